@@ -142,7 +142,7 @@ TEST_CASE("B1.6 every hook of a load may fail on every rank, with any coordinato
   }
 }
 
-TEST_CASE("a Stateful hook runs on every rank even where reset failed, since it may hold collectives") {
+TEST_CASE("Stateful hooks run on every rank, even where reset failed") {
   ActorWorld world(2);
   world.rank(1).script.on("writer.reset", [] { throw DiskOnFire("no"); });
   CHECK(ranks_of(world.save()[0].failures) == std::set<int>{1});
@@ -173,7 +173,7 @@ TEST_CASE("a committed() that throws means unknown") {
   CHECK(outcomes[1].failures.at(0).what == "finish");
 }
 
-TEST_CASE("a planner that returns a plan too few, or a plan that contradicts itself, fails on its own rank") {
+TEST_CASE("a planner that returns too few plans or an invalid one fails its own rank") {
   ActorWorld world(2);
   world.rank(0).save_planner.drop_a_plan = true;
   auto outcomes = world.save();

@@ -22,7 +22,7 @@ constexpr milliseconds kDeadline{2000};
 
 // --- joining -------------------------------------------------------------------------------------
 
-TEST_CASE("ranks that call with different checkpoint ids all hear who passed what") {
+TEST_CASE("different checkpoint ids fail all ranks, naming who passed which") {
   ActorWorld world(3);
   std::vector<Future<Outcome>> futures;
   for (int rank = 0; rank < 3; ++rank) {
@@ -65,7 +65,7 @@ TEST_CASE("options that differ") {
   CHECK(outcomes[0].failures.at(3).what.find("options") != std::string::npos);
 }
 
-TEST_CASE("ranks that name different coordinators, or one that is none, hear of it at once") {
+TEST_CASE("different or invalid coordinator ranks are an error at once") {
   for (const int odd : {1, 9, -1}) {
     ActorWorld world(3);
     std::vector<Future<Outcome>> futures;
@@ -84,7 +84,7 @@ TEST_CASE("ranks that name different coordinators, or one that is none, hear of 
   }
 }
 
-TEST_CASE("a call whose Join cannot be sent fails on the rank that made it, and on the others") {
+TEST_CASE("a call whose Join cannot be sent fails on all ranks") {
   ActorWorld world(2);
   CallSettings settings;
   settings.checkpoint_id = std::string(100 * 1024, 'x');
@@ -125,7 +125,7 @@ TEST_CASE("a rank that never calls is named when the join deadline has passed") 
   CHECK(outcomes[0].failures.at(2).what.find("ranks 0, 1, 3 did") != std::string::npos);
 }
 
-TEST_CASE("a rank that comes after the others gave up hears what they heard, and the next call is in step") {
+TEST_CASE("a rank that joins after the others gave up gets the same outcome") {
   RuntimeOptions options;
   options.join_deadline = kDeadline;
   for (const int late : {0, 1}) {
@@ -141,7 +141,7 @@ TEST_CASE("a rank that comes after the others gave up hears what they heard, and
   }
 }
 
-TEST_CASE("a rank that missed a call altogether is put in step again") {
+TEST_CASE("a rank that missed a whole call takes part in the next one") {
   RuntimeOptions options;
   options.join_deadline = kDeadline;
   ActorWorld world(2, options);
@@ -155,7 +155,7 @@ TEST_CASE("a rank that missed a call altogether is put in step again") {
 
 // --- phase deadlines -----------------------------------------------------------------------------
 
-TEST_CASE("a rank whose hook does not end is named silent; its own call ends when its hook does") {
+TEST_CASE("a rank whose hook does not end is silent, and its call ends with the hook") {
   RuntimeOptions options;
   options.phase_deadline = kDeadline;
   for (const std::string hook : {"planner.create_local_plan", "writer.write_data"}) {
@@ -191,7 +191,7 @@ TEST_CASE("a coordinator whose finish does not end: committed is unknown") {
   CHECK((stuck.get().failures == outcome.failures));
 }
 
-TEST_CASE("a rank that is busy while another has failed is told to stop; one that does not is listed, and its call ends later") {
+TEST_CASE("ranks are told to stop after a failure; one that does not is busy") {
   RuntimeOptions options;
   options.phase_grace = milliseconds(0);
   for (const bool stops : {true, false}) {
@@ -307,7 +307,7 @@ TEST_CASE("shutting down while others wait to join") {
   CHECK_FALSE(last.get().ok());
 }
 
-TEST_CASE("a shutdown that does not wait for a hook says so; `done` is called when the hook has let go") {
+TEST_CASE("a shutdown that gives up on a hook says so; `done` follows the hook") {
   auto world = std::make_unique<ActorWorld>(1);
   Gate gate;
   world->rank(0).script.on("writer.write_data", [&gate] { gate.pass(); });
@@ -360,7 +360,7 @@ TEST_CASE("the actors' threads leave signals to the program's own") {
 
 // --- actors that die -----------------------------------------------------------------------------
 
-TEST_CASE("a planner or storage actor that dies fails the attempt as internal, and is replaced") {
+TEST_CASE("a dead planner or storage actor fails the attempt and is replaced") {
   ActorWorld world(2);
   for (int round = 0; round < 4; ++round) {
     CAPTURE(round);

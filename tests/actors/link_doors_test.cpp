@@ -38,7 +38,7 @@ class Exhaustion {
   std::vector<Socket> taken_;
 };
 
-TEST_CASE("a rank with another secret is kept out, and both sides say what to do") {
+TEST_CASE("a rank with another secret is refused, and both sides say what to do") {
   LeakCheck leaks;
   LinkSystem system;
   TransformFactory theirs;
@@ -94,7 +94,7 @@ TEST_CASE("a rank without a secret does not talk to one that has it") {
   CHECK(down.why.find("has none") != std::string::npos);
 }
 
-TEST_CASE("a stranger who says to be a rank that is to come changes nothing") {
+TEST_CASE("a stranger that claims the number of a future rank changes nothing") {
   LeakCheck leaks;
   LinkSystem system;
   TlsKind kind(3);
@@ -114,7 +114,7 @@ TEST_CASE("a stranger who says to be a rank that is to come changes nothing") {
   CHECK(zero.log().count(LinkEvent::kDown, 2) == 0);
 }
 
-TEST_CASE_TEMPLATE("who says a byte at a time is not waited for longer than others", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("a peer that sends a byte at a time gets no longer deadline than others", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
   options.handshake_deadline = std::chrono::milliseconds(300);
   Door<Kind> door(options);
@@ -137,7 +137,7 @@ TEST_CASE_TEMPLATE("who says a byte at a time is not waited for longer than othe
   door.check_members();
 }
 
-TEST_CASE_TEMPLATE("of too many strangers the oldest goes", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("above the limit of strangers the oldest connection is closed", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
   options.strangers_max = 10;
   options.handshake_deadline = std::chrono::hours(1);
@@ -158,7 +158,7 @@ TEST_CASE_TEMPLATE("of too many strangers the oldest goes", Kind, TcpKind, TlsKi
   door.check_members();
 }
 
-TEST_CASE_TEMPLATE("all ranks of a world may come to one door at once", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("all ranks of a world may connect to one rank at once", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
   options.strangers_max = 2;
   options.handshake_deadline = std::chrono::hours(1);
@@ -218,7 +218,7 @@ struct CountingRank {
   TcpKind kind{{counting(), transform, transform}};
 };
 
-TEST_CASE_TEMPLATE("of a thousand queued connections few are accepted before their first bytes are read", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("few of a thousand queued connections are accepted before they are read", Kind, TcpKind, TlsKind) {
   const DescriptorLimit limit(10'000);
   if (!limit.enough()) {
     skip_case("this process may not open 10,000 descriptors");
@@ -273,7 +273,7 @@ TEST_CASE_TEMPLATE("only a link's data connection has a large read buffer", Kind
   CHECK(eventually([&] { return rank.reads->bytes_max > 4096; }));
 }
 
-TEST_CASE_TEMPLATE("a thousand idle connections are nothing to members", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("a thousand idle connections do not delay ranks", Kind, TcpKind, TlsKind) {
   const DescriptorLimit limit(10'000);
   if (!limit.enough()) {
     skip_case("this process may not open 10,000 descriptors");
@@ -295,7 +295,7 @@ TEST_CASE_TEMPLATE("a thousand idle connections are nothing to members", Kind, T
   CHECK(door.zero.log().count(LinkEvent::kDown, 1) == 0);
 }
 
-TEST_CASE_TEMPLATE("without a free descriptor links go on, and the door opens again", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("without free descriptors links go on, and accepting resumes later", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
   options.silence = std::chrono::seconds(2);  // for short ticks
   Door<Kind> door(options);
@@ -317,7 +317,7 @@ TEST_CASE_TEMPLATE("without a free descriptor links go on, and the door opens ag
   door.check_members();
 }
 
-TEST_CASE("bytes in the clear pass over loopback only") {
+TEST_CASE("unencrypted bytes pass over loopback only") {
   for (const char* address : {"127.0.0.1:80", "127.8.9.10:80", "[::1]:80", "[::ffff:127.0.0.1]:80"})
     CHECK(is_loopback(resolve_endpoint(address)));
   for (const char* address :

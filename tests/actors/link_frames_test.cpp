@@ -45,7 +45,7 @@ TEST_CASE("frames come out as they went in, however the stream is cut") {
   }
 }
 
-TEST_CASE("a frame that is too long is known by its length alone") {
+TEST_CASE("a frame that is too long is refused by its length alone") {
   FrameReader reader(100);
   ByteSpan bytes;
   reader.buffer() = std::string("\0\0\0\x64", 4);
@@ -129,7 +129,7 @@ TEST_CASE("sections that do not fit are refused") {
   CHECK(message.empty());
 }
 
-TEST_CASE("a hello is judged by what it says") {
+TEST_CASE("a hello is checked field by field") {
   const LinkIdentity self{"0123456789abcdef0123456789abcdef", 1, 4, 1u << 20};
   LinkIdentity other = self;
   other.rank = 2;

@@ -28,7 +28,7 @@ struct NamedWorld {
   std::shared_ptr<LinksFactory> factory;
 };
 
-TEST_CASE("a name that is not known yet is looked up again, and not before somebody is spoken to") {
+TEST_CASE("host names are looked up on connecting, and again until they resolve") {
   std::atomic<int> asked{0};
   std::string real;
   NamedWorld world([&](const std::string& address) {
@@ -45,7 +45,7 @@ TEST_CASE("a name that is not known yet is looked up again, and not before someb
   CHECK(asked >= 3);  // the heartbeat connection resolves the name as well
 }
 
-TEST_CASE("a name that is never found is the reason why its rank cannot be reached") {
+TEST_CASE("a host name that never resolves is the reason why its rank is lost") {
   std::atomic<int> asked{0};
   NamedWorld world([&](const std::string&) -> Endpoint {
     ++asked;
@@ -63,7 +63,7 @@ TEST_CASE("a name that is never found is the reason why its rank cannot be reach
   CHECK(asked >= 2);
 }
 
-TEST_CASE("a name that leads beyond loopback is not connected to without a secret") {
+TEST_CASE("without a secret a name that resolves beyond loopback is refused") {
   NamedWorld world([](const std::string&) { return resolve_endpoint("192.0.2.1:80"); }, nullptr);
   LinkRank zero(*world.system, *world.factory, 0, usual_options());
   zero.send(1, "in the clear");

@@ -26,7 +26,7 @@ std::string write_file(const TemporaryDirectory& directory, const std::string& t
 
 std::string proof_of(const Secret& secret) { return secret.sign("test", "text"); }
 
-TEST_CASE("a file with the secret is taken as it is, less what editors put at its end") {
+TEST_CASE("a secret file is read without trailing white space") {
   const TemporaryDirectory directory;
   const std::string expected = proof_of(Secret(kText));
   for (const char* end : {"", "\n", "\r\n", " \n\n"})
@@ -53,7 +53,7 @@ TEST_CASE("a file that others may use is refused") {
   }
 }
 
-TEST_CASE("what is no file with a secret is refused by name") {
+TEST_CASE("anything but a secret file is refused by name") {
   const TemporaryDirectory directory;
   const auto refused = [&](const std::string& path, ErrorCode code) {
     CAPTURE(path);

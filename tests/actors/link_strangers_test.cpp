@@ -40,7 +40,7 @@ class Impostor {
   const Socket listener_;
 };
 
-TEST_CASE_TEMPLATE("random bytes are thrown out", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("connections that send random bytes are closed", Kind, TcpKind, TlsKind) {
   Door<Kind> door;
   std::mt19937 random(1);
   for (int i = 0; i < 20; ++i) {
@@ -55,7 +55,7 @@ TEST_CASE_TEMPLATE("random bytes are thrown out", Kind, TcpKind, TlsKind) {
   door.check_members();
 }
 
-TEST_CASE_TEMPLATE("a huge length is thrown out before anything is kept for it", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("a huge length is refused before memory is allocated for it", Kind, TcpKind, TlsKind) {
   Door<Kind> door;
   Stranger stranger = door.knock();
   stranger.say(std::string("\xff\xff\xff\xff", 4));
@@ -115,7 +115,7 @@ TEST_CASE_TEMPLATE("a rank has one connection of each purpose", Kind, TcpKind, T
   door.check_members();
 }
 
-TEST_CASE_TEMPLATE("a linked peer that breaks the rules loses its link, nobody else does", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("a peer that breaks the protocol loses only its own link", Kind, TcpKind, TlsKind) {
   Door<Kind> door;
   Stranger data = door.knock();
   data.say(Stranger::hello(2, 3));
@@ -150,7 +150,7 @@ TEST_CASE_TEMPLATE("a linked peer that breaks the rules loses its link, nobody e
   door.check_members();
 }
 
-TEST_CASE_TEMPLATE("connections that say nothing are closed, and members are served meanwhile", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("silent connections are closed, and ranks are served meanwhile", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
   options.handshake_deadline = std::chrono::milliseconds(300);
   Door<Kind> door(options);
@@ -208,8 +208,7 @@ TEST_CASE_TEMPLATE("a link is not judged by its silence before it has a heartbea
   CHECK(zero.log().count(LinkEvent::kDown, 2) == 0);
 }
 
-TEST_CASE_TEMPLATE("a rank that was linked and listens no more has ended: no second connection is waited for", Kind, TcpKind,
-                   TlsKind) {
+TEST_CASE_TEMPLATE("a linked rank that no longer listens has ended, without a long wait", Kind, TcpKind, TlsKind) {
   LinkWorld<Kind> world(2);
   auto options = usual_options();
   options.connect_deadline = std::chrono::hours(1);
@@ -239,7 +238,7 @@ TEST_CASE_TEMPLATE("a peer that loses one of its connections is down", Kind, Tcp
   CHECK(door.zero.log().wait_down(2).cause == LinkDownCause::kClosed);
 }
 
-TEST_CASE_TEMPLATE("beats are heard while a long message is on its way", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("heartbeats arrive while a long message is in flight", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
   options.silence = std::chrono::seconds(2);
   Door<Kind> door(options);
@@ -293,7 +292,7 @@ TEST_CASE_TEMPLATE("64 MiB in each direction, with short silence", Kind, TcpKind
   CHECK(zero.log().count(LinkEvent::kDown, 1) == 0);
 }
 
-TEST_CASE_TEMPLATE("a receiver that lets go slowly gets everything in the end", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("a slow receiver gets everything", Kind, TcpKind, TlsKind) {
   LinkWorld<Kind> world(2);
   auto options = usual_options();
   options.unread_bytes_max = 1u << 20;
@@ -311,7 +310,7 @@ TEST_CASE_TEMPLATE("a receiver that lets go slowly gets everything in the end", 
   CHECK(zero.log().count(LinkEvent::kDown, 1) == 0);
 }
 
-TEST_CASE_TEMPLATE("an opener meets answers that are none", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("an opener ends the link after an invalid answer", Kind, TcpKind, TlsKind) {
   LinkWorld<Kind> world(2);
   Impostor<Kind> rank_1(world.kind, 1);
   LinkRank zero = world.come(0);

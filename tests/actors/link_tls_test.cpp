@@ -176,7 +176,7 @@ unsigned guess_as_server(SSL*, const char*, unsigned char* key, unsigned) {
 
 // --- tests ---------------------------------------------------------------------------------------
 
-TEST_CASE("what ranks with one secret say arrives, and is not seen on the way") {
+TEST_CASE("messages of ranks with one secret arrive, and are encrypted") {
   Pair pair(tls(), tls());
   pair.talk();
   REQUIRE(pair.opener.ready());
@@ -209,7 +209,7 @@ TEST_CASE("a handshake may come byte by byte") {
   CHECK(pair.acceptor.ready());
 }
 
-TEST_CASE("keys change under way, and nobody notices") {
+TEST_CASE("keys are updated during a connection") {
   const auto often = tls_transform(Secret(kOurs), kLife, 0, 50'000);
   Pair pair(often, often);
   pair.talk();
@@ -223,7 +223,7 @@ TEST_CASE("keys change under way, and nobody notices") {
   CHECK((pair.opener.frames == text));
 }
 
-TEST_CASE("who does not share the secret and the incarnation is refused by both sides") {
+TEST_CASE("a peer with another secret or incarnation is refused by both sides") {
   std::optional<Pair> pair;
   SUBCASE("the acceptor has another secret") { pair.emplace(tls(), tls(kTheirs)); }
   SUBCASE("the opener has another secret") { pair.emplace(tls(kTheirs), tls()); }
@@ -396,7 +396,7 @@ TEST_CASE("a record beyond TLS's own limit is refused by its length") {
   CHECK(pair.acceptor.frames.empty());
 }
 
-TEST_CASE("a handshake said again opens no second connection") {
+TEST_CASE("a replayed handshake opens no second connection") {
   Pair honest(tls(), tls());
   honest.talk();
   honest.opener.say("save");
@@ -410,7 +410,7 @@ TEST_CASE("a handshake said again opens no second connection") {
   CHECK(acceptor.frames.empty());
 }
 
-TEST_CASE("who ends the stream by TLS's own means is no rank") {
+TEST_CASE("a peer that sends a TLS close_notify is refused") {
   Pair pair(tls(), tls());
   pair.talk();
   // A plaintext alert, which anybody could inject into the stream.
@@ -419,7 +419,7 @@ TEST_CASE("who ends the stream by TLS's own means is no rank") {
   CHECK(pair.acceptor.code() == ErrorCode::kCorrupt);
 }
 
-TEST_CASE("what is said in the clear tells neither secret nor incarnation") {
+TEST_CASE("the unencrypted bytes reveal neither secret nor incarnation") {
   Pair pair(tls(), tls());
   pair.talk();
   for (const auto* log : {&pair.to_acceptor, &pair.to_opener}) {

@@ -162,8 +162,7 @@ TEST_CASE_TEMPLATE("a rank that leaves is down, and unreachable from then on", K
   CHECK(zero.log().wait_down(1, 2).cause == LinkDownCause::kUnreachable);
 }
 
-TEST_CASE_TEMPLATE("a link that is dropped on purpose is down on both sides, and comes up again when it is needed", Kind,
-                   MemoryKind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("a dropped link is down on both sides, and reconnects when needed", Kind, MemoryKind, TcpKind, TlsKind) {
   LinkWorld<Kind> world(3);
   LinkRank zero = world.come(0);
   LinkRank one = world.come(1);

@@ -143,7 +143,7 @@ class SupervisedRanks {
   std::uint64_t ticket_ = 0;
 };
 
-TEST_CASE("a coordinator actor that dies ends the attempt on all ranks alike, and is replaced") {
+TEST_CASE("a dead coordinator actor ends the attempt on all ranks and is replaced") {
   SupervisedRanks world(3);
   Gate gate;
   world.rank(1).script.on("writer.write_data", [&gate] { gate.pass(); });
@@ -168,7 +168,7 @@ TEST_CASE("a coordinator actor that dies while ranks join: they join the next on
   CHECK(waiting.get().ok());
 }
 
-TEST_CASE("a coordinator that is lost while it publishes: the others agree, and their store says whether it has") {
+TEST_CASE("the store decides if a coordinator is lost while it publishes") {
   for (const auto answer : {Committed::kYes, Committed::kNo, Committed::kUnknown}) {
     SupervisedRanks world(4);
     Gate gate;
@@ -190,7 +190,7 @@ TEST_CASE("a coordinator that is lost while it publishes: the others agree, and 
   }
 }
 
-TEST_CASE("a supervisor whose coordinator was replaced stops only when that one has ended its calls") {
+TEST_CASE("a supervisor waits for a replaced coordinator to end its calls") {
   const auto told = std::make_shared<Sighting>("CoordinatorStopped");
   SupervisedRanks world(2, {}, told);
   world.kill_coordinator(0);
@@ -203,7 +203,7 @@ TEST_CASE("a supervisor whose coordinator was replaced stops only when that one 
   CHECK(outcomes[0].failures.at(0).kind == FailureKind::kCancelled);
 }
 
-TEST_CASE("a supervisor that dies takes its children along, and counts as the loss of its rank") {
+TEST_CASE("a dead supervisor ends its children and counts as a lost rank") {
   SupervisedRanks world(3);
   Gate gate;
   world.rank(1).script.on("writer.write_data", [&gate] { gate.pass(); });

@@ -59,7 +59,7 @@ class BlockedPair : public LinksFactory {
   const int other_;
 };
 
-TEST_CASE("a rank that cannot reach the coordinator ends the call on all ranks, which all hear why") {
+TEST_CASE("an unreachable coordinator ends the call on all ranks, with the reason") {
   for (const auto& [coordinator, cut_off] : {std::pair(0, 2), std::pair(1, 0), std::pair(2, 3)}) {
     CAPTURE(coordinator);
     RuntimeOptions options;

@@ -5,7 +5,7 @@
 namespace cairn {
 namespace {
 
-TEST_CASE("call phase: a rank that waits is in the phase of its part, the coordinator in that of the call") {
+TEST_CASE("call phase: a waiting rank stays in the phase of its part") {
   for (const auto operation : {Operation::kSave, Operation::kLoad}) {
     const Phase data = operation == Operation::kSave ? Phase::kWrite : Phase::kRead;
     CHECK(phase_of(RankState::kJoining, operation) == Phase::kJoin);

@@ -105,11 +105,11 @@ void check_resumes(bool cached, const std::string& id) {
 
 }  // namespace
 
-TEST_CASE("B2.4 training state saved in the background resumes as it was, memory not being kept between saves") {
+TEST_CASE("B2.4 training state saved in the background resumes, without kept memory") {
   check_resumes(false, shared_directory() + "/plain");
 }
 
-TEST_CASE("B2.4 training state saved in the background resumes as it was, memory being kept between saves") {
+TEST_CASE("B2.4 training state saved in the background resumes, with kept memory") {
   check_resumes(true, shared_directory() + "/cached");
 }
 

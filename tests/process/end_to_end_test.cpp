@@ -139,7 +139,7 @@ TEST_CASE("B2.8 saving again replaces the content, and overwrite=false refuses t
   check_overwriting(shared_directory() + "/overwritten", false);
 }
 
-TEST_CASE("B3.3 the same through a URL-selected store, beginning in an existing empty directory") {
+TEST_CASE("B3.3 the same through a URL-selected store, in an empty directory") {
   const std::string directory = shared_directory() + "/empty";  // the report of the failed save is left beside it
   std::filesystem::create_directory(directory);
   check_overwriting("file://" + directory, true);

@@ -23,7 +23,7 @@ void cold_and_warm(Body body) {
 
 }  // namespace
 
-TEST_CASE("B1.3 a writer that stores nothing saves, a reader that reads nothing loads, and the state is unchanged") {
+TEST_CASE("B1.3 a writer and a reader that do nothing leave the state unchanged") {
   cold_and_warm([](Checkpointer& checkpointer) {
     check_save(checkpointer, {});
     check_load(checkpointer, {});

@@ -53,7 +53,7 @@ StateDict many_values(int rank) {
 
 }  // namespace
 
-TEST_CASE("a rank that writes for longer than the heartbeat timeout, with plans of many frames, is waited for") {
+TEST_CASE("a rank that writes for longer than the heartbeat timeout is waited for") {
   WorldOptions world_options;
   world_options.runtime.silence = kSilence;
   world_options.runtime.frame_bytes_max = kFrameBytes;

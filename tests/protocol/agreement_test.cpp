@@ -48,7 +48,7 @@ void check_answers(const MachineWorld& world) {
 
 // --- machine by machine --------------------------------------------------------------------------
 
-TEST_CASE("agreement: a rank says its text with its Join, runs no hook, and ends with the answer") {
+TEST_CASE("agreement: a rank sends its text with its Join and gets the answer") {
   RankSteps rank(1, 2);
   const auto joins = sent<Join>(rank.step(agreement_of(1)));
   REQUIRE(joins.size() == 1);
@@ -70,7 +70,7 @@ TEST_CASE("agreement: a rank waits for the others, and for the decision") {
   CHECK(waits(agreement_of(1)) == waits(call_of(1)) + RuntimeOptions().phase_deadline);
 }
 
-TEST_CASE("agreement: the coordinator gives its hook all texts by rank, and tells all the answer") {
+TEST_CASE("agreement: the hook gets all texts by rank, and all ranks its answer") {
   CoordinatorSteps coordinator(3);
   const RunTask hook = decide(coordinator, 3);
   CHECK(std::get<Decide>(hook.task).texts == std::vector<std::string>{"of 0", "of 1", "of 2"});
@@ -96,7 +96,7 @@ TEST_CASE("agreement: the coordinator gives its hook all texts by rank, and tell
   CHECK(failed[1].second.failures.at(0).what == "cannot decide");
 }
 
-TEST_CASE("agreement: ranks that agree on different things are told so, and nobody decides") {
+TEST_CASE("agreement: different subjects are a failure, and no rank decides") {
   CoordinatorSteps coordinator(2);
   Join other = agreement_join(1, 2);
   other.checkpoint_id = "step_2";
@@ -165,7 +165,7 @@ TEST_CASE("agreement: two messages a rank, and one hook") {
   CHECK(world.tasks_run == std::vector<std::string>{"0 Decide"});
 }
 
-TEST_CASE("agreement: in any order of events, with duplicates, all ranks hear the answer") {
+TEST_CASE("agreement: in any order of events, with duplicates, all get the answer") {
   for (unsigned seed = 0; seed < 200; seed += testing::kStride) {
     CAPTURE(seed);
     const int size = 1 + static_cast<int>(seed % 5);
@@ -183,7 +183,7 @@ TEST_CASE("agreement: in any order of events, with duplicates, all ranks hear th
   }
 }
 
-TEST_CASE("agreement: messages that overtake each other, late ranks and cancellations break nothing") {
+TEST_CASE("agreement: reordered messages, late ranks and cancellations") {
   for (unsigned seed = 0; seed < 300; seed += testing::kStride) {
     CAPTURE(seed);
     Trouble trouble;
@@ -256,7 +256,7 @@ TEST_CASE("agreement: a rank that never comes is named to those that did") {
   }
 }
 
-TEST_CASE("agreement: ranks that die at any moment, the coordinator too: the others end alike") {
+TEST_CASE("agreement: ranks may die at any moment, and the others agree") {
   int failed = 0;
   int answered = 0;
   for (unsigned seed = 0; seed < 600; seed += testing::kStride) {
@@ -279,7 +279,7 @@ TEST_CASE("agreement: ranks that die at any moment, the coordinator too: the oth
   CHECK(answered > 20 / testing::kStride);
 }
 
-TEST_CASE("agreement: links that break and ranks that stand still for a while: all end alike") {
+TEST_CASE("agreement: links may break and ranks freeze, and all ranks agree") {
   for (unsigned seed = 0; seed < 300; seed += testing::kStride) {
     CAPTURE(seed);
     Trouble trouble;

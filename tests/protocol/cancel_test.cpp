@@ -94,7 +94,7 @@ TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the ou
   CHECK(was_ignored(rank.step(kEnough)));  // the call has ended
 }
 
-TEST_CASE("a rank that has delivered leaves it to the coordinator whether it is too late") {
+TEST_CASE("a cancelled rank with delivered results leaves the decision to the coordinator") {
   RankSteps rank(1, 2);
   CHECK(sent<Written>(rank.done(rank.move(1))).size() == 1);
   const auto effects = rank.step(kEnough);
@@ -105,7 +105,7 @@ TEST_CASE("a rank that has delivered leaves it to the coordinator whether it is 
   CHECK(finished[0].failures.empty());
 }
 
-TEST_CASE("what was said of another call does not end this one") {
+TEST_CASE("the cancellation of another call does not end this one") {
   RankSteps rank(1, 2);
   rank.plan(2);
   CHECK(was_ignored(rank.step(kEnough)));
@@ -175,7 +175,7 @@ TEST_CASE("a deadline that has passed already cancels at once") {
 
 // --- the coordinator -----------------------------------------------------------------------------
 
-TEST_CASE("cancelled before all have joined: those that are there are told, those that come later too") {
+TEST_CASE("a call cancelled during joining ends on present and late ranks") {
   CoordinatorSteps coordinator(3);
   coordinator.receive(0, join_of(1, Operation::kSave, 0, 3), 0);
   coordinator.receive(1, join_of(1, Operation::kSave, 0, 3), 0);
@@ -268,7 +268,7 @@ TEST_CASE("cancelled while the coordinator plans: its hook is waited for, but no
   }
 }
 
-TEST_CASE("too late: with all results the save is published, whatever is said then") {
+TEST_CASE("a cancellation after all results are in does not stop publication") {
   CoordinatorSteps coordinator(2);
   const RunTask finish = coordinator.finish(1);
   CHECK(was_ignored(coordinator.receive(1, cancel_of(1))));
@@ -289,7 +289,7 @@ TEST_CASE("a call that waits for another one to end can be cancelled too") {
 
 // --- worlds --------------------------------------------------------------------------------------
 
-TEST_CASE("calls that are cancelled at any moment end alike on all ranks, and the next ones succeed") {
+TEST_CASE("calls may be cancelled at any moment, all ranks agree, the next succeed") {
   int cancelled_worlds = 0;
   int too_late = 0;
   for (unsigned seed = 0; seed < 1500; seed += testing::kStride) {
@@ -325,7 +325,7 @@ TEST_CASE("calls that are cancelled at any moment end alike on all ranks, and th
   CHECK(too_late > 10 / testing::kStride);
 }
 
-TEST_CASE("calls that are cancelled among ranks that die, freeze and lose each other: the others end alike") {
+TEST_CASE("calls may be cancelled while ranks die or freeze, and the others agree") {
   int cancelled_worlds = 0;
   for (unsigned seed = 0; seed < 1500; seed += testing::kStride) {
     CAPTURE(seed);

@@ -8,7 +8,7 @@ using State = CoordinatorMachine::State;
 
 // --- joining -------------------------------------------------------------------------------------
 
-TEST_CASE("ranks that name different coordinators hear of it as soon as the second one has called") {
+TEST_CASE("different coordinators are an error as soon as a second rank has called") {
   CoordinatorSteps registrar(3);
   CHECK(registrar.receive(1, join_of(5, Operation::kSave, 1, 3), 0).empty());
   const auto told = sent<Outcome>(registrar.receive(2, join_of(5, Operation::kSave, 2, 3), 0));
@@ -32,7 +32,7 @@ TEST_CASE("ranks that name different coordinators hear of it as soon as the seco
   CHECK(sent<Begin>(registrar.join(6)).size() == 3);
 }
 
-TEST_CASE("a coordinator that is no rank is an error for all ranks, those that wait for the right one included") {
+TEST_CASE("a coordinator that is not a rank is an error for all ranks") {
   CoordinatorSteps registrar(2);
   CHECK(sent<Outcome>(registrar.receive(0, join_of(1), 0)).empty());
   CHECK(registrar.machine().state() == State::kJoining);
@@ -81,7 +81,7 @@ TEST_CASE("a Join that was withdrawn does not count") {
   CHECK(sent<Begin>(coordinator.join(2)).size() == 2);
 }
 
-TEST_CASE("a rank whose Join could not be read is a failure of the call, whoever came first") {
+TEST_CASE("a rank whose Join cannot be read fails the call") {
   for (const bool before : {true, false}) {
     CoordinatorSteps coordinator(2);
     if (before) CHECK(coordinator.step(unreadable(1)).empty());
@@ -96,7 +96,7 @@ TEST_CASE("a rank whose Join could not be read is a failure of the call, whoever
   }
 }
 
-TEST_CASE("a rank that leaves before its Join has come is a failure of the call, whoever came first") {
+TEST_CASE("a rank that cancels without a Join fails the call") {
   for (const bool before : {true, false}) {
     CoordinatorSteps coordinator(2);
     const Cancel cancel{1, failure_on(1, "the Join is too long", ErrorCode::kInvalidArgument)};
@@ -112,7 +112,7 @@ TEST_CASE("a rank that leaves before its Join has come is a failure of the call,
   }
 }
 
-TEST_CASE("a rank that was lost before the call may be back: it is looked for before it counts as lost") {
+TEST_CASE("a rank that was lost before the call is probed before it counts as lost") {
   for (const int ending : {0, 1, 2, 3}) {
     CoordinatorSteps coordinator(2);
     coordinator.step(lost(1, "gone since yesterday"));
@@ -133,7 +133,7 @@ TEST_CASE("a rank that was lost before the call may be back: it is looked for be
   }
 }
 
-TEST_CASE("a rank that ends the link while others join may have done so in an earlier call: it is looked for, once") {
+TEST_CASE("a rank that closes its link during joining is probed once") {
   CoordinatorSteps coordinator(3);
   coordinator.receive(0, join_of(1), 0);
   coordinator.receive(2, join_of(1), 0);
@@ -162,7 +162,7 @@ TEST_CASE("a rank that ends the link while others join may have done so in an ea
   }
 }
 
-TEST_CASE("a rank that was lost has ended the call without its coordinator, that was away: so has everybody") {
+TEST_CASE("a coordinator adopts the outcome of a call that ended without it") {
   CoordinatorSteps coordinator(3);
   coordinator.step(lost(1));
   coordinator.receive(2, join_of(1), 0);
@@ -219,7 +219,7 @@ TEST_CASE("a coordinator lets go of the global plans before it publishes") {
   for (const auto& plan : plans) CHECK(plan.expired());
 }
 
-TEST_CASE("a rank that falls silent while others join is lost at once") {
+TEST_CASE("a rank that goes silent while others join is lost at once") {
   CoordinatorSteps coordinator(2);
   coordinator.receive(0, join_of(1), 0);
   const auto told = sent<Outcome>(coordinator.step(silent(1)));
@@ -227,7 +227,7 @@ TEST_CASE("a rank that falls silent while others join is lost at once") {
   CHECK(told[0].second.failures.at(1).kind == FailureKind::kSilent);
 }
 
-TEST_CASE("counters go on where those of a machine before it ended") {
+TEST_CASE("counters continue where those of an earlier machine ended") {
   Identity identity = identity_of(0, 1);
   identity.counter_floor = 41;
   CoordinatorMachine coordinator(identity, {});
@@ -239,7 +239,7 @@ TEST_CASE("counters go on where those of a machine before it ended") {
 
 // --- cached plans --------------------------------------------------------------------------------
 
-TEST_CASE("a plan that is named by its digest and not kept is asked for") {
+TEST_CASE("a plan that is not kept under its digest is requested") {
   CoordinatorSteps coordinator(2);
   coordinator.join(1);
   const auto plan = plan_of(1);
@@ -255,7 +255,7 @@ TEST_CASE("a plan that is named by its digest and not kept is asked for") {
   CHECK(all_of<RunTask>(coordinator.receive(0, LocalSavePlan{own, plan_digest(*own)})).size() == 1);
 }
 
-TEST_CASE("content that does not fit the plan that is kept makes it be asked for again") {
+TEST_CASE("content that does not fit the kept plan makes it be requested again") {
   CoordinatorSteps coordinator(2);
   const auto plan = plan_of(1);
   coordinator.plan(1);
@@ -267,7 +267,7 @@ TEST_CASE("content that does not fit the plan that is kept makes it be asked for
   CHECK(sent<NeedLocalPlan>(coordinator.receive(1, SameSavePlan{plan_digest(*plan), content.hashes, content.bytes})).empty());
 }
 
-TEST_CASE("a global plan that the rank has not kept is sent whole, until the rank has answered") {
+TEST_CASE("a global plan is sent whole until the rank has kept it") {
   CoordinatorSteps coordinator(2);
   coordinator.plan(1);
   coordinator.written(0);
@@ -287,7 +287,7 @@ TEST_CASE("a global plan that the rank has not kept is sent whole, until the ran
 
 // --- stored outcomes -----------------------------------------------------------------------------
 
-TEST_CASE("who still speaks of an attempt that has ended is sent its outcome again, of the last ones") {
+TEST_CASE("a message of a recently ended attempt is answered by its outcome") {
   RuntimeOptions options;
   options.outcomes_kept = 2;
   CoordinatorSteps coordinator(2, 0, options);
@@ -309,7 +309,7 @@ TEST_CASE("who still speaks of an attempt that has ended is sent its outcome aga
   CHECK(sent<Outcome>(coordinator.receive(1, join_of(3), 0)).at(0).second.ticket == 3);
 }
 
-TEST_CASE("a member that was lost and is heard again hears the outcome; one that has left does not") {
+TEST_CASE("a lost rank that returns gets the outcome; one that left does not") {
   for (const bool comes_back : {true, false}) {
     CoordinatorSteps coordinator(3);
     coordinator.plan(1);
@@ -325,7 +325,7 @@ TEST_CASE("a member that was lost and is heard again hears the outcome; one that
 
 // --- stopping the others -------------------------------------------------------------------------
 
-TEST_CASE("after a failure the others get time for their own, then are told to stop, then are listed as busy") {
+TEST_CASE("after a failure ranks get phase_grace, then cancel_grace, then are busy") {
   RuntimeOptions options;
   CoordinatorSteps coordinator(4, 0, options);
   coordinator.plan(1);
@@ -365,7 +365,7 @@ TEST_CASE("an attempt that has failed ends as soon as all have stopped") {
   CHECK(timers.back().after == RuntimeOptions().phase_deadline);
 }
 
-TEST_CASE("a rank that is slow, in a phase in which nobody has failed, has until the phase's deadline and is named then") {
+TEST_CASE("without a failure a slow rank is named at the phase deadline") {
   CoordinatorSteps coordinator(2);
   const auto timers = all_of<StartTimer>(coordinator.plan(1));
   CHECK(timers.back().after == RuntimeOptions().phase_deadline);
@@ -420,7 +420,7 @@ void check_adopts_outcome(CoordinatorSteps& coordinator, Standing answer, std::u
   for (const auto& [rank, heard] : told) CHECK(heard.failures == outcome.failures);
 }
 
-TEST_CASE("a coordinator that published while a rank gave up on it adopts the outcome of the others") {
+TEST_CASE("a coordinator that was given up while publishing adopts the outcome") {
   CoordinatorSteps coordinator(3);
   const RunTask finish = coordinator.finish(1);
   const std::uint64_t counter = coordinator.machine().counter();
@@ -441,7 +441,7 @@ TEST_CASE("a coordinator that published while a rank gave up on it adopts the ou
   }
 }
 
-TEST_CASE("a coordinator that was fenced asks the others how the attempt has ended, and says the same") {
+TEST_CASE("a fenced coordinator asks the others for the outcome and adopts it") {
   CoordinatorSteps coordinator(3);
   const RunTask finish = coordinator.finish(1);
   const std::uint64_t counter = coordinator.machine().counter();
@@ -480,7 +480,7 @@ TEST_CASE("a coordinator that was fenced asks the others how the attempt has end
   }
 }
 
-TEST_CASE("a writer that does not say whether the checkpoint exists: unknown, and the failure of finish stays") {
+TEST_CASE("a writer without an answer leaves committed unknown, and the failure") {
   CoordinatorSteps coordinator(2);
   const RunTask finish = coordinator.finish(1);
   const auto asked = coordinator.step(TaskEnded{finish.sequence, failure_on(0, "after the rename")});

@@ -7,7 +7,7 @@ namespace {
 using protocol::Standing;
 using protocol::StandingKind;
 
-TEST_CASE("a rank turns to its coordinator once more, then to the successors in order, then tries itself") {
+TEST_CASE("an orphan asks its coordinator, then the successors, then itself") {
   RankSteps rank(3, 5);
   rank.plan(1, 5);
   const auto to_whom = [](const Effects& effects) {
@@ -32,14 +32,14 @@ TEST_CASE("a rank turns to its coordinator once more, then to the successors in 
   CHECK(finished[0].committed == Committed::kUnknown);
 }
 
-TEST_CASE("a coordinator that is silent is not asked again; nor are ranks that are known to be lost") {
+TEST_CASE("silent coordinators and lost ranks are not asked again") {
   RankSteps rank(3, 5);
   rank.plan(1, 5);
   rank.step(lost(1));
   CHECK(sent<Standing>(rank.step(silent(0))).at(0).first == 2);
 }
 
-TEST_CASE("a follower takes the outcome of its successor alone, and delivers nothing to the coordinator") {
+TEST_CASE("a follower accepts only its successor's outcome") {
   RankSteps rank(2, 4);
   const RunTask move = rank.move(1, 5);
   rank.step(silent(0));
@@ -77,7 +77,7 @@ TEST_CASE("a follower takes the outcome of its successor alone, and delivers not
   CHECK(ungrouped(later.at(0).second.ending->failures) == outcome.failures);
 }
 
-TEST_CASE("results that were delivered stay delivered, whatever fails on their rank after that") {
+TEST_CASE("delivered results stay delivered if their rank fails later") {
   const AskStanding ask = ask_of(7);
   RankSteps rank(2, 4);
   rank.done(rank.move(1, 5));
@@ -113,7 +113,7 @@ TEST_CASE("a rank that makes the call after a successor has asked about it says 
   CHECK(lost_it[0].second.kind == StandingKind::kOrphaned);
 }
 
-TEST_CASE("those who asked a rank that heard its coordinator hear what it learns") {
+TEST_CASE("ranks that asked an attached rank are told what it learns") {
   for (const bool loses_it : {true, false}) {
     RankSteps rank(2, 4);
     rank.plan(1, 5);
@@ -144,7 +144,7 @@ TEST_CASE("a follower whose successor is lost follows the next that has asked") 
   CHECK(sent<Standing>(rank.receive(2, FollowOther{4}, 5)).at(0).first == 4);
 }
 
-TEST_CASE("a follower that was sent on has promised nothing to anybody until the next one asks") {
+TEST_CASE("a follower that was redirected follows no rank until the next one asks") {
   const auto sent_on = [] {
     RankSteps rank(3, 5);
     rank.plan(1, 5);
@@ -176,7 +176,7 @@ TEST_CASE("a follower that was sent on has promised nothing to anybody until the
   }
 }
 
-TEST_CASE("a rank that joins again hears Begin, even before the coordinator has answered it") {
+TEST_CASE("a rank that joins again accepts Begin before the coordinator's answer") {
   RankSteps rank(1, 2);
   rank.step(call_of(1));
   const auto again = rank.step(lost(0));
@@ -186,7 +186,7 @@ TEST_CASE("a rank that joins again hears Begin, even before the coordinator has 
   CHECK(was_ignored(rank.receive(0, ask_of(0), 0)));
 }
 
-TEST_CASE("two calls of one checkpoint id stay apart: a rank in one of them is absent from the other") {
+TEST_CASE("two calls of one checkpoint id are told apart by the rank") {
   // The rank waits for the outcome of call 1, which others have heard.
   RankSteps rank(2, 4);
   rank.plan(1, 5);

@@ -24,7 +24,7 @@ Progress progress_of(std::uint64_t number, Moved moved = {}) { return {number, m
 
 // --- a rank --------------------------------------------------------------------------------------
 
-TEST_CASE("progress: a rank says nothing before its call has begun, nor when it has ended") {
+TEST_CASE("progress: a rank reports nothing before its call begins or after it ends") {
   RankSteps rank;
   CHECK(was_ignored(rank.step(ProgressDue{})));
   CHECK(progress_timers(rank.step(call_of(1))).empty());
@@ -37,7 +37,7 @@ TEST_CASE("progress: a rank says nothing before its call has begun, nor when it 
   CHECK(was_ignored(rank.step(ProgressDue{})));
 }
 
-TEST_CASE("progress: a rank tells its coordinator in every phase, at no smaller interval than it was told") {
+TEST_CASE("progress: a rank reports in every phase, at the given interval") {
   RuntimeOptions options;
   options.progress_interval = milliseconds(300);
   RankSteps rank(1, 2, options);
@@ -59,7 +59,7 @@ TEST_CASE("progress: a rank tells its coordinator in every phase, at no smaller 
   CHECK(sent<Progress>(rank.step(ProgressDue{}))[0].second.number == 1);
 }
 
-TEST_CASE("progress: the more ranks there are, the less often each of them speaks; 0 is never") {
+TEST_CASE("progress: ranks of larger worlds report less often; 0 is never") {
   RuntimeOptions options;
   RankSteps many(1, 1000, options);
   many.step(call_of(1));
@@ -70,7 +70,7 @@ TEST_CASE("progress: the more ranks there are, the less often each of them speak
   CHECK(progress_timers(never.receive(0, Begin{1, {}}, 1)).empty());
 }
 
-TEST_CASE("progress: what a rank is told again, late, or without having asked is not shown") {
+TEST_CASE("progress: repeated, late and unrequested answers are not shown") {
   RankSteps rank;
   rank.move(1);
   CHECK(was_ignored(rank.receive(JobProgress{1, Phase::kWrite})));
@@ -86,7 +86,7 @@ TEST_CASE("progress: what a rank is told again, late, or without having asked is
   CHECK(all_of<ProgressTold>(rank.receive(JobProgress{3, Phase::kWrite})).size() == 1);
 }
 
-TEST_CASE("progress: a rank that has lost its coordinator tells nobody, until it finds it again") {
+TEST_CASE("progress: an orphan does not report until it finds its coordinator") {
   RankSteps rank(2, 3);
   rank.move(1);
   rank.step(ProgressDue{});
@@ -99,7 +99,7 @@ TEST_CASE("progress: a rank that has lost its coordinator tells nobody, until it
 
 // --- the coordinator -----------------------------------------------------------------------------
 
-TEST_CASE("progress: a coordinator answers nobody outside the attempt, and tells no outcome again") {
+TEST_CASE("progress: reports of other attempts get no answer and no outcome") {
   CoordinatorSteps coordinator(2);
   CHECK(was_ignored(coordinator.receive(1, progress_of(1), 0)));
   coordinator.plan(1);
@@ -130,7 +130,7 @@ TEST_CASE("progress: repeated and late ones change nothing") {
   CHECK(told[0].second.moved == Moved{8, 5, 80, 50});
 }
 
-TEST_CASE("progress: the slowest is who has done the smallest part of its own, of those that have not ended the phase") {
+TEST_CASE("progress: the slowest rank has done the smallest fraction of its part") {
   CoordinatorSteps coordinator(3);
   coordinator.join(1);
   auto job = sent<JobProgress>(coordinator.receive(1, progress_of(1))).at(0).second;
@@ -169,7 +169,7 @@ TEST_CASE("progress: the slowest is who has done the smallest part of its own, o
   CHECK(job.slowest_rank == 0);
 }
 
-TEST_CASE("progress: sums of what strangers to arithmetic say do not wrap around") {
+TEST_CASE("progress: sums of invalid reports do not overflow") {
   CoordinatorSteps coordinator(2);
   coordinator.plan(1);
   const std::uint64_t most = ~std::uint64_t{0};
@@ -180,7 +180,7 @@ TEST_CASE("progress: sums of what strangers to arithmetic say do not wrap around
 
 // --- all together --------------------------------------------------------------------------------
 
-TEST_CASE("progress: what ranks are told is what a sum over all of them gives, whatever happened in which order") {
+TEST_CASE("progress: the totals equal the sum over all ranks in any order") {
   constexpr int kRanks = 12;
   std::mt19937 random(3);
   for (int world = 0; world < 20; ++world) {
@@ -231,7 +231,7 @@ TEST_CASE("progress: what ranks are told is what a sum over all of them gives, w
   }
 }
 
-TEST_CASE("progress that is lost, repeated and overtakes decides nothing: calls succeed on all ranks, and no deadline passes") {
+TEST_CASE("lost, repeated and reordered progress does not affect calls") {
   int shown = 0;
   for (unsigned seed = 0; seed < 400; seed += testing::kStride) {
     CAPTURE(seed);
@@ -254,7 +254,7 @@ TEST_CASE("progress that is lost, repeated and overtakes decides nothing: calls 
   CHECK(shown > 1000 / testing::kStride);
 }
 
-TEST_CASE("progress beside everything that may go wrong: every call ends, and no machine breaks") {
+TEST_CASE("every call ends with progress reports among all faults") {
   for (unsigned seed = 0; seed < 400; seed += testing::kStride) {
     CAPTURE(seed);
     Trouble trouble;

@@ -6,7 +6,7 @@ namespace {
 
 using State = RankMachine::State;
 
-TEST_CASE("every call is announced to the registrar too, and to it alone if its coordinator is no rank") {
+TEST_CASE("the registrar gets every Join, the only one for an invalid coordinator") {
   RankSteps rank(2, 3);
   auto joins = sent<Join>(rank.step(call_of(1, Operation::kSave, 1)));
   REQUIRE(joins.size() == 2);
@@ -24,7 +24,7 @@ TEST_CASE("every call is announced to the registrar too, and to it alone if its 
   CHECK(finished[0].failures.at(2).code == ErrorCode::kInvalidArgument);
 }
 
-TEST_CASE("the registrar's verdict ends a call that waits for another coordinator, which is to forget it") {
+TEST_CASE("the registrar's outcome ends the call, and the rank withdraws its Join") {
   RankSteps rank(2, 3);
   rank.step(call_of(1, Operation::kSave, 1));
   Told outcome{1, {}, Committed::kNo, ""};
@@ -50,7 +50,7 @@ TEST_CASE("a rank whose message could not be read is told, if it waits for the o
   CHECK(was_ignored(member.receive(0, Unreadable{failure_on(1, "too long", ErrorCode::kCorrupt)}, 0)));
 }
 
-TEST_CASE("what cannot be sent or read is a failure of the rank, in the words in which all hear it") {
+TEST_CASE("a message that cannot be sent or read fails its rank, with one text") {
   PeerDown unsent = lost(0, "Join cannot be sent: too long");
   unsent.reachable = true;
   unsent.code = ErrorCode::kInvalidArgument;
@@ -73,7 +73,7 @@ TEST_CASE("what cannot be sent or read is a failure of the rank, in the words in
 
 // --- cached plans --------------------------------------------------------------------------------
 
-TEST_CASE("a local plan that the coordinator keeps is named only, and sent whole when it asks") {
+TEST_CASE("a kept local plan is sent as its digest, and whole on request") {
   RankSteps rank;
   REQUIRE(sent<LocalSavePlan>(rank.plan(1)).size() == 1);
   const auto plan = plan_of(1);
@@ -95,7 +95,7 @@ TEST_CASE("a local plan that the coordinator keeps is named only, and sent whole
   CHECK(sent<LocalSavePlan>(rank.plan(3, 3)).size() == 1);
 }
 
-TEST_CASE("a global plan that is named and not kept is asked for") {
+TEST_CASE("a global plan that is not kept is requested") {
   RankSteps rank;
   rank.plan(1);
   const auto plan = plan_of(1);
@@ -131,7 +131,7 @@ TEST_CASE("a rank that is told to stop stops its writer, and reports no failure 
   }
 }
 
-TEST_CASE("what fails as cancelled once the rank was told to stop has not failed; before that, it has") {
+TEST_CASE("kCancelled is a failure only before the rank is told to stop") {
   for (const bool told : {true, false}) {
     RankSteps rank;
     rank.step(call_of(1));
@@ -153,7 +153,7 @@ TEST_CASE("a rank that fails by itself while it is told to stop says so") {
   CHECK(reported[0].second.failure.what == "disk too");
 }
 
-TEST_CASE("an outcome that does not wait for the write to stop ends the call when all its hooks have ended") {
+TEST_CASE("an outcome during a write ends the call when all hooks have ended") {
   RankSteps rank;
   const RunTask move = rank.move(1);
   const auto stop = all_of<RunTask>(rank.receive(StopPhase{}));

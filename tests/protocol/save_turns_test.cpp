@@ -25,7 +25,7 @@ TEST_CASE("saves in flight take their turns in the order of the calls") {
   CHECK(!turns.any());
 }
 
-TEST_CASE("one that has ended out of turn is not waited for") {
+TEST_CASE("a save that has ended out of turn is not waited for") {
   SaveTurns turns;
   turns.begin(1);
   turns.begin(2);
@@ -52,7 +52,7 @@ TEST_CASE("a save is dropped before its turn, never after it") {
   CHECK(!turns.is_in_flight(7));
 }
 
-TEST_CASE("a save that is held does not take its turn when it comes, and one whose turn has come cannot be held") {
+TEST_CASE("a held save does not take its turn; once that has come it cannot be held") {
   SaveTurns turns;
   turns.begin(1);
   turns.begin(2);

@@ -76,7 +76,7 @@ Effects fail_on_all_ranks(CoordinatorSteps& coordinator, int ranks, std::uint64_
   return effects;
 }
 
-TEST_CASE("a failure of all ranks is kept and encoded once, however many ranks are told") {
+TEST_CASE("a failure of all ranks is kept and encoded once for all of them") {
   for (const int ranks : {1024, 4096}) {
     for (const Texts texts : {Texts::kEqual, Texts::kByRank}) {
       CAPTURE(ranks);
@@ -194,7 +194,7 @@ TEST_CASE("a Join costs the same however many ranks have joined before") {
   }
 }
 
-TEST_CASE("the registrar finds the one rank of thousands that names another coordinator, and tells each rank once") {
+TEST_CASE("the registrar finds one differing rank of thousands, telling each once") {
   constexpr int kRanks = 4096;
   for (const int other : {0, 1, 2000, kRanks - 1}) {
     CAPTURE(other);

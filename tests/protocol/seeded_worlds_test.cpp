@@ -64,7 +64,7 @@ TEST_CASE("the coordinator's own tasks may fail") {
   }
 }
 
-TEST_CASE("messages that overtake each other never break a machine, and every call ends") {
+TEST_CASE("reordered messages never break a machine, and every call ends") {
   for (unsigned seed = 0; seed < 400; seed += testing::kStride) {
     CAPTURE(seed);
     Trouble trouble;
@@ -119,7 +119,7 @@ TEST_CASE("actors that die: every call ends, all ranks agree") {
   }
 }
 
-TEST_CASE("ranks that do not agree on the coordinator all hear it at once, in any order of events") {
+TEST_CASE("in any order of events different coordinators fail all ranks at once") {
   for (unsigned seed = 0; seed < 200; seed += testing::kStride) {
     CAPTURE(seed);
     Trouble trouble;

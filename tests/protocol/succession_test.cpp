@@ -4,7 +4,7 @@
 namespace cairn::test {
 namespace {
 
-TEST_CASE("ranks that die at any moment: the others end alike, and know whether the checkpoint exists") {
+TEST_CASE("ranks may die at any moment; the others agree and know what is committed") {
   int with_victims = 0;
   int published = 0;
   for (unsigned seed = 0; seed < 1500; seed += testing::kStride) {
@@ -27,7 +27,7 @@ TEST_CASE("ranks that die at any moment: the others end alike, and know whether 
   if (testing::kStride == 1) CHECK(published > 0);  // in a few seeds of hundreds
 }
 
-TEST_CASE("a coordinator that dies around its publication: the others know whether it has published") {
+TEST_CASE("the others know whether a coordinator that died has published") {
   for (unsigned seed = 0; seed < 200; seed += testing::kStride) {
     for (const bool before : {true, false}) {
       CAPTURE(seed);
@@ -51,7 +51,7 @@ TEST_CASE("a coordinator that dies around its publication: the others know wheth
   }
 }
 
-TEST_CASE("a coordinator that stands still before its publication comes back to a fence") {
+TEST_CASE("a coordinator that freezes before it publishes is fenced when it resumes") {
   for (unsigned seed = 0; seed < 200; seed += testing::kStride) {
     CAPTURE(seed);
     const int size = 2 + static_cast<int>(seed % 4);
@@ -74,7 +74,7 @@ TEST_CASE("a coordinator that stands still before its publication comes back to 
   }
 }
 
-TEST_CASE("a coordinator that stands still at any moment comes back to the outcome of the others") {
+TEST_CASE("a coordinator that freezes at any moment resumes to the others' outcome") {
   int named = 0;
   for (unsigned seed = 0; seed < 1200; seed += testing::kStride) {
     CAPTURE(seed);
@@ -100,7 +100,7 @@ TEST_CASE("a coordinator that stands still at any moment comes back to the outco
   CHECK(named > 300 / testing::kStride);
 }
 
-TEST_CASE("ranks that stand still at any moment and come back: told so, they take part in the next call") {
+TEST_CASE("ranks may freeze at any moment, and take part in the next call") {
   int with_victims = 0;
   for (unsigned seed = 0; seed < 1500; seed += testing::kStride) {
     CAPTURE(seed);
@@ -125,7 +125,7 @@ TEST_CASE("ranks that stand still at any moment and come back: told so, they tak
   CHECK(with_victims > 500 / testing::kStride);
 }
 
-TEST_CASE("links that break and come back: all ranks end alike") {
+TEST_CASE("links may break and reconnect, and all ranks agree") {
   int cut_worlds = 0;
   for (unsigned seed = 0; seed < 1500; seed += testing::kStride) {
     CAPTURE(seed);
@@ -144,7 +144,7 @@ TEST_CASE("links that break and come back: all ranks end alike") {
   CHECK(cut_worlds > 700 / testing::kStride);
 }
 
-TEST_CASE("one link that stays broken: who reaches the coordinator through others ends as they do") {
+TEST_CASE("with one link broken for good all ranks still agree") {
   for (unsigned seed = 0; seed < 600; seed += testing::kStride) {
     CAPTURE(seed);
     const int size = 3 + static_cast<int>(seed % 3);
@@ -159,7 +159,7 @@ TEST_CASE("one link that stays broken: who reaches the coordinator through other
   }
 }
 
-TEST_CASE("a world that falls apart: each part ends alike, and at most one believes that it has saved") {
+TEST_CASE("each partition agrees, and at most one believes that it has saved") {
   for (unsigned seed = 0; seed < 600; seed += testing::kStride) {
     CAPTURE(seed);
     const int size = 3 + static_cast<int>(seed % 4);

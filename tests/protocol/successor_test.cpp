@@ -52,7 +52,7 @@ struct Successor {
   }
 };
 
-TEST_CASE("all ranks are asked; the store decides when all have delivered; all hear the same") {
+TEST_CASE("a successor asks all ranks, then the store, and sends one outcome") {
   for (const auto answer : {Committed::kYes, Committed::kNo, Committed::kUnknown}) {
     Successor successor;
     const auto asked = sent<AskStanding>(successor.appeal(1));
@@ -84,7 +84,7 @@ TEST_CASE("all ranks are asked; the store decides when all have delivered; all h
   }
 }
 
-TEST_CASE("an attempt whose results were not all delivered was not published, and nobody has to ask") {
+TEST_CASE("without all results an attempt is unpublished, and the store is not asked") {
   Successor successor;
   successor.appeal(1);
   successor.down(0);
@@ -101,7 +101,7 @@ TEST_CASE("an attempt whose results were not all delivered was not published, an
   CHECK(ranks_of(told[0].second.failures) == std::set<int>{0, 1});
 }
 
-TEST_CASE("an outcome that somebody has is adopted word for word") {
+TEST_CASE("an outcome that any rank has is adopted unchanged") {
   Successor successor;
   successor.appeal(1);
   successor.answer(1);
@@ -177,7 +177,7 @@ TEST_CASE("a coordinator whom every follower has found silent is not waited for"
   }
 }
 
-TEST_CASE("who hears the coordinator is waited for, and asked again and again") {
+TEST_CASE("ranks attached to the coordinator are waited for and asked again") {
   Successor successor;
   successor.appeal(1);
   successor.answer(1);
@@ -231,7 +231,7 @@ TEST_CASE("the rank whose coordinator actor has died is the last to succeed it")
   for (const auto& [to, other] : told) CHECK(other.leader == 1);
 }
 
-TEST_CASE("busy followers get time for their own failures, then are told to stop, then are listed") {
+TEST_CASE("busy followers get phase_grace, then cancel_grace, then are listed") {
   Successor successor;
   successor.appeal(1);
   successor.down(0);
@@ -319,7 +319,7 @@ TEST_CASE("a rank that cannot join waits with the successor until the coordinato
   }
 }
 
-TEST_CASE("a coordinator that waits for ranks to join a call that was ended without it hears how") {
+TEST_CASE("a coordinator that waits for joins is told how the call ended without it") {
   Successor successor;
   successor.appeal(1, 0);
   for (const int rank : {1, 2, 3}) successor.answer(rank, StandingKind::kOrphaned, 0);
@@ -341,7 +341,7 @@ TEST_CASE("a coordinator that waits for ranks to join a call that was ended with
   CHECK(coordinator.machine().is_idle());
 }
 
-TEST_CASE("two calls of one checkpoint id stay apart: a successor ends the second, then the first") {
+TEST_CASE("two calls of one checkpoint id are told apart by the successor") {
   // No rank has heard Begin of the second call.
   Successor successor;
   Standing second = standing_of(1, 0);
@@ -366,7 +366,7 @@ TEST_CASE("two calls of one checkpoint id stay apart: a successor ends the secon
 
 // --- a coordinator that turns out to be alive ----------------------------------------------------
 
-TEST_CASE("a rank whose link broke hears again how a call ended that failed while the ranks joined") {
+TEST_CASE("a rank that reconnects gets the outcome of a call that failed in joining") {
   CoordinatorSteps coordinator(3);
   coordinator.receive(0, join_of(1, Operation::kSave, 0, 3), 0);
   coordinator.receive(1, join_of(1, Operation::kSave, 0, 3), 0);
@@ -384,7 +384,7 @@ TEST_CASE("a rank whose link broke hears again how a call ended that failed whil
   CHECK(sent<Outcome>(coordinator.receive(1, appeal, 0)).size() == 1);
 }
 
-TEST_CASE("a coordinator that is there after all: it tells how the attempt ends, in which the rank counts as lost") {
+TEST_CASE("a live coordinator gives an orphan the outcome that lists it as lost") {
   CoordinatorSteps coordinator(3);
   coordinator.plan(1);
   const auto counter = coordinator.machine().counter();

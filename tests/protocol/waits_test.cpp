@@ -23,7 +23,7 @@ std::optional<Duration> started(const Effects& effects, Timer timer) {
   return after;
 }
 
-TEST_CASE("the ranks that have not joined a second after the coordinator are asked, once each") {
+TEST_CASE("ranks that have not joined after a second are probed once each") {
   CoordinatorSteps coordinator(5);
   CHECK_FALSE(started(coordinator.receive(3, join_of(1, Operation::kSave, 0, 5), 0), Timer::kProbe));
   const auto joined = coordinator.receive(0, join_of(1, Operation::kSave, 0, 5), 0);
@@ -53,7 +53,7 @@ TEST_CASE("a call that all ranks join at once asks nobody") {
   CHECK(sent<AskStanding>(coordinator.step(TimerFired{Timer::kProbe})).empty());
 }
 
-TEST_CASE("a rank to which no connection can be made while others join is lost at once, with the reason") {
+TEST_CASE("a rank that cannot be connected to during joining is lost at once") {
   CoordinatorSteps coordinator(3);
   coordinator.receive(1, join_of(1, Operation::kSave, 0, 3), 0);
   coordinator.receive(0, join_of(1, Operation::kSave, 0, 3), 0);
@@ -67,7 +67,7 @@ TEST_CASE("a rank to which no connection can be made while others join is lost a
   CHECK(told[0].second.failures.at(2).what.find("nobody listens there") != std::string::npos);
 }
 
-TEST_CASE("a rank that has ended before anybody spoke to it is lost, without any deadline of the call") {
+TEST_CASE("a rank that ended before its first message is lost before any deadline") {
   for (const int coordinator : {0, 1, 3}) {
     for (unsigned seed = 0; seed < 50; ++seed) {
       CAPTURE(seed);
@@ -85,7 +85,7 @@ TEST_CASE("a rank that has ended before anybody spoke to it is lost, without any
   }
 }
 
-TEST_CASE("a coordinator does not take the outcome of an attempt for that of a call that has not begun") {
+TEST_CASE("an attempt's outcome is not taken for that of a call that has not begun") {
   CoordinatorSteps coordinator(2);
   coordinator.receive(0, join_of(2), 0);
   const auto asked = sent<AskStanding>(coordinator.step(TimerFired{Timer::kProbe}));
@@ -98,7 +98,7 @@ TEST_CASE("a coordinator does not take the outcome of an attempt for that of a c
   CHECK(sent<Begin>(coordinator.receive(1, join_of(2), 0)).size() == 2);
 }
 
-TEST_CASE("a rank that cannot reach the coordinator ends the call on all ranks, and the map says why") {
+TEST_CASE("a rank that cannot reach the coordinator fails the call, with the reason") {
   for (const int coordinator : {0, 2}) {
     for (unsigned seed = 0; seed < 100; seed += testing::kStride) {
       CAPTURE(seed);
@@ -120,7 +120,7 @@ TEST_CASE("a rank that cannot reach the coordinator ends the call on all ranks, 
   }
 }
 
-TEST_CASE("a rank that cannot reach the coordinator ends as all others do, whoever calls first") {
+TEST_CASE("a rank that cannot reach the coordinator gets the same outcome as others") {
   int called_first = 0;
   for (unsigned seed = 0; seed < 480; seed += testing::kStride) {
     CAPTURE(seed);
@@ -210,7 +210,7 @@ TEST_CASE("a rank that the coordinator connects to after all can join") {
   CHECK_FALSE(sent<Standing>(rank.receive(1, ask_of(7), 0)).at(0).second.cannot_join);
 }
 
-TEST_CASE("a rank whose coordinator could not be reached turns to the successors without trying it again") {
+TEST_CASE("an unreachable coordinator is not tried again before the successors") {
   RankSteps rank(3, 5);
   rank.step(call_of(1));
   const auto appeals = sent<Standing>(rank.step(refused_by(0)));

@@ -94,7 +94,7 @@ WorldOptions heard_by(const std::shared_ptr<CallListener>& listener) {
   return options;
 }
 
-TEST_CASE("listeners: an event belongs to the call that it names, also after the next call has begun") {
+TEST_CASE("listeners: an event belongs to the call that it names") {
   const auto diary = std::make_shared<Diary>();
   CallNotifier notifier(0, {diary}, nullptr);
   const auto record = [&](EventKind kind, const What& what, std::uint64_t call, std::uint64_t bytes = 0) {

@@ -172,7 +172,7 @@ TEST_CASE_FIXTURE(LeakCheck, "a load that is cancelled fails on all ranks alike,
   }
 }
 
-TEST_CASE("what is cancelled before the call, ends each call that is given it") {
+TEST_CASE("a cancelled Cancellation ends each call that is given it") {
   for (const int size : {1, 4}) {
     CAPTURE(size);
     const TemporaryDirectory directory;

@@ -215,7 +215,7 @@ TEST_CASE("launchers: a batch script of several Slurm tasks is none of them, and
   check_rank_1_of_4(together(batch, kExplicit), "explicit");  // such as of cairn-launch in the script
 }
 
-TEST_CASE("launchers: an empty environment has no rank, and half a rank is an error") {
+TEST_CASE("launchers: an empty environment has no rank; a rank without size is an error") {
   CHECK_FALSE(find_task({}).has_value());
   CHECK_FALSE(find_task({{"RANK", ""}, {"WORLD_SIZE", ""}, {"SLURM_JOB_ID", "3"}}).has_value());
   const std::vector<std::string> needed = {"RANK",     "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",

@@ -77,7 +77,7 @@ TEST_CASE("every rank sees how far all are, and which rank they wait for") {
       often());
 }
 
-TEST_CASE("without an interval nobody tells the others, and everything else is as it was") {
+TEST_CASE("without progress_interval saves and loads work without reports") {
   WorldOptions never;
   never.runtime.progress_interval = milliseconds(0);
   on_all_ranks(
@@ -97,7 +97,7 @@ TEST_CASE("without an interval nobody tells the others, and everything else is a
       never);
 }
 
-TEST_CASE("what ranks say of how far they are is in no trace: it would push out all else") {
+TEST_CASE("progress reports are not traced") {
   const World world = World::single(often());
   Checkpointer checkpointer(world);
   const auto writer = std::make_shared<HeldWriter>(0);

@@ -166,7 +166,7 @@ TEST_CASE("survivors may take other ranks than their order has it") {
   });
 }
 
-TEST_CASE("who is named as lost or silent does not survive; who failed otherwise does") {
+TEST_CASE("survivors exclude lost and silent ranks only") {
   const World world = World::in_process(5).front();
   FailureMap failures;
   failures[0].kind = FailureKind::kRaised;
@@ -207,7 +207,7 @@ TEST_CASE("a survivor that finds nobody where its new rank 0 is to be says so") 
   }
 }
 
-TEST_CASE_TEMPLATE("who comes late is waited for; nobody rejoins from one world twice", Kind, OverTcp, OverTls) {
+TEST_CASE_TEMPLATE("rejoin waits for late ranks, and works once for a world", Kind, OverTcp, OverTls) {
   LeakCheck leaks;
   std::vector<World> worlds = Kind::make(3);
   // Rank 0 rejoins only after rank 2's connection was refused because rank 0 was still in the old
@@ -222,7 +222,7 @@ TEST_CASE_TEMPLATE("who comes late is waited for; nobody rejoins from one world 
   CHECK(thrown.code == ErrorCode::kPrecondition);
 }
 
-TEST_CASE("lists that are none are refused, and the world is left as it is") {
+TEST_CASE("invalid lists are refused, and the world is left as it is") {
   TemporaryDirectory directory;
   std::vector<World> worlds = World::in_process(2);
   for (const auto& [list, part] : std::vector<std::pair<std::vector<int>, std::string>>{{{}, "not among the survivors"},

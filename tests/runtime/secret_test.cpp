@@ -194,7 +194,7 @@ TEST_CASE("ranks that wait long for the secret from the store log it") {
   CHECK(log.text().find("warning rank 2: waiting for rank 0") != std::string::npos);
 }
 
-TEST_CASE("a world does not begin with a secret that is none") {
+TEST_CASE("a world refuses an invalid secret") {
   LeakCheck leaks;
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/secret";
@@ -283,7 +283,7 @@ TEST_CASE("ranks with another secret are named on every rank at assembly") {
   }
 }
 
-TEST_CASE("who writes to the store without the secret sends no rank elsewhere") {
+TEST_CASE("a process without the secret cannot redirect ranks through the store") {
   LeakCheck leaks;
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const std::string addresses = "\n127.0.0.1:4000\n127.0.0.1:4001";
@@ -344,7 +344,7 @@ TEST_CASE("a rank with another secret is named by every rank's save") {
   }
 }
 
-TEST_CASE("a save succeeds while a thousand strangers stand at each door") {
+TEST_CASE("a save succeeds while a thousand strangers connect to each rank") {
   const DescriptorLimit limit(20'000);
   if (!limit.enough()) {
     skip_case("this process may not open 20,000 descriptors");

@@ -23,7 +23,7 @@ void (*handler_of(int number))(int) {
 
 }  // namespace
 
-TEST_CASE("what is no signal, or cannot be caught, is refused, and nothing stays changed") {
+TEST_CASE("invalid and uncatchable signals are refused, without effect") {
   const auto before = handler_of(SIGUSR1);
   for (const int number : {0, -1, NSIG, 1000, SIGKILL, SIGSTOP}) {
     CAPTURE(number);

@@ -193,7 +193,7 @@ TEST_CASE("a job that torchrun restarts meets in its agent's store") {
   CHECK(on_threads({0, 1}, [&](int rank) { World::from_store(store_of(rank, 1), rank, 2); }) == kNoErrors2);
 }
 
-TEST_CASE("a world that does not assemble names who is missing, on every rank that is there") {
+TEST_CASE("a world that does not assemble names missing ranks on every other rank") {
   StoreLeakCheck leaks;
   WorldOptions options;
   options.assemble_deadline = milliseconds(300);

@@ -111,7 +111,7 @@ void run_cases(int size, Operation operation, const std::vector<Case>& cases, bo
   for (const auto& violation : world.violations()) FAIL_CHECK(violation);
 }
 
-TEST_CASE("B1.4 B1.5 B1.6 in simulated worlds: exactly the failing ranks are in every rank's map") {
+TEST_CASE("B1.4 B1.5 B1.6 in simulated worlds: every map has exactly the failing ranks") {
   for (std::uint64_t seed = 0; seed < 6; seed += testing::kStride) {
     for (const bool warm : {false, true}) {
       CAPTURE(seed);

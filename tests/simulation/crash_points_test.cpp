@@ -8,7 +8,7 @@
 namespace cairn::simulation {
 namespace {
 
-TEST_CASE("a power loss at any operation of a save leaves the old or the new checkpoint, whole, and the next saves clean up") {
+TEST_CASE("a power loss at any operation leaves the old or the new checkpoint whole") {
   Coverage coverage;
   std::uint64_t old_ones = 0, new_ones = 0;
   const std::uint64_t points = visit_crash_points(coverage, [&](const CrashPoint& point, const CrashOutcome& outcome) {

@@ -298,7 +298,7 @@ TEST_CASE("trace analysis: late messages, retries, slow stores and late losses a
   CHECK(notes(it.diagnosis, "sync of the store of rank 1 failed, and the call went on: cannot sync"));
 }
 
-TEST_CASE("trace analysis: who asked and was not answered, and who was lost after its part") {
+TEST_CASE("trace analysis: unanswered messages and late losses are named") {
   ScriptedTraces script(3);
   for (int rank = 0; rank < 3; ++rank) script.call(rank, rank);
   script.pass(1, 0, 5, 6, MessageKind::kJoin);
@@ -337,7 +337,7 @@ TEST_CASE("trace analysis: a lost rank that waited was still in the phase of its
   }
 }
 
-TEST_CASE("trace directory: events that name their call belong to it, wherever they were recorded") {
+TEST_CASE("trace directory: events belong to the call that they name") {
   ScriptedTraces script(1);
   script.set_call(5);
   script.call(0, 0, 1);
@@ -385,7 +385,7 @@ TEST_CASE("trace clocks: an operation began its duration before its event") {
   CHECK(it.clocks.begin_of(events[1]) == it.clocks.at(events[1]));
 }
 
-TEST_CASE("trace analysis: uneven plans, clocks that are set, restarted actors, ignored messages and full mailboxes") {
+TEST_CASE("trace analysis: notices of plans, clocks, restarts and full mailboxes") {
   ScriptedTraces good(3);
   script_good_save(good, {5, 6, 7});
   const Analysed usual(good.write());
