@@ -3,8 +3,8 @@
 
 - Code that names the file it is from is in that file.
 - Files, functions and links to which a document refers exist.
-- promises.toml names a test for each guarantee of the README and each row of the table of failures,
-  and these tests exist.
+- promises.toml names a test for each guarantee of the README, each row of the table of failures, and
+  each launcher, error and setting of docs/launching.md; and these tests exist.
 - README and the glossary stay short.
 """
 
@@ -30,6 +30,8 @@ PROMISES = "tests/house/promises.toml"
 GUARANTEES = re.compile(r"^## Guarantees$(.*?)^## ", re.MULTILINE | re.DOTALL)
 GUARANTEE = re.compile(r"^- (?:\*\*(.+?)\.\*\*)?(.*)$", re.MULTILINE)
 FAILURES = re.compile(r"^## What happens when …$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+ROW = re.compile(r"^\| (.+?) \|.*\n(?!\|-)", re.MULTILINE)
+ITEM = re.compile(r"^- ((?!\*\*).*)$", re.MULTILINE)
 
 CASE = re.compile(r"TEST_CASE(?:_FIXTURE\(\w+,\s*|_TEMPLATE\(|\()\s*\"((?:[^\"\\]|\\.)*)\"")
 PYTHON_TEST = re.compile(r"^\s*(?:class|def) (\w+)\(", re.MULTILINE)
@@ -116,17 +118,23 @@ def guarantees():
 
 def failure_rows():
     section = FAILURES.search(text_of("docs/failures.md"))
-    rows = [row for row in section.group(1).splitlines() if row.startswith("| ")][1:] if section else []
-    return [row.strip("|").split(" | ")[0].strip() for row in rows]
+    return ROW.findall(section.group(1)) if section else []
+
+
+def launching_cases():
+    """The first cells of all tables, and the items of lists but those with a bold beginning."""
+    text = text_of("docs/launching.md")
+    return ROW.findall(text) + ITEM.findall(text)
 
 
 def promise_faults():
-    """What is wrong with the tests of guarantees and failures, and how many tests were looked for."""
+    """What is wrong with the promised tests, and how many tests were looked for."""
     faults, named = [], 0
     with open(ROOT / PROMISES, "rb") as file:
         promises = tomllib.load(file)
     for kind, document, names in (("guarantees", "README.md", guarantees()),
-                                  ("failures", "docs/failures.md", failure_rows())):
+                                  ("failures", "docs/failures.md", failure_rows()),
+                                  ("launching", "docs/launching.md", launching_cases())):
         tests_by_name = promises.pop(kind, {})
         if not names:
             faults.append(f"{document}: no {kind} were found")
