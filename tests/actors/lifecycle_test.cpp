@@ -365,16 +365,20 @@ TEST_CASE("a dead planner or storage actor fails the attempt and is replaced") {
   for (int round = 0; round < 4; ++round) {
     CAPTURE(round);
     const int rank = round % 2;
-    // The actor that posts the next hook dies: the storage actor for reset, the planner actor for
-    // the hook after `begin`.
-    if (round < 2)
+    const bool is_planner = round < 2;
+    // The actor that posts the next task dies: the planner actor the first one, the storage actor
+    // the one after the plans.
+    if (is_planner)
       world.rank(rank).executor.refuse(1);
     else
-      world.rank(rank).script.on("begin", [&world, rank] { world.rank(rank).executor.refuse(1); });
+      world.rank(rank).script.on(rank == 0 ? "writer.prepare_global_plan" : "writer.prepare_local_plan",
+                                 [&world, rank] { world.rank(rank).executor.refuse(1); });
     const auto outcomes = world.save();
     CHECK(all_equal(outcomes));
     REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{rank});
-    CHECK(outcomes[0].failures.at(rank).kind == FailureKind::kInternal);
+    const Failure& failure = outcomes[0].failures.at(rank);
+    CHECK(failure.kind == FailureKind::kInternal);
+    CHECK_MESSAGE(failure.what.find(is_planner ? "the planner actor" : "the storage actor") != std::string::npos, failure.what);
     world.clear_scripts();
     for (const auto& outcome : world.save()) CHECK(outcome.ok());
   }
