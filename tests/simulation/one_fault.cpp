@@ -145,7 +145,8 @@ void FaultWitness::reported(const Report& report) { failed_ = failed_ || !report
 std::set<std::string> FaultWitness::phases() const {
   if (!fault_.phases.empty()) return fault_.phases;
   std::set<std::string> phases;
-  // The rank's own phase: a rank that waits, or that a message has not reached, is behind the coordinator.
+  // The rank's own phase: a rank that waits, or that a message has not reached, is behind the
+  // coordinator.
   if (const auto own = cairn::phase_of(state_, fault_.job.program.back().operation)) phases.insert(to_string(*own));
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const bool is_over = i + 1 < states_.size() && happened_ && states_[i + 1].first <= *happened_;
