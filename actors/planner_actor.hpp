@@ -1,7 +1,8 @@
-// Plans: the local plan of this rank, and the global plan if this rank coordinates. Also runs the
-// Stateful hooks of a call and the decision of an agreement.
+// Runs the tasks of a call that make plans: the local plan of this rank and, if this rank
+// coordinates, the global plan. Also runs the task before them, which gathers the state, and the
+// decision of an agreement. The tasks run hooks of planners, writers, readers and Stateful objects.
 //
-//   owns        nothing: the planner belongs to the call
+//   owns        nothing: planners, writers and readers belong to the call
 //   talks to    the supervisor, which sends a request per task and gets its TaskReport; each call's
 //               executor, on which the hooks run
 //   states      none: a rank's machine has one task running at a time

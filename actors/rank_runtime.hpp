@@ -1,8 +1,8 @@
 // One rank's actors behind a plain interface. Starts saves, loads and agreements, and reports each
 // outcome once.
 //
-//   RankRuntime ── supervisor ─┬─ planner      runs planner hooks through the executor
-//                              ├─ storage      runs writer and reader hooks through the executor
+//   RankRuntime ── supervisor ─┬─ planner      runs the tasks that make plans, through the executor
+//                              ├─ storage      runs the tasks that move data, through the executor
 //                              ├─ coordinator  decides, on the rank that the attempt names
 //                              └─ links        sends frames to other ranks and receives theirs
 //

@@ -36,8 +36,8 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   StorageContext storage_context() const { return context_->storage_context(counter_, save_id_, is_coordinator_); }
   bool is_coordinator() const { return is_coordinator_; }
 
-  // Posts `body(*this)` to the executor. It returns the task's result, or nothing if it has called
-  // `end_later`. If it throws, the task fails.
+  // Posts `body(*this)` to the executor. It returns the task's result, or nothing if it ends with
+  // `last_hook`. If it throws, the task fails.
   template <class Body>
   void post(Body body) {
     context_->call().executor->post([self = shared_from_this(), body = std::move(body)]() mutable {

@@ -42,7 +42,7 @@ class Future {
   }
 
   // Calls `callback(future)` once the future is ready; `get()` does not block in the callback. Any
-  // number of callbacks may be added; they run in that order.
+  // number of callbacks may be added; they run in the order of these calls.
   void on_ready(std::function<void(const Future<T>&)> callback) const {
     {
       MutexLock lock(state_->mutex);

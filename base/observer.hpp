@@ -35,7 +35,7 @@ enum class EventKind : std::uint8_t {
 enum class Actor : std::uint8_t { kRuntime = 1, kSupervisor, kCoordinator, kPlanner, kStorage, kStore };
 const char* to_string(Actor actor) noexcept;  // "supervisor"
 
-// The link to a rank: kLeft, the rank closed it because it leaves the world.
+// Changes of the link to a rank. kLeft: the rank closed it because it leaves the world.
 enum class LinkChange : std::uint8_t { kUp = 1, kDown, kLeft };
 const char* to_string(LinkChange change) noexcept;  // "LinkDown"
 
@@ -53,25 +53,29 @@ enum class Ignored : std::uint8_t {
   kStoppedTimer,  // a timer that was stopped while it ran out
 };
 
-// The subject of an event, by its kind. kSent, kHandled: the message between ranks, or the change
-// of a link; nothing for messages within a rank. kState: the state that was entered, the turn, the
-// timer that ran out, the restart, or that something was ignored. kCall: the operation. kFailure:
-// the kind. kOutcome: whether the checkpoint exists. Other events have a name only.
+// The subject of an event, by the event's kind:
+//   kSent, kHandled   the message between ranks, or the change of a link; nothing for messages
+//                     within a rank
+//   kState            the new state or turn, the timer that ran out, the restarted actor, or the
+//                     kind of input that was ignored
+//   kCall             the operation
+//   kFailure          the kind of failure
+//   kOutcome          whether the checkpoint exists
+// Other events have only a name.
 using What = std::variant<std::monostate, MessageKind, LinkChange, RankState, CoordinatorState, SuccessionState, CallTurn, Timer,
                           Restarted, Ignored, Operation, FailureKind, Committed>;
 
 // Longer texts are cut.
 inline constexpr std::size_t kEventTextMax = 1024;
 
-// Names are never freed; `text` is borrowed for the call. Events never
-// contain tensor data, secrets or values of the user's metadata. They do contain checkpoint ids and
-// the texts of exceptions.
+// Names are never freed; `text` is borrowed for the call. Events never contain tensor data, secrets
+// or values of the user's metadata. They do contain checkpoint ids and the texts of exceptions.
 struct ObservedEvent {
   EventKind kind = EventKind::kSent;
   MonotonicTime time;  // when it was recorded; for handlers and operations, their end
   WallTime wall_time;
-  // The ticket of the call of this rank that the event belongs to. 0: none, or unknown: messages of
-  // other ranks and the work of the coordinator have an attempt.
+  // The ticket of this rank's call that the event belongs to. 0: none, or unknown. Messages of
+  // other ranks and the work of the coordinator have only an attempt.
   std::uint64_t call = 0;
   std::uint64_t attempt = 0;       // the attempt's counter, 0 outside attempts
   std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: none, or all

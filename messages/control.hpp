@@ -176,7 +176,7 @@ struct Standing {
   std::uint64_t ordinal = 0;
   Operation operation = Operation::kSave;
   std::string checkpoint_id;
-  bool busy = false;                     // a hook of the sender's phase is running
+  bool busy = false;                     // a task of the sender is running
   bool delivered = false;                // the sender has sent its results to the coordinator
   bool cannot_join = false;              // of kOrphaned: the call has not begun, and no connection to the coordinator can be made
   int leader = -1;                       // of kPromised: the successor that the sender follows

@@ -32,10 +32,10 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict);
 
 // Returns the state of LibTorch's Adam, AdamW, SGD, RMSprop or Adagrad, nested as in PyTorch:
 // {"state": {name: {"step", "exp_avg", …}}, "param_groups": [{"params": [names], "lr", …}]}. The
-// groups have all of PyTorch's options. Those that LibTorch lacks, such as "maximize", have the
-// value for what LibTorch does, and are marked by `if_stored`. `module` supplies the parameters'
-// names. Without it they are "0", "1", … (integers in "params", as in PyTorch). `step` is an
-// integer; tensors share the optimizer's memory.
+// groups have all of PyTorch's options. An option that LibTorch lacks, such as "maximize", has the
+// value that describes LibTorch's behaviour, and is marked by `if_stored`. `module` supplies the
+// parameters' names. Without it they are "0", "1", … (integers in "params", as in PyTorch). `step`
+// is an integer; tensors share the optimizer's memory.
 //
 // Creates the state that LibTorch would create in the first step, so that it can be saved and
 // loaded before that step. Training continues as if it had not been created. SGD momentum with
@@ -59,8 +59,8 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::Optimizer> opti
 
 // Returns the progress of a learning-rate scheduler derived from LRScheduler: {"last_epoch",
 // "_step_count", "_last_lr"}, the names that PyTorch uses. "last_epoch" is one less than the number
-// of `step()` calls, because PyTorch's constructor makes the step that is LibTorch's first
-// `step()`.
+// of `step()` calls, because PyTorch's constructor takes the first step, which LibTorch takes in
+// the first call of `step()`.
 //
 // Loading restores the number of calls from "last_epoch". LRScheduler and StepLR have no other
 // state. It does not restore learning rates, which belong to the optimizer; save the optimizer as

@@ -129,9 +129,10 @@ class DefaultSavePlanner : public SavePlanner {
 // create_local_plan throws kNotFound if only keys are missing, kUnsupported if only types are
 // unsupported, and otherwise kMismatch. Each error lists every problem, and nothing has changed.
 //
-// It accepts more than equal types: a stored 0-dim tensor for a number (PyTorch stores an
-// optimizer's `step` that way); a missing entry for an empty dict (PyTorch does not store empty
-// dicts); and, in a checkpoint of PyTorch before 2.4, a container that was stored whole.
+// It accepts these differences between the state dict and the checkpoint: a number may be stored as
+// a 0-dim tensor (PyTorch stores an optimizer's `step` that way); an empty dict may have no entry
+// (PyTorch does not store empty dicts); and in a checkpoint of PyTorch before 2.4 a container may
+// be stored whole.
 class DefaultLoadPlanner : public LoadPlanner {
  public:
   explicit DefaultLoadPlanner(LoadPlannerOptions options = {});

@@ -71,8 +71,8 @@ struct Blob {
   friend bool operator==(const Blob& a, const Blob& b) { return a.bytes == b.bytes; }
 };
 
-// The base class as which a state dict holds an object: Stateful, Module, Optimizer or LRScheduler.
-// No type for any other class.
+// The base class under which a state dict holds an object: Stateful, Module, Optimizer or
+// LRScheduler. Any other class has no `type`.
 template <class Object, class = void>
 struct KnownBaseOf {};
 template <class Object>
@@ -106,8 +106,8 @@ inline constexpr bool kIsOtherInteger = std::is_integral_v<T> && sizeof(T) <= si
 //   Tensor, ShardedTensor   loaded in place
 //   Dict, List              nested
 //   IValue                  int, double, bool, string, None, tuples and lists of those. Tuples are
-//                           never flattened. A list of plain values is loaded as the kind, List or
-//                           IValue, of the caller's list.
+//                           never flattened. A list of plain values is loaded as a List or an
+//                           IValue, whichever the caller's list is.
 //   Blob                    bytes
 //   Stateful                an object that describes itself; called at save and at load
 class Value {
@@ -247,8 +247,8 @@ FlatStateDict flatten(const StateDict& state_dict);
 // split any value.
 FlatStateDict flatten_top_level(const StateDict& state_dict);
 // Stores `value` at `path` and makes dicts and lists on the way. A numeric element makes a list,
-// padded with None. The marks of a place stay. Throws kMismatch, naming the place, if the path
-// leads through a value that is not a container.
+// padded with None. Keeps the marks of a value that it replaces. Throws kMismatch, naming the
+// place, if the path leads through a value that is not a container.
 void set_at(StateDict& state_dict, const Path& path, Value value);
 // Returns the value at `path`, or nullptr if there is none.
 const Value* find_at(const StateDict& state_dict, const Path& path);

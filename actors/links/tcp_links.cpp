@@ -3,8 +3,9 @@
 //   owns        the listening socket, its connections, and each peer's queue of messages to send
 //   talks to    its owner; the same actor of other ranks, in the frames of messages/link.proto
 //   deadlines   connect_deadline for an opening, with its retries; handshake_deadline for one
-//               connection, doubled with each retry; silence; drain_deadline for last frames: a
-//               refusal, a goodbye, and, when the actor ends, messages that still wait
+//               connection, doubled with each retry; the heartbeat timeout `silence`;
+//               drain_deadline for last frames: a refusal, a goodbye, and, when the actor ends,
+//               messages that still wait
 //   on death    of a peer: LinkDown; of the owner: as LinkClose
 //
 // A link is a data connection and a heartbeat connection, both opened by the same side. It is up

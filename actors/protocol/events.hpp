@@ -45,7 +45,8 @@ enum class Hook : std::uint8_t {
 // Returns DCP's name for the hook, such as "set_up_planner". Some names differ for loads:
 // "set_up_storage_reader", "read_data".
 const char* name_of(Hook hook, Operation operation) noexcept;
-// Returns the actor that reports the hook's failure: kPlanner or kStorage.
+// Returns the actor that failures and traces name for the hook: kPlanner for hooks of planners and
+// Stateful objects and for `decide`, otherwise kStorage. A task may run hooks of both.
 Actor actor_of(Hook hook) noexcept;
 
 // --- tasks ---------------------------------------------------------------------------------------
@@ -55,8 +56,8 @@ Actor actor_of(Hook hook) noexcept;
 // it, with Stopped, or with a Failure. Plans that a task may change are its own copies.
 
 // For the planner. Every rank: StateGathered. Resets the storage and runs the Stateful hooks, which
-// may contain collectives: they run on every rank or on none. An asynchronous save returns to its
-// caller after this task.
+// may contain collectives: they run on every rank or on none. An asynchronous save runs this task
+// on its caller's thread, all later ones on its own.
 struct GatherState {
   static constexpr const char* kName = "GatherState";
   static constexpr Hook kMainHook = Hook::kBegin;  // after which texts name the task
