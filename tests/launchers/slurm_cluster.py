@@ -2,7 +2,9 @@
 
 import os
 import pathlib
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -148,5 +150,8 @@ class Cluster:
         for daemon in self.daemons.values():
             daemon.wait()
         pid = int((self.root / "munge" / "pid-file").read_text())
-        os.kill(pid, 15)
+        munged = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGTERM)
+        select.select([munged], [], [])  # it is no child, and removes files until it has ended
+        os.close(munged)
         subprocess.run(["umount", "/etc/hosts"], check=True)
