@@ -466,6 +466,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
     }
     if (!trouble.empty()) continue;
     options.isServer = false;
+    switch_off_libuv(options, 0);  // only a host has a use for it
     options.timeout = std::max(patience, kProbe);
     try {
       auto store = c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
