@@ -7,7 +7,7 @@ fail() { echo "FAILED: $1" >&2; exit 1; }
 installed() { apt-get install -q -y --no-install-recommends "$@" >/dev/null; }
 
 apt-get update -q >/dev/null
-installed ./cairn-tools_*.deb ./libcairn0*.deb
+installed ./cairn-tools_*.deb ./libcairn[0-9]*.deb
 version=$(dpkg-query -W -f '${Version}' cairn-tools)
 cairn --version | grep -qx "cairn ${version%-1}" || fail "cairn --version says $(cairn --version)"
 [ "$(cairn-launch -n 2 -- sh -c 'echo rank $RANK' | sort | tr -d '\n')" = "[rank 0] rank 0[rank 1] rank 1" ] || fail "cairn-launch starts no ranks"
