@@ -161,6 +161,9 @@ struct TraceFileReader::Implementation {
       refuse(ErrorCode::kCorrupt, "cannot be read: its header is damaged or cut off");
     const auto& message = record.header();
     header.version = message.version();
+    if (header.version < kTraceVersion)
+      refuse(ErrorCode::kUnsupported, "has version " + std::to_string(header.version) +
+                                          " of the format, in which fields meant other things: use the cairn command of that time");
     if (header.version > kTraceVersion)
       refuse(ErrorCode::kUnsupported, "has version " + std::to_string(header.version) +
                                           " of the format, and this program reads up to " + std::to_string(kTraceVersion) +

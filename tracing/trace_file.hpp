@@ -19,7 +19,7 @@
 
 namespace cairn {
 
-inline constexpr std::uint32_t kTraceVersion = 1;
+inline constexpr std::uint32_t kTraceVersion = 2;
 
 enum class TraceSource : std::uint8_t {
   kStream = 1,  // all events as they happened
@@ -67,7 +67,7 @@ class TraceFileReader {
  public:
   // Reads the header. `names` stores the names of events; if null, the reader stores them. Throws
   // kNotFound, kPermission or kUnavailable if the file cannot be read; kCorrupt if it is not a
-  // trace, or its header is damaged or truncated; kUnsupported for a version above kTraceVersion.
+  // trace, or its header is damaged or truncated; kUnsupported for a version other than kTraceVersion.
   explicit TraceFileReader(const std::string& path, std::shared_ptr<TraceNames> names = nullptr);
   ~TraceFileReader();
   TraceFileReader(const TraceFileReader&) = delete;

@@ -170,6 +170,10 @@ TEST_CASE("trace file: anything else is refused, and says why") {
   } catch (const Error& error) {
     CHECK(std::string(error.what()).find("9.9.9") != std::string::npos);
   }
+  later.version = kTraceVersion - 1;
+  bytes.clear();
+  TraceEncoder().header(later, bytes);
+  CHECK(files.refusal(bytes) == ErrorCode::kUnsupported);
 }
 
 TEST_CASE("trace file: a pipe and a directory are refused, and nothing waits for a writer") {
