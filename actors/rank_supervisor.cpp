@@ -124,6 +124,8 @@ class Supervisor : public SupervisorActor::base {
     planner_ = PlannerActor();
     storage_ = StorageActor();
     coordinator_ = CoordinatorActor();
+    for (auto& [name, slot] : slots_)
+      if (slot.context) slot.context->tell_to_stop();  // a running task ends after its hook
     slots_.clear();
     if (latch_) latch_->set();
   }
@@ -241,6 +243,7 @@ class Supervisor : public SupervisorActor::base {
     timers_.stop({checkpointer, protocol::Timer::kCall});
     timers_.stop({checkpointer, protocol::Timer::kProgress});
     if (slot.context) {
+      slot.context->tell_to_stop();
       slot.context->set_last_resort(failure);
       const int coordinator = slot.machine.coordinator_rank();
       protocol::Send cancel{coordinator, slot.machine.counter(), protocol::Cancel{slot.context->ticket(), std::move(failure)}};

@@ -169,8 +169,8 @@ struct RunTask {
   std::string save_id;
   bool is_coordinator = false;
 };
-// The running tasks of the call start no further hook, except those of GatherState and those that
-// end an attempt.
+// The tasks of the call on this rank, also the coordinator's, start no further hook, except those
+// of GatherState, of agreements, and those that end an attempt.
 struct StopTasks {};
 
 using cairn::Timer;

@@ -69,6 +69,8 @@ void CoordinatorMachine::hurry() {
 void CoordinatorMachine::tell_to_stop() {
   hurried_ = stopping_ = true;
   start_timer(options_.cancel_grace);
+  // The task that makes the global plan runs in the call of this machine's own rank.
+  if (state_ == State::kGlobalPlan) return send(identity_.rank, StopPhase{});
   if (!collects()) return;
   for (const auto& [rank, join] : joins_)
     if (answered_.count(rank) == 0 && failures_.count(rank) == 0) send(rank, StopPhase{});
@@ -79,8 +81,8 @@ void CoordinatorMachine::tell_to_stop() {
 void RankMachine::receive(const StopPhase&) {
   if (state_ != State::kPreparing && state_ != State::kPlanned && state_ != State::kMoving) return ignore("StopPhase out of turn");
   if (outcome_ || std::exchange(stopping_, true)) return ignore("second StopPhase");
-  if (!has_task_running()) return report_stopped();
   stop_tasks();
+  if (!has_task_running()) report_stopped();
 }
 
 // A running hook runs to its end; only a writer's I/O can be stopped.

@@ -144,6 +144,7 @@ std::uint64_t RankMachine::run(Task task) {
 // Covers the slowest rank's part of the phase, then the coordinator's own task. If the coordinator
 // is lost, its successor asks for the report instead.
 void RankMachine::report_end_of_phase(State next, Message message) {
+  reported_phase_ = phase();
   become(next);
   const bool stopped = std::holds_alternative<PhaseStopped>(message);
   report_ = std::move(message);
@@ -246,7 +247,7 @@ Committed RankMachine::committed_unheard() const {
 // --- helpers -------------------------------------------------------------------------------------
 
 Phase RankMachine::phase() const {
-  if (state_ == State::kReported && own_failure_) return own_failure_->phase;
+  if (state_ == State::kReported) return own_failure_ ? own_failure_->phase : reported_phase_;
   return phase_of(state_, call_.operation).value_or(*phase_of(State::kMoving, call_.operation));
 }
 
@@ -254,7 +255,7 @@ Phase RankMachine::phase() const {
 // waits for what the coordinator does next.
 Phase RankMachine::phase_of_coordinator() const {
   if (state_ == State::kPlanned) return Phase::kGlobalPlan;
-  const bool awaits_publication = state_ == State::kReported && !own_failure_ && call_.operation == Operation::kSave;
+  const bool awaits_publication = state_ == State::kReported && !own_failure_ && reported_phase_ == Phase::kWrite;
   return awaits_publication ? Phase::kFinish : phase();
 }
 

@@ -177,6 +177,7 @@ class RankMachine {
   bool began_ = false;                  // some task has run, so there is something to release
   std::optional<Failure> own_failure_;
   std::optional<Outcome> outcome_;
+  Phase reported_phase_ = Phase::kJoin;
   std::optional<Message> report_;     // the report sent, or to be sent, at the end of the last phase
   std::uint64_t progress_told_ = 0;   // number of progress reports sent in this attempt
   std::uint64_t progress_heard_ = 0;  // the largest number of an answer to them

@@ -204,8 +204,8 @@ void RankMachine::end(const Outcome& outcome, bool alone) {
   effects_.emplace_back(StopTimer{Timer::kAnswer});
   effects_.emplace_back(StopTimer{Timer::kProgress});
   if (call_.deadline) effects_.emplace_back(StopTimer{Timer::kCall});
-  if (!has_task_running()) return let_go();
-  effects_.emplace_back(StopTasks{});
+  effects_.emplace_back(StopTasks{});  // the coordinator's task on this rank, too
+  if (!has_task_running()) let_go();
 }
 
 // After a success nothing is left to release.

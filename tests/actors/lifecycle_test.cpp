@@ -321,6 +321,20 @@ TEST_CASE("a shutdown that gives up on a hook says so; `done` follows the hook")
   CHECK(ended.committed == Committed::kUnknown);
 }
 
+TEST_CASE("a task that outlives its runtime starts no further hook") {
+  auto world = std::make_unique<ActorWorld>(1);
+  Gate gate;
+  bool has_written = false;
+  world->rank(0).script.on("planner.finish_plan", [&gate] { gate.pass(); });
+  world->rank(0).script.on("writer.write_data", [&has_written] { has_written = true; });
+  auto outcome = world->start_save(0);
+  gate.wait_until_reached();
+  CHECK_FALSE(world->runtime(0).shutdown(milliseconds(0)));
+  gate.open();
+  CHECK_FALSE(outcome.get().ok());
+  CHECK_FALSE(has_written);
+}
+
 TEST_CASE("runtimes come and go, with nothing left behind") {
   auto system = ActorSystem::create(2);
   auto& caf_system = caf_system_of(*system);

@@ -32,6 +32,29 @@ void check_outcome(const std::vector<std::pair<int, Told>>& told, std::size_t ra
   }
 }
 
+// --- a rank that waits -----------------------------------------------------------------------------
+
+TEST_CASE("a rank that is told to stop, or how the call ended, stops the coordinator's task on it") {
+  RankSteps told_to_stop(0, 2);
+  told_to_stop.plan(1);
+  const auto effects = told_to_stop.receive(StopPhase{});
+  CHECK(all_of<StopTasks>(effects).size() == 1);
+  CHECK(sent<PhaseStopped>(effects).size() == 1);
+
+  RankSteps ended(0, 2);
+  ended.plan(1);
+  CHECK(all_of<StopTasks>(ended.receive(Told{1, {}, Committed::kYes, "id"})).size() == 1);
+}
+
+TEST_CASE("a rank that stopped in its local plan stays in that phase") {
+  RankSteps rank(1, 2);
+  rank.plan(1);
+  rank.receive(StopPhase{});
+  const auto finished = all_of<Finished>(rank.run_tasks(rank.step(Cancelled{"shut down"})));
+  REQUIRE(finished.size() == 1);
+  CHECK(finished[0].failures.at(1).phase == Phase::kLocalPlan);
+}
+
 // --- the rank whose caller cancels ---------------------------------------------------------------
 
 TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the outcome") {
@@ -253,7 +276,9 @@ TEST_CASE("cancelled while the coordinator plans: its hook is waited for, but no
     const RunTask hook = all_of<RunTask>(effects).at(0);
     effects = coordinator.receive(1, cancel_of(1));
     CHECK(sent<Outcome>(effects).empty());
-    CHECK(sent<StopPhase>(effects).empty());
+    const auto stopped = sent<StopPhase>(effects);
+    REQUIRE(stopped.size() == 1);
+    CHECK(stopped[0].first == 0);
     coordinator.receive(1, PhaseFailed{cancel_of(1).failure});
     if (ends) {
       effects = coordinator.step(TaskEnded{hook.sequence, answer_to(hook, 0)});
