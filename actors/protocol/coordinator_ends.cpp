@@ -57,7 +57,7 @@ void CoordinatorMachine::on(const TimerFired& fired) {
   if (settled_) return end(std::move(failures), *settled_);
   // A hook of this rank is running. It is user code and cannot be interrupted.
   const Duration waited = state_ == State::kSettling ? options_.cancel_grace : options_.phase_deadline;
-  failures.emplace(identity_.rank, silent(identity_.rank, std::string(own_hook()) + " had not ended within " +
+  failures.emplace(identity_.rank, silent(identity_.rank, own_hook() + " had not ended within " +
                                                               in_seconds(waited)));
   const bool may_exist = state_ == State::kFinishing || state_ == State::kSettling;
   end(std::move(failures), may_exist ? Committed::kUnknown : Committed::kNo);

@@ -186,7 +186,11 @@ class CoordinatorMachine {
   }
 
   void run(Task task);
-  const char* own_hook() const { return name_of(hook_, operation()); }
+  // Names the hooks of the running task. This machine does not know which of them runs.
+  std::string own_hook() const {
+    const std::string name = name_of(hook_, operation());
+    return hook_ == Hook::kCreateGlobalPlan ? name + " or prepare_global_plan" : name;
+  }
   void become(State state);
   void append(Effects effects);
   void send(int to, Message body);

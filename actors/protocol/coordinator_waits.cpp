@@ -45,7 +45,7 @@ std::vector<int> CoordinatorMachine::missing_ranks() const {
 
 // Returns a text that names them.
 std::string CoordinatorMachine::awaited() const {
-  if (decides()) return std::string("its own ") + own_hook();
+  if (decides()) return "its own " + own_hook();
   return name_ranks(missing_ranks()) +
          (state_ == State::kJoining ? " to join it" : std::string(" to end the ") + to_string(phase()) + " phase");
 }
