@@ -132,6 +132,17 @@ class Failure(PageTest):
         self.assertEqual(self.find("disk full rank:1"), 2)
         self.assertEqual(self.find("failed kind:ended"), 1)
 
+    def test_a_search_begins_in_view_or_else_at_the_first_match(self):
+        self.open("failed")
+        self.tell("page.setTimes(page.whole[1] - 1e-6, page.whole[1])")
+        self.assertGreater(self.find("SignOfLife kind:sent"), 2)
+        self.assertEqual(self.tell("page.match"), 0)
+        self.tell("page.select(page.view.matches[5], true); page.zoomToSelected()")
+        begin, end = self.tell("[page.view.begin, page.view.end]")
+        self.find("SignOfLife kind:sent")
+        self.assertGreater(self.tell("page.match"), 0)
+        self.assertTrue(begin <= self.tell("page.model.time[page.selected]") <= end)
+
     def test_a_click_on_a_message_shows_its_fields_its_other_end_and_its_causes(self):
         self.open("failed")
         event = self.tell("page.model.search('PhaseFailed kind:handled')[0]")

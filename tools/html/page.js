@@ -215,8 +215,9 @@ class Page {
     const {view, model} = this;
     view.matches = model.search(this.query);
     view.matchTimes = Float64Array.from(view.matches, at => model.time[at]);
-    // The first one that is in view.
-    this.match = view.matches.length === 0 ? -1 : Math.min(lowerBound(view.matchTimes, view.begin), view.matches.length - 1);
+    // The first one that is in view, or the first one.
+    const inView = lowerBound(view.matchTimes, view.begin);
+    this.match = view.matchTimes[inView] <= view.end ? inView : Math.min(0, view.matches.length - 1);
     this.showMatches();
     this.change();
   }
