@@ -44,7 +44,7 @@ bool fits(const TracedAttempt& attempt, const TraceChoice& choice) {
   return attempt.save_id == choice.attempt || attempt.checkpoint_id.find(choice.attempt) != std::string::npos;
 }
 
-TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice) {
+const TracedAttempt& choose(const TraceDirectory& directory, const TraceChoice& choice) {
   if (directory.attempts().empty()) {
     std::string faults;
     for (const auto& file : directory.files())
@@ -76,6 +76,14 @@ TracedAttempt choose(const TraceDirectory& directory, const TraceChoice& choice)
                                directory.path(), choice.attempt, choice.job.empty() ? "" : " in job " + choice.job));
   return *found;
 }
+
+const char* end_of(const TracedAttempt& attempt) {
+  if (attempt.has_failed()) return attempt.was_cancelled ? "cancelled" : "failed";
+  return attempt.has_ended() ? "succeeded" : "unfinished";
+}
+
+constexpr std::uint64_t kExportedEventsMax = 1'000'000;
+constexpr std::uint64_t kReadEventsMax = 100'000'000;  // about ten seconds of reading
 
 constexpr std::size_t kSlowAmong = 3;
 constexpr double kSlowFactor = 4;  // times the median
@@ -131,9 +139,12 @@ TraceDirectory open_traces(const std::string& path) {
   }
 }
 
-OpenedTrace::OpenedTrace(const TraceChoice& choice)
-    : directory(open_traces(choice.directory)),
-      trace(directory.read(choose(directory, choice))),
+ChosenAttempt::ChosenAttempt(const TraceChoice& choice)
+    : directory(std::make_shared<const TraceDirectory>(open_traces(choice.directory))), attempt(&choose(*directory, choice)) {}
+
+OpenedTrace::OpenedTrace(const ChosenAttempt& chosen)
+    : directory(chosen.directory),
+      trace(directory->read(*chosen.attempt)),
       messages(match_messages(trace)),
       clocks(trace, messages),
       begin(trace.attempt.begin()) {
@@ -215,12 +226,48 @@ Json to_json(const TracedAttempt& attempt) {
           {"ranks", attempt.calls.size()}};
 }
 
+Json to_json(const ListedAttempt& listed) {
+  const TracedAttempt& attempt = *listed.attempt;
+  Json json = to_json(attempt);
+  json["begin"] = time_of_day(attempt.begin());
+  json["seconds"] = in_seconds(attempt.end() - attempt.begin());
+  json["end"] = end_of(attempt);
+  json["slow"] = listed.is_slow;
+  return json;
+}
+
+JobToExport::JobToExport(const TraceChoice& choice) : first(choice) {
+  const UsualDurations usual(*first.directory);
+  std::uint64_t events_of_files = 1;
+  for (const auto& file : first.directory->files()) events_of_files += file.events;
+  for (const auto& attempt : first.directory->attempts()) {
+    const bool is_first = &attempt == first.attempt;
+    const bool is_wanted = choice.attempt.empty() && fits(attempt, choice) && (!is_internal(attempt) || attempt.went_wrong());
+    if (is_first || is_wanted) attempts.push_back({&attempt, usual.are_exceeded_by(attempt)});
+  }
+  std::vector<ListedAttempt*> by_interest;
+  for (auto& listed : attempts) by_interest.push_back(&listed);
+  const auto interest_of = [&](const ListedAttempt& listed) {
+    const TracedAttempt& attempt = *listed.attempt;
+    return std::make_tuple(&attempt == first.attempt, attempt.went_wrong(), listed.is_slow, attempt.begin());
+  };
+  std::sort(by_interest.begin(), by_interest.end(), [&](auto* a, auto* b) { return interest_of(*a) > interest_of(*b); });
+  std::uint64_t exported = 0, read = 0;
+  for (auto* listed : by_interest) {
+    for (const auto& [rank, call] : listed->attempt->calls) exported += call.last_id - std::min(call.last_id, call.first_id - 1);
+    read += events_of_files;  // the files are read again for each attempt
+    listed->is_exported = listed->attempt == first.attempt || (exported <= kExportedEventsMax && read <= kReadEventsMax);
+  }
+}
+
+OpenedTrace JobToExport::open(const ListedAttempt& listed) const {
+  ChosenAttempt chosen = first;
+  chosen.attempt = listed.attempt;
+  return OpenedTrace(chosen);
+}
+
 int trace_list(const TraceChoice& choice, bool all) {
   const TraceDirectory directory = open_traces(choice.directory);
-  const auto end_of = [](const TracedAttempt& attempt) {
-    if (attempt.has_failed()) return attempt.was_cancelled ? "cancelled" : "failed";
-    return attempt.has_ended() ? "succeeded" : "unfinished";
-  };
   const UsualDurations usual(directory);
   Json list = Json::array();
   std::size_t hidden = 0;
@@ -230,18 +277,12 @@ int trace_list(const TraceChoice& choice, bool all) {
       ++hidden;
       continue;
     }
-    const WallTime end = attempt.end();
     const bool slow = usual.are_exceeded_by(attempt);
-    Json entry = to_json(attempt);
-    entry["begin"] = time_of_day(attempt.begin());
-    entry["seconds"] = in_seconds(end - attempt.begin());
-    entry["end"] = end_of(attempt);
-    entry["slow"] = slow;
-    list.push_back(std::move(entry));
+    list.push_back(to_json(ListedAttempt{&attempt, slow}));
     if (!choice.json)
       std::cout << fmt::format("{:<9} {}  {:>10}  {:<15}  {:>4} ranks  job {}  {}\n",
                                fmt::format("{}:{}", attempt.operation_name(), attempt.counter), time_of_day(attempt.begin()),
-                               human_duration(end - attempt.begin()), end_of(attempt) + std::string(slow ? ", slow" : ""),
+                               human_duration(attempt.end() - attempt.begin()), end_of(attempt) + std::string(slow ? ", slow" : ""),
                                attempt.calls.size(), attempt.job.substr(0, 8), printable(attempt.describe()));
   }
   if (choice.json) print_json(list);

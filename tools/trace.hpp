@@ -56,7 +56,8 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
 int trace_timeline(const TraceChoice& choice, unsigned columns);  // 0: as many as fit the terminal
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
 int trace_diff(const TraceChoice& before, const TraceChoice& after);
-// `format`: "perfetto" or "html". `path`: "" or "-" for standard output.
+// Exports the saves and loads of a job, or the chosen one. `format`: "perfetto" or "html". `path`:
+// "" or "-" for standard output.
 int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path);
 
 // --- shared by the commands ---
@@ -64,11 +65,19 @@ int trace_export(const TraceChoice& choice, const std::string& format, const std
 // Throws WrongUse if there are no traces, with a list of what is there.
 TraceDirectory open_traces(const std::string& path);
 
+struct ChosenAttempt {
+  explicit ChosenAttempt(const TraceChoice& choice);
+
+  std::shared_ptr<const TraceDirectory> directory;
+  const TracedAttempt* attempt;  // in the directory
+};
+
 // The chosen attempt and everything computed from it.
 struct OpenedTrace {
-  explicit OpenedTrace(const TraceChoice& choice);
+  explicit OpenedTrace(const ChosenAttempt& chosen);
+  explicit OpenedTrace(const TraceChoice& choice) : OpenedTrace(ChosenAttempt(choice)) {}
 
-  TraceDirectory directory;
+  std::shared_ptr<const TraceDirectory> directory;
   Trace trace;
   std::vector<TracedMessage> messages;
   TraceClocks clocks;
@@ -78,9 +87,26 @@ struct OpenedTrace {
   WallTime begin;
 };
 
+struct ListedAttempt {
+  const TracedAttempt* attempt = nullptr;
+  bool is_slow = false;      // it took several times as long as others of its kind
+  bool is_exported = false;  // with its events
+};
+Json to_json(const ListedAttempt& listed);
+
+// The saves and loads to export: the chosen one, or all of the job. The number of events is
+// bounded. Attempts that went wrong or were slow come first, then the latest.
+struct JobToExport {
+  explicit JobToExport(const TraceChoice& choice);
+  OpenedTrace open(const ListedAttempt& listed) const;
+
+  ChosenAttempt first;                  // the one to look at first
+  std::vector<ListedAttempt> attempts;  // in order of their start
+};
+
 std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);  // at most ten
-std::string trace_events_json(const OpenedTrace& opened);                                       // Perfetto's format
-std::string trace_page(const OpenedTrace& opened);                                              // HTML
+std::string trace_events_json(const JobToExport& job);                                          // Perfetto's format
+std::string trace_page(const JobToExport& job);                                                 // HTML
 // The page, which the build makes of html/. Contains `<!--summary-->`, for readers without scripts,
 // then `<!--data-->`, each once.
 extern const std::string_view kTracePageTemplate;

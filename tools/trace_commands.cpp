@@ -22,11 +22,11 @@ Examples:
   cairn trace critical-path run                 what the time went into
   cairn trace diff good slow                    what got slower; in one directory: --attempt 1 --with 2
   cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed --grep TEXT
-  cairn trace export run --to html -o save.html          a page that opens at the failure, in any browser
-  cairn trace export run --to perfetto -o save.json      to be opened at ui.perfetto.dev
+  cairn trace export run --to html -o job.html           a page that opens at the failure, in any browser
+  cairn trace export run --to perfetto -o job.json       to be opened at ui.perfetto.dev
   cairn trace list traces                       all saves and loads; choose one with --attempt save:2, or load:1
 
-Without --attempt it is the last save or load that failed, or that never ended; if there is none, the last one.
+Without --attempt it is the last save or load that failed, or that never ended; if there is none, the last one. export writes all of them.
 A directory whose name is that of a command: cairn trace ./list)";
 
 struct TraceOptions {

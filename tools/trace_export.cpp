@@ -1,6 +1,10 @@
 // `cairn trace export --to perfetto`: writes JSON for ui.perfetto.dev and chrome://tracing. One
 // process per rank, one track per actor, one arrow per message between ranks. The format: "Trace
 // Event Format", Google, 2016.
+//
+// Times are on the wall clock. A double cannot hold nanoseconds since 1970, so they are relative to
+// `baseTimeNanoseconds`, the beginning of a quarter of a year of 7,889,238 s, as in the traces of
+// PyTorch's profiler.
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
@@ -15,21 +19,38 @@ namespace cairn::tools {
 namespace {
 
 // The tracks of a rank, in display order. Slices on a track never overlap, except nested handlers.
-enum Track : int { kRankStates = 1, kCoordinatorStates, kLinks, kPlannerHooks, kStorageHooks, kOtherHooks, kTracks };
-constexpr const char* kTrackNames[] = {"",        "rank",    "coordinator",        "messages between ranks",
-                                       "planner", "storage", "hooks beside others"};
+enum Track : int { kCalls = 1, kRankStates, kCoordinatorStates, kLinks, kPlannerHooks, kStorageHooks, kOtherHooks, kTracks };
+constexpr const char* kTrackNames[] = {"",        "saves and loads",    "rank", "coordinator", "messages between ranks", "planner",
+                                       "storage", "hooks beside others"};
+constexpr const char* kCategories[] = {"", "call", "state", "state", "message", "hook", "hook", "hook"};
+
+// The events of all attempts so far.
+struct Exported {
+  explicit Exported(WallTime first) : base(first - first.time_since_epoch() % std::chrono::seconds(7'889'238)) {}
+
+  const WallTime base;
+  Json events = Json::array();
+  std::uint64_t arrows = 0;
+  std::map<std::uint32_t, int> checkpointers;  // their places; calls of several may overlap
+  // When the last slice of each track ended, by rank and track. Clocks are aligned anew for each
+  // attempt, so slices of the next one may begin earlier by the error of that.
+  std::map<std::pair<int, int>, WallTime> free;
+};
 
 class Exporter {
  public:
-  explicit Exporter(const OpenedTrace& opened)
-      : opened_(opened), diagnosis_(diagnose(opened.trace, opened.messages, opened.clocks)) {
+  Exporter(const OpenedTrace& opened, Exported& exported)
+      : opened_(opened), diagnosis_(diagnose(opened.trace, opened.messages, opened.clocks)), exported_(exported) {
+    const int place = static_cast<int>(exported.checkpointers.size());
+    first_track_ = kTracks * exported.checkpointers.try_emplace(opened.trace.attempt.checkpointer, place).first->second;
     for (const auto& [rank, events] : opened.trace.events)
       if (!events.empty()) end_ = std::max(end_, opened.clocks.at(events.back()));
   }
 
-  Json events() {
+  void add_events() {
     for (const auto& [rank, of_rank] : opened_.trace.events) {
-      name(rank);
+      if (exported_.free.count({rank, first_track_ + kCalls}) == 0) name(rank);
+      call(rank, of_rank);
       states<RankState>(rank, of_rank, kRankStates);
       states<CoordinatorState>(rank, of_rank, kCoordinatorStates);
       hooks(of_rank);
@@ -39,24 +60,35 @@ class Exporter {
       add({{"ph", "i"},
            {"s", "p"},
            {"pid", failure.rank},
-           {"tid", static_cast<int>(kRankStates)},
+           {"tid", first_track_ + kRankStates},
            {"ts", microseconds(failure.last_sign.value_or(end_))},
+           {"cat", "failure"},
            {"name", fmt::format("rank {} {}", failure.rank, kind_text(failure))},
            {"args", {{"phase", text_of(failure.phase)}, {"code", text_of(failure.code)}, {"text", failure.text}}}});
-    return std::move(events_);
+    for (const auto& [track, end] : ends_) exported_.free[track] = end;
   }
 
  private:
-  double microseconds(WallTime time) const { return std::chrono::duration<double, std::micro>(time - opened_.begin).count(); }
+  double microseconds(WallTime time) const { return std::chrono::duration<double, std::micro>(time - exported_.base).count(); }
 
-  void add(Json event) { events_.push_back(std::move(event)); }
+  void add(Json event) { exported_.events.push_back(std::move(event)); }
+
+  WallTime on_track(int rank, int track, WallTime time) const {
+    const auto free = exported_.free.find({rank, first_track_ + track});
+    return free == exported_.free.end() ? time : std::max(time, free->second);
+  }
 
   void slice(int rank, int track, std::string_view what, WallTime begin, WallTime end, Json arguments) {
+    begin = on_track(rank, track, begin);
+    end = std::max(begin, end);
+    WallTime& last = ends_[{rank, first_track_ + track}];
+    last = std::max(last, end);
     add({{"ph", "X"},
          {"pid", rank},
-         {"tid", track},
+         {"tid", first_track_ + track},
+         {"cat", kCategories[track]},
          {"ts", microseconds(begin)},
-         {"dur", std::max(0.0, microseconds(end) - microseconds(begin))},
+         {"dur", microseconds(end) - microseconds(begin)},
          {"name", what},
          {"args", std::move(arguments)}});
   }
@@ -70,10 +102,23 @@ class Exporter {
           {{"name", fmt::format("rank {}{}{}", rank, rank == diagnosis_.coordinator ? ", coordinates" : "",
                                 host == opened_.trace.job.hosts.end() ? "" : " on " + host->second)}}}});
     add({{"ph", "M"}, {"pid", rank}, {"name", "process_sort_index"}, {"args", {{"sort_index", rank}}}});
-    for (int track = kRankStates; track < kTracks; ++track) {
-      add({{"ph", "M"}, {"pid", rank}, {"tid", track}, {"name", "thread_name"}, {"args", {{"name", kTrackNames[track]}}}});
-      add({{"ph", "M"}, {"pid", rank}, {"tid", track}, {"name", "thread_sort_index"}, {"args", {{"sort_index", track}}}});
+    for (int track = kCalls; track < kTracks; ++track) {
+      const int id = first_track_ + track;
+      add({{"ph", "M"}, {"pid", rank}, {"tid", id}, {"name", "thread_name"}, {"args", {{"name", kTrackNames[track]}}}});
+      add({{"ph", "M"}, {"pid", rank}, {"tid", id}, {"name", "thread_sort_index"}, {"args", {{"sort_index", id}}}});
     }
+  }
+
+  void call(int rank, const std::vector<ObservedEvent>& events) {
+    const ObservedEvent* begin = nullptr;
+    const ObservedEvent* end = nullptr;
+    for (const auto& event : events) {
+      if (event.kind == EventKind::kCall && begin == nullptr) begin = &event;
+      if (event.kind == EventKind::kOutcome) end = &event;
+    }
+    if (begin == nullptr) return;
+    slice(rank, kCalls, opened_.trace.attempt.describe(), opened_.clocks.at(*begin),
+          end == nullptr ? end_ : opened_.clocks.at(*end), tools::to_json(opened_.trace.attempt));
   }
 
   template <class State>
@@ -88,7 +133,9 @@ class Exporter {
       end_at(opened_.clocks.at(event));
       since = event.is(State::kIdle) ? nullptr : &event;
     }
-    end_at(end_);
+    const auto& call = opened_.trace.attempt.calls.find(rank);
+    const bool has_ended = call != opened_.trace.attempt.calls.end() && call->second.has_ended;
+    end_at(has_ended ? opened_.clocks.at(events.back()) : end_);
   }
 
   void hooks(const std::vector<ObservedEvent>& events) {
@@ -121,27 +168,31 @@ class Exporter {
       WallTime time;
       const ObservedEvent* event;
       std::uint64_t flow;  // 0: no arrow
+      bool has_both;
     };
     std::map<int, std::vector<End>> ends;
-    std::uint64_t flow = 0;
     for (const auto& message : opened_.messages) {
-      const std::uint64_t id = message.sent != nullptr && message.handled != nullptr ? ++flow : 0;
-      if (message.sent != nullptr) ends[message.from].push_back({opened_.clocks.at(*message.sent), message.sent, id});
-      if (message.handled != nullptr) ends[message.to].push_back({opened_.clocks.at(*message.handled), message.handled, id});
+      const bool has_both = message.sent != nullptr && message.handled != nullptr;
+      WallTime sent, handled;
+      if (message.sent != nullptr) sent = on_track(message.from, kLinks, opened_.clocks.at(*message.sent));
+      if (message.handled != nullptr) handled = on_track(message.to, kLinks, opened_.clocks.at(*message.handled));
+      const std::uint64_t id = has_both && sent <= handled ? ++exported_.arrows : 0;
+      if (message.sent != nullptr) ends[message.from].push_back({sent, message.sent, id, has_both});
+      if (message.handled != nullptr) ends[message.to].push_back({handled, message.handled, id, has_both});
     }
     for (auto& [rank, of_rank] : ends) {
       std::sort(of_rank.begin(), of_rank.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
       for (std::size_t i = 0; i < of_rank.size(); ++i) {
-        const auto& [time, event, id] = of_rank[i];
+        const auto& [time, event, id, has_both] = of_rank[i];
         WallTime until = time + std::chrono::microseconds(1);
         if (i + 1 < of_rank.size()) until = std::min(until, of_rank[i + 1].time);
         const bool is_sent = event->kind == EventKind::kSent;
         Json arguments = to_json(opened_, *event);
-        if (id == 0) arguments["other_end"] = "not in the traces";
+        if (!has_both) arguments["other_end"] = "not in the traces";
         slice(rank, kLinks, fmt::format("{} {} {}", name_of(*event), is_sent ? "to" : "from", event->peer), time, until,
               std::move(arguments));
         if (id == 0) continue;
-        Json arrow{{"ph", is_sent ? "s" : "f"}, {"pid", rank}, {"tid", static_cast<int>(kLinks)},
+        Json arrow{{"ph", is_sent ? "s" : "f"}, {"pid", rank}, {"tid", first_track_ + kLinks},
                    {"ts", microseconds(time)},  {"id", id},    {"cat", "message"},
                    {"name", name_of(*event)}};
         if (!is_sent) arrow["bp"] = "e";
@@ -152,21 +203,36 @@ class Exporter {
 
   const OpenedTrace& opened_;
   const Diagnosis diagnosis_;
+  Exported& exported_;
+  int first_track_ = 0;
+  std::map<std::pair<int, int>, WallTime> ends_;  // of the slices so far, by rank and track
   WallTime end_;
-  Json events_ = Json::array();
 };
 
 }  // namespace
 
-std::string trace_events_json(const OpenedTrace& opened) {
-  const Json json{
-      {"traceEvents", Exporter(opened).events()}, {"displayTimeUnit", "ms"}, {"otherData", to_json(opened.trace.attempt)}};
+std::string trace_events_json(const JobToExport& job) {
+  Exported exported(job.attempts.front().attempt->begin());
+  Json attempts = Json::array();
+  for (const auto& listed : job.attempts) {
+    attempts.push_back(to_json(listed));
+    attempts.back()["exported"] = listed.is_exported;
+    if (listed.is_exported) Exporter(job.open(listed), exported).add_events();
+  }
+  const Json json{{"baseTimeNanoseconds", std::chrono::nanoseconds(exported.base.time_since_epoch()).count()},
+                  {"traceEvents", std::move(exported.events)},
+                  {"displayTimeUnit", "ms"},
+                  {"otherData", {{"attempts", std::move(attempts)}}}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
 int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path) {
-  const OpenedTrace opened(choice);
-  const std::string text = format == "html" ? trace_page(opened) : trace_events_json(opened);
+  const JobToExport job(choice);
+  const auto left_out = std::count_if(job.attempts.begin(), job.attempts.end(), [](const auto& it) { return !it.is_exported; });
+  if (left_out != 0)
+    std::cerr << fmt::format("the events of {} of {} saves and loads are too many to export: --attempt chooses one\n", left_out,
+                             job.attempts.size());
+  const std::string text = format == "html" ? trace_page(job) : trace_events_json(job);
   if (path.empty() || path == "-") {
     std::cout << text;
     return kFine;

@@ -1,5 +1,5 @@
-// `cairn trace export --to html`: writes one page with the whole trace. The scripts in html/, which
-// CMake embeds in this program, draw it. The page makes no network requests.
+// `cairn trace export --to html`: writes one page with the saves and loads of a job. The scripts in
+// html/, which CMake embeds in this program, draw it. The page makes no network requests.
 //
 // The events of a rank are stored as columns of numbers, one number per event: as base64 of
 // variable-length integers with seven bits per byte, lowest first. That takes a third of the size
@@ -87,13 +87,12 @@ class PageModel {
     json["truncated"] = opened_.trace.truncated;
     json["clock_error_seconds"] = in_seconds(opened_.clocks.error_max());
     json["phases"] = phases();
+    if (const auto& step = diagnosis_.longest_step; step && diagnosis_.failures.empty())
+      json["longest"] = {
+          {"rank", step->rank}, {"what", step->what}, {"begin", seconds(step->begin)}, {"seconds", in_seconds(step->duration)}};
     json["failures"] = failures();
     json["end_event"] = place_of(last_outcome(opened_.trace, opened_.clocks));
     json["ranks"] = ranks();
-    json["kinds"] = kinds();
-    json["states"] = {Json::array(), names_of<RankState>(RankState::kEnding),
-                      names_of<CoordinatorState>(CoordinatorState::kDeciding),
-                      names_of<SuccessionState>(SuccessionState::kAskingStore)};
     json["names"] = names_.all();
     json["texts"] = texts_.all();
     return json;
@@ -164,23 +163,6 @@ class PageModel {
     return list;
   }
 
-  // The verbs of events, by EventKind.
-  static Json kinds() {
-    Json verbs = Json::array({""});
-    for (auto kind = EventKind::kSent; kind <= EventKind::kStore; kind = static_cast<EventKind>(static_cast<int>(kind) + 1))
-      verbs.push_back(verb_of(kind));
-    return verbs;
-  }
-
-  // The names of the states of one machine, by their numbers.
-  template <class State>
-  static Json names_of(State last) {
-    Json names = Json::array({""});
-    for (auto state = State::kIdle; state <= last; state = static_cast<State>(static_cast<int>(state) + 1))
-      names.push_back(to_string(state));
-    return names;
-  }
-
   // Adds the machine, as in html/model.js, and its state; for other events of the kind, what is
   // said of them.
   void add_state(const ObservedEvent& event, std::map<std::string, PageColumn>& columns) {
@@ -242,6 +224,23 @@ class PageModel {
   NumberedTexts texts_;
 };
 
+// The verbs of events, by EventKind.
+Json kinds() {
+  Json verbs = Json::array({""});
+  for (auto kind = EventKind::kSent; kind <= EventKind::kStore; kind = static_cast<EventKind>(static_cast<int>(kind) + 1))
+    verbs.push_back(verb_of(kind));
+  return verbs;
+}
+
+// The names of the states of one machine, by their numbers.
+template <class State>
+Json names_of(State last) {
+  Json names = Json::array({""});
+  for (auto state = State::kIdle; state <= last; state = static_cast<State>(static_cast<int>(state) + 1))
+    names.push_back(to_string(state));
+  return names;
+}
+
 // Escapes the characters that could end a script element, or begin another element or a comment.
 std::string escaped(const std::string& text, const char* less_than, const char* ampersand) {
   std::string result;
@@ -259,10 +258,32 @@ std::string escaped(const std::string& text, const char* less_than, const char* 
 
 }  // namespace
 
-std::string trace_page(const OpenedTrace& opened) {
-  Json json = PageModel(opened).json();
-  std::string summary;
-  for (const auto& line : json["summary"]) summary += escaped(line.get<std::string>(), "&lt;", "&amp;") + '\n';
+std::string trace_page(const JobToExport& job) {
+  Json attempts = Json::array();
+  std::string data, summary;
+  const auto add_data = [&](const std::string& id, const Json& json) {
+    data += "<script type=\"application/json\" id=\"" + id + "\">" +
+            escaped(json.dump(-1, ' ', false, Json::error_handler_t::replace), "\\u003c", "&") + "</script>";
+  };
+  for (const auto& listed : job.attempts) {
+    Json entry = to_json(listed);
+    entry["title"] = listed.attempt->describe();
+    entry["first"] = listed.attempt == job.first.attempt;
+    entry["exported"] = listed.is_exported;
+    if (listed.is_exported) {
+      const Json json = PageModel(job.open(listed)).json();
+      if (listed.attempt == job.first.attempt)
+        for (const auto& line : json["summary"]) summary += escaped(line.get<std::string>(), "&lt;", "&amp;") + '\n';
+      add_data("attempt_" + std::to_string(attempts.size()), json);
+    }
+    attempts.push_back(std::move(entry));
+  }
+  add_data("job",
+           {{"attempts", std::move(attempts)},
+            {"kinds", kinds()},
+            {"states",
+             {Json::array(), names_of<RankState>(RankState::kEnding), names_of<CoordinatorState>(CoordinatorState::kDeciding),
+              names_of<SuccessionState>(SuccessionState::kAskingStore)}}});
   const auto placed = [](std::string_view& rest, std::string_view mark) {
     const std::size_t at = rest.find(mark);
     const std::string before(rest.substr(0, at));
@@ -271,9 +292,7 @@ std::string trace_page(const OpenedTrace& opened) {
   };
   std::string_view rest = kTracePageTemplate;
   std::string page = placed(rest, "<!--summary-->") + summary;
-  page += placed(rest, "<!--data-->");
-  page += "<script type=\"application/json\" id=\"data\">" +
-          escaped(json.dump(-1, ' ', false, Json::error_handler_t::replace), "\\u003c", "&") + "</script>";
+  page += placed(rest, "<!--data-->") + data;
   return page.append(rest);
 }
 

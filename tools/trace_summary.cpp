@@ -214,7 +214,7 @@ std::string traces_line(const OpenedTrace& opened) {
                                  job.incarnation.substr(0, 8));
   if (!job.missing.empty()) text += "; none of " + name_ranks(job.missing);
   std::uint64_t cut = 0, damaged = 0, unreadable = 0;
-  for (const auto& file : opened.directory.files()) {
+  for (const auto& file : opened.directory->files()) {
     cut += file.bytes_cut != 0;
     damaged += !file.damage.empty();
     unreadable += !file.fault.empty();
@@ -224,7 +224,7 @@ std::string traces_line(const OpenedTrace& opened) {
   if (unreadable != 0) text += fmt::format("; {} cannot be read", unreadable);
   if (!opened.trace.unread.empty()) text += fmt::format("; {} could not be read again", opened.trace.unread.size());
   if (opened.trace.truncated) text += "; too many events: the later ones are left out";
-  if (opened.directory.jobs().size() > 1) text += fmt::format("; {} jobs are mixed here", opened.directory.jobs().size());
+  if (opened.directory->jobs().size() > 1) text += fmt::format("; {} jobs are mixed here", opened.directory->jobs().size());
   text += fmt::format("; clocks agree within {}", human_duration(opened.clocks.error_max()));
   const auto unaligned = opened.clocks.unaligned();
   if (!unaligned.empty()) text += ", not aligned: " + name_ranks(unaligned);
@@ -292,7 +292,7 @@ Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   json["unaligned_ranks"] = opened.clocks.unaligned();
   json["unread"] = opened.trace.unread;
   json["files"] = Json::array();
-  for (const auto& file : opened.directory.files())
+  for (const auto& file : opened.directory->files())
     json["files"].push_back({{"path", file.path},
                              {"fault", file.fault},
                              {"events", file.events},
@@ -350,7 +350,7 @@ int trace_summary(const TraceChoice& choice) {
   }
   auto lines = summary_lines(opened, diagnosis);
   if (choice.attempt.empty() && diagnosis.end == TracedEnd::kSucceeded) {
-    if (const auto* slow = slowest_beside(opened.directory, opened.trace.attempt)) {
+    if (const auto* slow = slowest_beside(*opened.directory, opened.trace.attempt)) {
       if (lines.size() == kLines) lines.erase(lines.end() - 2);
       lines.insert(lines.begin() + 1,
                    line("but", printable(fmt::format("{} took {}: --attempt '{}'", slow->describe(),

@@ -1,15 +1,17 @@
 // Writes traces of an invented job, for tests of the tools that show traces.
 //
-//   cairn_make_traces DIR good|failed|hostile|torn RANKS MESSAGES
+//   cairn_make_traces DIR good|failed|hostile|torn|job RANKS MESSAGES
 //
 // MESSAGES is the number of messages that each rank sends to other ranks. The job is one save: all
 // ranks call and join, exchange messages while they write, and end. `failed`: rank 1 runs out of
 // space during the write. `hostile`: the same, with texts that a page must not interpret as markup.
-// `torn`: the traces end while all ranks are writing.
+// `torn`: the traces end while all ranks are writing. `job`: MESSAGES saves, of which the second
+// waits six seconds for the last rank, whose write is slow.
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include <cairn/tests/tracing/scripted_traces.hpp>
 
@@ -80,17 +82,33 @@ void script_job(ScriptedTraces& script, const Job& job) {
   }
 }
 
+void script_saves(ScriptedTraces& script, const Job& job) {
+  double begin = 0;
+  for (std::uint64_t save = 1; save <= job.messages; ++save) {
+    script.set_attempt(save);
+    script.set_call(save);
+    std::vector<double> write_ms(static_cast<std::size_t>(job.ranks));
+    for (std::size_t rank = 0; rank < write_ms.size(); ++rank) write_ms[rank] = 5 + static_cast<double>(rank % 7);
+    if (save == 2) write_ms.back() = 6000;
+    cairn::testing::script_good_save(script, write_ms, begin, save);
+    begin += 10'000;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 5) {
-    std::cerr << "usage: cairn_make_traces DIR good|failed|hostile|torn RANKS MESSAGES\n";
+    std::cerr << "usage: cairn_make_traces DIR good|failed|hostile|torn|job RANKS MESSAGES\n";
     return 2;
   }
   Job job{argv[2], std::atoi(argv[3]), std::strtoull(argv[4], nullptr, 10), "the disk is full"};
   if (job.is_hostile()) job.text = kHostileName + std::string(40'000, 'x') + "\"'`${document.title='taken'}&lt;";
   ScriptedTraces script(job.ranks);
-  script_job(script, job);
+  if (job.mode == "job")
+    script_saves(script, job);
+  else
+    script_job(script, job);
   std::filesystem::create_directories(argv[1]);
   std::filesystem::copy(script.write(), argv[1]);
   return 0;

@@ -132,6 +132,17 @@ class Failure(PageTest):
         self.assertEqual(self.find("disk full rank:1"), 2)
         self.assertEqual(self.find("failed kind:ended"), 1)
 
+    def test_a_search_begins_in_view_or_else_at_the_first_match(self):
+        self.open("failed")
+        self.tell("page.setTimes(page.whole[1] - 1e-6, page.whole[1])")
+        self.assertGreater(self.find("SignOfLife kind:sent"), 2)
+        self.assertEqual(self.tell("page.match"), 0)
+        self.tell("page.select(page.view.matches[5], true); page.zoomToSelected()")
+        begin, end = self.tell("[page.view.begin, page.view.end]")
+        self.find("SignOfLife kind:sent")
+        self.assertGreater(self.tell("page.match"), 0)
+        self.assertTrue(begin <= self.tell("page.model.time[page.selected]") <= end)
+
     def test_a_click_on_a_message_shows_its_fields_its_other_end_and_its_causes(self):
         self.open("failed")
         event = self.tell("page.model.search('PhaseFailed kind:handled')[0]")
@@ -270,6 +281,136 @@ class Failure(PageTest):
         self.assertIn("rank 1 raised in write", still)
 
 
+class Job(PageTest):
+    SAVES, SLOW = 5, 1
+
+    def open_slow(self, **size):
+        self.open("job", messages=self.SAVES, **size)
+        self.tell(f"document.querySelectorAll('.attempts a')[{self.SLOW}].click()")
+        self.browser.drawn()
+
+    def test_all_saves_are_listed_and_slow_ones_are_marked(self):
+        self.open("job", messages=self.SAVES)
+        listed = self.tell("[...document.querySelectorAll('.attempts a')].map(it => it.innerText)")
+        self.assertEqual(len(listed), self.SAVES)
+        self.assertEqual([place for place, text in enumerate(listed) if "slow" in text], [self.SLOW])
+        self.assertIn("6.011 s", listed[self.SLOW])
+        self.assertEqual(self.text("#job_section h2"), f"{self.SAVES} saves slow")
+        self.assertEqual(self.tell("document.querySelector('#job_section h2 a').hash"), self.tell(f"page.job.attempts[{self.SLOW}].link"))
+        self.assertEqual(self.text("#badge"), "succeeded")
+
+    def test_a_save_is_shown_when_it_is_chosen(self):
+        self.open_slow()
+        self.assertEqual(self.text("#badge"), "succeeded, slow")
+        self.assertIn("succeeded in 6.01 s", self.text("#summary_section"))
+        self.assertEqual(self.tell("document.querySelector('.attempts [aria-current]').innerText.includes('slow')"), True)
+        for key, place in (("[", 0), ("[", 0), ("]", 1), ("]", 2)):
+            self.browser.press(key)
+            self.assertEqual(self.tell("page.place"), place)
+        self.assertEqual(self.text("#badge"), "succeeded")
+        self.assertEqual(self.find("write_data kind:ended"), RANKS)
+
+    def test_a_slow_save_opens_at_its_longest_step(self):
+        self.open_slow()
+        self.assertEqual(self.tell("[page.model.describe(page.selected), page.model.rank[page.selected]]"), ["storage ended write_data", RANKS - 1])
+        self.assertIn("write_data, 6.000 s", self.text("#summary_section"))
+        x, y = self.tell("""[Math.round(page.painter.x(page.model.data.longest.begin)),
+                             Math.round(page.lanes.ranks.at(-1).top - page.view.scroll + AXIS_HEIGHT + 20)]""")
+        self.assertIn(self.tell("page.painter.theme.warn.slice(1).match(/../g).map(it => parseInt(it, 16))"),
+                      self.pixels(*([x + i, y] for i in (-1, 0, 1))))
+
+    def test_20_ms_are_seen_beside_6_s(self):
+        self.open_slow()
+        share = "(page.painter.x(0.01) - page.painter.x(0)) / (page.view.width - GUTTER)"
+        self.assertGreater(self.tell(share), 0.3)
+        self.assertEqual(self.text("#fold"), "Unfold gaps")
+        places = self.tell("Array.from({length: 60}, (_, i) => i / 10).map(time => [time, page.times.timeOf(page.times.placeOf(time)), page.times.placeOf(time)])")
+        for time, back, _ in places:
+            self.assertAlmostEqual(time, back)
+        self.assertEqual([place for *_, place in places], sorted(place for *_, place in places))
+        self.assertEqual(self.tell("page.painter.ticks().times.filter(time => page.times.folds.some(({from, to}) => time > from && time < to))"), [])
+        self.browser.press("g")
+        self.assertLess(self.tell(share), 0.01)
+        self.assertEqual(self.text("#fold"), "Fold gaps")
+        self.check_all_is_in_view()
+
+    def test_evenly_filled_time_is_not_folded(self):
+        self.open("good")
+        self.assertEqual(self.tell("page.times.found"), [])
+        self.assertTrue(self.tell("document.getElementById('fold').hidden"))
+
+    def test_a_link_opens_the_page_at_its_event(self):
+        self.open_slow()
+        event = self.tell("page.model.search('Written kind:sent rank:2')[0]")
+        self.tell(f"page.select({event})")
+        link = self.tell("document.querySelector('#event_section a').hash")
+        self.assertEqual(link, self.tell("location.hash"))
+        self.browser.call("Page.navigate", url="about:blank")
+        self.browser.open(self.export("job", messages=self.SAVES) + link)
+        self.assertEqual(self.tell("[page.place, page.selected]"), [self.SLOW, event])
+        self.tell("location.hash = page.job.attempts[0].link + '/1/3'")
+        self.browser.drawn()
+        self.assertEqual(self.tell("[page.place, page.model.rank[page.selected], page.model.id[page.selected]]"), [0, 1, 3])
+
+    def test_a_link_to_what_is_not_there_opens_the_page_as_usual(self):
+        self.open("job", messages=self.SAVES)
+        for link in ("#nothing", "#nothing/1/1", "#/x/y", "#" + self.tell("page.attempt.link") + "/99/99"):
+            self.browser.call("Page.navigate", url="about:blank")
+            self.browser.open(self.export("job", messages=self.SAVES) + link)
+            self.assertEqual(self.tell("[page.place, page.selected]"), [self.SAVES - 1, -1])
+
+    def test_a_save_without_its_events_is_listed(self):
+        with open(self.export("job", messages=self.SAVES), encoding="utf-8") as file:
+            page = file.read()
+        large = os.path.join(self.root, "large.html")
+        with open(large, "w", encoding="utf-8") as file:
+            file.write(page.replace('"exported":true', '"exported":false', 1))
+        self.browser.open(large)
+        self.assertEqual(self.tell("document.querySelectorAll('.attempts li').length"), self.SAVES)
+        self.assertIn("cairn trace export --attempt", self.tell("document.querySelector('.attempts li > span').title"))
+        self.tell("location.hash = page.job.attempts[1].link")
+        self.browser.drawn()
+        self.browser.press("[")
+        self.assertEqual(self.tell("page.place"), 1)
+
+    def test_one_chosen_save_is_exported_alone(self):
+        path = os.path.join(self.root, "alone.html")
+        traces = self.export("job", messages=self.SAVES)[:-5]
+        subprocess.run([CAIRN, "trace", "export", traces, "--attempt", "save:2", "--to", "html", "-o", path], check=True)
+        self.browser.open(path)
+        self.assertEqual(self.tell("page.job.attempts.map(it => it.attempt)"), [2])
+        self.assertTrue(self.tell("document.getElementById('job_section').hidden"))
+
+    def test_many_ranks_are_in_view_at_once(self):
+        self.open_slow(ranks=32)
+        self.assertLess(self.tell("page.lanes.height"), self.tell("page.view.height - AXIS_HEIGHT"))
+
+    def test_nothing_crosses_a_label(self):
+        for show in (lambda: self.open("failed"), lambda: self.open_slow(ranks=32)):
+            show()
+            self.browser.press("0")
+            # Between a label's letters there is nothing but the colour of its bar, and what lies between the two colours.
+            checked = self.tell("""(() => {
+                const {canvas, labels} = page.painter, copy = document.createElement('canvas');
+                [copy.width, copy.height] = [canvas.width, canvas.height];
+                const c = copy.getContext('2d', {willReadFrequently: true});
+                c.drawImage(canvas, 0, 0);
+                const rgb = colour => colour.slice(1).match(/../g).map(it => parseInt(it, 16));
+                const isBetween = (one, from, to) => {
+                    const share = one.reduce((sum, it, i) => sum + (it - from[i]) * (to[i] - from[i]), 0) / from.reduce((sum, it, i) => sum + (to[i] - it) ** 2, 0);
+                    return share > -0.02 && one.every((it, i) => Math.abs(from[i] + share * (to[i] - from[i]) - it) < 12);
+                };
+                const inView = labels.filter(({x, y}) => x > GUTTER && y > AXIS_HEIGHT + 10 && y < canvas.height - 10);
+                return inView.map(({text, x, y, fill, colour}) => {
+                    const {data} = c.getImageData(x - 2, Math.round(y) - 3, page.painter.width(text) + 3, 6);
+                    const pixels = Array.from({length: data.length / 4}, (_, i) => Array.from(data.slice(4 * i, 4 * i + 3)));
+                    return [text, pixels.filter(it => !isBetween(it, rgb(fill), rgb(colour))).length];
+                });
+            })()""")
+            self.assertGreater(len(checked), 5)
+            self.assertEqual([it for it in checked if it[1] != 0], [])
+
+
 class OtherTraces(PageTest):
     def test_a_good_save_is_shown_as_a_whole(self):
         self.open("good")
@@ -309,7 +450,7 @@ class OtherTraces(PageTest):
     def test_names_and_texts_that_look_like_markup_are_only_texts(self):
         self.open("hostile")
         self.assertNotIn("taken", self.tell("document.title"))
-        self.assertEqual(self.tell("document.scripts.length"), 7)
+        self.assertEqual(self.tell("document.querySelectorAll('script:not([type])').length"), 7)
         self.assertEqual(self.tell("document.querySelectorAll('#panel img, #panel script').length"), 0)
         self.assertTrue(self.text("#event_section .quote").startswith("</script><script>document.title='taken'</script><!--<script>"))
         self.assertGreater(len(self.text("#event_section .quote")), 1000)
@@ -323,10 +464,10 @@ class OtherTraces(PageTest):
     def test_a_trace_without_events_says_so(self):
         with open(self.export("good"), encoding="utf-8") as file:
             page = file.read()
-        found = re.search(r'(<script type="application/json" id="data">)(.*?)(</script>)', page, re.DOTALL)
+        found = re.search(r'(<script type="application/json" id="attempt_0">)(.*?)(</script>)', page, re.DOTALL)
         data = json.loads(found.group(2))
         data.update(ranks=[{"rank": 0, "missing": True, "events": 0, "host": "", "columns": {}}], phases=[], failures=[], end_event=-1,
-                    end="unfinished", kinds=[""], names=[""], texts=[""])
+                    end="unfinished", longest=None, names=[""], texts=[""])
         empty = os.path.join(self.root, "empty.html")
         with open(empty, "w", encoding="utf-8") as file:
             file.write(page[:found.start(2)] + json.dumps(data) + page[found.end(2):])

@@ -191,11 +191,11 @@ class GoodSave(TraceTest):
         self.assertEqual([len(re.match(r"rank +\d+ \|(.*)\|", row).group(1)) for row in rows[:WORLD]], [60] * WORLD)
         self.assertTrue(all("#" in row for row in rows[:WORLD]))
 
-    def exported(self, recording):
+    def exported(self, recording, *options):
         path = os.path.join(recording.root, "exported.json")
-        self.assertEqual(self.tell("export", recording.traces, "--to", "perfetto", "-o", path), "")
+        self.assertEqual(self.tell("export", recording.traces, "--to", "perfetto", "-o", path, *options), "")
         with open(path) as file:
-            return json.load(file)["traceEvents"]
+            return json.load(file)
 
     def check_trace_events(self, events):
         """The rules of the Trace Event Format: what each phase needs; slices of a track nest; arrows have two ends, each on a slice."""
@@ -231,7 +231,7 @@ class GoodSave(TraceTest):
         return slices, flows
 
     def test_what_is_exported_follows_the_rules_of_the_format(self):
-        events = self.exported(self.recording)
+        events = self.exported(self.recording, "--attempt", "last")["traceEvents"]
         slices, flows = self.check_trace_events(events)
         self.assertEqual({pid for pid, _ in slices}, set(range(WORLD)))
         handled = [event for event in self.told("messages", self.recording.traces, "--kind", "handled", "--actor", "supervisor")
@@ -241,6 +241,22 @@ class GoodSave(TraceTest):
         self.assertTrue({"write_data", "finish", "moving", "finishing", "Written to 0", "Written from 3"} <= names, names)
         self.tell("export", self.recording.traces, "--to", "paper", code=WRONG_USE)
         self.assertIn("cannot", self.tell("export", self.recording.traces, "--to", "perfetto", "-o", "/nonexistent/x", code=FOUND_BAD))
+
+    def test_the_whole_job_is_exported_on_the_wall_clock(self):
+        exported = self.exported(self.recording)
+        self.check_trace_events(exported["traceEvents"])
+        self.assertTrue(all("cat" in event for event in exported["traceEvents"] if event["ph"] != "M"))
+        # As PyTorch's profiler writes it, so that both can be laid on one time axis.
+        base = exported["baseTimeNanoseconds"]
+        self.assertEqual(base % 7_889_238_000_000_000, 0)
+        calls = [event for event in exported["traceEvents"] if event.get("cat") == "call" and event["pid"] == 0]
+        saves = [attempt for attempt in self.told("list", self.recording.traces) if attempt["operation"] == "save"]
+        self.assertEqual([call["args"]["attempt"] for call in calls], [save["attempt"] for save in saves])
+        self.assertGreater(len(calls), 1)
+        for call, save in zip(calls, saves):
+            hours, minutes, seconds = save["begin"].split(":")
+            of_day = (base / 1e9 + call["ts"] / 1e6) % 86400
+            self.assertAlmostEqual(of_day, int(hours) * 3600 + int(minutes) * 60 + float(seconds.split()[0]), delta=1)
 
     def test_output_that_cannot_be_written_is_not_success(self):
         with open("/dev/full", "w") as full:

@@ -22,7 +22,7 @@ class Arrows {
     const {painter} = this, {view, model, lanes} = painter;
     const timely = heads.filter(head => {
       const sent = model.time[model.other[head]], handled = model.begin[head];
-      return Math.min(sent, handled) <= view.end && Math.max(sent, handled) >= view.begin;
+      return Math.min(sent, handled) <= painter.to && Math.max(sent, handled) >= painter.from;
     });
     const step = Math.max(1, Math.ceil(timely.length / ARROWS_SEEN));
     const top = view.scroll - 20, bottom = view.scroll + view.height;
@@ -43,14 +43,14 @@ class Arrows {
     const {count, arrows} = this.collect(this.remote, ARROWS_DRAWN, () => true);
     const isOpen = tail => lanes.ranks[model.rank[tail]].isOpen;
     this.drawn = lanes.open.size === 0 ? arrows : arrows.concat(this.collect(this.local, LOCAL_ARROWS_DRAWN, isOpen).arrows);
-    const crowd = Math.min(1, 200 / Math.max(1, arrows.length));
+    const crowd = Math.min(1, 30 / Math.max(1, arrows.length));
     c.strokeStyle = c.fillStyle = theme.arrow;
     this.drawn.forEach((arrow, i) => {
       const isRemote = i < arrows.length;
-      c.globalAlpha = isRemote ? 0.06 + 0.72 * crowd : 0.4;
+      c.globalAlpha = isRemote ? 0.04 + 0.74 * crowd : 0.4;
       c.lineWidth = isRemote ? 1 : 0.75;
       this.line(arrow);
-      if (isRemote && crowd > 0.3) this.head(arrow);
+      if (isRemote && crowd > 0.15) this.head(arrow);
     });
     c.globalAlpha = 1;
     const number = value => value.toLocaleString('en');
@@ -78,7 +78,7 @@ class Arrows {
   lostArrow(at) {
     const {context: c, model, lanes} = this.painter;
     const x = this.painter.x(model.time[at]), place = model.rankPlaces.get(model.peer[at]);
-    const from = lanes.yOf(at), to = place === undefined ? from + 30 : lanes.ranks[place].top + SUMMARY_HEIGHT / 2;
+    const from = lanes.yOf(at), to = place === undefined ? from + 30 : lanes.ranks[place].top + lanes.ranks[place].line.height / 2;
     const end = this.painter.y(from + (to - from) * 0.7);
     c.lineWidth = 1.2;
     c.setLineDash([4, 3]);

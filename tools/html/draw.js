@@ -27,8 +27,8 @@ function colourName(word) {
 }
 
 class Painter {
-  constructor(canvas, model, lanes, view) {
-    Object.assign(this, {canvas, model, lanes, view});
+  constructor(canvas, model, lanes, view, times) {
+    Object.assign(this, {canvas, model, lanes, view, times});
     this.context = canvas.getContext('2d', {alpha: false});
     this.widths = new Map();
     this.colours = model.names.map(name => colourName(name));
@@ -38,29 +38,36 @@ class Painter {
   }
 
   get scale() { return (this.view.width - GUTTER) / (this.view.end - this.view.begin); }  // pixels a second
-  x(time) { return GUTTER + (time - this.view.begin) * this.scale; }
-  timeAt(x) { return this.view.begin + (x - GUTTER) / this.scale; }
+  x(time) { return GUTTER + (this.times.placeOf(time) - this.view.begin) * this.scale; }
+  timeAt(x) { return this.times.timeOf(this.view.begin + (x - GUTTER) / this.scale); }
   y(down) { return down - this.view.scroll + AXIS_HEIGHT; }  // of a height among the lanes
 
   stateColour(at) { return STATE_COLOURS[this.model.machine[at]][this.model.state[at]]; }
 
   draw() {
     const {view, context: c, theme} = this;
+    [this.from, this.to] = [view.begin, view.end].map(place => this.times.timeOf(place));
     c.setTransform(view.ratio, 0, 0, view.ratio, 0, 0);
     c.fillStyle = theme.surface;
     c.fillRect(0, 0, view.width, view.height);
     c.font = FONT;
     c.textBaseline = 'middle';
+    this.axis();
+    this.labels = [];
     this.clip(GUTTER, AXIS_HEIGHT, view.width - GUTTER, view.height - AXIS_HEIGHT, () => {
       this.grid();
       this.eachVisibleRank((rank, place, top) => this.rank(rank, place, top));
       this.arrows.draw();
       this.matches();
+      this.longest();
       this.failureLines();
       this.selection();
+      this.foldMarks(AXIS_HEIGHT, view.height);
+      this.drawLabels();
     });
     this.clip(0, AXIS_HEIGHT, GUTTER, view.height - AXIS_HEIGHT, () => this.gutter());
-    this.axis();
+    c.fillStyle = theme['line-strong'];
+    c.fillRect(GUTTER - 1, 0, 1, view.height);
   }
 
   clip(x, y, width, height, draw) {
@@ -88,12 +95,17 @@ class Painter {
     const least = 110 / this.scale;
     const power = 10 ** Math.floor(Math.log10(least));
     const step = [1, 2, 5, 10].map(factor => factor * power).find(it => it >= least);
-    const first = Math.ceil(this.view.begin / step), times = [];
-    for (let i = first; i * step <= this.view.end && times.length < 100; ++i) times.push(i * step);
+    const times = [];
+    let from = this.from;
+    // None within a fold.
+    for (const fold of [...this.times.folds, {from: Infinity, to: Infinity}]) {
+      for (let i = Math.ceil(from / step); i * step <= Math.min(this.to, fold.from) && times.length < 100; ++i) times.push(i * step);
+      from = Math.max(from, fold.to);
+    }
     return {times, step};
   }
   tickText(time, step) {
-    const most = Math.max(Math.abs(this.view.begin), Math.abs(this.view.end), step);
+    const most = Math.max(Math.abs(this.from), Math.abs(this.to), step);
     const [unit, factor] = most >= 1 ? ['s', 1] : most >= 1e-3 ? ['ms', 1e3] : most >= 1e-6 ? ['µs', 1e6] : ['ns', 1e9];
     const digits = Math.max(0, -Math.floor(Math.log10(step * factor) + 1e-9));
     return `${(time * factor).toFixed(digits)} ${unit}`;
@@ -115,22 +127,27 @@ class Painter {
     c.fillText('Phase', 12, PHASES_TOP + PHASES_HEIGHT / 2);
     this.clip(GUTTER, 0, view.width - GUTTER, AXIS_HEIGHT, () => {
       const {times, step} = this.ticks();
+      const folds = this.times.folds.map(({from, to}) => ({x0: this.x(from), x1: this.x(to), text: '+' + durationText(to - from)}));
       for (const time of times) {
-        const x = Math.round(this.x(time));
+        const x = Math.round(this.x(time)), text = this.tickText(time, step), end = x + 8 + this.width(text);
         c.fillStyle = theme['line-strong'];
         c.fillRect(x, 19, 1, 5);
         c.fillStyle = theme.muted;
-        c.fillText(this.tickText(time, step), x + 4, 13);
+        if (!folds.some(({x0, x1}) => x < x1 && end > x0)) c.fillText(text, x + 4, 13);
       }
+      for (const {x0, x1, text} of folds)
+        if (this.width(text) + 4 < x1 - x0) c.fillText(text, (x0 + x1 - this.width(text)) / 2, 13);
+      this.labels = [];
       for (const phase of model.data.phases) {
         const x0 = this.x(phase.begin), x1 = this.x(phase.begin + phase.seconds);
         this.bar(x0, PHASES_TOP, x1 - x0, PHASES_HEIGHT, theme[colourName(phase.name)], `${phase.name}  ${durationText(phase.seconds)}`);
         if (!phase.ended && x1 - x0 > 4) this.ragged(x1, PHASES_TOP, PHASES_HEIGHT);
       }
+      this.foldMarks(19, AXIS_HEIGHT);
+      this.drawLabels();
     });
     c.fillStyle = theme['line-strong'];
     c.fillRect(0, AXIS_HEIGHT - 1, view.width, 1);
-    c.fillRect(GUTTER - 1, 0, 1, view.height);
   }
 
   // --- ranks --------------------------------------------------------------------------------------------------------------
@@ -148,18 +165,19 @@ class Painter {
     c.fillStyle = theme.line;
     c.fillRect(0, Math.round(top + height) - 1, view.width, 1);
     if (info.missing) {
-      this.silence(GUTTER, top, view.width - GUTTER, SUMMARY_HEIGHT, 'no trace of this rank');
+      this.silence(GUTTER, top, view.width - GUTTER, rank.line.height, 'no trace of this rank');
       return;
     }
     const isGone = this.failed.has(place) && info.failures.some(failure => failure.gone);
     if (isGone || model.data.end === 'unfinished') {
       const x = this.x(info.end);
-      this.silence(Math.max(GUTTER, x), top, this.x(model.end) - x, SUMMARY_HEIGHT, isGone ? 'no sign of life' : '');
+      this.silence(Math.max(GUTTER, x), top, this.x(model.end) - x, rank.line.height, isGone ? 'no sign of life' : '');
     }
-    for (const row of rank.states.rows) this.spans(row, top + STATES_TOP, STATES_HEIGHT, at => this.stateColour(at), at => model.stateName(at));
-    for (const row of rank.hooks) this.spans(row, top + STATES_TOP + STATES_HEIGHT + 2, 6, at => this.hookColour(at), null);
+    const {line} = rank;
+    for (const row of rank.states.rows) this.spans(row, top + line.top, line.states, at => this.stateColour(at), at => model.stateName(at));
+    for (const row of rank.hooks) this.spans(row, top + line.hooks, line.hooksHeight, at => this.hookColour(at), null);
     if (!rank.isOpen) {
-      for (const lane of rank.lanes) this.points(lane, top + 11, true);
+      for (const lane of rank.lanes) this.points(lane, top + line.top + line.states / 2, line.height / LINES[0].height);
       return;
     }
     for (const lane of rank.lanes) {
@@ -173,8 +191,8 @@ class Painter {
       lane.rows.forEach((row, index) => this.spans(
         row, y + LANE_GAP / 2 + index * ROW_HEIGHT + 1, ROW_HEIGHT - 3,
         at => lane.isMachine ? this.stateColour(at) : this.spanColour(at),
-        at => lane.isMachine ? model.stateName(at) : model.names[model.name[at]]));
-      this.points(lane, y + LANE_GAP / 2 + ROW_HEIGHT / 2, false);
+        at => lane.isMachine ? model.stateName(at) : model.names[model.name[at]], index === 0 ? lane.pointTimes : []));
+      this.points(lane, y + LANE_GAP / 2 + ROW_HEIGHT / 2, 0);
     }
   }
 
@@ -199,15 +217,15 @@ class Painter {
   }
 
   // A row in steps of at least a pixel: what is narrower is drawn together, the darker the more of it there is.
-  spans(row, y, height, colourOf, labelOf) {
+  spans(row, y, height, colourOf, labelOf, points) {
     const {context: c, theme, view, model} = this;
     const {begins, ends, events} = row;
-    let i = lowerBound(ends, view.begin);
-    while (i < events.length && begins[i] <= view.end) {
+    let i = lowerBound(ends, this.from);
+    while (i < events.length && begins[i] <= this.to) {
       const x0 = this.x(begins[i]), x1 = this.x(ends[i]);
       if (x1 - x0 >= 1.5) {
         const colour = colourOf(events[i]);
-        this.bar(x0, y, x1 - x0, height, theme[colour], labelOf === null ? '' : labelOf(events[i]), colour === 'waiting');
+        this.bar(x0, y, x1 - x0, height, theme[colour], labelOf === null ? '' : labelOf(events[i]), colour === 'waiting', points);
         if (model.kind[events[i]] === BEGAN) this.ragged(x1, y, height);
         ++i;
         continue;
@@ -228,7 +246,7 @@ class Painter {
     }
   }
 
-  bar(x, y, width, height, colour, label, isPale = false) {
+  bar(x, y, width, height, colour, label, isPale = false, points = []) {
     const {context: c, theme, view} = this;
     const left = Math.max(x, GUTTER - 4), right = Math.min(x + width, view.width + 4);
     if (right <= left) return;
@@ -236,12 +254,34 @@ class Painter {
     c.beginPath();
     c.roundRect(left, y, Math.max(1, right - left - (width > 3 ? 0.75 : 0)), height, width > 6 && height > 8 ? 2 : 0);
     c.fill();
-    const from = Math.max(left, GUTTER) + 5;
-    if (label === '' || height < 10 || right - from < 18) return;
-    const text = this.fit(label, right - from - 4);
-    if (text === '') return;
-    c.fillStyle = isPale ? theme['on-waiting'] : theme['on-fill'];
-    c.fillText(text, from, y + height / 2 + 0.5);
+    if (label === '' || height < 10) return;
+    const [from, room] = this.roomFor(this.width(label), Math.max(left, GUTTER) + 5, right - 4, points);
+    const text = room < 14 ? '' : this.fit(label, room);
+    if (text !== '') this.labels.push({text, x: from, y: y + height / 2, height, fill: colour, colour: theme[isPale ? 'on-waiting' : 'on-fill']});
+  }
+  // The first place from `left` to `right` that is so wide, or else the widest, between the points that are drawn there.
+  roomFor(width, left, right, points) {
+    let best = [left, 0], from = left;
+    for (let i = lowerBound(points, this.timeAt(left - 8)), seen = 0; best[1] < width && from < right && seen < 50; ++i, ++seen) {
+      const to = Math.min(right, i < points.length ? this.x(points[i]) - 8 : Infinity);
+      if (to - from > best[1]) best = [from, to - from];
+      from = i < points.length ? Math.max(left, to + 16) : Infinity;
+    }
+    return best;
+  }
+  // Above all else, on the colour of what they name: nothing crosses them. Where one is in the way of a mark's, it is left out.
+  drawLabels() {
+    const c = this.context, width = label => this.width(label.text) + 6, marks = this.labels.filter(label => label.isMark);
+    const isInTheWay = (label, mark) => label !== mark && Math.abs(label.y - mark.y) < (label.height + mark.height) / 2 - 2 &&
+      label.x < mark.x + width(mark) && mark.x < label.x + width(label);
+    this.labels = this.labels.filter(label => label.isMark || !marks.some(mark => isInTheWay(label, mark)));
+    for (const label of this.labels) {
+      const {text, x, y, height, fill, colour} = label;
+      c.fillStyle = fill;
+      c.fillRect(x - 3, y - height / 2 + 1, width(label), height - 2);
+      c.fillStyle = colour;
+      c.fillText(text, x, y + 0.5);
+    }
   }
 
   // The end of what has not ended.
@@ -255,17 +295,18 @@ class Painter {
     c.fill();
   }
 
-  points(lane, y, onlyImportant) {
+  // `summed`: how high a line that sums up is, and then only what is important; 0: everything.
+  points(lane, y, summed) {
     const {view, model} = this;
     const {pointTimes, points} = lane;
-    let i = lowerBound(pointTimes, view.begin);
-    while (i < points.length && pointTimes[i] <= view.end) {
+    let i = lowerBound(pointTimes, this.from);
+    while (i < points.length && pointTimes[i] <= this.to) {
       const x = this.x(pointTimes[i]);
       const next = Math.max(i + 1, lowerBound(pointTimes, this.timeAt(Math.floor(x) + 3), i));
       let shown = points[i];
       for (let j = i; j < Math.min(next, i + 64); ++j)
         if (this.weight(points[j]) > this.weight(shown)) shown = points[j];
-      if (!onlyImportant || this.weight(shown) > 1) this.point(shown, this.x(model.time[shown]), y);
+      if (summed === 0 || this.weight(shown) > 1) this.point(shown, this.x(model.time[shown]), y, summed === 0 || summed === 1 ? 1 : summed + 0.2);
       i = next;
     }
   }
@@ -274,7 +315,7 @@ class Painter {
     if (model.flags[at] & (FAILED | LOST)) return 3;
     return model.kind[at] === CALL || model.kind[at] === OUTCOME ? 2 : 1;
   }
-  point(at, x, y) {
+  point(at, x, y, size) {
     const {context: c, theme, model} = this;
     const kind = model.kind[at];
     c.beginPath();
@@ -285,13 +326,13 @@ class Painter {
       c.lineTo(x - 2, y + 4);
     } else if (model.hasFailed(at)) {
       c.fillStyle = theme.fail;
-      c.moveTo(x, y - 6);
-      c.lineTo(x + 6, y);
-      c.lineTo(x, y + 6);
-      c.lineTo(x - 6, y);
+      c.moveTo(x, y - 6 * size);
+      c.lineTo(x + 6 * size, y);
+      c.lineTo(x, y + 6 * size);
+      c.lineTo(x - 6 * size, y);
     } else {
       c.fillStyle = kind === OUTCOME ? theme.good : kind === CALL ? theme.accent : theme.muted;
-      c.arc(x, y, kind === OUTCOME || kind === CALL ? 4 : 3, 0, 7);
+      c.arc(x, y, (kind === OUTCOME || kind === CALL ? 4 : 3) * size, 0, 7);
     }
     c.fill();
     c.strokeStyle = theme.surface;
@@ -306,7 +347,7 @@ class Painter {
     if (view.matches.length === 0) return;
     c.fillStyle = theme.match;
     const seen = new Set();
-    for (let i = lowerBound(view.matchTimes, view.begin); i < view.matches.length && view.matchTimes[i] <= view.end; ++i) {
+    for (let i = lowerBound(view.matchTimes, this.from); i < view.matches.length && view.matchTimes[i] <= this.to; ++i) {
       const at = view.matches[i];
       const x = Math.round(this.x(model.time[at])), y = this.y(lanes.yOf(at));
       if (y < AXIS_HEIGHT - 20 || y > view.height + 20) continue;
@@ -330,12 +371,43 @@ class Painter {
       c.globalAlpha = 1;
       const place = model.rankPlaces.get(failure.rank);
       const top = this.y(this.lanes.ranks[place].top);
-      const text = failure.label;
-      const width = this.width(text) + 12;
-      const left = Math.min(x, view.width - width - 4);
-      c.fillRect(left, top + 4, width, 16);
-      c.fillStyle = theme.surface;
-      c.fillText(text, left + 6, top + 12.5);
+      const text = failure.label, width = this.width(text) + 12;
+      this.labels.push({text, x: Math.min(x, view.width - width - 4) + 6, y: top + 12, height: 18, fill: theme.fail, colour: theme.surface, isMark: true});
+    }
+  }
+
+  // What took longest, in a frame.
+  longest() {
+    const {context: c, theme, view, model} = this;
+    if (!model.data.longest) return;
+    const {rank, what, begin, seconds} = model.data.longest;
+    const x0 = Math.max(this.x(begin), GUTTER - 4), x1 = Math.min(this.x(begin + seconds), view.width + 4);
+    const row = this.lanes.ranks[model.rankPlaces.get(rank)], top = this.y(row.top);
+    if (x1 < GUTTER || x0 > view.width) return;
+    c.strokeStyle = this.isSlow ? theme.warn : theme.text;
+    c.lineWidth = this.isSlow ? 2 : 1;
+    c.strokeRect(x0, top + 1, Math.max(3, x1 - x0), row.line.height - 3);
+    const text = `longest: ${what}, ${durationText(seconds)}`, width = this.width(text);
+    if (x1 - x0 > width + 140 && row.line === LINES[0]) this.labels.push({text, x: (x0 + x1 - width) / 2, y: top + 12, height: 16, fill: c.strokeStyle, colour: theme.surface, isMark: true});
+  }
+
+  // Where time is folded.
+  foldMarks(top, bottom) {
+    const {context: c, theme, view} = this;
+    for (const {from, to} of this.times.folds) {
+      const x0 = this.x(from), x1 = this.x(to);
+      if (x1 < GUTTER || x0 > view.width) continue;
+      c.globalAlpha = 0.75;
+      c.fillStyle = theme.page;
+      c.fillRect(x0, top, x1 - x0, bottom - top);
+      c.globalAlpha = 1;
+      c.strokeStyle = theme['line-strong'];
+      c.lineWidth = 1;
+      for (const x of [x0, x1]) {
+        c.beginPath();
+        for (let y = top; y < bottom + 6; y += 6) c.lineTo(x + (y / 6 % 2 < 1 ? -2 : 2), y);
+        c.stroke();
+      }
     }
   }
 
@@ -358,7 +430,7 @@ class Painter {
     c.globalAlpha = 1;
     const [begin, end] = lanes.extentOf(view.selected);
     const y = this.y(lanes.yOf(view.selected));
-    const half = lanes.ranks[model.rank[view.selected]].isOpen ? ROW_HEIGHT / 2 : SUMMARY_HEIGHT / 2 - 2;
+    const half = Math.min(ROW_HEIGHT, lanes.ranks[model.rank[view.selected]].line.height) / 2;
     // At least so wide that it is seen, and not much wider than the view.
     const middle = this.x((begin + end) / 2);
     const left = Math.max(-10, Math.min(this.x(begin) - 2, middle - 7)), right = Math.min(view.width + 10, Math.max(this.x(end) + 2, middle + 7));
@@ -384,7 +456,9 @@ class Painter {
       }
       c.fillStyle = theme.line;
       c.fillRect(0, Math.round(top + rank.bottom - rank.top) - 1, GUTTER - 1, 1);
-      const middle = top + SUMMARY_HEIGHT / 2;
+      // Of the lowest lines there is room for the name of every other one.
+      if (rank.line === LINES[2] && place % 2 !== 0) return;
+      const middle = top + rank.line.height / 2;
       c.fillStyle = theme.faint;
       c.beginPath();
       if (rank.isOpen) [[10, -2], [17, -2], [13.5, 3]].forEach(([x, y]) => c.lineTo(x, middle + y));
@@ -397,7 +471,9 @@ class Painter {
       const after = 24 + c.measureText(name).width + 8;
       c.font = FONT;
       c.fillStyle = isFailed ? theme.fail : theme.muted;
-      const role = isFailed ? info.failures[0].kind : info.missing ? 'no trace' : info.number === model.data.coordinator ? 'coordinates' : info.host;
+      const isLongest = this.isSlow && model.data.longest?.rank === info.number;
+      if (isLongest && !isFailed) c.fillStyle = theme.warn;
+      const role = isFailed ? info.failures[0].kind : isLongest ? 'slow' : info.missing ? 'no trace' : info.number === model.data.coordinator ? 'coordinates' : info.host;
       c.fillText(this.fit(role, GUTTER - 10 - after), after, middle);
       if (!rank.isOpen) return;
       c.fillStyle = theme.muted;

@@ -27,9 +27,9 @@ function eventAt(page, x, y) {
       offer(row.events[i], Math.max(0, painter.x(row.begins[i]) - x, x - painter.x(row.ends[i])) + 0.5);
   };
   const within = down - rank.top;
-  if (within < SUMMARY_HEIGHT) {
+  if (within < rank.line.height) {
     if (!rank.isOpen) rank.lanes.forEach(lane => point(lane, true));
-    if (best < 0) (within < 18 ? rank.states.rows : rank.hooks).forEach(span);
+    if (best < 0) (within < rank.line.hooks ? rank.states.rows : rank.hooks).forEach(span);
   } else {
     const lane = rank.lanes.find(it => lanes.hasOwnLine(rank, it) && down >= it.top && down < it.top + it.height);
     if (lane === undefined) return arrow.head;
@@ -46,7 +46,8 @@ function eventAt(page, x, y) {
 
 function listen(page) {
   const byId = id => document.getElementById(id);
-  const {overlay, view, model} = page;
+  const {overlay} = page;
+  addEventListener('hashchange', () => page.followLink());
   new ResizeObserver(() => page.resize()).observe(byId('chart'));
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
     page.painter.theme = readTheme();
@@ -56,21 +57,21 @@ function listen(page) {
   byId('to_failure').onclick = () => page.showFailure();
   byId('fit').onclick = () => page.fit();
   byId('expand').onclick = () => page.toggleAll();
+  byId('fold').onclick = () => page.toggleFolds();
   byId('help_button').onclick = () => byId('help').showModal();
-  page.nameExpand();
 
   const input = byId('search');
   let timer = 0;
   input.oninput = () => {
     clearTimeout(timer);
-    timer = setTimeout(() => page.search(input.value), model.count > 200000 ? 200 : 0);
+    timer = setTimeout(() => page.search(input.value), page.model.count > 200000 ? 200 : 0);
   };
   input.onkeydown = event => {
     if (event.key === 'Enter') {
       clearTimeout(timer);
       const isNew = input.value.trim() !== page.query;
       if (isNew) page.search(input.value);
-      const isShown = page.match >= 0 && page.selected === view.matches[page.match];
+      const isShown = page.match >= 0 && page.selected === page.view.matches[page.match];
       page.goToMatch(event.shiftKey ? -1 : isNew || !isShown ? 0 : 1);
     } else if (event.key === 'Escape') {
       input.value = '';
@@ -87,16 +88,17 @@ function listen(page) {
     PageUp: () => scroll(-0.8), PageDown: () => scroll(0.8), Enter: () => page.zoomToSelected(), Escape: () => page.select(-1),
     w: () => page.zoom(0.6), s: () => page.zoom(1 / 0.6), '+': () => page.zoom(0.6), '=': () => page.zoom(0.6), '-': () => page.zoom(1 / 0.6),
     a: () => page.pan(-0.2), d: () => page.pan(0.2), 0: () => page.fit(), f: () => page.showFailure(), e: () => page.toggleAll(),
-    o: () => page.selected >= 0 && page.toggle(model.rank[page.selected]),
-    c: () => follow(model.cause), m: () => follow(model.other), v: () => page.selected >= 0 && go(model.effects(page.selected)[0]),
+    g: () => page.toggleFolds(), '[': () => page.showNext(-1), ']': () => page.showNext(1),
+    o: () => page.selected >= 0 && page.toggle(page.model.rank[page.selected]),
+    c: () => follow('cause'), m: () => follow('other'), v: () => page.selected >= 0 && go(page.model.effects(page.selected)[0]),
     n: () => page.goToMatch(1), N: () => page.goToMatch(-1), '/': () => input.select(), '?': () => byId('help').showModal(),
   };
   const scroll = share => {
-    view.scroll += share * (view.height - AXIS_HEIGHT);
+    page.view.scroll += share * (page.view.height - AXIS_HEIGHT);
     page.change();
   };
   const go = at => at !== undefined && at >= 0 && page.select(at, true);
-  const follow = column => page.selected >= 0 && go(column[page.selected]);
+  const follow = column => page.selected >= 0 && go(page.model[column][page.selected]);
   document.addEventListener('keydown', event => {
     if (event.ctrlKey || event.metaKey || event.altKey || byId('help').open || !Object.hasOwn(keys, event.key)) return;
     // Buttons and texts have their own use for some keys.
@@ -108,6 +110,7 @@ function listen(page) {
 
   overlay.addEventListener('wheel', event => {
     event.preventDefault();
+    const {view} = page;
     const lines = event.deltaMode === 1 ? 16 : 1;
     const [dx, dy] = event.shiftKey ? [event.deltaY + event.deltaX, 0] : [event.deltaX, event.deltaY];
     const fitsInHeight = page.lanes.height <= view.height - AXIS_HEIGHT;
@@ -121,6 +124,7 @@ function listen(page) {
   overlay.addEventListener('pointerdown', event => {
     if (event.button !== 0) return;
     overlay.setPointerCapture(event.pointerId);
+    const {view} = page;
     drag = {x: event.offsetX, y: event.offsetY, begin: view.begin, end: view.end, scroll: view.scroll, isMoved: false};
   });
   overlay.addEventListener('pointermove', event => {
@@ -131,7 +135,7 @@ function listen(page) {
     byId('tip').hidden = true;
     overlay.classList.add('dragging');
     const shift = (drag.x - x) / page.painter.scale;
-    view.scroll = drag.scroll + drag.y - y;
+    page.view.scroll = drag.scroll + drag.y - y;
     return page.setTimes(drag.begin + shift, drag.end + shift);
   });
   const drop = event => {
@@ -140,7 +144,7 @@ function listen(page) {
     drag = null;
     overlay.classList.remove('dragging');
     if (isMoved || event.type !== 'pointerup') return;
-    const place = x < GUTTER && y > AXIS_HEIGHT ? page.lanes.rankAt(y - AXIS_HEIGHT + view.scroll) : -1;
+    const place = x < GUTTER && y > AXIS_HEIGHT ? page.lanes.rankAt(y - AXIS_HEIGHT + page.view.scroll) : -1;
     if (place >= 0) page.toggle(place);
     else page.select(eventAt(page, x, y));
   };

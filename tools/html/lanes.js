@@ -2,7 +2,10 @@
 // Where everything lies: a block a rank, in it a line that sums up, and, if it is open, a lane for each state machine and each actor. Rows of spans
 // never overlap, and are sorted: what is visible of them is found by bisection. Knows times and heights, no pixels of time.
 
-const SUMMARY_HEIGHT = 30, STATES_TOP = 5, STATES_HEIGHT = 13, ROW_HEIGHT = 17, LANE_GAP = 7, RANK_GAP = 5;
+// Lines that sum up closed ranks. The highest with which all ranks are in view are taken, and none that are lower than so many ranks need.
+const LINES = [{height: 30, top: 5, states: 13, hooks: 20, hooksHeight: 6, ranks: 12}, {height: 15, top: 1, states: 9, hooks: 10.5, hooksHeight: 3, ranks: 48},
+               {height: 7, top: 0.5, states: 3.5, hooks: 4.5, hooksHeight: 1.5, ranks: Infinity}];
+const ROW_HEIGHT = 17, LANE_GAP = 7, RANK_GAP = 5;
 const ROWS_MAX = 4;  // of one lane; what overlaps beyond that is cut
 
 class SpanRow {
@@ -19,6 +22,59 @@ class SpanRow {
     this.ends = Float64Array.from(this.ends);
     this.events = Int32Array.from(this.events);
     return this;
+  }
+}
+
+// Times as places along the axis, in seconds. Long times in which no rank recorded anything are folded to a short one, so that 20 ms of work are
+// seen beside 6 s of waiting.
+const FOLDS_MAX = 30, FOLD_FACTOR = 8;
+class TimeScale {
+  constructor(model) {
+    const {begin, time, start, end} = model;
+    const all = new Float64Array(2 * model.count + 2);
+    all.set(begin);
+    all.set(time, model.count);
+    all.set([start, end], 2 * model.count);
+    all.sort();
+    const gaps = [];
+    for (let i = 1; i < all.length; ++i)
+      if (all[i] - all[i - 1] > (end - start) / 1000) gaps.push([all[i - 1], all[i]]);
+    const length = ([from, to]) => to - from;
+    gaps.sort((a, b) => length(a) - length(b));
+    // Folded are those that are much longer than all other time together.
+    let busy = gaps.reduce((rest, gap) => rest - length(gap), end - start), folded = gaps.length, shown = 0;
+    gaps.forEach((gap, i) => {
+      if (busy > 0 && length(gap) > FOLD_FACTOR * busy) [folded, shown] = [i, busy];
+      busy += length(gap);
+    });
+    const count = gaps.length - folded;
+    const width = shown / Math.max(10, 2 * count);
+    this.found = count > FOLDS_MAX ? [] : gaps.slice(folded).map(([from, to]) => ({from, to, width})).sort((a, b) => a.from - b.from);
+    this.setFolded(true);
+  }
+
+  setFolded(isFolded) {
+    this.folds = isFolded ? this.found : [];
+    let saved = 0;
+    for (const fold of this.folds) {
+      fold.place = fold.from - saved;
+      saved += fold.to - fold.from - fold.width;
+    }
+  }
+  // Both are steady, and the inverse of each other.
+  placeOf(time) {
+    for (let i = this.folds.length - 1; i >= 0; --i) {
+      const {from, to, width, place} = this.folds[i];
+      if (time >= from) return place + (time < to ? (time - from) / (to - from) * width : time - to + width);
+    }
+    return time;
+  }
+  timeOf(place) {
+    for (let i = this.folds.length - 1; i >= 0; --i) {
+      const {from, to, width, place: begin} = this.folds[i];
+      if (place >= begin) return place - begin < width ? from + (place - begin) / width * (to - from) : place - begin - width + to;
+    }
+    return place;
   }
 }
 
@@ -42,6 +98,7 @@ class Lanes {
     this.laneOf = new Uint16Array(model.count);  // within its rank
     this.ranks = model.ranks.map((rank, place) => this.build(rank, place));
     this.open = new Set();
+    this.room = Infinity;
     this.layOut();
   }
 
@@ -100,11 +157,18 @@ class Lanes {
   }
 
   layOut() {
+    for (const line of LINES) {
+      this.layOutWith(line);
+      if (this.height <= this.room || this.ranks.length <= line.ranks) break;
+    }
+  }
+  layOutWith(closed) {
     let y = 0;
     this.ranks.forEach((rank, place) => {
       rank.top = y;
-      y += SUMMARY_HEIGHT;
       rank.isOpen = this.open.has(place);
+      rank.line = rank.isOpen ? LINES[0] : closed;
+      y += rank.line.height;
       for (const lane of rank.lanes) {
         if (!this.hasOwnLine(rank, lane)) continue;
         lane.top = y;
@@ -120,6 +184,11 @@ class Lanes {
   // The states of the rank are in the line that sums up.
   hasOwnLine(rank, lane) { return !lane.isEmpty && lane !== rank.states; }
 
+  // How high the view of them is.
+  setRoom(room) {
+    this.room = room;
+    this.layOut();
+  }
   setOpen(places) {
     this.open = new Set(places);
     this.layOut();
@@ -133,8 +202,7 @@ class Lanes {
   // The middle of the event's row.
   yOf(at) {
     const rank = this.ranks[this.model.rank[at]];
-    if (!rank.isOpen) return rank.top + SUMMARY_HEIGHT / 2;
-    if (rank.lanes[this.laneOf[at]] === rank.states) return rank.top + STATES_TOP + STATES_HEIGHT / 2;
+    if (!rank.isOpen || rank.lanes[this.laneOf[at]] === rank.states) return rank.top + rank.line.top + rank.line.states / 2;
     const lane = rank.lanes[this.laneOf[at]];
     return lane.top + LANE_GAP / 2 + (this.rowOf[at] + 0.5) * ROW_HEIGHT;
   }

@@ -26,11 +26,13 @@ const SENT = 1, HANDLED = 2, STATE = 3, ENDED = 4, BEGAN = 5, CALL = 6, FAILURE 
 const MACHINES = ['', 'rank', 'coordinator', 'succession'], IDLE = 1;
 
 class Model {
-  constructor(data) {
+  // `job` has what all of its attempts share.
+  constructor(data, job) {
     this.data = data;
     this.names = data.names;
     this.texts = data.texts;
-    this.kinds = data.kinds;
+    this.kinds = job.kinds;
+    this.states = job.states;
     this.count = data.ranks.reduce((sum, rank) => sum + rank.events, 0);
     this.ranks = data.ranks.map(rank => ({number: rank.rank, host: rank.host, missing: rank.missing, first: 0, last: 0, failures: []}));
     const n = this.count;
@@ -111,7 +113,7 @@ class Model {
   }
 
   isChangeOfState(at) { return this.machine[at] !== 0; }
-  stateName(at) { return this.data.states[this.machine[at]][this.state[at]]; }
+  stateName(at) { return this.states[this.machine[at]][this.state[at]]; }
   isMessage(at) { return this.kind[at] === SENT || this.kind[at] === HANDLED; }
   hasFailed(at) { return (this.flags[at] & FAILED) !== 0; }
 
@@ -123,6 +125,24 @@ class Model {
       at = this.cause[at];
     }
     return [...seen].reverse();
+  }
+
+  // The event of that number in the trace of a rank; -1 if there is none.
+  find(number, id) {
+    const rank = this.ranks[this.rankPlaces.get(number)];
+    const at = rank === undefined ? -1 : lowerBound(this.id, id, rank.first, rank.last);
+    return rank !== undefined && at < rank.last && this.id[at] === id ? at : -1;
+  }
+
+  // The event of a rank that lasted most nearly from `begin` to `end`; -1 if it has none.
+  lasting(number, begin, end) {
+    const {first, last} = this.ranks[this.rankPlaces.get(number)];
+    let best = -1, least = Infinity;
+    for (let at = first; at < last; ++at) {
+      const distance = Math.abs(this.begin[at] - begin) + Math.abs(this.time[at] - end);
+      if (distance < least) [best, least] = [at, distance];
+    }
+    return best;
   }
 
   // What `at` led to directly, in order of time.

@@ -2,7 +2,7 @@
 // The panel beside the chart: what happened, the selected event with what led to it, what was found. All texts of the trace are set as text, never as
 // markup.
 
-const CHAIN_SHOWN = 40, EFFECTS_SHOWN = 12, FOUND_SHOWN = 100;
+const CHAIN_SHOWN = 40, EFFECTS_SHOWN = 12, UNUSUAL_SHOWN = 6, FOUND_SHOWN = 100;
 
 function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -15,13 +15,17 @@ function element(tag, properties = {}, ...children) {
 }
 
 class Panel {
-  // `go(at)`: shows and selects an event.
-  constructor(model, go) {
-    Object.assign(this, {model, go});
+  constructor(page) {
+    Object.assign(this, {page, model: page.model});
     this.event = document.getElementById('event_section');
     this.result = document.getElementById('result_section');
+    document.getElementById('search').value = '';
+    document.getElementById('found').textContent = '';
+    this.result.hidden = true;
+    this.showJob(document.getElementById('job_section'));
     this.showSummary(document.getElementById('summary_section'));
   }
+  go(at) { this.page.select(at, true); }
 
   rankName(at) { return `rank ${this.model.ranks[this.model.rank[at]].number}`; }
   timeOfDay(seconds) {
@@ -32,9 +36,37 @@ class Panel {
 
   // --- what happened ------------------------------------------------------------------------------------------------------
 
+  // The saves and loads of the job, with bars as long as they took.
+  showJob(section) {
+    const {attempts} = this.page.job;
+    section.hidden = attempts.length < 2;
+    const most = Math.max(...attempts.map(attempt => attempt.seconds));
+    const list = element('ol', {className: 'attempts'});
+    const nameOf = ({operation, checkpoint_id: id}) => (operation === 'save' ? '' : operation + ' ') + id.replace(/\/+$/, '').split('/').pop();
+    attempts.forEach((attempt, place) => {
+      const end = attempt.slow ? 'slow' : attempt.end, bar = element('i', {className: 'bar ' + end});
+      bar.style.width = 100 * attempt.seconds / most + '%';
+      const parts = [element('time', {}, attempt.begin.slice(0, 12)), element('span', {className: 'name', title: `${attempt.operation}:${attempt.attempt}, ${attempt.title}`}, nameOf(attempt)),
+                     element('span', {className: 'length'}, bar), element('span', {}, durationText(attempt.seconds)),
+                     element('b', {className: end}, end === 'succeeded' ? '' : end)];
+      const entry = attempt.exported ? element('a', {href: attempt.link}, ...parts)
+        : element('span', {title: `Not on this page, which would grow too large: cairn trace export --attempt '${attempt.save_id}'`}, ...parts);
+      if (place === this.page.place) entry.setAttribute('aria-current', 'true');
+      list.append(element('li', {}, entry));
+    });
+    const count = word => {
+      const number = attempts.filter(attempt => attempt.operation === word).length;
+      return number === 0 ? [] : `${number} ${word}${number === 1 ? '' : 's'}`;
+    };
+    const unusual = attempts.filter(attempt => attempt.exported && (attempt.slow || attempt.end !== 'succeeded')).slice(0, UNUSUAL_SHOWN);
+    const links = unusual.map(attempt => element('a', {href: attempt.link}, attempt.slow ? 'slow' : attempt.end));
+    section.replaceChildren(element('h2', {}, [count('save'), count('load')].flat().join(', ') + ' ', ...links), list);
+    list.querySelector('[aria-current]').scrollIntoView({block: 'nearest'});
+  }
+
   showSummary(section) {
     const {data} = this.model;
-    section.append(element('h2', {}, 'What happened'), element('p', {className: 'where'}, data.summary[0]));
+    section.replaceChildren(element('h2', {}, 'What happened'), element('p', {className: 'where'}, data.summary[0]));
     const lines = element('ul', {className: 'lines'});
     for (const line of data.summary.slice(1)) {
       const [, word, text] = /^(\S*)\s+(.*)$/s.exec(line) || [null, '', line];
@@ -45,6 +77,10 @@ class Panel {
     if (failures.length !== 0) {
       section.append(element('h3', {}, failures.length === 1 ? 'The failure' : `The ${failures.length} failures`));
       section.append(this.steps(failures.slice(0, FOUND_SHOWN).map(failure => failure.event), -1, (at, i) => failures[i].label));
+    }
+    if (data.longest) {
+      const {rank, what, begin, seconds} = data.longest;
+      section.append(element('h3', {}, 'The longest step'), this.steps([this.model.lasting(rank, begin, begin + seconds)], -1, () => `${what}, ${durationText(seconds)}`, false));
     }
     if (data.end_event >= 0) section.append(element('h3', {}, 'The end'), this.steps([data.end_event]));
   }
@@ -77,7 +113,7 @@ class Panel {
   fields(at) {
     const {model} = this;
     const list = element('dl', {className: 'fields'});
-    const add = (name, value) => list.append(element('dt', {}, name), element('dd', {}, String(value)));
+    const add = (name, value) => list.append(element('dt', {}, name), element('dd', {}, value));
     const name = value => model.names[value];
     add('Time', `${durationText(model.time[at])} after the first call`);
     add('', this.timeOfDay(model.time[at]));
@@ -91,7 +127,8 @@ class Panel {
     if (model.queued[at] > 0) add('Waited in the mailbox', durationText(model.queued[at]));
     if (model.bytes[at] > 0) add('Bytes', bytesText(model.bytes[at]));
     if (model.number[at] > 0) add('Number', model.number[at]);
-    add('Event', `#${model.id[at]}` + (model.cause[at] >= 0 ? `, because of #${model.id[model.cause[at]]} of ${this.rankName(model.cause[at])}` : ''));
+    add('Event', element('a', {href: this.page.linkTo(at), title: 'A link to this event'}, `#${model.id[at]}`));
+    if (model.cause[at] >= 0) add('Cause', `#${model.id[model.cause[at]]} of ${this.rankName(model.cause[at])}`);
     if (model.kind[at] === BEGAN && model.other[at] < 0) add('Outcome', 'has not ended');
     else if (model.flags[at] & LOST) add('Outcome', 'never arrived');
     else if (model.hasFailed(at)) add('Outcome', 'failed');
@@ -112,13 +149,13 @@ class Panel {
   }
 
   // Events to go to, one a line.
-  steps(events, current = -1, labelOf = null) {
+  steps(events, current = -1, labelOf = null, areFailures = labelOf !== null) {
     const {model} = this;
     const list = element('ol', {className: 'steps'});
     events.forEach((at, i) => {
       const what = labelOf === null ? model.describe(at) : labelOf(at, i);
       const waited = at !== current && model.cause[at] >= 0 && model.flags[at] & WAITED ? element('small', {}, 'after a wait: nothing but time led to it') : null;
-      const text = element('span', labelOf !== null || model.hasFailed(at) ? {className: 'failed'} : {}, element('small', {}, this.rankName(at)), what, waited);
+      const text = element('span', areFailures || model.hasFailed(at) ? {className: 'failed'} : {}, element('small', {}, this.rankName(at)), what, waited);
       const button = element('button', {onclick: () => this.go(at)}, element('time', {}, durationText(model.time[at])), text);
       button.dataset.event = at;
       if (at === current) button.setAttribute('aria-current', 'true');
