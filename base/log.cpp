@@ -1,5 +1,6 @@
 #include <cairn/base/log.hpp>
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -55,24 +56,35 @@ Log& the_log() {
   return log;
 }
 
-// Writes to standard error without buffering; never throws. Returns false if it cannot.
-bool write_unbuffered(std::string_view text) noexcept {
-  while (!text.empty()) {
-    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return true;
+// Returns the terminal of the status line: the one that CAIRN_STATUS_TERMINAL names, or else
+// standard error. cairn-launch, to whose pipes ranks write, sets the variable.
+int status_terminal() noexcept {
+  static const int terminal = [] {
+    const char* const path = std::getenv("CAIRN_STATUS_TERMINAL");
+    const int opened = path == nullptr ? -1 : ::open(path, O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    return opened < 0 ? STDERR_FILENO : opened;
+  }();
+  return terminal;
 }
 
-// The same, but also returns false if standard error would block.
-bool write_to_terminal(std::string_view text) noexcept {
+bool is_status_on_stderr() noexcept { return status_terminal() == STDERR_FILENO; }
+
+// Writes without buffering, and drops what it cannot write; never throws.
+void write_unbuffered(int descriptor, std::string_view text) noexcept {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+// Writes to the terminal of the status line, unless that would block.
+void write_to_terminal(std::string_view text) noexcept {
   // A write to a terminal that Ctrl-S has stopped blocks until Ctrl-Q. A status line may not stop a
   // save.
-  pollfd terminal{STDERR_FILENO, POLLOUT, 0};
-  if (::poll(&terminal, 1, 0) <= 0 || (terminal.revents & POLLOUT) == 0) return false;
-  return write_unbuffered(text);
+  pollfd terminal{status_terminal(), POLLOUT, 0};
+  if (::poll(&terminal, 1, 0) > 0 && (terminal.revents & POLLOUT) != 0) write_unbuffered(terminal.fd, text);
 }
 
 // "[2026-01-31 12:00:00.123] [cairn] [warning] rank 3: text", in local time.
@@ -91,15 +103,21 @@ std::string as_text(const LogLine& line) {
   return text.append(line.text).append("\n");
 }
 
-constexpr std::string_view kStartOver = "\r\x1b[K";  // moves to the start of the line and clears it
+// The status line is below the line of the cursor, and the cursor stays where it is: so others may
+// write to the terminal, and a terminal that becomes narrower wraps only what is below the cursor.
+// To draw: makes room for a line, saves the cursor, erases what is below it, and moves down.
+constexpr std::string_view kDraw = "\033D\033[A\0337\033[J\033[B\r";
+constexpr std::string_view kDrawn = "\0338";  // restores the cursor
+constexpr std::string_view kErase = "\033[J";
 
 void write_to_stderr(Log& log, const LogLine& line) {
   const std::string text = as_text(line);
   MutexLock lock(log.terminal);
   // Removes the status line, and draws it again below the new line.
-  if (!log.status.empty()) write_to_terminal(kStartOver);
-  write_unbuffered(text);
-  if (!log.status.empty()) write_to_terminal(log.status);
+  const bool is_below = !log.status.empty() && is_status_on_stderr();
+  if (is_below) write_to_terminal(kErase);
+  write_unbuffered(STDERR_FILENO, text);
+  if (is_below) write_to_terminal(log.status);
 }
 
 // Set while this thread runs a sink. Lines that the sink causes bypass the sink, which could
@@ -183,7 +201,7 @@ void write_log(LogLevel level, int rank, std::string_view text) noexcept {
 // --- the line at the bottom ----------------------------------------------------------------------
 
 bool has_status_terminal() noexcept {
-  if (::isatty(STDERR_FILENO) != 1) return false;
+  if (::isatty(status_terminal()) != 1) return false;
   const char* const kind = std::getenv("TERM");
   return kind == nullptr || std::string_view(kind) != "dumb";
 }
@@ -193,7 +211,7 @@ int status_columns() noexcept {
   constexpr int kUsual = 80;
   constexpr int kLeast = 20;
   winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUsual;
+  if (::ioctl(status_terminal(), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUsual;
   return std::max<int>(size.ws_col, kLeast);
 }
 
@@ -201,7 +219,11 @@ void draw_status(std::string_view text) noexcept {
   Log& log = the_log();
   try {
     MutexLock lock(log.terminal);
-    log.status.assign(kStartOver).append(text);
+    // As a line, cairn-launch draws it itself.
+    if (is_status_on_stderr())
+      log.status.assign(kDraw).append(text).append(kDrawn);
+    else
+      log.status.assign(text).append("\n");
     write_to_terminal(log.status);
   } catch (...) {  // out of memory: the next call draws it
   }
@@ -212,7 +234,7 @@ void clear_status() noexcept {
   MutexLock lock(log.terminal);
   if (log.status.empty()) return;
   log.status.clear();
-  write_to_terminal(kStartOver);
+  write_to_terminal(is_status_on_stderr() ? kErase : "\n");
 }
 
 }  // namespace cairn

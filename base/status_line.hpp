@@ -1,5 +1,5 @@
-// The status line at the bottom of a terminal. It is redrawn in place, and log lines appear above
-// it. Internal.
+// The status line at the bottom of a terminal: standard error, or the one that
+// CAIRN_STATUS_TERMINAL names. It is redrawn in place, and other output appears above it. Internal.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// Returns whether standard error is a terminal that can redraw a line.
+// Returns whether there is a terminal, and it can redraw a line.
 bool has_status_terminal() noexcept;
 // Returns the terminal's width in columns, at least 20, or 80 if unknown.
 int status_columns() noexcept;

@@ -17,9 +17,9 @@ enum class ShowProgress : std::uint8_t {
   // these lines visible.
   kLog,
   // Redraws one line five times a second, with phase, percentage, rate, slowest rank and time left,
-  // if standard error is a terminal and the log goes there. Otherwise like kLog. Programs that
-  // write to the terminal should write whole lines: Cairn's own log lines appear above the progress
-  // line, but other output lands beside it.
+  // if standard error, or that of cairn-launch, is a terminal and the log goes there. Otherwise
+  // like kLog. Other output appears above the progress line. If a program writes several lines at
+  // once without cairn-launch, the end of the progress line may remain behind one of them.
   kTerminal,
 };
 

@@ -1,6 +1,9 @@
 // Log output: where it goes, which messages appear, and that it never harms the program.
 #include <cairn/tests/support/plain.hpp>
 //
+#include <pty.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <regex>
 #include <stdexcept>
@@ -139,12 +142,41 @@ TEST_CASE("log: threads may log, and change sink and level, at the same time") {
 
 // --- the line at the bottom of a terminal --------------------------------------------------------
 
-TEST_CASE("status line: log lines go above it, and it is gone in the end") {
+// Returns the bytes that draw `text` in the line below the cursor, which stays where it is.
+std::string drawn(const std::string& text) { return "\033D\033[A\0337\033[J\033[B\r" + text + "\0338"; }
+constexpr const char* kErased = "\033[J";
+
+TEST_CASE("status line: other output goes above it, and it is gone in the end") {
   const std::string text = stderr_of_case("log child: a status line", {{"TERM", "xterm"}}, ChildStderr::kTerminal, 60);
-  CHECK(text.find("\r\x1b[Khalf done\r\x1b[K[") != std::string::npos);
+  CHECK(text.find(drawn("half done") + kErased + "[") != std::string::npos);
   const std::size_t line = text.find("[warning] look\r\n");
   REQUIRE(line != std::string::npos);
-  CHECK(text.substr(line) == "[warning] look\r\n\r\x1b[Khalf done\r\x1b[K60 columns\r\x1b[K");
+  CHECK(text.substr(line) == "[warning] look\r\n" + drawn("half done") + drawn("60 columns") + kErased);
+}
+
+TEST_CASE("status line: the terminal of CAIRN_STATUS_TERMINAL gets it as lines") {
+  int ends[2] = {-1, -1};
+  winsize size{};
+  size.ws_col = 72;
+  REQUIRE(::openpty(&ends[0], &ends[1], nullptr, nullptr, &size) == 0);
+  const std::string errors =
+      stderr_of_case("log child: a status line", {{"TERM", "xterm"}, {"CAIRN_STATUS_TERMINAL", ::ttyname(ends[1])}});
+  std::string text;
+  char block[256];
+  while (count(text, "\n") < 3) {
+    const ssize_t bytes = ::read(ends[0], block, sizeof(block));
+    REQUIRE(bytes > 0);
+    text.append(block, static_cast<std::size_t>(bytes));
+  }
+  ::close(ends[0]);
+  ::close(ends[1]);
+  CHECK(text == "half done\r\n72 columns\r\n\r\n");
+  CHECK(errors.find("[warning] look\n") != std::string::npos);
+  CHECK(errors.find('\033') == std::string::npos);
+}
+
+TEST_CASE("status line: a CAIRN_STATUS_TERMINAL that is gone changes nothing") {
+  CHECK(stderr_of_case("log child: no terminal", {{"TERM", "xterm"}, {"CAIRN_STATUS_TERMINAL", "/dev/pts/none"}}) == "");
 }
 
 TEST_CASE("log child: a status line" * doctest::skip()) {
