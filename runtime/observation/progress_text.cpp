@@ -15,6 +15,9 @@ using Step = CallProgress::Step;
 // A longer estimate shows only that hardly anything has been moved yet.
 constexpr milliseconds kLeftMax = std::chrono::hours(1000);
 
+// A checkpoint id is cut down to this before figures are left out.
+constexpr std::size_t kIdColumnsMin = 5;
+
 std::string formatted(const char* format, double value) {
   char text[32];
   std::snprintf(text, sizeof text, format, value);
@@ -36,7 +39,7 @@ std::string in_unit(std::uint64_t bytes, const Unit& unit) {
   return unit.size > 1 ? amount(static_cast<double>(bytes) / unit.size) : std::to_string(bytes);
 }
 std::string bytes_text(std::uint64_t bytes) { return in_unit(bytes, unit_of(bytes)) + " " + unit_of(bytes).name; }
-std::string rate_text(double bytes_per_second) { return amount(bytes_per_second / 1e9) + " GB/s"; }
+std::string rate_text(double bytes_per_second) { return bytes_text(static_cast<std::uint64_t>(bytes_per_second)) + "/s"; }
 
 std::string time_text(milliseconds time) {
   const auto seconds = (time.count() + 500) / 1000;
@@ -100,17 +103,21 @@ std::string volume(const protocol::Moved& moved) {
   return in_unit(moved.bytes_done, unit) + " of " + in_unit(moved.bytes, unit) + " " + unit.name;
 }
 
-std::string figures(const ShownProgress& progress) {
+// A line too wide for the terminal leaves these out, one after the other.
+enum class Without : std::uint8_t { kNothing, kRate, kVolume, kTimeLeft };
+
+std::string figures(const ShownProgress& progress, Without without) {
   std::string text = name_of(progress);
-  if (progress.step == Step::kMoving && (progress.moved.items != 0 || progress.moved.bytes != 0)) {
-    text += " " + std::to_string(percent_of(progress.moved)) + " %, " + volume(progress.moved);
-    if (progress.bytes_per_second > 0) text += ", " + rate_text(progress.bytes_per_second);
+  const bool moving = progress.step == Step::kMoving;
+  if (moving && (progress.moved.items != 0 || progress.moved.bytes != 0)) {
+    text += " " + std::to_string(percent_of(progress.moved)) + " %";
+    if (without < Without::kVolume) text += ", " + volume(progress.moved);
+    if (without < Without::kRate && progress.bytes_per_second > 0) text += ", " + rate_text(progress.bytes_per_second);
   }
   const std::string slowest = progress.ranks > 1 && progress.slowest_rank >= 0 ? std::to_string(progress.slowest_rank) : "";
   if (!slowest.empty() && progress.step == Step::kPlanning) text += ", waits for rank " + slowest;
-  if (!slowest.empty() && progress.step == Step::kMoving)
-    text += ", slowest rank " + slowest + " (" + std::to_string(progress.slowest_percent) + " %)";
-  if (progress.step == Step::kMoving && progress.left) text += ", " + time_text(*progress.left) + " left";
+  if (!slowest.empty() && moving) text += ", slowest rank " + slowest + " (" + std::to_string(progress.slowest_percent) + " %)";
+  if (moving && progress.left && without < Without::kTimeLeft) text += ", " + time_text(*progress.left) + " left";
   return text;
 }
 
@@ -215,10 +222,14 @@ SaveProgress progress_of(const CallProgress::Seen& seen, MonotonicTime now) {
 std::string status_text(const ShownProgress& progress, int columns) {
   const auto width = static_cast<std::size_t>(std::max(columns - 1, 0));  // some terminals wrap after the last column
   const std::string before = progress.is_save ? "saving " : "loading ";
-  const std::string after = ": " + figures(progress);
-  const std::size_t taken = before.size() + after.size();
-  const std::string text = before + shortened(progress.checkpoint_id, width > taken ? width - taken : 1) + after;
-  auto all = characters(text);
+  for (const auto without : {Without::kNothing, Without::kRate, Without::kVolume, Without::kTimeLeft}) {
+    const std::string after = ": " + figures(progress, without);
+    const std::size_t taken = before.size() + after.size();
+    if (taken >= width) continue;
+    if (width - taken >= std::min(kIdColumnsMin, characters(progress.checkpoint_id).size()))
+      return before + shortened(progress.checkpoint_id, width - taken) + after;
+  }
+  auto all = characters(figures(progress, Without::kTimeLeft));
   if (all.size() > width) all.resize(width);
   return joined(all);
 }

@@ -40,7 +40,7 @@ double rate_of(const protocol::Moved& moved, Duration elapsed);
 std::optional<std::chrono::milliseconds> time_left(const protocol::Moved& moved, Duration elapsed);
 
 // Returns "saving run/step_100: writing 45 %, 4.1 of 9.2 GB, 1.93 GB/s, slowest rank 3 (12 %), 5 s
-// left", at most `columns` wide. Cuts the checkpoint id first.
+// left", at most `columns` wide. Shortens the id first, and keeps the slowest rank longest.
 std::string status_text(const ShownProgress& progress, int columns);
 // Returns the log line for the beginning of a phase: "saving 'run/step_100': writing on 4 ranks".
 std::string phase_text(const ShownProgress& progress);

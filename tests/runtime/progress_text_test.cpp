@@ -140,12 +140,16 @@ TEST_CASE("progress text: the line on a terminal") {
   CHECK(status_text(progress, 120) == "saving run/step_100: publishing");
 }
 
-TEST_CASE("progress text: a narrow terminal cuts the id first, then the end of the line") {
-  CHECK(status_text(example(), 90) ==
-        "saving …_100: writing 45 %, 4.14 of 9.20 GB, 1.93 GB/s, slowest rank 3 (12 %), 5.2 s left");
-  CHECK(status_text(example(), 20) == "saving …: writing 4");
-  CHECK(status_text(example(), 1).empty());
-  CHECK(status_text(example(), 0).empty());
+TEST_CASE("progress text: a narrow terminal keeps the slowest rank longest") {
+  const auto text = [](int columns) { return status_text(example(), columns); };
+  CHECK(text(95) == "saving …/step_100: writing 45 %, 4.14 of 9.20 GB, 1.93 GB/s, slowest rank 3 (12 %), 5.2 s left");
+  CHECK(text(80) == "saving …p_100: writing 45 %, 4.14 of 9.20 GB, slowest rank 3 (12 %), 5.2 s left");
+  CHECK(text(70) == "saving run/step_100: writing 45 %, slowest rank 3 (12 %), 5.2 s left");
+  CHECK(text(60) == "saving run/step_100: writing 45 %, slowest rank 3 (12 %)");
+  CHECK(text(40) == "writing 45 %, slowest rank 3 (12 %)");
+  CHECK(text(20) == "writing 45 %, slowe");
+  CHECK(text(1).empty());
+  CHECK(text(0).empty());
 }
 
 TEST_CASE("progress text: nothing in an id reaches the terminal's controls") {
@@ -164,7 +168,7 @@ TEST_CASE("progress text: lines of the log") {
   CHECK(end_text(progress, true, milliseconds(2400)) == "saved 'run/step_100' in 2.4 s: 9.20 GB at 3.83 GB/s");
   CHECK(end_text(progress, false, milliseconds(61'000)) == "saving 'run/step_100' has failed after 61 s");
   progress.of_all_ranks = false;
-  CHECK(end_text(progress, true, std::chrono::hours(3)) == "saved 'run/step_100' in 3 h: 9.20 GB of this rank's at 0.00 GB/s");
+  CHECK(end_text(progress, true, std::chrono::hours(3)) == "saved 'run/step_100' in 3 h: 9.20 GB of this rank's at 852 kB/s");
   progress.is_save = false;
   progress.moved = {};
   progress.ranks = 1;
