@@ -181,7 +181,7 @@ ShownProgress shown(const CallProgress::Seen& seen, MonotonicTime now) {
   const Duration elapsed = (progress.of_all_ranks ? seen.job_at : now) - *seen.moving_since;
   progress.bytes_per_second = rate_of(progress.moved, elapsed);
   // The call ends when its slowest rank ends.
-  const bool by_slowest = progress.of_all_ranks && seen.job->slowest_rank >= 0 && seen.job->slowest.bytes_done > 0;
+  const bool by_slowest = progress.of_all_ranks && seen.job->slowest_rank >= 0;
   progress.left = time_left(by_slowest ? seen.job->slowest : progress.moved, elapsed);
   return progress;
 }

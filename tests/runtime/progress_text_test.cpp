@@ -88,6 +88,7 @@ TEST_CASE("progress text: a rank that is done shows the progress of the others")
   const JobProgress busy{5, Phase::kWrite, 1, {16, 8, 400, 200}, 2, {4, 0, 100, 0}};
   CHECK(shown(told(seen, busy, seconds(2)), at(seconds(2))).step == Step::kMoving);
   CHECK(shown(told(seen, busy, seconds(2)), at(seconds(2))).slowest_rank == 2);
+  CHECK_FALSE(shown(told(seen, busy, seconds(2)), at(seconds(2))).left);  // it has not begun
   const JobProgress done{6, Phase::kFinish, 0, {16, 16, 400, 400}, 0, {4, 4, 100, 100}};
   CHECK(shown(told(seen, done, seconds(4)), at(seconds(4))).step == Step::kMoved);
   // Job progress that was reported during planning says nothing about writing.
