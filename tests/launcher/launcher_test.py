@@ -2,15 +2,22 @@
 
 import array
 import fcntl
+import importlib.machinery
+import importlib.util
 import os
+import pty
+import random
 import re
 import resource
+import select
 import signal
 import subprocess
 import sys
+import struct
 import tempfile
 import termios
 import time
+import types
 import unittest
 
 LAUNCHER = os.environ.get("CAIRN_LAUNCH") or os.path.join(os.path.dirname(__file__), "..", "..", "tools", "cairn-launch")
@@ -132,7 +139,7 @@ class LauncherTest(unittest.TestCase):
     def test_ranks_share_a_secret_that_ends_with_the_job(self):
         found = []
         for _ in range(2):
-            result = self.launch("-n", "2", *shell(self.SECRET))
+            result = self.launch("-n", "2", "--no-prefix", *shell(self.SECRET))
             self.assertEqual(result.returncode, 0, result.stderr)
             pairs = self.secrets_of(result.stdout)
             self.assertEqual(len(pairs), 2, result.stdout)
@@ -229,13 +236,14 @@ class LauncherTest(unittest.TestCase):
     # -- output ---------------------------------------------------------------------------------------------------------------
 
     def test_lines_are_not_torn(self):
-        script = "import sys\nfor i in range(2000): sys.stdout.write('x' * 50); sys.stdout.flush(); sys.stdout.write('%d\\n' % i)"
+        script = ("import os, sys\n"
+                  "for i in range(2000): sys.stdout.write('x' * 50); sys.stdout.flush(); sys.stdout.write('%s %d\\n' % (os.environ['RANK'], i))")
         result = self.launch("-n", "4", "--", sys.executable, "-c", script)
         lines = result.stdout.splitlines()
         self.assertEqual(len(lines), 8000)
         for rank in range(4):
             own = [line for line in lines if line.startswith("[rank %d] " % rank)]
-            self.assertEqual(own, ["[rank %d] %s%d" % (rank, "x" * 50, i) for i in range(2000)])
+            self.assertEqual(own, ["[rank %d] %s%d %d" % (rank, "x" * 50, rank, i) for i in range(2000)])
 
     def test_an_unfinished_last_line_is_printed(self):
         self.assertEqual(self.launch("-n", "1", *shell("printf 'no newline'")).stdout, "[rank 0] no newline\n")
@@ -315,6 +323,62 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(result.stdout, "[rank 0] to out\n")
         self.assertIn("[rank 0] to err\n", result.stderr)
 
+    def test_equal_lines_of_ranks_that_come_together_are_one_line(self):
+        script = 'echo $$ > "%s/$RANK.pid"; read < "%s"; echo equal; echo my $RANK' % (self.directory.name, self.gate("go"))
+        process = self.start("-n", "6", *shell(script))
+        pids = self.pids(6)
+        process.send_signal(signal.SIGSTOP)
+        self.assertTrue(wait_until(lambda: state(process.pid) == "T"))
+        self.open_gates("go", 6)
+        self.assertAllGone(pids)
+        process.send_signal(signal.SIGCONT)
+        out, err = process.communicate(timeout=PATIENCE)
+        self.assertEqual(out.splitlines()[0], "[ranks 0-5] equal", err)
+        self.assertEqual(sorted(out.splitlines()[1:]), ["[rank %d] my %d" % (rank, rank) for rank in range(6)])
+
+    def test_lines_of_one_file_are_in_order_whichever_descriptor_they_took(self):
+        script = shell("for i in {1..500}; do echo out $i; echo err $i >&2; done")
+        result = subprocess.run([LAUNCHER, "-n", "1", "--no-prefix", *script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE,
+                                text=True)
+        lines = result.stdout.splitlines()
+        self.assertEqual([line for line in lines if line.startswith("out ")], ["out %d" % i for i in range(1, 501)])
+        self.assertEqual([line for line in lines if line.startswith("err ")], ["err %d" % i for i in range(1, 501)])
+        self.assertEqual(lines[-1], "cairn-launch: rank 0 exited with 0")
+
+    def test_the_output_of_each_rank_is_appended_to_its_file(self):
+        logs = self.path("logs/of/this job")
+        for redirection in ("", "exec >&2; "):
+            result = self.launch("-n", "2", "--log-dir", logs, *shell(redirection + "printf 'here is %s\\r\\n\\nend' $RANK"))
+            self.assertEqual(result.returncode, 0, result.stderr)
+        for rank in range(2):
+            with open(os.path.join(logs, "rank-%d.log" % rank), "rb") as file:
+                self.assertEqual(file.read(), b"here is %d\r\n\nend" % rank * 2)
+
+    def test_long_output_is_in_the_file_byte_by_byte(self):
+        result = self.launch("-n", "1", "--log-dir", self.path("logs"), *shell("head -c 3000000 /dev/zero | tr '\\0' y; echo; seq 100000"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("logs/rank-0.log")) as file:
+            self.assertEqual(file.read(), "y" * 3000000 + "\n" + "".join("%d\n" % i for i in range(1, 100001)))
+
+    def test_without_a_place_for_the_files_nothing_is_started(self):
+        open(self.path("file"), "w").close()
+        result = self.launch("-n", "1", "--log-dir", self.path("file/logs"), *shell("echo started"))
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stdout, "")
+        self.assertRegex(result.stderr, r"^cairn-launch: cannot make the directory for the ranks' output: .*Not a directory.*file/logs'\n$")
+        os.makedirs(self.path("logs/rank-1.log"))
+        result = self.launch("-n", "2", "--log-dir", self.path("logs"), *shell("echo started"))
+        self.assertEqual(result.returncode, 126)
+        self.assertRegex(result.stderr, r"cannot start rank 1: .*rank-1.log: Is a directory\n$")
+
+    def test_a_full_disk_ends_the_files_and_not_the_job(self):
+        os.mkdir(self.path("logs"))
+        os.symlink("/dev/full", self.path("logs/rank-0.log"))
+        result = self.launch("-n", "1", "--log-dir", self.path("logs"), *shell("echo one; echo two"))
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(result.stdout, "[rank 0] one\n[rank 0] two\n")
+        self.assertEqual(result.stderr.count("cannot write the ranks' output to %s any more: No space left on device\n" % self.path("logs")), 1)
+
     def test_no_prefix(self):
         self.assertEqual(self.launch("-n", "1", "--no-prefix", *shell("echo plain")).stdout, "plain\n")
 
@@ -328,7 +392,7 @@ class LauncherTest(unittest.TestCase):
 
     def test_standard_streams_may_be_closed(self):
         for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
-            result = subprocess.run(["bash", "-c", 'exec "$0" -n 2 -- sh -c "echo out; echo err >&2; exit 3" %s' % closed, LAUNCHER],
+            result = subprocess.run(["bash", "-c", 'exec "$0" -n 1 -- sh -c "echo out; echo err >&2; exit 3" %s' % closed, LAUNCHER],
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
             self.assertEqual(result.returncode, 3, closed)
             self.assertNotIn("Traceback", result.stderr)
@@ -348,6 +412,77 @@ class LauncherTest(unittest.TestCase):
         self.assertNotEqual(process.wait(PATIENCE), 0)
         self.assertAllGone(pids)
 
+    # -- the line at the bottom of a terminal ----------------------------------------------------------------------------------
+
+    def on_terminal(self, script, gate, resized):
+        """What a launcher of one rank writes to its terminal of 80 columns, which has others before the gate opens."""
+        master, slave = pty.openpty()
+        self.addCleanup(os.close, master)
+
+        def widen(width):
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+        widen(80)
+        process = subprocess.Popen([LAUNCHER, "-n", "1", *shell(script)], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+                                   env=dict(os.environ, TERM="xterm"))
+        self.addCleanup(self.end, process)
+        text = b""
+
+        def read():
+            nonlocal text
+            if not select.select([master], [], [], PATIENCE)[0]:
+                self.fail("nothing more came to the terminal after: %r" % text)
+            try:
+                text += os.read(master, 65536)
+            except OSError:  # EIO: nobody has it open any more
+                return False
+            return True
+        while b"waits" not in text and read():
+            pass
+        widen(resized)
+        process.send_signal(signal.SIGWINCH)
+        while text.count(b"waits") < 2 and read():
+            pass
+        self.open_gate(os.path.basename(gate))
+        os.close(slave)
+        while read():
+            pass
+        self.assertEqual(process.wait(PATIENCE), 0, text)
+        return text.decode()
+
+    @staticmethod
+    def drawn(text):
+        return "\x1bD\x1b[A\x1b7\x1b[J\x1b[B\r%s\x1b8" % text
+
+    ERASED = "\x1b[J"
+    SHOW = 'show() { echo "$1" > $CAIRN_STATUS_TERMINAL; }; '
+
+    def test_output_goes_above_the_status_which_is_gone_in_the_end(self):
+        for number, end in enumerate(('show ""', "true", "exit 0")):
+            gate = self.gate("go%d" % number)
+            text = self.on_terminal(self.SHOW + 'show "it waits"; read < "%s"; echo one; echo two >&2; %s' % (gate, end), gate, resized=80)
+            self.assertEqual(text.count("it waits"), text.count(self.drawn("it waits")))
+            self.assertIn(self.ERASED + "[rank 0] one\r\n", text)
+            self.assertIn("[rank 0] two\r\n", text)
+            self.assertNotIn("\x1b8", text[text.rindex(self.ERASED):])
+            self.assertTrue(text.endswith("cairn-launch: rank 0 exited with 0\r\n"), text)
+
+    def test_the_status_follows_the_width_of_the_terminal(self):
+        gate = self.gate("go")
+        size = "stty size < $CAIRN_STATUS_TERMINAL; "
+        text = self.on_terminal(self.SHOW + size + 'show "0123456789 waits 0123456789"; read < "%s"; %s' % (gate, size), gate, resized=20)
+        self.assertIn("[rank 0] 24 80\r\n", text)
+        self.assertIn(self.drawn("0123456789 waits 0123456789"), text)
+        self.assertIn(self.drawn("0123456789 waits 01"), text)
+        self.assertIn("[rank 0] 24 20\r\n", text)
+
+    def test_control_characters_in_a_status_do_not_reach_the_terminal(self):
+        gate = self.gate("go")
+        text = self.on_terminal(self.SHOW + 'show $\'a\\e[2Jb\\x07 waits\'; read < "%s"' % gate, gate, resized=80)
+        self.assertIn(self.drawn("a?[2Jb? waits"), text)
+
+    def test_there_is_no_status_where_standard_error_is_no_terminal(self):
+        self.assertEqual(self.launch("-n", "1", *shell('echo "${CAIRN_STATUS_TERMINAL-none}"')).stdout, "[rank 0] none\n")
+
     # -- ends -----------------------------------------------------------------------------------------------------------------
 
     def test_the_first_failure_ends_all_and_is_reported(self):
@@ -357,8 +492,20 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(result.returncode, 7)
         self.assertIn("rank 2 exited with 7", result.stderr)
         self.assertIn("ranks 0, 1 ended by SIGTERM on the word of cairn-launch", result.stderr)
-        self.assertIn("last lines of rank 2:\ncairn-launch:   last words\n", result.stderr)
+        self.assertIn("last lines of rank 2:\ncairn-launch:   last words\n", result.stderr)  # which are in the other output
         self.assertAllGone(self.pids(3))
+
+    def test_last_lines_that_stand_just_above_are_not_repeated(self):
+        script = 'if [ $RANK = 1 ]; then echo last words >&2; exit 7; fi; trap "" TERM; read < "%s"; seq %d >&2'
+        for others, repeated in ((2, False), (30, True)):
+            gate = self.gate("go%d" % others)
+            process = self.start("-n", "2", "--grace", "1000", *shell(script % (gate, others)))
+            while "ending the others" not in process.stderr.readline():
+                self.assertIsNone(process.poll())
+            self.open_gate("go%d" % others)
+            _, err = process.communicate(timeout=PATIENCE)
+            self.assertEqual(process.returncode, 7)
+            self.assertEqual("last lines of rank 1:\ncairn-launch:   last words\n" in err, repeated, err)
 
     def test_the_others_go_on_when_asked_to(self):
         script = ('if [ $RANK = 2 ]; then kill -KILL $$; fi; '
@@ -459,11 +606,11 @@ class LauncherTest(unittest.TestCase):
         return self.start("-n", "2", *options, "--", sys.executable, "-c", self.TOLD, self.directory.name, str(int(number)), then)
 
     def interrupt(self, number, by=None):
-        process = self.start_told(number, "ends")
+        process = self.start_told(number, "ends", "--no-prefix")
         pids = self.pids(2)
         process.send_signal(by or number)
         out, _ = process.communicate(timeout=PATIENCE)
-        self.assertEqual(sorted(out.splitlines()), ["[rank 0] saw it", "[rank 1] saw it"])
+        self.assertEqual(out.splitlines(), ["saw it", "saw it"])
         self.assertAllGone(pids)
         return process.returncode
 
@@ -562,8 +709,110 @@ class LauncherTest(unittest.TestCase):
         result = self.launch("--help")
         self.assertEqual(result.returncode, 0)
         for word in ("--timeout", "--env", "--keep-going", "--inject", "drop-link", "--grace", "--master-port", "MASTER_ADDR", "SIGHUP", "SIGUSR1",
-                     "SIGUSR2", "Exit code"):
+                     "SIGUSR2", "--log-dir", "Exit code"):
             self.assertIn(word, result.stdout)
+
+
+class OutputTest(unittest.TestCase):
+    """How lines are folded, from inside, at times of the test's own."""
+
+    class Sink:
+        def __init__(self):
+            self.text = b""
+            self.is_busy = False
+
+        def busy(self):
+            return self.is_busy
+
+        def put(self, data):
+            self.text += data
+
+    def setUp(self):
+        loader = importlib.machinery.SourceFileLoader("cairn_launch", LAUNCHER)
+        self.launcher = importlib.util.module_from_spec(importlib.util.spec_from_loader("cairn_launch", loader))
+        writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+        loader.exec_module(self.launcher)
+        sys.dont_write_bytecode = writes
+
+    def output(self, ranks, no_prefix=False):
+        self.ranks = [self.launcher.Rank(number) for number in range(ranks)]
+        self.sink = self.Sink()
+        return self.launcher.Output(self.sink, types.SimpleNamespace(ranks=ranks, no_prefix=no_prefix, tail=20))
+
+    def test_a_line_that_all_ranks_have_written_does_not_wait(self):
+        output = self.output(3)
+        for rank in self.ranks:
+            self.assertEqual(self.sink.text, b"")
+            output.add(rank, [b"equal"], 0.0)
+            output.hand_on(0.0)
+        self.assertEqual(self.sink.text, b"[ranks 0, 1, 2] equal\n")
+        self.assertIsNone(output.due())
+
+    def test_a_line_of_some_ranks_waits_no_longer_than_the_limit(self):
+        output = self.output(12)
+        output.add(self.ranks[3], [b"equal"], 5.0)
+        output.add(self.ranks[10], [b"equal"], 5.1)
+        self.assertEqual(output.due(), 5.0 + self.launcher.FOLD_SECONDS)
+        output.hand_on(5.1)
+        self.assertEqual(self.sink.text, b"")
+        output.hand_on(output.due())
+        self.assertEqual(self.sink.text, b"[ranks 3, 10] equal\n")
+        output.add(self.ranks[4], [b"equal"], 5.3)
+        output.hand_on(output.due())
+        self.assertEqual(self.sink.text, b"[ranks 3, 10] equal\n[rank  4] equal\n")
+
+    def test_a_rank_that_repeats_a_line_is_not_folded_with_itself(self):
+        output = self.output(2)
+        output.add(self.ranks[0], [b"y", b"y", b"z"], 0.0)
+        output.add(self.ranks[1], [b"y", b"y", b"y"], 0.0)
+        output.hand_on(1.0)
+        self.assertEqual(self.sink.text, b"[ranks 0, 1] y\n[ranks 0, 1] y\n[rank 0] z\n[rank 1] y\n")
+
+    def test_nothing_is_lost_and_each_rank_s_lines_stay_in_order(self):
+        chance = random.Random(11)
+        for _ in range(50):
+            output = self.output(5)
+            written = {rank.number: [] for rank in self.ranks}
+            now = 0.0
+            for _ in range(200):
+                now += chance.choice((0.0, 0.01, 0.15))
+                rank = chance.choice(self.ranks)
+                lines = [b"%d" % chance.randrange(3) for _ in range(chance.randrange(4))]
+                written[rank.number] += lines
+                output.add(rank, lines, now)
+                self.sink.is_busy = chance.random() < 0.5
+                output.hand_on(now)
+            self.sink.is_busy = False
+            output.hand_on(now, everything=True)
+            read = {rank.number: [] for rank in self.ranks}
+            for line in self.sink.text.splitlines():
+                names, text = re.fullmatch(rb"\[ranks? ([^]]*)\] (.*)", line).groups()
+                for name in names.split(b", "):
+                    first, _, last = name.partition(b"-")
+                    for number in range(int(first), int(last or first) + 1):
+                        read[number].append(text)
+            self.assertEqual(read, written)
+            self.assertEqual((output.bytes, output.numbers, output.due()), (0, {}, None))
+
+    def test_what_waits_is_bounded(self):
+        output = self.output(2)
+        self.sink.is_busy = True
+        lines = 0
+        while not output.full():
+            output.add(self.ranks[0], [b"%d" % lines], 0.0)
+            lines += 1
+        self.assertLess(lines, self.launcher.WAITING_BYTES_MAX // 64)
+        self.sink.is_busy = False
+        output.hand_on(0.0)
+        self.assertEqual(self.sink.text.count(b"\n"), lines)
+        self.assertFalse(output.full())
+
+    def test_nothing_is_folded_without_prefix(self):
+        output = self.output(2, no_prefix=True)
+        for rank in self.ranks:
+            output.add(rank, [b"equal"], 0.0)
+        output.hand_on(0.0)
+        self.assertEqual(self.sink.text, b"equal\nequal\n")
 
 
 if __name__ == "__main__":
