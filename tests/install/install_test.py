@@ -287,6 +287,16 @@ class InstalledTree(unittest.TestCase):
             hidden.rename(tensors)
         self.assertIn("--slice", run(command, "cat", "--help"))
 
+    def test_the_launcher_s_manual_and_completions_are_installed(self):
+        text = run(self.prefix / "bin" / "cairn-launch", "--help")
+        manual = next(self.prefix.rglob("man1/cairn-launch.1")).read_text().replace("\\-", "-")
+        for option in re.findall(r"^  (?:-\w, )?(?:-n RANKS, )?(--[\w-]+)", text, re.MULTILINE):
+            self.assertIn(option, manual)
+        for path in ("bash-completion/completions/cairn-launch", "zsh/site-functions/_cairn-launch"):
+            self.assertIn("cairn-launch", (self.prefix / "share" / path).read_text())
+        version = run(self.prefix / "bin" / "cairn", "--version").split()[1]
+        self.assertEqual(run(self.prefix / "bin" / "cairn-launch", "--version"), "cairn-launch %s\n" % version)
+
     def test_the_commands_are_installed(self):
         for command in ("cairn", "cairn-launch"):
             self.assertIn("usage", run(self.prefix / "bin" / command, "--help").lower())

@@ -712,6 +712,11 @@ class LauncherTest(unittest.TestCase):
                      "SIGUSR2", "--log-dir", "Exit code"):
             self.assertIn(word, result.stdout)
 
+    def test_version(self):
+        result = self.launch("--version")
+        self.assertEqual(result.returncode, 0)
+        self.assertRegex(result.stdout, r"^cairn-launch \d+\.\d+\.\d+\n$")
+
 
 class OutputTest(unittest.TestCase):
     """How lines are folded, from inside, at times of the test's own."""
