@@ -414,15 +414,15 @@ class LauncherTest(unittest.TestCase):
 
     # -- the line at the bottom of a terminal ----------------------------------------------------------------------------------
 
-    def on_terminal(self, script, gate, resized):
-        """What a launcher of one rank writes to its terminal of 80 columns, which has others before the gate opens."""
+    def on_terminal(self, script, gate, resized, until=None, stdout=None):
+        """What a launcher of one rank writes to its terminal of 80 columns, which has others before the gate opens; read up to `until`."""
         master, slave = pty.openpty()
         self.addCleanup(os.close, master)
 
         def widen(width):
             fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
         widen(80)
-        process = subprocess.Popen([LAUNCHER, "-n", "1", *shell(script)], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+        process = subprocess.Popen([LAUNCHER, "-n", "1", *shell(script)], stdin=subprocess.DEVNULL, stdout=stdout or slave, stderr=slave,
                                    env=dict(os.environ, TERM="xterm"))
         self.addCleanup(self.end, process)
         text = b""
@@ -444,8 +444,10 @@ class LauncherTest(unittest.TestCase):
             pass
         self.open_gate(os.path.basename(gate))
         os.close(slave)
-        while read():
+        while not (until and text.endswith(until)) and read():
             pass
+        if until:
+            return text.decode()
         self.assertEqual(process.wait(PATIENCE), 0, text)
         return text.decode()
 
@@ -465,6 +467,12 @@ class LauncherTest(unittest.TestCase):
             self.assertIn("[rank 0] two\r\n", text)
             self.assertNotIn("\x1b8", text[text.rindex(self.ERASED):])
             self.assertTrue(text.endswith("cairn-launch: rank 0 exited with 0\r\n"), text)
+
+    def test_lines_that_another_program_may_print_first_erase_the_status(self):
+        gate = self.gate("go")
+        script = self.SHOW + 'show "it waits"; read < "%s"; echo one; read < "%s"' % (gate, self.gate("never"))
+        text = self.on_terminal(script, gate, resized=80, until=self.ERASED.encode(), stdout=subprocess.PIPE)
+        self.assertNotIn("one", text)
 
     def test_the_status_follows_the_width_of_the_terminal(self):
         gate = self.gate("go")
