@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include <cairn/actors/call.hpp>
 #include <cairn/actors/protocol/events.hpp>

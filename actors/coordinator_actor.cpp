@@ -9,6 +9,7 @@
 #include <cairn/actors/exit_reason.hpp>
 #include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/protocol/coordinator_machine.hpp>
+#include <cairn/actors/timer_queue.hpp>
 #include <cairn/base/log.hpp>
 
 namespace cairn {

@@ -10,13 +10,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include <caf/typed_actor.hpp>
 
 #include <cairn/actors/local_messages.hpp>
 #include <cairn/actors/options.hpp>
-#include <cairn/actors/timer_queue.hpp>
 #include <cairn/actors/traced.hpp>
 
 namespace cairn {

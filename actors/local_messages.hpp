@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/base/save_id.hpp>

@@ -1,6 +1,5 @@
 #include <cairn/actors/rank_supervisor.hpp>
 
-#include <optional>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include <cairn/runtime/cairn.hpp>
 
 #include <memory>
-#include <utility>
 
 #include <cairn/runtime/launch/launchers.hpp>
 

@@ -1,7 +1,5 @@
 #include <cairn/state/device_copies.hpp>
 
-#include <string>
-
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/Event.h>

@@ -1,5 +1,4 @@
 // Writes leaves of a state dict as torch.save does. state/leaf_reader.cpp reads them.
-#include <cmath>
 #include <vector>
 
 #include <cairn/base/error.hpp>

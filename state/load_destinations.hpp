@@ -3,7 +3,6 @@
 #pragma once
 
 #include <deque>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>

@@ -58,7 +58,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <cairn/base/error.hpp>

@@ -6,10 +6,8 @@
 //   PyTorch's files     each archive: its directory and the checksum of every entry, also for bytes
 //                       objects that are archives
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <optional>
-#include <set>
 #include <tuple>
 #include <utility>
 

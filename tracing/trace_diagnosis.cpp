@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <utility>
 
 #include <cairn/base/failure.hpp>
-#include <cairn/base/rank_text.hpp>
 #include <cairn/tracing/trace_failure_maps.hpp>
 #include <cairn/tracing/trace_notices.hpp>
 #include <cairn/tracing/trace_phases.hpp>

@@ -10,8 +10,6 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/base/save_id.hpp>
-#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
 namespace {

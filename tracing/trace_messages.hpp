@@ -2,7 +2,6 @@
 // with them.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <vector>

@@ -1,7 +1,6 @@
 #include <cairn/tracing/trace_writer.hpp>
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,10 +1,8 @@
 #include <cairn/training/fully_shard.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <set>
 

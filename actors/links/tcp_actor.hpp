@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>

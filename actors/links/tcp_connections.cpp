@@ -1,7 +1,6 @@
 // Sockets of the TCP links actor: reading, writing and closing.
 #include <cairn/actors/links/tcp_actor.hpp>
 
-#include <algorithm>
 #include <cerrno>
 #include <optional>
 #include <utility>

@@ -10,7 +10,6 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
-#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 
 namespace cairn {

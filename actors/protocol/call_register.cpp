@@ -3,7 +3,6 @@
 #include <cairn/actors/protocol/events.hpp>
 
 #include <string>
-#include <utility>
 
 namespace cairn::protocol {
 

@@ -16,7 +16,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include <cairn/base/failure.hpp>
 #include <cairn/messages/control.hpp>
 
 namespace cairn::protocol {

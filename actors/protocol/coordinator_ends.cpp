@@ -1,12 +1,10 @@
 // The end of attempts: deadlines, lost ranks, cancellation, outcomes.
 #include <algorithm>
-#include <iterator>
 #include <utility>
 #include <vector>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 #include <cairn/base/rank_text.hpp>
-#include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
 

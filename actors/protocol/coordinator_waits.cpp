@@ -1,5 +1,4 @@
 // While the coordinator waits for ranks, it probes absent ranks and logs warnings.
-#include <utility>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 #include <cairn/base/rank_text.hpp>

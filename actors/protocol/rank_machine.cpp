@@ -5,7 +5,6 @@
 
 #include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/base/call_phase.hpp>
-#include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
 RankMachine::RankMachine(Identity identity, const RuntimeOptions& options)

@@ -1,7 +1,5 @@
 #include <cairn/runtime/checkpoints/sharded_optimizer.hpp>
 
-#include <unordered_map>
-
 #include <torch/types.h>
 
 #include <cairn/base/error.hpp>

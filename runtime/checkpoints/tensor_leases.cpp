@@ -1,6 +1,5 @@
 #include <cairn/runtime/checkpoints/tensor_leases.hpp>
 
-#include <cstdint>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,5 @@
 #include <cairn/runtime/observation/metrics.hpp>
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <ctime>
 #include <string>
-#include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>

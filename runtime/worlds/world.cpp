@@ -5,9 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <set>
-#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -29,7 +27,6 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
-#include <cairn/base/save_id.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/launch/own_address.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>

@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include <cairn/base/future.hpp>
 #include <cairn/planning/metadata.hpp>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include <c10/util/SmallVector.h>
 #include <torch/torch.h>

@@ -2,7 +2,6 @@
 // their owner is destroyed.
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>

@@ -2,7 +2,6 @@
 
 #include <limits>
 #include <string>
-#include <utility>
 
 #include <cairn/base/error.hpp>
 

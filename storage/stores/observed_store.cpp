@@ -1,5 +1,4 @@
 #include <exception>
-#include <string>
 #include <utility>
 
 #include <cairn/storage/store_observer.hpp>

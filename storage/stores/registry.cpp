@@ -1,5 +1,4 @@
 // Maps URL schemes to the factories that open them.
-#include <algorithm>
 #include <map>
 
 #include <cairn/base/error.hpp>

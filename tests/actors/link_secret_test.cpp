@@ -1,7 +1,6 @@
 // The job's secret: where it may be read from, and the keys derived from it.
 #include <cairn/tests/support/torch.hpp>
 //
-#include <cstdlib>
 #include <fstream>
 #include <set>
 

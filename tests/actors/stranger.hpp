@@ -3,7 +3,6 @@
 
 #include <cairn/tests/support/torch.hpp>
 //
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -12,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <cairn/actors/links/frames.hpp>
 #include <cairn/actors/links/handshake.hpp>

@@ -1,8 +1,6 @@
 // Two ranks that cannot connect to each other, in a world where all other pairs can.
 #include "actor_world.hpp"
 
-#include <algorithm>
-
 #include <caf/event_based_actor.hpp>
 #include <caf/send.hpp>
 

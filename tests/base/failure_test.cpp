@@ -1,6 +1,5 @@
 #include <cairn/tests/support/plain.hpp>
 
-#include <algorithm>
 #include <new>
 #include <stdexcept>
 #include <string>

@@ -4,7 +4,6 @@
 #include <cairn/tests/support/plain.hpp>
 
 #include <cstdint>
-#include <string>
 
 #include <cairn/base/random.hpp>
 #include <cairn/planning/plan.hpp>

@@ -1,6 +1,5 @@
 #include <cairn/tests/support/plain.hpp>
 
-#include <string>
 #include <vector>
 
 #include <cairn/base/error.hpp>

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <iterator>
 #include <string>
-#include <string_view>
 
 #include <cairn/base/observer.hpp>
 #include <cairn/tracing/trace_writer.hpp>
