@@ -19,8 +19,8 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/benchmarks/benchmark_program.hpp>
-#include <cairn/messages/plan_codec.hpp>
 #include <cairn/planning/global_plan.hpp>
+#include <cairn/tests/support/plan_bytes.hpp>
 
 namespace cairn {
 namespace {

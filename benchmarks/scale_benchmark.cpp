@@ -22,7 +22,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/benchmarks/benchmark_program.hpp>
 #include <cairn/messages/codec.hpp>
-#include <cairn/messages/plan_codec.hpp>
+#include <cairn/tests/support/plan_bytes.hpp>
 
 namespace cairn {
 namespace {

@@ -4,10 +4,10 @@
 #include <limits>
 #include <utility>
 
+#include <cairn/messages/envelope.pb.h>
 #include <cairn/base/error.hpp>
 #include <cairn/messages/columns.hpp>
-#include <cairn/messages/envelope.pb.h>
-#include <cairn/messages/plan_proto.hpp>
+#include <cairn/messages/plan_codec.hpp>
 
 namespace cairn::protocol {
 namespace {

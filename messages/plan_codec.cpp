@@ -3,7 +3,6 @@
 #include <array>
 
 #include <cairn/messages/columns.hpp>
-#include <cairn/messages/plan_proto.hpp>
 
 namespace cairn {
 namespace {
@@ -131,18 +130,6 @@ SavePlan from_proto(const v1::SavePlan& message) {
   return plan;
 }
 
-Bytes encode_save_plan(const SavePlan& plan) {
-  v1::SavePlan message;
-  to_proto(plan, message);
-  return columns::serialize(message, kSavePlan);
-}
-
-SavePlan decode_save_plan(ByteSpan bytes) {
-  v1::SavePlan message;
-  columns::parse(bytes, message, kSavePlan);
-  return from_proto(message);
-}
-
 // --- load plans ----------------------------------------------------------------------------------
 
 void to_proto(const LoadPlan& plan, v1::LoadPlan& message) {
@@ -216,18 +203,6 @@ LoadPlan from_proto(const v1::LoadPlan& message) {
   return plan;
 }
 
-Bytes encode_load_plan(const LoadPlan& plan) {
-  v1::LoadPlan message;
-  to_proto(plan, message);
-  return columns::serialize(message, kLoadPlan);
-}
-
-LoadPlan decode_load_plan(ByteSpan bytes) {
-  v1::LoadPlan message;
-  columns::parse(bytes, message, kLoadPlan);
-  return from_proto(message);
-}
-
 // --- write results -------------------------------------------------------------------------------
 
 void to_proto(const WriteResults& results, v1::WriteResults& message) {
@@ -296,18 +271,6 @@ WriteResults from_proto(const v1::WriteResults& message) {
     item.user_data = entry.user_data();
   }
   return results;
-}
-
-Bytes encode_write_results(const WriteResults& results) {
-  v1::WriteResults message;
-  to_proto(results, message);
-  return columns::serialize(message, kWriteResults);
-}
-
-WriteResults decode_write_results(ByteSpan bytes) {
-  v1::WriteResults message;
-  columns::parse(bytes, message, kWriteResults);
-  return from_proto(message);
 }
 
 }  // namespace cairn

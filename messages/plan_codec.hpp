@@ -1,22 +1,24 @@
-// Encodes and decodes plans and write results. Pure and thread-safe.
+// Converts plans and write results to Protobuf messages that other messages embed, and back. Pure
+// and thread-safe. `to_proto` requires an empty message.
 //
-// Decoding checks everything, so the result needs no further checks. Throws kCorrupt that names the
-// fault; skips fields of later versions. Encoding throws kInvalidArgument for an inconsistent plan,
-// as a user-defined planner might make, and kUnsupported above 2 GiB, which Protobuf cannot encode.
+// `from_proto` checks everything, so the result needs no further checks. Throws kCorrupt that names
+// the fault; skips fields of later versions. `to_proto` throws kInvalidArgument for an inconsistent
+// plan, as a user-defined planner might make.
 #pragma once
 
-#include <cairn/base/bytes.hpp>
+#include <cairn/messages/plan.pb.h>
+#include <cairn/messages/results.pb.h>
 #include <cairn/planning/plan.hpp>
 
 namespace cairn {
 
-Bytes encode_save_plan(const SavePlan& plan);
-SavePlan decode_save_plan(ByteSpan bytes);
+void to_proto(const SavePlan& plan, v1::SavePlan& message);
+SavePlan from_proto(const v1::SavePlan& message);
 
-Bytes encode_load_plan(const LoadPlan& plan);
-LoadPlan decode_load_plan(ByteSpan bytes);
+void to_proto(const LoadPlan& plan, v1::LoadPlan& message);
+LoadPlan from_proto(const v1::LoadPlan& message);
 
-Bytes encode_write_results(const WriteResults& results);
-WriteResults decode_write_results(ByteSpan bytes);
+void to_proto(const WriteResults& results, v1::WriteResults& message);
+WriteResults from_proto(const v1::WriteResults& message);
 
 }  // namespace cairn

@@ -3,13 +3,13 @@
 #include <memory>
 #include <utility>
 
+#include <cairn/messages/link.pb.h>
 #include <cairn/actors/links/frames.hpp>
 #include <cairn/actors/links/handshake.hpp>
 #include <cairn/messages/codec.hpp>
-#include <cairn/messages/link.pb.h>
-#include <cairn/messages/plan_codec.hpp>
 #include <cairn/tests/fuzz/samples.hpp>
 #include <cairn/tests/fuzz/targets.hpp>
+#include <cairn/tests/support/plan_bytes.hpp>
 
 namespace cairn::testing {
 namespace {

@@ -8,9 +8,9 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/messages/plan_codec.hpp>
-#include <cairn/messages/plan_proto.hpp>
 #include <cairn/tests/messages/corruption.hpp>
 #include <cairn/tests/messages/random_plans.hpp>
+#include <cairn/tests/support/plan_bytes.hpp>
 
 namespace cairn {
 namespace {

@@ -1,8 +1,8 @@
 // Worlds of thousands of ranks: the memory, messages and state of one coordinator, successor or
 // rank.
 #include <cairn/messages/codec.hpp>
-#include <cairn/messages/plan_codec.hpp>
 #include <cairn/tests/messages/allocation_meter.hpp>
+#include <cairn/tests/support/plan_bytes.hpp>
 
 #include "steps.hpp"
 
