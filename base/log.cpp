@@ -25,12 +25,13 @@ namespace cairn {
 namespace {
 
 constexpr const char* kVariable = "CAIRN_LOG";
-constexpr LogLevel kLevels[] = {LogLevel::kTrace,   LogLevel::kDebug, LogLevel::kInfo,
-                                LogLevel::kWarning, LogLevel::kError, LogLevel::kOff};
+constexpr std::pair<LogLevel, const char*> kLevels[] = {{LogLevel::kTrace, "trace"}, {LogLevel::kDebug, "debug"},
+                                                        {LogLevel::kInfo, "info"},   {LogLevel::kWarning, "warning"},
+                                                        {LogLevel::kError, "error"}, {LogLevel::kOff, "off"}};
 
 std::optional<LogLevel> level_named(std::string_view name) {
-  for (const LogLevel level : kLevels)
-    if (name == to_string(level)) return level;
+  for (const auto& [level, its_name] : kLevels)
+    if (name == its_name) return level;
   return std::nullopt;
 }
 
@@ -162,20 +163,8 @@ Log& configured_log() noexcept {
 }  // namespace
 
 const char* to_string(LogLevel level) noexcept {
-  switch (level) {
-    case LogLevel::kTrace:
-      return "trace";
-    case LogLevel::kDebug:
-      return "debug";
-    case LogLevel::kInfo:
-      return "info";
-    case LogLevel::kWarning:
-      return "warning";
-    case LogLevel::kError:
-      return "error";
-    case LogLevel::kOff:
-      return "off";
-  }
+  for (const auto& [known, name] : kLevels)
+    if (level == known) return name;
   return "unknown";
 }
 
