@@ -73,32 +73,6 @@ std::optional<NameId> NameTable::find(std::string_view name) const {
   return slot.id_plus_1 - 1;
 }
 
-void NameTable::rename(NameId id, std::string name) {
-  if (id >= size())
-    throw Error(ErrorCode::kInvalidArgument, "cannot rename name " + std::to_string(id) + " of a plan to '" + name +
-                                                 "': it has only " + std::to_string(size()) + " names");
-  if ((*this)[id] == name) return;
-  if (find(name))
-    throw Error(ErrorCode::kAlreadyExists, "cannot rename '" + (*this)[id] + "' to '" + name + "': the plan has that name already");
-  Contents& contents = contents_.edit();
-  auto& slots = contents.slots;
-  // Backward-shift deletion: frees the old slot and moves up entries that probed past it.
-  const std::size_t mask = slots.size() - 1;
-  std::size_t hole = contents.slot_of(contents.names[id], hash_of(contents.names[id]));
-  for (std::size_t next = (hole + 1) & mask; slots[next].id_plus_1 != 0; next = (next + 1) & mask) {
-    const std::size_t home = slots[next].hash & mask;
-    // An entry may move up only as far as its own first slot; look-ups begin there.
-    if (((next - home) & mask) >= ((next - hole) & mask)) {
-      slots[hole] = slots[next];
-      hole = next;
-    }
-  }
-  slots[hole] = {};
-  const std::uint32_t hash = hash_of(name);
-  slots[contents.slot_of(name, hash)] = {hash, id + 1};
-  contents.names[id] = std::move(name);
-}
-
 std::uint64_t WriteItem::payload_bytes() const {
   if (type == WriteItemType::kByteIO) return content_bytes;
   std::uint64_t bytes = 0;

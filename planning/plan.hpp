@@ -31,8 +31,6 @@ class NameTable {
   const std::string& operator[](NameId id) const { return contents_->names[id]; }  // `id` < size()
   std::size_t size() const { return contents_->names.size(); }
   const std::vector<std::string>& all() const { return contents_->names; }
-  // Throws kAlreadyExists if another id has `name`, kInvalidArgument if `id` does not exist.
-  void rename(NameId id, std::string name);
   void reserve(std::size_t names);
   bool shares_with(const NameTable& other) const noexcept { return contents_.shares_with(other.contents_); }
 
@@ -119,7 +117,6 @@ struct LoadPlan {
 // Returns a digest of a plan: names, types, shapes, dtypes, boxes and user data in a canonical
 // encoding. Leaves out the content of bytes objects.
 Digest plan_digest(const SavePlan& plan);
-Digest plan_digest(const LoadPlan& plan);
 
 // --- results that a writer reports ---------------------------------------------------------------
 

@@ -82,22 +82,4 @@ Digest plan_digest(const SavePlan& plan) {
   return digest.finish();
 }
 
-Digest plan_digest(const LoadPlan& plan) {
-  DigestBuilder digest;
-  digest.add(ByteSpan("cairn load plan 1"));
-  NameEncoder names(plan.names, digest);
-  digest.add(static_cast<std::uint64_t>(plan.items.size()));
-  for (const ReadItem& item : plan.items) {
-    digest.add(static_cast<std::uint64_t>(item.type));
-    names.add(item.dest_name);
-    names.add(item.storage_name);
-    for (const Extents* extents :
-         {&item.dest_chunk_offset, &item.dest_offsets, &item.storage_chunk_offset, &item.storage_offsets, &item.lengths})
-      add_values(*extents, digest);
-    digest.add(static_cast<std::uint64_t>(item.storage_chunk));
-  }
-  digest.add(ByteSpan(plan.planner_data)).add(ByteSpan(plan.storage_data));
-  return digest.finish();
-}
-
 }  // namespace cairn

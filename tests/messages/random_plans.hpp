@@ -4,6 +4,7 @@
 #include <cairn/tests/support/plain.hpp>
 
 #include <cstdint>
+#include <tuple>
 
 #include <cairn/base/random.hpp>
 #include <cairn/planning/plan.hpp>
@@ -119,9 +120,13 @@ inline WriteResults random_results(Random& random) {
 }
 
 inline void check_equal(const LoadPlan& a, const LoadPlan& b) {
-  CHECK(plan_digest(a) == plan_digest(b));  // covers every item, by name
   CHECK(a.names.all() == b.names.all());
-  CHECK(a.items.size() == b.items.size());
+  const auto fields = [](const ReadItem& item) {
+    return std::tie(item.type, item.dest_name, item.storage_name, item.dest_chunk_offset, item.dest_offsets,
+                    item.storage_chunk_offset, item.storage_offsets, item.lengths, item.storage_chunk);
+  };
+  REQUIRE(a.items.size() == b.items.size());
+  for (std::size_t i = 0; i < a.items.size(); ++i) CHECK((fields(a.items[i]) == fields(b.items[i])));
   CHECK(a.planner_data == b.planner_data);
   CHECK(a.storage_data == b.storage_data);
 }
