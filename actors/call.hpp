@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <cairn/actors/call_progress.hpp>
+#include <cairn/actors/protocol/events.hpp>
 #include <cairn/actors/trainer_executor.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/digest.hpp>
@@ -27,14 +28,8 @@ struct CallId {
   std::uint64_t ordinal = 0;
 };
 
-// How an attempt ended. The same on every rank that is alive and reachable.
-struct Outcome {
-  FailureMap failures;  // empty: success
-  Committed committed = Committed::kNo;
-  std::string save_id;
-  std::string answer{};  // of a successful agreement
-  bool ok() const { return failures.empty(); }
-};
+// How a call ended.
+using Outcome = protocol::Finished;
 
 // The inputs of a call. The pointers must stay valid until `done` is called.
 struct Call {

@@ -208,13 +208,8 @@ class Supervisor : public SupervisorActor::base {
         if (auto* progress = progress_of(slot)) progress->take(shown->job);
       } else if (auto* finished = std::get_if<protocol::Finished>(&effect)) {
         const auto context = std::exchange(slot.context, nullptr);
-        Outcome outcome;
-        outcome.failures = std::move(finished->failures);
-        outcome.committed = finished->committed;
-        outcome.save_id = std::move(finished->save_id);
-        outcome.answer = std::move(finished->answer);
-        record_outcome(tap_, config_.rank, checkpointer, slot.machine.counter(), outcome);
-        context->finish(std::move(outcome));
+        record_outcome(tap_, config_.rank, checkpointer, slot.machine.counter(), *finished);
+        context->finish(std::move(*finished));
       }
     }
     timers_.arm(this);

@@ -73,10 +73,6 @@ const char* name_of(const TaskResult& result) noexcept {
   return kNames[result.index()];
 }
 
-bool is_of_coordinator(Timer timer) noexcept {
-  return timer == Timer::kPhase || timer == Timer::kProbe || timer == Timer::kSuccession || timer == Timer::kWaiting;
-}
-
 std::string in_seconds(Duration duration) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
   return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";

@@ -174,8 +174,6 @@ struct RunTask {
 struct StopTasks {};
 
 using cairn::Timer;
-// Returns whether the coordinator's machine uses the timer. Otherwise the rank's machine does.
-bool is_of_coordinator(Timer timer) noexcept;
 
 // Replaces a timer with the same name.
 struct StartTimer {
@@ -186,12 +184,14 @@ struct StopTimer {
   Timer timer = Timer::kAnswer;
 };
 
-// The rank's call has ended, and no task is running.
+// The rank's call has ended, and no task is running. The same on every rank that is alive and
+// reachable.
 struct Finished {
-  FailureMap failures;
+  FailureMap failures;  // empty: success
   Committed committed = Committed::kNo;
   std::string save_id;
   std::string answer{};  // of a successful agreement
+  bool ok() const { return failures.empty(); }
 };
 
 // The progress of all ranks, for display. Only while the call runs.

@@ -215,11 +215,8 @@ void RankMachine::let_go() {
 }
 
 void RankMachine::finish() {
-  Finished finished;
-  finished.failures = ungrouped(outcome_->ending->failures);
-  finished.committed = outcome_->ending->committed;
-  finished.save_id = outcome_->ending->save_id;
-  finished.answer = outcome_->ending->answer;
+  const Ending& ending = *outcome_->ending;
+  Finished finished{ungrouped(ending.failures), ending.committed, ending.save_id, ending.answer};
   restore_own_exception(finished.failures);
   outcome_.reset();
   own_failure_.reset();

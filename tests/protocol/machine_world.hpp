@@ -364,7 +364,7 @@ class MachineWorld {
     }
     timers_.erase(next);
     deadline_passed_ = deadline_passed_ || timer != Timer::kWaiting;
-    if (is_of_coordinator(timer))
+    if (timer == Timer::kPhase || timer == Timer::kProbe || timer == Timer::kSuccession || timer == Timer::kWaiting)
       step_coordinator(rank, TimerFired{timer});
     else
       step_rank(rank, TimerFired{timer});
