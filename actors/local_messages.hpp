@@ -131,31 +131,20 @@ inline What trace_what(const CoordinatorSend& send) { return protocol::kind_of(s
 std::uint64_t trace_call(const StartCall& start);
 inline std::uint64_t trace_call(const CancelCall& cancel) { return cancel.request.ticket; }
 
-inline std::uint64_t trace_attempt(const StartCall&) { return 0; }
-inline std::uint64_t trace_attempt(const CancelCall&) { return 0; }
 inline std::uint64_t trace_attempt(const TaskReport& report) { return report.counter; }
 inline std::uint64_t trace_attempt(const CoordinatorEvent& event) {
   const auto* received = std::get_if<protocol::Received>(&event.event);
   return received ? received->counter : 0;
 }
-inline std::uint64_t trace_attempt(const CoordinatorNews&) { return 0; }
 inline std::uint64_t trace_attempt(const CoordinatorSend& send) { return send.send.counter; }
 inline std::uint64_t trace_attempt(const CoordinatorTask& task) { return task.task.counter; }
-inline std::uint64_t trace_attempt(const CoordinatorStopped&) { return 0; }
-inline std::uint64_t trace_attempt(const Unsent&) { return 0; }
-inline std::uint64_t trace_attempt(const Stop&) { return 0; }
 
-// Returns the key of the message's checkpointer, as in save ids; 0 if it belongs to none, or to
-// all.
 std::uint32_t trace_checkpointer(const StartCall& start);
 inline std::uint32_t trace_checkpointer(const CancelCall& cancel) { return checkpointer_key(cancel.checkpointer); }
 inline std::uint32_t trace_checkpointer(const TaskReport& report) { return checkpointer_key(report.checkpointer); }
 inline std::uint32_t trace_checkpointer(const CoordinatorEvent& event) { return checkpointer_key(event.checkpointer); }
-inline std::uint32_t trace_checkpointer(const CoordinatorNews&) { return 0; }
 inline std::uint32_t trace_checkpointer(const CoordinatorSend& send) { return checkpointer_key(send.checkpointer); }
 inline std::uint32_t trace_checkpointer(const CoordinatorTask& task) { return checkpointer_key(task.checkpointer); }
-inline std::uint32_t trace_checkpointer(const CoordinatorStopped&) { return 0; }
 inline std::uint32_t trace_checkpointer(const Unsent& unsent) { return checkpointer_key(unsent.checkpointer); }
-inline std::uint32_t trace_checkpointer(const Stop&) { return 0; }
 
 }  // namespace cairn

@@ -6,32 +6,14 @@ protocol::PeerDown peer_down_of(const LinkDown& down) {
   protocol::PeerDown event;
   event.rank = down.rank;
   event.why = down.why;
-  switch (down.cause) {
-    case LinkDownCause::kSilent:
-      event.kind = FailureKind::kSilent;
-      event.code = ErrorCode::kDeadline;
-      break;
-    case LinkDownCause::kProtocol:
-      event.code = ErrorCode::kCorrupt;
-      break;
-    case LinkDownCause::kForbidden:
-      event.unopened = true;
-      event.code = ErrorCode::kPermission;
-      break;
-    case LinkDownCause::kUnreachable:
-      event.unopened = true;
-      event.code = ErrorCode::kUnavailable;
-      break;
-    case LinkDownCause::kGaveUp:
-      event.gave_up = true;
-      event.code = ErrorCode::kUnavailable;
-      break;
-    case LinkDownCause::kLeft:
-    case LinkDownCause::kClosed:
-    case LinkDownCause::kOverflow:
-      event.code = ErrorCode::kUnavailable;
-      break;
+  event.unopened = down.cause == LinkDownCause::kForbidden || down.cause == LinkDownCause::kUnreachable;
+  event.gave_up = down.cause == LinkDownCause::kGaveUp;
+  if (down.cause == LinkDownCause::kSilent) {
+    event.kind = FailureKind::kSilent;
+    event.code = ErrorCode::kDeadline;
   }
+  if (down.cause == LinkDownCause::kProtocol) event.code = ErrorCode::kCorrupt;
+  if (down.cause == LinkDownCause::kForbidden) event.code = ErrorCode::kPermission;
   return event;
 }
 

@@ -30,9 +30,18 @@ What trace_what(const T&) {
   return {};
 }
 
-// Messages of a call of this rank have an overload that returns its ticket.
+// Messages of a call of this rank have an overload that returns its ticket, those of an attempt one
+// that returns its counter, and those of a checkpointer one that returns its key, as in save ids.
 template <class T>
 std::uint64_t trace_call(const T&) {
+  return 0;
+}
+template <class T>
+std::uint64_t trace_attempt(const T&) {
+  return 0;
+}
+template <class T>
+std::uint32_t trace_checkpointer(const T&) {
   return 0;
 }
 
@@ -67,9 +76,9 @@ class Tap {
  public:
   Tap(std::shared_ptr<Tracer> tracer, Actor actor) : tracer_(std::move(tracer)), actor_(actor) {}
 
-  // A message type `T` has functions `trace_name`, `trace_attempt` and `trace_checkpointer` that
-  // take `const T&` and are found by argument-dependent lookup. A message whose name is null is not
-  // recorded. `cause` 0 means the tap's current cause.
+  // A message type `T` has a function `trace_name` that takes `const T&` and is found by
+  // argument-dependent lookup. A message whose name is null is not recorded. `cause` 0 means the
+  // tap's current cause.
   template <class T>
   Traced<T> wrap(T value, std::uint64_t cause = 0) {
     if (trace_name(value) == nullptr) return Traced<T>{std::move(value)};
