@@ -118,8 +118,6 @@ void declare_shard(const torch::Tensor& parameter, const Box& box, const Extents
 // the mesh and the placements.
 void declare_shard(const torch::Tensor& parameter, const Extents& size, const DeviceMesh& mesh,
                    const std::vector<Placement>& placements, int rank);
-// Returns the declaration, if there is one. Thread-safe.
-std::optional<std::pair<Box, Extents>> declared_shard(const torch::Tensor& parameter);
 
 // Returns `tensor` as a state dict holds it. The result is a sharded tensor if `declared` has a
 // declaration and the same shape. `declared` is the tensor itself, or the parameter that it belongs

@@ -56,13 +56,6 @@ void declare_shard(const torch::Tensor& parameter, const Extents& size, const De
   declarations().put(parameter, {*box, size, std::make_shared<const MeshLayout>(MeshLayout{mesh, placements, rank})});
 }
 
-std::optional<std::pair<Box, Extents>> declared_shard(const torch::Tensor& parameter) {
-  if (!parameter.defined()) return std::nullopt;
-  const auto found = declarations().find(parameter);
-  if (!found) return std::nullopt;
-  return std::make_pair(found->box, found->size);
-}
-
 Value as_declared(const torch::Tensor& tensor, const torch::Tensor& declared) {
   if (!declared.defined()) return tensor;
   const auto declaration = declarations().find(declared);

@@ -420,7 +420,7 @@ Dict optimizer_state_dict(Optimizer& optimizer, const torch::nn::Module* module)
       Dict described;
       described.insert("params", std::move(params));
       Kind::visit_options(options, [&](const char* name, auto& field) { described.insert(name, option_value(field)); });
-      Kind::visit_others([&](const char* name, Value value) { described.insert(name, if_stored(std::move(value))); });
+      for (auto& [name, value] : Kind::others()) described.insert(name, if_stored(std::move(value)));
       groups.push_back(std::move(described));
     }
     Dict dict;

@@ -3,14 +3,16 @@
 // OptimizerKind<T> has for each optimizer T:
 //   Options, State         LibTorch's types
 //   visit_options, visit_state   call visit(name, field&) for each field, in PyTorch's order
-//   visit_others           calls visit(name, value) for each option that only PyTorch has, with the
-//                          value that makes it train as LibTorch does
+//   others                 the options that only PyTorch has, with the values that make it train as
+//                          LibTorch does
 //   keeps_state            whether a parameter has state under these options
 //   begins_as_absent       whether training from `begin` equals training from no state
 //   begin                  the state that LibTorch creates in the first step
 #pragma once
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -25,6 +27,8 @@ namespace cairn {
 inline torch::Tensor zeros_for(const torch::Tensor& parameter) {
   return torch::zeros_like(parameter.detach(), at::MemoryFormat::Preserve);
 }
+
+using OtherOptions = std::vector<std::pair<const char*, Value>>;
 
 template <class Optimizer>
 struct OptimizerKind;
@@ -42,14 +46,9 @@ struct AdamKind {
     visit("weight_decay", options.weight_decay());
     visit("amsgrad", options.amsgrad());
   }
-  template <class Visit>
-  static void visit_others(Visit&& visit) {
-    visit("maximize", false);
-    visit("foreach", Value());
-    visit("capturable", false);
-    visit("differentiable", false);
-    visit("fused", Value());
-    visit("decoupled_weight_decay", kDecoupled);
+  static OtherOptions others() {
+    return {{"maximize", false},       {"foreach", Value()}, {"capturable", false},
+            {"differentiable", false}, {"fused", Value()},   {"decoupled_weight_decay", kDecoupled}};
   }
   template <class Visit>
   static void visit_state(State& state, Visit&& visit) {
@@ -88,12 +87,8 @@ struct OptimizerKind<torch::optim::SGD> {
     visit("weight_decay", options.weight_decay());
     visit("nesterov", options.nesterov());
   }
-  template <class Visit>
-  static void visit_others(Visit&& visit) {
-    visit("maximize", false);
-    visit("foreach", Value());
-    visit("differentiable", false);
-    visit("fused", Value());
+  static OtherOptions others() {
+    return {{"maximize", false}, {"foreach", Value()}, {"differentiable", false}, {"fused", Value()}};
   }
   template <class Visit>
   static void visit_state(State& state, Visit&& visit) {
@@ -123,12 +118,8 @@ struct OptimizerKind<torch::optim::RMSprop> {
     visit("centered", options.centered());
     visit("weight_decay", options.weight_decay());
   }
-  template <class Visit>
-  static void visit_others(Visit&& visit) {
-    visit("capturable", false);
-    visit("foreach", Value());
-    visit("maximize", false);
-    visit("differentiable", false);
+  static OtherOptions others() {
+    return {{"capturable", false}, {"foreach", Value()}, {"maximize", false}, {"differentiable", false}};
   }
   template <class Visit>
   static void visit_state(State& state, Visit&& visit) {
@@ -162,12 +153,8 @@ struct OptimizerKind<torch::optim::Adagrad> {
     visit("initial_accumulator_value", options.initial_accumulator_value());
     visit("eps", options.eps());
   }
-  template <class Visit>
-  static void visit_others(Visit&& visit) {
-    visit("foreach", Value());
-    visit("maximize", false);
-    visit("differentiable", false);
-    visit("fused", Value());
+  static OtherOptions others() {
+    return {{"foreach", Value()}, {"maximize", false}, {"differentiable", false}, {"fused", Value()}};
   }
   template <class Visit>
   static void visit_state(State& state, Visit&& visit) {

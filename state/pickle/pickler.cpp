@@ -139,10 +139,8 @@ void Pickler::tuple(int count) {
 }
 void Pickler::tuple_from_mark() { put(kTuple); }
 void Pickler::empty_list() { put(kEmptyList); }
-void Pickler::append() { put(kAppend); }
 void Pickler::appends() { put(kAppends); }
 void Pickler::empty_dict() { put(kEmptyDict); }
-void Pickler::set_item() { put(kSetItem); }
 void Pickler::set_items() { put(kSetItems); }
 void Pickler::reduce() { put(kReduce); }
 void Pickler::new_object() { put(kNewObject); }

@@ -38,10 +38,8 @@ class Pickler {
   void tuple(int count);  // of the top 1, 2 or 3 values
   void tuple_from_mark();
   void empty_list();
-  void append();   // appends the top value to the list below it
   void appends();  // appends the values since the mark to the list below it
   void empty_dict();
-  void set_item();       // stores the top key and value in the dict below them
   void set_items();      // stores the pairs since the mark
   void reduce();         // calls the global below its tuple of arguments
   void new_object();     // instantiates the class below its tuple of arguments

@@ -82,7 +82,7 @@ TEST_CASE("declarations that do not fit are refused") {
   CHECK(code_of([&] { declare_shard(tensor, {{3, 0}, {2, 4}}, {4, 4}); }) == ErrorCode::kInvalidArgument);
   CHECK(code_of([&] { declare_shard(tensor, {{0, 0}, {1, 4}}, {4, 4}); }) == ErrorCode::kInvalidArgument);
   CHECK(code_of([&] { declare_shard(torch::Tensor(), {{0}, {1}}, {4}); }) == ErrorCode::kInvalidArgument);
-  CHECK_FALSE(declared_shard(tensor).has_value());
+  CHECK_FALSE(as_declared(tensor, tensor).is_sharded());
 }
 
 TEST_CASE("declared parameters are saved by their parts and loaded into other parts") {
@@ -111,14 +111,17 @@ TEST_CASE("a declaration ends with its tensor, and is never taken for that of an
   declare_shard(kept, {{0}, {2}}, {4});
   for (int i = 0; i < 2000; ++i) {
     torch::Tensor passing = torch::zeros({2});
-    CHECK_FALSE(declared_shard(passing).has_value());
+    CHECK_FALSE(as_declared(passing, passing).is_sharded());
     declare_shard(passing, {{2}, {2}}, {4});
-    REQUIRE(declared_shard(passing).has_value());
+    REQUIRE(as_declared(passing, passing).is_sharded());
   }
-  for (int i = 0; i < 100; ++i) CHECK_FALSE(declared_shard(torch::zeros({2})).has_value());
-  CHECK(declared_shard(kept)->first == Box{{0}, {2}});
+  for (int i = 0; i < 100; ++i) {
+    const torch::Tensor another = torch::zeros({2});
+    CHECK_FALSE(as_declared(another, another).is_sharded());
+  }
+  CHECK(as_declared(kept, kept).sharded().local_shards()[0].offsets == Extents{0});
   declare_shard(kept, {{2}, {2}}, {4});
-  CHECK(declared_shard(kept)->first == Box{{2}, {2}});
+  CHECK(as_declared(kept, kept).sharded().local_shards()[0].offsets == Extents{2});
   kept.set_data(torch::zeros({3}));
   CHECK(code_of([&] { as_declared(kept, kept); }) == ErrorCode::kMismatch);
 }

@@ -92,6 +92,7 @@ std::string tensor_metadata(Properties properties, Size size, Chunks chunks) {
   return metadata_of(
       [&](Pickler& out) {
         out.empty_dict();
+        out.mark();
         out.text("t");
         begin(out, kModule, "TensorStorageMetadata");
         out.text("properties");
@@ -101,7 +102,7 @@ std::string tensor_metadata(Properties properties, Size size, Chunks chunks) {
         out.text("chunks");
         chunks(out);
         end(out);
-        out.set_item();
+        out.set_items();
       },
       kNothing, kNothing);
 }
@@ -363,6 +364,7 @@ TEST_CASE("file names stay within the checkpoint") {
     CAPTURE(name);
     const auto storage = [&](Pickler& out) {
       out.empty_dict();
+      out.mark();
       begin(out, kModule, "MetadataIndex");
       out.text("fqn");
       out.text("t");
@@ -375,7 +377,7 @@ TEST_CASE("file names stay within the checkpoint") {
       out.text("length");
       out.integer(1);
       end(out);
-      out.set_item();
+      out.set_items();
     };
     CHECK(decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, storage, kNothing)).says("no file name"));
   }
@@ -513,6 +515,7 @@ TEST_CASE("metadata of older PyTorch reads") {
   const auto pickle = metadata_of(
       [](Pickler& out) {
         out.empty_dict();
+        out.mark();
         out.text("t");
         begin(out, kModule, "TensorStorageMetadata");
         out.text("properties");
@@ -522,10 +525,11 @@ TEST_CASE("metadata of older PyTorch reads") {
         out.text("chunks");
         chunk_list(out, {{{0}, {5}}, {{6}, {0}}});  // an empty chunk that begins beyond the end
         end(out);
-        out.set_item();
+        out.set_items();
       },
       [](Pickler& out) {
         out.empty_dict();
+        out.mark();
         begin(out, kModule, "MetadataIndex");
         out.text("fqn");
         out.text("t");
@@ -542,7 +546,7 @@ TEST_CASE("metadata of older PyTorch reads") {
         out.text("length");
         out.integer(99);
         end(out);
-        out.set_item();
+        out.set_items();
       },
       kNothing);
   const auto metadata = decode_commit_record(pickle);
