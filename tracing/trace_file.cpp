@@ -304,6 +304,5 @@ bool TraceFileReader::next(ObservedEvent& event) {
 
 const std::vector<TraceDamage>& TraceFileReader::damage() const { return implementation_->damage; }
 std::uint64_t TraceFileReader::bytes_cut() const { return implementation_->cut; }
-std::uint64_t TraceFileReader::bytes() const { return implementation_->window.offset(); }
 
 }  // namespace cairn

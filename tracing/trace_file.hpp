@@ -82,7 +82,6 @@ class TraceFileReader {
   // These cover the file as read so far: all of it once `next` has returned false.
   const std::vector<TraceDamage>& damage() const;
   std::uint64_t bytes_cut() const;  // of an incomplete last record
-  std::uint64_t bytes() const;      // of the file, as far as it was read
 
  private:
   struct Implementation;

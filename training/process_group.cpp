@@ -464,7 +464,6 @@ ProcessGroup ProcessGroup::subgroup(const std::vector<int>& ranks, const std::st
 int ProcessGroup::rank() const { return implementation_->rank(); }
 int ProcessGroup::size() const { return implementation_->size(); }
 const std::vector<int>& ProcessGroup::ranks() const { return implementation_->ranks(); }
-milliseconds ProcessGroup::timeout() const { return implementation_->options().timeout; }
 
 namespace {
 

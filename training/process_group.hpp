@@ -126,7 +126,6 @@ class ProcessGroup {
   int size() const;
   const std::vector<int>& ranks() const;  // world ranks, indexed by rank in this group
   int world_rank() const { return ranks()[static_cast<std::size_t>(rank())]; }
-  std::chrono::milliseconds timeout() const;
 
   // Makes a group of some ranks of this group, in the given order, including this rank. Other ranks
   // need not call it. All listed ranks pass the same `name`, and make groups of the same name in

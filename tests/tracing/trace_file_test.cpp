@@ -59,7 +59,6 @@ class Files {
     }
     read.damage = reader.damage();
     read.cut = reader.bytes_cut();
-    CHECK(reader.bytes() == bytes.size());
     return read;
   }
   ErrorCode refusal(const Bytes& bytes) const {
