@@ -330,6 +330,38 @@ Bytes varint(std::uint64_t value) {
 
 }  // namespace
 
+TEST_CASE("every message is named after its type") {
+  const std::vector<std::pair<Message, const char*>> cases = {
+      {Join{}, "Join"},
+      {Begin{}, "Begin"},
+      {LocalSavePlan{}, "LocalSavePlan"},
+      {SameSavePlan{}, "SameSavePlan"},
+      {NeedLocalPlan{}, "NeedLocalPlan"},
+      {GlobalSavePlan{}, "GlobalSavePlan"},
+      {UseCachedPlan{}, "UseCachedPlan"},
+      {NeedGlobalPlan{}, "NeedGlobalPlan"},
+      {Written{}, "Written"},
+      {LocalLoadPlan{}, "LocalLoadPlan"},
+      {GlobalLoadPlan{}, "GlobalLoadPlan"},
+      {ReadDone{}, "ReadDone"},
+      {PhaseFailed{}, "PhaseFailed"},
+      {Outcome{}, "Outcome"},
+      {Cancel{}, "Cancel"},
+      {CoordinatorDown{}, "CoordinatorDown"},
+      {StopPhase{}, "StopPhase"},
+      {PhaseStopped{}, "PhaseStopped"},
+      {Withdraw{}, "Withdraw"},
+      {Unreadable{}, "Unreadable"},
+      {Standing{}, "Standing"},
+      {AskStanding{}, "AskStanding"},
+      {FollowOther{}, "FollowOther"},
+      {Progress{}, "Progress"},
+      {JobProgress{}, "JobProgress"},
+  };
+  CHECK(cases.size() == std::variant_size_v<Message>);
+  for (const auto& [message, name] : cases) CHECK(std::string(name_of(message)) == name);
+}
+
 TEST_CASE("a message cut short or with a flipped bit is refused or decodes validly") {
   const auto random = seeded_random(71);
   for (std::size_t kind = 0; kind < kKinds; ++kind) {
