@@ -132,7 +132,6 @@ class Tap {
   std::uint64_t cause() const { return cause_; }
   // Sets the cause of the events recorded and messages sent from now on.
   void set_cause(std::uint64_t cause) { cause_ = cause; }
-  std::uint64_t call() const { return call_; }
   // Sets the call of the events recorded from now on, and returns the one before.
   std::uint64_t set_call(std::uint64_t ticket) { return std::exchange(call_, ticket); }
 

@@ -67,7 +67,8 @@ class TraceFileReader {
  public:
   // Reads the header. `names` stores the names of events; if null, the reader stores them. Throws
   // kNotFound, kPermission or kUnavailable if the file cannot be read; kCorrupt if it is not a
-  // trace, or its header is damaged or truncated; kUnsupported for a version other than kTraceVersion.
+  // trace, or its header is damaged or truncated; kUnsupported for a version other than
+  // kTraceVersion.
   explicit TraceFileReader(const std::string& path, std::shared_ptr<TraceNames> names = nullptr);
   ~TraceFileReader();
   TraceFileReader(const TraceFileReader&) = delete;

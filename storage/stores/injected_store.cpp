@@ -28,7 +28,7 @@ class InjectedStore : public StoreDecorator {
 
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
     // The rules are taken before the read and flip bits after it.
-    const auto rules = pass(*injector_, "read", url());
+    const auto rules = pass(*injector_, "read", url_of({"read", name}));
     inner().read(name, ranges);
     for (const auto& rule : rules)
       if (rule.action == FaultAction::kReadFlip) flip(ranges);

@@ -21,7 +21,7 @@ namespace cairn {
 struct DecoratedOperation {
   const char* name;         // of the method; `is_taken` counts as "exists"
   std::string_view object;  // empty: the operation is of the whole store
-  std::uint64_t bytes = 0;  // written or read; 0 for other operations
+  std::uint64_t bytes = 0;  // written or read; the file's length for sync and close; otherwise 0
 };
 
 // Owned by shared pointers: writers keep their store alive.

@@ -32,7 +32,7 @@ void check_outcome(const std::vector<std::pair<int, Told>>& told, std::size_t ra
   }
 }
 
-// --- a rank that waits -----------------------------------------------------------------------------
+// --- a rank that waits ---------------------------------------------------------------------------
 
 TEST_CASE("a rank that is told to stop, or how the call ended, stops the coordinator's task on it") {
   RankSteps told_to_stop(0, 2);
