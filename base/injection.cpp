@@ -207,7 +207,7 @@ class Parser {
   std::chrono::milliseconds time() {
     constexpr const char* kExpected = "a time from 1ms to 1h, as in 200ms, 5s or 1min";
     const std::size_t begin = at_;
-    const std::uint64_t value = number(kExpected);
+    const std::uint64_t value = number(kExpected, 7);  // an hour in milliseconds
     const std::string_view unit = take_word();
     std::uint64_t factor = 0;
     if (unit == "ms") factor = 1;
@@ -218,14 +218,13 @@ class Parser {
     return std::chrono::milliseconds(value * factor);
   }
 
-  // Parses at most six digits.
-  std::uint64_t number(const std::string& expected) {
+  // Refuses numbers of more digits, however large. Six digits fit into an int.
+  std::uint64_t number(const std::string& expected, std::size_t digits_max = 6) {
     const std::size_t begin = at_;
     std::uint64_t value = 0;
-    while (at_ < spec_.size() && spec_[at_] >= '0' && spec_[at_] <= '9' && at_ - begin < 7)
+    while (at_ < spec_.size() && spec_[at_] >= '0' && spec_[at_] <= '9' && at_ - begin <= digits_max)
       value = value * 10 + static_cast<std::uint64_t>(spec_[at_++] - '0');
-    // A seventh digit is read only to be refused. Six digits fit into an int.
-    if (at_ == begin || at_ - begin > 6) refuse(begin, expected);
+    if (at_ == begin || at_ - begin > digits_max) refuse(begin, expected);
     return value;
   }
 

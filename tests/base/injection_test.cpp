@@ -82,6 +82,7 @@ TEST_CASE("what is no rule is refused with its position and what is allowed") {
            {"delay=5h@hook:begin", 7, "a time"},
            {"delay=0s@hook:begin", 7, "a time"},
            {"delay=61min@hook:begin", 7, "a time"},
+           {"delay=3600001ms@hook:begin", 7, "a time"},
            {"delay=12345678ms@hook:begin", 7, "a time"},
            {"drop-link=x@hook:begin", 11, "the rank at the other end"},
            {"kill@hook:begin,", 17, "rank=N or nth=N"},
@@ -134,6 +135,8 @@ TEST_CASE("every rule that there is") {
   CHECK(only("delay=200ms@phase:write").delay == std::chrono::milliseconds(200));
   CHECK(only("delay=5s@phase:write").delay == std::chrono::seconds(5));
   CHECK(only("delay=60min@store:list").delay == std::chrono::hours(1));
+  CHECK(only("delay=3600s@store:list").delay == std::chrono::hours(1));
+  CHECK(only("delay=3600000ms@store:list").delay == std::chrono::hours(1));
   CHECK_FALSE(only("drop-link@hook:begin").peer);
   CHECK(only("drop-link=3@hook:begin").peer == 3);
   CHECK(only("disk-full@store:sync").action == FaultAction::kDiskFull);
