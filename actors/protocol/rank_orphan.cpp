@@ -87,7 +87,7 @@ void RankMachine::turn_to_next() {
     if (askers_.count(rank) != 0) return follow(rank);
   }
   if (lost_->kind == FailureKind::kLost && tried_.empty() && coordinator != identity_.rank) return appeal_to(coordinator);
-  int asked = 0;
+  unsigned asked = 0;
   for (int distance = 1; distance < world_size; ++distance) {
     const int rank = (coordinator + distance) % world_size;
     if (rank == identity_.rank) {
@@ -95,7 +95,7 @@ void RankMachine::turn_to_next() {
       break;
     }
     if (tried_.count(rank) != 0) ++asked;
-    if (asked >= static_cast<int>(options_.successors_asked)) break;
+    if (asked >= options_.successors_asked) break;
     if (down_.count(rank) == 0 && tried_.count(rank) == 0) return appeal_to(rank);
   }
   if (tried_.count(identity_.rank) == 0) return appeal_to(identity_.rank);

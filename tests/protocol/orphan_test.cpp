@@ -1,4 +1,6 @@
 // Ranks that lose their coordinator during a call, event by event.
+#include <limits>
+
 #include "steps.hpp"
 
 namespace cairn::test {
@@ -37,6 +39,24 @@ TEST_CASE("silent coordinators and lost ranks are not asked again") {
   rank.plan(1, 5);
   rank.step(lost(1));
   CHECK(sent<Standing>(rank.step(silent(0))).at(0).first == 2);
+}
+
+TEST_CASE("a rank asks as many successors as its options say, then tries itself") {
+  const std::vector<std::vector<int>> successors{{}, {1}, {1, 2}, {1, 2, 3}, {1, 2, 3, 4}};
+  for (const unsigned asked : {0U, 1U, 2U, 3U, 4U, 5U, std::numeric_limits<unsigned>::max()}) {
+    CAPTURE(asked);
+    RuntimeOptions options;
+    options.successors_asked = asked;
+    RankSteps rank(5, 6, options);
+    rank.plan(1, 5);
+    std::vector<int> expected = successors[std::min<std::size_t>(asked, 4)];
+    expected.push_back(5);
+    std::vector<int> appealed_to;
+    for (auto appeals = sent<Standing>(rank.step(silent(0))); !appeals.empty();
+         appeals = sent<Standing>(rank.step(TimerFired{Timer::kAnswer})))
+      appealed_to.push_back(appeals.back().first);
+    CHECK(appealed_to == expected);
+  }
 }
 
 TEST_CASE("a follower accepts only its successor's outcome") {
