@@ -238,6 +238,52 @@ TEST_CASE_TEMPLATE("a peer that loses one of its connections is down", Kind, Tcp
   CHECK(door.zero.log().wait_down(2).cause == LinkDownCause::kClosed);
 }
 
+// Rank 0 waits an hour, rank 1 longer than the default. With one deadline for both, rank 0 would
+// give up as well by the time rank 1 does.
+TEST_CASE_TEMPLATE("last frames wait until the drain deadline for a peer that does not read them", Kind, TcpKind, TlsKind) {
+  LinkWorld<Kind> world(4);
+  auto options = usual_options();
+  options.drain_deadline = std::chrono::hours(1);
+  LinkRank patient = world.come(0, options);
+  options.drain_deadline = std::chrono::milliseconds(1500);
+  LinkRank hasty = world.come(1, options);
+  const auto greet = [&](int rank, int as, int world_size = 4) {
+    auto stranger = std::make_unique<Stranger>(world.kind.address(rank), world.kind.transform());
+    stranger->say(Stranger::hello(as, world_size));
+    return stranger;
+  };
+  SUBCASE("a link that closes has data and a goodbye to send") {
+    auto slow = greet(0, 2);
+    const auto dead = greet(1, 3);
+    REQUIRE(slow->hear()->has_hello());
+    REQUIRE(dead->hear()->has_hello());
+    const std::string message(32u << 20, 'm');  // more than the buffers of two sockets
+    patient.send(2, message);
+    hasty.send(3, message);
+    std::thread closing([&] { patient.close(); });
+    hasty.close();
+    std::size_t heard = 0;
+    bool left = false;
+    while (const auto frame = slow->hear()) {
+      heard += frame->section().bytes().size();
+      left = frame->goodbye().leaves();
+    }
+    slow = nullptr;
+    closing.join();
+    CHECK(heard == message.size());
+    CHECK(left);
+  }
+  SUBCASE("a refused peer does not close its connection") {
+    const auto refused_by_patient = greet(0, 2, 5), refused_by_hasty = greet(1, 3, 5);
+    CHECK(refused_by_hasty->hear()->has_refusal());
+    CHECK(refused_by_hasty->is_closed_on());
+    CHECK(eventually([&] { return !refused_by_hasty->say_raw("x"); }));
+    CHECK(refused_by_patient->say_raw("x"));
+    CHECK(refused_by_patient->say_raw("x"));  // the first would only be answered with a reset
+    CHECK(refused_by_patient->hear()->has_refusal());
+  }
+}
+
 TEST_CASE_TEMPLATE("heartbeats arrive while a long message is in flight", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
   options.silence = std::chrono::seconds(2);
