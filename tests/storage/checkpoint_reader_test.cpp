@@ -1,9 +1,13 @@
 // Cairn's own reader. It names damage and loss, reads exactly the needed bytes, and returns
 // everything that was written, in Cairn's and PyTorch's checkpoints and in any layout.
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <set>
 
 #include <cairn/tests/support/torch.hpp>
@@ -34,10 +38,17 @@ class RecordingStore : public WrappedStore {
  public:
   using WrappedStore::WrappedStore;
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
+    if (name == kCommitRecordName) return WrappedStore::read(name, ranges);
+    {
+      std::unique_lock lock(mutex);
+      at_once_max = std::max(at_once_max, ++at_once);
+      changed.notify_all();
+      if (!changed.wait_for(lock, kPatience, [&] { return at_once_max >= awaited; })) awaited = 0;
+    }
     WrappedStore::read(name, ranges);
     std::lock_guard lock(mutex);
-    for (const ReadRange& range : ranges)
-      if (name != kCommitRecordName) reads.push_back({name, range.offset, range.offset + range.destination.size()});
+    --at_once;
+    for (const ReadRange& range : ranges) reads.push_back({name, range.offset, range.offset + range.destination.size()});
   }
   struct Range {
     std::string name;
@@ -45,7 +56,13 @@ class RecordingStore : public WrappedStore {
     std::uint64_t end = 0;
   };
   std::mutex mutex;
+  std::condition_variable changed;
   std::vector<Range> reads;
+  std::size_t at_once = 0;  // reads in flight
+  std::size_t at_once_max = 0;
+  // Reads block until so many were in flight at once, or until one has waited in vain.
+  inline static std::size_t awaited = 0;
+  static constexpr std::chrono::seconds kPatience{60};  // only a failure reaches it
 };
 
 // The store of "recorded://name/path" is that of "mem://name/path" with its reads recorded.
@@ -359,6 +376,30 @@ TEST_CASE("checkpoint reader: exactly the blocks that are needed are read, each 
   CHECK(read_part(0, 2000, 999, 1, true) <= 2000 * 4000 + 2 * kBlock);
   CHECK(read_part(1234, 1, 17, 1, false) == 4);
   CHECK(storage.payload_offset % 4096 == 0);
+}
+
+TEST_CASE("checkpoint reader: as many reads are in flight at once as memory allows") {
+  register_recorded();
+  const Memory memory("recorded");
+  const std::string url = "recorded://recorded/x";
+  CheckpointWriterOptions written;
+  SUBCASE("of one file") {}
+  SUBCASE("of two files") { written.single_file_per_rank = false; }
+  StateDict state, target;
+  for (const char* const key : {"a", "b"}) {
+    state[key] = torch::randn({4 * kBlock});
+    target[key] = torch::zeros({4 * kBlock});
+  }
+  save(url, 1, {&state}, written);
+  CheckpointReaderOptions options;
+  options.verify = false;  // no trailers are read, which several files have
+  options.threads = 4;
+  options.bytes_in_flight_max = 2 * kBlock;
+  RecordingStore::awaited = 2;
+  load(url, {&target}, options);
+  RecordingStore::awaited = 0;
+  CHECK(recorded->at_once_max == 2);
+  for (const auto& [key, value] : state) CHECK(value.tensor().equal(target.at(key).tensor()));
 }
 
 TEST_CASE("checkpoint reader: bytes wanted twice are read once, and memory stays bounded") {
