@@ -3,6 +3,8 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -22,9 +24,41 @@
 #include <cairn/runtime/observation/metrics_server.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/interruptions.hpp>
 #include <cairn/tests/support/own_child.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
+
+namespace {
+
+// The calls of the test itself, which plays the clients, are not interrupted.
+bool interrupts_server(const char* call) {
+  char name[16] = "";
+  pthread_getname_np(pthread_self(), name, sizeof name);
+  return std::string(name) == "cairn-metrics" && cairn::testing::Interruptions::interrupts(call);
+}
+
+}  // namespace
+
+extern "C" {
+int __real_poll(pollfd* sockets, nfds_t count, int timeout_ms);
+int __real_accept4(int socket, sockaddr* address, socklen_t* length, int flags);
+ssize_t __real_recv(int socket, void* to, size_t size, int flags);
+ssize_t __real_send(int socket, const void* from, size_t size, int flags);
+
+int __wrap_poll(pollfd* sockets, nfds_t count, int timeout_ms) {
+  return interrupts_server("poll") ? -1 : __real_poll(sockets, count, timeout_ms);
+}
+int __wrap_accept4(int socket, sockaddr* address, socklen_t* length, int flags) {
+  return interrupts_server("accept4") ? -1 : __real_accept4(socket, address, length, flags);
+}
+ssize_t __wrap_recv(int socket, void* to, size_t size, int flags) {
+  return interrupts_server("recv") ? -1 : __real_recv(socket, to, size, flags);
+}
+ssize_t __wrap_send(int socket, const void* from, size_t size, int flags) {
+  return interrupts_server("send") ? -1 : __real_send(socket, from, size, flags);
+}
+}
 
 namespace cairn::testing {
 namespace {
@@ -330,6 +364,18 @@ TEST_CASE("metrics: are served over HTTP, to loopback, whatever is asked") {
   options = {};
   options.seconds = {1, 1};
   CHECK_THROWS_AS(PrometheusMetrics{options}, Error);
+}
+
+TEST_CASE("metrics: are served after every system call that a signal interrupts") {
+  const Interruptions signals(3);
+  const auto text = [] { return std::string("up 1\n"); };
+  const MetricsServer server("127.0.0.1:0", text, std::chrono::hours(1));
+  const std::string answer = ask(server.port(), "GET /metrics HTTP/1.1\r\n\r\n");
+  CHECK(answer.substr(answer.find("\r\n\r\n") + 4) == "up 1\n");
+  for (const char* const call : {"poll", "accept4", "recv", "send"}) {
+    CAPTURE(call);
+    CHECK(Interruptions::count(call) >= 3);
+  }
 }
 
 TEST_CASE("metrics: idle clients delay nobody, and the oldest of too many is closed") {

@@ -1,18 +1,15 @@
-// System calls that signals interrupt (EINTR). In this binary the linker replaces the system's
-// functions with those below (--wrap, in tests/CMakeLists.txt).
+// System calls on files that signals interrupt (EINTR).
 #include <cairn/tests/support/torch.hpp>
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdarg>
-#include <map>
-#include <mutex>
 #include <string>
 
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/tests/support/interruptions.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -20,60 +17,6 @@
 
 using namespace cairn;
 using namespace cairn::testing;
-
-namespace {
-
-// While one exists, every wrapped call is interrupted `times` before it is made.
-class Interruptions {
- public:
-  explicit Interruptions(int times) {
-    interrupted().clear();
-    bad_closes() = 0;
-    per_call() = times;
-  }
-  ~Interruptions() { per_call() = 0; }
-  // Interrupts every call of `name`, however often it is repeated.
-  void always(const std::string& name) { never_made() = name; }
-
-  static bool interrupts(const std::string& name) {
-    const int times = per_call();
-    if (times == 0) return false;
-    thread_local int so_far = 0;
-    if (name != never_made() && so_far == times) {
-      so_far = 0;
-      return false;
-    }
-    if (name != never_made()) ++so_far;
-    std::lock_guard lock(mutex());
-    ++interrupted()[name];
-    errno = EINTR;
-    return true;
-  }
-  static std::map<std::string, int>& interrupted() {
-    static std::map<std::string, int> counts;
-    return counts;
-  }
-  static std::atomic<int>& bad_closes() {
-    static std::atomic<int> count{0};
-    return count;
-  }
-  static std::atomic<int>& per_call() {
-    static std::atomic<int> times{0};
-    return times;
-  }
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex one;
-    return one;
-  }
-  static std::string& never_made() {
-    static std::string name;
-    return name;
-  }
-};
-
-}  // namespace
 
 extern "C" {
 int __real_open(const char* path, int flags, ...);
@@ -134,7 +77,7 @@ TEST_CASE_FIXTURE(LeakCheck, "a save and a load go on after every system call th
   CHECK(loaded.at("step").to_int() == 7);
   for (const char* const name : {"open", "pread", "pwrite", "ftruncate", "fallocate", "fdatasync", "fsync"}) {
     CAPTURE(name);
-    CHECK(Interruptions::interrupted()[name] >= 3);
+    CHECK(Interruptions::count(name) >= 3);
   }
   CHECK(Interruptions::bad_closes() == 0);
 }
