@@ -99,6 +99,68 @@ class TraceTest(unittest.TestCase):
         for part in parts:
             self.assertRegex(text, part)
 
+    def exported(self, recording, *options):
+        path = os.path.join(recording.root, "exported.json")
+        self.assertEqual(self.tell("export", recording.traces, "--to", "perfetto", "-o", path, *options), "")
+        def refuse(number):
+            self.fail("%s is no JSON" % number)
+        with open(path) as file:
+            told = json.load(file, parse_constant=refuse)
+        self.assertEqual(sorted(told), ["baseTimeNanoseconds", "displayTimeUnit", "otherData", "traceEvents"])
+        self.assertIn(told["displayTimeUnit"], ("ms", "ns"))
+        return told
+
+    def check_trace_events(self, events):
+        """The rules of the Trace Event Format: the fields of each phase and their types; each track is named once; slices of a track
+        nest; arrows have two ends of one name, each on a slice."""
+        fields = {"X": {"dur": (int, float), "cat": str, "args": dict}, "i": {"s": str, "cat": str, "args": dict},
+                  "s": {"id": int, "cat": str}, "f": {"id": int, "cat": str, "bp": str}}
+        slices, flows, named = {}, {}, {}
+        for event in events:
+            if event["ph"] == "M":
+                of_process, value = event["name"].startswith("process_"), {"name": str, "sort_index": int}
+                needed = {"pid": int, "args": dict, **({} if of_process else {"tid": int})}
+                self.assertIn(event["name"], ("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
+                key, = event["args"]
+                self.assertEqual(key, event["name"].split("_", 1)[1])
+                self.assertIs(type(event["args"][key]), value[key], event)
+                named.setdefault((event["pid"], event.get("tid")), []).append(event["name"])
+            else:
+                needed = {"pid": int, "tid": int, "ts": (int, float), **fields[event["ph"]]}
+            self.assertEqual(set(event), {"ph", "name", *needed}, event)
+            for field, kind in {"name": str, **needed}.items():
+                self.assertIn(type(event[field]), kind if isinstance(kind, tuple) else (kind,), event)
+            self.assertTrue(event["name"], event)
+            self.assertGreaterEqual(min(event.get("ts", 0), event.get("dur", 0)), 0, event)
+            if event["ph"] == "X":
+                slices.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+            elif event["ph"] == "i":
+                self.assertIn(event["s"], "gpt")
+            elif event["ph"] in "sf":
+                flows.setdefault((event["cat"], event["id"], event["name"]), []).append(event)
+                self.assertEqual(event.get("bp", "e"), "e")
+        for names in named.values():
+            self.assertEqual(len(names), len(set(names)), names)
+        for pid, tid in {(event["pid"], event["tid"]) for event in events if "tid" in event}:
+            self.assertIn("process_name", named[pid, None])
+            self.assertIn("thread_name", named[pid, tid])
+        for track, of_track in slices.items():
+            open_ends = []
+            for begin, end in sorted(of_track, key=lambda it: (it[0], -it[1])):
+                while open_ends and open_ends[-1] <= begin + 1e-3:
+                    open_ends.pop()
+                if open_ends:
+                    self.assertLessEqual(end, open_ends[-1] + 1e-3, "slices of track %s cross" % (track,))
+                open_ends.append(end)
+        for name, ends in flows.items():
+            self.assertEqual(sorted(event["ph"] for event in ends), ["f", "s"], name)
+            sent, handled = sorted(ends, key=lambda event: event["ph"], reverse=True)
+            self.assertLessEqual(sent["ts"], handled["ts"])
+            for end in ends:
+                begins = [begin for begin, _ in slices[(end["pid"], end["tid"])]]
+                self.assertIn(end["ts"], begins)
+        return slices, flows
+
 
 class GoodSave(TraceTest):
     launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1"))
@@ -190,45 +252,6 @@ class GoodSave(TraceTest):
         rows = self.tell("timeline", self.recording.traces, "--columns", "60").splitlines()
         self.assertEqual([len(re.match(r"rank +\d+ \|(.*)\|", row).group(1)) for row in rows[:WORLD]], [60] * WORLD)
         self.assertTrue(all("#" in row for row in rows[:WORLD]))
-
-    def exported(self, recording, *options):
-        path = os.path.join(recording.root, "exported.json")
-        self.assertEqual(self.tell("export", recording.traces, "--to", "perfetto", "-o", path, *options), "")
-        with open(path) as file:
-            return json.load(file)
-
-    def check_trace_events(self, events):
-        """The rules of the Trace Event Format: what each phase needs; slices of a track nest; arrows have two ends, each on a slice."""
-        slices, flows = {}, {}
-        for event in events:
-            self.assertIn(event["ph"], "MXsfi")
-            self.assertIsInstance(event["pid"], int)
-            if event["ph"] == "M":
-                self.assertIn(event["name"], ("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
-                continue
-            self.assertIsInstance(event["tid"], int)
-            self.assertGreaterEqual(event["ts"], 0)
-            if event["ph"] == "X":
-                self.assertGreaterEqual(event["dur"], 0)
-                slices.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
-            elif event["ph"] in "sf":
-                flows.setdefault((event["cat"], event["id"]), []).append(event)
-        for track, of_track in slices.items():
-            open_ends = []
-            for begin, end in sorted(of_track, key=lambda it: (it[0], -it[1])):
-                while open_ends and open_ends[-1] <= begin + 1e-3:
-                    open_ends.pop()
-                if open_ends:
-                    self.assertLessEqual(end, open_ends[-1] + 1e-3, "slices of track %s cross" % (track,))
-                open_ends.append(end)
-        for name, ends in flows.items():
-            self.assertEqual(sorted(event["ph"] for event in ends), ["f", "s"], name)
-            sent, handled = sorted(ends, key=lambda event: event["ph"], reverse=True)
-            self.assertLessEqual(sent["ts"], handled["ts"])
-            for end in ends:
-                begins = [begin for begin, _ in slices[(end["pid"], end["tid"])]]
-                self.assertIn(end["ts"], begins)
-        return slices, flows
 
     def test_what_is_exported_follows_the_rules_of_the_format(self):
         events = self.exported(self.recording, "--attempt", "last")["traceEvents"]
@@ -465,8 +488,9 @@ class KilledRank(TraceTest):
         self.check_says(shown, "FAILED", "failed +rank 2 lost in write")
 
     def test_the_export_shows_a_hook_without_end(self):
-        text = self.tell("export", self.recording.traces, "--to", "perfetto")
-        hooks = [event for event in json.loads(text)["traceEvents"] if event["ph"] == "X" and event["args"].get("ended") is False]
+        events = self.exported(self.recording)["traceEvents"]
+        self.check_trace_events(events)
+        hooks = [event for event in events if event["ph"] == "X" and event["args"].get("ended") is False]
         self.assertEqual([(event["pid"], event["name"]) for event in hooks], [(2, "write_data")])
 
     def test_on_a_terminal_lines_break_between_words_and_failures_are_coloured(self):
