@@ -162,7 +162,7 @@ class Comparison {
       std::string text = one.elements ? told(*one.elements) : one.a.empty() ? one.b : one.b.empty() ? one.a : one.a + " / " + one.b;
       table.add({coloured(Colour::kBad, shown(one.what)), printable(one.key), std::move(text)});
     }
-    table.print(std::cout, "");
+    table.print();
     if (differences_.empty())
       std::cout << fmt::format(
           "{}: {} keys\n", coloured(Colour::kGood, options_.tolerance > 0 ? "no difference beyond the tolerance" : "no difference"),

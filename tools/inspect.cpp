@@ -242,7 +242,7 @@ class Tree {
   }
   void print(bool chunks) {
     print_children(root_, "", chunks);
-    table_.print(std::cout, "");
+    table_.print();
   }
 
  private:
@@ -331,7 +331,7 @@ void print_ranks(const Inspected& inspected) {
     table.add({rank < 0 ? "?" : std::to_string(rank), std::to_string(share.files.size()), std::to_string(share.chunks),
                std::to_string(share.values), human_bytes(share.bytes)});
   std::cout << '\n';
-  table.print(std::cout, "");
+  table.print();
 }
 
 void print_files(const Inspected& inspected) {
@@ -340,7 +340,7 @@ void print_files(const Inspected& inspected) {
   for (const auto& file : inspected.metadata.files)
     table.add({printable(file.name), file.crc32 ? crc_text(*file.crc32) : "-", file.length ? human_bytes(*file.length) : "-"});
   std::cout << '\n';
-  table.print(std::cout, "");
+  table.print();
 }
 
 // Prints which rank holds which box. Tensors of the same shape with the same boxes share one

@@ -94,7 +94,7 @@ void print_run(const RunContents& contents) {
   if (contents.checkpoints.empty())
     std::cout << "no checkpoints\n";
   else
-    table.print(std::cout, "");
+    table.print();
   for (const auto& one : contents.leftovers)
     std::cout << fmt::format(
         "leftover: {}, {}: {}\n", printable(one.name), human_bytes(one.bytes),

@@ -475,6 +475,9 @@ class KilledRank(TraceTest):
         plain = re.sub(r"\033\[\d+m", "", text)
         self.assertLessEqual(max(map(len, plain.splitlines())), 60, plain)
         self.assertEqual(re.sub(r"\n {11}", " ", plain), self.tell(self.recording.traces))
+        for command in ("list", "explain", "critical-path", "messages", "timeline"):
+            text = re.sub(r"\033\[\d+m", "", on_terminal(CAIRN, "trace", command, self.recording.traces, columns=72).replace("\r\n", "\n"))
+            self.assertLessEqual(max(map(len, text.splitlines())), 72, text)
 
     def test_its_last_sign_is_the_hook(self):
         section = self.told("explain", self.recording.traces)[0]

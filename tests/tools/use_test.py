@@ -113,6 +113,14 @@ class Documentation(Command):
             if command and " " not in command:
                 self.assertIn("Examples:", cairn(command, "--help").stdout, command)
             page = manual[manual.index(f'.SS "cairn {command}'):] if command else manual
+    def test_lines_break_between_words_where_the_terminal_ends(self):
+        path = self.checkpoint()
+        for command in (("ls", self.root), ("inspect", path), ("verify", path), ("diff", path, path)):
+            text = re.sub(r"\033\[\d+m", "", on_terminal(CAIRN, *command, columns=72).replace("\r\n", "\n"))
+            self.assertLessEqual(max(map(len, text.splitlines())), 72, text)
+            age = r"\d+ s"
+            self.assertEqual(re.sub(age, "", " ".join(text.split())), re.sub(age, "", " ".join(cairn(*command).stdout.split())))
+
             (words,) = re.findall(rf"^    '{' ' + command if command else ''}'\) words='(.*)' ;;$", bash, re.MULTILINE)
             for option in options:
                 self.assertIn(option, words.split(), command)
