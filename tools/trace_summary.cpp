@@ -183,11 +183,8 @@ std::string data_line(const Diagnosis& diagnosis) {
   if (diagnosis.bytes == 0) return "none was moved";
   std::string text = human_bytes(diagnosis.bytes);
   if (diagnosis.end != TracedEnd::kSucceeded) return text + " were to be moved";
-  if (diagnosis.bytes_per_second >= 1e8)
-    text += fmt::format(", {:.2f} GB/s", diagnosis.bytes_per_second / 1e9);
-  else if (diagnosis.bytes_per_second > 0)
-    text += fmt::format(", {:.2g} MB/s", diagnosis.bytes_per_second / 1e6);
-  return text;
+  const auto rate = static_cast<std::uint64_t>(diagnosis.bytes_per_second);
+  return rate > 0 ? text + ", " + human_bytes(rate) + "/s" : text;
 }
 
 // Returns a line on how complete the traces are.
