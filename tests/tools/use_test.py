@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """How the command is used, whichever it is, and what is written about it. Started as cairn_command.py says."""
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 
-from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, run_tests, without_rights, WRONG_USE
+from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, NOT_CHECKED, run_tests, without_rights, WRONG_USE
 from terminal import on_terminal
 
 
@@ -112,6 +113,14 @@ class Use(Command):
         self.assertEqual((done.returncode, done.stdout), (FOUND_BAD, ""), done.stderr)
         self.assertIn("/proc/self/exe", done.stderr)
 
+    def test_lines_break_between_words_where_the_terminal_ends(self):
+        path = self.checkpoint()
+        for command in (("ls", self.root), ("inspect", path), ("verify", path), ("diff", path, path)):
+            text = re.sub(r"\033\[\d+m", "", on_terminal(CAIRN, *command, columns=72).replace("\r\n", "\n"))
+            self.assertLessEqual(max(map(len, text.splitlines())), 72, text)
+            age = r"\d+ s"
+            self.assertEqual(re.sub(age, "", " ".join(text.split())), re.sub(age, "", " ".join(cairn(*command).stdout.split())))
+
     def test_colours_are_for_terminals_that_want_them(self):
         path = self.checkpoint()
         self.assertIn("\033[32m", on_terminal(CAIRN, "verify", path))
@@ -146,14 +155,6 @@ class Documentation(Command):
                 if " " in command:
                     self.assertEqual(re.findall(r"^  cairn (trace \S+)", examples, re.MULTILINE), [command] * (examples.count("\n") - 1))
             page = manual[manual.index(f'.SS "cairn {command}'):] if command else manual
-    def test_lines_break_between_words_where_the_terminal_ends(self):
-        path = self.checkpoint()
-        for command in (("ls", self.root), ("inspect", path), ("verify", path), ("diff", path, path)):
-            text = re.sub(r"\033\[\d+m", "", on_terminal(CAIRN, *command, columns=72).replace("\r\n", "\n"))
-            self.assertLessEqual(max(map(len, text.splitlines())), 72, text)
-            age = r"\d+ s"
-            self.assertEqual(re.sub(age, "", " ".join(text.split())), re.sub(age, "", " ".join(cairn(*command).stdout.split())))
-
             (words,) = re.findall(rf"^    '{' ' + command if command else ''}'\) words='(.*)' ;;$", bash, re.MULTILINE)
             for option in options:
                 self.assertIn(option, words.split(), command)
