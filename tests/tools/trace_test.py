@@ -385,9 +385,10 @@ class KilledAfterItsPart(TraceTest):
 class EndedSupervisor(TraceTest):
     launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "throw@receive:UseCachedPlan,rank=1"]))
 
-    def test_the_message_that_it_handled_is_named(self):
+    def test_the_message_that_it_handled_and_the_exception_are_named(self):
         self.check_says(self.summary(), "failed +rank 1 lost in write",
-                        "where +rank 1: its supervisor ended while it handled UseCachedPlan from rank 0")
+                        "where +rank 1: its supervisor ended while it handled UseCachedPlan from rank 0: .*InjectedFault")
+        self.assertIn("InjectedFault", self.tell("messages", self.recording.traces, "--grep", "InjectedFault", "--rank", "1"))
 
     def test_the_reports_of_one_call_are_read_together(self):
         self.assertEqual(len(glob.glob(os.path.join(self.recording.run, "failure-*", "report.txt"))), 2, "rank 1 did not learn the outcome")
