@@ -427,7 +427,28 @@ class Supervisor : public SupervisorActor::base {
     event.peer = message.rank;
     event.bytes = message.bytes->size();
     event.cause = envelope.id;
-    tap_.handle_from(event, [&] { deliver(message.rank, attempt.checkpointer, attempt.counter, envelope.body); });
+    tap_.handle_from(event, [&] {
+      try {
+        deliver(message.rank, attempt.checkpointer, attempt.counter, envelope.body);
+      } catch (const std::exception&) {
+        record_end(attempt);
+        throw;
+      }
+    });
+  }
+
+  // Records the exception that is about to end this actor, for the reader of the trace.
+  void record_end(const protocol::Attempt& attempt) {
+    std::exception_ptr exception = std::current_exception();
+    const std::string text = describe_exit(exit_reason_of(exception));
+    ObservedEvent event;
+    event.kind = EventKind::kOperation;
+    event.attempt = attempt.counter;
+    event.checkpointer = checkpointer_key(attempt.checkpointer);
+    event.name = "handler";
+    event.text = text;
+    event.ok = false;
+    tap_.record(event);
   }
 
   // --- children ----------------------------------------------------------------------------------

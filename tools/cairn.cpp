@@ -65,17 +65,22 @@ std::string exit_codes() {
   return text + ".";
 }
 
-// Throws WrongUse, with the closest name, if the first argument is not the name of a command.
+// Throws WrongUse, with the closest name, if the first argument is not the name of a command. The
+// second one must name a command below if a third follows, as in `cairn trace explain DIR`.
 void check_command(const CLI::App& app, int argc, char** argv) {
   const std::string name = argc < 2 ? "" : argv[1];
   if (name.empty() || name.front() == '-') return;
   Metadata names;
-  for (const auto* const command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (command->check_name(name)) return;
+  for (const auto* const command : app.get_subcommands({})) {
+    if (command->check_name(name)) {
+      const bool has_below = !command->get_subcommands({}).empty();
+      return has_below && argc > 3 && argv[3][0] != '-' ? check_command(*command, argc - 1, argv + 1) : void();
+    }
     names.state_dict_metadata.emplace_back(command->get_name(), BytesStorageMetadata());
   }
-  throw WrongUse("there is no command \"" + name + "\": " + "the closest is \"" +
-                 closest_names(name, names, SuggestPrefixes::kNo, 1).front() + "\"; cairn --help lists all");
+  const std::string above = app.get_parent() == nullptr ? "" : app.get_name() + " ";
+  throw WrongUse("there is no command \"" + above + name + "\": the closest is \"" +
+                 closest_names(name, names, SuggestPrefixes::kNo, 1).front() + "\"; cairn " + above + "--help lists all");
 }
 
 int run(int argc, char** argv) {

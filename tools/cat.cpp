@@ -309,7 +309,7 @@ void add_cat(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<CatOptions>();
   auto* const command = app.add_subcommand(kCatCommand.name, kCatCommand.description);
   command->footer(kCatExamples);
-  command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save")->required();
+  command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save or safetensors")->required();
   command->add_option("KEY", options->key, "The key, as cairn inspect --json has it")->required();
   command->add_option("--slice", options->slice, "Which part: a range, a number or ':' for each dimension")->type_name("0:4,:");
   command->add_flag("--full", options->full, "All elements: 2^28 of them at most");

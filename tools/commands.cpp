@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <fstream>
 #include <iostream>
 #include <string_view>
 
@@ -28,8 +27,6 @@ const char* why_no_record(const std::vector<ObjectInfo>& objects) {
   const auto any = [&](auto&& is_such) {
     return std::any_of(objects.begin(), objects.end(), [&](const ObjectInfo& object) { return is_such(object.name); });
   };
-  if (any([](const std::string& name) { return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json"); }))
-    return "It holds safetensors files, which no command reads: name the checkpoint that they were made of";
   if (any([](const std::string& name) { return name.rfind("__", 0) == 0 && ends_with(name, ".metadata"); }))
     return "PyTorch wrote one record for each rank there (use_collectives=False), which Cairn does not read: load it with "
            "PyTorch and save it with collectives";
@@ -43,13 +40,6 @@ std::shared_ptr<Store> open_existing(const std::string& url) {
   if (const auto name = store->url().rfind('/'); store->url().substr(name + 1) == kCommitRecordName)
     throw WrongUse(fmt::format("{} is the record of a checkpoint: name the directory that it lies in", printable(store->url())));
   if (store->exists(kCommitRecordName)) return store;
-  if (const auto path = file_at(url)) {
-    refuse_safetensors(*path);
-    throw WrongUse(
-        fmt::format("{} is a file: this command reads the directory of a checkpoint. Files of torch.save are read by "
-                    "inspect, cat, diff and convert",
-                    printable(store->url())));
-  }
   const auto objects = store->list();
   if (objects.empty()) throw WrongUse(fmt::format("there is no checkpoint at {}: nothing is there", printable(store->url())));
   throw Error(ErrorCode::kNotFound,
@@ -62,22 +52,6 @@ std::optional<std::filesystem::path> file_at(const std::string& place) {
   std::error_code error;
   if (!path || !std::filesystem::is_regular_file(*path, error) || path->filename() == kCommitRecordName) return std::nullopt;
   return path;
-}
-
-void refuse_safetensors(const std::filesystem::path& path) {
-  // The length of the header, 8 bytes, then the header, which is JSON.
-  std::ifstream file(path, std::ios::binary);
-  std::array<char, 9> head{};
-  if (!file.read(head.data(), head.size()) || head[8] != '{') return;
-  std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  std::uint64_t length = 0;
-  for (std::size_t i = 8; i > 0; --i) length = length << 8 | static_cast<unsigned char>(head[i - 1]);
-  if (error || length > size - 8) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("{} is a file in the safetensors format, which `cairn convert` writes and no command reads: name the "
-                          "checkpoint or the file of torch.save that it was made of",
-                          printable(path.string())));
 }
 
 OpenedCheckpoint open_checkpoint(const std::string& url) {

@@ -106,11 +106,8 @@ struct OpenedCheckpoint {
 // checkpoint was completed; kCorrupt and kUnsupported as read_metadata does.
 std::shared_ptr<Store> open_existing(const std::string& url);
 OpenedCheckpoint open_checkpoint(const std::string& url);
-// Returns the path if `place` is a regular file other than a commit record. Commands that read
-// torch.save files treat it as one.
+// Returns the path if `place` is a regular file other than a commit record.
 std::optional<std::filesystem::path> file_at(const std::string& place);
-// Throws kUnsupported, with advice, if `path` is a file in the safetensors format.
-void refuse_safetensors(const std::filesystem::path& path);
 
 // Prints to standard output. Invalid UTF-8 is replaced.
 void print_json(const Json& json);

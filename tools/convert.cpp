@@ -1,4 +1,4 @@
-// `cairn convert`: converts a checkpoint or a torch.save file to another format or layout.
+// `cairn convert`: converts a checkpoint, or files of tensors, to another format or layout.
 #include <csignal>
 #include <iostream>
 
@@ -22,8 +22,8 @@ Formats:
   torch        one file with tensors and values, nested as they were saved; io.BytesIO and bytearray become bytes
   dcp          a directory that torch.distributed.checkpoint loads, and Cairn; without --world laid out as the source is
 
-SRC is a checkpoint of Cairn or PyTorch, or a file of torch.save with a plain state dict. A renamed key keeps the levels of nesting that its new name
-still begins with. --cast is for tensors of floating point.
+SRC is a checkpoint of Cairn or PyTorch, a file of torch.save with a plain state dict, a safetensors file, or a directory of such files.
+A renamed key keeps the levels of nesting that its new name still begins with. --cast is for tensors of floating point.
 
 Values that are no tensors do not fit into safetensors. The file is written without them, and the command ends with 1 unless --skip-unsupported
 is given.
@@ -61,7 +61,7 @@ void add_convert(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<ConvertOptions>();
   auto* const command = app.add_subcommand(kConvertCommand.name, kConvertCommand.description);
   command->footer(kConvertExamples);
-  command->add_option("SRC", options->source, "The checkpoint, or a file of torch.save")->required();
+  command->add_option("SRC", options->source, "The checkpoint, or a file of torch.save or safetensors")->required();
   command->add_option("DST", options->destination, "The file or directory to write")->required();
   command->add_option("--to", options->format, "The format")->required()->check(CLI::IsMember({"safetensors", "torch", "dcp"}));
   add_patterns(*command, "--select", options->select, "Only keys that are as this pattern");

@@ -162,7 +162,7 @@ class Comparison {
       std::string text = one.elements ? told(*one.elements) : one.a.empty() ? one.b : one.b.empty() ? one.a : one.a + " / " + one.b;
       table.add({coloured(Colour::kBad, shown(one.what)), printable(one.key), std::move(text)});
     }
-    table.print(std::cout, "");
+    table.print();
     if (differences_.empty())
       std::cout << fmt::format(
           "{}: {} keys\n", coloured(Colour::kGood, options_.tolerance > 0 ? "no difference beyond the tolerance" : "no difference"),
@@ -287,7 +287,7 @@ void add_diff(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<DiffOptions>();
   auto* const command = app.add_subcommand(kDiffCommand.name, kDiffCommand.description);
   command->footer(kDiffExamples);
-  command->add_option("A", options->a, "A checkpoint, or a file of torch.save")->required();
+  command->add_option("A", options->a, "A checkpoint, or a file of torch.save or safetensors")->required();
   command->add_option("B", options->b, "Another one")->required();
   add_patterns(*command, "--tensors", options->tensors, "Only keys that are as this pattern");
   command->add_option("--tolerance", options->tolerance, "Elements whose absolute difference is at most this are equal")

@@ -69,14 +69,9 @@ std::string roff(const std::string& text) {
   return escaped;
 }
 
-// Returns the text of --help, without examples that are those of the command above.
 std::string help_of(const CLI::App& app, const std::string& path) {
   const auto space = path.rfind(' ');
-  std::string help = app.help(space == std::string::npos ? "cairn" : "cairn " + path.substr(0, space));
-  const std::string footer = app.get_footer();
-  if (footer.empty() || app.get_parent()->get_footer() != footer) return help;
-  const auto begin = help.rfind(footer);  // absent if the library breaks the footer's lines anew
-  return begin == std::string::npos ? help : help.substr(0, begin);
+  return app.help(space == std::string::npos ? "cairn" : "cairn " + path.substr(0, space));
 }
 
 std::string manual_page(const CLI::App& app) {

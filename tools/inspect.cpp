@@ -1,5 +1,5 @@
 // `cairn inspect`: lists the contents of a checkpoint, from its commit record and its small values,
-// or of a file of torch.save, from its pickle.
+// or of a file, from its pickle or header.
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -27,10 +27,10 @@ constexpr const char* kInspectExamples = R"(Examples:
   cairn inspect run/step_100 --layout                     pictures of which rank wrote which box of each tensor
   cairn inspect run/step_100 --chunks                     where each chunk lies in which file
   cairn inspect run/step_100 --json                       all of it, for programs
-  cairn inspect model.pt                                  what torch.save wrote
+  cairn inspect model.pt                                  what torch.save wrote; or a file of safetensors
 
 Reads the record of a checkpoint and the small values that it shows; with --json, only the record.
-From a file of torch.save, reads only the pickle.)";
+From a file of torch.save, reads the pickle; from safetensors, the header.)";
 
 struct InspectOptions {
   std::string checkpoint;
@@ -44,8 +44,8 @@ using Entry = std::pair<std::string, Metadata::Entry>;
 
 // The selected part of a checkpoint.
 struct Inspected {
-  std::string url;
-  bool is_file = false;  // of torch.save: no rank wrote it, and nothing is known of places in it
+  TensorSource& source;
+  bool is_file = false;  // no rank wrote it, and nothing is known of places in it
   const Metadata& metadata;
   std::vector<const Entry*> entries;
   std::unordered_map<std::string, const Path*> paths;
@@ -89,6 +89,11 @@ std::map<int, RankShare> shares_of(const Inspected& inspected) {
 
 // --- output for programs ---
 
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
 std::string crc_text(std::uint32_t crc32) { return fmt::format("{:08x}", crc32); }
 
 Json json_of(const Inspected& inspected, const StorageInfo& storage) {
@@ -126,10 +131,8 @@ Json json_of(const Inspected& inspected, const BytesStorageMetadata& bytes) {
 
 Json json_of(const Inspected& inspected) {
   const Metadata& metadata = inspected.metadata;
-  Json json{{"checkpoint", inspected.url},
-            {"writer", inspected.is_file            ? "torch.save"
-                       : written_by_cairn(metadata) ? "cairn"
-                                                    : "pytorch"},
+  Json json{{"checkpoint", inspected.source.name()},
+            {"writer", lower_case(inspected.source.writer())},
             {"writer_version", metadata.commit ? metadata.commit->writer_version : metadata.version},
             {"save_id", metadata.save_id}};
   if (metadata.commit) {
@@ -183,10 +186,9 @@ void print_head(const Inspected& inspected) {
     }
   }
   const auto line = [](const char* name, const std::string& value) { std::cout << fmt::format("{:<13}{}\n", name, value); };
-  line(inspected.is_file ? "file" : "checkpoint", printable(inspected.url));
+  line(inspected.is_file ? "file" : "checkpoint", inspected.source.name());
   const std::string version = printable(metadata.commit ? metadata.commit->writer_version : metadata.version);
-  const std::string writer = inspected.is_file ? "torch.save" : written_by_cairn(metadata) ? "Cairn" : "PyTorch";
-  line("written by", writer + (version.empty() ? "" : " " + version));
+  line("written by", inspected.source.writer() + (version.empty() ? "" : " " + version));
   if (!metadata.save_id.empty()) line("save id", printable(metadata.save_id));
   if (metadata.commit) {
     const CommitInfo& commit = *metadata.commit;
@@ -208,41 +210,38 @@ std::string ranks_text(const std::set<int>& ranks) {
   return ranks.empty() || *ranks.begin() < 0 ? "" : name_ranks({ranks.begin(), ranks.end()});
 }
 
-// Reads small values of a checkpoint, to show them.
+// Reads small values, to show them.
 class SmallValues {
  public:
-  explicit SmallValues(std::string checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  explicit SmallValues(TensorSource& source) : source_(source) {}
 
   // Returns the value as text; "" if it is large, cannot be read, or after kReadMax others.
   std::string text_of(const std::string& fqn, const BytesStorageMetadata& bytes) {
     constexpr std::uint64_t kBytesMax = 4096;
     constexpr std::size_t kReadMax = 256;  // a remote store takes a request for each
     constexpr std::size_t kTextMax = 40;
-    if (!bytes.storage || bytes.storage->length > kBytesMax || read_ == kReadMax) return "";
-    ++read_;
+    if (bytes.storage && (bytes.storage->length > kBytesMax || read_++ >= kReadMax)) return "";
     try {
-      if (source_ == nullptr) source_ = open_tensor_source(checkpoint_, CheckParts::kNo);
-      return printable(value_text(source_->read_value(fqn), kTextMax));
+      return printable(value_text(source_.read_value(fqn), kTextMax));
     } catch (const std::exception&) {  // `cairn verify` tells what is wrong
       return "";
     }
   }
 
  private:
-  const std::string checkpoint_;
-  std::unique_ptr<TensorSource> source_;
+  TensorSource& source_;
   std::size_t read_ = 0;
 };
 
 // The keys as a tree.
 class Tree {
  public:
-  Tree(const Inspected& inspected, SmallValues values) : inspected_(inspected), values_(std::move(values)) {
+  explicit Tree(const Inspected& inspected) : inspected_(inspected), values_(inspected.source) {
     for (const Entry* entry : inspected.entries) add(*entry);
   }
   void print(bool chunks) {
     print_children(root_, "", chunks);
-    table_.print(std::cout, "");
+    table_.print();
   }
 
  private:
@@ -308,9 +307,8 @@ class Tree {
       const auto& storage = std::get<BytesStorageMetadata>(node.entry->second).storage;
       if (storage) ranks.insert(inspected_.rank_of(*storage).value_or(-1));
       const std::string size = storage ? human_bytes(storage->length) : inspected_.is_file ? "" : "not recorded";
-      const std::string text =
-          inspected_.is_file ? "" : values_.text_of(node.entry->first, std::get<BytesStorageMetadata>(node.entry->second));
-      table_.add({name, inspected_.is_file || !text.empty() ? "value" : "bytes", text, "", size, ranks_text(ranks)});
+      const std::string text = values_.text_of(node.entry->first, std::get<BytesStorageMetadata>(node.entry->second));
+      table_.add({name, text.empty() ? "bytes" : "value", text, "", size, ranks_text(ranks)});
       if (storage) places.push_back({indent, "", "", "", "", location(metadata, *storage)});
     }
     if (!chunks) return;
@@ -331,7 +329,7 @@ void print_ranks(const Inspected& inspected) {
     table.add({rank < 0 ? "?" : std::to_string(rank), std::to_string(share.files.size()), std::to_string(share.chunks),
                std::to_string(share.values), human_bytes(share.bytes)});
   std::cout << '\n';
-  table.print(std::cout, "");
+  table.print();
 }
 
 void print_files(const Inspected& inspected) {
@@ -340,7 +338,7 @@ void print_files(const Inspected& inspected) {
   for (const auto& file : inspected.metadata.files)
     table.add({printable(file.name), file.crc32 ? crc_text(*file.crc32) : "-", file.length ? human_bytes(*file.length) : "-"});
   std::cout << '\n';
-  table.print(std::cout, "");
+  table.print();
 }
 
 // Prints which rank holds which box. Tensors of the same shape with the same boxes share one
@@ -381,24 +379,18 @@ void print_layouts(const Inspected& inspected) {
 }
 
 int inspect(const InspectOptions& options) {
-  std::unique_ptr<TensorSource> file;
-  OpenedCheckpoint opened;
-  if (file_at(options.checkpoint)) {
-    if (options.layout || options.chunks)
-      throw WrongUse(
-          fmt::format("{} is a file of torch.save: it has no ranks and no chunks to show", printable(options.checkpoint)));
-    file = open_tensor_source(options.checkpoint, CheckParts::kNo);
-  } else {
-    opened = open_checkpoint(options.checkpoint);
-  }
-  const Metadata& metadata = file ? file->metadata() : opened.metadata;
-  Inspected inspected{file ? file->name() : opened.store->url(), file != nullptr, metadata, {}, {}};
+  const bool is_file = !tensor_files_at(options.checkpoint).empty();
+  if (is_file && (options.layout || options.chunks))
+    throw WrongUse(printable(options.checkpoint) + " is no checkpoint: it has no ranks and no chunks to show");
+  const auto source = open_tensor_source(options.checkpoint, CheckParts::kNo);
+  const Metadata& metadata = source->metadata();
+  Inspected inspected{*source, is_file, metadata, {}, {}};
   for (const Entry& entry : metadata.state_dict_metadata)
     if (options.tensors.empty() || matches_any(entry.first, options.tensors)) inspected.entries.push_back(&entry);
   for (const auto& [fqn, path] : metadata.planner_data) inspected.paths[fqn] = &path;
   if (inspected.entries.empty() && !options.tensors.empty())
     throw WrongUse(fmt::format("no key of {} is as asked for: `cairn inspect` without --tensors lists all; * stands for any text",
-                               printable(inspected.url)));
+                               inspected.source.name()));
   if (options.json) {
     print_json(json_of(inspected));
     return kFine;
@@ -410,7 +402,7 @@ int inspect(const InspectOptions& options) {
     return kFine;
   }
   std::cout << '\n';
-  Tree(inspected, SmallValues(options.checkpoint)).print(options.chunks);
+  Tree(inspected).print(options.chunks);
   print_ranks(inspected);
   print_files(inspected);
   return kFine;
@@ -422,7 +414,7 @@ void add_inspect(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<InspectOptions>();
   auto* const command = app.add_subcommand(kInspectCommand.name, kInspectCommand.description);
   command->footer(kInspectExamples);
-  command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save")->required();
+  command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save or safetensors")->required();
   add_patterns(*command, "--tensors", options->tensors, "Only keys that are as this pattern");
   command->add_flag("--layout", options->layout, "Draw which rank wrote which box");
   command->add_flag("--chunks", options->chunks, "List every chunk and where it is stored");

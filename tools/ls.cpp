@@ -72,8 +72,15 @@ void print_run_json(const std::string& url, const RunContents& contents) {
 }
 
 std::string state_of(const ListedCheckpoint& one, const RunContents& contents) {
-  std::string text =
-      one.fault.empty() ? coloured(Colour::kGood, "sound") : coloured(Colour::kBad, "DAMAGED: " + printable(one.fault));
+  std::string text = coloured(Colour::kGood, "sound");
+  if (!one.fault.empty()) {
+    std::string fault = one.fault;  // without the path of the checkpoint, which the first column names
+    if (const auto name = fault.find('/' + one.name + '/'); name != std::string::npos) {
+      const auto path = fault.find_last_of(" '\"", name) + 1;
+      fault.erase(path, name + one.name.size() + 2 - path);
+    }
+    text = coloured(Colour::kBad, "DAMAGED: " + printable(fault));
+  }
   if (&one == latest(contents)) text += coloured(Colour::kBold, ", latest");
   if (&one == latest_sound(contents) && &one != latest(contents)) text += coloured(Colour::kBold, ", latest that is sound");
   if (one.pinned) text += ", pinned";
@@ -87,14 +94,15 @@ void print_run(const RunContents& contents) {
   Table table({"checkpoint", "step", "size", "ranks", "age", "state"});
   for (const auto& one : contents.checkpoints) {
     bytes += one.bytes;
-    table.add({printable(one.name), one.step ? std::to_string(*one.step) : "-", human_bytes(one.bytes),
+    table.add({printable(one.name), one.step ? std::to_string(*one.step) : "-",
+               one.bytes > 0 || one.fault.empty() ? human_bytes(one.bytes) : "-",
                one.world_size ? std::to_string(*one.world_size) : "-", one.saved_at ? human_seconds(now - *one.saved_at) : "-",
                state_of(one, contents)});
   }
   if (contents.checkpoints.empty())
     std::cout << "no checkpoints\n";
   else
-    table.print(std::cout, "");
+    table.print();
   for (const auto& one : contents.leftovers)
     std::cout << fmt::format(
         "leftover: {}, {}: {}\n", printable(one.name), human_bytes(one.bytes),

@@ -184,7 +184,7 @@ void show(Pruning& pruning, const Wanted& wanted, const RunContents& contents) {
     pruning.bytes += leftover.bytes;
     table.add({coloured(Colour::kWarning, "goes"), printable(leftover.name), "-", human_bytes(leftover.bytes), "leftover"});
   }
-  table.print(std::cout, "");
+  table.print();
 }
 
 // Removes checkpoints and leftovers, and reports each result. Returns whether all were removed.

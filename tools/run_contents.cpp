@@ -45,10 +45,10 @@ ListedCheckpoint look_at(const RunDirectory& run, const std::string& name) {
   try {
     listed.pinned = run.is_pinned(name);
     listed.fault = run.fault_of(name);
-    if (listed.fault.empty()) read_record(run, listed);
+    read_record(run, listed);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kUnavailable) throw;
-    listed.fault = error.what();
+    if (listed.fault.empty()) listed.fault = error.what();
   }
   return listed;
 }

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -14,6 +16,42 @@ namespace {
 constexpr std::size_t kHeaderBytesMax = 100'000'000;  // the limit of readers of the format
 constexpr std::size_t kHeaderAlignment = 8;
 constexpr const char* kMetadataKey = "__metadata__";
+
+constexpr std::pair<DType, const char*> kTypes[] = {{DType::kFloat64, "F64"},
+                                                    {DType::kFloat32, "F32"},
+                                                    {DType::kFloat16, "F16"},
+                                                    {DType::kBFloat16, "BF16"},
+                                                    {DType::kFloat8E4M3Fn, "F8_E4M3"},
+                                                    {DType::kFloat8E5M2, "F8_E5M2"},
+                                                    {DType::kFloat8E8M0Fnu, "F8_E8M0"},
+                                                    {DType::kInt64, "I64"},
+                                                    {DType::kInt32, "I32"},
+                                                    {DType::kInt16, "I16"},
+                                                    {DType::kInt8, "I8"},
+                                                    {DType::kUInt64, "U64"},
+                                                    {DType::kUInt32, "U32"},
+                                                    {DType::kUInt16, "U16"},
+                                                    {DType::kUInt8, "U8"},
+                                                    {DType::kBool, "BOOL"}};
+
+// Returns the format's name of a type; nullptr if it has none.
+const char* type_name_of(DType dtype) {
+  for (const auto& [type, name] : kTypes)
+    if (type == dtype) return name;
+  return nullptr;
+}
+
+DType dtype_of(const std::string& type_name) {
+  for (const auto& [type, name] : kTypes)
+    if (type_name == name) return type;
+  return DType::kUnknown;
+}
+
+std::uint64_t header_bytes(ByteSpan file) {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = sizeof bytes; i > 0; --i) bytes = bytes << 8 | static_cast<unsigned char>(file.data()[i - 1]);
+  return bytes;
+}
 
 std::string little_endian(std::uint64_t value) {
   std::string bytes(sizeof value, '\0');
@@ -28,7 +66,7 @@ std::string header_of(const std::vector<SafetensorsTensor>& tensors, const std::
   for (const auto& tensor : tensors) {
     const std::uint64_t end = offset + tensor.bytes();
     header[tensor.name] = {
-        {"dtype", *safetensors_type(tensor.dtype)}, {"shape", tensor.shape.to_vector()}, {"data_offsets", {offset, end}}};
+        {"dtype", type_name_of(tensor.dtype)}, {"shape", tensor.shape.to_vector()}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -38,54 +76,8 @@ std::string header_of(const std::vector<SafetensorsTensor>& tensors, const std::
 
 }  // namespace
 
-std::optional<std::string> safetensors_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return "F64";
-    case DType::kFloat32:
-      return "F32";
-    case DType::kFloat16:
-      return "F16";
-    case DType::kBFloat16:
-      return "BF16";
-    case DType::kFloat8E4M3Fn:
-      return "F8_E4M3";
-    case DType::kFloat8E5M2:
-      return "F8_E5M2";
-    case DType::kFloat8E8M0Fnu:
-      return "F8_E8M0";
-    case DType::kInt64:
-      return "I64";
-    case DType::kInt32:
-      return "I32";
-    case DType::kInt16:
-      return "I16";
-    case DType::kInt8:
-      return "I8";
-    case DType::kUInt64:
-      return "U64";
-    case DType::kUInt32:
-      return "U32";
-    case DType::kUInt16:
-      return "U16";
-    case DType::kUInt8:
-      return "U8";
-    case DType::kBool:
-      return "BOOL";
-    case DType::kComplex32:
-    case DType::kComplex64:
-    case DType::kComplex128:
-    case DType::kFloat8E4M3FnUz:
-    case DType::kFloat8E5M2FnUz:
-    case DType::kFloat4E2M1FnX2:
-    case DType::kUnknown:
-      return std::nullopt;
-  }
-  return std::nullopt;
-}
-
 std::string safetensors_objection(const std::string& name, DType dtype) {
-  if (!safetensors_type(dtype)) return fmt::format("the format has no type {}", to_string(dtype));
+  if (type_name_of(dtype) == nullptr) return fmt::format("the format has no type {}", to_string(dtype));
   if (name == kMetadataKey) return "the format keeps this name for itself";
   try {
     (void)nlohmann::json(name).dump();
@@ -105,6 +97,58 @@ SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, co
     throw Error(ErrorCode::kUnsupported, fmt::format("the header for {} tensors takes {} bytes, the format allows {}",
                                                      tensors.size(), header.size(), kHeaderBytesMax));
   return {std::move(tensors), little_endian(header.size()) + header};
+}
+
+bool is_safetensors(ByteSpan file) {
+  return file.size() > sizeof(std::uint64_t) && file.data()[sizeof(std::uint64_t)] == '{' &&
+         header_bytes(file) <= file.size() - sizeof(std::uint64_t);
+}
+
+std::vector<StoredSafetensor> read_safetensors(ByteSpan file, const std::string& what) {
+  const auto refuse = [&](const std::string& why) -> Error {
+    return Error(ErrorCode::kCorrupt, fmt::format("{} is damaged, or not a safetensors file: {}", what, why));
+  };
+  constexpr int kDepthMax = 4;
+  const auto limit = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kDepthMax) throw refuse("its header is nested too deeply");
+    return true;
+  };
+  std::vector<StoredSafetensor> tensors;
+  if (!is_safetensors(file) || header_bytes(file) > kHeaderBytesMax) throw refuse("it has no header");
+  const char* const header = file.data() + sizeof(std::uint64_t);
+  const std::uint64_t first = sizeof(std::uint64_t) + header_bytes(file);
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ends;
+  try {
+    const Json described = Json::parse(header, file.data() + first, limit);
+    for (const auto& [name, entry] : described.items()) {
+      if (name == kMetadataKey) continue;
+      StoredSafetensor tensor;
+      tensor.name = name;
+      tensor.type = entry.at("dtype");
+      tensor.dtype = dtype_of(tensor.type);
+      tensor.shape = Extents(entry.at("shape").get<std::vector<std::int64_t>>());
+      const auto [begin, end] = entry.at("data_offsets").get<std::pair<std::uint64_t, std::uint64_t>>();
+      const std::size_t width = std::max<std::size_t>(1, element_size(tensor.dtype));
+      const auto elements = static_cast<std::uint64_t>(volume(tensor.shape));
+      const bool fits = begin <= end && end <= file.size() - first && elements <= file.size() / width;
+      if (!fits || (tensor.dtype != DType::kUnknown && elements * width != end - begin))
+        throw refuse(fmt::format("shape and place of \"{}\" do not fit", printable(name)));
+      tensor.offset = first + begin;
+      ends.emplace_back(begin, end);
+      tensors.push_back(std::move(tensor));
+    }
+  } catch (const Json::exception& error) {
+    throw refuse(std::string("its header: ") + error.what());
+  } catch (const Error& error) {  // a shape that cannot be
+    throw error.code() == ErrorCode::kInvalidArgument ? refuse(error.what()) : error;
+  }
+  std::sort(ends.begin(), ends.end());
+  std::uint64_t at = 0;
+  for (const auto& [begin, end] : ends)
+    if (std::exchange(at, end) != begin) throw refuse("its tensors overlap, or leave a hole");
+  if (at != file.size() - first) throw refuse("it does not end with its last tensor");
+  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  return tensors;
 }
 
 }  // namespace cairn::tools

@@ -5,10 +5,10 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include <cairn/base/bytes.hpp>
 #include <cairn/planning/box.hpp>
 #include <cairn/planning/dtype.hpp>
 
@@ -21,10 +21,8 @@ struct SafetensorsTensor {
   std::uint64_t bytes() const { return static_cast<std::uint64_t>(volume(shape)) * element_size(dtype); }
 };
 
-// Returns the format's name of a dtype; nothing for dtypes that it, or most of its readers, lacks
-// (complex numbers).
-std::optional<std::string> safetensors_type(DType dtype);
-// Returns why the format cannot represent a tensor of this name and dtype, or "" if it can.
+// Returns why the format cannot represent a tensor of this name and dtype, or "" if it can. It, or
+// most of its readers, lacks complex numbers.
 std::string safetensors_objection(const std::string& name, DType dtype);
 
 struct SafetensorsLayout {
@@ -36,5 +34,17 @@ struct SafetensorsLayout {
 // element size. `metadata` goes into the header. `safetensors_objection` must be "" for each
 // tensor. Throws kUnsupported if the header exceeds the format's limit.
 SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, const std::map<std::string, std::string>& metadata);
+
+// A tensor in a file.
+struct StoredSafetensor : SafetensorsTensor {
+  std::string type;          // the format's name of the dtype, which is kUnknown if Cairn lacks it
+  std::uint64_t offset = 0;  // of its elements, from the start of the file
+};
+
+// Returns whether a file begins as one in this format does.
+bool is_safetensors(ByteSpan file);
+// Returns the tensors of a file, in file order. Throws kCorrupt, with `what` first, unless they
+// cover the file without holes.
+std::vector<StoredSafetensor> read_safetensors(ByteSpan file, const std::string& what);
 
 }  // namespace cairn::tools

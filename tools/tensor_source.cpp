@@ -13,7 +13,6 @@
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
@@ -50,6 +49,7 @@ class CheckpointSource final : public TensorSource {
 
   const Metadata& metadata() const override { return opened_.metadata; }
   std::string name() const override { return printable(opened_.store->url()); }
+  const char* writer() const override { return written_by_cairn(opened_.metadata) ? "Cairn" : "PyTorch"; }
   std::string identity() const override {
     Bytes record(opened_.store->size_bytes(kCommitRecordName), '\0');
     opened_.store->read(kCommitRecordName, {{0, {record.data(), record.size()}}});
@@ -174,10 +174,7 @@ void TensorSource::require_readable(const std::string& fqn) const {
 }
 
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check) {
-  if (const auto path = file_at(place)) {
-    refuse_safetensors(*path);
-    return open_torch_file(*path);
-  }
+  if (const auto files = tensor_files_at(place); !files.empty()) return open_tensor_files(place, files);
   return std::make_unique<CheckpointSource>(place, check);
 }
 

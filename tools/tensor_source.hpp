@@ -1,16 +1,19 @@
-// The source of tensors for commands: a checkpoint in any store, or a state dict that torch.save
-// wrote. Reads data only when asked, and caches none.
+// The source of tensors for commands: a checkpoint in any store, a state dict that torch.save
+// wrote, or files in the safetensors format. Reads data only when asked, and caches none.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/types.h>
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/state/state_dict.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
 
 namespace cairn::tools {
 
@@ -25,11 +28,12 @@ class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
-  // Returns names, shapes and nesting. In a torch.save file, every tensor is one chunk of unknown
-  // position.
+  // Returns names, shapes and nesting. In a file, every tensor is one chunk of unknown position.
   virtual const Metadata& metadata() const = 0;
   // Returns a name for messages.
   virtual std::string name() const = 0;
+  // Returns the program or format: "Cairn", "PyTorch", "torch.save" or "safetensors".
+  virtual const char* writer() const = 0;
   // Returns a text that changes if the content does. Conversions use it to resume.
   virtual std::string identity() const = 0;
 
@@ -51,14 +55,25 @@ class TensorSource {
   void require_readable(const std::string& fqn) const;
 };
 
-// `place`: a path or URL of a checkpoint, or the path of a file. Throws what open_existing throws;
-// kCorrupt and kUnsupported if it is neither.
+// `place`: a path or URL of a checkpoint, or the path that `tensor_files_at` takes. Throws what
+// open_existing throws; kCorrupt and kUnsupported if it is neither.
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check);
 
-// Opens a state dict that torch.save wrote, and maps the file. Tensors are read on demand, and each
-// storage is verified against its checksum. If the file is truncated meanwhile, the process dies of
-// SIGBUS. Throws kUnsupported, naming them, for classes that plain state dicts do not contain;
-// kCorrupt.
-std::unique_ptr<TensorSource> open_torch_file(const std::filesystem::path& path);
+// Returns the files of tensors at `place`, none if there are none. A file stands for itself, or, if
+// it is an index (`*.safetensors.index.json`), for those that it names. A directory without a
+// commit record stands for its index, or else for its files in the safetensors format. Throws
+// kCorrupt for an index that cannot be read.
+std::vector<std::filesystem::path> tensor_files_at(const std::string& place);
+
+// Opens a state dict that torch.save wrote, or files in the safetensors format, and maps the files.
+// Tensors are read on demand, and each storage of torch.save is verified against its checksum. If
+// a file is truncated meanwhile, the process dies of SIGBUS. Throws kUnsupported, naming them, for
+// classes that plain state dicts do not contain; kCorrupt.
+std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const std::vector<std::filesystem::path>& files);
+
+// Reads all of such files. Returns all faults, then everything that cannot be checked, such as the
+// elements in safetensors files, which have no checksums. `progress`: as for verify_checkpoint.
+std::vector<VerifyFault> verify_tensor_files(const std::string& place, const std::vector<std::filesystem::path>& files,
+                                             const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
 }  // namespace cairn::tools

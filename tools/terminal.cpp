@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <ostream>
+#include <iostream>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -79,6 +79,31 @@ int output_columns() {
   return size.ws_col;
 }
 
+void print_line(const std::string& text, std::size_t indent) {
+  constexpr int kColumnsMin = 40;
+  if (!is_output_terminal()) {
+    std::cout << text << '\n';
+    return;
+  }
+  const auto columns = static_cast<std::size_t>(std::max(kColumnsMin, output_columns()));
+  std::size_t used = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t begin = std::min(text.find_first_not_of(' ', at), text.size());
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    std::size_t gap = begin - at;
+    if (used > 0 && used + gap + display_width(word) > columns) {
+      std::cout << '\n';
+      used = 0;
+      gap = indent;
+    }
+    std::cout << std::string(gap, ' ') << word;
+    used += gap + display_width(word);
+    at = end;
+  }
+  std::cout << '\n';
+}
+
 void Table::add(std::vector<std::string> row) {
   widths_.resize(std::max(widths_.size(), row.size()));
   for (std::size_t i = 0; i < row.size(); ++i)
@@ -86,14 +111,15 @@ void Table::add(std::vector<std::string> row) {
   rows_.push_back(std::move(row));
 }
 
-void Table::print(std::ostream& out, const std::string& indent) const {
+void Table::print() const {
+  constexpr std::size_t kIndent = 4;
   for (const auto& row : rows_) {
     std::size_t last = row.size();
     while (last > 1 && row[last - 1].empty()) --last;
-    out << indent;
+    std::string line;
     for (std::size_t i = 0; i + 1 < last; ++i)
-      out << row[i] << std::string(widths_[i] - std::min(display_width(row[i]), widths_[i]) + 2, ' ');
-    out << row[last - 1] << '\n';
+      line += row[i] + std::string(widths_[i] - std::min(display_width(row[i]), widths_[i]) + 2, ' ');
+    print_line(line + row[last - 1], kIndent);
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <iosfwd>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -21,15 +20,19 @@ std::string coloured(Colour colour, const std::string& text);
 bool is_output_terminal();
 // Returns the width of the terminal at standard output; 100 if it is not a terminal.
 int output_columns();
+// Prints a line. If standard output is a terminal, breaks the line between words to fit the width,
+// and indents what follows.
+void print_line(const std::string& text, std::size_t indent);
 
 // A table whose columns are as wide as their widest cell, up to 80 characters. A wider cell pushes
-// the rest of its own row to the right. The last column is not padded.
+// the rest of its own row to the right. The last column is not padded. Rows are printed by
+// `print_line`.
 class Table {
  public:
   explicit Table(std::vector<std::string> heading) { add(std::move(heading)); }
   Table() = default;
   void add(std::vector<std::string> row);
-  void print(std::ostream& out, const std::string& indent = "  ") const;
+  void print() const;
 
  private:
   std::vector<std::vector<std::string>> rows_;

@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include <cairn/tools/terminal.hpp>
+
 namespace cairn::tools {
 namespace {
 
@@ -280,10 +282,13 @@ int trace_list(const TraceChoice& choice, bool all) {
     const bool slow = usual.are_exceeded_by(attempt);
     list.push_back(to_json(ListedAttempt{&attempt, slow}));
     if (!choice.json)
-      std::cout << fmt::format("{:<9} {}  {:>10}  {:<15}  {:>4} ranks  job {}  {}\n",
-                               fmt::format("{}:{}", attempt.operation_name(), attempt.counter), time_of_day(attempt.begin()),
-                               human_duration(attempt.end() - attempt.begin()), end_of(attempt) + std::string(slow ? ", slow" : ""),
-                               attempt.calls.size(), attempt.job.substr(0, 8), printable(attempt.describe()));
+      print_line(fmt::format("{:<9} {}  {:>10}  {}  {:>4} ranks  job {}  {}",
+                             fmt::format("{}:{}", attempt.operation_name(), attempt.counter), time_of_day(attempt.begin()),
+                             human_duration(attempt.end() - attempt.begin()),
+                             coloured(attempt.has_ended() && !attempt.has_failed() ? Colour::kGood : Colour::kBad,
+                                      fmt::format("{:<15}", end_of(attempt) + std::string(slow ? ", slow" : ""))),
+                             attempt.calls.size(), attempt.job.substr(0, 8), printable(attempt.describe())),
+                 kTraceIndent);
   }
   if (choice.json) print_json(list);
   if (hidden != 0 && !choice.json) std::cout << counted(hidden, "internal agreement") << " not shown: --all\n";
@@ -334,7 +339,7 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
     std::string extra;
     if (event->bytes != 0) extra += ", " + human_bytes(event->bytes);
     if (event->queued > std::chrono::milliseconds(1)) extra += ", waited " + human_duration(event->queued);
-    std::cout << fmt::format("{:>12.6f}  rank {:<4} #{:<6} {}{}\n", seconds, event->rank, event->id, text, extra);
+    print_line(fmt::format("{:>12.6f}  rank {:<4} #{:<6} {}{}", seconds, event->rank, event->id, text, extra), kTraceIndent);
   }
   if (choice.json)
     print_json(list);

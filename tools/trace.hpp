@@ -62,6 +62,8 @@ int trace_export(const TraceChoice& choice, const std::string& format, const std
 
 // --- shared by the commands ---
 
+inline constexpr std::size_t kTraceIndent = 14;  // of what does not fit into the width of a terminal
+
 // Throws WrongUse if there are no traces, with a list of what is there.
 TraceDirectory open_traces(const std::string& path);
 

@@ -10,22 +10,14 @@
 namespace cairn::tools {
 namespace {
 
-constexpr const char* kTraceExamples =
+constexpr const char* kOrigin =
     R"(What ranks record: a failed save leaves its last events in failure-<save id>/ beside the checkpoint; a job that is started with
 CAIRN_TRACE=DIR, or cairn-launch --trace DIR, writes all of them to DIR. DIR may also be the run's directory: then it is the last failure there.
 
 Examples:
   cairn trace run                               ten lines: how it ended, where it failed, who was waited for
-  cairn trace explain run                       step by step, what led to the failure and to the end
-  cairn trace explain run --rank 2              the same, of rank 2
-  cairn trace timeline run                      a row a rank
-  cairn trace critical-path run                 what the time went into
-  cairn trace diff good slow                    what got slower; in one directory: --attempt 1 --with 2
-  cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed --grep TEXT
-  cairn trace export run --to html -o job.html           a page that opens at the failure, in any browser
-  cairn trace export run --to perfetto -o job.json       to be opened at ui.perfetto.dev
-  cairn trace list traces                       all saves and loads; choose one with --attempt save:2, or load:1
-
+)";
+constexpr const char* kChoice = R"(
 Without --attempt it is the last save or load that failed, or that never ended; if there is none, the last one. export writes all of them.
 A directory whose name is that of a command: cairn trace ./list)";
 
@@ -91,54 +83,68 @@ int diff(const TraceOptions& options) {
 void add_trace(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<TraceOptions>();
   auto* const trace = app.add_subcommand("trace", "Say what went wrong, or what took long, in a save or load");
-  trace->footer(kTraceExamples);
   trace->add_option("DIR", options->choice.directory, "Where the traces are");
   add_choice(*trace, options->choice);
   trace->callback([options, trace, &chosen] {
     if (trace->get_subcommands().empty()) chosen = [options] { return summary(*options); };
   });
 
-  const auto add = [&](const char* name, const char* what, int (*run)(const TraceOptions&)) {
+  std::string all_examples = kOrigin;
+  const auto add = [&](const char* name, const char* what, const std::string& examples, int (*run)(const TraceOptions&)) {
     auto* const command = trace->add_subcommand(name, what);
+    command->footer("Examples:\n" + examples);
+    all_examples += examples;
     command->callback([options, run, &chosen] { chosen = [options, run] { return run(*options); }; });
     return command;
   };
-  const auto add_of_one = [&](const char* name, const char* what, int (*run)(const TraceOptions&)) {
-    auto* const command = add(name, what, run);
+  const auto add_of_one = [&](const char* name, const char* what, const std::string& examples, int (*run)(const TraceOptions&)) {
+    auto* const command = add(name, what, examples, run);
     command->add_option("DIR", options->choice.directory, "Where the traces are")->required();
     add_choice(*command, options->choice);
     return command;
   };
-  add_of_one("list", "List the saves and loads", [](const TraceOptions& of) {
-    return trace_list(of.choice, of.all);
-  })->add_flag("--all", options->all, "Also list the agreements that Cairn makes itself");
-  add_of_one("explain", "Follow the causes of the failure, and of the end", [](const TraceOptions& of) {
-    return trace_explain(of.choice, of.rank);
-  })->add_option("--rank", options->rank, "Of this rank");
-  add_filters(*add_of_one("messages", "List messages, hooks and changes of state",
-                          [](const TraceOptions& of) { return trace_messages(of.choice, of.filters); }),
-              options->filters);
-  add_of_one("timeline", "Draw what each rank did when",
+  add_of_one("explain", "Follow the causes of the failure, and of the end",
+             "  cairn trace explain run                       step by step, what led to the failure and to the end\n"
+             "  cairn trace explain run --rank 2              the same, of rank 2\n",
+             [](const TraceOptions& of) { return trace_explain(of.choice, of.rank); })
+      ->add_option("--rank", options->rank, "Of this rank");
+  add_of_one("timeline", "Draw what each rank did when", "  cairn trace timeline run                      a row a rank\n",
              [](const TraceOptions& of) { return trace_timeline(of.choice, of.columns); })
       ->add_option("--columns", options->columns, "Width of the time axis in characters; by default, as many as fit")
       ->check(CLI::Range(10u, 1000u));
-  add_of_one("critical-path", "Say which chain of messages and hooks took the time", [](const TraceOptions& of) {
-    return trace_critical_path(of.choice, of.rank);
-  })->add_option("--rank", options->rank, "To the end of the call on this rank, not the last one");
-  auto* const compared = add("diff", "Compare two saves or loads: what got slower", diff);
+  add_of_one("critical-path", "Say which chain of messages and hooks took the time",
+             "  cairn trace critical-path run                 what the time went into\n",
+             [](const TraceOptions& of) { return trace_critical_path(of.choice, of.rank); })
+      ->add_option("--rank", options->rank, "To the end of the call on this rank, not the last one");
+  auto* const compared =
+      add("diff", "Compare two saves or loads: what got slower",
+          "  cairn trace diff good slow                    what got slower; in one directory: --attempt 1 --with 2\n", diff);
   compared->add_option("A", options->choice.directory, "Where the traces of the first are")->required();
   compared->add_option("B", options->other.directory, "Of the second; the same if it is left out");
   compared->add_option("--attempt", options->choice.attempt, "Which one of A, as for other commands");
   compared->add_option("--with", options->other.attempt, "Which one of B");
   compared->add_flag("--json", options->choice.json, "Print JSON");
-  auto* const exported = add_of_one("export", "Write it in a format of other tools",
-                                    [](const TraceOptions& of) { return trace_export(of.choice, of.format, of.output); });
+  add_filters(*add_of_one("messages", "List messages, hooks and changes of state",
+                          "  cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed "
+                          "--grep TEXT\n",
+                          [](const TraceOptions& of) { return trace_messages(of.choice, of.filters); }),
+              options->filters);
+  auto* const exported =
+      add_of_one("export", "Write it in a format of other tools",
+                 "  cairn trace export run --to html -o job.html           a page that opens at the failure, in any browser\n"
+                 "  cairn trace export run --to perfetto -o job.json       to be opened at ui.perfetto.dev\n",
+                 [](const TraceOptions& of) { return trace_export(of.choice, of.format, of.output); });
   exported
       ->add_option("--to", options->format,
                    "html: a page to be opened in a browser; perfetto: JSON for ui.perfetto.dev and chrome://tracing")
       ->required()
       ->check(CLI::IsMember({"html", "perfetto"}));
   exported->add_option("-o,--output", options->output, "The file; without it standard output");
+  add_of_one("list", "List the saves and loads",
+             "  cairn trace list traces                       all saves and loads; choose one with --attempt save:2, or load:1\n",
+             [](const TraceOptions& of) { return trace_list(of.choice, of.all); })
+      ->add_flag("--all", options->all, "Also list the agreements that Cairn makes itself");
+  trace->footer(all_examples + kChoice);
 }
 
 }  // namespace cairn::tools

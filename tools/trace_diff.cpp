@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <cairn/tools/terminal.hpp>
 #include <cairn/tools/trace.hpp>
 
 namespace cairn::tools {
@@ -91,8 +92,9 @@ void print(const Row& row) {
   std::string factor;
   if (row.before && row.after && row.before->duration > Duration(0))
     factor = fmt::format("  x{:.2f}", in_seconds(row.after->duration) / in_seconds(row.before->duration));
-  std::cout << fmt::format("{:<24}{:>22}{:>22}  {:>12}{}\n", row.what, cell(row.before), cell(row.after),
-                           (change > Duration(0) ? "+" : "") + human_duration(change), factor);
+  print_line(fmt::format("{:<24}{:>22}{:>22}  {:>12}{}", row.what, cell(row.before), cell(row.after),
+                         (change > Duration(0) ? "+" : "") + human_duration(change), factor),
+             kTraceIndent);
 }
 
 Json to_json(const Row& row) {

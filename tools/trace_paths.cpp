@@ -2,6 +2,7 @@
 // its time went.
 #include <algorithm>
 #include <iostream>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -86,7 +87,7 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
            (*previous)[common].event == section.chain[common].event)
       ++common;
     previous = &section.chain;
-    if (!choice.json) std::cout << section.title << '\n';
+    if (!choice.json) print_line(section.title, kTraceIndent);
     std::optional<WallTime> before;
     std::size_t skipped = section.chain.size() > kStepsShown ? section.chain.size() - kStepsShown : 0;
     const bool is_as_above = common > skipped + 1 && common < section.chain.size();
@@ -100,9 +101,10 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
         steps.push_back(to_json(opened, *link.event));
         if (link.waited) steps.back()["waited"] = true;
       } else if (i >= skipped) {
-        std::cout << fmt::format("  {:>10.6f} {:>10}  rank {:<3} {}{}{}\n", opened.seconds(time),
-                                 before ? "+" + human_duration(time - *before) : "", link.event->rank, describe_event(*link.event),
-                                 state_after(opened, *link.event), link.waited ? "  … and waited" : "");
+        print_line(fmt::format("  {:>10.6f} {:>10}  rank {:<3} {}{}{}", opened.seconds(time),
+                               before ? "+" + human_duration(time - *before) : "", link.event->rank, describe_event(*link.event),
+                               state_after(opened, *link.event), link.waited ? "  … and waited" : ""),
+                   kTraceIndent);
       }
       before = time;
     }
@@ -120,8 +122,6 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
 }
 
 int trace_timeline(const TraceChoice& choice, unsigned columns) {
-  constexpr int kBesideRow = 12;  // "rank    0 |" and "|"
-  if (columns == 0) columns = static_cast<unsigned>(std::clamp(output_columns() - kBesideRow, 10, 1000));
   const OpenedTrace opened(choice);
   WallTime end = opened.begin;
   for (const auto& [rank, events] : opened.trace.events)
@@ -131,6 +131,13 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
     }
   const double whole = std::max(1e-9, in_seconds(end - opened.begin));
   const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
+  std::map<int, std::string> fates;
+  std::size_t beside_row = 12;  // "rank    0 |" and "|"
+  for (const auto& failure : diagnosis.failures) {
+    fates[failure.rank] = fmt::format("{} in {}", kind_text(failure), text_of(failure.phase));
+    beside_row = std::max(beside_row, 13 + fates[failure.rank].size());
+  }
+  if (columns == 0) columns = static_cast<unsigned>(std::clamp(output_columns() - static_cast<int>(beside_row), 10, 1000));
   const auto column_of = [&](double seconds) {
     return std::min<std::size_t>(columns - 1, static_cast<std::size_t>(std::clamp(seconds / whole, 0.0, 1.0) * columns));
   };
@@ -177,19 +184,19 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
     // States must not hide the failure.
     for (const auto& event : events)
       if (event.kind == EventKind::kFailure) row[column_of(opened.seconds(opened.clocks.at(event)))] = 'X';
-    std::string fate;
-    for (const auto& failure : diagnosis.failures)
-      if (failure.rank == rank) fate = fmt::format(" {} in {}", kind_text(failure), text_of(failure.phase));
-    if (!choice.json) std::cout << fmt::format("rank {:>4} |{}|{}\n", rank, row, fate);
+    const auto fate = fates.find(rank);
+    const std::string beside = fate == fates.end() ? "" : " " + coloured(Colour::kBad, fate->second);
+    if (!choice.json) std::cout << fmt::format("rank {:>4} |{}|{}\n", rank, row, beside);
     rows.push_back({{"rank", rank}, {"spans", std::move(spans)}});
   }
   for (const int rank : opened.trace.job.missing)
     if (!choice.json) std::cout << fmt::format("rank {:>4} |{:<{}}|\n", rank, "no trace", columns);
-  if (choice.json)
+  if (choice.json) {
     print_json({{"seconds", whole}, {"ranks", std::move(rows)}});
-  else
-    std::cout << fmt::format("{:>10}0{:>{}}\n", "", human_duration(end - opened.begin), columns)
-              << "j joins   P plans   # writes or reads   . waits   e lets go   ? nothing was recorded   X was told of a failure\n";
+    return kFine;
+  }
+  std::cout << fmt::format("{:>10}0{:>{}}\n", "", human_duration(end - opened.begin), columns);
+  print_line("j joins   P plans   # writes or reads   . waits   e lets go   ? nothing was recorded   X was told of a failure", 0);
   return kFine;
 }
 
@@ -218,8 +225,9 @@ int trace_critical_path(const TraceChoice& choice, std::optional<int> rank) {
     } else if (share < 1) {
       rest += step.duration;
     } else {
-      std::cout << fmt::format("{:>5.1f} %  {:>10}  from {:>10.6f}  rank {:<3} {}\n", share, human_duration(step.duration),
-                               opened.seconds(step.begin), step.rank, step.what);
+      print_line(fmt::format("{:>5.1f} %  {:>10}  from {:>10.6f}  rank {:<3} {}", share, human_duration(step.duration),
+                             opened.seconds(step.begin), step.rank, step.what),
+                 kTraceIndent);
     }
   }
   if (choice.json)

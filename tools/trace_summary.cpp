@@ -20,31 +20,14 @@ constexpr std::size_t kNameColumns = 11;
 
 std::string line(const char* name, const std::string& text) { return fmt::format("{:<{}}{}", name, kNameColumns, text); }
 
-// Prints a line, in colour and broken between words on a terminal.
-void print_line(const std::string& text) {
-  if (!is_output_terminal()) {
-    std::cout << text << '\n';
-    return;
-  }
-  std::string shown = text;
-  for (const char* const name : {"failed ", "died "})
-    if (text.rfind(name, 0) == 0) shown = coloured(Colour::kBad, text.substr(0, kNameColumns)) + text.substr(kNameColumns);
-  const auto columns = static_cast<std::size_t>(std::max(40, output_columns()));
-  std::size_t used = 0;
-  for (std::size_t at = 0; at < shown.size();) {
-    const std::size_t end = std::min(shown.find(' ', at + 1), shown.size());
-    std::string word = shown.substr(at, end - at);
-    const std::size_t width = display_width(word);
-    if (used != 0 && used + width > columns && word.front() == ' ') {
-      word.replace(0, 1, "\n" + std::string(kNameColumns, ' '));
-      used = kNameColumns + width - 1;
-    } else {
-      used += width;
-    }
-    std::cout << word;
-    at = end;
-  }
-  std::cout << '\n';
+// Returns a line with what went wrong in colour.
+std::string with_colours(std::string text) {
+  for (const std::string word : {"FAILED", "DID NOT END"})
+    if (const auto at = text.find(' ' + word + ' '); at != std::string::npos)
+      text.replace(at + 1, word.size(), coloured(Colour::kBad, word));
+  for (const std::string name : {"failed", "died"})
+    if (text.rfind(name + ' ', 0) == 0) text.replace(0, name.size(), coloured(Colour::kBad, name));
+  return text;
 }
 
 constexpr std::size_t kPathShown = 40;  // longer paths are cut to their last two parts
@@ -200,11 +183,8 @@ std::string data_line(const Diagnosis& diagnosis) {
   if (diagnosis.bytes == 0) return "none was moved";
   std::string text = human_bytes(diagnosis.bytes);
   if (diagnosis.end != TracedEnd::kSucceeded) return text + " were to be moved";
-  if (diagnosis.bytes_per_second >= 1e8)
-    text += fmt::format(", {:.2f} GB/s", diagnosis.bytes_per_second / 1e9);
-  else if (diagnosis.bytes_per_second > 0)
-    text += fmt::format(", {:.2g} MB/s", diagnosis.bytes_per_second / 1e6);
-  return text;
+  const auto rate = static_cast<std::uint64_t>(diagnosis.bytes_per_second);
+  return rate > 0 ? text + ", " + human_bytes(rate) + "/s" : text;
 }
 
 // Returns a line on how complete the traces are.
@@ -357,7 +337,7 @@ int trace_summary(const TraceChoice& choice) {
                                                      human_duration(slow->end() - slow->begin()), slow->save_id))));
     }
   }
-  for (const auto& it : lines) print_line(it);
+  for (const auto& it : lines) print_line(with_colours(it), kNameColumns);
   return kFine;
 }
 

@@ -15,6 +15,7 @@
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/run_directory.hpp>
 #include <cairn/tools/commands.hpp>
+#include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/terminal.hpp>
 
 namespace cairn::tools {
@@ -32,7 +33,8 @@ Three verdicts:
   cannot be checked   ends with 3: no fault, but something that this version of Cairn cannot check, such as compressed items or a record
                       of a newer format; it may be sound or not
 
-Checksums cover every byte of Cairn's checkpoints. In PyTorch's they cover the tensors, but not the record.)";
+Checksums cover every byte of Cairn's checkpoints. In PyTorch's they cover the tensors, but not the record. They cover files of torch.save.
+The safetensors format has none: only the header of a file is checked.)";
 
 struct VerifyOptions {
   std::vector<std::string> places;
@@ -121,18 +123,20 @@ bool report_change(const Place& place, const VerifyOptions& options, Json& list)
 // Verifies a checkpoint and prints its verdict, or adds it to `list`. Returns nothing if it is
 // faulty only because it was removed or replaced meanwhile.
 std::optional<ExitCode> verify_one(const Place& place, const VerifyOptions& options, Json& list) {
-  const auto store = open_existing(place.url);
+  const auto files = tensor_files_at(place.url);
+  const auto store = files.empty() ? open_existing(place.url) : nullptr;
+  const std::string url = store ? store->url() : place.url;
   std::uint64_t bytes = 0;
   const Verdict verdict([&] {
     ProgressBar progress("verifying");
-    auto found =
-        verify_checkpoint(*store, options.threads, [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); });
+    const auto update = [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); };
+    auto found = store ? verify_checkpoint(*store, options.threads, update) : verify_tensor_files(url, files, update);
     bytes = progress.done();
     return found;
   }());
   if (!verdict.faults.empty() && report_change(place, options, list)) return std::nullopt;
   if (options.json) {
-    list.push_back(to_json(store->url(), verdict, bytes));
+    list.push_back(to_json(url, verdict, bytes));
     return verdict.exit_code();
   }
   for (const auto& fault : verdict.faults)
@@ -143,7 +147,7 @@ std::optional<ExitCode> verify_one(const Place& place, const VerifyOptions& opti
   if (!verdict.unchecked.empty())
     told += (told.empty() ? "no fault found, but " : ", and ") + counted(verdict.unchecked.size(), "item") + " cannot be checked";
   if (told.empty()) told = fmt::format("{}, {} read", coloured(Colour::kGood, "fine"), human_bytes(bytes));
-  std::cout << fmt::format("{}: {}\n", printable(store->url()), told) << std::flush;
+  std::cout << fmt::format("{}: {}\n", printable(url), told) << std::flush;
   return verdict.exit_code();
 }
 
@@ -210,7 +214,8 @@ void add_verify(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<VerifyOptions>();
   auto* const command = app.add_subcommand(kVerifyCommand.name, kVerifyCommand.description);
   command->footer(kVerifyExamples);
-  command->add_option("DIR", options->places, "Checkpoints to verify; a run stands for all of its checkpoints")->required();
+  command->add_option("DIR", options->places, "Checkpoints or files to verify; a run stands for all of its checkpoints")
+      ->required();
   command->add_option("--threads", options->threads, "Threads that read and check; those of the machine if it is left out")
       ->check(CLI::Range(1u, 256u));
   command->add_flag("--json", options->json, "Print JSON");

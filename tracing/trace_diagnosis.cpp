@@ -148,10 +148,15 @@ void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEv
                   "its process stood still from " + time_of_day(clocks.at(*sign)) + " UTC on, and later went on");
   if (went_on && !said_goodbye)
     return decide(RankFate::kCutOff, "it was cut off: it went on, at least until " + time_of_day(clocks.at(*last)) + " UTC");
-  if (said_goodbye && sign != nullptr && sign->kind == EventKind::kHandled && sign->actor == Actor::kSupervisor && sign->peer >= 0)
-    return decide(RankFate::kActorEnded, "its supervisor ended while it handled " + name_of(*sign) + " from rank " +
-                                             std::to_string(sign->peer) + ": the output of rank " + std::to_string(rank) +
-                                             " says why");
+  // A supervisor that an exception ends records its text. Older traces have the message alone.
+  const bool is_told = sign != nullptr && sign->kind == EventKind::kOperation && !sign->ok;
+  const ObservedEvent* const handled = is_told ? trace.find(rank, sign->cause) : sign;
+  if (said_goodbye && handled != nullptr && handled->kind == EventKind::kHandled && handled->actor == Actor::kSupervisor &&
+      handled->peer >= 0)
+    return decide(RankFate::kActorEnded, "its supervisor ended while it handled " + name_of(*handled) + " from rank " +
+                                             std::to_string(handled->peer) + ": " +
+                                             (is_told ? std::string(sign->text.substr(0, sign->text.find('\n')))
+                                                      : "the output of rank " + std::to_string(rank) + " says why"));
   if (said_goodbye && sign == nullptr && !has_ended)
     return decide(RankFate::kUnknown, "it closed its connections: it left the world, or its supervisor ended");
   if (said_goodbye)

@@ -261,7 +261,7 @@ struct Noticing {
     if (operation.bytes == 0) return text;
     const double rate = static_cast<double>(operation.bytes) / std::chrono::duration<double>(operation.duration).count();
     char numbers[64];
-    std::snprintf(numbers, sizeof numbers, ", %.3g MB, %.3g MB/s", static_cast<double>(operation.bytes) / 1e6, rate / 1e6);
+    std::snprintf(numbers, sizeof numbers, ", %.3g MiB, %.3g MiB/s", static_cast<double>(operation.bytes) / (1 << 20), rate / (1 << 20));
     return text + numbers;
   }
 };

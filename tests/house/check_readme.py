@@ -5,11 +5,14 @@
 - Files, functions and links to which a document refers exist.
 - promises.toml names a test for each guarantee of the README, each row of the table of failures, and
   each launcher, error and setting of docs/launching.md; and these tests exist.
+- Rules for alerts are right, according to promtool if it is installed, and name metrics that exist.
 - README and the glossary stay short.
 """
 
 import functools
 import re
+import shutil
+import subprocess
 import tomllib
 
 from layers import ROOT, finish, sources
@@ -32,6 +35,10 @@ GUARANTEE = re.compile(r"^- (?:\*\*(.+?)\.\*\*)?(.*)$", re.MULTILINE)
 FAILURES = re.compile(r"^## What happens when …$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| (.+?) \|.*\n(?!\|-)", re.MULTILINE)
 ITEM = re.compile(r"^- ((?!\*\*).*)$", re.MULTILINE)
+
+ALERTS = re.compile(r"^```yaml\n(groups:.*?)^```$", re.MULTILINE | re.DOTALL)
+ALERT = re.compile(r"- alert: (\w+)\n +expr: (\S.*)")
+METRIC = re.compile(r"cairn_\w+")
 
 CASE = re.compile(r"TEST_CASE(?:_FIXTURE\(\w+,\s*|_TEMPLATE\(|\()\s*\"((?:[^\"\\]|\\.)*)\"")
 PYTHON_TEST = re.compile(r"^\s*(?:class|def) (\w+)\(", re.MULTILINE)
@@ -152,6 +159,23 @@ def promise_faults():
     return faults, named
 
 
+def alert_faults():
+    """What is wrong with the rules for alerts, and how many there are."""
+    document, faults = "docs/operations.md", []
+    (rules,) = ALERTS.findall(text_of(document))
+    metrics = text_of("runtime/observation/metrics.hpp")
+    alerts = ALERT.findall(rules)
+    if len(alerts) < 2 or len(alerts) != rules.count("alert:"):
+        faults.append(f"{document}: {len(alerts)} of {rules.count('alert:')} alerts have an expression, and two are needed")
+    for name, expression in alerts:
+        faults += [f"{document}: {name}: there is no metric {metric}" for metric in METRIC.findall(expression) if metric not in metrics]
+    if promtool := shutil.which("promtool"):
+        done = subprocess.run([promtool, "check", "rules", "/dev/stdin"], input=rules, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            faults.append(f"{document}: promtool: {done.stderr.strip()}")
+    return faults, len(alerts)
+
+
 def length_faults():
     lines = len(text_of("README.md").splitlines())
     entries = len([line for line in text_of("docs/glossary.md").splitlines() if line.startswith("| ")]) - 1
@@ -170,7 +194,8 @@ def main():
         faults += more
         checked += count
     more, named = promise_faults()
-    finish("readme", faults + more + length_faults(), checked + named)
+    wrong, alerts = alert_faults()
+    finish("readme", faults + more + wrong + length_faults(), checked + named + alerts)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ class Ls(Command):
                          {"step_5": False, "step_20": False, "step_10": True})
         done = cairn("ls", self.root)
         self.assertEqual(done.returncode, FOUND_BAD, done.stderr)
-        self.assertRegex(done.stdout, "step_5 .*DAMAGED: .*latest")
+        self.assertRegex(done.stdout, r"step_5 +5 +\d.* 1 +.* DAMAGED: cannot find the size of __0_\S*: No such file.*, latest")
+        self.assertNotIn(str(self.root), done.stdout)
         self.assertRegex(done.stdout, "step_10 .*sound, latest that is sound")
 
     def test_leftovers_are_told_from_checkpoints(self):

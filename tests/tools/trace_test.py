@@ -408,9 +408,10 @@ class KilledAfterItsPart(TraceTest):
 class EndedSupervisor(TraceTest):
     launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "throw@receive:UseCachedPlan,rank=1"]))
 
-    def test_the_message_that_it_handled_is_named(self):
+    def test_the_message_that_it_handled_and_the_exception_are_named(self):
         self.check_says(self.summary(), "failed +rank 1 lost in write",
-                        "where +rank 1: its supervisor ended while it handled UseCachedPlan from rank 0")
+                        "where +rank 1: its supervisor ended while it handled UseCachedPlan from rank 0: .*InjectedFault")
+        self.assertIn("InjectedFault", self.tell("messages", self.recording.traces, "--grep", "InjectedFault", "--rank", "1"))
 
     def test_the_reports_of_one_call_are_read_together(self):
         self.assertEqual(len(glob.glob(os.path.join(self.recording.run, "failure-*", "report.txt"))), 2, "rank 1 did not learn the outcome")
@@ -499,6 +500,9 @@ class KilledRank(TraceTest):
         plain = re.sub(r"\033\[\d+m", "", text)
         self.assertLessEqual(max(map(len, plain.splitlines())), 60, plain)
         self.assertEqual(re.sub(r"\n {11}", " ", plain), self.tell(self.recording.traces))
+        for command in ("list", "explain", "critical-path", "messages", "timeline"):
+            text = re.sub(r"\033\[\d+m", "", on_terminal(CAIRN, "trace", command, self.recording.traces, columns=72).replace("\r\n", "\n"))
+            self.assertLessEqual(max(map(len, text.splitlines())), 72, text)
 
     def test_its_last_sign_is_the_hook(self):
         section = self.told("explain", self.recording.traces)[0]

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """How the command is used, whichever it is, and what is written about it. Started as cairn_command.py says."""
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 
-from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, run_tests, without_rights, WRONG_USE
+from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, NOT_CHECKED, run_tests, without_rights, WRONG_USE
 from terminal import on_terminal
 
 
@@ -25,8 +26,38 @@ class Use(Command):
             self.assertTrue(done.stderr or done.stdout)
 
     def test_a_mistyped_command_is_named_with_the_closest_one(self):
-        for typed, meant in (("verfy", "verify"), ("insepct", "inspect"), ("tarce", "trace")):
-            self.fails(WRONG_USE, typed, "x", text=f'there is no command "{typed}": the closest is "{meant}"')
+        for typed, meant in (("verfy", "verify"), ("insepct", "inspect"), ("tarce", "trace"), ("trace exlain", "explain")):
+            self.fails(WRONG_USE, *typed.split(), "x", text=f'there is no command "{typed}": the closest is "{meant}"')
+
+    def test_files_are_read_by_every_command_that_reads_checkpoints(self):
+        checkpoint = self.checkpoint()
+        for kind, verdict in (("safetensors", NOT_CHECKED), ("torch", FINE)):
+            path = self.root / kind
+            self.assertEqual(cairn("convert", checkpoint, path, "--to", kind, "--skip-unsupported").returncode, FINE)
+            self.assertRegex(cairn("inspect", path).stdout, r"weight +float32 +\[3, 4\]")
+            self.assertIn("[ 0.0,  1.0,  2.0,  3.0]", cairn("cat", path, "model.weight").stdout)
+            self.assertEqual(cairn("diff", path, checkpoint, "--tensors", "model.*").returncode, FINE)
+            self.assertEqual(cairn("verify", path).returncode, verdict)
+            for target in ("torch", "dcp"):
+                copy = self.root / f"{kind}_as_{target}"
+                self.assertEqual(cairn("convert", path, copy, "--to", target).returncode, FINE)
+                self.assertEqual(cairn("diff", path, copy).returncode, FINE)
+
+    def test_a_directory_of_safetensors_files_is_read_as_its_index_says(self):
+        whole = self.checkpoint()
+        shards = self.root / "shards"
+        shards.mkdir()
+        for name in ("weight", "bias"):
+            cairn("convert", whole, shards / f"{name}.safetensors", "--to", "safetensors", "--select", f"model.{name}")
+        self.assertEqual(cairn("diff", shards, whole, "--tensors", "model.[wb]*").returncode, FINE)
+        (shards / "copy.safetensors").write_bytes((shards / "bias.safetensors").read_bytes())
+        self.fails(FOUND_BAD, "inspect", shards, text='"model.bias" is in two files')
+        index = shards / "model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": {"model.weight": "weight.safetensors", "model.bias": "bias.safetensors"}}))
+        for place in (shards, index):
+            self.assertIn("tensors      2", cairn("inspect", place).stdout)
+        index.write_text(json.dumps({"weight_map": {"model.weight": "gone.safetensors"}}))
+        self.fails(FOUND_BAD, "cat", shards, "model.weight", text="gone.safetensors")
 
     def test_help_and_version(self):
         self.assertIn("Examples:", cairn("--help").stdout)
@@ -82,6 +113,14 @@ class Use(Command):
         self.assertEqual((done.returncode, done.stdout), (FOUND_BAD, ""), done.stderr)
         self.assertIn("/proc/self/exe", done.stderr)
 
+    def test_lines_break_between_words_where_the_terminal_ends(self):
+        path = self.checkpoint()
+        for command in (("ls", self.root), ("inspect", path), ("verify", path), ("diff", path, path)):
+            text = re.sub(r"\033\[\d+m", "", on_terminal(CAIRN, *command, columns=72).replace("\r\n", "\n"))
+            self.assertLessEqual(max(map(len, text.splitlines())), 72, text)
+            age = r"\d+ s"
+            self.assertEqual(re.sub(age, "", " ".join(text.split())), re.sub(age, "", " ".join(cairn(*command).stdout.split())))
+
     def test_colours_are_for_terminals_that_want_them(self):
         path = self.checkpoint()
         self.assertIn("\033[32m", on_terminal(CAIRN, "verify", path))
@@ -110,8 +149,11 @@ class Documentation(Command):
         seen = dict(self.commands())
         self.assertLessEqual({"ls", "inspect", "verify", "diff", "cat", "convert", "prune", "doctor", "trace", "trace explain"}, set(seen))
         for command, options in seen.items():
-            if command and " " not in command:
-                self.assertIn("Examples:", cairn(command, "--help").stdout, command)
+            if command:
+                examples = cairn(*command.split(), "--help").stdout.split("Examples:\n")[1]
+                self.assertIn(f"cairn {command} ", examples)
+                if " " in command:
+                    self.assertEqual(re.findall(r"^  cairn (trace \S+)", examples, re.MULTILINE), [command] * (examples.count("\n") - 1))
             page = manual[manual.index(f'.SS "cairn {command}'):] if command else manual
             (words,) = re.findall(rf"^    '{' ' + command if command else ''}'\) words='(.*)' ;;$", bash, re.MULTILINE)
             for option in options:

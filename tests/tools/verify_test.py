@@ -9,6 +9,7 @@ import struct
 import subprocess
 import zlib
 
+import torch_file
 from cairn_command import cairn, CAIRN, Command, FINE, FIXTURES, FOUND_BAD, NOT_CHECKED, run_tests
 
 
@@ -138,6 +139,34 @@ class Verify(Command):
         told = [line.rsplit("/")[-1].split(",")[0] for line in stdout.splitlines()]
         self.assertEqual(told, ["step_40: fine", "step_30: removed meanwhile", "step_20: replaced meanwhile", "step_10: fine",
                                 "2 of 2 checkpoints are fine; 2 removed or replaced meanwhile"])
+
+    def test_a_flipped_bit_of_a_file_of_torch_save_is_found(self):
+        path = self.root / "a.pt"
+        (begin,) = torch_file.save(path, {"weight": torch_file.Tensor("Float", [1, 2, 3]), "step": 7})
+        whole = path.read_bytes()
+        self.assertIn("fine", self.damaged(FINE, path))
+        for at in (0, whole.index(b"step"), begin, len(whole) - 20):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1:])
+            self.assertIn("bad: " + str(path), self.damaged(FOUND_BAD, path), f"byte {at}")
+
+    def test_a_safetensors_file_has_no_checksums_and_its_header_is_checked(self):
+        def content(header, data=bytes(8)):
+            text = json.dumps(header).encode() if isinstance(header, dict) else header
+            return struct.pack("<Q", len(text)) + text + data
+
+        def tensor(**other):
+            return {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **other}}
+
+        path = self.root / "a.safetensors"
+        path.write_bytes(content(tensor()))
+        self.assertIn("has no checksums", self.damaged(NOT_CHECKED, path))
+        for bad in (content(tensor(data_offsets=[0, 4])), content(tensor(data_offsets=[4, 12])), content(tensor(shape=[-2])),
+                    content(tensor(shape=[2**62, 4])), content(tensor(), bytes(9)), content(tensor(), bytes(7)), content(tensor(shape="x")),
+                    content({"a": 1}), content(b"{" + b"[" * 100000), content(b'{"a":'), content(tensor())[:12]):
+            path.write_bytes(bad)
+            self.assertIn("bad: " + str(path), self.damaged(FOUND_BAD, path), bad[:80])
+        path.write_bytes(content(tensor(dtype="F4_NEW")))
+        self.assertIn("F4_NEW", self.damaged(NOT_CHECKED, path))
 
     def test_faults_for_programs(self):
         path = self.checkpoint()

@@ -554,7 +554,7 @@ TEST_CASE("trace analysis: a store operation that was slow beside the whole call
   CHECK(slow.slow_store->name == "write_at");
   CHECK(slow.slow_store->object == "__2_0.distcp");
   CHECK(slow.slow_store->bytes == 5'000'000);
-  CHECK(notes(slow, "rank 2: write_at of its store took 500.0 ms: __2_0.distcp, 5 MB, 10 MB/s"));
+  CHECK(notes(slow, "rank 2: write_at of its store took 500.0 ms: __2_0.distcp, 4.77 MiB, 9.54 MiB/s"));
   CHECK_FALSE(with_store(150).slow_store);  // of a call of 900 ms
 }
 
