@@ -61,22 +61,24 @@ void TaskRun::throw_if_failed() const {
   if (first_failure_) std::rethrow_exception(first_failure_->exception);
 }
 
-void TaskRun::begin(Hook hook, std::uint64_t bytes) {
+ProfilerRange TaskRun::begin(Hook hook, std::uint64_t bytes) {
   if (is_stoppable(hook) && context_->is_told_to_stop()) throw ToldToStop();
+  const char* const name = protocol::name_of(hook, operation_);
+  ProfilerRange range(name);  // before the injected faults, so that it shows their delays
   hook_ = hook;
   in_hook_ = true;
   hook_bytes_ = bytes;
   hook_started_ = tap_.tracer()->now();
-  const char* const name = protocol::name_of(hook, operation_);
   if (hook != Hook::kAbandon) context_->set_running_hook(name);  // a write may still run beside it
-  if (hook == Hook::kRelease) return;
+  if (hook == Hook::kRelease) return range;
   tap_.set_cause(tap_.record_as(protocol::actor_of(hook_), event_of(EventKind::kBegan)));
-  if (!injector_) return;
+  if (!injector_) return range;
   const bool after_the_phases = hook == Hook::kAskCommitted || hook == Hook::kAbandon;
   const char* const phase_name = after_the_phases ? "" : to_string(phase());
   for (const auto& rule :
        injector_->pass_hook(name, phase_name, context_->call().id.checkpointer, counter_, context_->rank()))
     if (rule.action == FaultAction::kDropLink) supervisor_->post(LinkDrop{rule.peer.value_or(-1)});
+  return range;
 }
 
 Failure TaskRun::failure_of(const std::exception_ptr& exception) {

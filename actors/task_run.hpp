@@ -14,6 +14,7 @@
 #include <cairn/actors/local_messages.hpp>
 #include <cairn/actors/traced.hpp>
 #include <cairn/base/injection.hpp>
+#include <cairn/state/profiler_range.hpp>
 
 namespace cairn {
 
@@ -54,12 +55,12 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
     });
   }
 
-  // Runs one hook and returns its result. Records its start and end. Injected faults are thrown as
-  // if the hook had thrown them. Throws without running the hook if the call's tasks were told to
-  // stop.
+  // Runs one hook and returns its result. Records its start and end, also as a range of LibTorch's
+  // profiler. Injected faults are thrown as if the hook had thrown them. Throws without running the
+  // hook if the call's tasks were told to stop.
   template <class Run>
   auto hook(protocol::Hook which, Run run) {
-    begin(which, 0);
+    const ProfilerRange range = begin(which, 0);
     if constexpr (std::is_void_v<decltype(run())>) {
       run();
       record_end(true);
@@ -81,11 +82,14 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   }
   void throw_if_failed() const;
   // Runs a hook that returns a future. The task ends when the future is ready, with
-  // `convert(value)`.
+  // `convert(value)`. The profiler's range ends when the hook returns, because the future becomes
+  // ready on another thread.
   template <class Run, class Convert>
   void last_hook(protocol::Hook which, std::uint64_t bytes, Run run, Convert convert) {
-    begin(which, bytes);
-    auto future = run();
+    auto future = [&] {
+      const ProfilerRange range = begin(which, bytes);
+      return run();
+    }();
     if (!future.valid()) refuse_future();
     future.on_ready([self = shared_from_this(), convert](const decltype(future)& ready) {
       try {
@@ -101,7 +105,7 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
  private:
   struct ToldToStop {};
 
-  void begin(protocol::Hook hook, std::uint64_t bytes);
+  ProfilerRange begin(protocol::Hook hook, std::uint64_t bytes);
   void end(protocol::TaskResult result);
   void fail(const std::exception_ptr& exception);
   Failure failure_of(const std::exception_ptr& exception);

@@ -14,6 +14,7 @@
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
+#include <cairn/state/profiler_range.hpp>
 #include <cairn/state/staged_values.hpp>
 
 namespace cairn {
@@ -105,6 +106,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
 }
 
 void AsyncSave::stage(const StateDict& state) {
+  const ProfilerRange range("stage");
   if (streams()) {
     Value tensors{StateDict(state)};
     // The writer reads the tensors later, on other threads. It must come after the work that the
@@ -125,7 +127,13 @@ void AsyncSave::serve() noexcept {
   {
     // Work that hooks queue on devices comes after that of the caller.
     const c10::MultiStreamGuard of_devices(streams_.all());
-    end(executor_.run());
+    Outcome outcome;
+    {
+      // Ends before callers learn that the save has ended: they may then end the profiler.
+      const ProfilerRange range("background_save");
+      outcome = executor_.run();
+    }
+    end(std::move(outcome));
   }
   std::shared_ptr<void> needed;  // destroyed after everything else
   MutexLock lock(parts_.order->mutex);
@@ -135,7 +143,10 @@ void AsyncSave::serve() noexcept {
 // Finishes staging, if it is not finished yet, and reports that.
 void AsyncSave::end_staging() {
   try {
-    if (staging_) state_ = staging_->finish();
+    if (staging_) {
+      const ProfilerRange range("stage");
+      state_ = staging_->finish();
+    }
   } catch (...) {
     staging_error_ = std::current_exception();
   }
@@ -259,10 +270,14 @@ bool AsyncSave::wait_for(bool AsyncSave::*flag, std::optional<std::chrono::milli
 
 bool AsyncSave::staged() const { return wait_for(&AsyncSave::staged_, std::chrono::milliseconds(0)); }
 bool AsyncSave::wait_staged(std::optional<std::chrono::milliseconds> deadline) const {
+  const ProfilerRange range("wait_staged");
   return wait_for(&AsyncSave::staged_, deadline);
 }
 bool AsyncSave::done() const { return wait_for(&AsyncSave::done_, std::chrono::milliseconds(0)); }
-bool AsyncSave::wait(std::optional<std::chrono::milliseconds> deadline) const { return wait_for(&AsyncSave::done_, deadline); }
+bool AsyncSave::wait(std::optional<std::chrono::milliseconds> deadline) const {
+  const ProfilerRange range("wait");
+  return wait_for(&AsyncSave::done_, deadline);
+}
 
 std::string AsyncSave::result() {
   wait(std::nullopt);

@@ -20,6 +20,7 @@
 #include <cairn/runtime/observation/progress_display.hpp>
 #include <cairn/runtime/observation/progress_hooks.hpp>
 #include <cairn/runtime/worlds/caller_executor.hpp>
+#include <cairn/state/profiler_range.hpp>
 #include <cairn/state/staged_values.hpp>
 
 namespace cairn {
@@ -130,6 +131,7 @@ struct Checkpointer::Implementation {
   // Runs after all ranks have loaded. So if an object throws, the call fails on its own rank only.
   void restore(const StatefulObjects& objects, const std::vector<std::string>& key_order, StateDict& working,
                const std::string& checkpoint_id) const {
+    const ProfilerRange range("restore");
     try {
       objects.restore(key_order, working);
     } catch (...) {
@@ -241,6 +243,7 @@ const World& Checkpointer::world() const { return implementation_->world; }
 
 void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return alone().save(state_dict, checkpoint_id, options);
+  const ProfilerRange range("save");
   auto& self = *implementation_;
   self.check_process();
   const OneCall one(self.running, self.busy());
@@ -290,6 +293,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
     response.checkpointer_ = checkpointer;
     return response;
   }
+  const ProfilerRange range("async_save");
   auto& self = *implementation_;
   self.check_process();
   const OneCall one(self.running, self.busy());
@@ -394,6 +398,7 @@ bool Checkpointer::wait_for_saves(std::optional<std::chrono::milliseconds> deadl
 void Checkpointer::Implementation::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options,
                                         const std::vector<std::string>& prefixes,
                                         const std::shared_ptr<LoadPlanner>& planner_of_call) {
+  const ProfilerRange range("load");
   check_process();
   const OneCall one(running, busy());
   check_coordinator(options.coordinator_rank, world);

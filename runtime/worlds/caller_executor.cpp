@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <cairn/state/profiler_range.hpp>
+
 namespace cairn {
 
 // `post` and `finish` notify under the lock, because the caller destroys this object as soon as it
@@ -22,6 +24,7 @@ void CallerExecutor::finish(Outcome outcome) {
 bool CallerExecutor::run_one() {
   std::function<void()> task;  // destroyed, with its captures, before the next task runs
   {
+    const ProfilerRange range("wait");  // ends without the lock: observers are user code
     MutexLock lock(mutex_);
     while (tasks_.empty() && !outcome_) changed_.wait(mutex_);
     if (tasks_.empty()) return false;

@@ -6,6 +6,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/state/profiler_range.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/publication.hpp>
@@ -38,6 +39,7 @@ std::size_t ReadJob::begin_stage(int stage) {
 }
 
 void ReadJob::run_task(int stage, std::size_t index) {
+  const ProfilerRange range(stage == kOpen ? "open_file" : stage == kVerify ? "verify_block" : "read_block");
   try {
     // Hooks and copies on this thread use the caller's streams, and so come after the caller's work
     // on the device.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/state/profiler_range.hpp>
 
 namespace cairn {
 namespace {
@@ -164,6 +165,9 @@ void WriteJob::drop(Block& block) {
 }
 
 void WriteJob::perform(const Task& task) {
+  const ProfilerRange range(task.kind == Task::Kind::kOpen    ? "open_file"
+                            : task.kind == Task::Kind::kClose ? "close_file"
+                                                              : "write_block");
   switch (task.kind) {
     case Task::Kind::kOpen:
       return open(*task.file);

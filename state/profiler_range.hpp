@@ -1,0 +1,27 @@
+// Marks a part of a save or load as a range of LibTorch's profiler (at::RecordFunction). PyTorch's
+// profiler shows these ranges, and passes them on as NVTX to Nsight. Internal.
+#pragma once
+
+#include <memory>
+
+namespace at {
+struct RecordFunction;
+}
+
+namespace cairn {
+
+// Begins the range `cairn::<name>` when it is made, and ends it when it is destroyed, which must be
+// on the same thread. Ranges of a thread must nest. Costs some nanoseconds if nothing observes
+// ranges on this thread. Throws nothing: without memory there is no range.
+class ProfilerRange {
+ public:
+  explicit ProfilerRange(const char* name) noexcept;
+  ~ProfilerRange();
+  ProfilerRange(ProfilerRange&&) noexcept;
+  ProfilerRange& operator=(ProfilerRange&&) = delete;
+
+ private:
+  std::unique_ptr<at::RecordFunction> range_;  // null: nothing observes it
+};
+
+}  // namespace cairn
