@@ -466,24 +466,39 @@ TraceDirectory::TraceDirectory(const std::string& path) {
     if (const auto* const end = end_of_writer(ends, header)) job.processes[header.rank] = end->end;
     try {
       TraceFileReader reader(file.path, names);
+      auto& sections = sections_[file.path];
+      Section section;
+      std::uint64_t section_begin = 0;
+      std::size_t names_defined = 0;  // before the section
+      CallFinder* finder = nullptr;   // of the last event: most events of a file have the same
+      std::uint32_t finder_of = 0;
       ObservedEvent event;
       bool goes_on = false;  // the ring overlaps the one before it, so no events are missing in between
       while (reader.next(event)) {
         ++file.events;
+        section.add(event);
+        if (reader.bytes() - section_begin >= kSectionBytes) {
+          section.end = section_begin = reader.bytes();
+          section.defines_names = reader.names_defined() != names_defined;
+          names_defined = reader.names_defined();
+          sections.push_back(std::exchange(section, {}));
+        }
         if (is_of_stream) continue;
         if (is_ring) {
           goes_on = goes_on || event.id == known;
           if (event.id <= known) continue;
           if (known != 0 && last_in_ring == known && event.id != known + 1 && !goes_on)
-            for (auto finder = finders.lower_bound(FinderKey{header.incarnation, header.rank, 0});
-                 finder != finders.end() && std::get<0>(finder->first) == whose.first && std::get<1>(finder->first) == whose.second;
-                 ++finder)
-              finder->second.pass_gap();
+            for (auto it = finders.lower_bound(FinderKey{header.incarnation, header.rank, 0});
+                 it != finders.end() && std::get<0>(it->first) == whose.first && std::get<1>(it->first) == whose.second; ++it)
+              it->second.pass_gap();
           last_in_ring = std::max(last_in_ring, event.id);
         }
         // Links and restarts belong to no checkpointer. `read` adds them to each attempt of their
         // time.
-        if (event.checkpointer != 0) finders[{header.incarnation, header.rank, event.checkpointer}].take(event);
+        if (event.checkpointer == 0) continue;
+        if (finder == nullptr || finder_of != event.checkpointer)
+          finder = &finders[{header.incarnation, header.rank, finder_of = event.checkpointer}];
+        finder->take(event);
       }
       file.damage = reader.damage();
       file.bytes_cut = reader.bytes_cut();
@@ -503,6 +518,18 @@ TraceDirectory::TraceDirectory(const std::string& path) {
     jobs_.push_back(std::move(job));
   }
   std::sort(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+}
+
+void TraceDirectory::Section::add(const ObservedEvent& event) {
+  first_id = std::min(first_id, event.id);
+  last_id = std::max(last_id, event.id);
+  if (event.call == 0) return;
+  first_call = std::min(first_call, event.call);
+  last_call = std::max(last_call, event.call);
+}
+
+bool TraceDirectory::Section::may_hold(const TracedCall& call) const {
+  return (first_id <= call.last_id && last_id >= call.first_id) || (first_call <= call.ticket && call.ticket <= last_call);
 }
 
 const TracedAttempt* TraceDirectory::most_interesting(const Fits& fits) const {
@@ -530,21 +557,35 @@ Trace TraceDirectory::read(const TracedAttempt& attempt, std::size_t events_max)
       TraceFileReader reader(file.path, trace.names);
       auto& events = trace.events[file.header->rank];
       ObservedEvent event;
-      while (reader.next(event)) {
-        // Events of links and of other ranks' messages name no call.
-        const bool names_call = event.call != 0 && call->second.ticket != 0;
-        if (names_call && event.call != call->second.ticket) continue;
-        if (!names_call && (event.id < call->second.first_id || event.id > call->second.last_id)) continue;
-        if (event.checkpointer != 0 && event.checkpointer != attempt.checkpointer) continue;
-        if (event.attempt != 0 && attempt.counter != 0 && event.attempt != attempt.counter) continue;
-        if (events.size() >= share) {
-          trace.truncated = true;
-          break;
+      bool is_full = false;
+      // Adds the events up to an offset.
+      const auto add = [&](std::uint64_t end) {
+        while (!is_full && reader.bytes() < end && reader.next(event)) {
+          // Events of links and of other ranks' messages name no call.
+          const bool names_call = event.call != 0 && call->second.ticket != 0;
+          if (names_call && event.call != call->second.ticket) continue;
+          if (!names_call && (event.id < call->second.first_id || event.id > call->second.last_id)) continue;
+          if (event.checkpointer != 0 && event.checkpointer != attempt.checkpointer) continue;
+          if (event.attempt != 0 && attempt.counter != 0 && event.attempt != attempt.counter) continue;
+          if (events.size() >= share) {
+            trace.truncated = is_full = true;
+            return;
+          }
+          // The reader's text is valid only until its next event.
+          event.text = trace.names->intern(event.text);
+          events.push_back(event);
         }
-        // The reader's text is valid only until its next event.
-        event.text = trace.names->intern(event.text);
-        events.push_back(event);
-      }
+      };
+      const auto sections = sections_.find(file.path);
+      // A ring that was written anew since has other sections.
+      if (sections != sections_.end() && reader.header().wall == file.header->wall)
+        for (const Section& section : sections->second) {
+          if (section.defines_names || section.may_hold(call->second))
+            add(section.end);
+          else
+            reader.skip_to(section.end);
+        }
+      add(UINT64_MAX);  // the rest has no section: it is short, or was written since
     } catch (const Error& error) {
       trace.unread.push_back(error.what());
     }

@@ -109,8 +109,8 @@ class TraceDirectory {
   // none but there are failure reports (failure-*), reads the latest report, and the traces of
   // other ranks from other reports of the same call. Also reads `*.ends`, in which cairn-launch
   // records how processes ended. An event that several rings of a rank contain counts once. Keeps a
-  // record per call and no events. Throws kNotFound, listing what is there, if there is nothing to
-  // read.
+  // record per call, one per 256 KiB of a file, and no events. Throws kNotFound, listing what is
+  // there, if there is nothing to read.
   explicit TraceDirectory(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -123,13 +123,30 @@ class TraceDirectory {
   const TracedAttempt* most_interesting(const Fits& fits = [](const TracedAttempt&) { return true; }) const;
 
   static constexpr std::size_t kEventsMax = 2'000'000;
-  // Reads the files again. Files that have become unreadable are left out and listed in
-  // `Trace::unread`. Returns at most an equal share of `events_max` for each rank.
+  // Reads the parts of files that may have events of the attempt again. Files that have become
+  // unreadable are left out and listed in `Trace::unread`. Returns at most an equal share of
+  // `events_max` for each rank.
   Trace read(const TracedAttempt& attempt, std::size_t events_max = kEventsMax) const;
 
  private:
+  // A part of a file, so that `read` can pass over the parts without events of an attempt.
+  struct Section {
+    std::uint64_t end = 0;  // offset in the file; a section begins where the one before it ends
+    // The least and the greatest of its events. Calls count if they are not 0.
+    std::uint64_t first_id = UINT64_MAX;
+    std::uint64_t last_id = 0;
+    std::uint64_t first_call = UINT64_MAX;
+    std::uint64_t last_call = 0;
+    bool defines_names = false;  // later sections may use them
+
+    void add(const ObservedEvent& event);
+    bool may_hold(const TracedCall& call) const;
+  };
+  static constexpr std::uint64_t kSectionBytes = 256 * 1024;
+
   std::string path_;
   std::vector<TracedFile> files_;
+  std::map<std::string, std::vector<Section>> sections_;  // by path of a file
   std::vector<TracedJob> jobs_;
   std::vector<TracedAttempt> attempts_;
 };

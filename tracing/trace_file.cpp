@@ -52,6 +52,18 @@ class Window {
   std::size_t size() const { return buffer_.size() - at_; }
   void drop(std::size_t bytes) { at_ += bytes; }
   std::uint64_t offset() const { return buffer_offset_ + at_; }
+  void skip_to(std::uint64_t offset) {
+    if (offset < this->offset()) return;
+    if (offset - buffer_offset_ <= buffer_.size()) {
+      at_ = static_cast<std::size_t>(offset - buffer_offset_);
+      return;
+    }
+    if (::lseek(file_, static_cast<off_t>(offset), SEEK_SET) < 0) throw system_error("read the trace", path_, errno);
+    buffer_.clear();
+    at_ = 0;
+    buffer_offset_ = offset;
+    ended_ = false;
+  }
 
  private:
   void read_more() {
@@ -157,7 +169,7 @@ struct TraceFileReader::Implementation {
     const bool has_mark = window.has(kMark.size()) && std::string_view(window.data(), kMark.size()) == kMark;
     if (!window.has(1)) refuse(ErrorCode::kCorrupt, "is empty: whoever was to write it ended before it had begun");
     if (!has_mark) refuse(ErrorCode::kCorrupt, "is no trace: it does not begin with CTrc");
-    if (!next_record() || record.kind_case() != v1::TraceRecord::kHeader || !damage.empty())
+    if (!next_record() || is_event || record.kind_case() != v1::TraceRecord::kHeader || !damage.empty())
       refuse(ErrorCode::kCorrupt, "cannot be read: its header is damaged or cut off");
     const auto& message = record.header();
     header.version = message.version();
@@ -185,8 +197,7 @@ struct TraceFileReader::Implementation {
 
   enum class Found : std::uint8_t { kRecord, kNone, kIncomplete };
 
-  // Looks for a record at the start of the window. Parses it into `record` and sets `length` to its
-  // length.
+  // Looks for a record at the start of the window. Parses it and sets `length` to its length.
   Found look(std::size_t& length) {
     if (!window.has(kFrameBytes)) {
       const std::size_t known = std::min(window.size(), kMark.size());
@@ -200,7 +211,29 @@ struct TraceFileReader::Implementation {
     if (!window.has(length)) return Found::kIncomplete;
     // Before parsing: Protobuf accepts many damaged messages.
     if (get_u32(window.data() + 8) != checksum(window.data(), bytes)) return Found::kNone;
-    return record.ParseFromArray(window.data() + kFrameBytes, static_cast<int>(bytes)) ? Found::kRecord : Found::kNone;
+    return parse(window.data() + kFrameBytes, bytes) ? Found::kRecord : Found::kNone;
+  }
+
+  // Nearly all records are events. Parses an event by itself, which reuses one message and its
+  // memory: a record that contains it would allocate a new one each time.
+  bool parse(const char* data, std::uint32_t bytes) {
+    constexpr char kEventTag = (v1::TraceRecord::kEventFieldNumber << 3) | 2;  // of a length-delimited field
+    is_event = false;
+    std::uint32_t length = 0;
+    std::uint32_t at = 1;
+    if (bytes != 0 && data[0] == kEventTag) {
+      // A length below kRecordBytesMax has at most three bytes, of seven bits each.
+      for (int shift = 0; shift < 21 && at < bytes; shift += 7) {
+        const auto byte = static_cast<unsigned char>(data[at++]);
+        length |= std::uint32_t{byte & 0x7fu} << shift;
+        if (byte < 0x80) {
+          is_event = length == bytes - at;
+          break;
+        }
+      }
+    }
+    return is_event ? event_message.ParseFromArray(data + at, static_cast<int>(length))
+                    : record.ParseFromArray(data, static_cast<int>(bytes));
   }
 
   // Reads the next valid record. Bytes before it are damage; an incomplete record at the end of the
@@ -245,6 +278,7 @@ struct TraceFileReader::Implementation {
     // Ids are dense unless a definition was damaged. kNamesMax bounds the growth.
     if (message.id() > texts.size()) texts.resize(message.id());
     texts[message.id() - 1] = names->intern(message.text());
+    ++names_defined;
   }
 
   bool take_event(const v1::TraceEvent& message, ObservedEvent& event) const {
@@ -281,8 +315,11 @@ struct TraceFileReader::Implementation {
   const std::shared_ptr<TraceNames> names;
   Window window;
   TraceHeader header;
-  v1::TraceRecord record;
+  v1::TraceRecord record;        // the last one, if it is no event
+  v1::TraceEvent event_message;  // the last one, if `is_event`
+  bool is_event = false;
   std::vector<std::string_view> texts;  // indexed by id - 1
+  std::size_t names_defined = 0;
   std::vector<TraceDamage> damage;
   std::uint64_t cut = 0;
 };
@@ -296,13 +333,19 @@ const TraceHeader& TraceFileReader::header() const { return implementation_->hea
 bool TraceFileReader::next(ObservedEvent& event) {
   auto& self = *implementation_;
   while (self.next_record()) {
-    if (self.record.has_name()) self.take_name(self.record.name());
-    if (self.record.has_event() && self.take_event(self.record.event(), event)) return true;
+    const v1::TraceEvent* message = self.is_event ? &self.event_message : nullptr;
+    if (message == nullptr && self.record.has_name()) self.take_name(self.record.name());
+    if (message == nullptr && self.record.has_event()) message = &self.record.event();
+    if (message != nullptr && self.take_event(*message, event)) return true;
   }
   return false;
 }
 
+void TraceFileReader::skip_to(std::uint64_t offset) { implementation_->window.skip_to(offset); }
+std::size_t TraceFileReader::names_defined() const { return implementation_->names_defined; }
+
 const std::vector<TraceDamage>& TraceFileReader::damage() const { return implementation_->damage; }
 std::uint64_t TraceFileReader::bytes_cut() const { return implementation_->cut; }
+std::uint64_t TraceFileReader::bytes() const { return implementation_->window.offset(); }
 
 }  // namespace cairn

@@ -79,10 +79,16 @@ class TraceFileReader {
   // recorded events. Its text is valid until the next call, its names as long as `names`. Returns
   // false at the end. Throws kUnavailable.
   bool next(ObservedEvent& event);
+  // Continues at `offset`, an earlier value of `bytes()` for this file. Goes forward only. Events
+  // after names that were passed over show "?".
+  void skip_to(std::uint64_t offset);
+  // Returns how many names the file has defined so far.
+  std::size_t names_defined() const;
 
   // These cover the file as read so far: all of it once `next` has returned false.
   const std::vector<TraceDamage>& damage() const;
   std::uint64_t bytes_cut() const;  // of an incomplete last record
+  std::uint64_t bytes() const;      // of the file, as far as it was read
 
  private:
   struct Implementation;
