@@ -23,7 +23,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-targets=(cairn_planning_benchmark cairn_scale_benchmark cairn_save_load_benchmark cairn_link_benchmark cairn_failure_benchmark cairn_async_benchmark cairn_training_benchmark)
+targets=(cairn_planning_benchmark cairn_scale_benchmark cairn_trace_benchmark cairn_save_load_benchmark cairn_link_benchmark cairn_failure_benchmark cairn_async_benchmark cairn_training_benchmark)
 results=$(mktemp -d -t cairn_benchmark.XXXXXX)
 trap 'rm -rf "$results"' EXIT
 
