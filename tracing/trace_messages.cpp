@@ -29,20 +29,29 @@ struct Bounds {
 
 std::vector<TracedMessage> match_messages(const Trace& trace) {
   std::vector<TracedMessage> messages;
-  std::map<std::pair<int, std::uint64_t>, std::size_t> sent;  // sender and id -> index in `messages`
-  for (const auto& [rank, events] : trace.events)
-    for (const auto& event : events) {
-      if (event.kind != EventKind::kSent || event.peer < 0) continue;
-      sent[{rank, event.id}] = messages.size();
-      messages.push_back({rank, event.peer, &event, nullptr});
-    }
+  std::map<int, std::pair<std::size_t, std::size_t>> sent_by;  // indices in `messages`: of the first, and behind the last
+  for (const auto& [rank, events] : trace.events) {
+    const std::size_t first = messages.size();
+    for (const auto& event : events)
+      if (event.kind == EventKind::kSent && event.peer >= 0) messages.push_back({rank, event.peer, &event, nullptr});
+    sent_by[rank] = {first, messages.size()};
+  }
+  // Events ascend by id, and so do the messages of a sender. Returns null if there is none.
+  const auto find_sent = [&](int from, std::uint64_t id) -> TracedMessage* {
+    const auto found = sent_by.find(from);
+    if (found == sent_by.end()) return nullptr;
+    const auto end = messages.begin() + static_cast<std::ptrdiff_t>(found->second.second);
+    const auto at = std::lower_bound(messages.begin() + static_cast<std::ptrdiff_t>(found->second.first), end, id,
+                                     [](const TracedMessage& message, std::uint64_t wanted) { return message.sent->id < wanted; });
+    return at != end && at->sent->id == id ? &*at : nullptr;
+  };
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events) {
       if (!is_from_a_rank(event)) continue;
-      const auto found = sent.find({event.peer, event.cause});
+      TracedMessage* const message = find_sent(event.peer, event.cause);
       // Damaged traces may name the id of a message to another rank.
-      if (found != sent.end() && messages[found->second].to == rank)
-        messages[found->second].handled = &event;
+      if (message != nullptr && message->to == rank)
+        message->handled = &event;
       else
         messages.push_back({event.peer, rank, nullptr, &event});
     }
@@ -177,13 +186,15 @@ MessageDelay delay_of(const Trace& trace, const TracedMessage& message, const Tr
   const ObservedEvent* const first = trace.events.at(message.to).data();
   WallTime next = end;
   Duration longest{0};
-  for (const ObservedEvent* at = message.handled; next > begin;) {
+  // No events for at least seven eighths of the delay. Stops where no such gap is possible any
+  // more: the receiver may have recorded thousands of events during the delay.
+  const Duration quiet = delay.on_the_way - delay.on_the_way / 8;
+  for (const ObservedEvent* at = message.handled; longest <= quiet && next - begin > quiet;) {
     const WallTime time = at == first ? begin : std::max(begin, clocks.at(*--at));
     longest = std::max(longest, Duration(next - time));
     next = std::min(next, time);
   }
-  // No events for at least seven eighths of the delay.
-  delay.receiver_was_quiet = longest > delay.on_the_way - delay.on_the_way / 8;
+  delay.receiver_was_quiet = longest > quiet;
   return delay;
 }
 
