@@ -19,6 +19,7 @@
 #include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/actors/links/tls_transform.hpp>
 #include <cairn/actors/rank_runtime.hpp>
+#include <cairn/base/save_id.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
@@ -317,6 +318,8 @@ struct World::Implementation {
   c10::intrusive_ptr<c10d::Store> store;  // from `from_environment`; this process may host it, and the trainer may use it
   Mutex mutex;
   std::set<std::string> checkpointers CAIRN_GUARDED_BY(mutex);
+  // Names that were ever claimed, by key: save ids contain the key.
+  std::map<std::uint32_t, std::string> checkpointer_names CAIRN_GUARDED_BY(mutex);
   // Declared before the runtime, which reports to it until the runtime is destroyed.
   const std::shared_ptr<CallNotifier> notifier;  // null: there are no listeners
   RankRuntime runtime;
@@ -553,6 +556,10 @@ RankRuntime& World::runtime() const { return implementation_->runtime; }
 void World::claim_checkpointer(const std::string& name) const {
   if (name.empty()) throw Error(ErrorCode::kInvalidArgument, "a checkpointer needs a name");
   MutexLock lock(implementation_->mutex);
+  const std::string& first = implementation_->checkpointer_names.emplace(checkpointer_key(name), name).first->second;
+  if (first != name)
+    throw Error(ErrorCode::kAlreadyExists, "the checkpointer names \"" + name + "\" and \"" + first +
+                                               "\" give the same save ids: choose another name, the same on all ranks");
   // Ranks match their calls by name and ordinal. Two checkpointers of one name would mix them up.
   if (!implementation_->checkpointers.insert(name).second)
     throw Error(ErrorCode::kAlreadyExists, "this world has a checkpointer named \"" + name +

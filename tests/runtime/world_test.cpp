@@ -31,6 +31,7 @@
 
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/actors/links/tcp_links.hpp>
+#include <cairn/base/save_id.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
@@ -729,6 +730,17 @@ TEST_CASE("a checkpointer's name is taken once") {
   CHECK(contains(thrown([&] { world.claim_checkpointer(""); }), code(ErrorCode::kInvalidArgument)));
   world.release_checkpointer("main");
   world.claim_checkpointer("main");
+}
+
+TEST_CASE("checkpointers whose names give the same save ids are refused") {
+  REQUIRE(checkpointer_key("plumless") == checkpointer_key("buckeroo"));
+  const World world = World::single();
+  world.claim_checkpointer("plumless");
+  world.release_checkpointer("plumless");
+  const std::string refused = thrown([&] { world.claim_checkpointer("buckeroo"); });
+  CHECK(contains(refused, code(ErrorCode::kAlreadyExists)));
+  CHECK(contains(refused, "give the same save ids"));
+  world.claim_checkpointer("plumless");
 }
 
 }  // namespace
