@@ -164,7 +164,11 @@ class CheckpointSource final : public TensorSource {
 
 std::string TensorSource::why_unreadable(const std::string& fqn) const {
   const auto* stored = std::get_if<TensorStorageMetadata>(metadata().find(fqn));
-  if (stored == nullptr || carrier_type_of(stored->properties.dtype)) return "";
+  if (stored == nullptr) return "";
+  if (!stored->storage.empty() && !stored->storage.front().transforms.empty())
+    return fmt::format("it is stored through the transform {}, which Cairn cannot undo: save it with PyTorch without it",
+                       printable(stored->storage.front().transforms.front()));
+  if (carrier_type_of(stored->properties.dtype)) return "";
   return fmt::format("its type is torch.{}, which this version of Cairn does not know", stored->unknown_dtype);
 }
 

@@ -12,6 +12,7 @@ import struct
 import zipfile
 import zlib
 
+import hostile_files
 import torch_file
 from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, read_safetensors, run_tests, WEIGHT, WRONG_USE
 
@@ -309,6 +310,7 @@ class ConvertTo(Command):
                                  "name": torch_file.DType("float6_e3m2fn"), "pair": (torch_file.Tensor("float6_e3m2fn", [1]),)})
         self.assertIn("[1.0, 2.0]", cairn("cat", source, "known").stdout)
         self.assertIn("torch.float6_e3m2fn", cairn("cat", source, "name").stdout)
+        self.assertRegex(cairn("inspect", source).stdout, r"known +float32 +\[2\]")
         for key in ("new", "pair"):
             self.fails(FOUND_BAD, "cat", source, key, text="float6_e3m2fn")
         for format in ("torch", "dcp", "safetensors"):
@@ -320,6 +322,14 @@ class ConvertTo(Command):
             self.same(source, self.root / name, "--tensors", "known", "--tensors", "name")
         told = json.loads(cairn("diff", source, source, "--json").stdout)["differences"]
         self.assertEqual({entry["key"]: entry["what"] for entry in told}, {"new": "unreadable", "pair": "unreadable"})
+
+    def test_a_compressed_tensor_is_named_and_not_called_damaged(self):
+        source = self.root / "compressed"
+        hostile_files.of_record(transform="zstd")(source)
+        for options in ((), ("--memory", "1")):
+            _, done = self.convert(source, "out.pt", "--to", "torch", *options, code=FOUND_BAD)
+            self.assertIn("the transform zstd, which Cairn cannot undo", done.stderr)
+        self.convert(source, "left_out.pt", "--to", "torch", "--skip-unsupported")
 
     def test_a_cast_reads_numbers_that_libtorch_lacks(self):
         source = self.root / "a.pt"

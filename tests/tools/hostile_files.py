@@ -125,11 +125,13 @@ def chunk(offset=0, size=4):
     return instance(METADATA, "ChunkStorageMetadata", offsets=size_of(offset), sizes=size_of(size))
 
 
-def record(path="__0_0.distcp", offset=0, length=600, size=4, chunks=None, entries=None, places=None, paths=None, **options):
+def record(path="__0_0.distcp", offset=0, length=600, size=4, chunks=None, entries=None, places=None, paths=None, transform=None,
+           **options):
     chunks = listed(chunk()) if chunks is None else chunks
     described = instance(METADATA, "TensorStorageMetadata", properties=properties(**options), size=size_of(size), chunks=chunks)
     place = instance(FILESYSTEM, "_StorageInfo", relative_path=path if isinstance(path, bytes) else text(path),
-                     offset=integer(offset), length=integer(length))
+                     offset=integer(offset), length=integer(length),
+                     **({"transform_descriptors": listed(text(transform))} if transform else {}))
     index = instance(METADATA, "MetadataIndex", fqn=text("a"), offset=size_of(0), index=integer(0))
     return whole(instance(METADATA, "Metadata", state_dict_metadata=entries or mapping((text("a"), described)),
                           planner_data=paths or mapping((text("a"), sequence(text("a")))),
