@@ -106,7 +106,9 @@ void print_run(const RunContents& contents) {
   for (const auto& one : contents.leftovers)
     std::cout << fmt::format(
         "leftover: {}, {}: {}\n", printable(one.name), human_bytes(one.bytes),
-        one.is_open ? "a save has begun there, and runs or has died" : "of a save or a removal that did not end");
+        one.by_ranks  ? "PyTorch wrote one record for each rank there (use_collectives=False), which Cairn does not read"
+        : one.is_open ? "a save has begun there, and runs or has died"
+                      : "of a save or a removal that did not end");
   if (!contents.failure_reports.empty())
     std::cout << counted(contents.failure_reports.size(), "report") << " of failed saves: `cairn trace` tells what went wrong\n";
   if (contents.checkpoints.size() > 1)

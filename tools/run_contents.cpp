@@ -63,7 +63,10 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
       if (run.has_record(name) || run.is_link(name)) continue;
       const auto place = run.open(name);
       Leftover leftover{name, 0, !place->open_attempts().empty()};
-      for (const ObjectInfo& object : place->list()) leftover.bytes += object.size_bytes;
+      for (const ObjectInfo& object : place->list()) {
+        leftover.bytes += object.size_bytes;
+        leftover.by_ranks = leftover.by_ranks || (object.name.rfind("__", 0) == 0 && object.name.find(".metadata") != std::string::npos);
+      }
       leftovers.push_back(std::move(leftover));
     } catch (const Error& error) {  // unreadable: it is listed as a checkpoint with this fault
       if (error.code() == ErrorCode::kUnavailable) throw;

@@ -30,7 +30,8 @@ struct ListedCheckpoint {
 struct Leftover {
   std::string name;
   std::uint64_t bytes = 0;
-  bool is_open = false;  // a save has begun there; it is running or dead
+  bool is_open = false;   // a save has begun there; it is running or dead
+  bool by_ranks = false;  // no leftover: PyTorch wrote a record for each rank
 };
 
 struct RunContents {
