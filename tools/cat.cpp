@@ -285,6 +285,12 @@ std::string why_no_key(const std::string& key, const Metadata& metadata) {
   for (const auto& [name, entry] : metadata.state_dict_metadata)
     if (name.size() > key.size() && name[key.size()] == '.' && name.compare(0, key.size(), key) == 0 && ++count <= kNamedMax)
       below += fmt::format("{}\"{}\"", count == 1 ? "" : ", ", printable(name));
+  for (auto dot = key.rfind('.'); count == 0 && dot != std::string::npos && dot > 0; dot = key.rfind('.', dot - 1)) {
+    const std::string above = key.substr(0, dot);
+    const Metadata::Entry* const whole = metadata.find(above);
+    if (whole != nullptr && std::holds_alternative<BytesStorageMetadata>(*whole))
+      return fmt::format("\"{}\" is one value, which is shown as a whole", printable(above));
+  }
   if (count == 0) return printable(closest_names_text(key, metadata, SuggestPrefixes::kNo));
   return fmt::format("below it are {}{}", below, count > kNamedMax ? fmt::format(" and {} more", count - kNamedMax) : "");
 }

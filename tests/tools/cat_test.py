@@ -128,6 +128,9 @@ class Cat(Command):
         self.fails(WRONG_USE, "cat", path, "model.wieght", text='the closest are "model.weight"')
         done = self.fails(WRONG_USE, "cat", path, "model", text='no key "model": below it are "model.weight", "model.bias", ')
         self.assertIn(" and 1 more", done.stderr)
+        values = self.root / "values.pt"
+        torch_file.save(values, {"l": [1, 2]})
+        self.fails(WRONG_USE, "cat", values, "l.0", text='"l" is one value, which is shown as a whole')
         done = self.fails(WRONG_USE, "cat", FIXTURES / "nested", "dtype", text="the closest are")
         self.assertNotIn('"dtypes"', done.stderr, "a name that would fail as well")
         for text, why in (("7", "outside"), ("a", "no number"), ("0:4:2", "steps"), ("0,0,0", "dimensions"), ("...,...", "twice")):
