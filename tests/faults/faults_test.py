@@ -268,6 +268,9 @@ class CoordinatorFrozenWhileSaving(FaultTest):
     def test_the_coordinator_is_frozen(self):
         self.freeze("save", self.fewer(of_the_coordinator("freeze", SAVE_POINTS, SAVE_COORDINATOR_POINTS, before=False), 4))
 
+    def test_another_rank_that_coordinates_is_frozen(self):
+        self.freeze("save", self.fewer(of_the_coordinator("freeze", [], SAVE_COORDINATOR_POINTS, before=False, coordinator=2), 4))
+
 
 class CoordinatorFrozenWhileLoading(FaultTest):
     def test_the_coordinator_is_frozen(self):

@@ -80,6 +80,12 @@ class Guarded(Command):
 
 
 class Hostile(Guarded):
+    def test_a_run_with_a_hostile_record_is_listed(self):
+        path = self.root / "case" / "x"
+        path.mkdir(parents=True)
+        hostile_files.of_record(content=b"]" * 2**20)(path / "step_1")
+        self.assertEqual(self.harmless(path, ["ls", "{}"], "a megabyte of lists"), FOUND_BAD)
+
     def test_no_hostile_file_does_harm(self):
         sound = self.checkpoint(name="sound")
         seen = set()

@@ -54,6 +54,7 @@ void check_parity(const ProcessGroup& group, Base& base, Wrapped& wrapped) {
 TEST_CASE("B5.6 replicate refuses a module that is fully sharded already, and takes another") {
   on_ranks(2, [](const ProcessGroup& group) {
     auto model = wide<Composite>();
+    for (const auto& parameter : model->parameters()) CHECK(is_here(parameter));
     fully_shard(*model->l1, ProcessMesh(group));
     const Thrown thrown = thrown_by([&] { replicate(*model->l1, group); });
     CHECK(thrown.code == ErrorCode::kPrecondition);
