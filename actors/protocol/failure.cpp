@@ -96,6 +96,7 @@ void RankMachine::stop_tasks() {
 void RankMachine::report_stopped() { report_end_of_phase(State::kReported, PhaseStopped{}); }
 
 void CoordinatorMachine::receive(int from, const PhaseStopped&) {
+  if (state_ == State::kGlobalPlan && stopping_ && from == identity_.rank) return;  // its task goes on to the end of its hook
   if (!collects() || !stopping_ || answered_.count(from) != 0) return ignore("PhaseStopped out of turn");
   answered(from);
 }

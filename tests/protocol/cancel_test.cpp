@@ -279,6 +279,7 @@ TEST_CASE("cancelled while the coordinator plans: its hook is waited for, but no
     const auto stopped = sent<StopPhase>(effects);
     REQUIRE(stopped.size() == 1);
     CHECK(stopped[0].first == 0);
+    CHECK(all_of<InputIgnored>(coordinator.receive(0, PhaseStopped{})).empty());
     coordinator.receive(1, PhaseFailed{cancel_of(1).failure});
     if (ends) {
       effects = coordinator.step(TaskEnded{hook.sequence, answer_to(hook, 0)});
