@@ -810,7 +810,7 @@ TEST_CASE("trace directory: one of many saves is read without the files' other p
     const Trace trace = directory.read(directory.attempts()[index]);
     CHECK(bytes_read() - before < all / 3);
     for (int rank = 0; rank < 2; ++rank) {
-      REQUIRE(trace.events.at(rank).size() == kMessages + (index == 2 ? 5 : 4));
+      REQUIRE(trace.events.at(rank).size() == kMessages + 4);
       CHECK(trace.events.at(rank).back().kind == EventKind::kOutcome);
       CHECK(trace.events.at(rank)[trace.events.at(rank).size() - 2].name == (index < 2 ? "reset" : "write_data"));
     }
