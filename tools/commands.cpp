@@ -27,13 +27,15 @@ const char* why_no_record(const std::vector<ObjectInfo>& objects) {
   const auto any = [&](auto&& is_such) {
     return std::any_of(objects.begin(), objects.end(), [&](const ObjectInfo& object) { return is_such(object.name); });
   };
-  if (any([](const std::string& name) { return name.rfind("__", 0) == 0 && ends_with(name, ".metadata"); }))
+  if (any(is_record_of_one_rank))
     return "PyTorch wrote one record for each rank there (use_collectives=False), which Cairn does not read: load it with "
            "PyTorch and save it with collectives";
   return "A save that did not finish leaves this; if the directory is a run, name one of its checkpoints";
 }
 
 }  // namespace
+
+bool is_record_of_one_rank(const std::string& name) { return name.rfind("__", 0) == 0 && ends_with(name, ".metadata"); }
 
 std::shared_ptr<Store> open_existing(const std::string& url) {
   auto store = open_store(url);

@@ -101,6 +101,10 @@ struct OpenedCheckpoint {
   Metadata metadata;
 };
 
+// Returns whether an object of that name is the record that PyTorch writes for one rank, with
+// use_collectives=False.
+bool is_record_of_one_rank(const std::string& name);
+
 // Opens a checkpoint. Throws WrongUse if nothing exists there, so that a mistyped path is not
 // mistaken for a damaged checkpoint; kNotFound, with a list of what is there, if files exist but no
 // checkpoint was completed; kCorrupt and kUnsupported as read_metadata does.

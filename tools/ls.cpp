@@ -66,7 +66,7 @@ void print_run_json(const std::string& url, const RunContents& contents) {
                                    {"user_metadata", one.user_metadata}});
   json["leftovers"] = Json::array();
   for (const auto& one : contents.leftovers)
-    json["leftovers"].push_back({{"name", one.name}, {"bytes", one.bytes}, {"open", one.is_open}});
+    json["leftovers"].push_back({{"name", one.name}, {"bytes", one.bytes}, {"open", one.is_open}, {"by_ranks", one.by_ranks}});
   json["failure_reports"] = contents.failure_reports;
   print_json(json);
 }

@@ -65,7 +65,7 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
       Leftover leftover{name, 0, !place->open_attempts().empty()};
       for (const ObjectInfo& object : place->list()) {
         leftover.bytes += object.size_bytes;
-        leftover.by_ranks = leftover.by_ranks || (object.name.rfind("__", 0) == 0 && object.name.find(".metadata") != std::string::npos);
+        leftover.by_ranks = leftover.by_ranks || is_record_of_one_rank(object.name);
       }
       leftovers.push_back(std::move(leftover));
     } catch (const Error& error) {  // unreadable: it is listed as a checkpoint with this fault

@@ -86,6 +86,8 @@ class Prune(Command):
         (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
         self.assertIn("1 leftover removed", self.prune("--leftovers", "--yes").stdout)
         self.assertEqual(self.left(), ["step_10", "step_30", "step_40"], "a save may run in step_10")
+        (self.root / "step_30" / ".metadata").rename(self.root / "step_30" / "__0.metadata")
+        self.assertIn("nothing to remove", self.prune("--leftovers", "--dry-run").stdout)
 
     def test_links_are_not_followed(self):
         outside = pathlib.Path(tempfile.mkdtemp(prefix="cairn_tools_"))
