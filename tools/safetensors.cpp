@@ -130,8 +130,11 @@ std::vector<StoredSafetensor> read_safetensors(ByteSpan file, const std::string&
       const auto [begin, end] = entry.at("data_offsets").get<std::pair<std::uint64_t, std::uint64_t>>();
       const std::size_t width = std::max<std::size_t>(1, element_size(tensor.dtype));
       const auto elements = static_cast<std::uint64_t>(volume(tensor.shape));
-      const bool fits = begin <= end && end <= file.size() - first && elements <= file.size() / width;
-      if (!fits || (tensor.dtype != DType::kUnknown && elements * width != end - begin))
+      const bool fits = begin <= end && end <= file.size() - first;
+      // A type that is not known here may pack several elements into a byte.
+      const bool agrees =
+          tensor.dtype == DType::kUnknown || (elements <= file.size() / width && elements * width == end - begin);
+      if (!fits || !agrees)
         throw refuse(fmt::format("shape and place of \"{}\" do not fit", printable(name)));
       tensor.offset = first + begin;
       ends.emplace_back(begin, end);

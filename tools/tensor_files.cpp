@@ -30,12 +30,16 @@ namespace {
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // waits for no writer of a pipe
     if (file < 0) throw system_error("open", path, errno);
     if (::fstat(file, &status_) != 0) {
       const int why = errno;
       ::close(file);
       throw system_error("look at", path, why);
+    }
+    if (!S_ISREG(status_.st_mode)) {
+      ::close(file);
+      throw Error(ErrorCode::kCorrupt, printable(path) + " is not a regular file");
     }
     // Mapped privately and writable, because LibTorch has no read-only tensors.
     void* const begin =
@@ -174,10 +178,12 @@ class TorchFileSource final : public TensorSource {
 
 class SafetensorsSource final : public TensorSource {
  public:
-  SafetensorsSource(std::string name, const std::vector<std::filesystem::path>& paths) : name_(std::move(name)) {
-    for (const auto& path : paths) {
+  SafetensorsSource(std::string name, const std::vector<TensorFile>& files) : name_(std::move(name)) {
+    for (const auto& [path, promised] : files) {
+      std::set<std::string> missing = promised;
       files_.push_back(std::make_unique<MappedFile>(path.string()));
       for (StoredSafetensor& tensor : read_safetensors(files_.back()->bytes(), printable(path.string()))) {
+        missing.erase(tensor.name);
         if (!elements_.emplace(tensor.name, files_.back()->begin() + tensor.offset).second)
           throw Error(ErrorCode::kCorrupt,
                       fmt::format("\"{}\" is in two files of {}: name one of them", printable(tensor.name), name_));
@@ -188,6 +194,9 @@ class SafetensorsSource final : public TensorSource {
         stored.chunks = {Box::whole(tensor.shape)};
         metadata_.state_dict_metadata.emplace_back(std::move(tensor.name), std::move(stored));
       }
+      if (!missing.empty())
+        throw Error(ErrorCode::kCorrupt, fmt::format("{} lacks \"{}\", which the index says is there", printable(path.string()),
+                                                     printable(*missing.begin())));
     }
   }
 
@@ -235,54 +244,66 @@ bool ends_with(const std::filesystem::path& path, std::string_view end) {
   return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
 }
 
-std::vector<std::filesystem::path> files_in_index(const std::filesystem::path& index) {
-  std::set<std::filesystem::path> files;
+std::vector<TensorFile> files_in_index(const std::filesystem::path& index) {
+  std::map<std::filesystem::path, std::set<std::string>> files;
+  constexpr int kDepthMax = 4;
+  const auto limit = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kDepthMax) throw Error(ErrorCode::kCorrupt, printable(index.string()) + " is nested too deeply");
+    return true;
+  };
   try {
     std::ifstream in(index);
-    const Json names = Json::parse(in).at("weight_map");
+    const Json names = Json::parse(in, limit).at("weight_map");
     for (const auto& [key, file] : names.items()) {
       const std::filesystem::path name = file.get<std::string>();
       if (name.filename() != name)
         throw Error(ErrorCode::kCorrupt, printable(index.string()) + " names a file outside its directory");
-      files.insert(index.parent_path() / name);
+      files[index.parent_path() / name].insert(key);
     }
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{} is not an index of safetensors files: {}", printable(index.string()), error.what()));
   }
-  return {files.begin(), files.end()};
+  if (files.empty()) throw Error(ErrorCode::kCorrupt, printable(index.string()) + " names no files");
+  std::vector<TensorFile> found;
+  for (auto& [path, keys] : files) found.push_back({path, std::move(keys)});
+  return found;
 }
 
 }  // namespace
 
-std::vector<std::filesystem::path> tensor_files_at(const std::string& place) {
-  if (const auto path = file_at(place)) return ends_with(*path, kIndexEnd) ? files_in_index(*path) : std::vector{*path};
-  std::vector<std::filesystem::path> files;
+std::vector<TensorFile> tensor_files_at(const std::string& place) {
+  if (const auto path = file_at(place)) return ends_with(*path, kIndexEnd) ? files_in_index(*path) : std::vector{TensorFile{*path, {}}};
+  std::vector<TensorFile> files;
+  std::vector<std::filesystem::path> indexes;
   const auto directory = local_path(place);
   std::error_code error;
   if (!directory || std::filesystem::exists(*directory / kCommitRecordName, error)) return files;
   for (const auto& entry : std::filesystem::directory_iterator(*directory, error)) {
-    if (ends_with(entry.path(), kIndexEnd)) return files_in_index(entry.path());
-    if (ends_with(entry.path(), ".safetensors")) files.push_back(entry.path());
+    if (!entry.is_regular_file(error)) continue;
+    if (ends_with(entry.path(), kIndexEnd)) indexes.push_back(entry.path());
+    if (ends_with(entry.path(), ".safetensors")) files.push_back({entry.path(), {}});
   }
-  std::sort(files.begin(), files.end());
+  if (indexes.size() > 1) throw WrongUse(printable(place) + " holds several indexes of safetensors files: name one of them");
+  if (!indexes.empty()) return files_in_index(indexes.front());
+  std::sort(files.begin(), files.end(), [](const TensorFile& a, const TensorFile& b) { return a.path < b.path; });
   return files;
 }
 
-std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const std::vector<std::filesystem::path>& files) {
-  if (files.size() > 1 || is_safetensors(MappedFile(files.front().string()).bytes()))
+std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const std::vector<TensorFile>& files) {
+  if (files.size() > 1 || is_safetensors(MappedFile(files.front().path.string()).bytes()))
     return std::make_unique<SafetensorsSource>(printable(place), files);
-  return std::make_unique<TorchFileSource>(files.front());
+  return std::make_unique<TorchFileSource>(files.front().path);
 }
 
-std::vector<VerifyFault> verify_tensor_files(const std::string& place, const std::vector<std::filesystem::path>& files,
+std::vector<VerifyFault> verify_tensor_files(const std::string& place, const std::vector<TensorFile>& files,
                                              const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
   std::vector<VerifyFault> faults, unchecked;
   const auto add = [&](std::uint64_t offset, const std::string& what, bool is_unchecked) {
     (is_unchecked ? unchecked : faults).push_back({place, offset, "", what, is_unchecked});
   };
   try {
-    const MappedFile file(files.front().string());
+    const MappedFile file(files.front().path.string());
     if (files.size() == 1 && !is_safetensors(file.bytes())) {
       const ZipReader zip(file.bytes(), printable(place));
       std::uint64_t done = 0;

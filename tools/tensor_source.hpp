@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,21 +60,26 @@ class TensorSource {
 // open_existing throws; kCorrupt and kUnsupported if it is neither.
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check);
 
+struct TensorFile {
+  std::filesystem::path path;
+  std::set<std::string> promised;  // the keys that an index says are in it; none without an index
+};
+
 // Returns the files of tensors at `place`, none if there are none. A file stands for itself, or, if
 // it is an index (`*.safetensors.index.json`), for those that it names. A directory without a
 // commit record stands for its index, or else for its files in the safetensors format. Throws
-// kCorrupt for an index that cannot be read.
-std::vector<std::filesystem::path> tensor_files_at(const std::string& place);
+// kCorrupt for an index that cannot be read; WrongUse for a directory with several.
+std::vector<TensorFile> tensor_files_at(const std::string& place);
 
 // Opens a state dict that torch.save wrote, or files in the safetensors format, and maps the files.
 // Tensors are read on demand, and each storage of torch.save is verified against its checksum. If
 // a file is truncated meanwhile, the process dies of SIGBUS. Throws kUnsupported, naming them, for
 // classes that plain state dicts do not contain; kCorrupt.
-std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const std::vector<std::filesystem::path>& files);
+std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const std::vector<TensorFile>& files);
 
 // Reads all of such files. Returns all faults, then everything that cannot be checked, such as the
 // elements in safetensors files, which have no checksums. `progress`: as for verify_checkpoint.
-std::vector<VerifyFault> verify_tensor_files(const std::string& place, const std::vector<std::filesystem::path>& files,
+std::vector<VerifyFault> verify_tensor_files(const std::string& place, const std::vector<TensorFile>& files,
                                              const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
 }  // namespace cairn::tools

@@ -58,6 +58,22 @@ class Use(Command):
             self.assertIn("tensors      2", cairn("inspect", place).stdout)
         index.write_text(json.dumps({"weight_map": {"model.weight": "gone.safetensors"}}))
         self.fails(FOUND_BAD, "cat", shards, "model.weight", text="gone.safetensors")
+        index.write_text(json.dumps({"weight_map": {"model.weight": "weight.safetensors", "other": "weight.safetensors"}}))
+        for command in ("inspect", "verify"):
+            self.fails(FOUND_BAD, command, shards, text='lacks "other", which the index says is there')
+        for hostile, why in (('{"weight_map":' + "[" * 300000, "nested too deeply"), ('{"weight_map": {}}', "names no files"), ("x", "is not an index")):
+            index.write_text(hostile)
+            self.fails(FOUND_BAD, "inspect", shards, text=why)
+        (shards / "model.fp16.safetensors.index.json").write_text("{}")
+        self.fails(WRONG_USE, "inspect", shards, text="several indexes")
+
+    def test_a_pipe_named_like_a_file_of_tensors_is_not_waited_for(self):
+        shards = self.root / "shards"
+        shards.mkdir()
+        os.mkfifo(shards / "a.safetensors")
+        self.fails(WRONG_USE, "inspect", shards, text="no checkpoint")
+        (shards / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "a.safetensors"}}))
+        self.fails(FOUND_BAD, "inspect", shards, text="is not a regular file")
 
     def test_help_and_version(self):
         self.assertIn("Examples:", cairn("--help").stdout)
