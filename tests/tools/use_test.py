@@ -59,8 +59,11 @@ class Use(Command):
         index.write_text(json.dumps({"weight_map": {"model.weight": "gone.safetensors"}}))
         self.fails(FOUND_BAD, "cat", shards, "model.weight", text="gone.safetensors")
         index.write_text(json.dumps({"weight_map": {"model.weight": "weight.safetensors", "other": "weight.safetensors"}}))
-        for command in ("inspect", "verify"):
-            self.fails(FOUND_BAD, command, shards, text='lacks "other", which the index says is there')
+        lacking = 'lacks "other", which the index says is there'
+        self.fails(FOUND_BAD, "inspect", shards, text=lacking)
+        verified = cairn("verify", shards)
+        self.assertEqual(verified.returncode, FOUND_BAD)
+        self.assertIn(lacking, verified.stdout)
         for hostile, why in (('{"weight_map":' + "[" * 300000, "nested too deeply"), ('{"weight_map": {}}', "names no files"), ("x", "is not an index")):
             index.write_text(hostile)
             self.fails(FOUND_BAD, "inspect", shards, text=why)
