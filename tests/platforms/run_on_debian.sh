@@ -48,7 +48,7 @@ make_chroot() {
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | sed -n 1p)
   rm -rf "$1.new"
   mmdebstrap --variant=apt --include=ca-certificates --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$1.new" \
-      "${mirror:-http://deb.debian.org/debian}" \
+      ${mirror:+"$mirror"} \
     || { rm -rf "$1.new"; skip "no chroot of $suite could be made"; }
   mv "$1.new" "$1"
 }
