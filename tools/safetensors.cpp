@@ -5,7 +5,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <cairn/base/error.hpp>
 #include <cairn/tools/commands.hpp>
@@ -99,6 +98,14 @@ SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, co
   return {std::move(tensors), little_endian(header.size()) + header};
 }
 
+Json::parser_callback_t depth_limit(const Error& refusal) {
+  constexpr int kDepthMax = 4;
+  return [refusal](int depth, Json::parse_event_t, Json&) {
+    if (depth > kDepthMax) throw refusal;
+    return true;
+  };
+}
+
 bool is_safetensors(ByteSpan file) {
   return file.size() > sizeof(std::uint64_t) && file.data()[sizeof(std::uint64_t)] == '{' &&
          header_bytes(file) <= file.size() - sizeof(std::uint64_t);
@@ -108,18 +115,13 @@ std::vector<StoredSafetensor> read_safetensors(ByteSpan file, const std::string&
   const auto refuse = [&](const std::string& why) -> Error {
     return Error(ErrorCode::kCorrupt, fmt::format("{} is damaged, or not a safetensors file: {}", what, why));
   };
-  constexpr int kDepthMax = 4;
-  const auto limit = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kDepthMax) throw refuse("its header is nested too deeply");
-    return true;
-  };
   std::vector<StoredSafetensor> tensors;
   if (!is_safetensors(file) || header_bytes(file) > kHeaderBytesMax) throw refuse("it has no header");
   const char* const header = file.data() + sizeof(std::uint64_t);
   const std::uint64_t first = sizeof(std::uint64_t) + header_bytes(file);
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ends;
   try {
-    const Json described = Json::parse(header, file.data() + first, limit);
+    const Json described = Json::parse(header, file.data() + first, depth_limit(refuse("its header is nested too deeply")));
     for (const auto& [name, entry] : described.items()) {
       if (name == kMetadataKey) continue;
       StoredSafetensor tensor;

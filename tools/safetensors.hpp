@@ -8,9 +8,12 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <cairn/base/bytes.hpp>
 #include <cairn/planning/box.hpp>
 #include <cairn/planning/dtype.hpp>
+#include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
 
@@ -40,6 +43,10 @@ struct StoredSafetensor : SafetensorsTensor {
   std::string type;          // the format's name of the dtype, which is kUnknown if Cairn lacks it
   std::uint64_t offset = 0;  // of its elements, from the start of the file
 };
+
+// Lets Json::parse throw `refusal` at JSON that is nested deeper than headers and indexes of this
+// format are: a value nested a hundred thousand times would overflow the stack.
+Json::parser_callback_t depth_limit(const Error& refusal);
 
 // Returns whether a file begins as one in this format does.
 bool is_safetensors(ByteSpan file);

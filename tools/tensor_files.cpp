@@ -246,14 +246,10 @@ bool ends_with(const std::filesystem::path& path, std::string_view end) {
 
 std::vector<TensorFile> files_in_index(const std::filesystem::path& index) {
   std::map<std::filesystem::path, std::set<std::string>> files;
-  constexpr int kDepthMax = 4;
-  const auto limit = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kDepthMax) throw Error(ErrorCode::kCorrupt, printable(index.string()) + " is nested too deeply");
-    return true;
-  };
   try {
     std::ifstream in(index);
-    const Json names = Json::parse(in, limit).at("weight_map");
+    const Error too_deep(ErrorCode::kCorrupt, printable(index.string()) + " is nested too deeply");
+    const Json names = Json::parse(in, depth_limit(too_deep)).at("weight_map");
     for (const auto& [key, file] : names.items()) {
       const std::filesystem::path name = file.get<std::string>();
       if (name.filename() != name)
