@@ -465,11 +465,12 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
                 address + " (MASTER_ADDR, MASTER_PORT): " + kNoStore + "; trying until the deadline");
     }
     if (!trouble.empty()) continue;
-    options.isServer = false;
-    switch_off_libuv(options, 0);  // only a host has a use for it
-    options.timeout = std::max(patience, kProbe);
+    c10d::TCPStoreOptions joining = options;
+    joining.isServer = false;
+    joining.timeout = std::max(patience, kProbe);
+    switch_off_libuv(joining, 0);  // only a host has a use for it
     try {
-      auto store = c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
+      auto store = c10::make_intrusive<c10d::TCPStore>(place.master_host, joining);
       store->setTimeout(timeout);
       return store;
     } catch (const std::exception& error) {
