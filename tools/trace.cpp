@@ -257,7 +257,7 @@ JobToExport::JobToExport(const TraceChoice& choice) : first(choice) {
   std::uint64_t exported = 0, read = 0;
   for (auto* listed : by_interest) {
     for (const auto& [rank, call] : listed->attempt->calls) exported += call.last_id - std::min(call.last_id, call.first_id - 1);
-    read += events_of_files;  // the files are read again for each attempt
+    read += events_of_files;  // as if the files were read whole again for each attempt
     listed->is_exported = listed->attempt == first.attempt || (exported <= kExportedEventsMax && read <= kReadEventsMax);
   }
 }

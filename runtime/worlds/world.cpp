@@ -19,7 +19,6 @@
 #include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/actors/links/tls_transform.hpp>
 #include <cairn/actors/rank_runtime.hpp>
-#include <cairn/base/save_id.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
@@ -28,6 +27,7 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
+#include <cairn/base/save_id.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/launch/own_address.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
