@@ -25,7 +25,7 @@ class Coordinator : public CoordinatorActor::base {
         rank_(world.rank),
         life_(life),
         machines_(std::move(world), options),
-        timers_(options.silence) {}
+        timers_(options.heartbeat_timeout) {}
 
   CoordinatorActor::behavior_type make_behavior() override {
     set_exception_handler(exit_reason_of);

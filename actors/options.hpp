@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// Durations are between 0 and one year; `silence` must be above 0.
+// Durations are between 0 and one year; `heartbeat_timeout` must be above 0.
 struct RuntimeOptions {
   // Time limit from the first rank's call until all ranks have made the same call.
   std::chrono::milliseconds join_deadline{std::chrono::minutes(10)};
@@ -32,7 +32,7 @@ struct RuntimeOptions {
   std::chrono::milliseconds drain_deadline{std::chrono::seconds(1)};
   // Heartbeat timeout: a link that receives nothing for this long is down. Heartbeats are sent four
   // times as often.
-  std::chrono::milliseconds silence{std::chrono::seconds(5)};
+  std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(5)};
   // How often a rank reports its progress to the coordinator, and receives the progress of all
   // ranks, while a save or load runs. In worlds of more than 100 ranks the interval is at least
   // 2 ms per rank. 0 turns progress reports off: calls work the same, but nobody can tell which
@@ -53,7 +53,7 @@ struct RuntimeOptions {
   // with a secret, proven that it knows it. Above this number, or above an eighth of the process's
   // descriptor limit, the oldest is closed. The limit is never below the number of ranks in the
   // world.
-  std::size_t strangers_max = 256;
+  std::size_t unauthenticated_connections_max = 256;
   unsigned outcomes_kept = 16;              // outcomes kept per checkpointer
   unsigned child_restarts_max = 8;          // per supervised child, over the life of a world
   std::size_t trace_ring_bytes = 4u << 20;  // per rank; 0: no events are kept, and failure reports contain none

@@ -51,7 +51,7 @@ void check_config(const RankConfig& config, const LinksFactory* links) {
   if (options.message_bytes_max < options.frame_bytes_max)
     refuse("message_bytes_max " + std::to_string(options.message_bytes_max) + " is less than frame_bytes_max " +
            std::to_string(options.frame_bytes_max));
-  if (options.silence.count() <= 0) refuse("silence must be more than 0 ms");
+  if (options.heartbeat_timeout.count() <= 0) refuse("heartbeat_timeout must be more than 0 ms");
 }
 
 // Limits durations that the actors add to clock times and to each other, so that the sums do not
@@ -60,7 +60,7 @@ RankConfig with_bounded_waits(RankConfig config) {
   RuntimeOptions& options = config.options;
   for (auto* const wait :
        {&options.join_deadline, &options.phase_deadline, &options.outcome_grace, &options.phase_grace, &options.cancel_grace,
-        &options.connect_deadline, &options.handshake_deadline, &options.silence, &options.progress_interval})
+        &options.connect_deadline, &options.handshake_deadline, &options.heartbeat_timeout, &options.progress_interval})
     *wait = bounded_wait(*wait);
   return config;
 }

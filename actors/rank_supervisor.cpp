@@ -41,8 +41,9 @@ protocol::Identity world_of(const RankConfig& config) {
 
 template <class Task>
 inline constexpr bool is_for_planner =
-    std::is_same_v<Task, protocol::GatherState> || std::is_same_v<Task, protocol::CreateLocalPlan> || std::is_same_v<Task, protocol::CreateGlobalSavePlan> ||
-    std::is_same_v<Task, protocol::CreateGlobalLoadPlan> || std::is_same_v<Task, protocol::Decide>;
+    std::is_same_v<Task, protocol::GatherState> || std::is_same_v<Task, protocol::CreateLocalPlan> ||
+    std::is_same_v<Task, protocol::CreateGlobalSavePlan> || std::is_same_v<Task, protocol::CreateGlobalLoadPlan> ||
+    std::is_same_v<Task, protocol::Decide>;
 
 class Supervisor : public SupervisorActor::base {
  public:
@@ -53,7 +54,7 @@ class Supervisor : public SupervisorActor::base {
         links_factory_(links),
         tap_(std::move(tracer), Actor::kSupervisor),
         slots_(world_of(config), config.options),
-        timers_(config.options.silence) {}
+        timers_(config.options.heartbeat_timeout) {}
 
   SupervisorActor::behavior_type make_behavior() override {
     const auto self = caf::actor_cast<caf::actor>(this);
@@ -337,8 +338,8 @@ class Supervisor : public SupervisorActor::base {
     const auto* const down = std::get_if<protocol::CoordinatorDown>(&body);
     const bool of_every_call = (down && down->ticket == 0) || std::holds_alternative<protocol::Unreadable>(body);
     if (of_every_call) return step_all(protocol::Received{from, counter, body});
-    // A rank that has made no call must answer AskStanding too.
-    if (std::holds_alternative<protocol::AskStanding>(body)) slot_of(checkpointer);
+    // A rank that has made no call must answer StatusRequest too.
+    if (std::holds_alternative<protocol::StatusRequest>(body)) slot_of(checkpointer);
     step(checkpointer, protocol::Received{from, counter, body});
     stop_if_idle();
   }

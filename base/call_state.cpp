@@ -54,8 +54,8 @@ const char* to_string(MessageKind kind) noexcept {
   static constexpr const char* kNames[] = {
       "Join",           "Begin",           "LocalSavePlan", "SameSavePlan",   "NeedLocalPlan", "GlobalSavePlan", "UseCachedPlan",
       "NeedGlobalPlan", "Written",         "LocalLoadPlan", "GlobalLoadPlan", "ReadDone",      "PhaseFailed",    "Outcome",
-      "Cancel",         "CoordinatorDown", "StopPhase",     "PhaseStopped",   "Withdraw",      "Unreadable",     "Standing",
-      "AskStanding",    "FollowOther",     "Progress",      "JobProgress"};
+      "Cancel",         "CoordinatorDown", "StopPhase",     "PhaseStopped",   "Withdraw",      "Unreadable",     "StatusReply",
+      "StatusRequest",  "FollowOther",     "Progress",      "JobProgress"};
   return name_in<MessageKind::kJobProgress>(kNames, kind, "unknown message");
 }
 

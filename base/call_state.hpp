@@ -68,8 +68,8 @@ enum class MessageKind : std::uint8_t {
   kPhaseStopped,
   kWithdraw,
   kUnreadable,
-  kStanding,
-  kAskStanding,
+  kStatusReply,
+  kStatusRequest,
   kFollowOther,
   kProgress,
   kJobProgress,
@@ -79,8 +79,8 @@ const char* to_string(Operation operation) noexcept;  // "save", "load", "agreem
 const char* to_string(RankState state) noexcept;      // "moving"
 const char* to_string(CoordinatorState state) noexcept;
 const char* to_string(SuccessionState state) noexcept;
-const char* to_string(CallTurn turn) noexcept;  // about the actor that took it: "lost its coordinator"
+const char* to_string(CallTurn turn) noexcept;     // about the actor that took it: "lost its coordinator"
 const char* to_string(MessageKind kind) noexcept;  // "Written"
-const char* to_string(Timer timer) noexcept;    // its subject: "the ranks' answers"
+const char* to_string(Timer timer) noexcept;       // its subject: "the ranks' answers"
 
 }  // namespace cairn

@@ -96,14 +96,14 @@ class WaitingWriter : public StorageWriter {
 
 RuntimeOptions watchful() {
   RuntimeOptions options;
-  options.silence = kSilence;
+  options.heartbeat_timeout = kSilence;
   return options;
 }
 
 // Almost no heartbeats, and no event recording.
 RuntimeOptions careless() {
   RuntimeOptions options;
-  options.silence = std::chrono::hours(1);
+  options.heartbeat_timeout = std::chrono::hours(1);
   options.trace_ring_bytes = 0;
   return options;
 }
@@ -360,7 +360,7 @@ void measure_freezes(const std::string& program, const std::string& name, int vi
   for (int repeat = 0; repeat < repeats; ++repeat) map.push_back(measure(program, victim, SIGSTOP, 1).map_ms);
   const double worst = quantile(map, 0.99);
   const auto silence = static_cast<double>(kSilence.count());
-  print("freeze_" + name + "_to_map_p99", worst, silence, "at most 1.2 x the silence", worst <= 1.2 * silence);
+  print("freeze_" + name + "_to_map_p99", worst, silence, "at most 1.2 x the timeout", worst <= 1.2 * silence);
 }
 
 // Runs busy threads, four per core, while ranks save all the time: no rank may be reported silent.
@@ -422,8 +422,8 @@ PacedSaves run_paced_ranks(const std::string& program, bool watched, int saves, 
     std::vector<RankProcess> ranks;
     ranks.reserve(static_cast<std::size_t>(world_size));
     for (int rank = 0; rank < world_size; ++rank)
-      ranks.emplace_back(program, std::vector<std::string>{"--paced-rank", std::to_string(rank), addresses, job, watched ? "1" : "0",
-                                                           std::to_string(saves), directory});
+      ranks.emplace_back(program, std::vector<std::string>{"--paced-rank", std::to_string(rank), addresses, job,
+                                                           watched ? "1" : "0", std::to_string(saves), directory});
     for (auto& rank : ranks) rank.wait_for("ready");
     for (auto& rank : ranks) rank.end_input();
     for (auto& rank : ranks) {

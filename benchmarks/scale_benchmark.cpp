@@ -151,17 +151,17 @@ void measure_progress(int many) {
 void measure_succession(int many) {
   print_scaling("succession_cpu", "us", many, [](int ranks) {
     CoordinatorMachine machine = machine_of(1, ranks);
-    Standing standing;
-    standing.kind = StandingKind::kOrphaned;
-    standing.ticket = standing.ordinal = 1;
-    standing.checkpoint_id = "/scratch/run/step_1";
-    standing.lost = failure_of(0, false);
-    standing.lost->what = "gone";
-    const Effects asked = machine.step(Received{1, 5, standing});
+    StatusReply status;
+    status.kind = RankStatus::kOrphaned;
+    status.ticket = status.ordinal = 1;
+    status.checkpoint_id = "/scratch/run/step_1";
+    status.lost = failure_of(0, false);
+    status.lost->what = "gone";
+    const Effects asked = machine.step(Received{1, 5, status});
     for (const auto& effect : asked)
-      if (const auto* const send = std::get_if<Send>(&effect)) standing.inquiry = std::get<AskStanding>(send->body).inquiry;
+      if (const auto* const send = std::get_if<Send>(&effect)) status.inquiry = std::get<StatusRequest>(send->body).inquiry;
     const double start = thread_cpu_seconds();
-    for (int rank = 1; rank < ranks; ++rank) machine.step(Received{rank, 5, standing});
+    for (int rank = 1; rank < ranks; ++rank) machine.step(Received{rank, 5, status});
     return 1e6 * (thread_cpu_seconds() - start) / ranks;
   });
 }

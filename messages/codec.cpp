@@ -115,13 +115,13 @@ FailureGroup from_proto(const v1::FailureGroup& message) {
   for (int run = 0; run < message.run_lengths_size(); ++run) {
     const std::size_t length = message.run_lengths(run);
     const std::size_t first = message.first_ranks(run);
-    check(group.members.empty() || first > static_cast<std::size_t>(group.members.back().rank), "ranks that failed are out of order");
+    check(group.members.empty() || first > static_cast<std::size_t>(group.members.back().rank),
+          "ranks that failed are out of order");
     // A few bytes can name a long run. The checks bound the list before it is built.
     check(length > 0 && first < kRanksMax && length <= kRanksMax - first, "a rank is out of bounds");
     check(length <= count - group.members.size(), "there are fewer trace positions than failures");
     for (std::size_t rank = first; rank < first + length; ++rank)
-      group.members.push_back(
-          {static_cast<int>(rank), message.trace_positions(static_cast<int>(group.members.size()))});
+      group.members.push_back({static_cast<int>(rank), message.trace_positions(static_cast<int>(group.members.size()))});
   }
   check(!group.members.empty() && group.members.size() == count, "there are more trace positions than failures, or no failures");
   return group;
@@ -160,11 +160,11 @@ std::shared_ptr<const Ending> from_proto(const v1::Ending& message) {
 // Returns the message's Ending; null if it has none.
 template <class AnyMessage>
 auto* ending_in(AnyMessage& body) {
-  // Two messages carry an Ending: the outcome itself, and the standing of a rank that has one.
+  // Two messages carry an Ending: the outcome itself, and the status reply of a rank that has one.
   auto* const outcome = std::get_if<Outcome>(&body);
   if (outcome != nullptr) return &outcome->ending;
-  auto* const standing = std::get_if<Standing>(&body);
-  return standing != nullptr && standing->kind == StandingKind::kEnded ? &standing->ending : nullptr;
+  auto* const status = std::get_if<StatusReply>(&body);
+  return status != nullptr && status->kind == RankStatus::kEnded ? &status->ending : nullptr;
 }
 
 void to_proto(const Moved& moved, v1::Moved& message) {
@@ -266,10 +266,10 @@ struct Encoder {
   void operator()(const PhaseStopped&) const { envelope.mutable_phase_stopped(); }
   void operator()(const Withdraw& record) const { envelope.mutable_withdraw()->set_ticket(record.ticket); }
   void operator()(const Unreadable& record) const { to_proto(record.failure, *envelope.mutable_unreadable()->mutable_failure()); }
-  void operator()(const Standing& record) const {
-    auto& message = *envelope.mutable_standing();
+  void operator()(const StatusReply& record) const {
+    auto& message = *envelope.mutable_status_reply();
     message.set_inquiry(record.inquiry);
-    message.set_kind(static_cast<v1::StandingKind>(record.kind));
+    message.set_kind(static_cast<v1::RankStatus>(record.kind));
     message.set_coordinator_rank(static_cast<std::uint32_t>(record.coordinator_rank));
     message.set_ticket(record.ticket);
     message.set_ordinal(record.ordinal);
@@ -282,8 +282,8 @@ struct Encoder {
     if (record.lost) to_proto(*record.lost, *message.mutable_lost());
     if (record.failure) to_proto(*record.failure, *message.mutable_failure());
   }
-  void operator()(const AskStanding& record) const {
-    auto& message = *envelope.mutable_ask_standing();
+  void operator()(const StatusRequest& record) const {
+    auto& message = *envelope.mutable_status_request();
     message.set_inquiry(record.inquiry);
     message.set_coordinator_rank(static_cast<std::uint32_t>(record.coordinator_rank));
     message.set_ordinal(record.ordinal);
@@ -351,10 +351,10 @@ int rank_or_none_of(std::int32_t rank) {
   return rank;
 }
 
-Standing standing_of(const v1::Standing& message) {
-  Standing record;
+StatusReply status_reply_of(const v1::StatusReply& message) {
+  StatusReply record;
   record.inquiry = message.inquiry();
-  record.kind = enum_of<StandingKind>(message.kind(), v1::StandingKind_MAX);
+  record.kind = enum_of<RankStatus>(message.kind(), v1::RankStatus_MAX);
   record.coordinator_rank = rank_of(message.coordinator_rank());
   record.ticket = message.ticket();
   record.ordinal = message.ordinal();
@@ -367,14 +367,14 @@ Standing standing_of(const v1::Standing& message) {
   if (message.has_lost()) record.lost = from_proto(message.lost());
   if (message.has_failure()) record.failure = from_proto(message.failure());
   // Only an orphan has seen the loss of the coordinator.
-  check(record.lost.has_value() == (record.kind == StandingKind::kOrphaned), "an orphaned rank does not say how, or another does");
+  check(record.lost.has_value() == (record.kind == RankStatus::kOrphaned), "an orphaned rank does not say how, or another does");
   // A rank that takes part in the call has joined it under a ticket.
-  check(record.kind == StandingKind::kAbsent || record.kind == StandingKind::kEnded || record.ticket != 0, "a call has no ticket");
+  check(record.kind == RankStatus::kAbsent || record.kind == RankStatus::kEnded || record.ticket != 0, "a call has no ticket");
   return record;
 }
 
-AskStanding ask_standing_of(const v1::AskStanding& message) {
-  AskStanding record;
+StatusRequest status_request_of(const v1::StatusRequest& message) {
+  StatusRequest record;
   record.inquiry = message.inquiry();
   record.coordinator_rank = rank_of(message.coordinator_rank());
   record.ordinal = message.ordinal();
@@ -454,10 +454,10 @@ Message body_of(const v1::Envelope& envelope) {
       return Withdraw{ticket_of(envelope.withdraw().ticket())};
     case v1::Envelope::kUnreadable:
       return Unreadable{from_proto(envelope.unreadable().failure())};
-    case v1::Envelope::kStanding:
-      return standing_of(envelope.standing());
-    case v1::Envelope::kAskStanding:
-      return ask_standing_of(envelope.ask_standing());
+    case v1::Envelope::kStatusReply:
+      return status_reply_of(envelope.status_reply());
+    case v1::Envelope::kStatusRequest:
+      return status_request_of(envelope.status_request());
     case v1::Envelope::kFollowOther:
       return FollowOther{rank_or_none_of(envelope.follow_other().leader())};
     case v1::Envelope::kProgress:

@@ -13,14 +13,15 @@ struct IsForCoordinator {
     return std::is_same_v<T, Join> || std::is_same_v<T, LocalSavePlan> || std::is_same_v<T, SameSavePlan> ||
            std::is_same_v<T, NeedGlobalPlan> || std::is_same_v<T, Written> || std::is_same_v<T, LocalLoadPlan> ||
            std::is_same_v<T, ReadDone> || std::is_same_v<T, PhaseFailed> || std::is_same_v<T, Cancel> ||
-           std::is_same_v<T, PhaseStopped> || std::is_same_v<T, Withdraw> || std::is_same_v<T, Standing> ||
+           std::is_same_v<T, PhaseStopped> || std::is_same_v<T, Withdraw> || std::is_same_v<T, StatusReply> ||
            std::is_same_v<T, Progress>;
   }
 };
 
 }  // namespace
 
-std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed committed, std::string save_id, std::string answer) {
+std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed committed, std::string save_id,
+                                          std::string answer) {
   return std::make_shared<const Ending>(Ending{grouped(failures), committed, std::move(save_id), std::move(answer)});
 }
 

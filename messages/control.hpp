@@ -6,8 +6,8 @@
 //   coordinator -> rank:  Begin, NeedLocalPlan, GlobalSavePlan | UseCachedPlan | GlobalLoadPlan,
 //                         StopPhase, Outcome, CoordinatorDown, Unreadable, JobProgress
 //   when the coordinator is lost:
-//   rank -> successor:    Standing
-//   successor -> rank:    AskStanding, FollowOther, StopPhase, Outcome
+//   rank -> successor:    StatusReply
+//   successor -> rank:    StatusRequest, FollowOther, StopPhase, Outcome
 //
 // Large parts are shared and immutable, so that copying a message is cheap.
 #pragma once
@@ -125,12 +125,13 @@ struct Ending {
   std::string save_id;
   std::string answer{};  // of a successful agreement
 };
-std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed committed, std::string save_id, std::string answer = {});
+std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed committed, std::string save_id,
+                                          std::string answer = {});
 
 struct Outcome {
-  std::uint64_t ticket = 0;                  // from the receiver's Join
-  std::shared_ptr<const Ending> ending;      // never null
-  std::exception_ptr exception = nullptr;    // the receiver's own; not encoded, so set only in messages from a rank to itself
+  std::uint64_t ticket = 0;                // from the receiver's Join
+  std::shared_ptr<const Ending> ending;    // never null
+  std::exception_ptr exception = nullptr;  // the receiver's own; not encoded, so set only in messages from a rank to itself
 };
 
 // The sender has ended the call on its own. If `awaits_outcome` is set, it asks instead to end the
@@ -158,7 +159,7 @@ struct Unreadable {
 };
 
 // A rank's relation to a call whose coordinator is lost.
-enum class StandingKind : std::uint8_t {
+enum class RankStatus : std::uint8_t {
   kAbsent = 1,  // has no such call running, and no outcome of it
   kEnded,       // has its outcome
   kAttached,    // still follows the coordinator; reports changes
@@ -168,9 +169,9 @@ enum class StandingKind : std::uint8_t {
 
 // The envelope's counter identifies the call. If the sender never got a counter (0), the fields of
 // its Join do.
-struct Standing {
-  std::uint64_t inquiry = 0;  // from the AskStanding that this answers; 0: unasked, the sender wants the receiver to succeed
-  StandingKind kind = StandingKind::kAbsent;
+struct StatusReply {
+  std::uint64_t inquiry = 0;  // from the StatusRequest that this answers; 0: unasked, the sender wants the receiver to succeed
+  RankStatus kind = RankStatus::kAbsent;
   int coordinator_rank = 0;
   std::uint64_t ticket = 0;  // of the sender's call, if any
   std::uint64_t ordinal = 0;
@@ -185,7 +186,7 @@ struct Standing {
   std::shared_ptr<const Ending> ending;  // of kEnded, otherwise null
 };
 
-struct AskStanding {
+struct StatusRequest {
   std::uint64_t inquiry = 0;  // 0: from the coordinator itself, which is alive
   int coordinator_rank = 0;
   std::uint64_t ordinal = 0;
@@ -226,13 +227,13 @@ struct JobProgress {
   // The rank with the smallest fraction done among those that have not ended the phase; -1: none.
   // The coordinator's own rank while all ranks wait for its hook.
   int slowest_rank = -1;
-  Moved slowest{};                  // progress of that rank
+  Moved slowest{};  // progress of that rank
 };
 
 using Message =
     std::variant<Join, Begin, LocalSavePlan, SameSavePlan, NeedLocalPlan, GlobalSavePlan, UseCachedPlan, NeedGlobalPlan, Written,
                  LocalLoadPlan, GlobalLoadPlan, ReadDone, PhaseFailed, Outcome, Cancel, CoordinatorDown, StopPhase, PhaseStopped,
-                 Withdraw, Unreadable, Standing, AskStanding, FollowOther, Progress, JobProgress>;
+                 Withdraw, Unreadable, StatusReply, StatusRequest, FollowOther, Progress, JobProgress>;
 
 MessageKind kind_of(const Message& message) noexcept;
 // Returns the type of a message, such as "Join", for texts.

@@ -140,7 +140,7 @@ struct Opening {
   milliseconds backoff = kBackoffMin;
   milliseconds look = kLookMin;
   milliseconds answer_timeout{0};  // of the next connection
-  bool asked = true;         // the owner waits for it; otherwise it is tried once and its failure is not reported
+  bool asked = true;               // the owner waits for it; otherwise it is tried once and its failure is not reported
   std::shared_ptr<Lookup> lookup;  // of this attempt's address, if it is a host name
   Socket socket;                   // of a pending connect
   ConnectionPtr connection;        // during the handshake
@@ -252,7 +252,7 @@ class TcpLinks {
   void take_beats(const ConnectionPtr& connection);
   void go_down(int of, LinkDownCause cause, const std::string& why, bool say_goodbye = false);
   void on_resume(const ResumeReading& resume);
-  milliseconds stall_min() const { return tick_interval_ + options().silence / 2; }
+  milliseconds stall_min() const { return tick_interval_ + options().heartbeat_timeout / 2; }
   bool stood_still() const;
   void on_tick();
   void begin_close(const std::string& why, bool leaves = false);
@@ -270,9 +270,9 @@ class TcpLinks {
   caf::io::accept_handle door_;
   bool door_halted_ = false;
   std::size_t closing_sockets_ = 0;  // discarded, not closed yet
-  std::size_t strangers_max_ = 0;
-  int refusals_told_ = 0;          // since the last tick
-  std::uint64_t numbers_ = 0;      // last number given to an opening or connection
+  std::size_t unauthenticated_connections_max_ = 0;
+  int refusals_told_ = 0;      // since the last tick
+  std::uint64_t numbers_ = 0;  // last number given to an opening or connection
   std::unique_ptr<Random> random_ = system_random();
   milliseconds beat_interval_{0};
   milliseconds tick_interval_{0};

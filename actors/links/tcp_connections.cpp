@@ -103,7 +103,7 @@ void TcpLinks::close_door() { close_later(door_); }
 // Limits the number of unauthenticated connections: above the limit the oldest is closed.
 void TcpLinks::enter(const ConnectionPtr& connection) {
   strangers_.emplace(connection->id, connection);
-  if (strangers_.size() <= strangers_max_) return;
+  if (strangers_.size() <= unauthenticated_connections_max_) return;
   turned_away(setup_->counters->crowded_out, "refused: the oldest of too many unauthenticated connections");
   discard(ConnectionPtr(strangers_.begin()->second));
 }

@@ -3,7 +3,7 @@
 //   owns        the listening socket, its connections, and each peer's queue of messages to send
 //   talks to    its owner; the same actor of other ranks, in the frames of messages/link.proto
 //   deadlines   connect_deadline for an opening, with its retries; handshake_deadline for one
-//               connection, doubled with each retry; the heartbeat timeout `silence`;
+//               connection, doubled with each retry; `heartbeat_timeout`;
 //               drain_deadline for last frames: a refusal, a goodbye, and, when the actor ends,
 //               messages that still wait
 //   on death    of a peer: LinkDown; of the owner: as LinkClose
@@ -52,8 +52,8 @@ std::size_t descriptors_max() {
 std::size_t descriptors_open() {
   std::size_t count = 0;
   std::error_code unknown;
-  for (auto it = std::filesystem::directory_iterator("/proc/self/fd", unknown); !unknown && it != std::filesystem::directory_iterator();
-       it.increment(unknown))
+  for (auto it = std::filesystem::directory_iterator("/proc/self/fd", unknown);
+       !unknown && it != std::filesystem::directory_iterator(); it.increment(unknown))
     ++count;
   return count;
 }
@@ -81,10 +81,11 @@ caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
   asked_back_.assign(peers_.size(), false);
   linked_.assign(peers_.size(), false);
   // All ranks of the world may connect at once.
-  strangers_max_ = std::clamp<std::size_t>(options().strangers_max, 1, std::max<std::size_t>(descriptors_max() / 8, 8));
-  strangers_max_ = std::max(strangers_max_, peers_.size());
-  beat_interval_ = std::max(options().silence / 4, milliseconds(1));
-  tick_interval_ = std::clamp(options().silence / 8, milliseconds(1), milliseconds(250));
+  unauthenticated_connections_max_ =
+      std::clamp<std::size_t>(options().unauthenticated_connections_max, 1, std::max<std::size_t>(descriptors_max() / 8, 8));
+  unauthenticated_connections_max_ = std::max(unauthenticated_connections_max_, peers_.size());
+  beat_interval_ = std::max(options().heartbeat_timeout / 4, milliseconds(1));
+  tick_interval_ = std::clamp(options().heartbeat_timeout / 8, milliseconds(1), milliseconds(250));
   last_tick_ = now();
   door_ = self_->add_doorman(setup_->listener.release());
   self_->set_down_handler([this](caf::down_msg&) { begin_close("its owner ended"); });
@@ -127,10 +128,10 @@ void TcpLinks::on_send(const LinkSend& message) {
   }
   const std::size_t size = message.bytes->size() + (message.shared ? message.shared->size() : 0);
   if (size > options().message_bytes_max) {
-    go_down(to, LinkDownCause::kOverflow,
-            "a message of " + std::to_string(size) + " bytes exceeds message_bytes_max " +
-                std::to_string(options().message_bytes_max),
-            true);
+    go_down(
+        to, LinkDownCause::kOverflow,
+        "a message of " + std::to_string(size) + " bytes exceeds message_bytes_max " + std::to_string(options().message_bytes_max),
+        true);
     return;
   }
   if (to == rank()) {
@@ -256,7 +257,7 @@ void TcpLinks::on_resume(const ResumeReading& resume) {
 
 // Returns whether this thread was stalled a short time ago, or is reading for the first time since.
 bool TcpLinks::stood_still() const {
-  return now() - last_tick_ > stall_min() || (last_stall_ && now() - *last_stall_ < options().silence);
+  return now() - last_tick_ > stall_min() || (last_stall_ && now() - *last_stall_ < options().heartbeat_timeout);
 }
 
 void TcpLinks::on_tick() {
@@ -289,7 +290,8 @@ void TcpLinks::on_tick() {
     if (!other.up) continue;
     if (stalled) other.heard = time;
     // Until the heartbeat connection is up, the peer may have nothing to send.
-    if (time - other.heard > (other.beats ? options().silence : std::max(options().silence, options().connect_deadline))) {
+    if (time - other.heard >
+        (other.beats ? options().heartbeat_timeout : std::max(options().heartbeat_timeout, options().connect_deadline))) {
       const std::string why = "nothing was heard of " + describe(of) + " for " +
                               std::to_string(std::chrono::duration_cast<milliseconds>(time - other.heard).count()) + " ms";
       // Both connections get the goodbye: if the peer ever reads again, it may read either one
@@ -423,8 +425,8 @@ void provide_descriptors(int rank, int world_size, int ranks_here, int store_cli
                     "; raise it to " + std::to_string(2 * needed) + " or more");
   // Three per rank, as a connection may be about to replace another. Twice that, for the trainer
   // and for other ranks of this process. A store client of LibTorch 1 has two connections.
-  const rlim_t wanted = std::min<rlim_t>(
-      limit.rlim_max, 2 * (open + 3 * others + clients) + kOfRank * static_cast<std::size_t>(ranks_here) + kSpare);
+  const rlim_t wanted =
+      std::min<rlim_t>(limit.rlim_max, 2 * (open + 3 * others + clients) + kOfRank * static_cast<std::size_t>(ranks_here) + kSpare);
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = wanted;
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0)

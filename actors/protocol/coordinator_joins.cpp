@@ -12,11 +12,11 @@ void CoordinatorMachine::on(const Received& received) {
   if (from < 0 || from >= identity_.world_size) return ignore("message of a rank outside the world");
   down_.erase(from);
   suspects_.erase(from);
-  if (const auto* standing = std::get_if<Standing>(&received.body)) {
-    const bool to_coordinator = standing->inquiry == 0 && standing->coordinator_rank == identity_.rank && from != identity_.rank;
-    if (to_coordinator) return answer_orphan(from, received.counter, *standing);
-    if (standing->inquiry >= kProbesFrom) return take_probe_answer(from, received.counter, *standing);
-    return append(succession_.receive(from, received.counter, *standing));
+  if (const auto* status = std::get_if<StatusReply>(&received.body)) {
+    const bool to_coordinator = status->inquiry == 0 && status->coordinator_rank == identity_.rank && from != identity_.rank;
+    if (to_coordinator) return answer_orphan(from, received.counter, *status);
+    if (status->inquiry >= kProbesFrom) return take_probe_answer(from, received.counter, *status);
+    return append(succession_.receive(from, received.counter, *status));
   }
   // Join, Cancel and Withdraw name the call by its ticket. All other messages belong to the
   // attempt.
@@ -34,15 +34,15 @@ void CoordinatorMachine::on(const Received& received) {
 
 // Answers a rank that lost its connection to this one and reconnected. In a running attempt the
 // rank counts as lost, but it still gets the outcome.
-void CoordinatorMachine::answer_orphan(int from, std::uint64_t counter, const Standing& standing) {
+void CoordinatorMachine::answer_orphan(int from, std::uint64_t counter, const StatusReply& status) {
   const auto is_known = [&](const std::map<int, Join>& joins) {
     const auto join = joins.find(from);
-    return join != joins.end() && join->second.ticket == standing.ticket;
+    return join != joins.end() && join->second.ticket == status.ticket;
   };
   if (counter == 0 ? is_known(joins_) || is_known(next_joins_) : is_attempt() && counter == counter_ && is_known(joins_)) {
     effects_.emplace_back(
-        Send{from, counter, AskStanding{0, identity_.rank, standing.ordinal, standing.operation, standing.checkpoint_id}});
-  } else if (!send_outcome_again(from, counter, standing.ticket)) {
+        Send{from, counter, StatusRequest{0, identity_.rank, status.ordinal, status.operation, status.checkpoint_id}});
+  } else if (!send_outcome_again(from, counter, status.ticket)) {
     effects_.emplace_back(Send{from, counter, FollowOther{-1}});
   }
 }
@@ -208,31 +208,31 @@ bool CoordinatorMachine::probe_lost_ranks() {
   for (const int rank : suspects_) {
     if (!probed_.insert(rank).second) continue;
     asked = true;
-    ask_standing(rank);
+    request_status(rank);
   }
-  if (asked) effects_.emplace_back(StartTimer{Timer::kProbe, 2 * options_.silence});
+  if (asked) effects_.emplace_back(StartTimer{Timer::kProbe, 2 * options_.heartbeat_timeout});
   return true;
 }
 
 // Asks about this call. `take_probe_answer` handles the answer.
-void CoordinatorMachine::ask_standing(int rank) {
+void CoordinatorMachine::request_status(int rank) {
   const Join& own = own_join();
-  send(rank, AskStanding{kProbesFrom + own.ordinal, identity_.rank, own.ordinal, own.operation, own.checkpoint_id});
+  send(rank, StatusRequest{kProbesFrom + own.ordinal, identity_.rank, own.ordinal, own.operation, own.checkpoint_id});
 }
 
 // If the others gave up on this coordinator, they may have ended the call without it. This handles
 // their answer.
-void CoordinatorMachine::take_probe_answer(int from, std::uint64_t counter, const Standing& standing) {
+void CoordinatorMachine::take_probe_answer(int from, std::uint64_t counter, const StatusReply& status) {
   const bool waits = state_ == State::kJoining || state_ == State::kSettling;
-  if (!waits || joins_.count(identity_.rank) == 0 || standing.inquiry != kProbesFrom + own_join().ordinal) return;
-  const bool knows_nothing = standing.kind == StandingKind::kAbsent || standing.kind == StandingKind::kAttached;
+  if (!waits || joins_.count(identity_.rank) == 0 || status.inquiry != kProbesFrom + own_join().ordinal) return;
+  const bool knows_nothing = status.kind == RankStatus::kAbsent || status.kind == RankStatus::kAttached;
   if (knows_nothing && asked_.erase(from) != 0) return end_settling_if_complete();
-  if (standing.kind != StandingKind::kEnded) return;
+  if (status.kind != RankStatus::kEnded) return;
   // Ranks may count their calls differently. An ended attempt with a counter cannot belong to this
   // call, which has not begun.
   if (state_ == State::kJoining && counter != 0) return ignore("outcome of another call");
   if (state_ == State::kJoining) put_off_other_calls();
-  end(standing.ending);
+  end(status.ending);
 }
 
 // While the ranks join, some of them may already be at the next call.

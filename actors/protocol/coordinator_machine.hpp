@@ -27,7 +27,7 @@
 //             ranks, Timer::kWaiting triggers warnings.
 // Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor. A new
 //             machine starts idle.
-// Own freeze: the process was stopped for longer than `silence`, and ranks gave up on it. The
+// Own freeze: the process was stopped for longer than `heartbeat_timeout`, and ranks gave up on it. The
 //             machine decides nothing any more: it tells all ranks (CoordinatorDown, for this
 //             call), which turn to a successor. If it was publishing, it publishes, and then
 //             adopts the outcome of a rank that has ended the call.
@@ -131,14 +131,14 @@ class CoordinatorMachine {
   void count_progress_of_all();
   JobProgress job_progress() const;
   bool find_disagreement(int from, const Join& join);
-  void answer_orphan(int from, std::uint64_t counter, const Standing& standing);
+  void answer_orphan(int from, std::uint64_t counter, const StatusReply& status);
   bool answer_missed(int from, const Join& join);
   bool send_outcome_again(int from, std::uint64_t counter, std::uint64_t ticket);
   void join_if_complete();
   bool probe_lost_ranks();
-  void ask_standing(int rank);
+  void request_status(int rank);
   void put_off_other_calls();
-  void take_probe_answer(int from, std::uint64_t counter, const Standing& standing);
+  void take_probe_answer(int from, std::uint64_t counter, const StatusReply& status);
   void skip_call(int rank, Failure failure);
   void fail_skipped_call();
   bool was_skipped() const;
@@ -220,10 +220,10 @@ class CoordinatorMachine {
   std::uint64_t counter_ = 0;
   std::map<int, Join> joins_;
   FailureMap failures_;
-  std::set<int> answered_;                                         // in the running phase
-  std::set<int> gone_;                                             // members that no longer take part
-  std::set<int> left_;                                             // members that ended the call on their own
-  WaitNotices notices_;                                            // about the wait for ranks
+  std::set<int> answered_;  // in the running phase
+  std::set<int> gone_;      // members that no longer take part
+  std::set<int> left_;      // members that ended the call on their own
+  WaitNotices notices_;     // about the wait for ranks
   Duration wait_limit_{0};
   bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running or over
   bool given_up_ = false;                                          // a rank gave up on this one during publication
@@ -236,12 +236,12 @@ class CoordinatorMachine {
   std::vector<Digest> global_digests_;
   std::shared_ptr<Metadata> metadata_;
   std::vector<WriteResults> results_;
-  std::vector<Progress> progress_;    // by rank, the latest
+  std::vector<Progress> progress_;  // by rank, the latest
   ProgressSums sums_;
   std::map<int, int> asked_;          // ranks that may know the outcome, and how often they were asked
   std::optional<Committed> settled_;  // this rank's writer's answer on whether the checkpoint exists
-  std::uint64_t outstanding_ = 0;  // sequence number of the running task, 0 if none
-  Hook hook_ = Hook::kFinish;      // the main hook of that task
+  std::uint64_t outstanding_ = 0;     // sequence number of the running task, 0 if none
+  Hook hook_ = Hook::kFinish;         // the main hook of that task
 
   // State across attempts.
   std::uint64_t sequence_ = 0;

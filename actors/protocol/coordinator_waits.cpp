@@ -58,7 +58,7 @@ void CoordinatorMachine::ask_later() {
 void CoordinatorMachine::ask_absent_ranks() {
   if (joins_.count(identity_.rank) == 0) return;
   for (int rank = 0; rank < identity_.world_size; ++rank)
-    if (joins_.count(rank) == 0 && down_.count(rank) == 0) ask_standing(rank);
+    if (joins_.count(rank) == 0 && down_.count(rank) == 0) request_status(rank);
 }
 
 }  // namespace cairn::protocol

@@ -31,7 +31,7 @@ void RankMachine::on(const TaskEnded& task) {
   const bool was_stopped = (abandoned_ || stopping_) && failure && failure->code == ErrorCode::kCancelled;
   if (failure && !was_stopped && !own_failure_ && !outcome_) own_failure_ = *failure;
   if (has_task_running()) return;
-  if (outcome_) return let_go();
+  if (outcome_) return release_call();
   if (own_failure_) return report(*own_failure_);
   if (stopping_) return report_stopped();
   std::visit([this](const auto& result) { ended(result); }, task.result);
@@ -133,7 +133,7 @@ void CoordinatorMachine::settle(bool given_up, std::optional<Committed> committe
 
 void CoordinatorMachine::ask_for_end(int rank) {
   ++asked_[rank];
-  ask_standing(rank);
+  request_status(rank);
 }
 
 void CoordinatorMachine::ended(Committed committed) {

@@ -40,7 +40,7 @@ void RankMachine::cancel_call(ErrorCode code, const std::string& why) {
   if (state_ == State::kPlanned)
     report(std::move(failure));
   else if (lost_ && leader_ != -1)
-    tell_standing(leader_);
+    send_status(leader_);
 }
 
 }  // namespace cairn::protocol

@@ -48,7 +48,7 @@ void RankMachine::on(const CallStarted& call) {
 
 void RankMachine::on(const Received& received) {
   down_.erase(received.from);
-  if (const auto* ask = std::get_if<AskStanding>(&received.body)) return receive(received.from, received.counter, *ask);
+  if (const auto* ask = std::get_if<StatusRequest>(&received.body)) return receive(received.from, received.counter, *ask);
   if (state_ == State::kIdle || state_ == State::kEnding) return ignore("message after the end of the call");
   if (const auto* other = std::get_if<FollowOther>(&received.body)) return receive(received.from, *other);
   if (!is_heard(received)) return ignore("message of a rank that this call does not listen to");
@@ -60,7 +60,7 @@ void RankMachine::on(const Received& received) {
     if (down->ticket != 0 && down->ticket != call_.ticket) return ignore("CoordinatorDown of another call");
     if (lost_) return turn_to_next();  // the coordinator gave up as well
   }
-  if (lost_ && std::holds_alternative<Begin>(received.body)) return_to_coordinator();          // it got the second Join
+  if (lost_ && std::holds_alternative<Begin>(received.body)) return_to_coordinator();  // it got the second Join
   // Begin, Outcome and CoordinatorDown name the call by its ticket. Unreadable, and CoordinatorDown
   // without a ticket, concern every call. All other messages belong to the attempt.
   const bool names_call = std::holds_alternative<Begin>(received.body) || std::holds_alternative<Outcome>(received.body) ||
@@ -148,7 +148,7 @@ void RankMachine::report_end_of_phase(State next, Message message) {
   const bool stopped = std::holds_alternative<PhaseStopped>(message);
   report_ = std::move(message);
   if (lost_) {
-    if (leader_ != -1) tell_standing(leader_);
+    if (leader_ != -1) send_status(leader_);
     return;
   }
   send_report();

@@ -19,7 +19,7 @@
 //             waits for the outcome as in any failed call (rank_cancel.cpp).
 // Peer death: the coordinator decides about lost ranks. If the coordinator itself is lost, the rank
 //             continues its phase and turns to the coordinator once more, then to its successors
-//             (succession.hpp). It follows the first successor that sends AskStanding, and accepts
+//             (succession.hpp). It follows the first successor that sends StatusRequest, and accepts
 //             the outcome of that successor only. It delivers nothing to a coordinator that was
 //             lost.
 // Duplicates, late messages and messages of other attempts are ignored, with an InputIgnored.
@@ -71,8 +71,8 @@ class RankMachine {
     std::shared_ptr<const Ending> ending;
   };
   void keep(const std::shared_ptr<const Ending>& ending, bool alone);
-  const Ended* find_ended(std::uint64_t counter, const AskStanding& ask) const;
-  bool is_in(std::uint64_t counter, const AskStanding& ask) const;
+  const Ended* find_ended(std::uint64_t counter, const StatusRequest& ask) const;
+  bool is_in(std::uint64_t counter, const StatusRequest& ask) const;
 
   void on(const CallStarted& call);
   void on(const CancelRequested& request);
@@ -93,7 +93,7 @@ class RankMachine {
   void receive(const Outcome& outcome) { end(outcome); }
   void receive(const CoordinatorDown& down);
   void receive(const StopPhase& stop);
-  void receive(int from, std::uint64_t counter, const AskStanding& ask);
+  void receive(int from, std::uint64_t counter, const StatusRequest& ask);
   void receive(int from, const FollowOther& other);
   void receive(const Unreadable& unreadable);
   void receive(const JobProgress& job);
@@ -121,12 +121,12 @@ class RankMachine {
   void lose_coordinator(Failure failure, bool may_be_back = true);
   void fail_to_talk(const PeerDown& down);
   void turn_to_next();
-  void appeal_to(int rank);
+  void request_takeover_by(int rank);
   void follow(int rank);
   void return_to_coordinator();
   bool cannot_join() const;
-  Standing standing(StandingKind kind, std::uint64_t inquiry) const;
-  void tell_standing(int asker);
+  StatusReply status_reply(RankStatus kind, std::uint64_t inquiry) const;
+  void send_status(int asker);
   void tell_early_askers();
   void tell_askers_of_end(const std::shared_ptr<const Ending>& ending, bool alone);
   void withdraw();
@@ -143,7 +143,7 @@ class RankMachine {
   void end_alone(Failure failure, Committed committed);
   Failure failure_of(int rank, FailureKind kind, ErrorCode code, const char* actor, const std::string& what) const;
   void end(const Outcome& outcome, bool alone = false);
-  void let_go();
+  void release_call();
   void release();
   void restore_own_exception(FailureMap& failures) const;
   void finish();
@@ -196,7 +196,7 @@ class RankMachine {
   std::map<int, std::uint64_t> askers_;  // ranks to tell of changes here, with their inquiry numbers
 
   // Successors that asked about a call before this rank made it, and before it had begun.
-  std::map<int, AskStanding> early_askers_;
+  std::map<int, StatusRequest> early_askers_;
 
   // State across calls.
   std::set<int> down_;  // ranks without a connection

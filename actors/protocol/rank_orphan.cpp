@@ -86,7 +86,7 @@ void RankMachine::turn_to_next() {
     const int rank = (coordinator + distance) % world_size;
     if (askers_.count(rank) != 0) return follow(rank);
   }
-  if (lost_->kind == FailureKind::kLost && tried_.empty() && coordinator != identity_.rank) return appeal_to(coordinator);
+  if (lost_->kind == FailureKind::kLost && tried_.empty() && coordinator != identity_.rank) return request_takeover_by(coordinator);
   unsigned asked = 0;
   for (int distance = 1; distance < world_size; ++distance) {
     const int rank = (coordinator + distance) % world_size;
@@ -96,34 +96,34 @@ void RankMachine::turn_to_next() {
     }
     if (tried_.count(rank) != 0) ++asked;
     if (asked >= options_.successors_asked) break;
-    if (down_.count(rank) == 0 && tried_.count(rank) == 0) return appeal_to(rank);
+    if (down_.count(rank) == 0 && tried_.count(rank) == 0) return request_takeover_by(rank);
   }
-  if (tried_.count(identity_.rank) == 0) return appeal_to(identity_.rank);
+  if (tried_.count(identity_.rank) == 0) return request_takeover_by(identity_.rank);
   // Every rank names another one, so their knowledge is out of date: wait for it to change.
   if (++rounds_ > kRoundsMax) return end_alone(*lost_, committed_unheard());
   tried_.clear();
   turns_ = 0;
-  effects_.emplace_back(StartTimer{Timer::kAnswer, 2 * options_.silence});
+  effects_.emplace_back(StartTimer{Timer::kAnswer, 2 * options_.heartbeat_timeout});
 }
 
-void RankMachine::appeal_to(int rank) {
+void RankMachine::request_takeover_by(int rank) {
   candidate_ = rank;
   leader_ = -1;
   tried_.insert(rank);
   if (rank == call_.coordinator_rank && counter_ == 0) join();
-  effects_.emplace_back(Send{rank, counter_, standing(StandingKind::kOrphaned, 0)});
-  effects_.emplace_back(StartTimer{Timer::kAnswer, 2 * options_.silence});
+  effects_.emplace_back(Send{rank, counter_, status_reply(RankStatus::kOrphaned, 0)});
+  effects_.emplace_back(StartTimer{Timer::kAnswer, 2 * options_.heartbeat_timeout});
 }
 
 // From now on only the outcome of `rank` counts.
 void RankMachine::follow(int rank) {
   leader_ = rank;
   candidate_ = -1;
-  for (const auto& [asker, inquiry] : askers_) tell_standing(asker);
+  for (const auto& [asker, inquiry] : askers_) send_status(asker);
   // A successor repeats its question while it waits, so the timer covers only the later steps: the
   // graces and the store.
-  effects_.emplace_back(
-      StartTimer{Timer::kAnswer, 4 * options_.silence + options_.phase_grace + 2 * options_.cancel_grace + options_.outcome_grace});
+  effects_.emplace_back(StartTimer{
+      Timer::kAnswer, 4 * options_.heartbeat_timeout + options_.phase_grace + 2 * options_.cancel_grace + options_.outcome_grace});
 }
 
 // The coordinator is alive. It counts this rank as lost, but will send it the outcome.
@@ -131,7 +131,7 @@ void RankMachine::return_to_coordinator() {
   lost_.reset();
   candidate_ = -1;
   turn(CallTurn::kCoordinatorFound);
-  for (const auto& [asker, inquiry] : askers_) tell_standing(asker);
+  for (const auto& [asker, inquiry] : askers_) send_status(asker);
   if (report_) send_report();
   wait_for_coordinator(options_.join_deadline + 2 * options_.phase_deadline);
 }
@@ -141,39 +141,39 @@ void RankMachine::return_to_coordinator() {
 // Returns whether the question is about the running call. One rank may already be in the next call
 // while another waits for the outcome of the last. So if a counter is missing, the calls themselves
 // are compared.
-bool RankMachine::is_in(std::uint64_t counter, const AskStanding& ask) const {
+bool RankMachine::is_in(std::uint64_t counter, const StatusRequest& ask) const {
   if (call_.coordinator_rank != ask.coordinator_rank) return false;
   if (counter_ != 0 && counter != 0) return counter_ == counter;
   return is_same_call(call_, ask);
 }
 
-void RankMachine::receive(int from, std::uint64_t counter, const AskStanding& ask) {
+void RankMachine::receive(int from, std::uint64_t counter, const StatusRequest& ask) {
   if (ask.inquiry == 0) {
-    if (!runs() || !lost_ || candidate_ != from || from != call_.coordinator_rank) return ignore("answer to no appeal");
+    if (!runs() || !lost_ || candidate_ != from || from != call_.coordinator_rank) return ignore("answer to no request");
     return return_to_coordinator();
   }
   const Ended* ended = find_ended(counter, ask);
   if (runs() && is_in(counter, ask) && !(ended && counter_ == 0 && counter != 0)) {
     // A coordinator that only asks whether the rank is alive needs no further messages.
     if (!lost_ && from == call_.coordinator_rank) {
-      effects_.emplace_back(Send{from, counter_, standing(StandingKind::kAttached, ask.inquiry)});
+      effects_.emplace_back(Send{from, counter_, status_reply(RankStatus::kAttached, ask.inquiry)});
       return;
     }
     askers_.insert_or_assign(from, ask.inquiry);
     // The coordinator was fenced and asks for the outcome that this rank gets. It does not end the
     // call any more.
     if (lost_ && counter_ != 0 && ask.inquiry >= kProbesFrom) {
-      effects_.emplace_back(Send{from, counter_, standing(StandingKind::kOrphaned, ask.inquiry)});
+      effects_.emplace_back(Send{from, counter_, status_reply(RankStatus::kOrphaned, ask.inquiry)});
       return;
     }
     if (lost_ && (leader_ == -1 || leader_ == from)) return follow(from);
-    return tell_standing(from);
+    return send_status(from);
   }
-  Standing answer;
+  StatusReply answer;
   answer.inquiry = ask.inquiry;
   answer.coordinator_rank = ask.coordinator_rank;
   if (ended) {
-    answer.kind = StandingKind::kEnded;
+    answer.kind = RankStatus::kEnded;
     answer.ticket = ended->ticket;
     answer.ending = ended->ending;
   } else if (counter == 0 && from != ask.coordinator_rank) {
@@ -185,11 +185,11 @@ void RankMachine::receive(int from, std::uint64_t counter, const AskStanding& as
 void RankMachine::receive(int from, const FollowOther& other) {
   if (!lost_ || (from != leader_ && from != candidate_)) return ignore("FollowOther of a rank that nobody follows");
   askers_.erase(from);
-  if (other.leader == call_.coordinator_rank && ++turns_ <= kTurnsMax) return appeal_to(other.leader);
+  if (other.leader == call_.coordinator_rank && ++turns_ <= kTurnsMax) return request_takeover_by(other.leader);
   const bool other_is_new = other.leader >= 0 && other.leader < identity_.world_size && other.leader != from &&
                             other.leader != call_.coordinator_rank && tried_.count(other.leader) == 0 &&
                             askers_.count(other.leader) == 0 && down_.count(other.leader) == 0;
-  if (other_is_new && ++turns_ <= kTurnsMax) return appeal_to(other.leader);
+  if (other_is_new && ++turns_ <= kTurnsMax) return request_takeover_by(other.leader);
   turn_to_next();
 }
 
@@ -197,30 +197,30 @@ void RankMachine::receive(int from, const FollowOther& other) {
 
 bool RankMachine::cannot_join() const { return unopened_ && counter_ == 0 && down_.count(call_.coordinator_rank) != 0; }
 
-Standing RankMachine::standing(StandingKind kind, std::uint64_t inquiry) const {
-  Standing standing;
-  standing.inquiry = inquiry;
-  standing.kind = kind;
-  standing.coordinator_rank = call_.coordinator_rank;
-  standing.ticket = call_.ticket;
-  standing.ordinal = call_.ordinal;
-  standing.operation = call_.operation;
-  standing.checkpoint_id = call_.checkpoint_id;
-  standing.busy = has_task_running();
-  standing.delivered = delivered_;
-  standing.leader = leader_;
-  if (kind == StandingKind::kOrphaned) {
-    standing.lost = lost_;
-    standing.cannot_join = cannot_join();
+StatusReply RankMachine::status_reply(RankStatus kind, std::uint64_t inquiry) const {
+  StatusReply status;
+  status.inquiry = inquiry;
+  status.kind = kind;
+  status.coordinator_rank = call_.coordinator_rank;
+  status.ticket = call_.ticket;
+  status.ordinal = call_.ordinal;
+  status.operation = call_.operation;
+  status.checkpoint_id = call_.checkpoint_id;
+  status.busy = has_task_running();
+  status.delivered = delivered_;
+  status.leader = leader_;
+  if (kind == RankStatus::kOrphaned) {
+    status.lost = lost_;
+    status.cannot_join = cannot_join();
   }
-  standing.failure = own_failure_;
-  return standing;
+  status.failure = own_failure_;
+  return status;
 }
 
-void RankMachine::tell_standing(int asker) {
-  StandingKind kind = StandingKind::kAttached;
-  if (lost_ && leader_ != -1) kind = asker == leader_ ? StandingKind::kOrphaned : StandingKind::kPromised;
-  effects_.emplace_back(Send{asker, counter_, standing(kind, askers_.at(asker))});
+void RankMachine::send_status(int asker) {
+  RankStatus kind = RankStatus::kAttached;
+  if (lost_ && leader_ != -1) kind = asker == leader_ ? RankStatus::kOrphaned : RankStatus::kPromised;
+  effects_.emplace_back(Send{asker, counter_, status_reply(kind, askers_.at(asker))});
 }
 
 // A successor that was told that this rank is absent must not end the call without it.
@@ -232,7 +232,7 @@ void RankMachine::tell_early_askers() {
       continue;
     }
     askers_.insert_or_assign(rank, ask.inquiry);
-    tell_standing(rank);
+    send_status(rank);
     asker = early_askers_.erase(asker);
   }
 }
@@ -241,7 +241,7 @@ void RankMachine::tell_early_askers() {
 // nothing about the others.
 void RankMachine::tell_askers_of_end(const std::shared_ptr<const Ending>& ending, bool alone) {
   for (const auto& [asker, inquiry] : askers_) {
-    Standing answer = standing(alone ? StandingKind::kAbsent : StandingKind::kEnded, inquiry);
+    StatusReply answer = status_reply(alone ? RankStatus::kAbsent : RankStatus::kEnded, inquiry);
     if (!alone) answer.ending = ending;
     if (alone) {
       const FailureMap failures = ungrouped(ending->failures);  // one or two entries
@@ -256,12 +256,11 @@ void RankMachine::tell_askers_of_end(const std::shared_ptr<const Ending>& ending
 void RankMachine::keep(const std::shared_ptr<const Ending>& ending, bool alone) {
   tell_askers_of_end(ending, alone);
   if (alone) return;
-  ended_.push_back(
-      {counter_, call_.coordinator_rank, call_.ticket, call_.ordinal, call_.operation, call_.checkpoint_id, ending});
+  ended_.push_back({counter_, call_.coordinator_rank, call_.ticket, call_.ordinal, call_.operation, call_.checkpoint_id, ending});
   if (ended_.size() > options_.outcomes_kept) ended_.pop_front();
 }
 
-const RankMachine::Ended* RankMachine::find_ended(std::uint64_t counter, const AskStanding& ask) const {
+const RankMachine::Ended* RankMachine::find_ended(std::uint64_t counter, const StatusRequest& ask) const {
   for (const auto& ended : ended_) {
     if (ended.coordinator_rank != ask.coordinator_rank) continue;
     if (counter != 0 && ended.counter != 0 ? ended.counter == counter : is_same_call(ended, ask)) return &ended;

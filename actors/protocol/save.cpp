@@ -205,11 +205,11 @@ void RankMachine::end(const Outcome& outcome, bool alone) {
   effects_.emplace_back(StopTimer{Timer::kProgress});
   if (call_.deadline) effects_.emplace_back(StopTimer{Timer::kCall});
   effects_.emplace_back(StopTasks{});  // the coordinator's task on this rank, too
-  if (!has_task_running()) let_go();
+  if (!has_task_running()) release_call();
 }
 
 // After a success nothing is left to release.
-void RankMachine::let_go() {
+void RankMachine::release_call() {
   if (!began_ || outcome_->ending->failures.empty()) return finish();
   release();
 }

@@ -24,11 +24,11 @@ int distance(int rank, int coordinator, int world_size) {
   return rank == coordinator ? world_size : (rank - coordinator + world_size) % world_size;
 }
 
-// Returns the Standing that ends the call of a coordinator which waits for ranks to join.
-Standing ending_of(const Standing& its, int coordinator, std::shared_ptr<const Ending> ending) {
-  Standing told;
+// Returns the StatusReply that ends the call of a coordinator which waits for ranks to join.
+StatusReply ending_of(const StatusReply& its, int coordinator, std::shared_ptr<const Ending> ending) {
+  StatusReply told;
   told.inquiry = kProbesFrom + its.ordinal;
-  told.kind = StandingKind::kEnded;
+  told.kind = RankStatus::kEnded;
   told.coordinator_rank = coordinator;
   told.ticket = its.ticket;
   told.ending = std::move(ending);
@@ -43,57 +43,57 @@ bool succeeds_before(int rank, int other, int coordinator, int world_size) {
 
 // --- events --------------------------------------------------------------------------------------
 
-Effects Succession::receive(int from, std::uint64_t counter, const Standing& standing) {
+Effects Succession::receive(int from, std::uint64_t counter, const StatusReply& status) {
   effects_.clear();
-  if (standing.inquiry == 0)
-    take_appeal(from, counter, standing);
+  if (status.inquiry == 0)
+    take_takeover_request(from, counter, status);
   else
-    take_answer(from, counter, standing);
+    take_answer(from, counter, status);
   return std::exchange(effects_, {});
 }
 
 // Like RankMachine::is_in.
-bool Succession::is_of_this_call(std::uint64_t counter, const Standing& standing) const {
-  if (standing.coordinator_rank != coordinator_) return false;
+bool Succession::is_of_this_call(std::uint64_t counter, const StatusReply& status) const {
+  if (status.coordinator_rank != coordinator_) return false;
   if (counter != 0 && counter_ != 0) return counter == counter_;
-  return is_same_call(call_, standing);
+  return is_same_call(call_, status);
 }
 
 // An orphan asks this rank to succeed its coordinator.
-void Succession::take_appeal(int from, std::uint64_t counter, const Standing& standing) {
-  if (const Ended* ended = find_ended(counter, standing)) return answer(from, *ended, standing.ticket);
-  if (stage_ == Stage::kIdle) return start(counter, standing);
-  if (!is_of_this_call(counter, standing)) {
-    appeals_.insert_or_assign(from, Appeal{counter, standing});
+void Succession::take_takeover_request(int from, std::uint64_t counter, const StatusReply& status) {
+  if (const Ended* ended = find_ended(counter, status)) return answer(from, *ended, status.ticket);
+  if (stage_ == Stage::kIdle) return start(counter, status);
+  if (!is_of_this_call(counter, status)) {
+    takeover_requests_.insert_or_assign(from, TakeoverRequest{counter, status});
   } else if (members_[from].state != Member::State::kAsked && stage_ != Stage::kAskingStore) {
     ask(from);  // one of the two ranks has lost the other's message
   }
 }
 
-void Succession::take_answer(int from, std::uint64_t counter, const Standing& standing) {
-  if (stage_ == Stage::kIdle || standing.inquiry != inquiry_) {
-    const Ended* ended = find_ended(counter, standing);
-    if (ended && from == ended->coordinator && counter == 0 && standing.kind == StandingKind::kAttached)
-      return tell_coordinator(*ended, standing);
+void Succession::take_answer(int from, std::uint64_t counter, const StatusReply& status) {
+  if (stage_ == Stage::kIdle || status.inquiry != inquiry_) {
+    const Ended* ended = find_ended(counter, status);
+    if (ended && from == ended->coordinator && counter == 0 && status.kind == RankStatus::kAttached)
+      return tell_coordinator(*ended, status);
     // The sender follows this rank, which has finished that call.
-    if (standing.kind != StandingKind::kOrphaned) return ignore("answer to a question of another succession");
-    if (ended) return answer(from, *ended, standing.ticket);
+    if (status.kind != RankStatus::kOrphaned) return ignore("answer to a question of another succession");
+    if (ended) return answer(from, *ended, status.ticket);
     effects_.emplace_back(Send{from, counter, FollowOther{-1}});
     return;
   }
   change(from, [&](Member& member) {
     member.state = Member::State::kHeard;
     member.was_heard = true;
-    member.standing = standing;
+    member.status = status;
   });
   if (stage_ == Stage::kAskingStore) return;  // told with the others when the outcome is known
-  if (counter_ == 0 && standing.kind != StandingKind::kAbsent) counter_ = counter;
+  if (counter_ == 0 && status.kind != RankStatus::kAbsent) counter_ = counter;
   evaluate();
 }
 
 Effects Succession::on(const PeerDown& down) {
   effects_.clear();
-  appeals_.erase(down.rank);
+  takeover_requests_.erase(down.rank);
   const bool asks = stage_ != Stage::kIdle && stage_ != Stage::kAskingStore;
   if (!asks || down.reachable || down.rank == identity_.rank) return {};
   Member& member = members_[down.rank];
@@ -121,7 +121,7 @@ Effects Succession::on(const TimerFired&) {
   if (stage_ == Stage::kGrace) {
     stage_ = Stage::kStopping;
     for (const auto& [rank, member] : members_)
-      if (follows(member) && member.standing.busy) send(rank, StopPhase{});
+      if (follows(member) && member.status.busy) send(rank, StopPhase{});
     start_timer(options_.cancel_grace);
   } else if (stage_ == Stage::kStopping) {
     stage_ = Stage::kOver;
@@ -133,7 +133,7 @@ Effects Succession::on(const TimerFired&) {
   if (stage_ == Stage::kGathering) {
     told_of_orphans_ = false;
     for (auto& [rank, member] : members_)
-      if (member.state == Member::State::kHeard && member.standing.kind != StandingKind::kAbsent) ask(rank);
+      if (member.state == Member::State::kHeard && member.status.kind != RankStatus::kAbsent) ask(rank);
     start_timer(answer_deadline());
   }
   return std::exchange(effects_, {});
@@ -152,16 +152,16 @@ Effects Succession::on(const TaskEnded& task) {
 Effects Succession::on(const Cancelled&) {
   effects_.clear();
   if (stage_ != Stage::kIdle) hand_over(-1);
-  appeals_.clear();
+  takeover_requests_.clear();
   return std::exchange(effects_, {});
 }
 
 // --- gathering -----------------------------------------------------------------------------------
 
-void Succession::start(std::uint64_t counter, const Standing& standing) {
-  coordinator_ = standing.coordinator_rank;
+void Succession::start(std::uint64_t counter, const StatusReply& status) {
+  coordinator_ = status.coordinator_rank;
   counter_ = counter;
-  call_ = standing;
+  call_ = status;
   members_.clear();
   tally_ = {};
   returnable_.clear();
@@ -179,7 +179,7 @@ void Succession::start(std::uint64_t counter, const Standing& standing) {
 
 void Succession::ask(int rank) {
   change(rank, [](Member& member) { member.state = Member::State::kAsked; });
-  send(rank, AskStanding{inquiry_, coordinator_, call_.ordinal, call_.operation, call_.checkpoint_id});
+  send(rank, StatusRequest{inquiry_, coordinator_, call_.ordinal, call_.operation, call_.checkpoint_id});
 }
 
 template <class Change>
@@ -188,7 +188,7 @@ void Succession::change(int rank, Change apply) {
   if (!is_new) count(member->second, -1);
   apply(member->second);
   count(member->second, 1);
-  if (follows(member->second) && !member->second.standing.cannot_join)
+  if (follows(member->second) && !member->second.status.cannot_join)
     returnable_.insert(rank);
   else
     returnable_.erase(rank);
@@ -197,25 +197,25 @@ void Succession::change(int rank, Change apply) {
 void Succession::count(const Member& member, int by) {
   if (member.state == Member::State::kAsked) tally_.asked += by;
   if (member.state != Member::State::kHeard) return;
-  const Standing& standing = member.standing;
-  switch (standing.kind) {
-    case StandingKind::kEnded:
+  const StatusReply& status = member.status;
+  switch (status.kind) {
+    case RankStatus::kEnded:
       tally_.ended += by;
       return;
-    case StandingKind::kPromised:
-      if ((tally_.promised[standing.leader] += by) == 0) tally_.promised.erase(standing.leader);
+    case RankStatus::kPromised:
+      if ((tally_.promised[status.leader] += by) == 0) tally_.promised.erase(status.leader);
       tally_.waiting += by;
       return;
-    case StandingKind::kAttached:
+    case RankStatus::kAttached:
       tally_.waiting += by;
       return;
-    case StandingKind::kOrphaned:
+    case RankStatus::kOrphaned:
       tally_.followers += by;
-      if (standing.cannot_join) tally_.stranded += by;
-      if (standing.busy) tally_.busy += by;
-      if (standing.lost->kind != FailureKind::kSilent) tally_.saw_it_go += by;
+      if (status.cannot_join) tally_.stranded += by;
+      if (status.busy) tally_.busy += by;
+      if (status.lost->kind != FailureKind::kSilent) tally_.saw_it_go += by;
       return;
-    case StandingKind::kAbsent:
+    case RankStatus::kAbsent:
       return;
   }
 }
@@ -223,15 +223,13 @@ void Succession::count(const Member& member, int by) {
 void Succession::evaluate() {
   if (tally_.ended != 0) {
     for (const auto& [rank, member] : members_)
-      if (member.state == Member::State::kHeard && member.standing.kind == StandingKind::kEnded)
-        return conclude(member.standing.ending);
+      if (member.state == Member::State::kHeard && member.status.kind == RankStatus::kEnded) return conclude(member.status.ending);
   }
   const Member& coordinator = members_[coordinator_];
   if (has_not_called(coordinator) && !send_back()) return go_idle();
   if (find_earlier_successor()) return;
   tell_of_orphans();
-  const bool not_awaited =
-      coordinator.state == Member::State::kAsked && !coordinator.was_heard && is_silent_to_followers();
+  const bool not_awaited = coordinator.state == Member::State::kAsked && !coordinator.was_heard && is_silent_to_followers();
   if (tally_.asked > (not_awaited ? 1 : 0)) return;
   if (tally_.waiting != 0 && stage_ != Stage::kOver) return;
   if (has_not_called(coordinator) && rounds_ * answer_deadline() < options_.join_deadline) return;
@@ -243,16 +241,16 @@ void Succession::evaluate() {
 
 // The coordinator is alive and has not made the call yet, so the call has not begun.
 bool Succession::has_not_called(const Member& coordinator) const {
-  return counter_ == 0 && coordinator.state == Member::State::kHeard && coordinator.standing.kind == StandingKind::kAbsent;
+  return counter_ == 0 && coordinator.state == Member::State::kHeard && coordinator.status.kind == RankStatus::kAbsent;
 }
 
 // Sends followers back to the coordinator, to join it again. Followers that cannot connect to it
-// stay. Returns whether any rank needs this succession: such a follower, or one that appealed and
+// stay. Returns whether any rank needs this succession: such a follower, or one that requested a takeover and
 // has yet to answer.
 bool Succession::send_back() {
   for (const int rank : std::exchange(returnable_, {})) {
     send(rank, FollowOther{coordinator_});
-    change(rank, [](Member& returned) { returned.standing.kind = StandingKind::kAttached; });
+    change(rank, [](Member& returned) { returned.status.kind = RankStatus::kAttached; });
   }
   return tally_.stranded != 0 || (call_.cannot_join && tally_.asked != 0);
 }
@@ -271,7 +269,7 @@ bool Succession::find_earlier_successor() {
   return false;
 }
 
-// All followers have watched the coordinator for a full `silence`, so asking it again is useless,
+// All followers have watched the coordinator for a full `heartbeat_timeout`, so asking it again is useless,
 // unless it has answered before. If its first answer comes before the outcome, the answer counts
 // like any other.
 bool Succession::is_silent_to_followers() const { return tally_.followers != 0 && tally_.saw_it_go == 0; }
@@ -286,12 +284,11 @@ void Succession::hand_over(int leader) {
 
 void Succession::decide() {
   failures_ = judge();
-  proven_unpublished_ = std::any_of(members_.begin(), members_.end(), [this](const auto& entry) {
-    return follows(entry.second) && !entry.second.standing.delivered;
-  });
+  proven_unpublished_ = std::any_of(members_.begin(), members_.end(),
+                                    [this](const auto& entry) { return follows(entry.second) && !entry.second.status.delivered; });
   const Member& own = members_[identity_.rank];
   const bool may_exist = call_.operation == Operation::kSave && counter_ != 0;
-  if (may_exist && follows(own) && own.standing.delivered && !own.standing.busy) {
+  if (may_exist && follows(own) && own.status.delivered && !own.status.busy) {
     stage_ = Stage::kAskingStore;
     note(SuccessionState::kAskingStore);
     start_timer(options_.cancel_grace);
@@ -322,9 +319,9 @@ FailureMap Succession::judge() const {
       down.why = "it did not answer rank " + std::to_string(identity_.rank) + ", which ends the call in place of rank " +
                  std::to_string(coordinator_);
       failures.emplace(rank, failure_of(member.down ? *member.down : down, phase));
-    } else if (member.state == Member::State::kHeard && member.standing.failure) {
-      failures.emplace(rank, *member.standing.failure).first->second.rank = rank;
-    } else if (follows(member) && member.standing.busy) {
+    } else if (member.state == Member::State::kHeard && member.status.failure) {
+      failures.emplace(rank, *member.status.failure).first->second.rank = rank;
+    } else if (follows(member) && member.status.busy) {
       failures.emplace(rank, make_failure(rank, phase, FailureKind::kBusy, ErrorCode::kDeadline, "coordinator",
                                           "rank " + std::to_string(rank) + " was told to stop after the loss of rank " +
                                               std::to_string(coordinator_) +
@@ -339,7 +336,7 @@ Failure Succession::coordinators_failure() const {
   const auto seen_by = [this](int rank) -> const Failure* {
     const auto found = members_.find(rank);
     if (found == members_.end() || !follows(found->second)) return nullptr;
-    return &*found->second.standing.lost;
+    return &*found->second.status.lost;
   };
   const Failure* failure = seen_by(identity_.rank);
   for (int rank = 0; failure == nullptr && rank < identity_.world_size; ++rank) failure = seen_by(rank);
@@ -361,8 +358,8 @@ void Succession::conclude(const std::shared_ptr<const Ending>& ending) {
   const auto tell = [&](int rank) {
     const Member& member = members_[rank];
     if (!follows(member)) return;
-    ended.ordinals.insert(member.standing.ordinal);
-    answer(rank, ended, member.standing.ticket);
+    ended.ordinals.insert(member.status.ordinal);
+    answer(rank, ended, member.status.ticket);
   };
   for (int rank = 0; rank < identity_.world_size; ++rank)
     if (rank != identity_.rank) tell(rank);
@@ -381,15 +378,16 @@ void Succession::go_idle() {
   failures_.clear();
   effects_.emplace_back(StopTimer{Timer::kSuccession});
   note(SuccessionState::kIdle);
-  for (const auto& [from, appeal] : std::exchange(appeals_, {})) take_appeal(from, appeal.counter, appeal.standing);
+  for (const auto& [from, request] : std::exchange(takeover_requests_, {}))
+    take_takeover_request(from, request.counter, request.status);
 }
 
 // An attempt is known by its counter. A rank that never got a counter knows only the call.
-const Succession::Ended* Succession::find_ended(std::uint64_t counter, const Standing& standing) const {
+const Succession::Ended* Succession::find_ended(std::uint64_t counter, const StatusReply& status) const {
   for (const auto& ended : ended_) {
-    if (ended.coordinator != standing.coordinator_rank) continue;
-    const bool same_call = ended.operation == standing.operation && ended.checkpoint_id == standing.checkpoint_id &&
-                           ended.ordinals.count(standing.ordinal) != 0;
+    if (ended.coordinator != status.coordinator_rank) continue;
+    const bool same_call = ended.operation == status.operation && ended.checkpoint_id == status.checkpoint_id &&
+                           ended.ordinals.count(status.ordinal) != 0;
     if (counter != 0 && ended.counter != 0 ? ended.counter == counter : same_call) return &ended;
   }
   return nullptr;
@@ -397,7 +395,7 @@ const Succession::Ended* Succession::find_ended(std::uint64_t counter, const Sta
 
 // Tells a coordinator that was away while its call was ended, and that still waits for ranks to
 // join.
-void Succession::tell_coordinator(const Ended& ended, const Standing& its) {
+void Succession::tell_coordinator(const Ended& ended, const StatusReply& its) {
   effects_.emplace_back(Send{ended.coordinator, ended.counter, ending_of(its, ended.coordinator, ended.ending)});
 }
 
@@ -406,17 +404,17 @@ void Succession::tell_coordinator(const Ended& ended, const Standing& its) {
 void Succession::tell_of_orphans() {
   const Member& coordinator = members_[coordinator_];
   if (told_of_orphans_ || tally_.followers == 0 || counter_ != 0 || coordinator.state != Member::State::kHeard ||
-      coordinator.standing.kind != StandingKind::kAttached)
+      coordinator.status.kind != RankStatus::kAttached)
     return;
   told_of_orphans_ = true;
   FailureMap failures;
   for (const auto& [rank, member] : members_) {
     if (!follows(member)) continue;
-    const Failure& lost = *member.standing.lost;
+    const Failure& lost = *member.status.lost;
     failures.emplace(rank, make_failure(rank, Phase::kJoin, FailureKind::kLost, lost.code, "link",
                                         "rank " + std::to_string(rank) + " cannot reach its coordinator: " + lost.what));
   }
-  send(coordinator_, ending_of(coordinator.standing, coordinator_, make_ending(failures, Committed::kNo, "")));
+  send(coordinator_, ending_of(coordinator.status, coordinator_, make_ending(failures, Committed::kNo, "")));
 }
 
 void Succession::answer(int to, const Ended& ended, std::uint64_t ticket) {

@@ -11,7 +11,7 @@
 //   decision --a record may have been published--> asking the store --> outcome to all --> idle
 //   decision --otherwise--> outcome to all --> idle
 //
-// Every rank is asked for its standing in the call. An orphan that answers follows this successor
+// Every rank is asked for its status in the call. An orphan that answers follows this successor
 // from then on: it delivers nothing to the old coordinator and accepts no outcome from it. The
 // successor waits for ranks that follow the coordinator or another successor, and these report
 // what they learn. So ranks that can communicate all end with the same outcome, whichever links are
@@ -26,8 +26,8 @@
 // delivered its results, the checkpoint does not exist and never will. Otherwise the writer's
 // `committed` fences the attempt and reports whether it was published. Either the coordinator's
 // publication or the fence wins, never both.
-// Waits:      under Timer::kSuccession: twice `silence` for answers, but not for a coordinator that
-//             all followers found silent; then the graces of a failed phase; then `cancel_grace`
+// Waits:      under Timer::kSuccession: twice `heartbeat_timeout` for answers, but not for a
+//             coordinator that all followers found silent; then the graces of a failed phase; then `cancel_grace`
 //             for the store.
 // Own death:  the followers lose this rank and turn to the next.
 #pragma once
@@ -59,7 +59,7 @@ class Succession {
   bool is_idle() const { return stage_ == Stage::kIdle; }
   std::uint64_t counter() const { return counter_; }
 
-  Effects receive(int from, std::uint64_t counter, const Standing& standing);
+  Effects receive(int from, std::uint64_t counter, const StatusReply& status);
   Effects on(const PeerDown& down);
   Effects on(const TimerFired& fired);
   bool awaits(const TaskEnded& task) const { return outstanding_ != 0 && task.sequence == outstanding_; }
@@ -72,13 +72,13 @@ class Succession {
     enum class State : std::uint8_t { kAsked, kHeard, kGone };
     State state = State::kAsked;
     bool was_heard = false;
-    int losses = 0;     // broken links to it since it was first asked
-    Standing standing;  // the latest, if the rank was heard
+    int losses = 0;      // broken links to it since it was first asked
+    StatusReply status;  // the latest, if the rank was heard
     std::optional<PeerDown> down;
   };
-  struct Appeal {
+  struct TakeoverRequest {
     std::uint64_t counter = 0;
-    Standing standing;
+    StatusReply status;
   };
   struct Ended {
     int coordinator = 0;
@@ -92,23 +92,23 @@ class Succession {
   // The number of members of each kind. `evaluate` uses them, so that an answer does not cost
   // O(ranks).
   struct Tally {
-    int asked = 0;      // have not answered yet
-    int ended = 0;      // have the outcome
-    int waiting = 0;    // follow the coordinator or another successor
+    int asked = 0;    // have not answered yet
+    int ended = 0;    // have the outcome
+    int waiting = 0;  // follow the coordinator or another successor
     int followers = 0;
-    int stranded = 0;   // followers that cannot connect to the coordinator
-    int busy = 0;       // followers with a running task
-    int saw_it_go = 0;  // followers that did not find the coordinator silent
+    int stranded = 0;             // followers that cannot connect to the coordinator
+    int busy = 0;                 // followers with a running task
+    int saw_it_go = 0;            // followers that did not find the coordinator silent
     std::map<int, int> promised;  // number of members by the successor that they follow
   };
 
   template <class Change>
   void change(int rank, Change apply);
   void count(const Member& member, int by);
-  bool is_of_this_call(std::uint64_t counter, const Standing& standing) const;
-  void take_appeal(int from, std::uint64_t counter, const Standing& standing);
-  void take_answer(int from, std::uint64_t counter, const Standing& standing);
-  void start(std::uint64_t counter, const Standing& standing);
+  bool is_of_this_call(std::uint64_t counter, const StatusReply& status) const;
+  void take_takeover_request(int from, std::uint64_t counter, const StatusReply& status);
+  void take_answer(int from, std::uint64_t counter, const StatusReply& status);
+  void start(std::uint64_t counter, const StatusReply& status);
   void ask(int rank);
   void evaluate();
   bool has_not_called(const Member& coordinator) const;
@@ -122,19 +122,19 @@ class Succession {
   void conclude(const std::shared_ptr<const Ending>& ending);
   void hand_over(int leader);
   void go_idle();
-  const Ended* find_ended(std::uint64_t counter, const Standing& standing) const;
+  const Ended* find_ended(std::uint64_t counter, const StatusReply& status) const;
   void answer(int to, const Ended& ended, std::uint64_t ticket);
-  void tell_coordinator(const Ended& ended, const Standing& its);
+  void tell_coordinator(const Ended& ended, const StatusReply& its);
   void tell_of_orphans();
   bool follows(const Member& member) const {
-    return member.state == Member::State::kHeard && member.standing.kind == StandingKind::kOrphaned;
+    return member.state == Member::State::kHeard && member.status.kind == RankStatus::kOrphaned;
   }
 
   void send(int to, Message body) { effects_.emplace_back(Send{to, counter_, std::move(body)}); }
   void start_timer(Duration after) { effects_.emplace_back(StartTimer{Timer::kSuccession, after}); }
   void ignore(const char* why) { effects_.emplace_back(InputIgnored{Ignored::kInput, why}); }
   void note(SuccessionState state) { effects_.emplace_back(StateChanged{state}); }
-  Duration answer_deadline() const { return 2 * options_.silence; }
+  Duration answer_deadline() const { return 2 * options_.heartbeat_timeout; }
 
   const Identity identity_;
   const RuntimeOptions options_;
@@ -144,10 +144,10 @@ class Succession {
   Stage stage_ = Stage::kIdle;
   int coordinator_ = 0;
   std::uint64_t counter_ = 0;  // 0 until a rank names it: no rank is known to have begun the call
-  Standing call_;              // supplies ordinal, operation and checkpoint id
+  StatusReply call_;           // supplies ordinal, operation and checkpoint id
   std::map<int, Member> members_;
   Tally tally_;
-  std::set<int> returnable_;  // followers that can connect to the coordinator
+  std::set<int> returnable_;       // followers that can connect to the coordinator
   bool told_of_orphans_ = false;   // the coordinator has been told which ranks cannot reach it
   std::uint64_t outstanding_ = 0;  // of the task that asks the store
   int rounds_ = 0;                 // rounds of repeated questions
@@ -157,7 +157,7 @@ class Succession {
   // State across calls.
   std::uint64_t inquiry_ = 0;
   std::uint64_t tasks_run_ = 0;
-  std::map<int, Appeal> appeals_;  // about other calls, to be handled later
+  std::map<int, TakeoverRequest> takeover_requests_;  // about other calls, to be handled later
   std::deque<Ended> ended_;
 };
 

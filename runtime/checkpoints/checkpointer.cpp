@@ -98,7 +98,7 @@ struct Checkpointer::Implementation {
   }
 
   // Lets the caller cancel the call while the result lives.
-  std::shared_ptr<void> heed(const std::optional<Cancellation>& cancellation, std::uint64_t ticket) {
+  std::shared_ptr<void> watch_cancellation(const std::optional<Cancellation>& cancellation, std::uint64_t ticket) {
     if (!cancellation) return nullptr;
     return cancellation->watch([this, ticket](const std::string& why) { world.runtime().cancel(name, ticket, why); });
   }
@@ -276,7 +276,7 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   auto what_to_show = self.what_to_show(true, checkpoint_id);
   const auto ticket =
       self.world.runtime().save(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
-  const auto heeding = self.heed(options.cancellation, ticket);
+  const auto watch = self.watch_cancellation(options.cancellation, ticket);
   ProgressDisplay display(std::move(what_to_show), progress);
   Outcome outcome = executor.run();
   display.end(outcome.ok());
@@ -440,7 +440,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     progress->restart();
     const auto ticket =
         world.runtime().load(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
-    const auto heeding = heed(options.cancellation, ticket);
+    const auto watch = watch_cancellation(options.cancellation, ticket);
     // One display for both tries, which are one load to the user.
     if (!display) display.emplace(std::move(to_show), progress);
     Outcome outcome = executor.run();

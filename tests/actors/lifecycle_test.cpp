@@ -246,7 +246,7 @@ TEST_CASE("bad configurations and calls are refused at once") {
   };
   CHECK(refused([](RuntimeOptions& options) { options.frame_bytes_max = 0; }));
   CHECK(refused([](RuntimeOptions& options) { options.message_bytes_max = 0; }));
-  CHECK(refused([](RuntimeOptions& options) { options.silence = milliseconds(0); }));
+  CHECK(refused([](RuntimeOptions& options) { options.heartbeat_timeout = milliseconds(0); }));
 
   ActorWorld world(1);
   SaveCall call = world.save_call(0, {});

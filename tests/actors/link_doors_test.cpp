@@ -139,7 +139,7 @@ TEST_CASE_TEMPLATE("a peer that sends a byte at a time gets no longer deadline t
 
 TEST_CASE_TEMPLATE("above the limit of strangers the oldest connection is closed", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
-  options.strangers_max = 10;
+  options.unauthenticated_connections_max = 10;
   options.handshake_deadline = std::chrono::hours(1);
   Door<Kind> door(options);
   door.check_members();
@@ -160,7 +160,7 @@ TEST_CASE_TEMPLATE("above the limit of strangers the oldest connection is closed
 
 TEST_CASE_TEMPLATE("all ranks of a world may connect to one rank at once", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
-  options.strangers_max = 2;
+  options.unauthenticated_connections_max = 2;
   options.handshake_deadline = std::chrono::hours(1);
   LinkWorld<Kind> world(20);
   LinkRank zero = world.come(0, options);
@@ -226,7 +226,7 @@ TEST_CASE_TEMPLATE("few of a thousand queued connections are accepted before the
   }
   CountingRank<Kind> rank;
   auto options = usual_options();
-  options.strangers_max = 2000;
+  options.unauthenticated_connections_max = 2000;
   options.handshake_deadline = std::chrono::hours(1);
   // All first bytes are sent before rank 0 accepts a connection.
   std::vector<std::unique_ptr<Stranger>> queued;
@@ -280,7 +280,7 @@ TEST_CASE_TEMPLATE("a thousand idle connections do not delay ranks", Kind, TcpKi
     return;
   }
   auto options = usual_options();
-  options.strangers_max = 2000;
+  options.unauthenticated_connections_max = 2000;
   options.handshake_deadline = std::chrono::hours(1);
   Door<Kind> door(options);
   std::vector<std::unique_ptr<Stranger>> idle;
@@ -297,7 +297,7 @@ TEST_CASE_TEMPLATE("a thousand idle connections do not delay ranks", Kind, TcpKi
 
 TEST_CASE_TEMPLATE("without free descriptors links go on, and accepting resumes later", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
-  options.silence = std::chrono::seconds(2);  // for short ticks
+  options.heartbeat_timeout = std::chrono::seconds(2);  // for short ticks
   Door<Kind> door(options);
   door.check_members();
   {

@@ -164,7 +164,7 @@ TEST_CASE_TEMPLATE("silent connections are closed, and ranks are served meanwhil
 
 TEST_CASE_TEMPLATE("a peer that falls silent is down", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
-  options.silence = std::chrono::seconds(1);
+  options.heartbeat_timeout = std::chrono::seconds(1);
   options.connect_deadline = std::chrono::seconds(2);
   Door<Kind> door(options);
   Stranger data = door.knock();
@@ -188,10 +188,10 @@ TEST_CASE_TEMPLATE("a peer that falls silent is down", Kind, TcpKind, TlsKind) {
   door.check_members();
 }
 
-TEST_CASE_TEMPLATE("a link is not judged by its silence before it has a heartbeat connection", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("a link has no heartbeat timeout before it has a heartbeat connection", Kind, TcpKind, TlsKind) {
   LinkWorld<Kind> world(4);
   auto options = usual_options();
-  options.silence = std::chrono::seconds(1);
+  options.heartbeat_timeout = std::chrono::seconds(1);
   options.connect_deadline = std::chrono::hours(1);
   LinkRank zero = world.come(0, options);
   const auto link = [&](int rank, v1::LinkPurpose purpose) {
@@ -286,7 +286,7 @@ TEST_CASE_TEMPLATE("last frames wait until the drain deadline for a peer that do
 
 TEST_CASE_TEMPLATE("heartbeats arrive while a long message is in flight", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
-  options.silence = std::chrono::seconds(2);
+  options.heartbeat_timeout = std::chrono::seconds(2);
   Door<Kind> door(options);
   Stranger data = door.knock();
   data.say(Stranger::hello(2, 3));
@@ -318,10 +318,10 @@ TEST_CASE_TEMPLATE("heartbeats arrive while a long message is in flight", Kind, 
   door.check_members();
 }
 
-TEST_CASE_TEMPLATE("64 MiB in each direction, with short silence", Kind, TcpKind, TlsKind) {
+TEST_CASE_TEMPLATE("64 MiB in each direction, with a short heartbeat timeout", Kind, TcpKind, TlsKind) {
   LinkWorld<Kind> world(2);
   auto options = usual_options();
-  options.silence = std::chrono::seconds(2);
+  options.heartbeat_timeout = std::chrono::seconds(2);
   LinkRank zero = world.come(0, options);
   LinkRank one = world.come(1, options);
   std::string big(64u << 20, '\0');
@@ -386,7 +386,7 @@ TEST_CASE_TEMPLATE("an opener waits twice as long with each connection that is n
   auto options = usual_options();
   options.handshake_deadline = std::chrono::milliseconds(100);
   options.connect_deadline = std::chrono::seconds(3);
-  options.silence = std::chrono::milliseconds(80);  // for short ticks
+  options.heartbeat_timeout = std::chrono::milliseconds(80);  // for short ticks
   LinkRank zero = world.come(0, options);
   zero.send(1, "hello");
   // The kernel completes each connection and queues it, but the test accepts none.

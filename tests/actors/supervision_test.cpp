@@ -222,7 +222,7 @@ TEST_CASE("a dead supervisor ends its children and counts as a lost rank") {
 
 TEST_CASE("a links actor that dies counts as the loss of all other ranks") {
   RuntimeOptions options;
-  options.silence = milliseconds(100);
+  options.heartbeat_timeout = milliseconds(100);
   SupervisedRanks world(3, options);
   Gate gate;
   world.rank(2).script.on("planner.create_local_plan", [&gate] { gate.pass(); });

@@ -52,7 +52,8 @@ using std::chrono::seconds;
 // reaches.
 WorldOptions world_options() {
   WorldOptions options;
-  if (const char* const silence = std::getenv("CAIRN_TEST_SILENCE_MS")) options.runtime.silence = milliseconds(std::atoi(silence));
+  if (const char* const silence = std::getenv("CAIRN_TEST_SILENCE_MS"))
+    options.runtime.heartbeat_timeout = milliseconds(std::atoi(silence));
   const char* const connect = std::getenv("CAIRN_TEST_CONNECT_MS");
   options.runtime.connect_deadline = connect != nullptr ? milliseconds(std::atoi(connect)) : seconds(2);
   options.runtime.join_deadline = seconds(30);

@@ -95,18 +95,18 @@ WriteResults sample_write_results() {
 
 namespace {
 
-Standing sample_standing(const Failure& failure) {
-  Standing standing;
-  standing.inquiry = 7;
-  standing.kind = StandingKind::kOrphaned;
-  standing.coordinator_rank = 2;
-  standing.ticket = 4;
-  standing.ordinal = 2;
-  standing.checkpoint_id = "/run/step_1";
-  standing.delivered = true;
-  standing.lost = failure;
-  standing.failure = failure;
-  return standing;
+StatusReply sample_standing(const Failure& failure) {
+  StatusReply status;
+  status.inquiry = 7;
+  status.kind = RankStatus::kOrphaned;
+  status.coordinator_rank = 2;
+  status.ticket = 4;
+  status.ordinal = 2;
+  status.checkpoint_id = "/run/step_1";
+  status.delivered = true;
+  status.lost = failure;
+  status.failure = failure;
+  return status;
 }
 
 }  // namespace
@@ -146,7 +146,7 @@ std::vector<Envelope> sample_envelopes() {
       Withdraw{4},
       Unreadable{failure},
       sample_standing(failure),
-      AskStanding{7, 2, 2, Operation::kSave, "/run/step_1"},
+      StatusRequest{7, 2, 2, Operation::kSave, "/run/step_1"},
       FollowOther{3},
       Progress{4, {10, 3, 4096, 1024}},
       JobProgress{4, Phase::kWrite, 1, {40, 13, 16384, 5000}, 2, {10, 3, 4096, 1024}},

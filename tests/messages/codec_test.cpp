@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include <cairn/messages/envelope.pb.h>
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/messages/codec.hpp>
-#include <cairn/messages/envelope.pb.h>
 #include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/messages/corruption.hpp>
 #include <cairn/tests/messages/random_plans.hpp>
@@ -74,23 +74,23 @@ std::shared_ptr<const Ending> random_ending(Random& random) {
 
 Operation random_operation(Random& random) { return static_cast<Operation>(1 + random.next() % 3); }
 
-Standing random_standing(Random& random) {
-  Standing standing;
-  standing.inquiry = random.next();
-  standing.kind = static_cast<StandingKind>(1 + random.next() % 5);
-  standing.coordinator_rank = static_cast<int>(random.next() % kRanksMax);
-  standing.ticket = random_ticket(random);
-  standing.ordinal = random.next();
-  standing.operation = random_operation(random);
-  standing.checkpoint_id = random_text(random, 60);
-  standing.busy = random.next() % 2 == 0;
-  standing.delivered = random.next() % 2 == 0;
-  standing.cannot_join = random.next() % 2 == 0;
-  standing.leader = static_cast<int>(random.next() % kRanksMax) - 1;
-  if (random.next() % 2 == 0) standing.failure = random_failure(random, 3);
-  if (standing.kind == StandingKind::kOrphaned) standing.lost = random_failure(random, 0);
-  if (standing.kind == StandingKind::kEnded) standing.ending = random_ending(random);
-  return standing;
+StatusReply random_standing(Random& random) {
+  StatusReply status;
+  status.inquiry = random.next();
+  status.kind = static_cast<RankStatus>(1 + random.next() % 5);
+  status.coordinator_rank = static_cast<int>(random.next() % kRanksMax);
+  status.ticket = random_ticket(random);
+  status.ordinal = random.next();
+  status.operation = random_operation(random);
+  status.checkpoint_id = random_text(random, 60);
+  status.busy = random.next() % 2 == 0;
+  status.delivered = random.next() % 2 == 0;
+  status.cannot_join = random.next() % 2 == 0;
+  status.leader = static_cast<int>(random.next() % kRanksMax) - 1;
+  if (random.next() % 2 == 0) status.failure = random_failure(random, 3);
+  if (status.kind == RankStatus::kOrphaned) status.lost = random_failure(random, 0);
+  if (status.kind == RankStatus::kEnded) status.ending = random_ending(random);
+  return status;
 }
 
 Moved random_moved(Random& random) {
@@ -168,8 +168,8 @@ Message random_body(Random& random, std::size_t index) {
     case 20:
       return random_standing(random);
     case 21:
-      return AskStanding{random.next(), static_cast<int>(random.next() % kRanksMax), random.next(), random_operation(random),
-                         random_text(random, 60)};
+      return StatusRequest{random.next(), static_cast<int>(random.next() % kRanksMax), random.next(), random_operation(random),
+                           random_text(random, 60)};
     case 22:
       return FollowOther{static_cast<int>(random.next() % kRanksMax) - 1};
     case 23:
@@ -242,9 +242,7 @@ struct SameBody {
   }
   bool operator()(const ReadDone&, const ReadDone&) const { return true; }
   bool operator()(const PhaseFailed& a, const PhaseFailed& b) const { return a.failure == b.failure; }
-  bool operator()(const Outcome& a, const Outcome& b) const {
-    return a.ticket == b.ticket && same_ending(a.ending, b.ending);
-  }
+  bool operator()(const Outcome& a, const Outcome& b) const { return a.ticket == b.ticket && same_ending(a.ending, b.ending); }
   bool operator()(const Cancel& a, const Cancel& b) const {
     return a.ticket == b.ticket && a.failure == b.failure && a.awaits_outcome == b.awaits_outcome;
   }
@@ -255,13 +253,13 @@ struct SameBody {
   bool operator()(const PhaseStopped&, const PhaseStopped&) const { return true; }
   bool operator()(const Withdraw& a, const Withdraw& b) const { return a.ticket == b.ticket; }
   bool operator()(const Unreadable& a, const Unreadable& b) const { return a.failure == b.failure; }
-  bool operator()(const Standing& a, const Standing& b) const {
+  bool operator()(const StatusReply& a, const StatusReply& b) const {
     return a.inquiry == b.inquiry && a.kind == b.kind && a.coordinator_rank == b.coordinator_rank && a.ticket == b.ticket &&
            a.ordinal == b.ordinal && a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.busy == b.busy &&
            a.delivered == b.delivered && a.cannot_join == b.cannot_join && a.leader == b.leader && a.lost == b.lost &&
            a.failure == b.failure && same_ending(a.ending, b.ending);
   }
-  bool operator()(const AskStanding& a, const AskStanding& b) const {
+  bool operator()(const StatusRequest& a, const StatusRequest& b) const {
     return a.inquiry == b.inquiry && a.coordinator_rank == b.coordinator_rank && a.ordinal == b.ordinal &&
            a.operation == b.operation && a.checkpoint_id == b.checkpoint_id;
   }
@@ -352,8 +350,8 @@ TEST_CASE("every message is named after its type") {
       {PhaseStopped{}, "PhaseStopped"},
       {Withdraw{}, "Withdraw"},
       {Unreadable{}, "Unreadable"},
-      {Standing{}, "Standing"},
-      {AskStanding{}, "AskStanding"},
+      {StatusReply{}, "StatusReply"},
+      {StatusRequest{}, "StatusRequest"},
       {FollowOther{}, "FollowOther"},
       {Progress{}, "Progress"},
       {JobProgress{}, "JobProgress"},
@@ -425,7 +423,7 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
   using Encoded = v1::Envelope;
   const auto random = seeded_random(74);
   constexpr std::size_t kJoin = 0, kBegin = 1, kSame = 3, kNeed = 4, kFailed = 12, kOutcome = 13, kCancel = 14, kWithdraw = 18,
-                        kStanding = 20, kAsk = 21, kFollow = 22, kProgress = 23, kJob = 24;
+                        kStatusReply = 20, kAsk = 21, kFollow = 22, kProgress = 23, kJob = 24;
   struct Case {
     const char* reason;
     std::size_t kind;
@@ -476,9 +474,18 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
          m.mutable_ending()->clear_failures();
          for (int i = 0; i < 2; ++i) add_group(m, {0}, {1}, 1);
        }},
-      {"first_ranks and run_lengths differ", kOutcome, [&](Encoded& m) { add_group(m, {0, 2}, {1}, 1); }},
-      {"out of order", kOutcome, [&](Encoded& m) { add_group(m, {2, 2}, {1, 1}, 2); }},
-      {"out of order", kOutcome, [&](Encoded& m) { add_group(m, {2, 1}, {1, 1}, 2); }},
+      {"first_ranks and run_lengths differ", kOutcome,
+       [&](Encoded& m) {
+         add_group(m, {0, 2}, {1}, 1);
+       }},
+      {"out of order", kOutcome,
+       [&](Encoded& m) {
+         add_group(m, {2, 2}, {1, 1}, 2);
+       }},
+      {"out of order", kOutcome,
+       [&](Encoded& m) {
+         add_group(m, {2, 1}, {1, 1}, 2);
+       }},
       {"rank is out of bounds", kOutcome, [&](Encoded& m) { add_group(m, {kRanksMax - 1}, {2}, 2); }},
       {"rank is out of bounds", kOutcome, [&](Encoded& m) { add_group(m, {5}, {0}, 0); }},
       {"fewer trace positions", kOutcome, [&](Encoded& m) { add_group(m, {5}, {2}, 1); }},
@@ -500,29 +507,29 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
       {"an ending is missing", kCancel, [](Encoded& m) { m.mutable_ending()->set_committed(v1::COMMITTED_NO); }},
       {"ticket is 0", kCancel, [](Encoded& m) { m.mutable_cancel()->clear_ticket(); }},
       {"ticket is 0", kWithdraw, [](Encoded& m) { m.mutable_withdraw()->clear_ticket(); }},
-      {"unknown value", kStanding, [](Encoded& m) { m.mutable_standing()->clear_kind(); }},
-      {"rank is out of bounds", kStanding, [](Encoded& m) { m.mutable_standing()->set_leader(-2); }},
-      {"rank is out of bounds", kStanding, [](Encoded& m) { m.mutable_standing()->set_coordinator_rank(kRanksMax); }},
-      {"name is too long", kStanding, [&](Encoded& m) { m.mutable_standing()->set_checkpoint_id(long_name); }},
-      {"does not say how", kStanding,
+      {"unknown value", kStatusReply, [](Encoded& m) { m.mutable_status_reply()->clear_kind(); }},
+      {"rank is out of bounds", kStatusReply, [](Encoded& m) { m.mutable_status_reply()->set_leader(-2); }},
+      {"rank is out of bounds", kStatusReply, [](Encoded& m) { m.mutable_status_reply()->set_coordinator_rank(kRanksMax); }},
+      {"name is too long", kStatusReply, [&](Encoded& m) { m.mutable_status_reply()->set_checkpoint_id(long_name); }},
+      {"does not say how", kStatusReply,
        [](Encoded& m) {
-         m.mutable_standing()->set_kind(v1::STANDING_KIND_ORPHANED);
-         m.mutable_standing()->clear_lost();
+         m.mutable_status_reply()->set_kind(v1::RANK_STATUS_ORPHANED);
+         m.mutable_status_reply()->clear_lost();
        }},
-      {"an ending is missing", kStanding,
+      {"an ending is missing", kStatusReply,
        [](Encoded& m) {
-         m.mutable_standing()->set_kind(v1::STANDING_KIND_ENDED);
-         m.mutable_standing()->clear_lost();
+         m.mutable_status_reply()->set_kind(v1::RANK_STATUS_ENDED);
+         m.mutable_status_reply()->clear_lost();
          m.clear_ending();
        }},
-      {"has no ticket", kStanding,
+      {"has no ticket", kStatusReply,
        [](Encoded& m) {
-         m.mutable_standing()->set_kind(v1::STANDING_KIND_ATTACHED);
-         m.mutable_standing()->clear_lost();
+         m.mutable_status_reply()->set_kind(v1::RANK_STATUS_ATTACHED);
+         m.mutable_status_reply()->clear_lost();
          m.clear_ending();
-         m.mutable_standing()->clear_ticket();
+         m.mutable_status_reply()->clear_ticket();
        }},
-      {"unknown value", kAsk, [](Encoded& m) { m.mutable_ask_standing()->clear_operation(); }},
+      {"unknown value", kAsk, [](Encoded& m) { m.mutable_status_request()->clear_operation(); }},
       {"rank is out of bounds", kFollow, [](Encoded& m) { m.mutable_follow_other()->set_leader(-2); }},
       {"no number", kProgress, [](Encoded& m) { m.mutable_progress()->clear_number(); }},
       {"more is done", kProgress, [](Encoded& m) { m.mutable_progress()->mutable_moved()->set_items(0); }},

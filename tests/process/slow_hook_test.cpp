@@ -55,7 +55,7 @@ StateDict many_values(int rank) {
 
 TEST_CASE("a rank that writes for longer than the heartbeat timeout is waited for") {
   WorldOptions world_options;
-  world_options.runtime.silence = kSilence;
+  world_options.runtime.heartbeat_timeout = kSilence;
   world_options.runtime.frame_bytes_max = kFrameBytes;
   world_options.failure_reports = false;
   const World slow = World::from_environment(world_options);

@@ -86,10 +86,11 @@ TEST_CASE("agreement: the hook gets all texts by rank, and all ranks its answer"
   // A rank that missed the answer hears it again. The next agreement has a new answer.
   CHECK(sent<Outcome>(coordinator.receive(2, agreement_join(2, 3), 0)).at(0).second.answer == "yes");
   const RunTask next = all_of<RunTask>([&] {
-    Effects all;
-    for (int rank = 0; rank < 3; ++rank) all = coordinator.receive(rank, agreement_join(rank, 3, 2), 0);
-    return all;
-  }()).at(0);
+                         Effects all;
+                         for (int rank = 0; rank < 3; ++rank) all = coordinator.receive(rank, agreement_join(rank, 3, 2), 0);
+                         return all;
+                       }())
+                           .at(0);
   const auto failed = sent<Outcome>(coordinator.step(TaskEnded{next.sequence, failure_on(0, "cannot decide")}));
   REQUIRE(failed.size() == 3);
   CHECK(failed[1].second.answer.empty());
@@ -145,9 +146,9 @@ TEST_CASE("agreement: a rank with the answer passes it to ranks that lost the co
   RankSteps rank(2, 4);
   rank.step(agreement_of(2));
   rank.receive(0, answer_of("yes"), 7);
-  AskStanding ask = ask_of(5);
+  StatusRequest ask = ask_of(5);
   ask.operation = Operation::kAgree;
-  const auto told = sent<protocol::Standing>(rank.receive(1, ask, 0));
+  const auto told = sent<protocol::StatusReply>(rank.receive(1, ask, 0));
   REQUIRE(told.size() == 1);
   REQUIRE(bool(told[0].second.ending));
   CHECK(told[0].second.ending->answer == "yes");
@@ -215,7 +216,9 @@ TEST_CASE("agreement: a call that some ranks cannot join fails, and later calls 
         if (random() % 3 == 0) unsendable.emplace(rank, call);
     MachineWorld world(kRanks, seed);
     std::vector<std::uint64_t> begun(kRanks);
-    const auto is_over = [&] { return std::all_of(begun.begin(), begun.end(), [](std::uint64_t calls) { return calls == kCalls; }); };
+    const auto is_over = [&] {
+      return std::all_of(begun.begin(), begun.end(), [](std::uint64_t calls) { return calls == kCalls; });
+    };
     for (int step = 0; step < 2000 && !is_over(); ++step) {
       const int rank = static_cast<int>(random() % kRanks);
       std::uint64_t& calls = begun[static_cast<std::size_t>(rank)];

@@ -150,7 +150,7 @@ TEST_CASE("a successor hears of the cancellation") {
   rank.receive(1, ask_of(7), 5);
   const auto effects = rank.step(kEnough);
   CHECK(sent<Cancel>(effects).empty());
-  const auto told = sent<protocol::Standing>(effects);
+  const auto told = sent<protocol::StatusReply>(effects);
   REQUIRE(told.size() == 1);
   CHECK(told[0].first == 1);
   CHECK(told[0].second.busy);

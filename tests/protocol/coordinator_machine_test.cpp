@@ -117,8 +117,8 @@ TEST_CASE("a rank that was lost before the call is probed before it counts as lo
     CoordinatorSteps coordinator(2);
     coordinator.step(lost(1, "gone since yesterday"));
     const auto probe = coordinator.receive(0, join_of(1), 0);
-    REQUIRE(sent<AskStanding>(probe).size() == 1);
-    CHECK(sent<AskStanding>(probe)[0].first == 1);
+    REQUIRE(sent<StatusRequest>(probe).size() == 1);
+    CHECK(sent<StatusRequest>(probe)[0].first == 1);
     CHECK(all_of<StartTimer>(probe).back().timer == Timer::kProbe);
     Effects effects;
     if (ending == 0) effects = coordinator.step(lost(1, "nobody listens"));
@@ -139,8 +139,8 @@ TEST_CASE("a rank that closes its link during joining is probed once") {
   coordinator.receive(2, join_of(1), 0);
   const auto probe = coordinator.step(lost(1, "it closed the link: nothing was heard of rank 0"));
   CHECK(sent<Outcome>(probe).empty());
-  REQUIRE(sent<AskStanding>(probe).size() == 1);
-  CHECK(sent<AskStanding>(probe)[0].first == 1);
+  REQUIRE(sent<StatusRequest>(probe).size() == 1);
+  CHECK(sent<StatusRequest>(probe)[0].first == 1);
   SUBCASE("it is back, and joins") {
     CHECK(coordinator.step(PeerUp{1}).empty());
     CHECK(sent<Begin>(coordinator.receive(1, join_of(1), 0)).size() == 3);
@@ -154,8 +154,8 @@ TEST_CASE("a rank that closes its link during joining is probed once") {
   SUBCASE("so does another one meanwhile, which had joined: it has a probe of its own") {
     const auto second = coordinator.step(lost(2));
     CHECK(sent<Outcome>(second).empty());
-    REQUIRE(sent<AskStanding>(second).size() == 1);
-    CHECK(sent<AskStanding>(second)[0].first == 2);
+    REQUIRE(sent<StatusRequest>(second).size() == 1);
+    CHECK(sent<StatusRequest>(second)[0].first == 2);
     const auto told = sent<Outcome>(coordinator.step(TimerFired{Timer::kProbe}));
     REQUIRE(told.size() == 1);
     CHECK(ranks_of(told[0].second.failures) == std::set<int>{1, 2});
@@ -166,11 +166,11 @@ TEST_CASE("a coordinator adopts the outcome of a call that ended without it") {
   CoordinatorSteps coordinator(3);
   coordinator.step(lost(1));
   coordinator.receive(2, join_of(1), 0);
-  const auto probe = sent<AskStanding>(coordinator.receive(0, join_of(1), 0));
+  const auto probe = sent<StatusRequest>(coordinator.receive(0, join_of(1), 0));
   REQUIRE(probe.size() == 1);
-  Standing answer;
+  StatusReply answer;
   answer.inquiry = probe[0].second.inquiry;
-  answer.kind = StandingKind::kEnded;
+  answer.kind = RankStatus::kEnded;
   Told outcome{1, {}, Committed::kNo, "named"};
   outcome.failures.emplace(0, failure_on(0, "away"));
   answer.ending = outcome.ending();
@@ -401,8 +401,8 @@ TEST_CASE("a coordinator that stood still decides nothing once a rank gave up on
   }
   CHECK(coordinator.machine().state() == CoordinatorMachine::State::kIdle);
   CHECK(was_ignored(coordinator.written(0)));
-  Standing orphan;
-  orphan.kind = StandingKind::kOrphaned;
+  StatusReply orphan;
+  orphan.kind = RankStatus::kOrphaned;
   orphan.ticket = orphan.ordinal = 1;
   orphan.lost = failure_on(0, "gone");
   CHECK(sent<FollowOther>(coordinator.receive(2, orphan, 1)).size() == 1);
@@ -410,10 +410,10 @@ TEST_CASE("a coordinator that stood still decides nothing once a rank gave up on
 }
 
 // Rank 1 answers that the call has ended: all three ranks hear the same outcome.
-void check_adopts_outcome(CoordinatorSteps& coordinator, Standing answer, std::uint64_t counter, Committed committed) {
+void check_adopts_outcome(CoordinatorSteps& coordinator, StatusReply answer, std::uint64_t counter, Committed committed) {
   Told outcome{1, {}, committed, "named"};
   outcome.failures.emplace(0, failure_on(0, "silent"));
-  answer.kind = StandingKind::kEnded;
+  answer.kind = RankStatus::kEnded;
   answer.ending = outcome.ending();
   const auto told = sent<Outcome>(coordinator.receive(1, answer, counter));
   REQUIRE(told.size() == 3);
@@ -425,15 +425,13 @@ TEST_CASE("a coordinator that was given up while publishing adopts the outcome")
   const RunTask finish = coordinator.finish(1);
   const std::uint64_t counter = coordinator.machine().counter();
   CHECK(sent<CoordinatorDown>(coordinator.step(gave_up(1))).empty());
-  const auto asked = sent<AskStanding>(coordinator.step(TaskEnded{finish.sequence, Published{}}));
+  const auto asked = sent<StatusRequest>(coordinator.step(TaskEnded{finish.sequence, Published{}}));
   REQUIRE(asked.size() == 2);
-  Standing answer;
+  StatusReply answer;
   answer.inquiry = asked[0].second.inquiry;
-  SUBCASE("a rank has ended the call") {
-    check_adopts_outcome(coordinator, answer, counter, Committed::kYes);
-  }
+  SUBCASE("a rank has ended the call") { check_adopts_outcome(coordinator, answer, counter, Committed::kYes); }
   SUBCASE("no rank knows an outcome") {
-    answer.kind = StandingKind::kAttached;
+    answer.kind = RankStatus::kAttached;
     CHECK(coordinator.receive(1, answer, counter).empty());
     const auto told = sent<Outcome>(coordinator.receive(2, answer, counter));
     REQUIRE(told.size() == 3);
@@ -446,29 +444,27 @@ TEST_CASE("a fenced coordinator asks the others for the outcome and adopts it") 
   const RunTask finish = coordinator.finish(1);
   const std::uint64_t counter = coordinator.machine().counter();
   const auto settling = coordinator.step(TaskEnded{finish.sequence, failure_on(0, "the attempt is not open", ErrorCode::kFenced)});
-  const auto asked = sent<AskStanding>(settling);
+  const auto asked = sent<StatusRequest>(settling);
   REQUIRE(asked.size() == 2);
-  Standing answer;
+  StatusReply answer;
   answer.inquiry = asked[0].second.inquiry;
-  SUBCASE("one of them knows") {
-    check_adopts_outcome(coordinator, answer, counter, Committed::kNo);
-  }
+  SUBCASE("one of them knows") { check_adopts_outcome(coordinator, answer, counter, Committed::kNo); }
   SUBCASE("nobody knows: its own failure stands") {
-    answer.kind = StandingKind::kAttached;
+    answer.kind = RankStatus::kAttached;
     CHECK(coordinator.receive(1, answer, counter).empty());
     const auto hook = all_of<RunTask>(settling).at(0);
     CHECK(sent<Outcome>(coordinator.step(TaskEnded{hook.sequence, Committed::kNo})).empty());
     Effects effects;
     SUBCASE("one has ended the call alone") {
-      answer.kind = StandingKind::kAbsent;
+      answer.kind = RankStatus::kAbsent;
       effects = coordinator.receive(2, answer, counter);
     }
     SUBCASE("one cannot be reached: the link may have been broken long ago, so it is asked once more") {
-      CHECK(sent<AskStanding>(coordinator.step(lost(2))).size() == 1);
+      CHECK(sent<StatusRequest>(coordinator.step(lost(2))).size() == 1);
       effects = coordinator.step(lost(2));
     }
     SUBCASE("one waits for a successor, and hears nothing in time") {
-      answer.kind = StandingKind::kOrphaned;
+      answer.kind = RankStatus::kOrphaned;
       answer.lost = failure_on(0, "lost");
       CHECK(coordinator.receive(2, answer, counter).empty());
       effects = coordinator.step(TimerFired{Timer::kPhase});

@@ -6,19 +6,19 @@
 namespace cairn::test {
 namespace {
 
-using protocol::Standing;
-using protocol::StandingKind;
+using protocol::RankStatus;
+using protocol::StatusReply;
 
 TEST_CASE("an orphan asks its coordinator, then the successors, then itself") {
   RankSteps rank(3, 5);
   rank.plan(1, 5);
   const auto to_whom = [](const Effects& effects) {
-    const auto appeals = sent<Standing>(effects);
+    const auto appeals = sent<StatusReply>(effects);
     return appeals.empty() ? -1 : appeals.back().first;
   };
   auto effects = rank.step(lost(0));
   CHECK(to_whom(effects) == 0);
-  CHECK(all_of<StartTimer>(effects).back().after == 2 * RuntimeOptions().silence);
+  CHECK(all_of<StartTimer>(effects).back().after == 2 * RuntimeOptions().heartbeat_timeout);
   CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == 1);
   CHECK(to_whom(rank.step(lost(1))) == 2);
   CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == 3);
@@ -38,7 +38,7 @@ TEST_CASE("silent coordinators and lost ranks are not asked again") {
   RankSteps rank(3, 5);
   rank.plan(1, 5);
   rank.step(lost(1));
-  CHECK(sent<Standing>(rank.step(silent(0))).at(0).first == 2);
+  CHECK(sent<StatusReply>(rank.step(silent(0))).at(0).first == 2);
 }
 
 TEST_CASE("a rank asks as many successors as its options say, then tries itself") {
@@ -52,8 +52,8 @@ TEST_CASE("a rank asks as many successors as its options say, then tries itself"
     std::vector<int> expected = successors[std::min<std::size_t>(asked, 4)];
     expected.push_back(5);
     std::vector<int> appealed_to;
-    for (auto appeals = sent<Standing>(rank.step(silent(0))); !appeals.empty();
-         appeals = sent<Standing>(rank.step(TimerFired{Timer::kAnswer})))
+    for (auto appeals = sent<StatusReply>(rank.step(silent(0))); !appeals.empty();
+         appeals = sent<StatusReply>(rank.step(TimerFired{Timer::kAnswer})))
       appealed_to.push_back(appeals.back().first);
     CHECK(appealed_to == expected);
   }
@@ -63,23 +63,23 @@ TEST_CASE("a follower accepts only its successor's outcome") {
   RankSteps rank(2, 4);
   const RunTask move = rank.move(1, 5);
   rank.step(silent(0));
-  const AskStanding ask = ask_of(7);
-  const auto standing = sent<Standing>(rank.receive(1, ask, 5));
-  REQUIRE(standing.size() == 1);
-  CHECK(standing[0].first == 1);
-  CHECK(standing[0].second.inquiry == 7);
-  CHECK(standing[0].second.kind == StandingKind::kOrphaned);
-  CHECK(standing[0].second.busy);
-  CHECK_FALSE(standing[0].second.delivered);
+  const StatusRequest ask = ask_of(7);
+  const auto status = sent<StatusReply>(rank.receive(1, ask, 5));
+  REQUIRE(status.size() == 1);
+  CHECK(status[0].first == 1);
+  CHECK(status[0].second.inquiry == 7);
+  CHECK(status[0].second.kind == RankStatus::kOrphaned);
+  CHECK(status[0].second.busy);
+  CHECK_FALSE(status[0].second.delivered);
   // A second successor is told which one the rank follows.
-  const auto promised = sent<Standing>(rank.receive(3, ask_of(9), 5));
+  const auto promised = sent<StatusReply>(rank.receive(3, ask_of(9), 5));
   REQUIRE(promised.size() == 1);
-  CHECK(promised[0].second.kind == StandingKind::kPromised);
+  CHECK(promised[0].second.kind == RankStatus::kPromised);
   CHECK(promised[0].second.leader == 1);
 
   const auto effects = rank.done(move);
   CHECK(sent<Written>(effects).empty());
-  const auto changed = sent<Standing>(effects);
+  const auto changed = sent<StatusReply>(effects);
   REQUIRE(changed.size() == 1);
   CHECK(changed[0].first == 1);
   CHECK_FALSE(changed[0].second.busy);
@@ -92,22 +92,22 @@ TEST_CASE("a follower accepts only its successor's outcome") {
   const auto ended = rank.run_tasks(rank.receive(1, outcome, 5));
   CHECK(all_of<Finished>(ended).at(0).failures == outcome.failures);
   // A rank that asks later hears the outcome.
-  const auto later = sent<Standing>(rank.receive(3, ask_of(9), 5));
-  CHECK(later.at(0).second.kind == StandingKind::kEnded);
+  const auto later = sent<StatusReply>(rank.receive(3, ask_of(9), 5));
+  CHECK(later.at(0).second.kind == RankStatus::kEnded);
   CHECK(ungrouped(later.at(0).second.ending->failures) == outcome.failures);
 }
 
 TEST_CASE("delivered results stay delivered if their rank fails later") {
-  const AskStanding ask = ask_of(7);
+  const StatusRequest ask = ask_of(7);
   RankSteps rank(2, 4);
   rank.done(rank.move(1, 5));
   rank.step(protocol::ActorDied{"planner", "a test"});
   rank.step(silent(0));
-  const auto standing = sent<Standing>(rank.receive(1, ask, 5));
-  REQUIRE(standing.size() == 1);
-  CHECK(standing[0].second.kind == StandingKind::kOrphaned);
-  CHECK(standing[0].second.delivered);
-  CHECK(standing[0].second.failure.has_value());
+  const auto status = sent<StatusReply>(rank.receive(1, ask, 5));
+  REQUIRE(status.size() == 1);
+  CHECK(status[0].second.kind == RankStatus::kOrphaned);
+  CHECK(status[0].second.delivered);
+  CHECK(status[0].second.failure.has_value());
 
   RankSteps leaving(2, 4);
   leaving.done(leaving.move(1, 5));
@@ -118,35 +118,35 @@ TEST_CASE("delivered results stay delivered if their rank fails later") {
 
 TEST_CASE("a rank that makes the call after a successor has asked about it says so") {
   RankSteps rank(2, 4);
-  const AskStanding ask = ask_of(7);
-  CHECK(sent<Standing>(rank.receive(1, ask, 0)).at(0).second.kind == StandingKind::kAbsent);
-  CHECK(sent<Standing>(rank.receive(3, ask_of(9, 2), 0)).at(0).second.kind == StandingKind::kAbsent);
-  const auto told = sent<Standing>(rank.step(call_of(1)));
+  const StatusRequest ask = ask_of(7);
+  CHECK(sent<StatusReply>(rank.receive(1, ask, 0)).at(0).second.kind == RankStatus::kAbsent);
+  CHECK(sent<StatusReply>(rank.receive(3, ask_of(9, 2), 0)).at(0).second.kind == RankStatus::kAbsent);
+  const auto told = sent<StatusReply>(rank.step(call_of(1)));
   REQUIRE(told.size() == 1);  // rank 3 asked about the next call, not this one
   CHECK(told[0].first == 1);
   CHECK(told[0].second.inquiry == 7);
-  CHECK(told[0].second.kind == StandingKind::kAttached);
+  CHECK(told[0].second.kind == RankStatus::kAttached);
   // The rank follows that successor when it loses the coordinator.
-  const auto lost_it = sent<Standing>(rank.step(lost(0)));
+  const auto lost_it = sent<StatusReply>(rank.step(lost(0)));
   REQUIRE(lost_it.size() == 1);
   CHECK(lost_it[0].first == 1);
-  CHECK(lost_it[0].second.kind == StandingKind::kOrphaned);
+  CHECK(lost_it[0].second.kind == RankStatus::kOrphaned);
 }
 
 TEST_CASE("ranks that asked an attached rank are told what it learns") {
   for (const bool loses_it : {true, false}) {
     RankSteps rank(2, 4);
     rank.plan(1, 5);
-    const auto attached = sent<Standing>(rank.receive(1, ask_of(7), 5));
-    CHECK(attached.at(0).second.kind == StandingKind::kAttached);
+    const auto attached = sent<StatusReply>(rank.receive(1, ask_of(7), 5));
+    CHECK(attached.at(0).second.kind == RankStatus::kAttached);
     Told outcome{1, {}, Committed::kNo, "id"};
     outcome.failures.emplace(1, failure_on(1, "lost"));
     const auto effects = loses_it ? rank.step(lost(0)) : rank.receive(0, outcome, 5);
-    const auto told = sent<Standing>(effects);
+    const auto told = sent<StatusReply>(effects);
     REQUIRE(told.size() == 1);
     CHECK(told[0].first == 1);
     CHECK(told[0].second.inquiry == 7);
-    CHECK(told[0].second.kind == (loses_it ? StandingKind::kOrphaned : StandingKind::kEnded));
+    CHECK(told[0].second.kind == (loses_it ? RankStatus::kOrphaned : RankStatus::kEnded));
   }
 }
 
@@ -156,12 +156,12 @@ TEST_CASE("a follower whose successor is lost follows the next that has asked") 
   rank.step(silent(0));
   rank.receive(1, ask_of(7), 5);
   rank.receive(2, ask_of(8), 5);
-  const auto told = sent<Standing>(rank.step(lost(1)));
+  const auto told = sent<StatusReply>(rank.step(lost(1)));
   REQUIRE(told.size() == 1);
   CHECK(told[0].first == 2);
-  CHECK(told[0].second.kind == StandingKind::kOrphaned);
+  CHECK(told[0].second.kind == RankStatus::kOrphaned);
   // The successor redirects the rank to rank 4, and it follows rank 4.
-  CHECK(sent<Standing>(rank.receive(2, FollowOther{4}, 5)).at(0).first == 4);
+  CHECK(sent<StatusReply>(rank.receive(2, FollowOther{4}, 5)).at(0).first == 4);
 }
 
 TEST_CASE("a follower that was redirected follows no rank until the next one asks") {
@@ -170,7 +170,7 @@ TEST_CASE("a follower that was redirected follows no rank until the next one ask
     rank.plan(1, 5);
     rank.step(silent(0));
     rank.receive(1, ask_of(7), 5);
-    CHECK(sent<Standing>(rank.receive(1, FollowOther{4}, 5)).at(0).second.leader == -1);
+    CHECK(sent<StatusReply>(rank.receive(1, FollowOther{4}, 5)).at(0).second.leader == -1);
     return rank;
   };
   Told outcome{1, {}, Committed::kNo, "id"};
@@ -182,10 +182,10 @@ TEST_CASE("a follower that was redirected follows no rank until the next one ask
   }
   {
     RankSteps rank = sent_on();  // a third successor asks first
-    const auto standing = sent<Standing>(rank.receive(2, ask_of(9), 5));
-    REQUIRE(standing.size() == 1);
-    CHECK(standing[0].second.kind == StandingKind::kOrphaned);
-    CHECK(standing[0].second.leader == 2);
+    const auto status = sent<StatusReply>(rank.receive(2, ask_of(9), 5));
+    REQUIRE(status.size() == 1);
+    CHECK(status[0].second.kind == RankStatus::kOrphaned);
+    CHECK(status[0].second.leader == 2);
     CHECK(was_ignored(rank.receive(1, outcome, 5)));
   }
   {
@@ -201,7 +201,7 @@ TEST_CASE("a rank that joins again accepts Begin before the coordinator's answer
   rank.step(call_of(1));
   const auto again = rank.step(lost(0));
   CHECK(sent<Join>(again).size() == 1);
-  CHECK(sent<Standing>(again).size() == 1);
+  CHECK(sent<StatusReply>(again).size() == 1);
   CHECK(all_of<RunTask>(rank.receive(0, Begin{1, {}}, 1)).size() == 1);
   CHECK(was_ignored(rank.receive(0, ask_of(0), 0)));
 }
@@ -211,20 +211,20 @@ TEST_CASE("two calls of one checkpoint id are told apart by the rank") {
   RankSteps rank(2, 4);
   rank.plan(1, 5);
   rank.step(silent(0));
-  const auto about_the_next = sent<Standing>(rank.receive(1, ask_of(7, 2), 0));
+  const auto about_the_next = sent<StatusReply>(rank.receive(1, ask_of(7, 2), 0));
   REQUIRE(about_the_next.size() == 1);
-  CHECK(about_the_next[0].second.kind == StandingKind::kAbsent);
-  const auto about_its_own = sent<Standing>(rank.receive(1, ask_of(8), 0));
+  CHECK(about_the_next[0].second.kind == RankStatus::kAbsent);
+  const auto about_its_own = sent<StatusReply>(rank.receive(1, ask_of(8), 0));
   REQUIRE(about_its_own.size() == 1);
-  CHECK(about_its_own[0].second.kind == StandingKind::kOrphaned);
+  CHECK(about_its_own[0].second.kind == RankStatus::kOrphaned);
 
   // Conversely, the question is about an attempt of an earlier call, which is over on this rank.
   RankSteps ahead(2, 4);
   ahead.step(call_of(2));
   ahead.step(silent(0));
-  const auto about_the_last = sent<Standing>(ahead.receive(1, ask_of(7), 5));
+  const auto about_the_last = sent<StatusReply>(ahead.receive(1, ask_of(7), 5));
   REQUIRE(about_the_last.size() == 1);
-  CHECK(about_the_last[0].second.kind == StandingKind::kAbsent);
+  CHECK(about_the_last[0].second.kind == RankStatus::kAbsent);
 }
 
 }  // namespace

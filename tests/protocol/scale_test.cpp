@@ -227,16 +227,16 @@ TEST_CASE("a successor tells thousands of ranks one outcome") {
   constexpr int kRanks = 4096;
   CoordinatorSteps successor(kRanks, 1);
   const auto orphan = [](int rank, std::uint64_t inquiry) {
-    Standing standing;
-    standing.inquiry = inquiry;
-    standing.kind = StandingKind::kOrphaned;
-    standing.ticket = standing.ordinal = 1;
-    standing.checkpoint_id = "step_1";
-    standing.lost = failure_on(0, "gone");
-    standing.failure = long_failure(rank, Texts::kByRank);
-    return standing;
+    StatusReply status;
+    status.inquiry = inquiry;
+    status.kind = RankStatus::kOrphaned;
+    status.ticket = status.ordinal = 1;
+    status.checkpoint_id = "step_1";
+    status.lost = failure_on(0, "gone");
+    status.failure = long_failure(rank, Texts::kByRank);
+    return status;
   };
-  const auto asked = sent<AskStanding>(successor.receive(1, orphan(1, 0), 5));
+  const auto asked = sent<StatusRequest>(successor.receive(1, orphan(1, 0), 5));
   REQUIRE(asked.size() == kRanks);
   for (int rank = 1; rank < kRanks; ++rank) successor.receive(rank, orphan(rank, asked[0].second.inquiry), 5);
   const Event time_is_over = TimerFired{Timer::kSuccession};

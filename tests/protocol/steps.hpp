@@ -72,7 +72,7 @@ inline Join join_of(std::uint64_t ticket, Operation operation = Operation::kSave
   return join;
 }
 
-inline AskStanding ask_of(std::uint64_t inquiry, std::uint64_t ordinal = 1) {
+inline StatusRequest ask_of(std::uint64_t inquiry, std::uint64_t ordinal = 1) {
   return {inquiry, 0, ordinal, Operation::kSave, "step_1"};
 }
 

@@ -5,23 +5,23 @@
 namespace cairn::test {
 namespace {
 
-using protocol::Standing;
-using protocol::StandingKind;
+using protocol::RankStatus;
+using protocol::StatusReply;
 
-// The Standing of `rank` in an attempt with this counter that rank 0 coordinates.
-Standing standing_of(int rank, std::uint64_t inquiry, StandingKind kind = StandingKind::kOrphaned) {
-  Standing standing;
-  standing.inquiry = inquiry;
-  standing.kind = kind;
-  standing.ticket = 10 + static_cast<std::uint64_t>(rank);
-  standing.ordinal = 1;
-  standing.checkpoint_id = "step_1";
-  if (kind == StandingKind::kOrphaned) {
-    standing.delivered = true;
-    standing.lost = failure_on(0, "rank 0 as rank " + std::to_string(rank) + " lost it");
-    standing.lost->kind = FailureKind::kLost;
+// The StatusReply of `rank` in an attempt with this counter that rank 0 coordinates.
+StatusReply status_reply_of(int rank, std::uint64_t inquiry, RankStatus kind = RankStatus::kOrphaned) {
+  StatusReply status;
+  status.inquiry = inquiry;
+  status.kind = kind;
+  status.ticket = 10 + static_cast<std::uint64_t>(rank);
+  status.ordinal = 1;
+  status.checkpoint_id = "step_1";
+  if (kind == RankStatus::kOrphaned) {
+    status.delivered = true;
+    status.lost = failure_on(0, "rank 0 as rank " + std::to_string(rank) + " lost it");
+    status.lost->kind = FailureKind::kLost;
   }
-  return standing;
+  return status;
 }
 
 // A rank that succeeds rank 0 in a world of four.
@@ -31,23 +31,23 @@ struct Successor {
   std::uint64_t inquiry = 0;
 
   Effects appeal(int from, std::uint64_t counter = 5) {
-    auto effects = steps.receive(from, standing_of(from, 0), counter);
-    const auto asked = sent<AskStanding>(effects);
+    auto effects = steps.receive(from, status_reply_of(from, 0), counter);
+    const auto asked = sent<StatusRequest>(effects);
     if (!asked.empty()) inquiry = asked.front().second.inquiry;
     return effects;
   }
-  Effects answer(int from, StandingKind kind = StandingKind::kOrphaned, std::uint64_t counter = 5) {
-    return steps.receive(from, standing_of(from, inquiry, kind), counter);
+  Effects answer(int from, RankStatus kind = RankStatus::kOrphaned, std::uint64_t counter = 5) {
+    return steps.receive(from, status_reply_of(from, inquiry, kind), counter);
   }
   // `from` answers that it follows `leader`.
   Effects answer_promised(int from, int leader) {
-    Standing promised = standing_of(from, inquiry, StandingKind::kPromised);
+    StatusReply promised = status_reply_of(from, inquiry, RankStatus::kPromised);
     promised.leader = leader;
     return steps.receive(from, promised, 5);
   }
   // Loses `rank` for good: the successor asks again after each of the first three losses.
   Effects down(int rank) {
-    for (int loss = 1; loss < 4; ++loss) CHECK(sent<AskStanding>(steps.step(lost(rank))).size() == 1);
+    for (int loss = 1; loss < 4; ++loss) CHECK(sent<StatusRequest>(steps.step(lost(rank))).size() == 1);
     return steps.step(lost(rank));
   }
 };
@@ -55,10 +55,10 @@ struct Successor {
 TEST_CASE("a successor asks all ranks, then the store, and sends one outcome") {
   for (const auto answer : {Committed::kYes, Committed::kNo, Committed::kUnknown}) {
     Successor successor;
-    const auto asked = sent<AskStanding>(successor.appeal(1));
+    const auto asked = sent<StatusRequest>(successor.appeal(1));
     REQUIRE(asked.size() == 4);
     for (int rank = 0; rank < 4; ++rank) CHECK(asked[static_cast<std::size_t>(rank)].first == rank);
-    CHECK(sent<AskStanding>(successor.appeal(2)).empty());  // its question is already in flight
+    CHECK(sent<StatusRequest>(successor.appeal(2)).empty());  // its question is already in flight
     successor.down(0);
     successor.answer(1);
     successor.answer(2);
@@ -88,7 +88,7 @@ TEST_CASE("without all results an attempt is unpublished, and the store is not a
   Successor successor;
   successor.appeal(1);
   successor.down(0);
-  Standing own = standing_of(1, successor.inquiry);
+  StatusReply own = status_reply_of(1, successor.inquiry);
   own.delivered = false;
   own.failure = failure_on(1, "disk");
   successor.steps.receive(1, own, 5);
@@ -105,7 +105,7 @@ TEST_CASE("an outcome that any rank has is adopted unchanged") {
   Successor successor;
   successor.appeal(1);
   successor.answer(1);
-  Standing ended = standing_of(3, successor.inquiry, StandingKind::kEnded);
+  StatusReply ended = status_reply_of(3, successor.inquiry, RankStatus::kEnded);
   Told outcome{13, {}, Committed::kYes, "the save"};
   outcome.failures.emplace(2, failure_on(2, "too late"));
   ended.ending = outcome.ending();
@@ -119,11 +119,11 @@ TEST_CASE("an outcome that any rank has is adopted unchanged") {
   CHECK(sent<Outcome>(successor.appeal(2)).at(0).second.failures == outcome.failures);
 }
 
-TEST_CASE("ranks that do not answer are silent, after twice the silence") {
+TEST_CASE("ranks that do not answer are silent after twice the timeout") {
   Successor successor;
   const auto timers = all_of<StartTimer>(successor.appeal(1));
   CHECK(timers.back().timer == Timer::kSuccession);
-  CHECK(timers.back().after == 2 * RuntimeOptions().silence);
+  CHECK(timers.back().after == 2 * RuntimeOptions().heartbeat_timeout);
   successor.answer(1);
   successor.answer(2);
   const auto effects = successor.steps.step(TimerFired{Timer::kSuccession});
@@ -139,9 +139,9 @@ TEST_CASE("ranks that do not answer are silent, after twice the silence") {
 
 TEST_CASE("a coordinator whom every follower has found silent is not waited for") {
   const auto answer_silent = [](Successor& successor, int rank) {
-    Standing standing = standing_of(rank, successor.inquiry);
-    standing.lost->kind = FailureKind::kSilent;
-    return successor.steps.receive(rank, standing, 5);
+    StatusReply status = status_reply_of(rank, successor.inquiry);
+    status.lost->kind = FailureKind::kSilent;
+    return successor.steps.receive(rank, status, 5);
   };
   Successor successor;
   successor.appeal(2);
@@ -159,17 +159,17 @@ TEST_CASE("a coordinator whom every follower has found silent is not waited for"
     CHECK(all_of<RunTask>(successor.down(0)).size() == 1);
   }
   SUBCASE("nor does one decide that hears it") {
-    CHECK(all_of<RunTask>(successor.answer(3, StandingKind::kAttached)).empty());
+    CHECK(all_of<RunTask>(successor.answer(3, RankStatus::kAttached)).empty());
     CHECK(all_of<RunTask>(answer_silent(successor, 3)).size() == 1);
   }
   SUBCASE("nor does it once the coordinator has answered: then it is waited for again and again") {
-    CHECK(all_of<RunTask>(successor.answer(0, StandingKind::kAttached)).empty());
+    CHECK(all_of<RunTask>(successor.answer(0, RankStatus::kAttached)).empty());
     CHECK(all_of<RunTask>(answer_silent(successor, 3)).empty());
-    CHECK(sent<AskStanding>(successor.steps.step(TimerFired{Timer::kSuccession})).size() == 4);
+    CHECK(sent<StatusRequest>(successor.steps.step(TimerFired{Timer::kSuccession})).size() == 4);
     for (const int rank : {1, 2, 3}) CHECK(all_of<RunTask>(answer_silent(successor, rank)).empty());
   }
   SUBCASE("its outcome counts as long as nothing is decided") {
-    Standing ended = standing_of(0, successor.inquiry, StandingKind::kEnded);
+    StatusReply ended = status_reply_of(0, successor.inquiry, RankStatus::kEnded);
     ended.ending = make_ending({}, Committed::kYes, "the save");
     const auto told = sent<Outcome>(successor.steps.receive(0, ended, 5));
     REQUIRE(told.size() == 2);
@@ -182,12 +182,12 @@ TEST_CASE("ranks attached to the coordinator are waited for and asked again") {
   successor.appeal(1);
   successor.answer(1);
   successor.answer(2);
-  successor.answer(3, StandingKind::kAttached);
+  successor.answer(3, RankStatus::kAttached);
   for (int round = 0; round < 5; ++round) {
-    const auto asked = sent<AskStanding>(successor.steps.step(TimerFired{Timer::kSuccession}));
+    const auto asked = sent<StatusRequest>(successor.steps.step(TimerFired{Timer::kSuccession}));
     CHECK(asked.size() == 3);
     for (const int rank : {1, 2}) successor.answer(rank);
-    CHECK(sent<Outcome>(successor.answer(3, StandingKind::kAttached)).empty());
+    CHECK(sent<Outcome>(successor.answer(3, RankStatus::kAttached)).empty());
   }
   // Once rank 3 has lost the coordinator as well, the call ends.
   CHECK(all_of<RunTask>(successor.answer(3)).size() == 1);
@@ -237,7 +237,7 @@ TEST_CASE("busy followers get phase_grace, then cancel_grace, then are listed") 
   successor.down(0);
   successor.answer(1);
   successor.answer(2);
-  Standing busy = standing_of(3, successor.inquiry);
+  StatusReply busy = status_reply_of(3, successor.inquiry);
   busy.busy = true;
   busy.delivered = false;
   const auto grace = all_of<StartTimer>(successor.steps.receive(3, busy, 5));
@@ -265,39 +265,39 @@ TEST_CASE("busy followers get phase_grace, then cancel_grace, then are listed") 
 TEST_CASE("a coordinator that is there and has not called yet is joined again") {
   Successor successor;
   successor.appeal(1, 0);
-  successor.answer(1, StandingKind::kOrphaned, 0);
-  const auto told = sent<FollowOther>(successor.answer(0, StandingKind::kAbsent, 0));
+  successor.answer(1, RankStatus::kOrphaned, 0);
+  const auto told = sent<FollowOther>(successor.answer(0, RankStatus::kAbsent, 0));
   REQUIRE(told.size() == 1);
   CHECK(told[0].second.leader == 0);
 }
 
 TEST_CASE("a rank that cannot join waits with the successor until the coordinator calls") {
   Successor successor;
-  Standing shut_out = standing_of(2, 0);
+  StatusReply shut_out = status_reply_of(2, 0);
   shut_out.delivered = false;
   shut_out.cannot_join = true;
-  shut_out.inquiry = successor.inquiry = sent<AskStanding>(successor.steps.receive(2, shut_out, 0)).at(0).second.inquiry;
+  shut_out.inquiry = successor.inquiry = sent<StatusRequest>(successor.steps.receive(2, shut_out, 0)).at(0).second.inquiry;
   // The coordinator may answer before that rank does.
-  CHECK(sent<FollowOther>(successor.answer(0, StandingKind::kAbsent, 0)).empty());
+  CHECK(sent<FollowOther>(successor.answer(0, RankStatus::kAbsent, 0)).empty());
   CHECK(sent<FollowOther>(successor.steps.receive(2, shut_out, 0)).empty());
   // Rank 1 lost the coordinator as well, and can connect to it.
-  const auto sent_back = sent<FollowOther>(successor.answer(1, StandingKind::kOrphaned, 0));
+  const auto sent_back = sent<FollowOther>(successor.answer(1, RankStatus::kOrphaned, 0));
   REQUIRE(sent_back.size() == 1);
   CHECK(sent_back[0].first == 1);
   CHECK(sent_back[0].second.leader == 0);
-  CHECK(sent<Outcome>(successor.answer(3, StandingKind::kAbsent, 0)).empty());
+  CHECK(sent<Outcome>(successor.answer(3, RankStatus::kAbsent, 0)).empty());
 
   SUBCASE("the coordinator makes the call, and is told") {
-    const auto told = sent<Standing>(successor.answer(0, StandingKind::kAttached, 0));
+    const auto told = sent<StatusReply>(successor.answer(0, RankStatus::kAttached, 0));
     REQUIRE(told.size() == 1);
     CHECK(told[0].first == 0);
-    CHECK(told[0].second.kind == StandingKind::kEnded);
+    CHECK(told[0].second.kind == RankStatus::kEnded);
     const FailureMap failures = ungrouped(told[0].second.ending->failures);
     REQUIRE(ranks_of(failures) == std::set<int>{2});
     CHECK(failures.at(2).what.find("rank 0 as rank 2 lost it") != std::string::npos);
   }
   SUBCASE("it does not, until the join deadline") {
-    CHECK(sent<Outcome>(successor.answer(1, StandingKind::kAbsent, 0)).empty());
+    CHECK(sent<Outcome>(successor.answer(1, RankStatus::kAbsent, 0)).empty());
     int rounds = 0;
     auto told = sent<Outcome>(Effects{});
     while (told.empty() && rounds < 1000) {
@@ -305,7 +305,7 @@ TEST_CASE("a rank that cannot join waits with the successor until the coordinato
       told = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));
       if (told.empty()) CHECK(sent<Outcome>(successor.steps.receive(2, shut_out, 0)).empty());
     }
-    CHECK(rounds == RuntimeOptions().join_deadline / (2 * RuntimeOptions().silence));
+    CHECK(rounds == RuntimeOptions().join_deadline / (2 * RuntimeOptions().heartbeat_timeout));
     REQUIRE(told.size() == 1);
     CHECK(told[0].first == 2);
     CHECK(ranks_of(told[0].second.failures) == std::set<int>{0});
@@ -313,7 +313,7 @@ TEST_CASE("a rank that cannot join waits with the successor until the coordinato
   SUBCASE("it dies") {
     const auto told = sent<Outcome>(successor.down(0));
     CHECK(told.empty());  // rank 1 was sent back to it, and waits for it
-    const auto ended = sent<Outcome>(successor.answer(1, StandingKind::kOrphaned, 0));
+    const auto ended = sent<Outcome>(successor.answer(1, RankStatus::kOrphaned, 0));
     REQUIRE(ended.size() == 2);
     CHECK(ranks_of(ended[0].second.failures) == std::set<int>{0});
   }
@@ -322,14 +322,14 @@ TEST_CASE("a rank that cannot join waits with the successor until the coordinato
 TEST_CASE("a coordinator that waits for joins is told how the call ended without it") {
   Successor successor;
   successor.appeal(1, 0);
-  for (const int rank : {1, 2, 3}) successor.answer(rank, StandingKind::kOrphaned, 0);
+  for (const int rank : {1, 2, 3}) successor.answer(rank, RankStatus::kOrphaned, 0);
   const auto outcomes = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));
   REQUIRE(outcomes.size() == 3);
   // Rank 0 was asked before it made the call, and answers once it has made it.
-  const auto told = sent<Standing>(successor.answer(0, StandingKind::kAttached, 0));
+  const auto told = sent<StatusReply>(successor.answer(0, RankStatus::kAttached, 0));
   REQUIRE(told.size() == 1);
   CHECK(told[0].first == 0);
-  CHECK(told[0].second.kind == StandingKind::kEnded);
+  CHECK(told[0].second.kind == RankStatus::kEnded);
   CHECK(ungrouped(told[0].second.ending->failures) == outcomes[0].second.failures);
 
   CoordinatorSteps coordinator(4);
@@ -344,14 +344,14 @@ TEST_CASE("a coordinator that waits for joins is told how the call ended without
 TEST_CASE("two calls of one checkpoint id are told apart by the successor") {
   // No rank has heard Begin of the second call.
   Successor successor;
-  Standing second = standing_of(1, 0);
+  StatusReply second = status_reply_of(1, 0);
   second.ordinal = 2;
   second.delivered = false;
-  second.inquiry = sent<AskStanding>(successor.steps.receive(1, second, 0)).at(0).second.inquiry;
-  CHECK(sent<AskStanding>(successor.appeal(2, 5)).empty());
+  second.inquiry = sent<StatusRequest>(successor.steps.receive(1, second, 0)).at(0).second.inquiry;
+  CHECK(sent<StatusRequest>(successor.appeal(2, 5)).empty());
   successor.steps.receive(1, second, 0);
-  successor.answer(2, StandingKind::kAbsent, 0);
-  const auto effects = successor.answer(3, StandingKind::kAbsent, 0);
+  successor.answer(2, RankStatus::kAbsent, 0);
+  const auto effects = successor.answer(3, RankStatus::kAbsent, 0);
   CHECK(sent<Outcome>(effects).empty());  // the coordinator has not answered yet
   const auto ended = successor.steps.step(TimerFired{Timer::kSuccession});
   const auto told = sent<Outcome>(ended);
@@ -359,7 +359,7 @@ TEST_CASE("two calls of one checkpoint id are told apart by the successor") {
   CHECK(told[0].first == 1);
   CHECK(told[0].second.save_id.empty());
   CHECK(told[0].second.committed == Committed::kNo);
-  const auto asked = sent<AskStanding>(ended);
+  const auto asked = sent<StatusRequest>(ended);
   REQUIRE(asked.size() == 4);
   CHECK(asked[0].second.ordinal == 1);
 }
@@ -379,7 +379,7 @@ TEST_CASE("a rank that reconnects gets the outcome of a call that failed in join
   CHECK(again[0].first == 1);
   CHECK(again[0].second.ticket == 1);
   CHECK(again[0].second.failures == told[0].second.failures);
-  Standing appeal = standing_of(1, 0);
+  StatusReply appeal = status_reply_of(1, 0);
   appeal.ticket = 1;
   CHECK(sent<Outcome>(coordinator.receive(1, appeal, 0)).size() == 1);
 }
@@ -389,9 +389,9 @@ TEST_CASE("a live coordinator gives an orphan the outcome that lists it as lost"
   coordinator.plan(1);
   const auto counter = coordinator.machine().counter();
   coordinator.step(lost(2));
-  Standing appeal = standing_of(2, 0);
+  StatusReply appeal = status_reply_of(2, 0);
   appeal.ticket = 1;
-  const auto there = sent<AskStanding>(coordinator.receive(2, appeal, counter));
+  const auto there = sent<StatusRequest>(coordinator.receive(2, appeal, counter));
   REQUIRE(there.size() == 1);
   CHECK(there[0].second.inquiry == 0);
   coordinator.written(0);

@@ -6,8 +6,8 @@
 namespace cairn::test {
 namespace {
 
-using protocol::Standing;
-using protocol::StandingKind;
+using protocol::RankStatus;
+using protocol::StatusReply;
 
 PeerDown refused_by(int rank, std::string why = "nobody listens there") {
   PeerDown down = lost(rank, std::move(why));
@@ -29,18 +29,18 @@ TEST_CASE("ranks that have not joined after a second are probed once each") {
   const auto joined = coordinator.receive(0, join_of(1, Operation::kSave, 0, 5), 0);
   REQUIRE(started(joined, Timer::kProbe));
   CHECK(*started(joined, Timer::kProbe) == std::chrono::seconds(1));
-  const auto asked = sent<AskStanding>(coordinator.step(TimerFired{Timer::kProbe}));
+  const auto asked = sent<StatusRequest>(coordinator.step(TimerFired{Timer::kProbe}));
   REQUIRE(asked.size() == 3);
   std::set<int> whom;
   for (const auto& [rank, ask] : asked) whom.insert(rank);
   CHECK(whom == std::set<int>{1, 2, 4});
   // A rank that is alive but has not made the call yet does not end it.
-  Standing absent;
+  StatusReply absent;
   absent.inquiry = asked[0].second.inquiry;
   CHECK(coordinator.receive(1, absent, 0).empty());
   int more = 0;
   for (const int rank : {1, 2, 4})
-    more += static_cast<int>(sent<AskStanding>(coordinator.receive(rank, join_of(1, Operation::kSave, 0, 5), 0)).size());
+    more += static_cast<int>(sent<StatusRequest>(coordinator.receive(rank, join_of(1, Operation::kSave, 0, 5), 0)).size());
   CHECK(more == 0);
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("a call that all ranks join at once asks nobody") {
   coordinator.receive(2, join_of(1, Operation::kSave, 0, 3), 0);
   const auto effects = coordinator.receive(0, join_of(1, Operation::kSave, 0, 3), 0);
   CHECK(sent<Begin>(effects).size() == 3);
-  CHECK(sent<AskStanding>(coordinator.step(TimerFired{Timer::kProbe})).empty());
+  CHECK(sent<StatusRequest>(coordinator.step(TimerFired{Timer::kProbe})).empty());
 }
 
 TEST_CASE("a rank that cannot be connected to during joining is lost at once") {
@@ -59,7 +59,7 @@ TEST_CASE("a rank that cannot be connected to during joining is lost at once") {
   coordinator.receive(0, join_of(1, Operation::kSave, 0, 3), 0);
   coordinator.step(TimerFired{Timer::kProbe});
   const auto effects = coordinator.step(refused_by(2));
-  CHECK(sent<AskStanding>(effects).empty());
+  CHECK(sent<StatusRequest>(effects).empty());
   const auto told = sent<Outcome>(effects);
   REQUIRE(told.size() == 2);
   CHECK(ranks_of(told[0].second.failures) == std::set<int>{2});
@@ -88,11 +88,11 @@ TEST_CASE("a rank that ended before its first message is lost before any deadlin
 TEST_CASE("an attempt's outcome is not taken for that of a call that has not begun") {
   CoordinatorSteps coordinator(2);
   coordinator.receive(0, join_of(2), 0);
-  const auto asked = sent<AskStanding>(coordinator.step(TimerFired{Timer::kProbe}));
+  const auto asked = sent<StatusRequest>(coordinator.step(TimerFired{Timer::kProbe}));
   REQUIRE(asked.size() == 1);
-  Standing answer;
+  StatusReply answer;
   answer.inquiry = asked[0].second.inquiry;
-  answer.kind = StandingKind::kEnded;
+  answer.kind = RankStatus::kEnded;
   answer.ending = make_ending({}, Committed::kYes, "an earlier one");
   CHECK(sent<Outcome>(coordinator.receive(1, answer, 7)).empty());
   CHECK(sent<Begin>(coordinator.receive(1, join_of(2), 0)).size() == 2);
@@ -185,17 +185,17 @@ TEST_CASE("a coordinator that no rank can reach is lost on all others, whoever c
 TEST_CASE("a rank that cannot reach the coordinator asks other ranks before itself") {
   RankSteps first(1, 4);
   first.step(call_of(1));
-  auto appeals = sent<Standing>(first.step(refused_by(0)));
+  auto appeals = sent<StatusReply>(first.step(refused_by(0)));
   REQUIRE(appeals.size() == 1);
   CHECK(appeals[0].first == 2);
   CHECK(appeals[0].second.cannot_join);
-  CHECK(sent<Standing>(first.step(TimerFired{Timer::kAnswer})).at(0).first == 3);
-  CHECK(sent<Standing>(first.step(TimerFired{Timer::kAnswer})).at(0).first == 1);
+  CHECK(sent<StatusReply>(first.step(TimerFired{Timer::kAnswer})).at(0).first == 3);
+  CHECK(sent<StatusReply>(first.step(TimerFired{Timer::kAnswer})).at(0).first == 1);
 
   // Once the attempt has begun, the rank itself is the first successor.
   RankSteps in_attempt(1, 4);
   in_attempt.plan(1, 5);
-  appeals = sent<Standing>(in_attempt.step(refused_by(0)));
+  appeals = sent<StatusReply>(in_attempt.step(refused_by(0)));
   REQUIRE(appeals.size() == 1);
   CHECK(appeals[0].first == 1);
   CHECK_FALSE(appeals[0].second.cannot_join);
@@ -205,15 +205,15 @@ TEST_CASE("a rank that the coordinator connects to after all can join") {
   RankSteps rank(2, 4);
   rank.step(call_of(1));
   rank.step(refused_by(0));
-  CHECK(sent<Standing>(rank.receive(1, ask_of(7), 0)).at(0).second.cannot_join);
+  CHECK(sent<StatusReply>(rank.receive(1, ask_of(7), 0)).at(0).second.cannot_join);
   rank.step(protocol::PeerUp{0});
-  CHECK_FALSE(sent<Standing>(rank.receive(1, ask_of(7), 0)).at(0).second.cannot_join);
+  CHECK_FALSE(sent<StatusReply>(rank.receive(1, ask_of(7), 0)).at(0).second.cannot_join);
 }
 
 TEST_CASE("an unreachable coordinator is not tried again before the successors") {
   RankSteps rank(3, 5);
   rank.step(call_of(1));
-  const auto appeals = sent<Standing>(rank.step(refused_by(0)));
+  const auto appeals = sent<StatusReply>(rank.step(refused_by(0)));
   REQUIRE(appeals.size() == 1);
   CHECK(appeals[0].first == 1);
 }
@@ -230,7 +230,8 @@ TEST_CASE("a warning names ranks that have not joined, after 10 s and then less 
     effects = coordinator.step(TimerFired{Timer::kWaiting});
     REQUIRE(all_of<Warn>(effects).size() == 1);
     warnings.push_back(all_of<Warn>(effects)[0].what);
-    seconds.push_back(static_cast<int>(std::chrono::duration_cast<std::chrono::seconds>(*started(effects, Timer::kWaiting)).count()));
+    seconds.push_back(
+        static_cast<int>(std::chrono::duration_cast<std::chrono::seconds>(*started(effects, Timer::kWaiting)).count()));
   }
   CHECK(warnings[0] ==
         "waiting for ranks 3, 7 to join the save of \"step_1\" (its call 1) by checkpointer \"main\": 10 s of 600 s");

@@ -281,7 +281,7 @@ TEST_CASE("manager: an agreement without a dead rank throws the same on all rank
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR1};
   WorldOptions world_options;
-  world_options.runtime.silence = std::chrono::milliseconds(200);
+  world_options.runtime.heartbeat_timeout = std::chrono::milliseconds(200);
   Managers managers(3, options, world_options);
   CHECK_FALSE(managers.should_save(1));
   managers.worlds[2].shutdown(std::chrono::minutes(1));

@@ -356,7 +356,7 @@ TEST_CASE("a save succeeds while a thousand strangers connect to each rank") {
   std::vector<std::optional<World>> worlds(2);
   for (int rank = 0; rank < 2; ++rank) {
     auto options = with_secret(kOurs);
-    options.runtime.strangers_max = 2000;
+    options.runtime.unauthenticated_connections_max = 2000;
     options.runtime.handshake_deadline = std::chrono::hours(1);
     worlds[static_cast<std::size_t>(rank)] = World::from_addresses(rank, addresses, "job", options);
   }

@@ -31,8 +31,8 @@
 
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/actors/links/tcp_links.hpp>
-#include <cairn/base/save_id.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/save_id.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
 #include <cairn/runtime/worlds/world.hpp>
@@ -529,8 +529,7 @@ TEST_CASE("ranks that assemble read each card once") {
 TEST_CASE("while a world assembles, a warning says whom it waits for") {
   const CapturedLog log;
   SUBCASE("rank 0, for the others") {
-    const auto error =
-        thrown([&] { assemble(shared_store(), 0, 4, "127.0.0.1:4000", milliseconds(20), Secret(), Duration(0)); });
+    const auto error = thrown([&] { assemble(shared_store(), 0, 4, "127.0.0.1:4000", milliseconds(20), Secret(), Duration(0)); });
     CHECK(contains(error, "ranks 1-3 did not come"));
     CHECK(log.text().find("warning rank 0: waiting for ranks 1-3 to join the world of 4 ranks: 0 s of 0 s") == 0);
   }
@@ -711,7 +710,7 @@ TEST_CASE("waits for ever are long") {
   options.assemble_deadline = options.shutdown_deadline = kForEver;
   options.runtime.join_deadline = options.runtime.phase_deadline = options.runtime.outcome_grace = kForEver;
   options.runtime.phase_grace = options.runtime.cancel_grace = kForEver;
-  options.runtime.connect_deadline = options.runtime.handshake_deadline = options.runtime.silence = kForEver;
+  options.runtime.connect_deadline = options.runtime.handshake_deadline = options.runtime.heartbeat_timeout = kForEver;
   const auto store = shared_store();
   CHECK(on_threads({0, 1}, [&](int rank) {
           const World world = World::from_store(store, rank, 2, options);

@@ -28,7 +28,7 @@ Duration Network::delay() {
   return dice_.between(microseconds(50), milliseconds(3));
 }
 
-Duration Network::detection() { return options_.silence + dice_.between(Duration(0), options_.silence / 4); }
+Duration Network::detection() { return options_.heartbeat_timeout + dice_.between(Duration(0), options_.heartbeat_timeout / 4); }
 
 // Delivers events of a connection in order, and not while the path is blocked.
 void Network::pass(int from, int to, std::uint64_t connection, std::function<void()> arrive) {

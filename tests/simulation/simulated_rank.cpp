@@ -29,17 +29,17 @@ bool ends_with(const std::string& text, const std::string& end) {
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-const char* name_of(protocol::StandingKind kind) {
+const char* name_of(protocol::RankStatus kind) {
   switch (kind) {
-    case protocol::StandingKind::kAbsent:
+    case protocol::RankStatus::kAbsent:
       return "absent";
-    case protocol::StandingKind::kEnded:
+    case protocol::RankStatus::kEnded:
       return "ended";
-    case protocol::StandingKind::kAttached:
+    case protocol::RankStatus::kAttached:
       return "attached";
-    case protocol::StandingKind::kPromised:
+    case protocol::RankStatus::kPromised:
       return "promised";
-    case protocol::StandingKind::kOrphaned:
+    case protocol::RankStatus::kOrphaned:
       return "orphaned";
   }
   return "?";
@@ -388,8 +388,8 @@ void SimulatedRank::link_message(int peer, const std::shared_ptr<const std::stri
     if (const auto* outcome = std::get_if<protocol::Outcome>(&envelope.body)) {
       for (auto& call : all_calls_)
         if (call->runs() && call->ticket() == outcome->ticket) call->told(peer, *outcome);
-    } else if (const auto* standing = std::get_if<protocol::Standing>(&envelope.body)) {
-      world_.coverage.hit(std::string("received Standing: ") + name_of(standing->kind));
+    } else if (const auto* status = std::get_if<protocol::StatusReply>(&envelope.body)) {
+      world_.coverage.hit(std::string("received StatusReply: ") + name_of(status->kind));
     } else if (const auto* other = std::get_if<protocol::FollowOther>(&envelope.body); other != nullptr && other->leader == -1) {
       world_.coverage.hit("an outcome that nobody keeps was asked for");
     }

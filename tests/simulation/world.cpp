@@ -46,7 +46,7 @@ RuntimeOptions deadlines() {
   options.outcome_grace = seconds(2);
   options.cancel_grace = seconds(2);
   options.connect_deadline = seconds(2);
-  options.silence = seconds(1);
+  options.heartbeat_timeout = seconds(1);
   options.trace_ring_bytes = 4096;                            // nothing reads it
   options.trace_store_operations = std::chrono::hours(1000);  // they would be measured in real time
   return options;

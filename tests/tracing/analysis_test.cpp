@@ -275,7 +275,7 @@ TEST_CASE("trace analysis: late messages, retries, slow stores and late losses a
   const Analysed good(script.write());
   for (const auto& notice : good.diagnosis.notices) CHECK_MESSAGE(false, notice.text);
 
-  script.pass(1, 0, 20, 2300, MessageKind::kStanding);
+  script.pass(1, 0, 20, 2300, MessageKind::kStatusReply);
   script.send(2, 0, 21, MessageKind::kJoin);
   script.pass(0, 2, 22, 23, MessageKind::kNeedLocalPlan);
   ObservedEvent write;
@@ -291,7 +291,7 @@ TEST_CASE("trace analysis: late messages, retries, slow stores and late losses a
   write.duration = std::chrono::milliseconds(1);
   script.add(1, 25, write);
   const Analysed it(script.write());
-  CHECK(notes(it.diagnosis, "Standing from rank 1 came to rank 0 2.2"));
+  CHECK(notes(it.diagnosis, "StatusReply from rank 1 came to rank 0 2.2"));
   CHECK(notes(it.diagnosis, "rank 2 joined once more"));
   CHECK(notes(it.diagnosis, "rank 0 asked for a plan that was to be known already (NeedLocalPlan)"));
   CHECK(notes(it.diagnosis, "rank 2: write_at of its store took 3.00 s: data"));
@@ -389,7 +389,8 @@ TEST_CASE("trace analysis: notices of plans, clocks, restarts and full mailboxes
   ScriptedTraces good(3);
   script_good_save(good, {5, 6, 7});
   const Analysed usual(good.write());
-  for (const char* const word : {"uneven", "wall clock", "restarted", "ignored", "mailbox"}) CHECK_FALSE(notes(usual.diagnosis, word));
+  for (const char* const word : {"uneven", "wall clock", "restarted", "ignored", "mailbox"})
+    CHECK_FALSE(notes(usual.diagnosis, word));
 
   ScriptedTraces script(3);
   for (int rank = 0; rank < 3; ++rank) script.call(rank, rank);
@@ -460,7 +461,8 @@ TEST_CASE("trace analysis: the last sign of a frozen rank is the one before it w
   CHECK(failure.last_event == it.trace.find(0, began));
   CHECK(failure.last_sign == it.clocks.at(*failure.last_event));
   const auto explanations = explain(it.trace, it.clocks, it.diagnosis);
-  CHECK(explanations.front().title == "What rank 0, silent in write (while it was in join), was in when it was last heard of, and what led to it");
+  CHECK(explanations.front().title ==
+        "What rank 0, silent in write (while it was in join), was in when it was last heard of, and what led to it");
   CHECK(explanations.front().chain.back().event->id == began);
 }
 
