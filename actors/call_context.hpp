@@ -46,7 +46,7 @@ class CallContext {
   // ends. Only hooks use it.
   std::optional<Metadata> metadata;
 
-  // Tells the tasks of the call to start no further hook. Called by the supervisor. Thread-safe.
+  // Tells the tasks of the call to start no further hook. Thread-safe.
   void tell_to_stop() { told_to_stop_ = true; }
   bool is_told_to_stop() const { return told_to_stop_; }
   // The hook that this rank runs, null if none. Names live forever. Thread-safe.

@@ -1,9 +1,11 @@
 #include <cairn/actors/rank_runtime.hpp>
 
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <mutex>
-#include <set>
 #include <utility>
+#include <vector>
 
 #include <caf/send.hpp>
 
@@ -22,13 +24,21 @@
 namespace cairn {
 namespace {
 
-// The checkpointers that have a running call. Shared with the callbacks of these calls, which may
-// outlive the runtime.
+// The running calls. Shared with the callbacks of these calls, which may outlive the runtime.
 struct Running {
   std::mutex mutex;
-  std::set<std::string> checkpointers;
+  std::map<std::string, std::weak_ptr<CallContext>> calls;  // by checkpointer
   std::uint64_t last_ticket = 0;
   bool stopped = false;
+
+  // Dropping an element of the result may end its call, which locks the mutex: do not hold it then.
+  std::vector<std::shared_ptr<CallContext>> now() {
+    std::vector<std::shared_ptr<CallContext>> running;
+    std::lock_guard lock(mutex);
+    for (const auto& [checkpointer, call] : calls)
+      if (auto context = call.lock()) running.push_back(std::move(context));
+    return running;
+  }
 };
 
 void check_config(const RankConfig& config, const LinksFactory* links) {
@@ -160,7 +170,7 @@ struct RankRuntime::Implementation {
     };
     std::lock_guard lock(running->mutex);
     if (running->stopped) refuse("the runtime of rank " + std::to_string(config.rank) + " was shut down");
-    if (running->checkpointers.count(checkpointer) != 0)
+    if (running->calls.count(checkpointer) != 0)
       refuse("checkpointer \"" + checkpointer + "\" has a save or load running; wait for it, or use another checkpointer");
     const auto ending = std::make_shared<ReportedCall>();
     ending->directory = common.report_directory;
@@ -175,15 +185,15 @@ struct RankRuntime::Implementation {
     ending->done = [shared = running, checkpointer, done = std::move(done)](Outcome outcome) {
       {
         std::lock_guard leaving(shared->mutex);
-        shared->checkpointers.erase(checkpointer);
+        shared->calls.erase(checkpointer);
       }
       if (done) done(std::move(outcome));
     };
     auto leave = [ending](Outcome outcome) { end_call(ending, std::move(outcome)); };
-    running->checkpointers.insert(checkpointer);
     auto context = std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,
                                                  config.one_process, std::move(leave));
     context->trace_stores(tracer, config.options.trace_store_operations);
+    running->calls.emplace(checkpointer, context);
     return context;
   }
 };
@@ -238,7 +248,11 @@ bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
   std::unique_lock lock(latch->mutex);
   const bool in_time = latch->changed.wait_for(lock, bounded_wait(deadline), [&] { return latch->stopped; });
   lock.unlock();
-  if (!in_time) caf::anon_send(self.supervisor, StopNow{});
+  if (!in_time) {
+    // Not left to the supervisor, which may be late: the caller may destroy what hooks use next.
+    for (const auto& call : self.running->now()) call->tell_to_stop();
+    caf::anon_send(self.supervisor, StopNow{});
+  }
   SupervisorActor stopped;  // released without the lock: see `start`
   std::lock_guard lock_of_it(self.running->mutex);
   std::swap(stopped, self.supervisor);

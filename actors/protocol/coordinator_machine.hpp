@@ -27,8 +27,8 @@
 //             ranks, Timer::kWaiting triggers warnings.
 // Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor. A new
 //             machine starts idle.
-// Own freeze: the process was stopped for longer than `heartbeat_timeout`, and ranks gave up on it. The
-//             machine decides nothing any more: it tells all ranks (CoordinatorDown, for this
+// Own freeze: the process was stopped for longer than `heartbeat_timeout`, and ranks gave up on it.
+//             The machine decides nothing any more: it tells all ranks (CoordinatorDown, for this
 //             call), which turn to a successor. If it was publishing, it publishes, and then
 //             adopts the outcome of a rank that has ended the call.
 // Progress:   the ranks' progress reports affect nothing but the progress that ranks are told.

@@ -19,9 +19,9 @@
 //             waits for the outcome as in any failed call (rank_cancel.cpp).
 // Peer death: the coordinator decides about lost ranks. If the coordinator itself is lost, the rank
 //             continues its phase and turns to the coordinator once more, then to its successors
-//             (succession.hpp). It follows the first successor that sends StatusRequest, and accepts
-//             the outcome of that successor only. It delivers nothing to a coordinator that was
-//             lost.
+//             (succession.hpp). It follows the first successor that sends StatusRequest, and
+//             accepts the outcome of that successor only. It delivers nothing to a coordinator that
+//             was lost.
 // Duplicates, late messages and messages of other attempts are ignored, with an InputIgnored.
 #pragma once
 

@@ -245,8 +245,8 @@ bool Succession::has_not_called(const Member& coordinator) const {
 }
 
 // Sends followers back to the coordinator, to join it again. Followers that cannot connect to it
-// stay. Returns whether any rank needs this succession: such a follower, or one that requested a takeover and
-// has yet to answer.
+// stay. Returns whether any rank needs this succession: such a follower, or one that requested a
+// takeover and has yet to answer.
 bool Succession::send_back() {
   for (const int rank : std::exchange(returnable_, {})) {
     send(rank, FollowOther{coordinator_});
@@ -269,9 +269,9 @@ bool Succession::find_earlier_successor() {
   return false;
 }
 
-// All followers have watched the coordinator for a full `heartbeat_timeout`, so asking it again is useless,
-// unless it has answered before. If its first answer comes before the outcome, the answer counts
-// like any other.
+// All followers have watched the coordinator for a full `heartbeat_timeout`, so asking it again is
+// useless, unless it has answered before. If its first answer comes before the outcome, the answer
+// counts like any other.
 bool Succession::is_silent_to_followers() const { return tally_.followers != 0 && tally_.saw_it_go == 0; }
 
 void Succession::hand_over(int leader) {

@@ -27,8 +27,8 @@
 // `committed` fences the attempt and reports whether it was published. Either the coordinator's
 // publication or the fence wins, never both.
 // Waits:      under Timer::kSuccession: twice `heartbeat_timeout` for answers, but not for a
-//             coordinator that all followers found silent; then the graces of a failed phase; then `cancel_grace`
-//             for the store.
+//             coordinator that all followers found silent; then the graces of a failed phase; then
+//             `cancel_grace` for the store.
 // Own death:  the followers lose this rank and turn to the next.
 #pragma once
 
