@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/signals_blocked.hpp>
 
 namespace cairn {
@@ -62,8 +62,8 @@ void check_descriptors() {
 
 std::shared_ptr<ActorSystem> ActorSystem::create(unsigned threads) {
   if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 2u, 4u);
-  static std::mutex one_at_a_time;  // other ranks of this process must not take the descriptors in between
-  const std::lock_guard lock(one_at_a_time);
+  static Mutex one_at_a_time;  // other ranks of this process must not take the descriptors in between
+  const MutexLock lock(one_at_a_time);
   check_descriptors();
   const SignalsBlocked blocked;  // the new threads inherit the blocked signal mask
   return std::make_shared<ThreadedActorSystem>(threads);

@@ -5,23 +5,23 @@
 namespace cairn {
 
 CallProgress::Seen CallProgress::seen() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return seen_;
 }
 
 void CallProgress::restart() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   seen_ = {};
 }
 
 void CallProgress::start_moving(std::uint64_t items, std::uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   seen_.own = {items, 0, bytes, 0};
   seen_.moving_since = system_clock().now();
 }
 
 void CallProgress::add_item(std::uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto& own = seen_.own;
   own.items_done = std::min(own.items_done + 1, own.items);
   own.bytes_done += std::min(bytes, own.bytes - own.bytes_done);
@@ -41,14 +41,14 @@ void CallProgress::follow(protocol::RankMachine::State state, const protocol::Ef
 }
 
 void CallProgress::enter(Step step) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (step == seen_.step) return;
   seen_.step = step;
   if (step == Step::kMoving) seen_.moving_since = system_clock().now();
 }
 
 void CallProgress::take(const protocol::JobProgress& job) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   seen_.job = job;
   seen_.job_at = system_clock().now();
 }

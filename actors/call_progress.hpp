@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
 #include <cairn/actors/protocol/rank_machine.hpp>
 #include <cairn/base/clock.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/messages/control.hpp>
 
 namespace cairn {
@@ -45,8 +45,8 @@ class CallProgress {
  private:
   void enter(Step step);
 
-  mutable std::mutex mutex_;
-  Seen seen_;
+  mutable Mutex mutex_;
+  Seen seen_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn

@@ -1,13 +1,12 @@
 // The messages between the actors of one rank. Most are sent as Traced<T>.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include <cairn/actors/protocol/events.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/messages/control.hpp>
 
@@ -76,12 +75,12 @@ struct Unsent {
 
 // Set after the supervisor has ended all calls and stopped its actors.
 struct StopLatch {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool stopped = false;
+  Mutex mutex;
+  CondVar changed;
+  bool stopped CAIRN_GUARDED_BY(mutex) = false;
 
   void set() {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     stopped = true;
     changed.notify_all();
   }

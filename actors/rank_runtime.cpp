@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include <cairn/actors/rank_supervisor.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/tracing/trace_writer.hpp>
@@ -26,15 +26,15 @@ namespace {
 
 // The running calls. Shared with the callbacks of these calls, which may outlive the runtime.
 struct Running {
-  std::mutex mutex;
-  std::map<std::string, std::weak_ptr<CallContext>> calls;  // by checkpointer
-  std::uint64_t last_ticket = 0;
-  bool stopped = false;
+  Mutex mutex;
+  std::map<std::string, std::weak_ptr<CallContext>> calls CAIRN_GUARDED_BY(mutex);  // by checkpointer
+  std::uint64_t last_ticket CAIRN_GUARDED_BY(mutex) = 0;
+  bool stopped CAIRN_GUARDED_BY(mutex) = false;
 
   // Dropping an element of the result may end its call, which locks the mutex: do not hold it then.
   std::vector<std::shared_ptr<CallContext>> now() {
     std::vector<std::shared_ptr<CallContext>> running;
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     for (const auto& [checkpointer, call] : calls)
       if (auto context = call.lock()) running.push_back(std::move(context));
     return running;
@@ -125,7 +125,7 @@ struct RankRuntime::Implementation {
   std::shared_ptr<Tracer> tracer;
   Tap tap;
   std::shared_ptr<Running> running = std::make_shared<Running>();
-  std::mutex stopping;
+  Mutex stopping;  // held by one shutdown at a time
   SupervisorActor supervisor;
 
   Implementation(std::shared_ptr<ActorSystem> actor_system, RankConfig rank_config, const std::shared_ptr<LinksFactory>& links)
@@ -137,7 +137,7 @@ struct RankRuntime::Implementation {
 
   // Null after the supervisor was told to stop.
   SupervisorActor current_supervisor() {
-    std::lock_guard lock(running->mutex);
+    const MutexLock lock(running->mutex);
     return supervisor;
   }
 
@@ -168,7 +168,7 @@ struct RankRuntime::Implementation {
     const auto refuse = [&](const std::string& why) {
       throw Error(ErrorCode::kPrecondition, "cannot save or load \"" + common.checkpoint_id + "\": " + why);
     };
-    std::lock_guard lock(running->mutex);
+    const MutexLock lock(running->mutex);
     if (running->stopped) refuse("the runtime of rank " + std::to_string(config.rank) + " was shut down");
     if (running->calls.count(checkpointer) != 0)
       refuse("checkpointer \"" + checkpointer + "\" has a save or load running; wait for it, or use another checkpointer");
@@ -184,7 +184,7 @@ struct RankRuntime::Implementation {
     // The checkpointer is free again before `done` runs, so that `done` may start the next call.
     ending->done = [shared = running, checkpointer, done = std::move(done)](Outcome outcome) {
       {
-        std::lock_guard leaving(shared->mutex);
+        const MutexLock leaving(shared->mutex);
         shared->calls.erase(checkpointer);
       }
       if (done) done(std::move(outcome));
@@ -235,18 +235,19 @@ void RankRuntime::cancel(const std::string& checkpointer, std::uint64_t ticket, 
 
 bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
   auto& self = *implementation_;
-  std::lock_guard one_at_a_time(self.stopping);
+  const MutexLock one_at_a_time(self.stopping);
   if (!self.supervisor) return true;
   {
-    std::lock_guard lock(self.running->mutex);
+    const MutexLock lock(self.running->mutex);
     self.running->stopped = true;
   }
   auto latch = std::make_shared<StopLatch>();
   // A dead supervisor drops the message, which sets the latch too.
   std::shared_ptr<StopLatch> sent(latch.get(), [latch](StopLatch*) { latch->set(); });
   caf::anon_send(self.supervisor, self.tap.wrap(Stop{std::move(sent)}));
-  std::unique_lock lock(latch->mutex);
-  const bool in_time = latch->changed.wait_for(lock, bounded_wait(deadline), [&] { return latch->stopped; });
+  MutexLock lock(latch->mutex);
+  const bool in_time =
+      latch->changed.wait_for(latch->mutex, bounded_wait(deadline), [&]() CAIRN_REQUIRES(latch->mutex) { return latch->stopped; });
   lock.unlock();
   if (!in_time) {
     // Not left to the supervisor, which may be late: the caller may destroy what hooks use next.
@@ -254,7 +255,7 @@ bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
     caf::anon_send(self.supervisor, StopNow{});
   }
   SupervisorActor stopped;  // released without the lock: see `start`
-  std::lock_guard lock_of_it(self.running->mutex);
+  const MutexLock lock_of_it(self.running->mutex);
   std::swap(stopped, self.supervisor);
   return in_time;
 }

@@ -57,7 +57,7 @@ Tracer::~Tracer() { std::allocator<Kept>().deallocate(ring_, capacity_); }
 
 std::uint64_t Tracer::record(ObservedEvent event) noexcept {
   if (is_off_) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return next_++;
   }
   event.rank = rank_;
@@ -65,7 +65,7 @@ std::uint64_t Tracer::record(ObservedEvent event) noexcept {
   event.wall_time = clock_.wall_now();
   event.text = event.text.substr(0, kEventTextMax);
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     event.id = next_++;
     if (!event.ok || kept_out_.count(event.checkpointer) == 0) keep(event);
   }
@@ -74,7 +74,7 @@ std::uint64_t Tracer::record(ObservedEvent event) noexcept {
 }
 
 void Tracer::keep_out_of_ring(std::uint32_t checkpointer) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   kept_out_.insert(checkpointer);
 }
 
@@ -99,7 +99,7 @@ void Tracer::keep_text(std::string_view text, Kept& kept) noexcept {
 
 TraceSnapshot Tracer::snapshot() const {
   TraceSnapshot taken;
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (is_off_) return taken;
   const std::uint64_t count = std::min<std::uint64_t>(kept_, capacity_);
   taken.lost = kept_ - count;

@@ -8,12 +8,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include <cairn/base/clock.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/observer.hpp>
 
 namespace cairn {
@@ -52,8 +52,8 @@ class Tracer {
     std::uint64_t text_at = 0;    // position in all bytes ever written to texts_
     std::uint32_t text_size = 0;  // bytes
   };
-  void keep(const ObservedEvent& event) noexcept;
-  void keep_text(std::string_view text, Kept& kept) noexcept;
+  void keep(const ObservedEvent& event) noexcept CAIRN_REQUIRES(mutex_);
+  void keep_text(std::string_view text, Kept& kept) noexcept CAIRN_REQUIRES(mutex_);
 
   const int rank_;
   const std::size_t capacity_;
@@ -61,14 +61,15 @@ class Tracer {
   const std::shared_ptr<Observer> observer_;
   const Clock& clock_;
 
-  mutable std::mutex mutex_;
+  // The mutex also guards the memory behind `ring_` and `texts_`.
+  mutable Mutex mutex_;
   Kept* const ring_;  // pages are touched only when the first event is written to them
-  std::uint64_t next_ = 1;
-  std::uint64_t kept_ = 0;            // events, since the start
-  std::set<std::uint32_t> kept_out_;  // checkpointers
+  std::uint64_t next_ CAIRN_GUARDED_BY(mutex_) = 1;
+  std::uint64_t kept_ CAIRN_GUARDED_BY(mutex_) = 0;            // events, since the start
+  std::set<std::uint32_t> kept_out_ CAIRN_GUARDED_BY(mutex_);  // checkpointers
   const std::size_t text_capacity_;
-  const std::unique_ptr<char[]> texts_;  // a ring as well
-  std::uint64_t texts_written_ = 0;      // bytes, since the start
+  const std::unique_ptr<char[]> texts_;                       // a ring as well
+  std::uint64_t texts_written_ CAIRN_GUARDED_BY(mutex_) = 0;  // bytes, since the start
 };
 
 }  // namespace cairn

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include <caf/send.hpp>
 
 #include <cairn/actors/trace.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -55,20 +55,20 @@ class Inbox {
   void post(T message) {
     caf::actor target;
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       target = target_;
     }
     if (target) caf::anon_send(target, std::move(message));
   }
   void close() {
     caf::actor released;
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::swap(released, target_);
   }
 
  private:
-  std::mutex mutex_;
-  caf::actor target_;
+  Mutex mutex_;
+  caf::actor target_ CAIRN_GUARDED_BY(mutex_);
 };
 
 // Records the messages that one actor sends and handles, under the actor's name.

@@ -14,10 +14,10 @@
 // run does not remove that checkpoint's files.
 #include <algorithm>
 #include <filesystem>
-#include <mutex>
 
 #include <fmt/format.h>
 
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/state/device_mesh.hpp>
@@ -99,7 +99,7 @@ class ConversionPlanner : public SavePlanner {
   SavePlan finish_plan(SavePlan new_plan) override { return new_plan; }
   ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) override {
     const ConvertedKey& key = *keys_.at(plan.names[item.name]);
-    const std::lock_guard one_at_a_time(mutex_);
+    const MutexLock one_at_a_time(mutex_);
     if (item.type == WriteItemType::kByteIO) return conversion_.source().read_bytes(key.source);
     return conversion_.read(key, item.chunk);
   }
@@ -107,7 +107,7 @@ class ConversionPlanner : public SavePlanner {
  private:
   Conversion& conversion_;
   std::unordered_map<std::string, const ConvertedKey*> keys_;
-  std::mutex mutex_;
+  Mutex mutex_;  // a source is read by one thread at a time
 };
 
 // Returns the plan of each rank. Cuts boxes into chunks that fit into memory.

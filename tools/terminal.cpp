@@ -106,8 +106,7 @@ void print_line(const std::string& text, std::size_t indent) {
 
 void Table::add(std::vector<std::string> row) {
   widths_.resize(std::max(widths_.size(), row.size()));
-  for (std::size_t i = 0; i < row.size(); ++i)
-    widths_[i] = std::max(widths_[i], std::min(display_width(row[i]), kColumnWidthMax));
+  for (std::size_t i = 0; i < row.size(); ++i) widths_[i] = std::max(widths_[i], std::min(display_width(row[i]), kColumnWidthMax));
   rows_.push_back(std::move(row));
 }
 
@@ -131,7 +130,7 @@ ProgressBar::~ProgressBar() {
 }
 
 void ProgressBar::update(std::uint64_t done, std::uint64_t all) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   done_ = std::max(done_, done);
   const auto now = steady_clock::now();
   if (!on_terminal_ || all == 0 || now - start_ < kSilentFor || (shown_ && now - drawn_ < kRedraw)) return;
@@ -153,7 +152,7 @@ void ProgressBar::draw(std::uint64_t all) {
 }
 
 std::uint64_t ProgressBar::done() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return done_;
 }
 

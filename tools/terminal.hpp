@@ -3,9 +3,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
+
+#include <cairn/base/mutex.hpp>
 
 namespace cairn::tools {
 
@@ -52,15 +53,15 @@ class ProgressBar {
   std::uint64_t done() const;
 
  private:
-  void draw(std::uint64_t all);
+  void draw(std::uint64_t all) CAIRN_REQUIRES(mutex_);
 
   const std::string doing_;
   const bool on_terminal_;
   const std::chrono::steady_clock::time_point start_;
-  mutable std::mutex mutex_;
-  std::chrono::steady_clock::time_point drawn_;
-  std::uint64_t done_ = 0;
-  bool shown_ = false;
+  mutable Mutex mutex_;
+  std::chrono::steady_clock::time_point drawn_ CAIRN_GUARDED_BY(mutex_);
+  std::uint64_t done_ CAIRN_GUARDED_BY(mutex_) = 0;
+  bool shown_ CAIRN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace cairn::tools

@@ -10,10 +10,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include <cairn/messages/trace.pb.h>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/version.hpp>
-#include <cairn/messages/trace.pb.h>
 #include <cairn/tracing/trace_format.hpp>
 
 namespace cairn {
@@ -250,7 +250,7 @@ void TraceStream::write_event(const ObservedEvent& event) {
 // One lock: events of all threads of the rank go to one file, and the encoder defines names as it
 // goes.
 void TraceStream::on_event(const ObservedEvent& event) noexcept {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (file_ < 0) return;
   try {
     write_event(event);

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/observer.hpp>
 #include <cairn/tracing/trace_file.hpp>
 
@@ -61,20 +61,20 @@ class TraceStream final : public Observer {
   void on_event(const ObservedEvent& event) noexcept override;
 
  private:
-  void open_part();
-  void write(ByteSpan bytes);
-  void write_event(const ObservedEvent& event);
+  void open_part() CAIRN_REQUIRES(mutex_);
+  void write(ByteSpan bytes) CAIRN_REQUIRES(mutex_);
+  void write_event(const ObservedEvent& event) CAIRN_REQUIRES(mutex_);
 
   const std::string directory_;
   const std::uint64_t part_bytes_max_;
-  std::mutex mutex_;
-  TraceHeader header_;
-  std::unique_ptr<TraceEncoder> encoder_;
-  int file_ = -1;  // -1: the stream has ended
-  std::string path_;
-  std::uint64_t part_bytes_ = 0;
-  std::deque<std::string> earlier_;  // paths of the earlier parts, oldest first
-  Bytes buffer_;
+  Mutex mutex_;
+  TraceHeader header_ CAIRN_GUARDED_BY(mutex_);
+  std::unique_ptr<TraceEncoder> encoder_ CAIRN_GUARDED_BY(mutex_);
+  int file_ CAIRN_GUARDED_BY(mutex_) = -1;  // -1: the stream has ended
+  std::string path_ CAIRN_GUARDED_BY(mutex_);
+  std::uint64_t part_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::deque<std::string> earlier_ CAIRN_GUARDED_BY(mutex_);  // paths of the earlier parts, oldest first
+  Bytes buffer_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn

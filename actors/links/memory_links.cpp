@@ -16,7 +16,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -27,6 +26,7 @@
 
 #include <cairn/actors/links/links.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 namespace {
@@ -71,13 +71,13 @@ namespace {
 // The registry through which the ranks of one world find each other.
 class Hub {
  public:
-  explicit Hub(int world_size) : places_(static_cast<std::size_t>(world_size)) {}
+  explicit Hub(int world_size) : world_size_(world_size), places_(static_cast<std::size_t>(world_size)) {}
 
-  int world_size() const { return static_cast<int>(places_.size()); }
+  int world_size() const { return world_size_; }
 
   // Returns the actors that were waiting for this rank.
   std::vector<caf::weak_actor_ptr> enter(int rank, const caf::strong_actor_ptr& actor) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     auto& place = places_[static_cast<std::size_t>(rank)];
     if (place.actor.lock())
       throw Error(ErrorCode::kPrecondition, "in-memory links of rank " + std::to_string(rank) + ": already there");
@@ -87,7 +87,7 @@ class Hub {
   }
 
   void leave(int rank, const caf::actor_control_block* actor) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     auto& place = places_[static_cast<std::size_t>(rank)];
     if (place.actor.get() == actor) place.actor = nullptr;
   }
@@ -98,7 +98,7 @@ class Hub {
   };
   // If the rank has never come, `waiter` gets PeerCame when it does.
   Found find(int rank, const caf::strong_actor_ptr& waiter) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     auto& place = places_[static_cast<std::size_t>(rank)];
     Found found{place.actor.lock(), place.came};
     if (!found.came) place.waiters.emplace_back(waiter.get());
@@ -113,8 +113,9 @@ class Hub {
     bool came = false;
     std::vector<caf::weak_actor_ptr> waiters;
   };
-  std::mutex mutex_;
-  std::vector<Place> places_;
+  const int world_size_;
+  Mutex mutex_;
+  std::vector<Place> places_ CAIRN_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> next_session_{1};
 };
 

@@ -29,7 +29,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <mutex>
 #include <utility>
 
 #include <sys/resource.h>
@@ -39,6 +38,7 @@
 
 #include <cairn/actors/links/tcp_actor.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 namespace tcp {
@@ -406,8 +406,8 @@ void provide_descriptors(int rank, int world_size, int ranks_here, int store_cli
   constexpr std::size_t kSpare = 256;
   if (world_size == 1) return;
   const auto others = static_cast<std::size_t>(world_size) - 1;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+  static Mutex one_at_a_time;  // ranks of this process read and raise the limit in turn
+  const MutexLock lock(one_at_a_time);
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw system_error("ask for", "the limit of descriptors", errno);
   const std::size_t open = tcp::descriptors_open();

@@ -3,16 +3,15 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
 #include <iterator>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include <cairn/base/call_phase.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
@@ -46,9 +45,7 @@ bool is_told(const ObservedEvent& event) {
 
 // An event that owns its text.
 struct Pending {
-  explicit Pending(const ObservedEvent& of) : event(of), text(of.text) {
-    event.text = {};
-  }
+  explicit Pending(const ObservedEvent& of) : event(of), text(of.text) { event.text = {}; }
   ObservedEvent event;
   std::string text;
 };
@@ -225,9 +222,9 @@ struct CallNotifier::Shared {
       : rank(of_rank), teller(of_rank, std::move(listeners)) {}
 
   void serve() {
-    std::unique_lock lock(mutex);
+    MutexLock lock(mutex);
     while (true) {
-      changed.wait(lock, [&] { return !pending.empty() || closing; });
+      changed.wait(mutex, [this]() CAIRN_REQUIRES(mutex) { return !pending.empty() || closing; });
       if (pending.empty()) break;
       const Pending next = std::move(pending.front());
       pending.pop_front();
@@ -246,14 +243,14 @@ struct CallNotifier::Shared {
 
   const int rank;
   Teller teller;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<Pending> pending;
-  std::uint64_t taken = 0;
-  std::uint64_t told = 0;
-  std::uint64_t dropped = 0;
-  bool closing = false;
-  bool ended = false;
+  Mutex mutex;
+  CondVar changed;
+  std::deque<Pending> pending CAIRN_GUARDED_BY(mutex);
+  std::uint64_t taken CAIRN_GUARDED_BY(mutex) = 0;
+  std::uint64_t told CAIRN_GUARDED_BY(mutex) = 0;
+  std::uint64_t dropped CAIRN_GUARDED_BY(mutex) = 0;
+  bool closing CAIRN_GUARDED_BY(mutex) = false;
+  bool ended CAIRN_GUARDED_BY(mutex) = false;
   std::thread thread;
 };
 
@@ -276,7 +273,7 @@ void CallNotifier::on_event(const ObservedEvent& event) noexcept {
   bool is_first_drop = false;
   try {
     Pending copy(event);
-    std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     if (shared_->closing) return;
     if (shared_->pending.size() >= kPendingMax) {
       is_first_drop = ++shared_->dropped == 1;
@@ -293,9 +290,11 @@ void CallNotifier::on_event(const ObservedEvent& event) noexcept {
 
 bool CallNotifier::flush(std::chrono::milliseconds deadline) {
   if (shared_->thread.get_id() == std::this_thread::get_id()) return true;
-  std::unique_lock lock(shared_->mutex);
-  const std::uint64_t all = shared_->taken;
-  return shared_->changed.wait_for(lock, bounded_wait(deadline), [&] { return shared_->told >= all || shared_->ended; });
+  Shared& shared = *shared_;
+  const MutexLock lock(shared.mutex);
+  const std::uint64_t all = shared.taken;
+  return shared.changed.wait_for(shared.mutex, bounded_wait(deadline),
+                                 [&]() CAIRN_REQUIRES(shared.mutex) { return shared.told >= all || shared.ended; });
 }
 
 void CallNotifier::close(std::chrono::milliseconds deadline) noexcept {
@@ -303,10 +302,12 @@ void CallNotifier::close(std::chrono::milliseconds deadline) noexcept {
   const bool is_own = shared_->thread.get_id() == std::this_thread::get_id();
   bool ended = false;
   {
-    std::unique_lock lock(shared_->mutex);
-    shared_->closing = true;
-    shared_->changed.notify_all();
-    ended = !is_own && shared_->changed.wait_for(lock, bounded_wait(deadline), [&] { return shared_->ended; });
+    Shared& shared = *shared_;
+    const MutexLock lock(shared.mutex);
+    shared.closing = true;
+    shared.changed.notify_all();
+    ended = !is_own && shared.changed.wait_for(shared.mutex, bounded_wait(deadline),
+                                               [&]() CAIRN_REQUIRES(shared.mutex) { return shared.ended; });
   }
   if (ended)
     shared_->thread.join();

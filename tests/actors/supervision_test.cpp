@@ -90,8 +90,8 @@ class SupervisedRanks {
     if (!target) return;
     auto latch = std::make_shared<StopLatch>();
     caf::anon_send(target, tap(index).wrap(Stop{latch}));
-    std::unique_lock lock(latch->mutex);
-    latch->changed.wait(lock, [&] { return latch->stopped; });
+    const MutexLock lock(latch->mutex);
+    latch->changed.wait(latch->mutex, [&]() CAIRN_REQUIRES(latch->mutex) { return latch->stopped; });
     target = SupervisorActor();
   }
 

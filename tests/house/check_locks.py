@@ -11,12 +11,6 @@ import re
 from layers import FOLDERS, check_files, relative, sources
 
 WRAPPERS = {"base/mutex.hpp", "base/shared_mutex.hpp"}
-# These still have mutexes of the standard library.
-NOT_ANNOTATED = {
-    "actors/actor_system.cpp", "actors/call_progress.hpp", "actors/links/memory_links.cpp", "actors/links/tcp_links.cpp",
-    "actors/local_messages.hpp", "actors/rank_runtime.cpp", "actors/trace.hpp", "actors/traced.hpp",
-    "runtime/observation/call_notifier.cpp", "tools/convert_dcp.cpp", "tools/terminal.hpp", "tracing/trace_writer.hpp",
-}
 
 OF_STANDARD_LIBRARY = re.compile(r"\bstd::(?:(?:recursive_|timed_|shared_)*mutex|condition_variable(?:_any)?)\b")
 DECLARATION = re.compile(r"^\s*(?:mutable |static )*(?:Shared)?Mutex (\w+);(\s*//)?")
@@ -25,7 +19,7 @@ ANNOTATION = r"\bCAIRN_(?:GUARDED_BY|REQUIRES(?:_SHARED)?)\([^()]*\b{}\)"
 
 def faults_of(path):
     name = relative(path)
-    if name in WRAPPERS | NOT_ANNOTATED:
+    if name in WRAPPERS:
         return [], 0
     text = path.read_text(encoding="utf-8")
     faults, checked = [], 0
