@@ -1,5 +1,5 @@
 // The c10d backends of a ProcessGroup: Gloo for tensors in host memory, NCCL for tensors on CUDA
-// devices, or groups of the trainer's. Internal.
+// devices, or the trainer's own groups. Internal.
 #pragma once
 
 #include <chrono>
@@ -32,16 +32,16 @@ class C10dBackend {
   Work all_to_all(torch::Tensor output, torch::Tensor input);
   Work all_reduce(torch::Tensor tensor);
   Work broadcast(torch::Tensor tensor, int root);
-  // `output` gets this rank's part of the sum over the ranks. Call it only if
-  // `reduces_and_scatters`.
+  // Stores this rank's part of the sum over the ranks in `output`. Must only be called if
+  // `reduces_and_scatters()` is true.
   Work reduce_scatter(torch::Tensor output, torch::Tensor input);
 
   // Returns whether the backend itself can sum elements of this type.
   bool sums(at::ScalarType type) const;
   bool reduces_and_scatters() const { return is_nccl_; }
   // Aborts the collectives in flight on this rank. May be called from any thread. Does nothing to
-  // groups of the trainer's. Nor to Gloo's: destroying such a group closes its connections, which
-  // ends collectives in flight on all ranks.
+  // the trainer's own groups, nor to Gloo groups: destroying a Gloo group closes its connections,
+  // which ends collectives in flight on all ranks.
   virtual void abort() {}
 
  private:

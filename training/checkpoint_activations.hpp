@@ -10,9 +10,9 @@ namespace cairn::training {
 // fully_shard and replicate in either order, on this module, inside it and around it.
 //
 // The module must return one tensor; otherwise the call throws kUnsupported. It must compute the
-// same result when called again with the same arguments, so its forward may change no state: batch
-// norm would update its buffers twice. Backward restores the random generators and autocast to
-// their state at the call.
+// same result when called again with the same arguments, so its forward must not change state:
+// batch norm would update its buffers twice. Backward restores the random generators and autocast
+// to their state at the call.
 //
 // Only `backward()` is supported. Gradients of chosen tensors (autograd::grad) and differentiable
 // gradients (create_graph) throw kUnsupported when backward reaches the module. Tensor arguments

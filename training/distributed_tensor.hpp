@@ -11,8 +11,8 @@
 // dimension, each axis cuts what the axes before it leave.
 //
 // A DistributedTensor is a handle; copies share the local tensor. Functions that send data between
-// ranks are collectives: all ranks of the mesh call them in the same order with the same arguments.
-// They fail as ProcessGroup does. After a failure, the tensor is unchanged.
+// ranks are collectives: all ranks of the mesh must call them in the same order with the same
+// arguments. They fail as ProcessGroup does. After a failure, the tensor is unchanged.
 #pragma once
 
 #include <string>
@@ -39,9 +39,9 @@ class DistributedTensor {
   // range, or `local` does not have the size of `box()`.
   static DistributedTensor from_local(torch::Tensor local, const Extents& size, const ProcessMesh& mesh,
                                       std::vector<TensorPlacement> placements);
-  // Distributes the `whole` of the mesh's first rank. Other ranks pass a tensor of the same size
-  // and type, whose values are ignored. The parts are copies without a graph. With Partial, the
-  // first rank of the axis holds the values and the others hold zeros. A collective.
+  // Distributes the tensor that the mesh's first rank passes. Other ranks must pass a tensor of the
+  // same size and type, whose values are ignored. The parts are copies without a graph. With
+  // Partial, the first rank of the axis holds the values and the others hold zeros. A collective.
   static DistributedTensor distribute(const torch::Tensor& whole, const ProcessMesh& mesh, std::vector<TensorPlacement> placements);
 
   const Extents& size() const { return size_; }  // of the whole tensor
@@ -68,8 +68,8 @@ class DistributedTensor {
   // Partial tensor: redistribute it first.
   ShardedTensor sharded() const;
   operator Value() const { return sharded(); }  // NOLINT: state dicts accept it
-  // From now on, state dicts hold `sharded()` in place of `local()`: those of modules that register
-  // it, and of optimizers that train it. See declare_shard. Throws as `sharded` does.
+  // From now on, state dicts of modules that register `local()`, and of optimizers that train it,
+  // hold `sharded()` in its place. See declare_shard. Throws as `sharded` does.
   void declare() const;
 
  private:

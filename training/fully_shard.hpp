@@ -1,6 +1,6 @@
-// Fully sharded training: every rank keeps only its rows of each parameter, its gradient and its
-// optimizer state. Parameters are gathered when they are used, and freed again. After PyTorch's
-// fully_shard (FSDP2). docs/training.md explains it with a picture.
+// Fully sharded training: every rank keeps only its own rows of each parameter, and of the
+// parameter's gradient and optimizer state. Parameters are gathered when they are used, and freed
+// again. After PyTorch's fully_shard (FSDP2). docs/training.md explains it with a picture.
 //
 //   training::Hooked<Net> model(…);      // an ordinary module
 //   for (auto& layer : *model->layers) training::fully_shard(*layer, mesh);
@@ -22,9 +22,9 @@
 // sums, would return a different number on each rank: they throw kUnsupported, and the error names
 // the function to use.
 //
-// All ranks of the mesh wrap the same modules in the same order, and use the same units in the same
-// order. Use a model from one thread at a time. These mistakes throw an Error:
-// - changing a parameter's gathered copy (kPrecondition, at the attempt);
+// All ranks of the mesh must wrap the same modules in the same order, and use the same units in the
+// same order. Use a model from one thread at a time. These mistakes throw an Error:
+// - changing a parameter's gathered copy (kPrecondition, at once);
 // - moving, casting or re-registering parameters after wrapping;
 // - training with an optimizer that was made before wrapping;
 // - wrapping a module twice.
@@ -57,8 +57,8 @@ enum class ShardingStrategy {
 struct MixedPrecision {
   std::optional<at::ScalarType> parameters;  // the type that the model computes with; the shards keep their own type
   std::optional<at::ScalarType> reduction;   // the type in which gradients are averaged; default: the type of the shards
-  // Floating-point buffers are converted to this type and saved in it: those of the wrapped module,
-  // not of inner wrapped modules.
+  // Floating-point buffers of the wrapped module, but not of inner wrapped modules, are converted
+  // to this type and saved in it.
   std::optional<at::ScalarType> buffers;
   // Casts the module's floating-point inputs to `parameters`. Works for modules called through
   // Hooked.
@@ -97,7 +97,7 @@ struct FullyShardOptions {
   std::vector<const torch::nn::Module*> ignored_modules;
 };
 
-// Makes one unit of the parameters of `module` that no inner unit has taken. A mesh with one axis
+// Makes one unit from the parameters of `module` that no inner unit has taken. A mesh with one axis
 // shards over that axis. A mesh with two axes shards over the second and replicates over the first
 // (hybrid sharding); all replicas start with the values of the first one.
 //
@@ -106,17 +106,17 @@ struct FullyShardOptions {
 // (give it one) or is not strided; kInvalidArgument if the mesh has more than two axes.
 void fully_shard(torch::nn::Module& module, const ProcessMesh& mesh, const FullyShardOptions& options = {});
 // Does the same, and makes each call of `module` a scope: parameters gathered in a call are freed
-// when it ends.
+// when the call ends.
 template <class Contained>
 void fully_shard(Hooked<Contained>& module, const ProcessMesh& mesh, const FullyShardOptions& options = {});
 
 // --- training ------------------------------------------------------------------------------------
 
-// While a ForwardScope exists, gathered parameters of the model may stay gathered; its destructor
-// frees them. Use it for calls that do not go through a Hooked. Without either, every operation
-// gathers its own parameters, which is correct but slow. If an optimizer or a load writes to shards
-// inside a scope, the model sees the new values after the next backward pass or the end of the
-// scope. Scopes may nest.
+// While a ForwardScope exists, gathered parameters of the model may stay gathered; the scope's
+// destructor frees them. Use it for calls that do not go through a Hooked. With neither a scope nor
+// a Hooked, every operation gathers its own parameters, which is correct but slow. If an optimizer
+// or a load writes to shards inside a scope, the model sees the new values after the next backward
+// pass or the end of the scope. Scopes may nest.
 class ForwardScope {
  public:
   explicit ForwardScope(const torch::nn::Module& model);
@@ -132,12 +132,12 @@ class ForwardScope {
 // Sets whether backward passes average gradients over the ranks, for all units in `module`.
 // Default: on. While off, whole gradients accumulate on this rank, in the type that the model
 // computes in; the next backward pass with synchronisation averages them as well. A backward pass
-// that throws discards them. All ranks must set the same value.
+// that throws discards the accumulated gradients. All ranks must set the same value.
 void set_gradient_sync(torch::nn::Module& module, bool on);
 
 // Scales all gradients of `module` so that their total norm, over all parameters and all ranks, is
-// at most `max_norm`. Returns the norm before scaling. `norm_type` is above 0; infinity means the
-// largest absolute value. Parameters that belong to no unit count with their gradients on this
+// at most `max_norm`. Returns the norm before scaling. `norm_type` must be above 0; infinity means
+// the largest absolute value. Parameters that belong to no unit count with their gradients on this
 // rank. A collective.
 double clip_grad_norm(torch::nn::Module& module, double max_norm, double norm_type = 2.0);
 
@@ -145,8 +145,8 @@ double clip_grad_norm(torch::nn::Module& module, double max_norm, double norm_ty
 // module's parameters(). For a plain tensor, returns a copy of it. A collective.
 torch::Tensor full_tensor(const torch::Tensor& shard);
 
-// Returns a copy of the whole gradient of that parameter. Returns an undefined tensor if there is
-// no gradient; after a backward pass with synchronisation, that is the same on all ranks.
+// Returns a copy of the whole gradient of that parameter, or an undefined tensor if there is none.
+// After a backward pass with synchronisation, either all ranks have a gradient or none has.
 torch::Tensor full_grad(const torch::Tensor& shard);
 
 // Returns `shard`, or a shard's gradient, as a plain tensor over the same memory. LibTorch's

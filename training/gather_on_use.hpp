@@ -3,9 +3,9 @@
 // LibTorch's modules have no hooks, but every operation on a tensor goes through its dispatcher.
 // The model's parameter remains the same full-size tensor object and carries a dispatch key,
 // kShardedKey. Views inherit the key, including those that autograd saves for backward. The kernel
-// for that key runs before those of LibTorch: it asks the unit that owns the memory to gather it,
-// and then redispatches the operation. The kernel gathers nothing for operations that only make
-// views, since they touch no data.
+// for that key runs before those of LibTorch: it asks the unit that owns the memory to gather the
+// parameter, and then redispatches the operation. The kernel gathers nothing for operations that
+// only make views, since they touch no data.
 //
 // The shards of parameters that are cut over ranks carry the key as well, and so do their gradients
 // and the elementwise results of either. Other operations on them, such as reductions, would return
@@ -45,7 +45,7 @@ void install_gather_on_use();
 
 // Returns whether an operation returns views of its arguments, and so touches no data.
 bool makes_views(const c10::FunctionSchema& schema);
-// Returns a strided tensor of this size over `data`, which may be memory of another owner or none.
+// Returns a strided tensor of this size over `data`, which may belong to another owner or be null.
 torch::Tensor tensor_over(at::DataPtr data, std::size_t storage_bytes, at::IntArrayRef sizes, const torch::TensorOptions& options);
 
 // Returns a strided tensor of this size without memory. Its storage has size `storage_bytes`, which

@@ -25,7 +25,7 @@ struct ActivationCheckpointOptions {
   bool preserve_rng_state = true;  // backward repeats the random draws of the call, such as dropout's
 };
 
-// The actions around the calls of one module. Copies of its holder share it.
+// The actions around the calls of one module. Copies of the module's holder share one Boundary.
 struct Boundary {
   std::shared_ptr<UnitGroup> group;          // the group of its sharded units; may be null
   std::optional<at::ScalarType> input_type;  // floating-point inputs are cast to this type

@@ -3,9 +3,9 @@
 // As with sharded parameters (gather_on_use.hpp), the layer's tensor remains the same full-size
 // object, without memory. It carries a dispatch key, kParallelKey, which views inherit. The kernel
 // for that key runs before all others. For a product with the parameter, or a look-up in it, the
-// kernel computes with this rank's part and exchanges the rest. Operations that only make views
-// pass. The kernel refuses all other operations, since their results would cover this rank's part
-// only.
+// kernel computes with this rank's part and exchanges results with the other ranks. Operations that
+// only make views are allowed. The kernel refuses all other operations, since their results would
+// cover this rank's part only.
 #pragma once
 
 #include <memory>
@@ -53,8 +53,8 @@ struct ParallelArgument {
 
 // Returns input · weight. `weight` has two dimensions.
 torch::Tensor parallel_product(const torch::Tensor& input, const ParallelArgument& weight);
-// Returns beta · bias + alpha · input · weight. An undefined `bias` means none. If `parallel_bias`
-// is not null, it replaces `bias`.
+// Returns beta · bias + alpha · input · weight. An undefined `bias` counts as zero. If
+// `parallel_bias` is not null, it replaces `bias`.
 torch::Tensor parallel_affine(const torch::Tensor& bias, const ParallelArgument* parallel_bias, const torch::Tensor& input,
                               const ParallelArgument& weight, const at::Scalar& beta, const at::Scalar& alpha);
 // Returns the tensor to add to the output of a column-wise layer.

@@ -23,9 +23,9 @@
 // gradients for them.
 //
 // These mistakes throw an Error:
-// - an operation on a cut parameter that is not its layer's own, including changing the parameter
-//   (kUnsupported, at the attempt);
-// - training with an optimizer that was made before;
+// - an operation on a cut parameter other than its layer's own, including changing the parameter
+//   (kUnsupported, at once);
+// - training with an optimizer that was made before `parallelize`;
 // - calling fully_shard before parallelize.
 //
 // Cloning a cut module with clone() is also a mistake, but is not detected.
@@ -51,8 +51,8 @@ struct ColwiseParallel {
 // the ranks. torch::nn::Embedding: each rank holds some rows, and the requested rows are collected
 // from the ranks. The output is whole.
 struct RowwiseParallel {
-  // True: the input is this rank's part, as a column-wise layer returns it. False: it is whole.
-  // Embeddings take whole indices.
+  // True: the input is this rank's part, as a column-wise layer returns it. False: the input is
+  // whole. Embeddings take whole indices.
   bool input_is_parallel = true;
 };
 using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel>;
@@ -62,11 +62,11 @@ using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 
 // Cuts the layers named in the plan over `mesh`, which has one axis. Parts are the chunks of
 // torch.chunk, and may be uneven or empty. If the ranks' parameters differ, all ranks get the
-// values of the mesh's first rank, also for parameters that stay whole. Tied parameters are cut
+// values of the mesh's first rank, even for parameters that stay whole. Tied parameters are cut
 // once; the plan must then name all their layers.
 //
 // A collective. Throws kInvalidArgument, listing everything in the plan that does not fit, and
-// kMismatch if the ranks' plans or parameters differ. Neither changes anything.
+// kMismatch if the ranks' plans or parameters differ. After either error, nothing has changed.
 void parallelize(torch::nn::Module& module, const ProcessMesh& mesh, const ParallelPlan& plan);
 
 }  // namespace cairn::training

@@ -16,8 +16,8 @@ class ShardedUnit;
 
 // Returns the unit that a shard or a full parameter belongs to; null for other tensors.
 std::shared_ptr<ShardedUnit> unit_behind(const torch::Tensor& tensor);
-// Returns a copy of the whole tensor on every rank. The tensor is laid out as `parameter`, and this
-// rank holds `local` of it. A collective if the parameter is cut.
+// Returns, on every rank, a copy of a whole tensor that is laid out as `parameter`. `local` is this
+// rank's part of that tensor. A collective if the parameter is cut.
 torch::Tensor whole_like(const torch::Tensor& parameter, const torch::Tensor& local);
 // Returns the groups of more than one rank over which the parameter is cut. Each group cuts what
 // the group before it leaves.
@@ -26,8 +26,8 @@ std::vector<ProcessGroup> groups_cutting(const torch::Tensor& parameter);
 // tensors.
 ProcessGroup world_behind(const torch::Tensor& parameter);
 
-// Calls declare_shard for `shard`, the part of `cut` that `placements` on `mesh` leave to this
-// rank. If `cut` is itself a part of a tensor, `shard` is declared as a part of that tensor.
+// Calls declare_shard for `shard`, the part of `cut` that `placements` on `mesh` give this rank. If
+// `cut` is itself a part of a tensor, `shard` is declared as a part of that tensor.
 void declare_what_is_left(const torch::Tensor& shard, const torch::Tensor& cut, const ProcessMesh& mesh,
                           const std::vector<Placement>& placements);
 

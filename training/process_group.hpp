@@ -1,8 +1,8 @@
 // Exchanges tensors between the ranks of a trainer: one small interface over c10d's process groups.
 //
-// Every rank of a group makes the same calls in the same order, with tensors of the same sizes and
-// types. A ProcessGroup is a handle: copies share one group. Any thread may call a group, but only
-// one call at a time. Functions named `..._async` return a Pending; do not change the tensors
+// Every rank of a group must make the same calls in the same order, with tensors of the same sizes
+// and types. A ProcessGroup is a handle: copies share one group. Any thread may call a group, but
+// only one call at a time. Functions named `..._async` return a Pending; do not change the tensors
 // before you have waited for it.
 //
 // Tensors in host memory go through Gloo, tensors on CUDA devices through NCCL
@@ -22,10 +22,10 @@
 //
 // Calls on the host do not hang: they throw kDeadline after the timeout, and kUnavailable if a peer
 // is gone. The error names the collective, this rank, and the ranks that have not responded. One
-// call may hang: the first collective on devices of a group made by `from_c10d` without a store. In
-// it c10d connects the ranks, as the trainer has set it up.
+// call may hang: the first collective on devices in a group made by `from_c10d` without a store,
+// because c10d then connects the ranks with the trainer's settings.
 //
-// A failure breaks the group, the group that it was made from, and all groups made from either:
+// A failure breaks the group, its parent group, and all groups made from either:
 // later calls throw kUnavailable with the first failure.
 #pragma once
 
@@ -57,17 +57,17 @@ using C10dGroup = c10d::ProcessGroup;
 
 struct ProcessGroupOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // for each collective, and for making the group
-  // The name or address at which other ranks reach this one. Empty: loopback.
+  // The name or address at which other ranks reach this rank. Empty: loopback.
   std::string address;
 };
 
-// The trainer's own c10d groups, for `ProcessGroup::from_c10d`. All have the same ranks in the same
-// order.
+// The trainer's own c10d groups, for `ProcessGroup::from_c10d`. All must have the same ranks in the
+// same order.
 struct C10dGroups {
   c10::intrusive_ptr<C10dGroup> on_host;    // for tensors in host memory, such as Gloo's or MPI's; may be null
   c10::intrusive_ptr<C10dGroup> on_device;  // for tensors on CUDA devices, such as NCCL's; may be null
-  // May be null. Otherwise Cairn uses it to make a missing group, and subgroups, as `from_store`
-  // does.
+  // May be null. Otherwise Cairn uses the store to make subgroups and a missing group, as
+  // `from_store` does.
   c10::intrusive_ptr<c10d::Store> store;
   std::vector<int> world_ranks;  // indexed by rank in the groups; empty: 0, 1, …
 };
@@ -106,7 +106,7 @@ class ProcessGroup {
 
   // Makes a group that communicates through groups that the trainer already has, without
   // connections or communicators of its own. The trainer may go on using its groups, but not at the
-  // same time as this one: every rank makes all calls, the trainer's and Cairn's, in the same
+  // same time as this one: every rank must make all calls, the trainer's and Cairn's, in the same
   // order. `options.address` and `name` are used only with a store. Throws kInvalidArgument
   // if both groups are null, or their ranks or sizes differ.
   //
@@ -128,8 +128,8 @@ class ProcessGroup {
   int world_rank() const { return ranks()[static_cast<std::size_t>(rank())]; }
 
   // Makes a group of some ranks of this group, in the given order, including this rank. Other ranks
-  // need not call it. All listed ranks pass the same `name`, and make groups of the same name in
-  // the same order. Throws kInvalidArgument if the list is invalid or lacks this rank.
+  // need not call it. All listed ranks must pass the same `name`, and make groups of the same name
+  // in the same order. Throws kInvalidArgument if the list is invalid or lacks this rank.
   ProcessGroup subgroup(const std::vector<int>& ranks, const std::string& name) const;
 
   // All tensors must be contiguous, and neither conjugate nor negative views; otherwise collectives
@@ -151,7 +151,7 @@ class ProcessGroup {
   // Copies the tensor of `root`, a rank of this group, to all ranks. Any dtype.
   void broadcast(const torch::Tensor& tensor, int root) const;
   // Returns when all ranks have called it; devices may still have work queued. A group that was
-  // made only from a group for devices also waits for the work on the device's current stream.
+  // made from `on_device` alone also waits for the work on the device's current stream.
   void barrier() const;
 
  private:

@@ -17,15 +17,15 @@ class ProcessMesh {
   // Puts all ranks on one axis.
   explicit ProcessMesh(const ProcessGroup& group);
   // Arranges the ranks in row-major order: with shape {2, 2}, ranks 0 and 1 form row 0. Every rank
-  // of `group` passes the same shape. Errors contain `name`. All ranks make meshes of the same
-  // name in the same order. Throws kInvalidArgument if the shape does not have one place per rank
-  // of the group.
+  // of `group` must pass the same shape, and make meshes of the same name in the same order. Errors
+  // contain `name`. Throws kInvalidArgument unless the product of `shape` is the number of ranks in
+  // the group.
   ProcessMesh(const ProcessGroup& group, std::vector<std::int64_t> shape, std::vector<std::string> axis_names = {},
               const std::string& name = "mesh");
 
   // Makes a mesh of existing groups, one per axis, such as those of `ProcessGroup::from_c10d` with
-  // `world_ranks`. Each must have the ranks that differ from this rank only along its axis, in the
-  // order of that axis; otherwise throws kInvalidArgument.
+  // `world_ranks`. Each group must contain the ranks that differ from this rank only along the
+  // group's axis, in the order of that axis; otherwise throws kInvalidArgument.
   static ProcessMesh from_axes(const ProcessGroup& group, std::vector<ProcessGroup> axes, std::vector<std::string> axis_names = {});
 
   const DeviceMesh& mesh() const { return mesh_; }  // world ranks
@@ -39,8 +39,8 @@ class ProcessMesh {
   // Returns the mesh from which `along` took this one; otherwise this mesh.
   const ProcessMesh& root() const { return root_ ? *root_ : *this; }
   std::size_t axis_of_root() const { return axis_of_root_; }  // the axis that `along` took
-  // Returns `placements` on this mesh as placements on `root()`, with Replicate along its other
-  // axes.
+  // Returns `placements` on this mesh as placements on `root()`, with Replicate along the root's
+  // other axes.
   std::vector<Placement> on_root(std::vector<Placement> placements) const;
 
  private:

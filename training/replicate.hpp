@@ -19,8 +19,8 @@ struct ReplicateOptions {
 };
 
 // Replicates the parameters of `module` that no sharded or replicated submodule covers. All ranks
-// get the values of rank 0. As with fully_shard, make optimizers after wrapping and see
-// fully_shard.hpp for the rules; state dicts hold plain tensors. Buffers are not touched. If
+// get the values of rank 0. The rules in fully_shard.hpp apply; in particular, make optimizers
+// after wrapping. State dicts hold plain tensors. Buffers are not touched. If
 // several models take part in one backward pass and do not belong to one wrapped model, give each
 // its own process group.
 //

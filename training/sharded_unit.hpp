@@ -41,7 +41,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   // Starts to gather; the next `gather` then only waits. No effect on a gathered unit.
   void prefetch();
   void drop_prefetched();  // frees the memory; the gather itself continues, because all ranks have started it
-  // Freezing or unfreezing either the member or the shard applies to both.
+  // If the module's member or the shard was frozen or unfrozen, does the same to the other.
   void follow_requires_grad();
   void free();  // no-op while pinned
   // Returns whether the ranks must agree on when this unit's gradients are reduced: see UnitGroup.
@@ -71,8 +71,8 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   torch::Tensor shard(std::size_t index) const;
   // Returns the full tensor that the model computes with.
   const torch::Tensor& full(std::size_t index) const { return parameters_[index].full; }
-  // Returns a copy of all rows of a tensor that is cut like parameter `index`. This rank holds
-  // `local` of it. A collective.
+  // Returns a copy of all rows of a tensor that is cut like parameter `index`. `local` is this
+  // rank's part of that tensor. A collective.
   torch::Tensor whole(std::size_t index, const torch::Tensor& local) const;
   bool encloses(const ShardedUnit& other) const;
   void enclose(const std::shared_ptr<ShardedUnit>& inner);  // `inner` has no enclosing unit yet
@@ -99,7 +99,7 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
     at::Device place = at::kCPU;  // of the shard
     std::int64_t rows = 0;        // of the full tensor
     std::int64_t row_elements = 0;
-    std::int64_t chunk_elements = 0;  // elements of one rank's part in messages: those of rank 0, the largest
+    std::int64_t chunk_elements = 0;  // elements per rank in messages: as many as rank 0 has, the largest part
     std::int64_t shard_elements = 0;  // of this rank
     bool requires_grad = false;       // as last seen on both tensors
     bool is_cut = false;              // cut over ranks: the shard and its gradient carry kShardedKey
@@ -116,8 +116,8 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   // Gradients in flight.
   struct Reduction {
     std::vector<std::size_t> members;
-    // Elements of the gradients, each padded to an aligned size. One flag for each member follows
-    // them.
+    // Number of elements of the gradients, each padded to an aligned size. In `sums`, one flag per
+    // member follows those elements.
     std::int64_t elements = 0;
     torch::Tensor sums;
     std::vector<torch::Tensor> gradients;  // of the members' shards, once available
@@ -164,8 +164,8 @@ class ShardedUnit : public std::enable_shared_from_this<ShardedUnit> {
   bool late_ = false;
   std::size_t gradients_come_ = 0;
   int pins_ = 0;
-  // Parameters whose gradients go in one message, in the order of sending, which is the same on all
-  // ranks.
+  // Each bucket lists the parameters whose gradients go in one message. The buckets are in the
+  // order of sending, which is the same on all ranks.
   std::vector<std::vector<std::size_t>> buckets_;
   std::size_t buckets_begun_ = 0;
   std::vector<Reduction> reductions_;  // in flight

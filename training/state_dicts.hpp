@@ -6,7 +6,7 @@
 // buffers are plain tensors. Optimizer state is keyed by parameter name, {"state": {name: {…}},
 // "param_groups": […]}, and exists before the first step, as in cairn::optimizer_state_dict.
 //
-// Every rank calls these functions with the same options. With `full_state_dict` or
+// Every rank must call these functions with the same options. With `full_state_dict` or
 // `broadcast_from_rank0` they are collectives.
 #pragma once
 
@@ -61,11 +61,11 @@ void set_state_dict_type(torch::nn::Module& module, StateDictType type);
 StateDictType state_dict_type(const torch::nn::Module& module);
 
 // Copy the dict's values into the live tensors. Entries that already are the live tensors need no
-// copy. Each tensor is either whole or this rank's part. Throw kMismatch, listing everything that
-// does not fit, before anything changes. `set_state_dict` sets first the model and then the
-// optimizer, each on its own.
+// copy. Each tensor in the dict may be whole or this rank's part. Throw kMismatch, listing
+// everything that does not fit, before anything changes. `set_state_dict` sets the model and then
+// the optimizer: an error of the optimizer leaves the model changed.
 void set_model_state_dict(torch::nn::Module& model, const Dict& state_dict, const StateDictOptions& options = {});
-// Also sets the options of the groups, such as learning rates.
+// Also sets the options of the parameter groups, such as learning rates.
 void set_optimizer_state_dict(const torch::nn::Module& model, torch::optim::Optimizer& optimizer, const Dict& state_dict,
                               const StateDictOptions& options = {});
 void set_state_dict(torch::nn::Module& model, torch::optim::Optimizer& optimizer, const Dict& model_state_dict,

@@ -18,10 +18,11 @@ namespace cairn::training {
 
 // Blocks until `ranks.size()` ranks have called it for the group `name`. `ranks` lists the group's
 // ranks as world ranks, for messages; `rank` is this rank's index in it. The first rank to arrive
-// logs warnings that name the missing ranks. Throws kMismatch on all ranks, naming two ranks that
-// differ in the group's size, or a rank that called it twice; and std::runtime_error, naming the
-// ranks that did not arrive. Apart from polling, each rank sends the store a constant number of
-// requests; after a timeout, the first rank also asks about every other rank.
+// logs warnings that name the missing ranks. Throws kMismatch on all ranks if two ranks differ in
+// the group's size, or if a rank called it twice; the error names those ranks. Throws
+// std::runtime_error after `deadline`, naming the ranks that did not arrive. Apart from polling,
+// each rank sends the store a constant number of requests; after a timeout, the first rank also
+// asks about every other rank.
 void meet_in_store(c10d::Store& store, const std::string& name, int rank, const std::vector<int>& ranks,
                    std::chrono::milliseconds deadline, Duration first_notice = WaitNotices::kFirst);
 

@@ -1,4 +1,4 @@
-// Views a tensor's memory as bytes, which can be moved whatever the type. Internal.
+// Views a tensor's memory as bytes, which can be moved whatever the tensor's type. Internal.
 #pragma once
 
 #include <torch/types.h>
@@ -12,8 +12,8 @@ inline torch::Tensor bytes_of(const torch::Tensor& tensor) {
       torch::TensorOptions().dtype(torch::kUInt8).device(tensor.device()));
 }
 
-// Returns `count` rounded up so that the element after it is 16-byte aligned, which devices access
-// fastest.
+// Rounds `count` elements up to a multiple of 16 bytes, so that data stored after them is 16-byte
+// aligned. Devices access aligned data fastest.
 inline std::int64_t aligned(std::int64_t count, at::ScalarType type) {
   constexpr std::int64_t kBytes = 16;
   const std::int64_t elements = kBytes / static_cast<std::int64_t>(c10::elementSize(type));
@@ -21,7 +21,8 @@ inline std::int64_t aligned(std::int64_t count, at::ScalarType type) {
 }
 
 // Views rows of `row` bytes as rows of the widest element type that divides them, since the cost of
-// a copy on a device grows with the number of elements. The rows start at multiples of 16 bytes.
+// a copy on a device grows with the number of elements. Rows must start at multiples of that type's
+// size.
 inline torch::Tensor as_wide_rows(const torch::Tensor& bytes, std::int64_t row) {
   for (const at::ScalarType wide : {at::kComplexDouble, at::kLong, at::kInt, at::kShort}) {
     if (row % static_cast<std::int64_t>(c10::elementSize(wide)) == 0) return bytes.view(wide);

@@ -9,9 +9,9 @@
 // that an optimizer or a load wrote to the shards.
 //
 // All ranks send the same messages in the same order, whichever gradients each rank has and
-// whenever they arrive. A unit's gradients are reduced when the pass reaches a unit that it does
-// not enclose, or when the pass ends. If more gradients arrive later on any rank, the ranks agree
-// to send them in an extra round; from then on that unit waits for the end of the pass.
+// whenever they arrive. A unit's gradients are reduced when the pass reaches a unit that this unit
+// does not enclose, or when the pass ends. If more gradients arrive later on any rank, the ranks
+// agree to send them in an extra round; from then on that unit waits for the end of the pass.
 #pragma once
 
 #include <cstdint>
