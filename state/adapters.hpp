@@ -38,9 +38,9 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict);
 // is an integer; tensors share the optimizer's memory.
 //
 // Creates the state that LibTorch would create in the first step, so that it can be saved and
-// loaded before that step. Training continues as if it had not been created. SGD momentum with
-// dampening is the exception, because LibTorch does not dampen the first step: there, a buffer of
-// zeros means "no step yet".
+// loaded before that step. Training continues as if that state had not been created. SGD momentum
+// with dampening is the exception, because LibTorch does not dampen the first step: there, a buffer
+// of zeros means "no step yet".
 //
 // Throws kUnsupported for other optimizers, and kMismatch for parameters that are not in the
 // module.
@@ -63,11 +63,12 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::Optimizer> opti
 // the first call of `step()`.
 //
 // Loading restores the number of calls from "last_epoch". LRScheduler and StepLR have no other
-// state. It does not restore learning rates, which belong to the optimizer; save the optimizer as
-// well. "_last_lr" is for information only. StepLR's step size and factor are private in LibTorch,
-// so they remain those given to the constructor. A derived class with state of its own must save it
-// separately. LibTorch 2.x's ReduceLROnPlateauScheduler is not supported: it is not an LRScheduler,
-// and its state is private. Throws kInvalidArgument for a null pointer; loading throws kMismatch.
+// state. Loading does not restore learning rates, which belong to the optimizer; save the optimizer
+// as well. "_last_lr" is for information only. StepLR's step size and factor are private in
+// LibTorch, so they remain those given to the constructor. A derived class with state of its own
+// must save it separately. LibTorch 2.x's ReduceLROnPlateauScheduler is not supported: it is not an
+// LRScheduler, and its state is private. Throws kInvalidArgument for a null pointer; loading throws
+// kMismatch.
 std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::LRScheduler> scheduler);
 
 // Says whether ranks share a state or each have their own.
@@ -89,7 +90,7 @@ std::shared_ptr<Stateful> stateful(at::Generator generator, Held held = Held::kB
 
 // The trainer's position in its data: the next batch to train on. The trainer defines the meaning
 // of the numbers. Usually `seed` and `epoch` determine the order of samples in the epoch, and
-// `index` counts the samples already used. Identical on all ranks.
+// `index` counts the samples already used. Must be identical on all ranks.
 struct DataPosition {
   std::int64_t seed = 0;
   std::int64_t epoch = 0;
@@ -110,11 +111,11 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::data::samplers::Sample
 
 // Declares that `parameter` is the part `box` of a tensor of size `size`. State dicts of modules
 // then hold a ShardedTensor in its place, and optimizer state of the same shape follows it. The
-// declaration belongs to the parameter's TensorImpl and lives as long. A later declaration replaces
-// an earlier one. Throws kInvalidArgument if the box does not lie within `size` or does not have
-// the parameter's shape. Thread-safe.
+// declaration belongs to the parameter's TensorImpl and lives as long as it does. A later
+// declaration replaces an earlier one. Throws kInvalidArgument if the box does not lie within
+// `size` or does not have the parameter's shape. Thread-safe.
 void declare_shard(const torch::Tensor& parameter, const Box& box, const Extents& size);
-// Does the same for the part of a tensor on a mesh that `rank` holds. The ShardedTensors then know
+// Does the same for the part that `rank` holds of a tensor on a mesh. The ShardedTensors then know
 // the mesh and the placements.
 void declare_shard(const torch::Tensor& parameter, const Extents& size, const DeviceMesh& mesh,
                    const std::vector<Placement>& placements, int rank);

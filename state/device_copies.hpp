@@ -27,7 +27,7 @@ class SideStreams {
   // captured into a graph, because the work given to it has not run.
   c10::Stream of(const c10::Device& device);
   std::vector<c10::Stream> all() const;
-  // Blocks until the streams have done all their work, then forgets them. May be called on any
+  // Blocks until the streams have done all their work, then releases them. May be called on any
   // thread.
   void wait();
 
@@ -48,8 +48,8 @@ class DeviceCopies {
   // Throws as `SideStreams::of` does.
   void add(const torch::Tensor& from, torch::Tensor& to);
   // Copies `parts`, byte tensors on one device, into `to`. `gaps[i]` unused bytes follow part i. If
-  // the device has enough memory, the parts are gathered there first, because many small copies
-  // take longer than one large copy.
+  // the device has enough memory, the parts are first gathered on the device, because many small
+  // copies take longer than one large copy.
   void add_joined(const std::vector<torch::Tensor>& parts, const std::vector<std::int64_t>& gaps, torch::Tensor& to);
   // Blocks until all copies are done. May be called on any thread.
   void wait();

@@ -43,9 +43,9 @@ struct Field {
 // dtype. `Checkpointer::load` asks the checkpoint only for these fields, so other entries stay
 // unread; it reports missing fields by name on all ranks.
 //
-// The fields must outlive the object; it keeps `owner` for that purpose. Throws kInvalidArgument if
-// two fields have the same name. Asking for the state throws kPrecondition for an undefined tensor
-// or a number of 2^63 or more.
+// The fields must outlive the returned object, which keeps `owner` alive for that purpose. Throws
+// kInvalidArgument if two fields have the same name. `state_dict` of the object throws
+// kPrecondition for an undefined tensor or a number of 2^63 or more.
 std::shared_ptr<Stateful> stateful_fields(std::vector<Field> fields, std::shared_ptr<const void> owner = nullptr);
 
 // Names a field of any `Struct` by member pointer.

@@ -26,12 +26,13 @@ namespace cairn {
 // executes anything.
 Value read_leaf(ByteSpan archive);
 
-// Reads a whole state dict from an archive that need not be in memory. Tensors are views of the
-// storage that `load_storage` returns for a key: a flat tensor of all its elements, of the given
-// type. Storages of conjugated or negated tensors are read from the archive, and their CRC-32 is
-// checked. A tensor of a type that LibTorch lacks has its carrier type (carrier_type_of) and is
-// listed in `carried`. A tensor of a type that DType lacks is on the meta device, and listed there.
-// Also throws kUnsupported, before it converts anything, if the saved value is no dict.
+// Reads a whole state dict from an archive that need not be in memory. `load_storage` must return
+// the storage for a key as a flat tensor of the given type with all elements; the dict's tensors
+// are views of it. Storages of conjugated or negated tensors are read from the archive, and their
+// CRC-32 is checked. A tensor of a type that LibTorch lacks is returned in its carrier type
+// (carrier_type_of) and listed in `carried`. A tensor of a type that DType lacks is on the meta
+// device, and also listed in `carried`. Also throws kUnsupported, before it converts anything, if
+// the saved value is not a dict.
 using LoadStorage = std::function<torch::Tensor(const std::string& key, at::ScalarType type)>;
 Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried);
 

@@ -22,8 +22,8 @@ struct PickledValue {
 };
 
 // Only type and size of a tensor are used, so a tensor on the meta device may stand for one stored
-// elsewhere. Tensors that `carried` lists, which must be dense, are written with the types there.
-// Throws kUnsupported for values that Python could not read.
+// elsewhere. Tensors listed in `carried` must be dense, and are written with the types listed
+// there. Throws kUnsupported for values that Python could not read.
 PickledValue pickle_value(const Value& value, BlobsAs blobs, const CarriedTypes& carried = {});
 
 }  // namespace cairn

@@ -13,8 +13,8 @@
 #define CAIRN_LIBTORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
-// The wide unsigned integers, float8 types (finite, with an unsigned zero, an exponent alone) and
-// float4.
+// Whether LibTorch has these types: float8 (finite, with an unsigned zero, exponent only), wide
+// unsigned integers and float4.
 #define CAIRN_LIBTORCH_HAS_FLOAT8 CAIRN_LIBTORCH_AT_LEAST(2, 1)
 #define CAIRN_LIBTORCH_HAS_FLOAT8_FNUZ CAIRN_LIBTORCH_AT_LEAST(2, 2)
 #define CAIRN_LIBTORCH_HAS_WIDE_UNSIGNED CAIRN_LIBTORCH_AT_LEAST(2, 3)

@@ -17,7 +17,7 @@ namespace cairn {
 
 class LoadDestinations {
  public:
-  // Borrows both arguments until destroyed.
+  // Borrows `state_dict` and `metadata` until destroyed.
   LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options);
 
   // Adds a leaf called `name` at `path`, to be filled from `storage_name` in the checkpoint. `name`
@@ -30,7 +30,7 @@ class LoadDestinations {
   // Returns the names that the last plan skips.
   LoadReport report() const;
 
-  // Implement the hooks of LoadPlanner. May be called on any threads.
+  // Implement the hooks of LoadPlanner. May be called on any thread.
   torch::Tensor lookup_tensor(const LoadPlan& plan, const ReadItem& item);
   torch::Tensor transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor view);
   void commit_tensor(const LoadPlan& plan, const ReadItem& item, const torch::Tensor& tensor);

@@ -51,8 +51,8 @@ struct LoadReport {
   // In the checkpoint, but not in this rank's state dict. Values marked by `per_rank` do not count
   // if this rank has such a value of its own.
   std::vector<std::string> unexpected;
-  // Marked by `per_rank` or `if_stored`, and the checkpoint has no value for this rank: the
-  // caller's values were kept. Those marked by `per_rank` are here if more ranks load than have
+  // Marked by `per_rank` or `if_stored`, but without a value for this rank in the checkpoint: the
+  // caller's values were kept. Values marked by `per_rank` are listed if more ranks load than
   // saved.
   std::vector<std::string> kept;
 };
@@ -64,8 +64,8 @@ class LoadPlanner {
   // Called on every rank, after `read_metadata`. The planner fills `state_dict`: tensors in place,
   // other leaves by replacement. Both arguments stay alive until the attempt ends.
   virtual void set_up_planner(StateDict& state_dict, const Metadata& metadata, int rank, bool is_coordinator) = 0;
-  // Called on every rank. Returns the items that this rank needs. Reports everything that is
-  // missing or does not fit in one error, before any data changes.
+  // Called on every rank. Returns the items that this rank needs. Reports in one error everything
+  // that is missing or does not fit, before any data changes.
   virtual LoadPlan create_local_plan() = 0;
   // Called on the coordinator.
   virtual std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) = 0;
@@ -96,9 +96,9 @@ struct LoadPlannerOptions {
 
 // Cairn's default planner; derive from it to change a hook.
 //
-// create_local_plan throws kAlreadyExists if two paths flatten to one name. It throws kUnsupported,
-// naming all of them, for tensors that cannot be stored (such as sparse and quantized ones) and for
-// leaves that cannot be pickled. It serialises bytes leaves; later changes to them have no effect.
+// create_local_plan throws kAlreadyExists if two paths flatten to one name. It throws kUnsupported
+// for tensors that cannot be stored (such as sparse and quantized ones) and for leaves that cannot
+// be pickled, naming all of them. It serialises bytes leaves; later changes to them have no effect.
 class DefaultSavePlanner : public SavePlanner {
  public:
   explicit DefaultSavePlanner(SavePlannerOptions options = {});
@@ -115,7 +115,7 @@ class DefaultSavePlanner : public SavePlanner {
   // leaf. Override it to take parts from elsewhere.
   virtual ResolvedData lookup_object(const SavePlan& plan, const WriteItem& item);
   // Returns the data to write for that part; by default the part itself. Override it to write other
-  // data. A tensor keeps sizes and dtype; bytes may change their length. `object` must not be
+  // data. A tensor must keep its sizes and dtype; bytes may change in length. `object` must not be
   // changed in place, because it shares memory with the state dict.
   virtual ResolvedData transform_object(const SavePlan& plan, const WriteItem& item, ResolvedData object);
 
@@ -129,10 +129,10 @@ class DefaultSavePlanner : public SavePlanner {
 // create_local_plan throws kNotFound if only keys are missing, kUnsupported if only types are
 // unsupported, and otherwise kMismatch. Each error lists every problem, and nothing has changed.
 //
-// It accepts these differences between the state dict and the checkpoint: a number may be stored as
-// a 0-dim tensor (PyTorch stores an optimizer's `step` that way); an empty dict may have no entry
-// (PyTorch does not store empty dicts); and in a checkpoint of PyTorch before 2.4 a container may
-// be stored whole.
+// This planner accepts these differences between the state dict and the checkpoint: a number may be
+// stored as a 0-dim tensor (PyTorch stores an optimizer's `step` that way); an empty dict may have
+// no entry (PyTorch does not store empty dicts); and in a checkpoint of PyTorch before 2.4 a
+// container may be stored whole.
 class DefaultLoadPlanner : public LoadPlanner {
  public:
   explicit DefaultLoadPlanner(LoadPlannerOptions options = {});

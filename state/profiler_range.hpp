@@ -10,9 +10,9 @@ struct RecordFunction;
 
 namespace cairn {
 
-// Begins the range `cairn::<name>` when it is made, and ends it when it is destroyed, which must be
-// on the same thread. Ranges of a thread must nest. Costs some nanoseconds if nothing observes
-// ranges on this thread. Throws nothing: without memory there is no range.
+// The constructor begins the range `cairn::<name>`. The destructor ends it and must run on the same
+// thread. Ranges of a thread must nest. Costs some nanoseconds if nothing observes
+// ranges on this thread. Throws nothing: if memory runs out, there is no range.
 class ProfilerRange {
  public:
   explicit ProfilerRange(const char* name) noexcept;

@@ -1,4 +1,4 @@
-// Names the values in a checkpoint that each rank has for itself.
+// Names the values in a checkpoint that belong to one rank each (see `per_rank`).
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@ namespace cairn {
 // Returns the last key of the path to the value of rank `rank`. PyTorch sees the values as a dict.
 inline std::string rank_key(int rank) { return "rank_" + std::to_string(rank); }
 inline std::string rank_name(const std::string& fqn, int rank) { return fqn + '.' + rank_key(rank); }
-// Returns the `fqn` of a `rank_name`, or nothing if `name` is none.
+// Returns the `fqn` of a name that `rank_name` made, or nothing for any other name.
 inline std::optional<std::string> name_without_rank(const std::string& name) {
   static const std::string kMark = ".rank_";
   const std::size_t mark = name.rfind(kMark);

@@ -30,7 +30,7 @@ class ScriptModuleImpl : public torch::nn::Module {
  public:
   explicit ScriptModuleImpl(torch::jit::Module script);
 
-  // Calls the script's `forward`. Throws kUnsupported if that does not return one tensor: use
+  // Calls the script's `forward`. Throws kUnsupported if `forward` does not return one tensor: use
   // `run`. Exceptions of the script pass through.
   torch::Tensor forward(const torch::Tensor& input, std::vector<c10::IValue> more_arguments = {});
   c10::IValue run(std::vector<c10::IValue> arguments) { return script_.forward(std::move(arguments)); }

@@ -38,9 +38,9 @@ struct StagingOptions {
   // next save until `release`. Of the options above, only `block_on_staging` has an effect.
   //
   // Until the save is staged, do not write or resize its tensors; the save holds references to them
-  // until it ends. A user's own writer may read the result of `resolve_data` for as long as it
-  // holds it, and must ask for each item once. The save is then staged when the writer has released
-  // all tensors. The writer manages its own memory and limit.
+  // until it ends. A user's own writer may read a result of `resolve_data` for as long as the
+  // writer holds that result, and must ask for each item once. The save is then staged when the
+  // writer has released all tensors. The writer manages its own memory and limit.
   bool stream = false;
   std::uint64_t stream_bytes_max = 256u << 20;
 };
@@ -55,9 +55,10 @@ class Staging {
   virtual StateDict finish() = 0;
 };
 
-// The interface of stagers. To use your own, derive from it and pass it in AsyncSaveOptions. If it
-// throws, the save fails on all ranks. One thread at a time calls it, except for `bytes_held`,
-// which may be called at any time. The memory of copies may be released on any thread.
+// The interface of stagers. To use your own, derive from it and pass it in AsyncSaveOptions. If a
+// stager throws, the save fails on all ranks. One thread at a time calls a stager, except for
+// `bytes_held`, which may be called at any time. The memory of copies may be released on any
+// thread.
 class AsyncStager {
  public:
   virtual ~AsyncStager() = default;
@@ -84,8 +85,8 @@ class AsyncStager {
 // name.
 class DefaultStager : public AsyncStager {
  public:
-  // Calls `note` if memory that was kept no longer fits or page-locked memory is not available, on
-  // the thread of `begin` or `prepare`.
+  // Calls `note`, on the thread of `begin` or `prepare`, if kept memory no longer fits or
+  // page-locked memory is not available.
   explicit DefaultStager(StagingOptions options = {}, std::function<void(std::string_view what)> note = {});
   ~DefaultStager() override;
   // Throws kPrecondition if `bytes_max` would be exceeded, or if the current stream of a device is

@@ -33,7 +33,7 @@ class StagingMemory {
   char* data_ = nullptr;
 };
 
-// Thread-safe. Blocks may outlive it.
+// Thread-safe. Blocks may outlive the pool.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
   // `bytes_max` limits all blocks together; 0: no limit. With `keep`, returned blocks are kept for
@@ -44,7 +44,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // not available. Throws kPrecondition above the limit, and kUnavailable if allocation fails.
   std::shared_ptr<const StagingMemory> take(std::uint64_t bytes, bool pinned);
   // Frees kept blocks now, and blocks in use when they are returned. Returns whether there were
-  // any.
+  // kept blocks.
   bool release();
   std::uint64_t bytes_held() const;
 

@@ -135,9 +135,10 @@ class Value {
   template <class Holder, class = KnownBase<typename Holder::ContainedType>>
   Value(const Holder& holder) : Value(holder.ptr()) {}  // NOLINT
   // Converts a tensor to a Tensor and a dict to a Dict, with keys written as Python's str() does. A
-  // list that holds tensors or dicts becomes a List. Flattening splits these. Any other IValue
-  // stays as it is. Throws kUnsupported for a list or dict that contains itself or whose shared
-  // parts expand to millions of values, and kInvalidArgument beyond kNestingMax levels.
+  // list that holds tensors or dicts becomes a List. Flattening splits Dicts and such Lists. Any
+  // other IValue stays as it is. Throws kUnsupported for a list or dict that contains itself or
+  // whose shared parts expand to millions of values, and kInvalidArgument beyond kNestingMax
+  // levels.
   Value(c10::IValue value);                                                    // NOLINT
   Value(bool value) : value_(c10::IValue(value)) {}                            // NOLINT
   Value(int value) : value_(c10::IValue(static_cast<std::int64_t>(value))) {}  // NOLINT
@@ -240,8 +241,8 @@ inline constexpr std::int64_t kMadeListMax = std::int64_t{1} << 20;
 // Flattens as DCP does. Dicts are split; lists only if they contain a tensor, a dict or such a
 // list; tuples never. Keys are joined with '.'. An empty dict is a leaf, so that it survives.
 // `per_rank` and `if_stored` mark every leaf below them; a list that stays whole is marked by
-// `per_rank` if it contains such a value. Throws kAlreadyExists, naming both paths, if two paths
-// give the same name, and kPrecondition, naming the path, for a Stateful.
+// `per_rank` if it contains a value so marked. Throws kAlreadyExists, naming both paths, if two
+// paths give the same name, and kPrecondition, naming the path, for a Stateful.
 FlatStateDict flatten(const StateDict& state_dict);
 // Returns the top-level entries only. Throws kUnsupported, naming all such keys, if `flatten` would
 // split any value.

@@ -23,8 +23,9 @@ std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept;
 // type of the same width (uint8, int16, int32, int64). Returns nothing for kUnknown.
 std::optional<at::ScalarType> carrier_type_of(DType dtype) noexcept;
 
-// The real types of tensors that are held in another one, by TensorImpl. Valid while the tensors
-// live. LibTorch's integers cannot hold `requires_grad` either.
+// The real types of tensors whose elements are held in another type, keyed by TensorImpl. Valid
+// while the tensors live. `requires_grad` is kept here because LibTorch does not allow it on
+// integer tensors.
 struct CarriedType {
   DType dtype = DType::kUnknown;
   bool requires_grad = false;
@@ -36,14 +37,14 @@ using CarriedTypes = std::unordered_map<const c10::TensorImpl*, CarriedType>;
 // "float16". `name` must satisfy is_dtype_name; LibTorch need not have the type. Equal names give
 // equal values.
 c10::IValue dtype_value(const std::string& name);
-// Returns the name in such a value; nothing for other values.
+// Returns the name in a value that `dtype_value` made; nothing for other values.
 std::optional<std::string> dtype_name_in(const c10::IValue& value);
 
 inline Extents extents_of(at::IntArrayRef sizes) { return Extents(sizes.data(), sizes.size()); }
 inline at::IntArrayRef array_of(const Extents& extents) { return {extents.begin(), extents.size()}; }
 
-// Returns why `tensor` cannot be saved or loaded ("is sparse"), or an empty string if it can. It
-// can if it is strided, has memory, and has a dtype known to DType.
+// Returns why `tensor` cannot be saved or loaded ("is sparse"), or an empty string if it can. A
+// tensor can if it is strided, has memory, and has a dtype known to DType.
 std::string why_not_storable(const torch::Tensor& tensor);
 
 // Returns the part of `tensor` that begins at `offsets` and has size `sizes`, as a view without

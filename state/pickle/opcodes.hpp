@@ -1,4 +1,4 @@
-// The opcodes of Python's pickle protocols 0 to 5, under the names that CPython uses.
+// The opcodes of Python's pickle protocols 0 to 5, named after CPython's constants.
 #pragma once
 
 namespace cairn::pickle {

@@ -81,7 +81,7 @@ class PickleValue {
   PickleValue callee() const;                // a global
   PickleValue arguments() const;             // a tuple
   std::optional<PickleValue> state() const;  // the argument of `__setstate__`, or the content of `__dict__`
-  PickleValue items() const;                 // items assigned to it as to a dict: a dict, often empty
+  PickleValue items() const;                 // a dict of the items assigned to the object; often empty
   // For persistent ids:
   PickleValue persistent_id() const;
 
@@ -89,7 +89,7 @@ class PickleValue {
   std::uint32_t id() const { return id_; }
   // Returns the position in the pickle, in bytes, of the opcode that made the value.
   std::uint64_t position() const;
-  // Returns the start of error texts about this value: "the metadata, at byte 17".
+  // Returns the text with which errors about this value begin: "the metadata, at byte 17".
   std::string where() const;
 
  private:

@@ -48,8 +48,8 @@ class TorchArchive {
   std::string folder_;  // including the '/'
 };
 
-// A tensor as described by a pickle. Sizes, strides and offset are in elements. All of its elements
-// lie within its storage, if the storage has at least `storage_bytes` bytes.
+// A tensor as described by a pickle. Sizes, strides and offset are in elements. All elements lie
+// within the storage if it has at least `storage_bytes` bytes.
 struct TensorDescription {
   DType dtype = DType::kFloat32;
   std::string unknown_dtype;  // PyTorch's name of the type if `dtype` is kUnknown
@@ -70,14 +70,14 @@ struct TensorDescription {
 const std::vector<PickleGlobal>& tensor_globals();
 // Returns whether `value` is a tensor or a parameter.
 bool is_tensor(const PickleValue& value);
-// Returns the description of a tensor. Throws kCorrupt if it is inconsistent, and kUnsupported for
-// other kinds of tensors and other dtypes.
+// Returns the description of a tensor. Throws kCorrupt if the pickle is inconsistent, and
+// kUnsupported for other kinds of tensors and other dtypes.
 TensorDescription describe_tensor(const PickleValue& value);
 // Returns the globals for torch.float32 and the like, and torch.Size, for `unpickle`. The two
 // functions below convert them.
 const std::vector<PickleGlobal>& dtype_globals();
-DType dtype_of(const PickleValue& value);      // kUnknown for a type that DType lacks; kCorrupt if it is none
-Extents extents_of(const PickleValue& value);  // of a torch.Size, tuple or list of ints; kCorrupt if one is negative
+DType dtype_of(const PickleValue& value);      // kUnknown for a type that DType lacks; throws kCorrupt if not a dtype
+Extents extents_of(const PickleValue& value);  // of a torch.Size, tuple or list of ints; throws kCorrupt if one is negative
 
 // An archive that holds one tensor: a stored chunk of a tensor.
 struct ArchivedTensor {
@@ -99,7 +99,7 @@ class TorchArchiveWriter {
   void begin_storage(std::uint64_t size_bytes);
   void append(ByteSpan bytes);
   // Counts the next `bytes` bytes, which are already written, as appended. `crc32` covers this
-  // storage from its first byte to the end of them.
+  // storage from its first byte to the last of those bytes.
   void pass_over(std::uint64_t bytes, std::uint32_t crc32);
   // Returns the CRC-32 of the bytes that this storage has so far.
   std::uint32_t storage_crc32() const { return entries_.back().crc32; }

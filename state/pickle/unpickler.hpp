@@ -17,9 +17,9 @@ namespace cairn {
 
 struct PickleLimits {
   std::uint32_t depth_max = 200;  // of nested values
-  // Number of values, beside one for each two bytes of pickle. Real pickles hold fewer: a number
-  // takes two bytes, a text more, and a record has four to seven bytes for each value. A value
-  // takes 24 bytes in memory, and about twice that while the tree grows.
+  // Maximum number of values, in addition to one for every two bytes of the pickle. Real pickles
+  // hold fewer: a number takes two bytes, a text more, and a record has four to seven bytes for
+  // each value. A value takes 24 bytes in memory, and about twice that while the tree grows.
   std::uint32_t nodes_max = 1u << 24;
 };
 inline constexpr PickleLimits kRecordPickleLimits{200, 4096};

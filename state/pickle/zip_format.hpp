@@ -37,7 +37,7 @@ inline constexpr std::uint16_t kFlagEncrypted = 0x0001;
 inline constexpr std::uint16_t kFlagDescriptor = 0x0008;
 inline constexpr std::uint16_t kFlagUtf8 = 0x0800;
 
-// These values in a 16-bit or 32-bit field mean: see the zip64 records.
+// These values in a 16-bit or 32-bit field mean that the zip64 records hold the value.
 inline constexpr std::uint16_t kSee64Count = 0xffff;
 inline constexpr std::uint32_t kSee64 = 0xffffffff;
 
