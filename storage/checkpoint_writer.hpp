@@ -38,7 +38,7 @@ struct CheckpointWriterOptions {
 
 struct CheckpointReaderOptions {
   unsigned threads = 2;
-  // Staging memory. From the second read of an attempt on, the same amount again may hold checked
+  // Staging memory. After the first read of an attempt, as much memory again may hold checked
   // blocks for later reads.
   std::uint64_t bytes_in_flight_max = 64u << 20;
   bool verify = true;         // checks the bytes read against the block checksums

@@ -4,7 +4,7 @@
 //  1  the coordinator opens the attempt, exclusively, before it
 //     answers any plan                                               Store::begin_attempt
 //  2  each rank outside the coordinator's process checks that it
-//     sees the attempt, as machines may not share the directory      Store::has_attempt
+//     sees the attempt: machines might not share the directory       Store::has_attempt
 //     then each rank writes and syncs its files; their names
 //     contain the save id                                            ObjectWriter::sync
 //  3  all results have arrived, and the chunks of each tensor tile
@@ -22,34 +22,34 @@
 // process that was thought dead wakes up. A data file's name contains a save id. For every save id
 // S found in a file name, one of these holds:
 //
-//   `current` or `replaced` names S, or `current` retires it: its files are kept.
+//   `current` or `replaced` names S, or `current` retires S: the files of S are kept.
 //
 //   S is open: another save is running or was left behind. Clean-up fences it. Either the fence
 //   comes first and S can never be published, or S was published first. In that case ".metadata",
 //   read after the fence, names S, and its files are kept.
 //
 //   S is not open: its attempt was opened before its first file was written (step 1 before 2), so
-//   it has ended. Either it was fenced, or it was published. If it was published and ".metadata"
-//   does not name it, it has been replaced since.
+//   it has ended. Either it was fenced, or it was published. If S was published and ".metadata"
+//   does not name S, another save has replaced it since.
 //
 // This relies on the order of steps: list the files, list the open attempts, fence them, then read
 // ".metadata". A save that begins later has no file in the list. If two jobs save to one place at
 // once, the first one to publish ends the other's save, which fails with kFenced. Neither loses a
 // file of a checkpoint that exists.
 //
-// Retired generations: a load that began before its generation was replaced is still reading its
-// files. A record therefore lists the generations whose files are kept (CommitInfo::retired): the
-// one that it replaces, then those retired before, newest first, up to the number that the writer
-// is configured to keep. The clean-up after that publication removes generations that drop off the
-// list.
+// Retired generations: a load that began before its generation was replaced may still be reading
+// that generation's files. A record therefore lists the generations whose files are kept
+// (CommitInfo::retired): the one that it replaces, then those retired before, newest first, up to
+// the number that the writer is configured to keep. The clean-up after that publication removes
+// generations that drop off the list.
 //
 // If the replaced record is damaged or of a newer version, its files are unknown. Clean-up is then
-// left to the next save, which knows the files of this one.
+// left to the next save, which knows the files of this save.
 //
 // A fenced attempt is cleared (forgotten) together with its files. A coordinator that stalled
-// before step 1 could then begin the same id again. This is harmless: no rank answers it any more,
-// so it never gets all results (step 3), and the next save fences and clears what it leaves. A
-// coordinator that stalled after step 1 finds no open attempt and gets kFenced.
+// before step 1 could then begin the same id again. This is harmless: no rank answers that
+// coordinator any more, so it never gets all results (step 3), and the next save fences and clears
+// what it leaves. A coordinator that stalled after step 1 finds no open attempt and gets kFenced.
 #pragma once
 
 #include <chrono>
@@ -86,9 +86,9 @@ struct Replaced {
 // version, can be replaced like any other and is not an error. Throws the store's errors.
 Replaced generation_to_replace(Store& store);
 
-// Returns whether an error describes one checkpoint, as opposed to trouble of the store, which may
-// be temporary. After trouble of the store, callers must not conclude that another checkpoint is
-// the latest.
+// Returns whether an error is about the record of one checkpoint, not about the store. Errors of
+// the store may be temporary: after one, callers must not conclude that another checkpoint is the
+// latest.
 bool tells_of_the_record(const Error& error) noexcept;
 
 // Chooses the commit sequence of the next checkpoint in a run. Costs a few small reads per
@@ -99,7 +99,8 @@ class CommitSequence {
   explicit CommitSequence(std::optional<std::chrono::milliseconds> patience) : patience_(patience) {}
   // Returns 1 + the largest commit sequence among the checkpoints at `run` and one level below it;
   // 1 if there is none. Ignores damaged checkpoints. If this process has no permission to list
-  // `run`, ignores the checkpoints below it, since no load can look up the latest of them either.
+  // `run`, ignores the checkpoints below it, because loads by this process cannot look up the
+  // latest of them either.
   //
   // Throws the store's errors for the run itself and for places with Cairn's names (step_<step>). A
   // run can be any directory, so other places may be unrelated to it. If such a place fails, or
@@ -126,9 +127,10 @@ std::vector<std::string> retired_generations(const std::optional<Metadata>& repl
 // Step 8, after `current` was published and replaced `replaced`. Fences and clears every other
 // attempt at this place. Removes Cairn's data files, except those of `current`, of `replaced`, of
 // the published record, and of generations that `current` or the published record retires. Removes
-// nothing that Cairn did not make. Does nothing if `store` leads elsewhere. Returns the names
-// removed. If the store refuses to remove a file, the file is left for the next time; this is not
-// an error, because the checkpoint already exists. Throws the store's errors if listing fails.
+// nothing that Cairn did not make. Does nothing if the store's root is a link (`leads_elsewhere`).
+// Returns the names removed. If the store refuses to remove a file, the file is left for the next
+// time; this is not an error, because the checkpoint already exists. Throws the store's errors if
+// listing fails.
 std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced);
 
 // Fences `save_id`, then returns whether its checkpoint is the published one. The answer is final.

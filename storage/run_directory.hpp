@@ -19,11 +19,11 @@
 //  4  remove the listed data files that have Cairn's names, and clear fenced attempts
 //  5  remove the place, if nothing else is in it                              Store::remove_root
 //
-// A removal that `MayChange` stops between steps 3 and 5 leaves the same as a crash.
+// A removal that `MayChange` stops between steps 3 and 5 leaves the same state as a crash.
 //
-// The files of a save that begins there after step 1 are not in the list. If such a save publishes
-// between steps 2 and 3, its record is removed too: that checkpoint is gone as a whole, as if it
-// had been saved before the removal.
+// The files of a save that begins at this place after step 1 are not in the list. If such a save
+// publishes between steps 2 and 3, its record is removed too: that checkpoint is gone as a whole,
+// as if it had been saved before the removal.
 #pragma once
 
 #include <cstdint>
@@ -69,18 +69,19 @@ class RunDirectory {
     std::vector<ObjectName> others;
   };
   // Lists the run, one level deep. Returns an empty listing if the run does not exist. Here and
-  // below, trouble of the store itself (kUnavailable) is thrown and is never reported as a fault of
-  // a checkpoint.
+  // below, errors of the store itself (kUnavailable) are thrown and never reported as a fault of a
+  // checkpoint.
   Listing list() const;
   // Returns whether `name` has a record, or something else that occupies the record's name.
   bool has_record(const ObjectName& name) const;
   // Returns why no new checkpoint can be saved as `name`; "" if the place is absent or holds only
   // leftovers of failed saves and removals.
   std::string why_occupied(const ObjectName& name) const;
-  // Returns why a record listed in `Listing::others` cannot be used; "" if it can (PyTorch's).
+  // Returns why a record listed in `Listing::others` cannot be used; "" if it can, as PyTorch's
+  // can.
   std::string why_unreadable(const ObjectName& name) const;
   // Returns what is wrong with a checkpoint, judging by its record and the lengths of its files; ""
-  // if nothing is. Reads no data.
+  // if nothing is wrong. Reads no data.
   std::string fault_of(const ObjectName& name) const;
 
   // Returns whether the place is a symbolic link. Nothing is changed in such a place.

@@ -31,7 +31,8 @@ struct StorageContext {
   int rank = 0;
   int world_size = 1;
   bool is_coordinator = true;
-  // All ranks run in this process, so they share even a store that other processes cannot see.
+  // True if all ranks run in this process, so that they share even a store that other processes
+  // cannot see.
   bool one_process = false;
   std::optional<std::int64_t> step;                  // the trainer's iteration, if given
   std::map<std::string, std::string> user_metadata;  // the same on all ranks
@@ -64,15 +65,15 @@ class StorageWriter {
   // Called on every rank, at most once, when the attempt ends without being committed: stops
   // writing. Must not throw. May be called while the future of `write_data` is pending, but not
   // before `write_data` has returned. This happens when another rank fails or the call is
-  // cancelled. The future must still become ready soon, with results or an exception. kCancelled
-  // means that the rank was told to stop and does not count as its failure. No other hook is called
-  // until the future is ready.
+  // cancelled. The future must still become ready soon, with results or an exception. An exception
+  // with kCancelled means that the rank was told to stop, and is not counted as a failure of the
+  // rank. No other hook is called until the future is ready.
   virtual void abandon() noexcept {}
   // Called on every rank after `abandon`, at most once, when the checkpoint does not exist and
   // never will: removes the files that this rank wrote. `ends_attempt` is true on one rank, the
-  // coordinator or its successor, which also closes the attempt in the store. That rank is called
-  // even if the outcome is unknown, and must then find out whether the checkpoint exists before it
-  // removes anything. Must not throw.
+  // coordinator or its successor, which also closes the attempt in the store. On that rank, this is
+  // called even if the outcome is unknown, and must then find out whether the checkpoint exists
+  // before it removes anything. Must not throw.
   virtual void discard(bool /*ends_attempt*/) noexcept {}
   // Returns whether this writer can handle `checkpoint_id`. Called before anything else.
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }

@@ -3,9 +3,9 @@
 // A Store is rooted at one place: a checkpoint, or a run that holds checkpoints. Object names are
 // relative and use '/' between parts; no part is empty, "." or "..". An object is immutable once
 // its writer has synced or closed it. Only `publish`, `fence` and the removal methods change what a
-// name refers to. Every method is thread-safe and may block; actors never call one on their own
-// thread. Methods throw cairn::Error with the codes named below. The text says what was being done
-// to which object.
+// name refers to. Every method is thread-safe and may block; actors must never call one on their
+// own thread. Methods throw cairn::Error with the codes named below. The text says what was being
+// done to which object.
 #pragma once
 
 #include <cstdint>
@@ -104,8 +104,8 @@ class Store {
   // --- the commit protocol: storage/publication.hpp describes the steps ---
 
   // Opens attempt `save_id` exclusively and durably. Throws kAlreadyExists if it is open, kFenced
-  // if it was fenced. A save id has 1 to 200 of the characters A-Z a-z 0-9 . _ - and is never used
-  // twice. Here and below, any other text throws kInvalidArgument.
+  // if it was fenced. A save id has 1 to 200 of the characters A-Z a-z 0-9 . _ - and must never be
+  // used twice. Here and below, any other text throws kInvalidArgument.
   virtual void begin_attempt(const std::string& save_id) = 0;
   // Makes `record` the content of ".metadata", atomically and durably, and closes the attempt.
   // Readers see either the old or the new record. Throws kFenced if the attempt is not open
@@ -133,12 +133,12 @@ class Store {
 
   // Removes ".metadata" durably. After this returns the checkpoint does not exist, even if its
   // other objects remain. Idempotent. Throws kUnavailable, kPermission; kPermission also if the
-  // root is a link to another place. The default calls `remove`, which is enough if that is
+  // root is a link to another place. The default calls `remove`, which is enough if `remove` is
   // durable.
   virtual void retract();
   // Returns whether the root is only a link to another place, such as a symbolic link. Clean-up
   // changes nothing there, because the target may belong to another run. A store that wraps another
-  // one forwards this call. The default returns false.
+  // one must forward this call. The default returns false.
   virtual bool leads_elsewhere();
   // Removes the root itself if it is empty. Otherwise, or if the root does not exist, does nothing.
   // Throws kPermission, kUnavailable. The default does nothing, for stores whose places are only
@@ -183,7 +183,8 @@ std::string parent_url(const std::string& url);
 // Returns `url` with a name appended: ("/run", "step_1") -> "/run/step_1".
 std::string child_url(const std::string& url, const std::string& name);
 // Returns the directory that a plain path or a "file:" URL names; nothing for other URLs. Accesses
-// nothing. Throws kInvalidArgument as open_store does for a text that is neither.
+// nothing. Throws kInvalidArgument, as open_store does, for a text that is neither a path nor a
+// URL.
 std::optional<std::filesystem::path> local_path(const std::string& url);
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// CRC-32 checksums of a run of bytes: one per fixed-size block, and also of parts that do not
-// follow the block bounds. Checksums of large parts are combined, so that their bytes are
+// CRC-32 checksums of a run of bytes: one per fixed-size block, and also of parts that do not align
+// with the blocks. Checksums of large parts are combined, so that their bytes are
 // checksummed only once.
 #pragma once
 
@@ -17,7 +17,7 @@ struct ChecksummedPart {
   std::uint32_t crc32 = 0;
 };
 
-// Takes the bytes from front to back. Not thread-safe.
+// Bytes must be added from front to back. Not thread-safe.
 class BlockChecksums {
  public:
   // Shorter parts are cheaper to checksum twice than to combine.

@@ -8,7 +8,8 @@
 
 namespace cairn {
 
-// `Job` has ended(), cancel() and wait_until_ended(), all thread-safe. This class is thread-safe.
+// `Job` must have ended(), cancel() and wait_until_ended(), all thread-safe. This class is
+// thread-safe.
 template <class Job>
 class CurrentJob {
  public:

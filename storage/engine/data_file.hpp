@@ -1,5 +1,5 @@
-// Checks that readers make when they open one of Cairn's data files: its length and its trailer.
-// The table of opened files, which several reads of one checkpoint share.
+// Checks the length and the trailer of Cairn's data files when readers open them. Several reads of
+// one checkpoint share a table of opened files.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +35,8 @@ struct DataFile {
 };
 
 // The data files of one checkpoint that were opened so far, by their index in the metadata, and
-// checked blocks of them. Reads of many small tensors, one after another, find the next one in the
-// block that the last one was in. Thread-safe.
+// some of their checked blocks. When many small tensors are read one after another, the next one is
+// usually in the same block as the last one. Thread-safe.
 class OpenedFiles {
  public:
   explicit OpenedFiles(std::uint64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
@@ -44,7 +44,7 @@ class OpenedFiles {
   std::shared_ptr<const DataFile> find(std::size_t file) const;  // null: not opened yet
   void add(std::size_t file, std::shared_ptr<const DataFile> opened);
 
-  // Keeps a block whose checksum matched, and forgets the oldest ones above `kept_bytes_max`.
+  // Keeps a block whose checksum matched, and drops the oldest kept blocks beyond `kept_bytes_max`.
   void keep(std::size_t file, std::uint64_t block, ByteSpan bytes);
   std::shared_ptr<const Bytes> kept(std::size_t file, std::uint64_t block) const;  // null: not kept
 

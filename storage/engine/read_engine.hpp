@@ -32,7 +32,7 @@ struct ReadRequest {
   const LoadPlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`
   LoadPlanner* planner = nullptr;
   std::shared_ptr<OpenedFiles> opened;  // shared by all reads of one checkpoint that make the same checks
-  bool keep_blocks = false;             // keeps checked blocks there for later reads
+  bool keep_blocks = false;             // keeps checked blocks in `opened` for later reads
   int rank = 0;                         // for error texts
   bool verify = true;                   // checks the bytes read
   bool verify_first = false;            // checks all needed bytes before any destination is changed

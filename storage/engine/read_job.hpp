@@ -122,7 +122,7 @@ class ReadJob : public StagedWork {
   void copy_strided(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored);
 
   std::shared_ptr<Destination> resolve(Item& item);
-  void release(Item& item);  // one part has been read; after the last one, commits the item
+  void release(Item& item);  // call it when a part has been read; the call for the last part commits the item
   StagingBlock staging_block();
 
   const std::string& name_of(const Item& item) const { return request_.plan->names[item.item->storage_name]; }

@@ -2,7 +2,7 @@
 // row-major order. Pure functions.
 //
 // The box's own elements, also in row-major order, are its *run of bytes*. TensorBytes calls the
-// offsets in it positions.
+// offsets in this run positions.
 #pragma once
 
 #include <cstdint>

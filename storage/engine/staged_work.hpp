@@ -24,7 +24,7 @@ class StagedWork : public PoolWork {
   virtual std::size_t begin_stage(int stage) = 0;
   // An exception ends the work: no further task begins. Long tasks should check `failed`.
   virtual void run_task(int stage, std::size_t index) = 0;
-  // Returns the error of a cancelled work.
+  // Returns the error with which cancelled work ends.
   virtual std::exception_ptr cancellation() const = 0;
 
   bool failed() const { return failed_; }

@@ -18,8 +18,8 @@ class StagingRing {
   // Alignment of block addresses. Stores may require at most this alignment.
   static constexpr std::size_t kAlignmentBytes = 4096;
 
-  // Holds as many blocks of `block_bytes` as fit in `bytes_max`, but at least one. `block_bytes` is
-  // a multiple of kAlignmentBytes.
+  // Holds as many blocks of `block_bytes` as fit in `bytes_max`, but at least one. `block_bytes`
+  // must be a multiple of kAlignmentBytes.
   StagingRing(std::uint64_t bytes_max, std::size_t block_bytes);
   ~StagingRing();
   StagingRing(const StagingRing&) = delete;
@@ -34,8 +34,8 @@ class StagingRing {
   // std::bad_alloc.
   void reserve(std::uint64_t bytes);
 
-  // Frees the blocks that are not in use, and each other block when it is released, until `keep` or
-  // `reserve` is called.
+  // Frees the blocks that are not in use. Until `keep` or `reserve` is called, also frees each
+  // block in use when it is released.
   void give_back() noexcept;
   void keep();
 

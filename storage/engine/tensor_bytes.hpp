@@ -2,7 +2,7 @@
 //
 // Host tensors are copied by plain loops on the calling thread, because LibTorch's copies start
 // threads of their own. LibTorch copies tensors on other devices, and host tensors whose elements
-// need conversion. It copies the latter in parts too small for it to start threads.
+// need conversion. The latter are copied in parts too small for LibTorch to start threads.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,7 @@ class CurrentStreams {
  public:
   static CurrentStreams capture();
 
-  // Makes the streams current for the calling thread during its lifetime.
+  // Makes the streams current for the calling thread while the Scope exists.
   class Scope {
    public:
     explicit Scope(const CurrentStreams& streams) : guard_(streams.streams_) {}

@@ -27,12 +27,13 @@ class PoolWork {
   virtual void finish() noexcept = 0;
 };
 
-// Thread-safe. Works run in the order given. The next one begins when a thread finds nothing left
-// to do in the current one. Must not be destroyed by one of its own threads, that is, in `finish`.
+// Thread-safe. Work runs in the order of the calls of `start`. The next work begins when a thread
+// finds nothing left to do in the current work. The pool must not be destroyed by one of its own
+// threads, that is, in `finish`.
 class WorkerPool {
  public:
-  // `threads` may be 0: `start` then does the whole work on the calling thread, and a work must not
-  // wait for another one. `name` is the name of the threads in debuggers, at most 15 characters.
+  // `threads` may be 0: `start` then does the whole work on the calling thread, so no work may wait
+  // for other work. `name` is the name of the threads in debuggers, at most 15 characters.
   WorkerPool(unsigned threads, std::string name);
   // Cancels all started work and waits for it: `finish` is called for every work.
   ~WorkerPool();

@@ -35,13 +35,13 @@ struct WriteRequest {
   std::shared_ptr<Store> store;
   const SavePlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`
   SavePlanner* planner = nullptr;
-  std::vector<WriteFile> files;  // contain items of `plan`
+  std::vector<WriteFile> files;  // each contains items of `plan`
   std::string save_id;
   int rank = 0;
   bool sync = true;         // makes the files survive power loss
   bool direct = true;       // bypasses the page cache if the store can
   bool copy_first = false;  // fills all available staging blocks before anything is written
-  bool low_priority = false;  // of the writing threads, from now on
+  bool low_priority = false;  // runs the writing threads at low priority from now on
 };
 
 struct WriteEngineOptions {
@@ -61,8 +61,8 @@ class WriteEngine {
   explicit WriteEngine(const WriteEngineOptions& options);
   ~WriteEngine();
 
-  // Returns the results, one per file, in order. The first error fails the future with its own
-  // type. By then the engine's threads no longer use plan, planner or tensors, and everything
+  // Returns the results, one per file, in order. The future fails with the first error, whose type
+  // is kept. By then the engine's threads no longer use plan, planner or tensors, and everything
   // written has been discarded.
   Future<std::vector<FileResult>> write(WriteRequest request);
 

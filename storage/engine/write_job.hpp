@@ -6,9 +6,9 @@
 //   tail:   tensors filled in -> (parked until all blocks of its file are checksummed)
 //           -> completed and written
 //
-// One lock guards all state, with these exceptions, each used by one thread only: a block that a
-// thread fills, a file that it opens or closes, and the entries of a file's checksum tables for its
-// block.
+// One lock guards all state, except for parts that one thread at a time uses: the block that a
+// thread fills, the file that it opens or closes, and its block's entries in the checksum tables of
+// the file.
 #pragma once
 
 #include <atomic>
@@ -55,7 +55,7 @@ class WriteJob : public PoolWork {
     std::size_t parts_missing = 0;          // blocks of the payload not yet checksummed
     std::vector<std::uint32_t> part_crc32;  // by block, starting at first_block
     std::uint32_t crc32 = 0;                // of the payload; valid when no part is missing
-    std::vector<Block*> waiting;            // blocks that contain crc32
+    std::vector<Block*> waiting;            // blocks that contain this checksum
 
     bool sealed() const { return parts_missing == 0; }
   };
@@ -71,7 +71,7 @@ class WriteJob : public PoolWork {
     std::uint64_t next_block = 0;    // next block to assign
     std::uint64_t checksummed = 0;   // number of whole blocks
     std::uint64_t written = 0;       // number of whole blocks
-    Block* tail = nullptr;           // set when it is assigned
+    Block* tail = nullptr;           // set when the tail is assigned
     bool tail_filled = false;        // the tensors' part of the tail is copied
     bool tail_begun = false;
     bool tail_written = false;

@@ -40,8 +40,8 @@ void check_commit_record_fits(std::uint64_t items);
 Bytes encode_commit_record(const Metadata& metadata);
 
 // Decodes a record that Cairn or PyTorch wrote; `commit` is set only for Cairn's. The result is
-// consistent: boxes fit their tensors, file indices are valid, and either every chunk has a
-// location or none of its tensor has one. Each file of a record that Cairn wrote has a length, a
+// consistent: boxes fit their tensors, file indices are valid, and in each tensor either all chunks
+// have a location or none has. Each file of a record that Cairn wrote has a length, a
 // checksum and a trailer length. `what` begins error texts ("the metadata of /run/step_1"). Throws
 // kCorrupt; kUnsupported for a newer format version, a class that DCP does not use, values nested
 // too deeply, or a record that is too large.

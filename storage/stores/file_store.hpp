@@ -10,8 +10,8 @@
 // itself may be a link (see `leads_elsewhere`); saves then go to its target. An object "a" and an
 // object "a/b" cannot both exist, as for files and directories.
 //
-// Requirements: `rename` and `unlink` are atomic and take effect once for all machines that share
-// the directory, and a synced directory keeps its names. Local Linux file systems and
+// Requirements: `rename` and `unlink` are atomic, and take effect exactly once, for all machines
+// that share the directory, and a synced directory keeps its names. Local Linux file systems and
 // POSIX-compliant parallel ones meet them. Overwrite::kRefused also needs exclusive rename or hard
 // links; it throws kUnsupported if the file system has neither.
 #pragma once

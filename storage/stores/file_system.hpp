@@ -56,7 +56,7 @@ class FileSystem {
   // Filled by the file store, so that it syncs each directory once per process.
   DurableDirectories durable;
 
-  // --- files: handles are small numbers; the caller that opened one closes it ---
+  // --- files: handles are small numbers; the caller that opened one must close it ---
   // Follows links. Never blocks, even if the path names a pipe or a device.
   virtual int open_for_reading(const std::string& path) noexcept = 0;
   // Opens for reading and writing. -EEXIST if anything has that name, even a dangling link.
