@@ -38,8 +38,8 @@ namespace cairn {
 
 // Like Checkpointer::save, load and load_by_keys, with the checkpointer named "default" of
 // `options.world`. Without a world, this process saves or loads alone. If a launcher started
-// several ranks (docs/launching.md), they throw kPrecondition instead, unless `options.no_dist` is
-// set.
+// several ranks (docs/launching.md), these functions throw kPrecondition instead, unless
+// `options.no_dist` is set.
 void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
 LoadReport load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},

@@ -31,14 +31,14 @@ enum class WhileInFlight : std::uint8_t {
   kWait = 1,  // waits for the earlier save
   // Fails the new save on all ranks, with kPrecondition for each rank that has a save in flight.
   kRefuse,
-  // Stages the new save at once; it begins when the earlier save has ended. Queued saves that have
-  // not begun on this rank end as cancelled, on all ranks. If fifteen saves are requested while one
-  // runs, the next call waits for the running save.
+  // Stages the new save at once, and starts it when the earlier save has ended. Queued saves that
+  // have not begun on this rank end as cancelled, on all ranks. If fifteen saves are requested
+  // while one runs, the next call waits for the running save.
   kReplace,
 };
 
-// Options of an asynchronous save, beside SaveOptions. The deadline in SaveOptions starts when
-// `async_save` is called, after it has waited for earlier saves. A queued save whose deadline
+// Options of an asynchronous save, beside SaveOptions. The deadline in SaveOptions starts within
+// `async_save`, after the wait for earlier saves. A queued save whose deadline
 // passes is cancelled when it reaches the head of the queue. User-defined planners, writers and
 // stagers are used until the save has ended, by one save at a time.
 struct AsyncSaveOptions {
@@ -60,24 +60,25 @@ class AsyncSaveResponse;
 class Checkpointer;
 struct SaveOptions;
 
-// One asynchronous save. The handle may be copied, and used on any thread. Dropping it does not end
-// the save. The next `save` or `async_save` of that checkpointer on this rank throws a failure that
-// nobody has read through `result` or `on_done`; if there is no such call, the failure is logged. A
-// save that callers cancelled is not such a failure. A process that exits, also by std::exit, waits
-// for its saves as ~Checkpointer does.
+// One asynchronous save. The handle may be copied, and used on any thread. Dropping the handle does
+// not end the save. The next `save` or `async_save` of that checkpointer on this rank throws a
+// failure that nobody has read through `result` or `on_done`; if there is no such call, the failure
+// is logged. A save that callers cancelled is not such a failure. A process that exits, even by
+// std::exit, waits for its saves as ~Checkpointer does.
 //
 // Waits without a deadline take as long as necessary, and any wait may be repeated. In a forked
 // child process, waiting for something that had not happened before the fork throws kPrecondition.
-// `staged` and `done` throw it instead of returning false.
+// There, `staged` and `done` throw kPrecondition instead of returning false.
 class AsyncSaveResponse {
  public:
-  // Returns whether the trainer may change the state: it is copied, or the save has ended.
+  // Returns whether the trainer may change the state, because the state is copied or the save has
+  // ended.
   bool staged() const;
   // Waits until `staged()` is true or the deadline has passed, and returns `staged()`.
   bool wait_staged(std::optional<std::chrono::milliseconds> deadline = std::nullopt) const;
 
-  // Returns whether the save has ended, successfully or not. Nothing of it is still running then,
-  // except perhaps `on_done`.
+  // Returns whether the save has ended, successfully or not. If so, nothing of the save is still
+  // running, except perhaps `on_done`.
   bool done() const;
   bool wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt) const;
 
@@ -87,8 +88,8 @@ class AsyncSaveResponse {
 
   SaveProgress progress() const;
 
-  // Ends the save on all ranks, unless it is already being published, like a Cancellation (see
-  // cancellation.hpp). Returns at once.
+  // Ends the save on all ranks, as a Cancellation does (see cancellation.hpp), unless the save is
+  // already being published. Returns at once.
   void cancel(const std::string& why = "") const;
 
  private:

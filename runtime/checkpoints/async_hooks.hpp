@@ -14,9 +14,9 @@
 
 namespace cairn {
 
-// The actors reset a writer before they ask Stateful objects for their state, when an earlier save
-// may still be using the writer. So `reset` only keeps the id, and `begin_turn` resets the writer,
-// before the planner's first hook.
+// The actors reset a writer before they ask Stateful objects for their state. At that time an
+// earlier save may still be using the writer. So `reset` only keeps the id, and `begin_turn` resets
+// the writer, before the planner's first hook.
 class AsyncWriter final : public StorageWriter {
  public:
   // `leases`: for a streamed state; otherwise null.
@@ -36,7 +36,7 @@ class AsyncWriter final : public StorageWriter {
   void finish(Metadata metadata, std::vector<WriteResults> results) override {
     writer_.finish(std::move(metadata), std::move(results));
   }
-  // Without its turn, this rank has written nothing, so nothing is published.
+  // Before its turn, a save has written nothing, so nothing is published.
   Committed committed(const std::string& save_id) override { return had_turn_ ? writer_.committed(save_id) : Committed::kNo; }
   void abandon() noexcept override {
     if (had_turn_) writer_.abandon();

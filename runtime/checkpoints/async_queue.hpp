@@ -1,8 +1,8 @@
 // The asynchronous saves of one checkpointer on one rank: those in flight, their order, and
 // failures that nobody has read. Internal.
 //
-// std::exit runs no destructor of a checkpointer that still exists. Its saves are waited for and
-// reported as if it did.
+// std::exit may end the process without destroying a checkpointer. The checkpointer's saves are
+// then still waited for and reported, as its destructor would do.
 #pragma once
 
 #include <chrono>
@@ -28,8 +28,8 @@ class AsyncQueue {
   const std::shared_ptr<SaveOrder>& order() const { return order_; }
   void add(std::shared_ptr<AsyncSave> save);
   bool any_in_flight() const;
-  // Waits for the saves of one slot, or of all. Returns false if one is still running at the
-  // deadline.
+  // Waits for the saves of one slot (AsyncSave::Parts::slot), or for all. Returns false if one is
+  // still running at the deadline.
   bool wait(std::optional<std::chrono::milliseconds> deadline, const std::string* slot = nullptr) const;
   // Cancels the saves whose turn has not come, and waits until they have ended.
   void replace(const std::string& why) const;

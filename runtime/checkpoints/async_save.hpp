@@ -6,9 +6,9 @@
 // A streamed state is staged only when the writer has released its tensors. The caller's thread
 // then waits for that.
 //
-// A save whose turn has not come blocks the planner's first hook, so its rank sends no plan. On
-// every rank it is therefore published after the earlier saves. If it is cancelled before its turn,
-// it runs no hook of the planner and writer.
+// Until a save's turn comes on a rank, the planner's first hook blocks there, so the rank sends no
+// plan. The save is therefore published after the earlier saves. If it is cancelled before its
+// turn, it runs no hook of the planner and writer.
 #pragma once
 
 #include <unistd.h>
@@ -36,8 +36,8 @@
 
 namespace cairn {
 
-// The saves of a checkpointer that are in flight, and whose turn it is. One lock for the states of
-// all of them, since one save waits for changes of another.
+// A checkpointer's saves in flight, and which one has its turn. One lock guards the states of all
+// of them, because a save waits for changes of other saves.
 struct SaveOrder {
   Mutex mutex;
   CondVar changed;
@@ -89,7 +89,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   std::string result();
   SaveProgress progress() const;
   void cancel(const std::string& why) const { own_cancellation_.cancel(why); }
-  // Cancels the save, unless its turn has come; then returns false.
+  // Cancels the save and returns true, unless its turn has come: then returns false.
   bool cancel_before_turn(const std::string& why);
 
   // Returns whether the save has failed, nobody has read the failure, and callers did not cancel

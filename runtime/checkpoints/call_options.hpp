@@ -21,8 +21,8 @@ class OwnSaveParts {
  public:
   std::shared_ptr<SavePlanner> planner_for(const SavePlannerOptions& options);
   // If the writer cannot be made from the options, returns one whose first hook throws the error.
-  // So all ranks learn of it, and none waits for a rank that never joins. A writer whose threads
-  // have another priority is not reused.
+  // All ranks then learn of the error, and no rank waits for one that never joins. A writer whose
+  // threads have another priority is not reused.
   std::shared_ptr<StorageWriter> writer_for(const CheckpointWriterOptions& options, bool low_priority);
   void release() noexcept {
     if (writer_) writer_->release_staging();

@@ -1,10 +1,10 @@
 // Saves and loads checkpoints in one world. A trainer keeps a Checkpointer for as long as it
 // trains.
 //
-// Every rank of the world makes the same calls in the same order, each on its own thread. A call
-// blocks until its outcome is known on this rank. Meanwhile the hooks of planners, writers, readers
-// and Stateful objects run on the calling thread. A call that fails throws CheckpointException,
-// with the same failure map, on every rank that is alive.
+// Every rank of the world must make the same calls in the same order, each on its own thread. A
+// call blocks until its outcome is known on this rank. Meanwhile the hooks of planners, writers,
+// readers and Stateful objects run on the calling thread. A call that fails throws
+// CheckpointException, with the same failure map, on every rank that is alive.
 //
 // A call returns on each rank as soon as that rank has the outcome. If the coordinator is lost at
 // that moment, a rank without the outcome asks the other ranks for it. Ranks that have already
@@ -50,7 +50,7 @@ struct SaveOptions {
   std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own planner
   std::shared_ptr<StorageWriter> storage_writer;     // replaces Cairn's own writer
   // An existing directory for the report if this save fails; overrides
-  // WorldOptions::failure_directory. Ranks may differ.
+  // WorldOptions::failure_directory. May differ between ranks.
   std::string failure_directory;
 };
 
@@ -91,7 +91,7 @@ class Checkpointer {
   // Saves in the background, on a thread of its own: see async_handle.hpp. Returns when the trainer
   // may change the state; earlier, if staging overlaps. Waits for all ranks, because their Stateful
   // hooks run within the call. Saves are published in the order of the calls. `save` and `load`
-  // wait for those in flight. Throws only errors that this rank finds before the save begins:
+  // wait for saves in flight. Throws only errors that this rank finds before the save begins:
   // kPrecondition after the world was shut down, in a process that was forked after the
   // checkpointer was made, or if the world's backends lack "cpu". The handle reports all other
   // failures.
@@ -101,9 +101,9 @@ class Checkpointer {
   AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
                                const AsyncSaveOptions& async_options = {});
   // Allocates, and pins, the staging memory for such a state before the first save. Calls
-  // `state_dict()` of Stateful objects in the order of their keys: if those communicate with other
-  // ranks, call `prepare` on all ranks. Does nothing without `cache_staged_state_dict`. If the
-  // state is streamed, allocates the ring instead, for saves with these options.
+  // `state_dict()` of Stateful objects in the order of their keys: if those calls communicate with
+  // other ranks, call `prepare` on all ranks. Does nothing without `cache_staged_state_dict`. If
+  // the state is streamed, allocates the ring instead, for saves with these options.
   void prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options = {});
   // Frees the memory that staging and Cairn's own writer keep between saves, once no save uses it.
   void release();
@@ -112,7 +112,7 @@ class Checkpointer {
   bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
   // Loads into `state_dict`, in place: tensors keep their memory, whatever their layout; other
-  // leaves are replaced. Reports everything that is missing or does not fit at once, before it
+  // leaves are replaced. Reports in one error everything that is missing or does not fit, before it
   // changes a byte. If reading fails halfway, the contents of the destinations are unspecified,
   // unless `reader.verify_first` is set. Calls `load_state_dict` of Stateful objects after every
   // rank has loaded. If that throws, the call fails on that rank only. Returns the report of the

@@ -35,8 +35,8 @@ struct Task {
 // is none of them.
 std::optional<Task> find_task(const Variables& variables);
 
-// Throws kPrecondition if a launcher started several ranks, and what `find_task` throws. `call`
-// would otherwise run in a world of one on each of them. `remedy` tells the user what to do.
+// Throws kPrecondition if a launcher started several ranks, and what `find_task` throws. Otherwise
+// `call` would run in a world of one on each rank. `remedy` tells the user what to do.
 void refuse_world_of_one(const std::string& call, const std::string& remedy);
 
 // A rank's place in its job.
@@ -48,7 +48,7 @@ struct Place {
   int master_port = 0;
   bool agent_hosts = false;  // the launcher's agent serves the store, instead of rank 0
   int restarts = 0;          // restarts of the job so far; the agent's store outlives them
-  std::string job;           // if the port was chosen by the name of the job, that name; else empty
+  std::string job;           // the name of the job if it determined the port; otherwise empty
 };
 
 // Returns the place of `task`. MASTER_ADDR and MASTER_PORT say where rank 0 is. Without them:

@@ -1,4 +1,5 @@
-// A c10d store in which ranks meet: they publish cards and poll for each other. Internal.
+// A c10d store in which ranks meet: each publishes a text, its card, and polls for the other ranks'
+// cards. Internal.
 #pragma once
 
 #include <algorithm>
@@ -26,9 +27,9 @@ class MeetingStore {
   // How long a rank stays for ranks that have not yet read the result.
   static constexpr std::chrono::milliseconds kFarewell{2000};
 
-  // `prefix` comes before all keys. `name`, such as "the world of 4 ranks", and `rank`, of the
-  // world, are for warnings. Pauses between requests grow with `size`, the number of ranks, so that
-  // the store can answer all of them. The deadline counts from now.
+  // `prefix` comes before all keys. `name`, such as "the world of 4 ranks", and `rank`, this rank
+  // in the world, are used in warnings. Pauses between requests grow with `size`, the number of
+  // ranks, so that the store can answer all of them. The deadline counts from now.
   MeetingStore(c10d::Store& store, std::string prefix, std::string name, int rank, int size, std::chrono::milliseconds deadline,
                Duration first_notice)
       : store_(store),
@@ -76,8 +77,8 @@ class MeetingStore {
     unread_ = std::move(not_there);
   }
 
-  // Waits for `done`. Returns false if it is not true by the deadline. If `missing` is given, logs
-  // warnings that name the ranks it returns.
+  // Waits until `done` returns true. Returns false if it has not by the deadline. If `missing` is
+  // given, logs warnings that name the ranks it returns.
   bool poll(const std::function<bool()>& done, const std::function<std::vector<int>()>& missing = nullptr) {
     return poll_until(began_ + limit_, done, missing);
   }

@@ -27,17 +27,17 @@ std::vector<InterfaceAddress> interface_addresses();
 struct AddressRequest {
   AddressRequest();  // asks the system
 
-  std::string asked;             // by the caller's options; empty: nothing
+  std::string asked;             // the address in the caller's options; empty: none
   std::string peer;              // a host that all ranks reach, such as MASTER_ADDR; empty: unknown
   bool beyond_loopback = false;  // whether the ranks may use other addresses than loopback by default
-  std::chrono::milliseconds deadline{0};  // for the name of `peer`
+  std::chrono::milliseconds deadline{0};  // for resolving the name of `peer`
   std::function<Endpoint(const std::string&)> look_up;
   std::function<std::vector<InterfaceAddress>()> interfaces;  // called only if needed
 };
 
 struct OwnAddress {
   std::string host;
-  std::string origin;  // the setting that chose it, for errors; empty: the caller's options, or none
+  std::string origin;  // the setting that chose `host`, for errors; empty: the caller's options, or no setting
 };
 
 // Returns the first of these:
@@ -48,7 +48,7 @@ struct OwnAddress {
 // 5. an address of the interface that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names;
 // 6. the source address of the route to `peer`. If that is a loopback address, as on a machine that
 //    resolves its own name to one: the source address of the default route, else the address of the
-//    first interface other than loopback, else 127.0.0.1, also if the interfaces cannot be listed.
+//    first interface other than loopback, else (or if the interfaces cannot be listed) 127.0.0.1.
 //
 // CAIRN_SOCKET_IFNAME is written like NCCL_SOCKET_IFNAME: a list of prefixes of names, "=" before
 // whole names, "^" before names to avoid. Throws kInvalidArgument if no interface has such a name,

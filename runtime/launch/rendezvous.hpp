@@ -31,8 +31,8 @@ std::string host_of_store(c10d::Store& store);
 
 // Blocks until this rank has the secret that rank 0 has drawn and put into the store. Rank 0
 // returns at once. Each call uses a new secret; all ranks must call it the same number of times.
-// Throws kDeadline. During the wait rank 1 logs warnings, and every rank does in its second call or
-// a later one: it may be the second process of its rank.
+// Throws kDeadline. During the wait, rank 1 logs warnings. So does every rank from its second call
+// on, because two processes may have the same rank.
 Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds deadline,
                     Duration first_notice = WaitNotices::kFirst);
 

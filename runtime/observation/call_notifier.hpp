@@ -14,8 +14,8 @@ namespace cairn {
 
 class CallNotifier final : public Observer {
  public:
-  // Starts the thread that calls `listeners`. Throws kUnavailable if it cannot be started. `next`
-  // also gets every event; may be null.
+  // Starts the thread that calls `listeners`. Throws kUnavailable if the thread cannot be started.
+  // `next` also gets every event; may be null.
   CallNotifier(int rank, std::vector<std::shared_ptr<CallListener>> listeners, std::shared_ptr<Observer> next);
   ~CallNotifier() override;
   CallNotifier(const CallNotifier&) = delete;
@@ -23,11 +23,11 @@ class CallNotifier final : public Observer {
 
   void on_event(const ObservedEvent& event) noexcept override;
 
-  // Waits until the listeners have been told of everything so far, or the deadline. Returns whether
-  // they have. Returns true at once on the listeners' own thread.
+  // Waits, until the deadline at most, for the listeners to receive every event so far. Returns
+  // whether they have. Returns true at once on the listeners' own thread.
   bool flush(std::chrono::milliseconds deadline);
-  // Does the same; then tells listeners nothing more. Detaches the thread if a listener has not
-  // returned.
+  // Does the same; then passes no more events to listeners. Detaches the thread if a listener has
+  // not returned.
   void close(std::chrono::milliseconds deadline) noexcept;
 
  private:

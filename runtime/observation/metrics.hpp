@@ -1,4 +1,4 @@
-// Exports saves and loads as Prometheus metrics, in its text format (0.0.4): to a file for the node
+// Exports metrics of saves and loads in Prometheus' text format (0.0.4): to a file for the node
 // exporter's textfile collector, and over HTTP.
 //
 // Without code, for a whole process and all its worlds:
@@ -7,8 +7,8 @@
 //   CAIRN_METRICS_PORT=9464   serves http://127.0.0.1:<9464 + local rank>/metrics
 // Rank and local rank are those that World::from_environment would use, however the world was made.
 // Without a launcher both are 0. If the launcher sets no local rank, the local rank is the rank. If
-// the launcher's variables are incomplete or contradict each other, they are RANK and LOCAL_RANK,
-// or 0.
+// the launcher's variables are incomplete or contradict each other, both come from RANK and
+// LOCAL_RANK, or are 0.
 // With code, for more control:
 //   auto metrics = std::make_shared<cairn::PrometheusMetrics>(options);
 //   world_options.listeners.push_back(metrics);
@@ -69,7 +69,7 @@ class PrometheusMetrics final : public CallListener {
   PrometheusMetrics& operator=(const PrometheusMetrics&) = delete;
 
   std::string text() const;  // the text that is served
-  int port() const;          // the port that it is served at; 0: none
+  int port() const;          // the port that it is served at; 0: no server
 
   void on_start(const CallEvent& event) override;
   void on_end(const CallEnd& end) override;
@@ -81,7 +81,7 @@ class PrometheusMetrics final : public CallListener {
 };
 
 // For Cairn's own use: returns the metrics that the environment asks for, created at the first
-// call. Returns null if the environment asks for none or they cannot be created; the latter is
+// call. Returns null if the environment asks for none, or if they cannot be created, which is
 // logged.
 std::shared_ptr<PrometheusMetrics> metrics_of_environment();
 

@@ -34,8 +34,8 @@ struct SaveProgress {
     kDone,
   };
   Step step = Step::kStaging;
-  // The next four count this rank's part, and are known once it writes. The `_done` fields count
-  // what the writer has taken, which may still be in flight to the store.
+  // The next four fields count this rank's part, and are known once the rank writes. The `_done`
+  // fields count what the writer has taken, which may still be in flight to the store.
   std::uint64_t items = 0;
   std::uint64_t items_done = 0;
   std::uint64_t bytes = 0;  // of tensors

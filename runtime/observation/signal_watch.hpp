@@ -10,8 +10,8 @@
 
 namespace cairn {
 
-// While a watch of a signal exists in this process, the signal's handler only records the signal:
-// it counts it, and keeps the arrival time of the first one that no watch has taken. The last watch
+// While a watch of a signal exists in this process, the signal's handler only counts its arrivals,
+// and records the time of the first arrival that no watch has taken. The last watch
 // restores the previous handler, unless another handler has been installed meanwhile. Different
 // threads may use different watches; each watch belongs to one thread.
 class SignalWatch {
@@ -33,13 +33,14 @@ class SignalWatch {
   // Returns a signal that arrived since this watch was created and that it has not returned yet. Of
   // several, returns the one that arrived first; later calls return the others.
   std::optional<Caught> take();
-  // Counts what has arrived of this signal as returned. Does nothing if the signal is not watched.
+  // Treats all arrivals of this signal so far as returned by `take`. Does nothing if the signal is
+  // not watched.
   void skip(int number);
 
  private:
   void release() noexcept;
 
-  std::vector<int> signals_;  // the signals that this watch has installed
+  std::vector<int> signals_;  // the signals for which this watch has installed the handler
   std::array<std::uint32_t, NSIG> seen_{};
 };
 

@@ -14,10 +14,10 @@
 //   }
 //
 // A run is a directory, or a prefix in another kind of store, that contains one checkpoint per
-// entry. The manager names its checkpoints "step_<step>". If anything already has that name, it
-// uses "step_<step>.2" and so on: it never saves over a checkpoint. The latest checkpoint is the
-// one with the highest commit sequence in its record, not the highest step or the newest time.
-// After resuming from step 50, an abandoned step 100 is therefore not the latest.
+// entry. The manager names its checkpoints "step_<step>". If anything already has that name, the
+// manager uses "step_<step>.2" and so on: it never saves over a checkpoint. The latest checkpoint
+// is the one with the highest commit sequence in its record, not the highest step or the newest
+// time. After resuming from step 50, an abandoned step 100 is therefore not the latest.
 //
 // A run can resume from a checkpoint that PyTorch saved as "step_<step>". Such a checkpoint has no
 // commit sequence. It counts as the latest if its step is larger than every step that Cairn saved
@@ -42,10 +42,10 @@
 // removal.
 //
 // A signal in `save_on_signal` starts a grace period. Rank 0 then stops the running removal before
-// the next file, and begins no other before the first save after the grace period, not even in the
-// destructor. Nothing waits for removal longer than the grace period. A save does not wait for it
-// at all, unless the store is still removing an old checkpoint of the same name. Rank 0 notices a
-// signal of its own at once, also while a save waits, and a signal of another rank in
+// the next file, and starts no other removal until the first save after the grace period, not even
+// in the destructor. Nothing waits for removal longer than the grace period. A save does not wait
+// for removal at all, unless the store is still removing an old checkpoint of the same name. Rank 0
+// notices a signal of its own at once, even while a save waits, and a signal of another rank in
 // `should_save`.
 //
 // The manager removes a checkpoint only if `retention` no longer keeps it, it has Cairn's own
@@ -58,16 +58,16 @@
 //   - a symbolic link;
 //   - other files and checkpoints in the run, including PyTorch's.
 //
-// Only one manager at a time may save to a run. Before its first save writes, that save fences
+// Only one manager at a time may save to a run. Before a manager's first save writes, it fences all
 // other saves that appear to be in progress there, as if their jobs were dead; they fail with
 // kFenced. That loses no existing checkpoint. Any number of managers may read.
 //
-// All ranks of the world make collective calls in the same order, each on its own thread, as with a
-// Checkpointer. Unless stated otherwise, an error on one rank is thrown on all ranks, as
-// CheckpointException. Each rank makes one call at a time: a second one throws kPrecondition. A
+// All ranks of the world must make collective calls in the same order, each on its own thread, as
+// with a Checkpointer. Unless stated otherwise, an error on one rank is thrown on all ranks, as
+// CheckpointException. Each rank may make one call at a time: a second one throws kPrecondition. A
 // load waits for a running removal, so nothing is removed while it loads. Rank 0 reads the run and
 // decides for all ranks, which agree through the world itself. Other ranks do not need to see the
-// run's listing. After World::rejoin, make a new manager of the new world.
+// run's listing. After World::rejoin, make a new manager for the new world.
 #pragma once
 
 #include <chrono>
@@ -92,7 +92,7 @@ struct RetentionPolicy {
   // and the other rules must be off.
   std::optional<std::uint32_t> keep_last;
   std::int64_t keep_every = 0;  // keeps the last commit of each step that is a multiple of this; 0: off
-  std::uint32_t keep_best = 0;  // keeps this many with the best `metric`; the later of equal ones
+  std::uint32_t keep_best = 0;  // keeps this many with the best `metric`; of equal ones, the later
   std::string metric;           // checkpoints without it, or with NaN or infinity, are never among the best
   Better better = Better::kLower;
 };
@@ -111,11 +111,12 @@ struct CheckpointManagerOptions {
   // SIGTERM or SIGUSR1, before they end a job.
   std::vector<int> save_on_signal;
   // The time from a signal's arrival until the save must be done, including the time until all
-  // ranks have called `should_save` and `save`. When it has passed, a `should_save` that waits for
-  // other ranks, or the save, fails on all ranks with kDeadline. Asynchronous saves that the save
-  // has to wait for are cancelled. Nothing waits for removal longer than this (see above). The
-  // sender of the signal should wait a little longer before it ends the job. cairn-launch says how
-  // long it waits in CAIRN_GRACE_SECONDS: the grace period is at most nine tenths of that.
+  // ranks have called `should_save` and `save`. When the grace period has passed, a `should_save`
+  // that waits for other ranks, or the save, fails on all ranks with kDeadline. Asynchronous saves
+  // that the save has to wait for are cancelled. Nothing waits for removal longer than this (see
+  // above). The sender of the signal should wait a little longer before it ends the job.
+  // cairn-launch sets CAIRN_GRACE_SECONDS to the time that it waits: the grace period is at most
+  // nine tenths of that.
   std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
   // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set.
   // All other calls send nothing. Rank 0 measures the time between calls and chooses the next call
@@ -124,8 +125,7 @@ struct CheckpointManagerOptions {
   // set. So all ranks learn of a signal within about `ask_every`, or within 8 calls if the calls
   // have become slower. This time is part of the grace period. 0: in every call.
   std::chrono::milliseconds ask_every{std::chrono::seconds(1)};
-  // Replaces `ask_every` if it is not 0: the ranks communicate at every step that is a multiple of
-  // it.
+  // If not 0, replaces `ask_every`: the ranks communicate at every step that is a multiple of this.
   std::int64_t ask_every_steps = 0;
 
   std::map<std::string, std::string> user_metadata;  // for every checkpoint, e.g. a git revision; rank 0's is used
@@ -203,14 +203,15 @@ class CheckpointManager {
   // --- resuming ---
 
   // Collective. Loads the latest usable checkpoint, the same on all ranks, into `state`. Returns
-  // nothing if the run has no checkpoint of Cairn's, and none of PyTorch's named step_<n>; rank 0
-  // logs other names of PyTorch's. Rank 0 skips, and logs, checkpoints whose record or files are
-  // not sound. If a checkpoint turns out to be damaged during the load, all ranks skip it.
+  // nothing if the run has neither a checkpoint of Cairn's nor one of PyTorch's named step_<n>.
+  // Rank 0 logs PyTorch's checkpoints with other names. Rank 0 skips, and logs, checkpoints whose
+  // record or files are not sound. If a checkpoint turns out to be damaged during the load, all
+  // ranks skip it.
   //
   // Throws kCorrupt, with a reason for each checkpoint, if the run has checkpoints but none is
   // usable: starting from scratch would lose them. `state` is then unspecified. Throws
   // kPrecondition if the run is itself a checkpoint. Throws kPermission if the options say when to
-  // save and rank 0 may not write to the run's directory.
+  // save and rank 0 has no permission to write to the run's directory.
   //
   // With `allow_partial_load`, entries that the loaded checkpoint lacks may hold data of a
   // checkpoint that was skipped; `reader.verify_first` makes that unlikely. `options` must leave

@@ -1,4 +1,4 @@
-// Orders the checkpoints of a run by which a job should resume from first. Internal.
+// Orders the checkpoints of a run: the one that a job should resume from comes first. Internal.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 namespace cairn {
 
 struct ResumeOrder {
-  // The one to try first comes first. A checkpoint of PyTorch's has the step of its name, and
+  // In the order in which to try them. A checkpoint of PyTorch's has the step of its name, and
   // neither a save id nor a sequence.
   std::vector<RunCheckpoint> candidates;
   // Checkpoints that may be later than the first candidate. Those that can be read are also the

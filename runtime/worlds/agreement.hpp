@@ -28,8 +28,8 @@ class Agreement {
   // Collective. Returns rank 0's decision on every rank. `about` says what is decided: error texts
   // quote it, and all ranks fail with kMismatch if it differs between them. `own` is this rank's
   // input. `decide` runs on rank 0, on the calling thread; it gets the inputs of all ranks, by
-  // rank, and returns the decision. If `decide` throws, all ranks throw CheckpointException. It may
-  // run twice, if an actor dies.
+  // rank, and returns the decision. If `decide` throws, all ranks throw CheckpointException.
+  // `decide` may run twice, if an actor dies.
   using Decide = std::function<std::string(const std::vector<std::string>& brought)>;
   // `deadline`: as in LoadOptions.
   std::string reach(const std::string& about, const std::string& own, const Decide& decide,

@@ -16,7 +16,7 @@ class CallerExecutor : public TrainerExecutor {
  public:
   void post(std::function<void()> task) override;
 
-  // The runtime calls this once. No task is posted after it.
+  // The runtime calls this once. No task may be posted after that.
   void finish(Outcome outcome);
 
   // On the caller's thread: runs tasks in order until `finish` has been called and no task is left.

@@ -50,7 +50,7 @@ struct Node {
   int size = 0;
 };
 
-// All ranks call it.
+// All ranks must call it.
 inline Node own_node(MPI_Comm communicator) {
   MPI_Comm on_node = MPI_COMM_NULL;
   MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &on_node);
@@ -80,8 +80,8 @@ constexpr const char* kInEnvironment = "-";  // told by rank 0 in place of a sec
 
 }  // namespace mpi_bridge
 
-// Creates a world of the ranks of `communicator`, with the same rank numbers. All of them make this
-// call, with the same options. Uses MPI within the call only, on the calling thread, so
+// Creates a world of the ranks of `communicator`, with the same rank numbers. All of them must make
+// this call, with the same options. Uses MPI within the call only, on the calling thread, so
 // MPI_THREAD_FUNNELED is enough; afterwards the ranks use connections of their own.
 //
 // The ranks meet at a store that rank 0 hosts on a free port. On several machines, rank 0's
@@ -89,8 +89,8 @@ constexpr const char* kInEnvironment = "-";  // told by rank 0 in place of a sec
 // its WorldOptions::bind_address. If the options have no secret, and rank 0 has neither
 // CAIRN_SECRET_FILE nor CAIRN_SECRET set, rank 0 draws one, and MPI carries it to the others. If
 // rank 0 has one of these variables set, all ranks find their secret as with World::from_store.
-// World::local_rank() is the rank among those of `communicator` on its node, unless the options
-// have one.
+// World::local_rank() is the rank among those of `communicator` on its node, unless the options set
+// it.
 //
 // Throws kPrecondition if MPI is not running, or if MPI has one process only although a launcher
 // started several (the program was built with another MPI than the launcher's); kUnavailable if

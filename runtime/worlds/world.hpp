@@ -116,9 +116,9 @@ class World {
   static World from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options = {});
 
   // Creates a world from known addresses: `addresses[rank]` is the "host:port" of that rank's
-  // listener. `job_id` is the same on all ranks and must never be reused, not even by a restart of
-  // the same job, because it makes the names of saves unique. Returns at once. The first save or
-  // load reports ranks that do not connect, and host names that cannot be resolved, within
+  // listener. `job_id` must be the same on all ranks and must never be reused, not even by a
+  // restart of the same job, because it makes the names of saves unique. Returns at once. The first
+  // save or load reports ranks that do not connect, and host names that cannot be resolved, within
   // `RuntimeOptions::connect_deadline`.
   static World from_addresses(int rank, const std::vector<std::string>& addresses, const std::string& job_id,
                               const WorldOptions& options = {});
@@ -145,9 +145,9 @@ class World {
   std::vector<int> survivors(const FailureMap& failures) const;
 
   // Creates a world of the surviving ranks, without a restart. `survivors[new_rank]` is that
-  // process's rank in this world. All survivors call it, with the same list. It first shuts this
-  // world down, as its last handle would. The new world has the same options and a new incarnation.
-  // Checkpointers belong to the old world: make new ones.
+  // process's rank in this world. All survivors must call it, with the same list. It first shuts
+  // this world down, as its last handle would. The new world has the same options and a new
+  // incarnation. Checkpointers belong to the old world: make new ones.
   //
   // The ranks meet at the addresses where they listened before, without a store. Processes that are
   // not in the list cannot join. Blocks until all survivors have joined, for at most
