@@ -1,9 +1,9 @@
 // The commands of `cairn`: how each one registers itself on the command line, and what they share.
 // This header does not include LibTorch, which only commands that use tensors need.
 //
-// A command describes its options where it is defined. If the command line names the command, it
-// stores in `chosen` the function to run. That function prints its result to standard output and
-// returns the exit code, or throws.
+// A command describes its options where it is defined. If the command line names the command, the
+// command stores the function to run in `chosen`. That function prints its result to standard
+// output and returns the exit code, or throws.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ using Json = nlohmann::ordered_json;
 // Scripts rely on these values.
 enum ExitCode : int {
   kFine = 0,
-  kFoundBad = 1,      // the checkpoint is bad or cannot be reached; for `diff`: they differ
+  kFoundBad = 1,      // the checkpoint is bad or cannot be reached; for `diff`: the checkpoints differ
   kWrongUse = 2,      // the command line is wrong
   kNotChecked = 3,    // `verify` found no fault, but could not check everything
   kBrokenPipe = 141,  // as shells report SIGPIPE, which ends the process
@@ -61,7 +61,7 @@ using Run = std::function<int()>;
 void add_ls(CLI::App& app, Run& chosen);
 void add_doctor(CLI::App& app, Run& chosen);
 void add_trace(CLI::App& app, Run& chosen);
-void add_tensor_commands(CLI::App& app, Run& chosen);  // the following; in `cairn`, their names
+void add_tensor_commands(CLI::App& app, Run& chosen);  // adds the commands below; in `cairn`, only their names
 void add_inspect(CLI::App& app, Run& chosen);
 void add_verify(CLI::App& app, Run& chosen);
 void add_cat(CLI::App& app, Run& chosen);

@@ -72,7 +72,7 @@ class Conversion {
   const ConvertOptions& options() const { return options_; }
   TensorSource& source() const { return *source_; }
   const std::vector<ConvertedKey>& keys() const { return keys_; }
-  // Leaves out keys that the target cannot represent, with `skip_unsupported`; otherwise throws
+  // With `skip_unsupported`, leaves out keys that the target cannot represent; without it, throws
   // kUnsupported, naming all of them. `why` returns the reason, or "" if the target can represent
   // the key.
   void leave_out(const std::function<std::string(const ConvertedKey&)>& why);
@@ -85,13 +85,15 @@ class Conversion {
   // first call calls `require_room`.
   torch::Tensor read(const ConvertedKey& key, const Box& box);
   // Throws kNoSpace if the tensors do not fit into the free space at the destination. Call it
-  // before making a plan of them, which can be as large as they are.
+  // before making a plan of the tensors, because a plan can be as large as they are.
   void require_room();
   // Returns the number of elements to hold in memory at a time.
   std::int64_t piece_elements(const ConvertedKey& key) const;
-  // Lists on standard error what was left out. Returns whether all of it was meant to be left out.
+  // Lists on standard error what was left out. Returns false if values were left out without
+  // `skip_unsupported`.
   bool report() const;
-  // Returns a value that is equal if and only if source and options are.
+  // Returns a value that is equal for two conversions if and only if their sources and options are
+  // equal.
   Json identity() const;
 
  private:

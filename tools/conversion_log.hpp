@@ -1,5 +1,5 @@
-// Records the progress of a conversion, so that the same command resumes an interrupted one. A file
-// beside the output, with one line of JSON per finished step. Each line is synced. A process that
+// Records the progress of a conversion, so that the same command resumes an interrupted one. The
+// log is a file beside the output, with one synced line of JSON per finished step. A process that
 // converts there holds a lock on the file.
 #pragma once
 
@@ -15,9 +15,9 @@ namespace cairn::tools {
 
 class ConversionLog {
  public:
-  // Opens or creates the log at `path`. `identity` is equal if and only if source and options are.
-  // If the log is of another conversion, its entries become `stale`. Throws kPrecondition if
-  // another process is converting there, and file system errors.
+  // Opens or creates the log at `path`. Two conversions must have equal `identity` if and only if
+  // their sources and options are equal. If the log is of another conversion, its entries become
+  // `stale`. Throws kPrecondition if another process is converting there, and file system errors.
   ConversionLog(std::string path, const Json& identity);
   ~ConversionLog();  // keeps the file
   ConversionLog(const ConversionLog&) = delete;
@@ -25,8 +25,8 @@ class ConversionLog {
 
   // Returns the entries of the same conversion, in order, without a line that was cut off.
   const std::vector<Json>& entries() const { return entries_; }
-  // Returns the entries of an earlier, different conversion. The caller removes what that left
-  // behind.
+  // Returns the entries of an earlier, different conversion. The caller must remove what that
+  // conversion left behind.
   const std::vector<Json>& stale() const { return stale_; }
   // Adds an entry. It survives power loss once this returns.
   void add(Json entry);

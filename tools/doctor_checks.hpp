@@ -18,7 +18,7 @@ struct Finding {
   std::string effect;  // the consequence, slow or failed saves, and what to do; "" if kOk
 };
 
-// Returns what was found, with `otherwise` and its effect unless it is as it should be.
+// Returns a finding: kOk without an effect if `is_right`, and otherwise `otherwise` with `effect`.
 Finding finding(bool is_right, const char* name, std::string found, Health otherwise, std::string effect);
 
 // Checks a directory for checkpoints. Writes a file of at most `test_bytes` there, and removes it.

@@ -15,9 +15,9 @@ struct LabelledBox {
 };
 
 // Draws the boxes to scale and returns the lines of text. A tensor with two dimensions becomes a
-// grid with rows downwards, one with one dimension a bar. Offsets mark where boxes begin and end.
-// Returns nothing for other tensors, for empty ones, and if the boxes do not fit into `columns` (of
-// the terminal) and `rows`.
+// grid with rows downwards, and a tensor with one dimension a bar. Offsets mark where boxes begin
+// and end. Returns nothing for other tensors, for empty ones, and if the boxes do not fit into
+// `columns` (of the terminal) and `rows`.
 std::optional<std::vector<std::string>> draw_boxes(const Extents& size, const std::vector<LabelledBox>& boxes, int columns,
                                                    int rows);
 

@@ -21,17 +21,17 @@ enum class Existing { kRefused, kReplaced };
 
 class PartialFile {
  public:
-  // Throws kAlreadyExists if the path exists (with kReplaced: if it is not a regular file or
-  // symbolic link); whatever ConversionLog throws; file system errors.
+  // Throws kAlreadyExists if the path exists (with kReplaced: only if it is neither a regular file
+  // nor a symbolic link); whatever ConversionLog throws; file system errors.
   PartialFile(std::string path, const Json& identity, Existing existing);
-  // If unfinished, keeps the recorded part after `keep_for_later`, and otherwise removes
-  // everything.
+  // If the file is unfinished, removes everything, or keeps the recorded part after
+  // `keep_for_later`.
   ~PartialFile();
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 
-  // Returns the last recorded place, possibly of an earlier run; null at the start. Everything
-  // written before it is in the file.
+  // Returns the last recorded place, possibly recorded by an earlier process; null at the start.
+  // Everything written before it was recorded is in the file.
   const Json& recorded() const { return recorded_; }
   void write_at(std::uint64_t offset, ByteSpan bytes);
   // Syncs what has been written, and records `place` as the place to resume at.

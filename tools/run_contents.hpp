@@ -26,12 +26,12 @@ struct ListedCheckpoint {
   std::map<std::string, std::string> user_metadata;
 };
 
-// An entry whose name Cairn gives, but that is not a checkpoint. Symbolic links do not count.
+// An entry with a name such as Cairn gives, but without a checkpoint. Symbolic links do not count.
 struct Leftover {
   std::string name;
   std::uint64_t bytes = 0;
   bool is_open = false;   // a save has begun there; it is running or dead
-  bool by_ranks = false;  // no leftover: PyTorch wrote a record for each rank
+  bool by_ranks = false;  // not a leftover: PyTorch wrote a record for each rank
 };
 
 struct RunContents {
@@ -40,8 +40,8 @@ struct RunContents {
   std::vector<std::string> failure_reports;   // directories that failed saves left for `cairn trace`, by name
 };
 
-// Reads records, but no data. Throws WrongUse if nothing exists there or if it is a checkpoint
-// instead of a run; the store's errors.
+// Reads records, but no data. Throws WrongUse if nothing exists at `url`, or if a checkpoint is
+// there instead of a run; the store's errors.
 RunContents look_at_run(const std::string& url);
 std::vector<Leftover> leftovers_of(const RunDirectory& run);
 

@@ -24,8 +24,8 @@ struct SafetensorsTensor {
   std::uint64_t bytes() const { return static_cast<std::uint64_t>(volume(shape)) * element_size(dtype); }
 };
 
-// Returns why the format cannot represent a tensor of this name and dtype, or "" if it can. It, or
-// most of its readers, lacks complex numbers.
+// Returns why the format cannot represent a tensor of this name and dtype, or "" if it can. The
+// format, or most of its readers, lacks complex numbers.
 std::string safetensors_objection(const std::string& name, DType dtype);
 
 struct SafetensorsLayout {
@@ -40,7 +40,7 @@ SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, co
 
 // A tensor in a file.
 struct StoredSafetensor : SafetensorsTensor {
-  std::string type;          // the format's name of the dtype, which is kUnknown if Cairn lacks it
+  std::string type;          // the format's name of the type; `dtype` is kUnknown if Cairn lacks the type
   std::uint64_t offset = 0;  // of its elements, from the start of the file
 };
 
@@ -48,10 +48,10 @@ struct StoredSafetensor : SafetensorsTensor {
 // format are: a value nested a hundred thousand times would overflow the stack.
 Json::parser_callback_t depth_limit(const Error& refusal);
 
-// Returns whether a file begins as one in this format does.
+// Returns whether a file begins like a file in this format.
 bool is_safetensors(ByteSpan file);
-// Returns the tensors of a file, in file order. Throws kCorrupt, with `what` first, unless they
-// cover the file without holes.
+// Returns the tensors of a file, in file order. Throws kCorrupt, with `what` first, unless the
+// tensors cover the file without holes.
 std::vector<StoredSafetensor> read_safetensors(ByteSpan file, const std::string& what);
 
 }  // namespace cairn::tools

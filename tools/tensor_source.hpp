@@ -23,7 +23,7 @@ namespace cairn::tools {
 // data written by Cairn, are always verified.
 enum class CheckParts { kYes, kNo };
 
-// Not thread-safe. But `read` and `read_bytes` of the two implementations may be called on any
+// Not thread-safe, but `read` and `read_bytes` of the two implementations may be called on any
 // thread, one call at a time.
 class TensorSource {
  public:
@@ -57,24 +57,24 @@ class TensorSource {
 };
 
 // `place`: a path or URL of a checkpoint, or the path that `tensor_files_at` takes. Throws what
-// open_existing throws; kCorrupt and kUnsupported if it is neither.
+// open_existing throws; kCorrupt and kUnsupported if `place` is neither.
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check);
 
 struct TensorFile {
   std::filesystem::path path;
-  std::set<std::string> promised;  // the keys that an index says are in it; none without an index
+  std::set<std::string> promised;  // the keys that an index says are in it; empty without an index
 };
 
-// Returns the files of tensors at `place`, none if there are none. A file stands for itself, or, if
-// it is an index (`*.safetensors.index.json`), for those that it names. A directory without a
-// commit record stands for its index, or else for its files in the safetensors format. Throws
-// kCorrupt for an index that cannot be read; WrongUse for a directory with several.
+// Returns the files of tensors at `place`, or nothing if there are no such files. A file stands for
+// itself, or, if it is an index (`*.safetensors.index.json`), for those that it names. A directory
+// without a commit record stands for its index, or else for its files in the safetensors format.
+// Throws kCorrupt for an index that cannot be read; WrongUse for a directory with several indexes.
 std::vector<TensorFile> tensor_files_at(const std::string& place);
 
 // Opens a state dict that torch.save wrote, or files in the safetensors format, and maps the files.
 // Tensors are read on demand, and each storage of torch.save is verified against its checksum. If
-// a file is truncated meanwhile, the process dies of SIGBUS. Throws kUnsupported, naming them, for
-// classes that plain state dicts do not contain; kCorrupt.
+// a file is truncated meanwhile, the process dies of SIGBUS. Throws kUnsupported for classes that
+// plain state dicts do not contain, naming them; kCorrupt.
 std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const std::vector<TensorFile>& files);
 
 // Reads all of such files. Returns all faults, then everything that cannot be checked, such as the

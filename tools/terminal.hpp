@@ -22,7 +22,7 @@ bool is_output_terminal();
 // Returns the width of the terminal at standard output; 100 if it is not a terminal.
 int output_columns();
 // Prints a line. If standard output is a terminal, breaks the line between words to fit the width,
-// and indents what follows.
+// and indents the lines that follow.
 void print_line(const std::string& text, std::size_t indent);
 
 // A table whose columns are as wide as their widest cell, up to 80 characters. A wider cell pushes
@@ -40,8 +40,8 @@ class Table {
   std::vector<std::size_t> widths_;
 };
 
-// Shows "verifying: 42 % of 3.1 GiB" in the last line of the terminal at standard error, from the
-// second second on. Shows nothing if that is not a terminal. Thread-safe. Erased when destroyed.
+// Shows "verifying: 42 % of 3.1 GiB" in the last line of the terminal at standard error, once two
+// seconds have passed. Shows nothing if that is not a terminal. Thread-safe. Erased when destroyed.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string doing);

@@ -46,7 +46,7 @@ struct TraceMessagesOptions {
 };
 
 int trace_summary(const TraceChoice& choice);
-// Agreements, which Cairn makes itself, are listed if they went wrong, or if `all`.
+// Agreements, which Cairn makes itself, are listed if they went wrong, or if `all` is set.
 int trace_list(const TraceChoice& choice, bool all);
 // Returns the slowest attempt other than `shown` that took several times as long as others of its
 // kind there; null if there is none.
@@ -62,7 +62,7 @@ int trace_export(const TraceChoice& choice, const std::string& format, const std
 
 // --- shared by the commands ---
 
-inline constexpr std::size_t kTraceIndent = 14;  // of what does not fit into the width of a terminal
+inline constexpr std::size_t kTraceIndent = 14;  // of the continuation of a line that is wider than the terminal
 
 // Throws WrongUse if there are no traces, with a list of what is there.
 TraceDirectory open_traces(const std::string& path);
@@ -109,14 +109,14 @@ struct JobToExport {
 std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);  // at most ten
 std::string trace_events_json(const JobToExport& job);                                          // Perfetto's format
 std::string trace_page(const JobToExport& job);                                                 // HTML
-// The page, which the build makes of html/. Contains `<!--summary-->`, for readers without scripts,
-// then `<!--data-->`, each once.
+// The page, which the build makes from html/. Contains `<!--summary-->`, for readers without
+// scripts, then `<!--data-->`, each once.
 extern const std::string_view kTracePageTemplate;
 
 double in_seconds(Duration duration);
 std::string human_duration(Duration duration);           // "1.25 s", "3.1 ms", "12 us"
-// Returns what the actor of a kState event did: "met the deadline for …". Not for states of
-// machines.
+// Returns what the actor of a kState event did: "met the deadline for …". For states of the
+// protocol machines, use describe_event.
 std::string describe_state(const ObservedEvent& event);
 std::string describe_event(const ObservedEvent& event);  // "coordinator handled Written from rank 2"
 Json to_json(const OpenedTrace& opened, const ObservedEvent& event);

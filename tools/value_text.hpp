@@ -19,14 +19,14 @@ std::string value_text(const Value& value, std::size_t length_max = 4000);
 // Returns the kind of a value: "a tuple of 2", "an int".
 std::string value_kind(const Value& value);
 
-// Returns the elements of a tensor of `dtype`, as TensorSource::read gives them, as numbers that
-// LibTorch computes with: float8 as float32, uint16 as int32, uint32 as int64, both numbers of a
+// Converts elements of a tensor of `dtype`, as TensorSource::read returns them, to numbers that
+// LibTorch can compute with: float8 as float32, uint16 as int32, uint32 as int64, both numbers of a
 // float4 element as one complex number. Elements of uint64 are the int64 of the same bits.
 torch::Tensor numbers_of(const torch::Tensor& elements, DType dtype);
 
 // Returns one element, by its index in row-major order, as the shortest text that reads back as the
-// same number of its dtype, or of float32 if that is wider. `numbers`: numbers_of dense elements of
-// `dtype`.
+// same number of its dtype, or of float32 if float32 is wider. `numbers` must be the result of
+// `numbers_of` for dense elements of `dtype`.
 std::string element_text(const torch::Tensor& numbers, DType dtype, std::int64_t index);
 // Returns the same element as JSON: NaN and infinities as strings, complex numbers and both numbers
 // of a float4 element as pairs.
