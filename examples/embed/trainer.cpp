@@ -30,7 +30,7 @@ void train(const cairn::World& world, const std::string& run, std::int64_t steps
   options.save_on_signal = {SIGTERM};  // schedulers send it before they end a job
   options.retention.keep_last = 3;
   cairn::CheckpointManager manager(world, run, options);
-  manager.restore_latest(state);  // saved by any number of ranks; does nothing if there is none
+  manager.restore_latest(state);  // the checkpoint may come from any number of ranks; does nothing if there is no checkpoint
   std::int64_t step = state["step"].to_int();
   std::cout << "from step " << step << std::endl;
 
