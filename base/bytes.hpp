@@ -8,8 +8,8 @@
 
 namespace cairn {
 
-// A read-only view of bytes. It owns nothing: the caller keeps the memory alive during the call.
-// `subspan` does not check its bounds.
+// A read-only view of bytes. It owns nothing: the caller must keep the memory alive during the
+// call. `subspan` does not check its bounds.
 class ByteSpan {
  public:
   constexpr ByteSpan() = default;

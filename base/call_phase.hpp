@@ -1,5 +1,5 @@
-// The phases of a call, as the states of its machines tell them: the same in failure maps,
-// progress, metrics, listeners and traces.
+// Maps the states of a call's state machines to its phases, so that failure maps, progress,
+// metrics, listeners and traces name the same phase.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace cairn {
 
-// Returns the phase that a rank is in; nothing before and after the phases. A rank that has done
-// its part waits for the others in the same phase.
+// Returns the phase that a rank is in; nothing before the first phase and after the last one. A
+// rank that has done its part waits for the others in the same phase.
 std::optional<Phase> phase_of(RankState state, Operation operation) noexcept;
 // Returns the phase that the whole call is in; nothing for kIdle. Agreements are decided in
 // kGlobalPlan.

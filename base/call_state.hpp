@@ -1,5 +1,5 @@
-// The operations of a call; the states, turns, deadlines and messages of the machines that run it.
-// Trace files store these enums as numbers: values are only ever added, at the end.
+// The operations of a call, and the states, turns, deadlines and messages of its state machines.
+// Trace files store these enums as numbers: append new values, and never change or remove one.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,10 @@ namespace cairn {
 // An agreement that succeeds needs no other messages.
 enum class Operation : std::uint8_t { kSave = 1, kLoad, kAgree };
 
-// The states of a rank's machine; actors/protocol/rank_machine.hpp has the transitions.
+// The states of RankMachine; actors/protocol/rank_machine.hpp has the transitions.
 enum class RankState : std::uint8_t { kIdle = 1, kJoining, kPreparing, kPlanned, kMoving, kReported, kEnding };
 
-// The states of the coordinator's machine; actors/protocol/coordinator_machine.hpp has the
-// transitions.
+// The states of CoordinatorMachine; actors/protocol/coordinator_machine.hpp has the transitions.
 enum class CoordinatorState : std::uint8_t {
   kIdle = 1,
   kJoining,
@@ -29,7 +28,7 @@ enum class CoordinatorState : std::uint8_t {
 // The states of a rank that ends the call of a lost coordinator.
 enum class SuccessionState : std::uint8_t { kIdle = 1, kGathering, kAskingStore };
 
-// Turns of a call that leave the machine's state as it is.
+// Turning points of a call that do not change the state of its machine.
 enum class CallTurn : std::uint8_t {
   kCoordinatorLost = 1,
   kCoordinatorFound,
@@ -79,8 +78,8 @@ const char* to_string(Operation operation) noexcept;  // "save", "load", "agreem
 const char* to_string(RankState state) noexcept;      // "moving"
 const char* to_string(CoordinatorState state) noexcept;
 const char* to_string(SuccessionState state) noexcept;
-const char* to_string(CallTurn turn) noexcept;     // about the actor that took it: "lost its coordinator"
+const char* to_string(CallTurn turn) noexcept;     // the actor's action: "lost its coordinator"
 const char* to_string(MessageKind kind) noexcept;  // "Written"
-const char* to_string(Timer timer) noexcept;       // its subject: "the ranks' answers"
+const char* to_string(Timer timer) noexcept;       // the awaited event: "the ranks' answers"
 
 }  // namespace cairn

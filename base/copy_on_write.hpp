@@ -29,7 +29,7 @@ class CopyOnWrite {
     if (value_.use_count() != 1) {
       value_ = std::make_shared<Value>(*value_);
     } else {
-      // Orders the last reads of a copy that another thread has just destroyed before the changes.
+      // Another thread may just have destroyed a copy: its reads must precede the caller's changes.
       std::atomic_thread_fence(std::memory_order_acquire);
     }
     return *value_;

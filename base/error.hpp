@@ -51,7 +51,7 @@ class InternalError : public Error {
   explicit InternalError(const std::string& what) : Error(ErrorCode::kInternal, what) {}
 };
 
-// Throws InternalError with the text unless `condition` holds. Also active in release builds.
+// Throws InternalError with the text `what` unless `condition` holds, in release builds too.
 void check_invariant(bool condition, const char* what);
 
 // Returns the Error for a failed system call: `action` ("write 4096 bytes at 8192 to"), `object` (a

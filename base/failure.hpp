@@ -47,7 +47,7 @@ struct Failure {
   std::string actor;                      // the reporter: "planner", "storage", "coordinator", "supervisor", "link"
   std::uint64_t trace_position = 0;       // position of the event in the trace of `rank`, 0 if not recorded
 
-  // Set only on the rank that threw it. Comparisons ignore it.
+  // Set only on the rank whose code threw the exception. Comparisons ignore this member.
   std::exception_ptr exception;
 
   friend bool operator==(const Failure& a, const Failure& b);
@@ -66,8 +66,9 @@ Failure capture_failure(int rank, Phase phase, const char* actor, std::exception
 // stays readable with a thousand ranks.
 std::string describe(const FailureMap& failures);
 
-// A save or load failed. Every live rank of the attempt throws it with the same map. After a failed
-// save the previous checkpoint is intact; `committed()` says whether the new one exists.
+// A save or load failed. Every live rank of the attempt throws this exception with the same map.
+// After a failed save the previous checkpoint is intact; `committed()` says whether the new one
+// exists.
 class CheckpointException : public Error {
  public:
   CheckpointException(std::string operation, FailureMap failures, Committed committed, std::string save_id);
@@ -76,8 +77,8 @@ class CheckpointException : public Error {
   Committed committed() const noexcept { return committed_; }
   const std::string& save_id() const noexcept { return save_id_; }
 
-  // Rethrows the original exception of `rank` if this process holds it, which it does only for its
-  // own rank. Otherwise returns.
+  // Rethrows the original exception of `rank`, or returns if this process does not hold it. A
+  // process holds only the exception of its own rank.
   void rethrow_original(int rank) const;
 
  private:

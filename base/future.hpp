@@ -1,8 +1,9 @@
-// A value that arrives later, with callbacks. Asynchronous writers, readers and stores return it.
+// A value that arrives later, with callbacks. Asynchronous writers, readers and stores return
+// futures.
 //
 // Actors may not block, and std::future supports only blocking waits. Thread-safe. A callback runs
 // on the thread that fulfils the promise, or at once on the caller's thread if the value is already
-// available. No lock is held while it runs.
+// available. No lock is held while a callback runs.
 #pragma once
 
 #include <exception>
@@ -42,7 +43,7 @@ class Future {
   }
 
   // Calls `callback(future)` once the future is ready; `get()` does not block in the callback. Any
-  // number of callbacks may be added; they run in the order of these calls.
+  // number of callbacks may be added; they run in the order in which they were added.
   void on_ready(std::function<void(const Future<T>&)> callback) const {
     {
       MutexLock lock(state_->mutex);
@@ -67,8 +68,8 @@ class Future {
   std::shared_ptr<State> state_;
 };
 
-// The producer's side of a Future; set it once. Destroying an unfulfilled promise fails its future,
-// so that no caller waits for ever.
+// The producer's side of a Future. Fulfil a promise at most once. Destroying an unfulfilled promise
+// fails its future, so that no caller waits for ever.
 template <class T>
 class Promise {
  public:

@@ -1,6 +1,6 @@
 // Fault injection: rules that say which fault happens where, and the injector that the runtime
 // consults at each injection point. <cairn/runtime/testing/injection.hpp> has the grammar and
-// decides whether injection is on. If it is off, all pointers to an injector are null.
+// decides whether injection is on. If injection is off, all pointers to an injector are null.
 #pragma once
 
 #include <chrono>
@@ -66,8 +66,8 @@ InjectorHands system_hands();
 class Injector {
  public:
   // `process_rank` is the rank that the launcher gave this process. If present, rules apply to that
-  // rank whatever the process's rank in a world is. It is absent if the launcher gave none, as in
-  // tests that run many ranks in one process.
+  // rank whatever the process's rank in a world is. `process_rank` is absent if the launcher gave
+  // no rank, as in tests that run many ranks in one process.
   Injector(std::vector<InjectionRule> rules, std::optional<int> process_rank, InjectorHands hands = system_hands());
 
   // Replaces all rules and resets all counts.
@@ -94,7 +94,7 @@ class Injector {
   const InjectorHands hands_;
   Mutex mutex_;
   std::vector<Armed> armed_ CAIRN_GUARDED_BY(mutex_);
-  // By rank and checkpointer: the last attempt, and the phases that it has begun.
+  // By rank and checkpointer: the last attempt, and the phases that this attempt has begun.
   std::map<std::pair<int, std::string>, std::pair<std::uint64_t, std::set<std::string>>> begun_ CAIRN_GUARDED_BY(mutex_);
 };
 
@@ -102,7 +102,7 @@ class Injector {
 // means no injection, which is the default.
 std::shared_ptr<Injector> active_injector();
 void set_active_injector(std::shared_ptr<Injector> injector);
-// Returns whether `set_active_injector` has been called: whether this program allows injection.
+// Returns whether this program allows injection: whether it has called `set_active_injector`.
 bool injection_is_allowed();
 
 }  // namespace cairn

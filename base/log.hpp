@@ -22,7 +22,7 @@ enum class LogLevel : std::uint8_t {
   kInfo,     // progress of a save or load: one line per phase, from rank 0
   kWarning,  // something is wrong, but Cairn continues
   kError,    // something was lost
-  kOff,      // as a log level: logs nothing. Not for lines
+  kOff,      // only for set_log_level: logs nothing. Never the level of a line
 };
 const char* to_string(LogLevel level) noexcept;  // the names used in CAIRN_LOG
 
@@ -32,14 +32,14 @@ struct LogLine {
   std::string_view text;  // without level and rank; usually one line. Borrowed for the call
 };
 
-// Receives every line at or above the log level. Called on any thread, on several at once, without
-// Cairn's locks; it should be quick. If a sink throws, the exception is dropped and the line goes
-// to standard error. Lines that Cairn logs while the sink runs on the same thread also go to
-// standard error.
+// Receives every line at or above the log level. May be called on several threads at once. Cairn
+// holds no lock during the call. A sink should return quickly. If a sink throws, the exception is
+// dropped and the line goes to standard error. Lines that Cairn logs while the sink runs on the
+// same thread also go to standard error.
 using LogSink = std::function<void(const LogLine&)>;
 
 // These settings apply to the whole process and are thread-safe. A null sink restores standard
-// error. A replaced sink may still be running when this returns.
+// error. A replaced sink may still be running when `set_log_sink` returns.
 void set_log_sink(LogSink sink);
 // Overrides CAIRN_LOG from now on.
 void set_log_level(LogLevel level) noexcept;

@@ -1,5 +1,5 @@
-// std::mutex and std::condition_variable, annotated for Clang's thread-safety analysis: those of
-// libstdc++ are not.
+// std::mutex and std::condition_variable with annotations for Clang's thread-safety analysis, which
+// libstdc++ lacks.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ class CAIRN_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-// Holds a mutex while it exists, except between `unlock` and `lock`.
+// Holds a mutex for the lifetime of the MutexLock, except between `unlock` and `lock`.
 class CAIRN_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) CAIRN_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -50,13 +50,13 @@ class CAIRN_SCOPED_CAPABILITY MutexLock {
 };
 
 // The waits release the mutex while they wait, and hold it again when they return. A predicate that
-// reads guarded members is annotated itself: `[this]() CAIRN_REQUIRES(mutex_) { return ended_; }`.
+// reads guarded members needs an annotation: `[this]() CAIRN_REQUIRES(mutex_) { return ended_; }`.
 class CondVar {
  public:
   void notify_one() noexcept { changed_.notify_one(); }
   void notify_all() noexcept { changed_.notify_all(); }
 
-  // May return early; so may `wait_until` and `wait_for` without a predicate.
+  // Spurious wakeups are possible, also in `wait_until` and in `wait_for` without a predicate.
   void wait(Mutex& mutex) CAIRN_REQUIRES(mutex) {
     std::unique_lock<std::mutex> held(mutex.mutex_, std::adopt_lock);
     changed_.wait(held);
@@ -73,7 +73,8 @@ class CondVar {
     return wait_until(mutex, std::chrono::steady_clock::now() + time);
   }
 
-  // Not analysed: the analysis cannot see that the mutex of the predicate's annotation is `mutex`.
+  // Not analysed: the analysis cannot tell that `mutex` is the mutex named in the predicate's
+  // annotation.
   template <class Predicate>
   void wait(Mutex& mutex, Predicate is_true) CAIRN_REQUIRES(mutex) CAIRN_NO_THREAD_SAFETY_ANALYSIS {
     while (!is_true()) wait(mutex);

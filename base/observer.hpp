@@ -1,5 +1,5 @@
-// The hook for traces and metrics. Each rank has one observer, which sees every message between
-// actors when it is sent and when it is handled.
+// The interface for traces and metrics. Each rank has one observer, which sees every message
+// between actors when it is sent and when it is handled.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ enum class EventKind : std::uint8_t {
 enum class Actor : std::uint8_t { kRuntime = 1, kSupervisor, kCoordinator, kPlanner, kStorage, kStore };
 const char* to_string(Actor actor) noexcept;  // "supervisor"
 
-// Changes of the link to a rank. kLeft: the rank closed it because it leaves the world.
+// Changes of the link to a rank. kLeft: the rank closed the link because it leaves the world.
 enum class LinkChange : std::uint8_t { kUp = 1, kDown, kLeft };
 const char* to_string(LinkChange change) noexcept;  // "LinkDown"
 
@@ -50,12 +50,12 @@ struct Restarted {
 // An actor ignored something.
 enum class Ignored : std::uint8_t {
   kInput = 1,     // a message, call, result or connection; `name` is the reason
-  kStoppedTimer,  // a timer that was stopped while it ran out
+  kStoppedTimer,  // a timer that fired although it had just been stopped
 };
 
 // The subject of an event, by the event's kind:
-//   kSent, kHandled   the message between ranks, or the change of a link; nothing for messages
-//                     within a rank
+//   kSent, kHandled   the message between ranks, or the change of a link; no subject for
+//                     messages within a rank
 //   kState            the new state or turn, the timer that ran out, the restarted actor, or the
 //                     kind of input that was ignored
 //   kCall             the operation
@@ -65,27 +65,27 @@ enum class Ignored : std::uint8_t {
 using What = std::variant<std::monostate, MessageKind, LinkChange, RankState, CoordinatorState, SuccessionState, CallTurn, Timer,
                           Restarted, Ignored, Operation, FailureKind, Committed>;
 
-// Longer texts are cut.
+// Event texts longer than this are cut.
 inline constexpr std::size_t kEventTextMax = 1024;
 
-// Names are never freed; `text` is borrowed for the call. Events never contain tensor data, secrets
+// `name` is never freed; `text` is borrowed for the call. Events never contain tensor data, secrets
 // or values of the user's metadata. They do contain checkpoint ids and the texts of exceptions.
 struct ObservedEvent {
   EventKind kind = EventKind::kSent;
-  MonotonicTime time;  // when it was recorded; for handlers and operations, their end
+  MonotonicTime time;  // when the event was recorded; for handlers and operations, when they ended
   WallTime wall_time;
-  // The ticket of this rank's call that the event belongs to. 0: none, or unknown. Messages of
-  // other ranks and the work of the coordinator have only an attempt.
+  // The ticket of this rank's call that the event belongs to. 0: no call, or an unknown one. Events
+  // for messages of other ranks and for the coordinator's work have only an attempt.
   std::uint64_t call = 0;
   std::uint64_t attempt = 0;       // the attempt's counter, 0 outside attempts
-  std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: none, or all
+  std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: no checkpointer, or all
   int rank = 0;
   int peer = -1;               // the other rank, -1 if there is none
   std::optional<Phase> phase;  // of hooks and failures
-  Actor actor = Actor::kRuntime;  // the actor that sent or handled it
+  Actor actor = Actor::kRuntime;  // the actor that sent or handled the message, or did the work
   What what;
-  std::optional<ErrorCode> code;  // of kFailure, and of a kStore that failed
-  std::string_view name;          // of a message within a rank, a hook, a store operation; why something was ignored
+  std::optional<ErrorCode> code;  // for kFailure, and for kStore if the operation failed
+  std::string_view name;          // name of the local message, hook or store operation, or the reason for kInput
   std::string_view text;          // at most kEventTextMax bytes
   std::uint64_t number = 0;  // see kCall and kFailure
   std::uint64_t bytes = 0;   // size of the message's frame or of the operation's data, 0 for local messages
@@ -97,12 +97,12 @@ struct ObservedEvent {
   Duration queued{0};  // for messages within a rank: the time between sending and the start of the handler
   bool ok = true;
 
-  // Returns the event's subject if it has this type, otherwise null.
+  // Returns the event's subject if the subject is a `T`, otherwise null.
   template <class T>
   const T* as() const {
     return std::get_if<T>(&what);
   }
-  // Returns whether this is the event's subject: `event.is(RankState::kMoving)`.
+  // Returns whether the event's subject equals `subject`: `event.is(RankState::kMoving)`.
   template <class T>
   bool is(T subject) const {
     const T* const it = as<T>();

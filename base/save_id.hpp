@@ -20,7 +20,7 @@ std::string make_save_id(std::string_view incarnation, std::string_view checkpoi
 
 bool is_incarnation(std::string_view text) noexcept;
 
-// Returns the checkpointer part of a save id as a number.
+// Returns, as a number, the part of save ids that stands for `checkpointer`.
 std::uint32_t checkpointer_key(std::string_view checkpointer) noexcept;
 
 // Returns whether `text` has exactly the form above, which no other program would use by accident.

@@ -22,7 +22,7 @@ class CAIRN_CAPABILITY("mutex") SharedMutex {
   std::shared_mutex mutex_;
 };
 
-// Holds a shared mutex alone: may change the members that it guards.
+// Holds a shared mutex exclusively: the holder may change the members that the mutex guards.
 class CAIRN_SCOPED_CAPABILITY ExclusiveLock {
  public:
   explicit ExclusiveLock(SharedMutex& mutex) CAIRN_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -34,7 +34,7 @@ class CAIRN_SCOPED_CAPABILITY ExclusiveLock {
   SharedMutex& mutex_;
 };
 
-// Holds a shared mutex together with others: may read the members that it guards.
+// Holds a shared mutex together with other readers: the holder may read the guarded members.
 class CAIRN_SCOPED_CAPABILITY SharedLock {
  public:
   explicit SharedLock(SharedMutex& mutex) CAIRN_ACQUIRE_SHARED(mutex) : mutex_(mutex) { mutex_.lock_shared(); }

@@ -1,5 +1,5 @@
-// Blocks signals on library threads, so that the trainer's signal handlers run on its own threads
-// only.
+// Blocks signals on library threads, so that the trainer's signal handlers run only on the
+// trainer's threads.
 #pragma once
 
 #include <csignal>
@@ -9,9 +9,9 @@
 
 namespace cairn {
 
-// While it exists, threads started by this thread inherit a mask that blocks all signals with two
-// exceptions. Signals that a thread causes itself, such as SIGSEGV, stay open so that crash
-// handlers run. SIGPROF stays open so that profilers can sample every thread.
+// While a SignalsBlocked exists, threads started by this thread inherit a mask that blocks all
+// signals with two exceptions. Signals that a thread causes itself, such as SIGSEGV, stay unblocked
+// so that crash handlers run. SIGPROF stays unblocked so that profilers can sample every thread.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -1,4 +1,4 @@
-// The status line at the bottom of a terminal: standard error, or the one that
+// The status line at the bottom of a terminal: standard error, or the terminal that
 // CAIRN_STATUS_TERMINAL names. It is redrawn in place, and other output appears above it. Internal.
 #pragma once
 
@@ -7,14 +7,14 @@
 
 namespace cairn {
 
-// Returns whether there is a terminal, and it can redraw a line.
+// Returns whether there is a terminal that can redraw a line.
 bool has_status_terminal() noexcept;
 // Returns the terminal's width in columns, at least 20, or 80 if unknown.
 int status_columns() noexcept;
 
 // One line for the whole process; thread-safe. The last text drawn is visible. If the terminal is
-// blocked (stopped by Ctrl-S), this returns without drawing, and the next call draws the line.
-// `text` is one line, no wider than the terminal.
+// blocked (stopped by Ctrl-S), `draw_status` returns without drawing, and its next call draws the
+// line. `text` is one line, no wider than the terminal.
 void draw_status(std::string_view text) noexcept;
 void clear_status() noexcept;
 

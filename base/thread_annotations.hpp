@@ -12,11 +12,11 @@
 #define CAIRN_CAPABILITY(name) CAIRN_THREAD_ANNOTATION(capability(name))
 #define CAIRN_SCOPED_CAPABILITY CAIRN_THREAD_ANNOTATION(scoped_lockable)
 
-// On members and variables: they are read and written with the lock held.
+// On members and variables: the lock must be held to read or write them.
 #define CAIRN_GUARDED_BY(mutex) CAIRN_THREAD_ANNOTATION(guarded_by(mutex))
 
 // On functions and lambdas, after their parameters.
-#define CAIRN_REQUIRES(...) CAIRN_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))  // the caller holds it
+#define CAIRN_REQUIRES(...) CAIRN_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))  // the caller must hold the lock
 #define CAIRN_ACQUIRE(...) CAIRN_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define CAIRN_TRY_ACQUIRE(...) CAIRN_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define CAIRN_RELEASE(...) CAIRN_THREAD_ANNOTATION(release_capability(__VA_ARGS__))

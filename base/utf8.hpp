@@ -14,7 +14,7 @@ enum class Surrogates { kRefused, kAllowed };  // U+D800 to U+DFFF are not chara
 // beyond U+10FFFF.
 std::size_t utf8_character_bytes(std::string_view text, Surrogates surrogates = Surrogates::kRefused) noexcept;
 
-// Returns whether `text` consists only of such characters.
+// Returns whether `text` consists only of valid UTF-8 characters.
 bool is_utf8(std::string_view text) noexcept;
 
 // Returns `text` in a form that is safe to display: invalid bytes and control characters, which
