@@ -10,35 +10,35 @@
 
 namespace cairn::protocol {
 
-// Limits that `decode` enforces. `encode` enforces those on names and texts that callers give.
+// Limits that `decode` enforces. `encode` enforces the limits on names and texts that callers give.
 inline constexpr std::size_t kNameBytesMax = 64 * 1024;       // a checkpointer's name, a checkpoint id, a key
 inline constexpr std::size_t kRanksMax = 1u << 20;            // entries of a failure map
 inline constexpr std::size_t kAgreementTextMax = 64 * 1024;   // text that one rank contributes to an agreement, in bytes
 inline constexpr std::size_t kAgreementAnswerMax = 16 << 20;  // the answer of an agreement, in bytes
 
-// Encodes an envelope. Throws kInvalidArgument for a name or text beyond its limit or an
-// inconsistent plan, kUnsupported above 2 GiB.
+// Encodes an envelope. Throws kInvalidArgument for an inconsistent plan and for a name or text
+// beyond its limit; kUnsupported above 2 GiB.
 std::string encode(const Envelope& envelope);
 
 // An encoded envelope: the bytes of `own`, then those of `shared`.
 struct EncodedEnvelope {
   std::string own;
-  std::shared_ptr<const std::string> shared;  // the message's Ending; null if it has none
+  std::shared_ptr<const std::string> shared;  // the message's Ending; null if the message has none
 };
 
-// Encodes envelopes like `encode`, but encodes an Ending that goes to many ranks only once. Not
+// Encodes envelopes like `encode`, but encodes an Ending once, even if it goes to many ranks. Not
 // thread-safe.
 class EnvelopeEncoder {
  public:
   EncodedEnvelope encode(const Envelope& envelope);
 
  private:
-  std::shared_ptr<const Ending> ending_;  // the last one
+  std::shared_ptr<const Ending> ending_;  // the last one encoded; `bytes_` is its encoding
   std::shared_ptr<const std::string> bytes_;
 };
 
-// Decodes an envelope. Throws kCorrupt that names the bad field, unless every field is within its
-// limits. The result needs no further checks, except that ranks are not compared with the size of a
+// Decodes an envelope. Throws kCorrupt, naming the field, if a field is outside its limits. The
+// result needs no further checks, except that the caller must compare ranks with the size of the
 // world.
 Envelope decode(ByteSpan bytes);
 

@@ -1,4 +1,5 @@
-// Converts the columns that plans and metadata share to Protobuf and back. Internal to messages.
+// Converts to Protobuf and back the columns that plans and metadata have in common. Internal to
+// messages.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,14 @@
 
 namespace cairn::columns {
 
-// PyTorch's limit.
+// PyTorch's limit on the number of dimensions.
 inline constexpr std::size_t kDimsMax = 64;
 
 // --- errors --------------------------------------------------------------------------------------
 
 // `what` names the thing being encoded or decoded, such as "save plan".
-[[noreturn]] void fail_encode(const char* what, const std::string& reason);  // kInvalidArgument
-[[noreturn]] void fail_decode(const char* what, const std::string& reason);  // kCorrupt
+[[noreturn]] void fail_encode(const char* what, const std::string& reason);  // throws kInvalidArgument
+[[noreturn]] void fail_decode(const char* what, const std::string& reason);  // throws kCorrupt
 
 inline void check_encode(bool valid, const char* what, const char* reason) {
   if (!valid) fail_encode(what, reason);
@@ -32,7 +33,7 @@ inline void check_decode(bool valid, const char* what, const char* reason) {
   if (!valid) fail_decode(what, reason);
 }
 
-// The maximum number of entries in a column. Protobuf counts them in an int.
+// The maximum number of entries in a column. Protobuf counts entries in an int.
 inline constexpr std::size_t kItemsMax = 1u << 26;
 
 // --- whole messages ------------------------------------------------------------------------------
@@ -63,7 +64,8 @@ class PathDecoder {
  public:
   PathDecoder(const v1::Paths& message, const char* what);
   std::size_t size() const { return static_cast<std::size_t>(message_.names_size()); }
-  // Returns the id of the next path's name. Checks that it is below `names` and not a duplicate.
+  // Returns the id of the next path's name. Checks that the id is below `names` and not a
+  // duplicate.
   std::uint32_t next_name(std::size_t names);
   Path take(std::string_view name);
   void finish() const;
@@ -93,7 +95,7 @@ void paths_from_proto(const v1::Paths& message, std::size_t names, const char* w
 
 using PropertyMessages = google::protobuf::RepeatedPtrField<v1::TensorProperties>;
 
-// Stores each distinct set of properties once in a message, and returns its index.
+// Stores each distinct set of properties once in a message, and returns the index of a set.
 class PropertyEncoder {
  public:
   PropertyEncoder(PropertyMessages& messages, const char* what) : messages_(messages), what_(what) {}
@@ -110,7 +112,7 @@ std::vector<TensorProperties> properties_from_proto(const PropertyMessages& mess
 
 // --- extents -------------------------------------------------------------------------------------
 
-// Takes lists of entries off a column.
+// Reads Extents from a column, one after another.
 class ExtentsReader {
  public:
   ExtentsReader(const google::protobuf::RepeatedField<std::int64_t>& column, const char* what)
@@ -144,7 +146,7 @@ inline void add_extents(const Extents& extents, google::protobuf::RepeatedField<
 
 // Returns whether the number of elements times `element_bytes` fits in 63 bits.
 bool is_countable(const Extents& sizes, std::size_t element_bytes) noexcept;
-// Returns whether every offset plus its size does.
+// Returns whether every offset plus its size fits in 63 bits.
 bool is_countable(const Extents& offsets, const Extents& sizes) noexcept;
 
 }  // namespace cairn::columns

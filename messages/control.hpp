@@ -38,8 +38,8 @@ struct Attempt {
   std::uint64_t counter = 0;
 };
 
-// Starts a call on one rank. The ticket identifies the call. A rank's tickets only grow and are
-// never reused during the life of its runtime.
+// Starts a call on one rank. The ticket identifies the call. A rank's tickets increase and are
+// never reused during the lifetime of its RankRuntime.
 struct Join {
   std::uint64_t ticket = 0;
   // The number of this call among the rank's calls of this checkpointer; ranks may differ.
@@ -50,7 +50,7 @@ struct Join {
   std::vector<std::string> stateful_keys;
   std::uint64_t counter_seen = 0;  // the largest attempt counter known to this rank
   std::uint32_t world_size = 1;    // as configured on this rank
-  int coordinator_rank = 0;        // as given by this rank's caller; may not be a valid rank
+  int coordinator_rank = 0;        // as given by this rank's caller; possibly not a valid rank
   std::string text{};              // this rank's input to an agreement
 };
 
@@ -64,7 +64,7 @@ struct LocalSavePlan {
   Digest digest{};
 };
 
-// Stands for a local plan that the coordinator still has. The columns hold the content that a
+// Sent instead of a local plan that the coordinator still has. The columns hold the content that a
 // digest does not cover: one entry per bytes object, in the order of the plan.
 struct SameSavePlan {
   Digest digest{};
@@ -117,8 +117,8 @@ struct StopPhase {};
 // report.
 struct PhaseStopped {};
 
-// How a call has ended. The same for all of its ranks; made once and shared by all messages and
-// records of it.
+// How a call has ended. All ranks of the call get the same Ending. It is made once and shared by
+// all messages and records.
 struct Ending {
   std::vector<FailureGroup> failures;  // empty: success
   Committed committed = Committed::kNo;
@@ -131,11 +131,11 @@ std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed 
 struct Outcome {
   std::uint64_t ticket = 0;                // from the receiver's Join
   std::shared_ptr<const Ending> ending;    // never null
-  std::exception_ptr exception = nullptr;  // the receiver's own; not encoded, so set only in messages from a rank to itself
+  std::exception_ptr exception = nullptr;  // the receiver's own exception; set only in messages from a rank to itself
 };
 
-// The sender has ended the call on its own. If `awaits_outcome` is set, it asks instead to end the
-// call on all ranks, unless publication has begun.
+// The sender has ended the call on its own. If `awaits_outcome` is set, the sender instead asks the
+// coordinator to end the call on all ranks, unless publication has begun.
 struct Cancel {
   std::uint64_t ticket = 0;
   Failure failure;
@@ -149,11 +149,11 @@ struct Withdraw {
 
 struct CoordinatorDown {
   Failure failure;
-  std::uint64_t ticket = 0;  // the call that the coordinator gives up; 0: every call, as its actor died
+  std::uint64_t ticket = 0;  // the call that the coordinator gives up; 0: every call, because its actor died
 };
 
-// A message from the receiver could not be read. `failure` is the receiver's own, with the text
-// that all ranks get.
+// A message from the receiver could not be read. `failure` is the receiver's own failure, with the
+// text that all ranks get.
 struct Unreadable {
   Failure failure;
 };
@@ -168,9 +168,9 @@ enum class RankStatus : std::uint8_t {
 };
 
 // The envelope's counter identifies the call. If the sender never got a counter (0), the fields of
-// its Join do.
+// its Join identify the call.
 struct StatusReply {
-  std::uint64_t inquiry = 0;  // from the StatusRequest that this answers; 0: unasked, the sender wants the receiver to succeed
+  std::uint64_t inquiry = 0;  // from the StatusRequest that this answers; 0: unasked; asks the receiver to end the call
   RankStatus kind = RankStatus::kAbsent;
   int coordinator_rank = 0;
   std::uint64_t ticket = 0;  // of the sender's call, if any
@@ -182,12 +182,12 @@ struct StatusReply {
   bool cannot_join = false;              // of kOrphaned: the call has not begun, and no connection to the coordinator can be made
   int leader = -1;                       // of kPromised: the successor that the sender follows
   std::optional<Failure> lost;           // of kOrphaned: the loss of the coordinator, as the sender saw it
-  std::optional<Failure> failure;        // the sender's own
+  std::optional<Failure> failure;        // the sender's own failure
   std::shared_ptr<const Ending> ending;  // of kEnded, otherwise null
 };
 
 struct StatusRequest {
-  std::uint64_t inquiry = 0;  // 0: from the coordinator itself, which is alive
+  std::uint64_t inquiry = 0;  // 0: not a request; the coordinator says that it is alive
   int coordinator_rank = 0;
   std::uint64_t ordinal = 0;
   Operation operation = Operation::kSave;
@@ -196,7 +196,7 @@ struct StatusRequest {
 
 // The sender does not succeed the coordinator after all.
 struct FollowOther {
-  int leader = -1;  // the rank that does; -1: unknown
+  int leader = -1;  // the rank that succeeds the coordinator; -1: unknown
 };
 
 // How much there is to write or read, for one rank or for all ranks together, and how much of it is
@@ -212,10 +212,10 @@ struct Moved {
   }
 };
 
-// Reports the sender's progress and asks for that of all ranks. For display only: neither this nor
-// the answer affects a decision.
+// Reports the sender's progress and asks for the progress of all ranks. For display only: neither
+// report nor answer affects a decision.
 struct Progress {
-  std::uint64_t number = 0;  // 1, 2, … within the attempt; the largest one counts
+  std::uint64_t number = 0;  // 1, 2, … within the attempt; the receiver uses the report with the largest
   Moved moved{};
 };
 
@@ -224,8 +224,8 @@ struct JobProgress {
   Phase phase = Phase::kLocalPlan;  // the coordinator's phase
   int ranks_done = 0;               // the number of ranks that have ended the phase
   Moved moved{};                    // sum over all ranks that have reported progress
-  // The rank with the smallest fraction done among those that have not ended the phase; -1: none.
-  // The coordinator's own rank while all ranks wait for its hook.
+  // The rank with the smallest fraction done among those that have not ended the phase; -1: no such
+  // rank. While all ranks wait for a hook of the coordinator, the coordinator's rank.
   int slowest_rank = -1;
   Moved slowest{};  // progress of that rank
 };
@@ -238,11 +238,12 @@ using Message =
 MessageKind kind_of(const Message& message) noexcept;
 // Returns the type of a message, such as "Join", for texts.
 const char* name_of(const Message& message) noexcept;
-// Returns whether the receiver is the coordinator. Otherwise it is the rank's own machine.
+// Returns whether the receiver's CoordinatorMachine handles the message. Otherwise its RankMachine
+// does.
 bool is_for_coordinator(const Message& message) noexcept;
 
-// Returns whether a message only reports progress. Traces omit these messages, because they are so
-// frequent that they would displace everything else.
+// Returns whether a message only reports progress. Traces omit these messages: they are so frequent
+// that they would displace everything else.
 bool is_of_progress(const Message& message) noexcept;
 
 // One message between ranks.

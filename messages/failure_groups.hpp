@@ -20,10 +20,10 @@ struct FailureGroup {
   std::vector<Member> members;  // by rank, ascending
 };
 
-// Limits on the result of `grouped`. If texts exceed them, the longest are cut, all to the same
-// length.
+// Limits on the result of `grouped`. If the texts exceed a limit, the longest texts are cut, all to
+// the same length.
 inline constexpr std::size_t kGroupedTextMax = 1u << 20;    // bytes of all causes together; each keeps at least kCutTextLeast
-inline constexpr std::size_t kUngroupedTextMax = 64u << 20;  // bytes of texts and types over all ranks, each with a copy
+inline constexpr std::size_t kUngroupedTextMax = 64u << 20;  // bytes of texts and types over all ranks, if each rank has a copy
 inline constexpr std::size_t kCutTextLeast = 64;
 
 // Groups `failures`. Groups are in the order of their lowest ranks. Drops the exceptions.

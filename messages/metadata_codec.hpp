@@ -1,10 +1,10 @@
 // Encodes and decodes Cairn's section of the commit record. Preserves everything in
 // cairn::Metadata. Pure and thread-safe.
 //
-// Decoding checks everything, so the result needs no further checks, except that `check_coverage`
-// checks whether chunks tile their tensors. Throws kCorrupt that names the fault; skips fields of
-// later versions. Encoding throws kInvalidArgument for inconsistent metadata, so that whatever it
-// returns can be decoded, and kUnsupported above 2 GiB, which Protobuf cannot encode.
+// Decoding checks everything except whether chunks tile their tensors; see `check_coverage`. It
+// throws kCorrupt, naming the fault, and skips fields of later versions. Encoding throws
+// kInvalidArgument for inconsistent metadata, so its result can always be decoded. It throws
+// kUnsupported above 2 GiB, which Protobuf cannot encode.
 #pragma once
 
 #include <cairn/base/bytes.hpp>

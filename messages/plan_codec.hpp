@@ -1,9 +1,9 @@
 // Converts plans and write results to Protobuf messages that other messages embed, and back. Pure
 // and thread-safe. `to_proto` requires an empty message.
 //
-// `from_proto` checks everything, so the result needs no further checks. Throws kCorrupt that names
-// the fault; skips fields of later versions. `to_proto` throws kInvalidArgument for an inconsistent
-// plan, as a user-defined planner might make.
+// `from_proto` checks everything, so the result needs no further checks. It throws kCorrupt, naming
+// the fault, and skips fields of later versions. `to_proto` throws kInvalidArgument for an
+// inconsistent plan, as a user-defined planner might make.
 #pragma once
 
 #include <cairn/messages/plan.pb.h>
