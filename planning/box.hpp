@@ -11,8 +11,8 @@
 
 namespace cairn {
 
-// A short list of sizes or offsets in elements, one per dimension. Up to `kInlineDims` dimensions
-// need no allocation, because plans of large worlds hold millions of lists.
+// A short list of sizes or offsets in elements, one per dimension. Lists of up to `kInlineDims`
+// dimensions need no allocation: plans of large worlds hold millions of them.
 class Extents {
  public:
   static constexpr std::size_t kInlineDims = 4;  // see copy()

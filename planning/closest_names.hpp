@@ -8,11 +8,11 @@
 
 namespace cairn {
 
-// Selects whether prefixes ("model" of "model.weight") are suggested besides stored names.
+// Selects whether prefixes ("model" of "model.weight") are suggested in addition to stored names.
 enum class SuggestPrefixes { kYes, kNo };
 
-// Returns at most `count` names that are closest to `name` by edit distance, closest first. For
-// very large checkpoints and very long names only a part is compared.
+// Returns the names closest to `name` by edit distance, at most `count`, closest first. Compares
+// only the first names of a very large checkpoint, and only the beginning of a very long name.
 std::vector<std::string> closest_names(const std::string& name, const Metadata& metadata, SuggestPrefixes prefixes,
                                        std::size_t count = 5);
 // Returns text for an error: `the closest are "a", "b"`, or that the checkpoint is empty.

@@ -9,7 +9,7 @@
 namespace cairn {
 
 enum class DType : std::uint8_t {
-  kUnknown = 0,  // a type of a newer PyTorch; only in metadata, of tensors that cannot be read
+  kUnknown = 0,  // a type of a newer PyTorch; occurs only in metadata, for tensors that Cairn cannot read
   kFloat32 = 1, kFloat64, kFloat16, kBFloat16,
   kInt8, kUInt8, kInt16, kInt32, kInt64,
   kBool,
@@ -25,7 +25,7 @@ inline constexpr std::uint8_t kDTypeCount = 22;  // known types have the values 
 std::size_t element_size(DType dtype) noexcept;        // bytes; 0 for kUnknown and invalid values
 const char* to_string(DType dtype) noexcept;           // "float32", as in torch.float32
 std::optional<DType> dtype_from_name(std::string_view name) noexcept;
-// Returns whether `name` can be that of an element type of PyTorch, known or not: lower-case
+// Returns whether `name` could name an element type of PyTorch, known to Cairn or not: lower-case
 // letters, digits and underscores, with a digit right after the first letters; or "bool".
 bool is_dtype_name(std::string_view name) noexcept;
 

@@ -12,10 +12,11 @@
 namespace cairn {
 
 enum class Dedup : std::uint8_t {
-  // Each replicated chunk goes to the holder with the fewest bytes. Large ones are split by rows
+  // Each replicated chunk goes to the holder with the fewest bytes. Large chunks are split by rows
   // over their holders.
   kBalanced = 1,
-  // Each replicated chunk goes to its lowest holder (DCP's dedup_save_to_lowest_rank).
+  // Each replicated chunk goes to the holder with the lowest rank (DCP's
+  // dedup_save_to_lowest_rank).
   kLowestRank,
 };
 
@@ -33,33 +34,34 @@ struct GlobalPlanOptions {
   RankValues rank_values = RankValues::kMustAgree;
   // Replicated chunks of at least this size in bytes are split over their holders. Parts have about
   // an eighth of this size or more. The split is by rows, or along the longest dimension if there
-  // are too few rows. 0: never.
+  // are too few rows. 0: never split.
   std::uint64_t split_above_bytes = 16u << 20;
 };
 
 struct GlobalSavePlan {
   // By rank. Items are subsets or sub-boxes of the local plan's items, in the same order, except
-  // that bytes objects come last. Has no mappings, which are in the metadata. A plan that loses
-  // items also loses the names that no other item has.
+  // that bytes objects come last. Plans have no mappings: `metadata` has them. A plan that loses
+  // items also loses the names that its other items do not use.
   std::vector<SavePlan> plans;
-  // Has state_dict_metadata, in the order in which ranks first name the entries, and planner_data,
-  // but no storage. A tensor's chunks are exactly those that will be written, sorted by box. Empty
-  // chunks are dropped, but a tensor without elements keeps one.
+  // Has planner_data and state_dict_metadata, but no storage. Entries are in the order in which
+  // ranks first name them. A tensor's chunks are exactly those that will be written, sorted by box.
+  // Empty chunks are dropped, but a tensor without elements keeps one.
   Metadata metadata;
 };
 
-// Joins the local plans; `local_plans[r]` is rank r's. O(items log items). Throws kMismatch, naming
-// keys and ranks, if ranks disagree on a tensor's size or dtype, on tensor or bytes object, on a
-// value, or on the path of a name. Throws kInvalidArgument for an inconsistent plan. Does not check
-// whether chunks tile their tensors; see `check_coverage`. The result does not depend on the sizes
-// of bytes objects.
+// Joins the local plans; `local_plans[r]` is the plan of rank r. O(items log items). Throws
+// kMismatch, naming keys and ranks, if ranks disagree on a tensor's size or dtype, on whether an
+// entry is a tensor or a bytes object, on a value, or on the path of a name. Throws
+// kInvalidArgument for an inconsistent plan. Does not check whether chunks tile their tensors; see
+// `check_coverage`. The result does not depend on the sizes of bytes objects.
 GlobalSavePlan create_global_save_plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options = {});
 
 // One fault in how chunks cover a tensor.
 struct CoverageFault {
   enum class Kind : std::uint8_t { kGap = 1, kOverlap, kOutside } kind = Kind::kGap;
   std::string fqn;
-  // Overlap: one chunk. Outside: the chunk. Gap: a bounding box of the missing part.
+  // Overlap: one chunk. Outside: the chunk beyond the tensor. Gap: a bounding box of the missing
+  // part.
   Box first;
   Box second;  // overlap: the other chunk
 };

@@ -71,15 +71,15 @@ std::string to_string(const Path& path);  // joined with '.', as in DCP's flatte
 // PyTorch wrote.
 struct CommitInfo {
   // 1 + the largest sequence in the run at the time of publication. The latest checkpoint of a run
-  // has the largest.
+  // has the largest sequence.
   std::uint64_t sequence = 0;
   std::optional<std::int64_t> step;   // the trainer's iteration
   int world_size = 0;                 // number of ranks of the save
   std::string plan_digest;            // lower-case hexadecimal SHA-256
   std::string writer_version;         // Cairn's version
   std::map<std::string, std::string> user_metadata;
-  // Save ids of generations that were replaced at this place and whose data files are kept for now,
-  // newest first.
+  // Save ids of checkpoints that were replaced at this place, and whose data files are kept for
+  // now. Newest first.
   std::vector<std::string> retired;
 };
 
@@ -106,7 +106,7 @@ struct Metadata {
   void reindex();
 
  private:
-  // Built on first use by any thread, and therefore exchanged under a lock.
+  // Any thread may build the index, at first use, so a lock guards it.
   class NameIndex {
    public:
     using Map = std::unordered_map<std::string, std::size_t>;

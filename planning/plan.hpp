@@ -25,10 +25,10 @@ using NameId = std::uint32_t;
 // memory until one of them is changed.
 class NameTable {
  public:
-  // Returns the id of `name`, which is added if it is new.
+  // Returns the id of `name`. Adds the name if it is new.
   NameId intern(std::string_view name);
   std::optional<NameId> find(std::string_view name) const;
-  const std::string& operator[](NameId id) const { return contents_->names[id]; }  // `id` < size()
+  const std::string& operator[](NameId id) const { return contents_->names[id]; }  // `id` must be below size()
   std::size_t size() const { return contents_->names.size(); }
   const std::vector<std::string>& all() const { return contents_->names; }
   void reserve(std::size_t names);
@@ -72,8 +72,8 @@ struct WriteItem {
   TensorProperties properties;
   Extents size;  // of the global tensor
   Box chunk;     // the part of the global tensor in this item
-  // Bytes objects only: identify the value when ranks are compared. Hash and length are not part of
-  // the plan digest.
+  // Bytes objects only, to compare their values between ranks. Hash and length are not part of the
+  // plan digest.
   std::uint64_t content_hash = 0;
   std::uint64_t content_bytes = 0;
   // Bytes objects and plain tensors: the value may differ between ranks on purpose (see per_rank in

@@ -9,8 +9,8 @@
 
 namespace cairn {
 
-// Cost of an item besides its payload (archive, padding, table entry). Keeps thousands of scalars
-// from piling up on one rank.
+// Cost of an item in addition to its payload (archive, padding, table entry). Keeps thousands of
+// scalars from piling up on one rank.
 inline constexpr std::uint64_t kItemOverheadBytes = 1024;
 
 // One chunk or bytes object that several ranks hold.
@@ -26,7 +26,7 @@ struct Replica {
 // The part that one holder writes.
 struct HolderShare {
   std::uint32_t holder = 0;  // index into Replica::ranks
-  Box part;                  // meaningful if the replica was split
+  Box part;                  // meaningful only if the replica was split
 };
 
 // The placement of one replica: placements[begin, end), ordered by rank.
@@ -42,10 +42,10 @@ struct Assignment {
   std::vector<HolderShare> placements;
 };
 
-// Places every replica, largest first. Each goes to the holder with the fewest bytes. A large one
-// is split: every holder that is not already ahead takes as many rows as bring the holders level.
-// On entry `load_bytes[rank]` is the number of bytes that the rank writes anyway; on return, its
-// total.
+// Places every replica, largest first. Each goes to the holder with the fewest bytes. A large
+// replica is split: each holder takes rows so that the holders' totals become about equal; a holder
+// that already has more bytes takes none. On entry `load_bytes[rank]` is the number of bytes that
+// the rank writes anyway; on return, the rank's total.
 Assignment assign_replicas(std::vector<Replica> replicas, std::vector<std::uint64_t>& load_bytes, const GlobalPlanOptions& options);
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// The check for missing or overlapping parts that planners and writers share.
+// A check for missing or overlapping parts of tensors, shared by planners and writers.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace cairn {
 
-// Throws kMismatch, listing the faults, unless the chunks of each tensor tile it exactly. The error
-// text begins with `what`.
+// Throws kMismatch, listing the faults, unless the chunks of each tensor tile the tensor exactly.
+// The error text begins with `what`.
 void require_coverage(const Metadata& metadata, const std::string& what);
 
 }  // namespace cairn

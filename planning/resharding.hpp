@@ -10,8 +10,8 @@
 
 namespace cairn {
 
-// Finds stored chunks that intersect a box without trying them all. Chunks are sorted along the
-// dimension with the most distinct offsets.
+// Finds the stored chunks that intersect a box, without testing every chunk. Chunks are sorted
+// along the dimension with the most distinct offsets.
 class ChunkIndex {
  public:
   explicit ChunkIndex(const std::vector<Box>& chunks);  // borrows `chunks`
@@ -26,7 +26,7 @@ class ChunkIndex {
 };
 
 // Appends to `plan` the items that fill `wanted` (one local chunk of the tensor `dest_name`) from
-// the chunks of `stored`. `index` is the index of those chunks. Throws kMismatch if `wanted`
+// the chunks of `stored`. `index` must be the index of those chunks. Throws kMismatch if `wanted`
 // differs from the stored tensor in its number of dimensions.
 void append_reads(const TensorStorageMetadata& stored, const ChunkIndex& index, NameId dest_name, NameId storage_name,
                   const Box& wanted, LoadPlan& plan);
