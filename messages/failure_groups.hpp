@@ -22,7 +22,7 @@ struct FailureGroup {
 
 // Limits on the result of `grouped`. If the texts exceed a limit, the longest texts are cut, all to
 // the same length.
-inline constexpr std::size_t kGroupedTextMax = 1u << 20;    // bytes of all causes together; each keeps at least kCutTextLeast
+inline constexpr std::size_t kGroupedTextMax = 1u << 20;    // bytes of all causes together, at least kCutTextLeast for each text
 inline constexpr std::size_t kUngroupedTextMax = 64u << 20;  // bytes of texts and types over all ranks, if each rank has a copy
 inline constexpr std::size_t kCutTextLeast = 64;
 
