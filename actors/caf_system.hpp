@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// Every ActorSystem is one of these.
+// The base of every ActorSystem that `ActorSystem::create` returns.
 class CafActorSystem : public ActorSystem {
  public:
   virtual caf::actor_system& caf_system() = 0;

@@ -47,10 +47,10 @@ struct Call {
   std::optional<Duration> deadline;
   TrainerExecutor* executor = nullptr;  // runs every hook
   // Directory for the report of a failed call (failure_report.hpp); "": no report. A call that was
-  // only cancelled has no report.
+  // only cancelled gets no report.
   std::string report_directory;
-  // Receives the call's progress, and supplies this rank's part for the coordinator. If it is null,
-  // this rank's part is unknown.
+  // Receives the call's progress, and supplies this rank's progress to the coordinator. If null,
+  // this rank's progress is unknown.
   std::shared_ptr<CallProgress> progress;
   // Runs the Stateful hooks. Called once on the executor after all ranks have joined, with the
   // agreed order of keys. May throw.
@@ -70,8 +70,8 @@ struct LoadCall : Call {
 };
 
 // A decision that one rank makes and all ranks follow, with two messages per rank. `checkpoint_id`
-// names the decision and must be the same on all ranks. There is no `begin`, and only the
-// coordinator runs a hook. The trace ring keeps only the failures of agreements.
+// names the decision and must be the same on all ranks. `begin` is not called, and only the
+// coordinator runs a hook. Of an agreement's events, the trace ring keeps only failures.
 struct AgreeCall : Call {
   std::string text;  // this rank's input; if it exceeds kAgreementTextMax bytes (messages/codec.hpp), the call fails on all ranks
   // Returns the answer, at most kAgreementAnswerMax bytes, from the texts of all ranks, indexed by

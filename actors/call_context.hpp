@@ -16,8 +16,8 @@
 namespace cairn {
 
 // Calls `done` exactly once, when the last holder releases the context. Holders are the supervisor
-// and the hooks that are queued on the executor, running, or waiting for their data. So after
-// `done`, nothing of the call is used and nothing is posted to its executor.
+// and the hooks that are queued on the executor, running, or waiting for their data. After `done`,
+// no data of the call is accessed and nothing is posted to its executor.
 class CallContext {
  public:
   using AnyCall = std::variant<SaveCall, LoadCall, AgreeCall>;
@@ -39,22 +39,23 @@ class CallContext {
   int world_size() const { return world_size_; }
   StorageContext storage_context(std::uint64_t counter, const std::string& save_id, bool is_coordinator) const;
   // Records store operations of this call in the trace if they take at least `duration_min` or
-  // fail. Call it before the context is shared.
+  // fail. Call this before the context is shared.
   void trace_stores(std::shared_ptr<Tracer> tracer, Duration duration_min);
 
   // The metadata that this rank has read for a load. Planner and reader refer to it until the call
-  // ends. Only hooks use it.
+  // ends. Only hooks may access it.
   std::optional<Metadata> metadata;
 
   // Tells the tasks of the call to start no further hook. Thread-safe.
   void tell_to_stop() { told_to_stop_ = true; }
   bool is_told_to_stop() const { return told_to_stop_; }
-  // The hook that this rank runs, null if none. Names live forever. Thread-safe.
+  // The hook that is running on this rank, or null. `name` must have static storage duration.
+  // Thread-safe.
   void set_running_hook(const char* name) { running_hook_ = name; }
   const char* running_hook() const { return running_hook_; }
 
   // Sets the outcome that `done` receives. Only the supervisor calls this; it then releases the
-  // context. The first call counts.
+  // context. If `finish` is called again, the later outcome is ignored.
   void finish(Outcome outcome);
   // Sets the failure that `done` receives if nobody calls `finish`.
   void set_last_resort(Failure failure) { last_resort_ = std::move(failure); }

@@ -13,9 +13,9 @@ namespace cairn {
 
 ObservedEvent call_event(EventKind kind, const What& what, const std::string& checkpointer, std::uint64_t counter, bool ok = true);
 
-// Returns the event's id.
+// Records a kState event and returns the event's id.
 std::uint64_t record_state(Tap& tap, const What& what, const std::string& checkpointer, std::uint64_t counter);
-// Each records an effect of a machine.
+// Records an effect of a state machine.
 void record_effect(Tap& tap, const protocol::StateChanged& changed, const std::string& checkpointer, std::uint64_t counter);
 void record_effect(Tap& tap, const protocol::InputIgnored& ignored, const std::string& checkpointer, std::uint64_t counter);
 

@@ -31,10 +31,10 @@ class CallProgress {
   };
   Seen seen() const;
 
-  // Resets everything because the same call starts again.
+  // Resets everything, for a call that starts again.
   void restart();
-  // Called by hooks: first the totals to move, then once for each moved item. Anything beyond the
-  // totals is not counted.
+  // Hooks call `start_moving` once with the totals, then `add_item` for each item that was written
+  // or read. Anything beyond the totals is not counted.
   void start_moving(std::uint64_t items, std::uint64_t bytes);
   void add_item(std::uint64_t bytes);
 

@@ -1,7 +1,8 @@
 // Coordinates the attempts that name this rank as their coordinator.
 //
 //   owns        one CoordinatorMachine per checkpointer, with its deadlines
-//   talks to    the supervisor only, which sends its messages to the ranks and has its tasks run
+//   talks to    only the supervisor, which forwards the coordinator's messages to the ranks and
+//               runs the coordinator's tasks
 //   states      those of protocol/coordinator_machine.hpp
 //   deadlines   the timers of each machine
 //   on death    the supervisor tells all ranks that the attempts coordinated here have failed, and

@@ -1,4 +1,4 @@
-// Carries the text of an exception that ended an actor in the actor's exit reason.
+// Stores the text of an exception in the exit reason of the actor that it terminated.
 #pragma once
 
 #include <exception>
@@ -10,7 +10,7 @@ namespace cairn {
 
 // Returns the exit reason that carries the exception's text. For `set_exception_handler`.
 caf::error exit_reason_of(std::exception_ptr& exception);
-// Returns the text in such a reason, or CAF's description of any other reason.
+// Returns the exception's text, or CAF's description of a reason that carries none.
 std::string describe_exit(const caf::error& reason);
 
 }  // namespace cairn

@@ -1,6 +1,6 @@
 // Writes the report of a failed call: the failure map as text, and the last events of some ranks.
 //
-//   <directory>/failure-<save id>/report.txt                     written by the first rank to come
+//   <directory>/failure-<save id>/report.txt                     from the first reporting rank
 //   <directory>/failure-<save id>/rank-00003-1f2e3d4c-001.trace  one for each reporting rank
 //
 // `cairn trace` reads these directories. All ranks have the same failure map, so one report.txt is
@@ -20,20 +20,20 @@
 namespace cairn {
 
 // The maximum number of reports kept in one directory: a new report removes the oldest. A report
-// directory that contains foreign files is kept, and does not count.
+// directory that contains foreign files is kept, and does not count toward the maximum.
 inline constexpr std::size_t kFailureReportsMax = 16;
 
 // The maximum number of ranks that report the failure of one call.
 inline constexpr std::size_t kReportingRanksMax = 8;
 
-// Returns the ranks that report. All are live ranks: first those that the map names, then the
-// others, by rank. All ranks have the same map, so they agree without communication.
+// Returns the ranks that report. Only live ranks report: first those in the map, then the others,
+// by rank. All ranks have the same map, so they agree without communication.
 std::set<int> reporting_ranks(const FailureMap& failures, int world_size);
-// Returns whether ranks write trace files: false if the map contains a full disk.
+// Returns whether ranks write trace files: false if a failure in the map is a full disk.
 bool leaves_traces(const FailureMap& failures);
 
-// A running call, and what its report needs. Made when the call begins: at its end there may be no
-// memory.
+// A running call, and what its report needs. Made when the call begins: when the call ends, memory
+// may have run out.
 struct ReportedCall {
   std::string directory;  // holds the report; must exist; "": no report
   std::string checkpoint_id;
@@ -48,10 +48,10 @@ struct ReportedCall {
 };
 
 // Ends a call: calls `done` once with `outcome`. If the call has failed, was not only cancelled,
-// and this rank reports, first writes the report on a thread of its own, and calls `done` on
-// another thread after the report is written, or after 2 s, so that a hung file system does not
-// delay the caller longer. Otherwise, or if memory or threads run out, calls `done` on this thread.
-// Errors of the report are only logged.
+// and this rank reports, first writes the report on a thread of its own. Then calls `done` on
+// another thread, after 2 s at the latest, so that a hung file system does not delay the caller
+// longer. Otherwise, or if memory or threads run out, calls `done` on this thread. Errors of the
+// report are only logged.
 void end_call(std::shared_ptr<ReportedCall> call, Outcome outcome);
 
 }  // namespace cairn

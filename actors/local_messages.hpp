@@ -35,10 +35,10 @@ struct Request {
 };
 
 // planner, storage, executor or writer thread -> supervisor: the task has ended. The supervisor
-// passes this to the machine that asked for the task.
+// passes this to the state machine that requested the task.
 struct TaskReport {
   std::string checkpointer;
-  std::uint64_t coordinator = 0;  // 0: the rank's own machine; otherwise the life of the coordinator actor
+  std::uint64_t coordinator = 0;  // 0: for this rank's RankMachine; otherwise the coordinator actor's `life`
   std::uint64_t counter = 0;
   protocol::TaskEnded ended;
 };

@@ -1,6 +1,6 @@
-// The machines of one actor, by checkpointer. A program may make many checkpointers and forget
-// them, so above `kMachinesKept` machines an idle one is removed for each new one. The largest
-// attempt counter outlives the machines, so that no counter is used twice.
+// The state machines of one actor, by checkpointer. A program may make many checkpointers and
+// forget them, so once there are `kMachinesKept` machines, each new one replaces an idle one, if
+// any. The largest attempt counter outlives the machines, so that no counter is used twice.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace cairn {
 
 inline constexpr std::size_t kMachinesKept = 256;
 
-// `Entry` is constructible from a protocol::Identity and RuntimeOptions. It has `counter_seen()`,
-// and `is_idle()`, which is true if the entry can be removed without loss.
+// `Entry` must be constructible from a protocol::Identity and RuntimeOptions. It must have
+// `counter_seen()` and `is_idle()`, which says whether the entry can be removed without loss.
 template <class Entry>
 class MachineTable {
  public:

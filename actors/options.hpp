@@ -1,5 +1,5 @@
 // Deadlines and limits of the runtime. Every wait has a deadline. A wait that times out fails with
-// a text that names the ranks it waited for.
+// a text that names the missing ranks.
 #pragma once
 
 #include <chrono>
@@ -11,24 +11,26 @@ namespace cairn {
 struct RuntimeOptions {
   // Time limit from the first rank's call until all ranks have made the same call.
   std::chrono::milliseconds join_deadline{std::chrono::minutes(10)};
-  // Time limit for one phase, from its start on the coordinator until every rank has answered. Also
-  // for each hook that runs on the coordinator while all ranks wait.
+  // Time limit for one phase, from its start on the coordinator until every rank has answered. It
+  // also limits each hook that runs on the coordinator while all ranks wait.
   std::chrono::milliseconds phase_deadline{std::chrono::minutes(60)};
   // Extra time that a rank waits for the coordinator's next message, or for the outcome, beyond the
   // deadlines that the coordinator itself keeps.
   std::chrono::milliseconds outcome_grace{std::chrono::seconds(30)};
   // How long the other ranks may continue a phase after its first failure before they are told to
-  // stop. Their own failures in that time are in the failure map too.
+  // stop. The failure map also contains their own failures in that time.
   std::chrono::milliseconds phase_grace{std::chrono::seconds(1)};
-  // How long ranks that were told to stop may take before they are reported as busy. After a
-  // failed save also the time limit for finding out whether the checkpoint exists.
+  // How long ranks that were told to stop may take before they are reported as busy. After a failed
+  // save, this also limits the time for finding out whether the checkpoint exists.
   std::chrono::milliseconds cancel_grace{std::chrono::seconds(30)};
   // Time limit for connecting to a rank, from the first attempt and including retries.
   std::chrono::milliseconds connect_deadline{std::chrono::seconds(30)};
   // Time limit from the opening of a connection until each side has identified the other and, with
-  // a secret, has proven that it knows the job's secret. An opener doubles it with each retry.
+  // a secret, has proven that it knows the job's secret. The connecting side doubles the limit with
+  // each retry.
   std::chrono::milliseconds handshake_deadline{std::chrono::seconds(5)};
-  // Time limit for the peer to receive the last data of a connection before it is closed.
+  // Time limit for the peer to receive the last data of a connection before the connection is
+  // closed.
   std::chrono::milliseconds drain_deadline{std::chrono::seconds(1)};
   // Heartbeat timeout: a link that receives nothing for this long is down. Heartbeats are sent four
   // times as often.
@@ -39,26 +41,26 @@ struct RuntimeOptions {
   // rank is the slowest.
   std::chrono::milliseconds progress_interval{200};
 
-  // How many ranks, in order after a lost coordinator, a rank asks to end the call before it does
-  // so itself.
+  // The number of ranks after a lost coordinator, in rank order, that a rank asks to end the call
+  // before it ends the call itself.
   unsigned successors_asked = 3;
 
   std::size_t frame_bytes_max = 4u << 20;                // larger messages are sent in sections of at most this size
   std::size_t message_bytes_max = std::size_t{1} << 30;  // of one message, all its sections together
   std::size_t unsent_bytes_max = 256u << 20;             // per link; above this the peer counts as lost
-  // Per link, received but not yet handled; above this the runtime stops reading from the peer. No
-  // limit applies to all links together.
+  // Received but not yet handled, per link; above this the runtime stops reading from the peer. The
+  // total of all links has no limit.
   std::size_t unread_bytes_max = 64u << 20;
   // The maximum number of accepted connections whose other side has not yet named its rank and,
-  // with a secret, proven that it knows it. Above this number, or above an eighth of the process's
-  // descriptor limit, the oldest is closed. The limit is never below the number of ranks in the
-  // world.
+  // with a secret, proven that it knows the secret. Above this number, or above an eighth of the
+  // process's descriptor limit, the oldest connection is closed. The limit is never below the
+  // number of ranks in the world.
   std::size_t unauthenticated_connections_max = 256;
   unsigned outcomes_kept = 16;              // outcomes kept per checkpointer
-  unsigned child_restarts_max = 8;          // per supervised child, over the life of a world
+  unsigned child_restarts_max = 8;          // per supervised child, over the lifetime of a world
   std::size_t trace_ring_bytes = 4u << 20;  // per rank; 0: no events are kept, and failure reports contain none
-  // Store operations that take at least this long are recorded in traces. Failed ones always are. 0
-  // records all of them.
+  // Store operations that take at least this long are recorded in traces. Failed operations are
+  // always recorded. 0 records all operations.
   std::chrono::milliseconds trace_store_operations{100};
 };
 

@@ -1,13 +1,14 @@
 // Runs the tasks of a call that make plans: the local plan of this rank and, if this rank
-// coordinates, the global plan. Also runs the task before them, which gathers the state, and the
+// coordinates, the global plan. Also runs the preceding task, which gathers the state, and the
 // decision of an agreement. The tasks run hooks of planners, writers, readers and Stateful objects.
 //
 //   owns        nothing: planners, writers and readers belong to the call
 //   talks to    the supervisor, which sends a request per task and gets its TaskReport; each call's
 //               executor, on which the hooks run
-//   states      none: a rank's machine has one task running at a time
-//   deadlines   none: the machine that requests a task has one
-//   on death    requests not yet passed on report failures; the supervisor starts a new actor
+//   states      none: each state machine runs one task at a time
+//   deadlines   none: the state machine that requests a task has a deadline
+//   on death    requests not yet passed to an executor are reported as failed; the supervisor
+//               starts a new actor
 #pragma once
 
 #include <memory>

@@ -18,8 +18,8 @@ struct RankConfig {
   bool one_process = false;  // all ranks live in this process: in-memory stores are allowed
   RuntimeOptions options;
   std::shared_ptr<Observer> observer;  // may be null
-  std::string trace_directory;         // directory for files of all events; "": none
-  std::shared_ptr<Injector> injector;  // injected faults; null: none
+  std::string trace_directory;         // directory for trace files that record every event; "": no trace files
+  std::shared_ptr<Injector> injector;  // null: no faults are injected
   const Clock* clock = &system_clock();  // for the times in traces; must outlive the runtime and its calls
 };
 

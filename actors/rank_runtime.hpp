@@ -33,8 +33,8 @@ class RankRuntime {
   RankRuntime& operator=(const RankRuntime&) = delete;
 
   // Starts an attempt and returns the call's ticket. `done` is called exactly once, after the last
-  // hook has released the objects that `call` points to. It runs on the thread that released them
-  // last: an actor's, the executor's or a writer's. One attempt per checkpointer may run at a time;
+  // hook has released the objects that `call` points to. `done` runs on the thread of that release:
+  // an actor's, the executor's or a writer's. One attempt per checkpointer may run at a time;
   // attempts of different checkpointers run concurrently. Thread-safe.
   std::uint64_t save(SaveCall call, std::function<void(Outcome)> done);
   std::uint64_t load(LoadCall call, std::function<void(Outcome)> done);
@@ -49,12 +49,13 @@ class RankRuntime {
   // ended by the deadline.
   bool shutdown(std::chrono::milliseconds deadline);
 
-  // Adds a line to the trace. `what` is a name, as in ObservedEvent. Thread-safe.
+  // Adds a line to the trace. `what` must never be freed, like ObservedEvent::name. Thread-safe.
   void note(std::string_view what);
 
-  // Writes the ring to a file; see tracing/trace_writer.hpp.
+  // Writes the trace ring to a file; see tracing/trace_writer.hpp.
   void write_trace(const std::string& path) const;
-  // Writes the ring to a file of the standard name in `directory`, which is created if necessary.
+  // Writes the trace ring to a file of the standard name in `directory`. Creates the directory if
+  // necessary.
   void write_trace_in(const std::string& directory) const;
   // Returns the trace ring as text, oldest event first.
   std::string dump_trace() const;

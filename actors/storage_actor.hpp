@@ -1,12 +1,14 @@
 // Moves the data of this rank: writes it, reads it, publishes the checkpoint if this rank
-// coordinates, and after a failure stops the writer and removes its files.
+// coordinates, and after a failure stops the writer and removes the writer's files.
 //
 //   owns        nothing: the writer or reader belongs to the call
 //   talks to    the supervisor, which sends a request per task and gets its TaskReport; each call's
-//               executor, on which the hooks run. The writer's own threads end a Write or Read
-//   states      none: a rank's machine has one task running, and an Abandon beside a Write
-//   deadlines   none: the machine that requests a task has one
-//   on death    requests not yet passed on report failures; the supervisor starts a new actor
+//               executor, on which the hooks run. A Write or Read may end on a thread of
+//               the writer or reader
+//   states      none: each state machine runs one task at a time, and an Abandon beside a Write
+//   deadlines   none: the state machine that requests a task has a deadline
+//   on death    requests not yet passed to an executor are reported as failed; the supervisor
+//               starts a new actor
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Runs one task on the thread of the call's executor, hook by hook, and reports its end to the
-// supervisor exactly once, even if an actor or executor in between dies.
+// Runs one task on the thread of the call's executor, hook by hook, and reports the task's result
+// to the supervisor exactly once, even if an actor or executor in between dies.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,14 @@
 
 namespace cairn {
 
-// Not thread-safe; it is passed from one thread to the next. The last holder's release reports a
-// failure if nothing else was reported.
+// Not thread-safe; it is passed from one thread to the next. When the last reference is released, a
+// failure is reported unless the task has already reported its result.
 class TaskRun : public std::enable_shared_from_this<TaskRun> {
  public:
-  // `asker` supplies the tracer and the cause of the trace events. `coordinator` is 0 if the rank's
-  // own machine asked for the task, otherwise the life of the coordinator actor that did. The
-  // task's own data is in the message to the actor (local_messages.hpp), not in `task`.
+  // `asker` supplies the tracer and the cause of the trace events. `coordinator` is 0 if this
+  // rank's RankMachine requested the task. Otherwise it is the `life` of the coordinator actor that
+  // requested it (see `spawn_coordinator`). The task's own data is in the message to the actor
+  // (local_messages.hpp), not in `task`.
   TaskRun(std::shared_ptr<Inbox> supervisor, const Tap& asker, std::uint64_t coordinator, const protocol::RunTask& task,
           std::shared_ptr<CallContext> context, std::shared_ptr<Injector> injector);
   ~TaskRun();
@@ -37,8 +38,8 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   StorageContext storage_context() const { return context_->storage_context(counter_, save_id_, is_coordinator_); }
   bool is_coordinator() const { return is_coordinator_; }
 
-  // Posts `body(*this)` to the executor. It returns the task's result, or nothing if it ends with
-  // `last_hook`. If it throws, the task fails.
+  // Posts `body(*this)` to the executor. `body` returns the task's result, or void if it ends by
+  // calling `last_hook`. If `body` throws, the task fails.
   template <class Body>
   void post(Body body) {
     context_->call().executor->post([self = shared_from_this(), body = std::move(body)]() mutable {
@@ -56,8 +57,8 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   }
 
   // Runs one hook and returns its result. Records its start and end, also as a range of LibTorch's
-  // profiler. Injected faults are thrown as if the hook had thrown them. Throws without running the
-  // hook if the call's tasks were told to stop.
+  // profiler. Injected faults are thrown as if the hook had thrown them. If the call's tasks were
+  // told to stop, throws without running the hook; protocol::StopTasks lists the exceptions.
   template <class Run>
   auto hook(protocol::Hook which, Run run) {
     const ProfilerRange range = begin(which, 0);
@@ -70,8 +71,9 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
       return result;
     }
   }
-  // As above, for a hook whose failure must not prevent the next one. The task fails with it at
-  // the next `throw_if_failed`, whatever fails in between.
+  // As above, for a hook whose failure must not prevent the next one. `throw_if_failed` rethrows
+  // the failure later. If another hook fails first, the task ends there and still reports this
+  // failure.
   template <class Run>
   void hook_before_others(protocol::Hook which, Run run) {
     try {

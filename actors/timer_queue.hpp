@@ -1,5 +1,5 @@
-// The deadlines of one actor. CAF's clock knows only the earliest one, so a stopped timer leaves no
-// message behind.
+// The deadlines of one actor. Only the earliest deadline is scheduled with CAF's clock, so a
+// stopped timer leaves no message behind.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ class TimerQueue {
   using Time = caf::actor_clock::time_point;
   using Key = std::pair<std::string, protocol::Timer>;  // checkpointer and timer name
 
-  // A process that wakes up later than `stall` after a deadline has stood still.
+  // If a WakeUp comes more than `stall` after its deadline, the process has stood still.
   explicit TimerQueue(Duration stall) : stall_(stall) {}
 
   // Starts a timer at `now`. Replaces a timer with the same key.

@@ -3,7 +3,7 @@
 // event too. Thread-safe. Recording does not allocate.
 //
 // base/observer.hpp says what events contain. An eighth of the ring holds the texts of events. An
-// event whose text was overwritten by newer texts has none.
+// event whose text was overwritten by newer texts has no text.
 #pragma once
 
 #include <cstdint>
@@ -27,18 +27,19 @@ struct TraceSnapshot {
 
 class Tracer {
  public:
-  // `ring_bytes` is the memory for the last events; at least one is kept, or none if it is 0. If
-  // `observer` is also null, events get ids but are not recorded. `observer` may be null.
+  // `ring_bytes` is the size of the ring; 0 means no ring. A ring keeps at least the last event.
+  // `observer` may be null. With neither a ring nor an observer, events get ids but are not
+  // recorded.
   Tracer(int rank, std::size_t ring_bytes, std::shared_ptr<Observer> observer, const Clock& clock = system_clock());
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
   // Fills in time, wall time, rank and id, keeps the event, passes it to the observer, and returns
-  // its id. The names in `event` must live forever.
+  // its id. The event's `name` must never be freed.
   std::uint64_t record(ObservedEvent event) noexcept;
-  // From now on keeps only the failures of this checkpointer in the ring (see ObservedEvent). The
-  // observer still gets all events.
+  // From now on, the ring omits this checkpointer's events unless `ok` is false. The observer still
+  // gets all events.
   void keep_out_of_ring(std::uint32_t checkpointer);
   MonotonicTime now() const { return clock_.now(); }
 
@@ -65,7 +66,7 @@ class Tracer {
   mutable Mutex mutex_;
   Kept* const ring_;  // pages are touched only when the first event is written to them
   std::uint64_t next_ CAIRN_GUARDED_BY(mutex_) = 1;
-  std::uint64_t kept_ CAIRN_GUARDED_BY(mutex_) = 0;            // events, since the start
+  std::uint64_t kept_ CAIRN_GUARDED_BY(mutex_) = 0;            // number of events kept since the start
   std::set<std::uint32_t> kept_out_ CAIRN_GUARDED_BY(mutex_);  // checkpointers
   const std::size_t text_capacity_;
   const std::unique_ptr<char[]> texts_;                       // a ring as well

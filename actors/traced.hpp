@@ -1,5 +1,6 @@
-// Wraps every message between the actors of a rank. Carries the id of the send event, and records
-// both sending and handling. Messages are plain structs and are not serialised within a process.
+// Wraps every message between the actors of a rank. A wrapper carries the id of the send event.
+// Both sending and handling are recorded. Messages are plain structs and are not serialised within
+// a process.
 #pragma once
 
 #include <algorithm>
@@ -24,14 +25,15 @@ struct Traced {
   MonotonicTime sent_at{};  // set with `id`
 };
 
-// Messages within a rank that carry a message between ranks have an overload that returns its kind.
+// Local messages that carry a message between ranks have an overload that returns the kind of the
+// carried message.
 template <class T>
 What trace_what(const T&) {
   return {};
 }
 
-// Messages of a call of this rank have an overload that returns its ticket, those of an attempt one
-// that returns its counter, and those of a checkpointer one that returns its key, as in save ids.
+// Messages that belong to a call of this rank, an attempt or a checkpointer have overloads. These
+// return the call's ticket, the attempt's counter and the checkpointer's key, as in save ids.
 template <class T>
 std::uint64_t trace_call(const T&) {
   return 0;
@@ -45,8 +47,8 @@ std::uint32_t trace_checkpointer(const T&) {
   return 0;
 }
 
-// The address of an actor. Hooks that outlive the actor may hold it: after `close`, `post` does
-// nothing.
+// The address of an actor. Hooks that outlive the actor may hold an Inbox: after `close`, `post`
+// does nothing.
 class Inbox {
  public:
   explicit Inbox(caf::actor target) : target_(std::move(target)) {}
@@ -76,7 +78,7 @@ class Tap {
  public:
   Tap(std::shared_ptr<Tracer> tracer, Actor actor) : tracer_(std::move(tracer)), actor_(actor) {}
 
-  // A message type `T` has a function `trace_name` that takes `const T&` and is found by
+  // A message type `T` must have a function `trace_name` that takes `const T&` and is found by
   // argument-dependent lookup. A message whose name is null is not recorded. `cause` 0 means the
   // tap's current cause.
   template <class T>
@@ -99,7 +101,8 @@ class Tap {
   }
 
   // As above, for a message of another rank, recorded when it arrives. `event` describes the
-  // message, unless that is not recorded; its cause is an id in that rank's trace.
+  // message; its cause is an id in the sender's trace. If `event` has no MessageKind, it is not
+  // recorded.
   template <class Handler>
   void handle_from(const ObservedEvent& event, Handler handler) {
     if (event.as<MessageKind>() == nullptr) return handler();
@@ -132,11 +135,11 @@ class Tap {
   std::uint64_t cause() const { return cause_; }
   // Sets the cause of the events recorded and messages sent from now on.
   void set_cause(std::uint64_t cause) { cause_ = cause; }
-  // Sets the call of the events recorded from now on, and returns the one before.
+  // Sets the call of the events recorded from now on, and returns the previous call.
   std::uint64_t set_call(std::uint64_t ticket) { return std::exchange(call_, ticket); }
 
  private:
-  // Records the message when its handler ends, also by an exception.
+  // Records the message when its handler ends, even if by an exception.
   struct Handling {
     Tap& tap;
     ObservedEvent event;
@@ -172,7 +175,7 @@ class Tap {
   const std::shared_ptr<Tracer> tracer_;
   const Actor actor_;
   std::uint64_t cause_ = 0;
-  std::uint64_t call_ = 0;  // 0: none, or unknown
+  std::uint64_t call_ = 0;  // 0: no call, or an unknown one
 };
 
 }  // namespace cairn

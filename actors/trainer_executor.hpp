@@ -9,8 +9,9 @@ namespace cairn {
 class TrainerExecutor {
  public:
   virtual ~TrainerExecutor() = default;
-  // Runs `task` later, after all tasks posted before it, on one thread: the trainer's own while it
-  // is blocked in `save` or `load`. Never runs it inside `post`. Tasks do not throw. Thread-safe.
+  // Queues `task` and returns. Tasks run one at a time, in order: for `save` and `load` on the
+  // calling thread, which is blocked there; for an asynchronous save on its own thread, once the
+  // state is gathered. Tasks must not throw. Thread-safe.
   virtual void post(std::function<void()> task) = 0;
 };
 

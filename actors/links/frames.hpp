@@ -36,8 +36,8 @@ class FrameReader {
 
   // Append new bytes here.
   std::string& buffer() { return buffer_; }
-  // On kFrame sets `frame` to the next frame, without its length; it is valid until the next call
-  // on this object. Returns kTooLong as soon as a length exceeds the limit, before memory is
+  // On kFrame sets `frame` to the next frame, without its length; `frame` is valid until the next
+  // call on this object. Returns kTooLong as soon as a length exceeds the limit, before memory is
   // allocated for the frame; the stream is then unusable.
   Status next(ByteSpan& frame);
 
@@ -72,7 +72,7 @@ class MessageSplitter {
   std::deque<Message> queue_;
   std::size_t offset_ = 0;  // into the first message
   std::size_t bytes_ = 0;
-  std::uint64_t sent_ = 0;  // messages sent so far, which gives their numbers
+  std::uint64_t sent_ = 0;  // number of messages sent so far; the next one gets the next number
 };
 
 // Reassembles messages from sections.
@@ -81,8 +81,8 @@ class MessageAssembler {
   explicit MessageAssembler(std::size_t message_bytes_max) : message_bytes_max_(message_bytes_max) {}
 
   // Moves the bytes out of `section`. Returns true when `message` is complete. Throws kCorrupt if
-  // the section does not continue the previous one, or its message is too long. Memory grows with
-  // the bytes received, not with the announced length.
+  // the section does not continue the previous one, or if the message is too long. Memory grows
+  // with the bytes received, not with the announced length.
   bool add(v1::LinkSection& section, std::string& message);
 
  private:

@@ -13,12 +13,12 @@ namespace cairn {
 
 inline constexpr std::uint32_t kLinkMagic = 0x4341524e;
 inline constexpr std::uint32_t kLinkProtocolVersion = 1;
-// No rank needs smaller frames than this. A peer that asks for them is not a rank.
+// No rank needs smaller frames than this. A peer that asks for smaller frames is not a rank.
 inline constexpr std::size_t kFrameBytesMin = 4096;
 // The largest frame_bytes_max that a rank may be configured with.
 inline constexpr std::size_t kFrameBytesLimit = std::size_t{1} << 30;
 
-// A rank's own identity, which also tells what it expects of others.
+// A rank's own identity. It also tells what the rank expects of its peers.
 struct LinkIdentity {
   std::string incarnation;
   int rank = 0;
@@ -32,9 +32,10 @@ v1::LinkFrame make_goodbye(const std::string& why, bool was_silent = false, bool
 
 // Returns whether the frame is a hello of Cairn: checks magic number, purpose and limits.
 bool is_hello(const v1::LinkFrame& frame);
-// Returns why a hello must be refused whatever the state of the links; none if it may be accepted.
+// Returns the reason to refuse a hello, whatever the state of the links; nothing if the hello may
+// be accepted.
 std::optional<v1::LinkRefusal> find_fault(const v1::LinkHello& hello, const LinkIdentity& self);
-// Returns whether the opener may succeed if it retries later.
+// Returns whether the connecting side may succeed if it retries later.
 bool may_be_tried_again(v1::LinkRefusalReason reason);
 
 }  // namespace cairn

@@ -5,8 +5,8 @@
 // encoded envelopes (messages/codec.hpp), which the links actor does not interpret.
 //
 //   owner -> links   LinkSend{rank, bytes}       connects if necessary; keeps the order per peer
-//   owner -> links   LinkOpen{rank}              connects if necessary, so that the rank's end is
-//                                                noticed even if no message is sent to it
+//   owner -> links   LinkOpen{rank}              connects if necessary, so that the exit of the
+//                                                rank's process is noticed even without a message
 //   owner -> links   LinkDrop{rank}              closes the link, as a network failure would; for
 //                                                tests
 //   owner -> links   LinkClose{}                 closes everything and ends the actor
@@ -18,8 +18,8 @@
 //   links -> owner   LinkRefused{what}           a connection was refused; in a burst only the
 //                                                first few are reported
 //
-// Release a message's bytes once it is handled. Over TCP they count against unread_bytes_max until
-// the last owner drops them, and the links actor stops reading from a peer above that limit.
+// Release a message's bytes once handled. Over TCP the bytes count against unread_bytes_max until
+// the last reference is dropped, and the links actor stops reading from a peer above that limit.
 // In-memory links count them against the sender's unsent_bytes_max instead.
 //
 // If a peer cannot be reached, messages to it end in LinkDown; they are never dropped silently.
@@ -41,7 +41,7 @@ using SharedBytes = std::shared_ptr<const std::string>;
 struct LinkSend {
   int rank = 0;
   SharedBytes bytes;
-  SharedBytes shared = nullptr;  // follows `bytes` in the same message; may be null. The part that many ranks get
+  SharedBytes shared = nullptr;  // follows `bytes` in the same message; may be null. One copy serves many ranks
 };
 // Returns the message in one piece.
 inline SharedBytes whole(const LinkSend& message) {
@@ -63,7 +63,7 @@ struct LinkMessage {
 };
 // kForbidden: one of the two sides did not prove that it knows the job's secret.
 // kLeft: the peer leaves the world.
-// kGaveUp: this process stood still, and the peer closed the link because it heard nothing of it.
+// kGaveUp: this process stood still, and the peer, which heard nothing, closed the link.
 enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow, kForbidden, kGaveUp, kLeft };
 struct LinkDown {
   int rank = 0;

@@ -1,5 +1,5 @@
 // The secret of a job, known to its ranks only. It is never printed, logged or traced. Keys are
-// derived from it per purpose. Its memory is wiped when it is released.
+// derived from it per purpose. The memory of a secret is wiped before it is freed.
 #pragma once
 
 #include <cstddef>
@@ -39,14 +39,14 @@ class Secret {
   static constexpr std::size_t kBytesMin = 16;
   static constexpr std::size_t kBytesMax = 4096;
 
-  Secret() = default;  // none
-  // `bytes` are random, in any encoding. Throws kInvalidArgument if their number is beyond the
+  Secret() = default;  // no secret
+  // `bytes` must be random, in any encoding. Throws kInvalidArgument if their number is beyond the
   // limits.
   explicit Secret(ByteSpan bytes);
   // Reads the secret from a file, without white space at the end. Throws kPermission if anyone but
-  // the owner may access the file, or if it belongs to a user other than this one or root;
-  // kInvalidArgument beyond the limits or for anything but a regular file; kNotFound or
-  // kUnavailable if the file cannot be read.
+  // the owner may access the file, or if the file belongs to a user other than the current one or
+  // root; kInvalidArgument if the file is not regular or the secret is beyond the limits; kNotFound
+  // or kUnavailable if the file cannot be read.
   static Secret from_file(const std::string& path);
 
   bool empty() const { return bytes_.empty(); }

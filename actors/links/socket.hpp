@@ -35,9 +35,9 @@ struct Endpoint {
   socklen_t length = 0;
 };
 
-// Resolves "host:port" or "[IPv6 address]:port". May block on a name lookup, so it is never called
-// on an actor's thread. Throws kInvalidArgument for a malformed address, kUnavailable for an
-// unknown name.
+// Resolves "host:port" or "[IPv6 address]:port". May block on a name lookup, so do not call it on
+// an actor's thread. Throws kInvalidArgument for a malformed address, kUnavailable for an unknown
+// name.
 Endpoint resolve_endpoint(const std::string& address);
 // Converts a numeric address without blocking. Returns nothing for a host name. Throws
 // kInvalidArgument for a malformed address.
@@ -47,11 +47,11 @@ std::string to_string(const Endpoint& endpoint);
 // Returns whether only processes on this machine can reach the address. False for a wildcard
 // address.
 bool is_loopback(const Endpoint& endpoint);
-// Splits "host:port" or "[IPv6 address]:port". Throws kInvalidArgument.
 struct HostPort {
   std::string host;  // without brackets
   int port = 0;
 };
+// Splits "host:port" or "[IPv6 address]:port". Throws kInvalidArgument.
 HostPort split_address(const std::string& address);
 // Returns "host:port", with brackets around an IPv6 address.
 std::string join_address(const std::string& host, int port);
@@ -59,9 +59,10 @@ std::string join_address(const std::string& host, int port);
 // Listens at `host`, a name or address of this machine, on `port`; 0 lets the system choose. Throws
 // kInvalidArgument, kUnavailable.
 Socket listen_on(const std::string& host, int port);
-// Binds a port without listening, to reserve it for one listener after another. Nobody can connect
-// to this socket. While it exists the system assigns the port to nobody else, with or without a
-// listener. Create it before the first listener. Throws as listen_on does.
+// Binds a port without listening, to reserve it for successive listeners. Nobody can connect to
+// this socket. While this socket exists, the system does not assign the port to another process,
+// even when nothing listens on it. Create the socket before the first listener. Throws as listen_on
+// does.
 Socket reserve_port(const std::string& host, int port);
 // Returns the address that a socket is bound to.
 Endpoint local_endpoint(const Socket& socket);
@@ -69,7 +70,7 @@ Endpoint local_endpoint(const Socket& socket);
 enum class ConnectState { kPending, kConnected, kFailed };
 struct ConnectProgress {
   ConnectState state = ConnectState::kFailed;
-  int error_number = 0;  // if it failed
+  int error_number = 0;  // set if `state` is kFailed
 };
 // Starts to connect and returns at once. `socket` is valid unless the result is kFailed.
 ConnectProgress start_connect(const Endpoint& to, Socket& socket);

@@ -33,15 +33,15 @@ using std::chrono::milliseconds;
 // The maximum number of bytes encoded ahead of the socket, per connection; exceeded by at most one
 // frame.
 inline constexpr std::size_t kEncodedBytesMax = 1u << 20;
-// The size of the read buffer, which CAF keeps as long as the connection: of a link's data
-// connection, and of all others.
+// The size of the read buffer of a link's data connection, and of all other connections. CAF keeps
+// the buffer as long as the connection.
 inline constexpr std::size_t kReadBytes = 64u << 10;
 inline constexpr std::size_t kSmallReadBytes = 4u << 10;
 // The limits of the delay between two attempts of one opening.
 inline constexpr milliseconds kBackoffMin{10};
 inline constexpr milliseconds kBackoffMax{500};
 // The maximum number of refusals reported to the owner between two ticks, so that strangers cannot
-// fill its mailbox.
+// fill the owner's mailbox.
 inline constexpr int kRefusalsTold = 16;
 // The maximum number of threads that resolve host names for one rank at a time.
 inline constexpr int kLookupsMax = 8;
@@ -85,7 +85,7 @@ struct Setup {
   caf::weak_actor_ptr owner;
 };
 
-// Bytes of one link that its owner has not released. Shared with the messages, which may be
+// Bytes of one link that the owner has not released. Shared with the messages, which may be
 // released on any thread.
 struct Unread {
   std::atomic<std::size_t> bytes{0};
@@ -96,9 +96,9 @@ struct Unread {
   std::uint64_t link = 0;
 };
 
-// Subtracts released bytes. If reading was halted and few enough bytes are left, resumes it.
+// Subtracts released bytes. If reading was halted and few enough bytes are left, resumes reading.
 void release(Unread& unread, std::size_t bytes);
-// Wraps `text`, which counts as unread until its last owner releases it.
+// Wraps `text`, which counts as unread until the last reference to it is released.
 SharedBytes counted(std::string text, const std::shared_ptr<Unread>& unread);
 
 enum class Stage {
@@ -114,7 +114,7 @@ struct Connection {
   Stage stage = Stage::kAccepted;
   v1::LinkPurpose purpose = v1::LINK_PURPOSE_UNSPECIFIED;
   int rank = -1;              // the peer's, once known
-  std::uint64_t opening = 0;  // that it belongs to; for kOpened
+  std::uint64_t opening = 0;  // the opening that this connection belongs to; for kOpened
   MonotonicTime deadline;     // for all stages but kEstablished
   std::unique_ptr<Transform> transform;
   FrameReader reader{kHelloBytesMax};
@@ -140,7 +140,7 @@ struct Opening {
   milliseconds backoff = kBackoffMin;
   milliseconds look = kLookMin;
   milliseconds answer_timeout{0};  // of the next connection
-  bool asked = true;               // the owner waits for it; otherwise it is tried once and its failure is not reported
+  bool asked = true;               // the owner waits for this opening; if not, it is tried once and a failure is not reported
   std::shared_ptr<Lookup> lookup;  // of this attempt's address, if it is a host name
   Socket socket;                   // of a pending connect
   ConnectionPtr connection;        // during the handshake
@@ -158,7 +158,7 @@ struct Peer {
   std::optional<MessageAssembler> incoming;
   std::shared_ptr<Unread> unread;
   MonotonicTime heard;      // last time anything arrived, on either connection
-  MonotonicTime last_beat;  // last time one was sent
+  MonotonicTime last_beat;  // last time a heartbeat was sent
 };
 
 class TcpLinks;
@@ -261,7 +261,7 @@ class TcpLinks {
   Broker* const self_;
   std::shared_ptr<Setup> setup_;
   std::vector<Peer> peers_;
-  std::vector<bool> asked_back_;  // by rank: since the last LinkSend to it
+  std::vector<bool> asked_back_;  // by rank: whether `ask_back` ran since the last LinkSend to that rank
   std::vector<bool> linked_;      // ranks that were ever linked
   std::unordered_map<caf::io::connection_handle, ConnectionPtr> connections_;
   std::map<std::uint64_t, ConnectionPtr> strangers_;  // unauthenticated or closing connections, oldest first

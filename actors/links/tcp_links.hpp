@@ -16,8 +16,8 @@ namespace cairn {
 
 class LinksFactory;
 
-// Counts the connections at a rank's listener. Values only grow and may be read from any thread.
-// Refused connections are also reported to the owner: see LinkRefused.
+// Counts the connections at a rank's listener. Values never decrease and may be read from any
+// thread. Refused connections are also reported to the owner: see LinkRefused.
 struct LinkCounters {
   std::atomic<std::uint64_t> connections{0};     // accepted by the system, whoever opened them
   std::atomic<std::uint64_t> established{0};     // opened by either side, after the exchange of hellos
@@ -32,14 +32,14 @@ struct LinkCounters {
   std::atomic<std::uint64_t> no_link{0};
   std::atomic<std::uint64_t> wrong_secret{0};        // closed: no proof of the job's secret, or a proof where no secret is used
   std::atomic<std::uint64_t> handshake_deadline{0};  // closed: no hello arrived in time
-  std::atomic<std::uint64_t> crowded_out{0};         // closed: the oldest of too many without a hello
+  std::atomic<std::uint64_t> crowded_out{0};         // closed: the oldest of too many unauthenticated connections
   std::atomic<std::uint64_t> door_shut{0};           // how often accepting was suspended because no descriptor was free
 };
 
 // Whether all ranks have arrived in this world. Until `complete` is set or `deadline` passes,
-// failed connections are retried, for any reason and even beyond connect_deadline: the other rank
-// may still be in another world. Once it is set, a rank whose address refuses connections has
-// ended. Without it, only ranks that were linked before are known to have ended.
+// failed connections are retried, whatever the reason and even beyond connect_deadline: the other
+// rank may still be in another world. Once `complete` is set, a rank whose address refuses
+// connections counts as ended. Before that, only a rank that was linked earlier does.
 struct Arrival {
   std::atomic<bool> complete{false};
   MonotonicTime deadline;
@@ -55,7 +55,7 @@ struct TcpLinksConfig {
   std::vector<std::string> addresses;
   NameLookup look_up = resolve_endpoint;
   std::string incarnation;
-  TransformFactory transform;              // none: as plain_transform(), and all addresses must be loopback
+  TransformFactory transform;              // if empty: plain_transform(), and all addresses must be loopback
   std::shared_ptr<const Arrival> arrival;  // null: unknown which ranks have arrived
   std::shared_ptr<LinkCounters> counters;  // may be null
 };
@@ -64,15 +64,16 @@ struct TcpLinksConfig {
 void check_loopback(const Endpoint& endpoint);
 
 // Raises the process's soft limit of descriptors (RLIMIT_NOFILE) so that it covers the descriptors
-// now open, the links of a rank to all others in a world of this size, the needs of the
-// `ranks_here` ranks of this process, at least 1, and `store_clients` connections to a store that
-// this process is about to host. Never lowers the limit. Throws kPrecondition that names the limit
-// and the number needed if the hard limit is too low for the links, the actors of these ranks and
-// the store. Thread-safe.
+// now open, the links of a rank to all others in a world of this size, the needs of this process's
+// ranks (`ranks_here`, at least 1), and `store_clients` connections to a store that this process is
+// about to host. Never lowers the limit. Throws kPrecondition, naming the limit and the number
+// needed, if the hard limit is too low for the links, the actors of these ranks and the store.
+// Thread-safe.
 void provide_descriptors(int rank, int world_size, int ranks_here, int store_clients = 0);
 
-// Makes the links of one rank; the factory spawns once. Throws kInvalidArgument for malformed
-// addresses, and, for numeric addresses, as check_loopback does.
+// Makes the links of one rank; the factory may spawn only one actor. Throws kInvalidArgument for
+// malformed addresses. Without a transform, also throws as check_loopback does, for the listener
+// and for numeric addresses.
 std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config);
 
 }  // namespace cairn

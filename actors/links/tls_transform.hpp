@@ -1,9 +1,9 @@
 // TLS 1.3 between ranks, with a pre-shared key instead of certificates.
 //
 // The handshake fails unless both sides prove that they know the key. The key is derived from the
-// job's secret and the incarnation, so keys of other jobs and of earlier incarnations do not fit.
+// job's secret and the incarnation, so keys of other jobs and of earlier incarnations are rejected.
 // Every handshake adds a Diffie-Hellman exchange of its own (forward secrecy): a secret that leaks
-// later does not decrypt recorded traffic.
+// later cannot be used to decrypt recorded traffic.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ inline constexpr std::uint64_t kTlsBytesPerKey = std::uint64_t{16} << 30;
 TransformFactory tls_transform(const Secret& secret, const std::string& incarnation, int rank,
                                std::uint64_t bytes_per_key = kTlsBytesPerKey);
 
-// Returns whether a stream that begins with these bytes, at least one, is TLS. The first frame of
-// an unencrypted link never begins so.
+// Returns whether a stream that begins with `first_bytes` is TLS. `first_bytes` must not be empty.
+// The first frame of an unencrypted link never begins this way.
 bool looks_like_tls(ByteSpan first_bytes);
 // Writes a TLS alert that tells the other side that the handshake has failed, so that it does not
 // retry.

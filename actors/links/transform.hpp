@@ -16,19 +16,19 @@ class Transform {
   using Wire = std::vector<char>;  // bytes for the socket are appended to it
 
   virtual ~Transform() = default;
-  // Called once, before anything else. An opener may write its first bytes here.
+  // Called once, before anything else. The connecting side may write its first bytes here.
   virtual void start(Wire& wire) = 0;
-  // Returns whether frames may be sent. True at the latest when the other side's first frame was
-  // received.
+  // Returns whether frames may be sent. Becomes true no later than the arrival of the peer's first
+  // frame.
   virtual bool ready() const = 0;
-  // Takes bytes from the socket. Appends decoded bytes to `frames`, and answers to `wire`. Throws
-  // kPermission if the other side is not authorized, kCorrupt if it violates the protocol. `wire`
-  // may hold a last answer even then.
+  // Takes bytes from the socket. Appends decoded bytes to `frames`, and any reply to `wire`. Throws
+  // kPermission if the other side is not authorized, kCorrupt if it violates the protocol. Even
+  // then, `wire` may hold a last reply.
   virtual void receive(ByteSpan bytes, std::string& frames, Wire& wire) = 0;
-  // Encodes a frame. Only when ready.
+  // Encodes a frame. Must be called only if `ready()` is true.
   virtual void send(ByteSpan frame, Wire& wire) = 0;
-  // Returns the rank that an opener claimed to be without proving it; -1 if none. Anyone can claim
-  // anything.
+  // Returns the rank that the connecting side claimed to be, without proof; -1 if it claimed none.
+  // Anyone can claim anything.
   virtual int claimed_rank() const { return -1; }
 };
 

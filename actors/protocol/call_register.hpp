@@ -1,6 +1,6 @@
 // Checks that all ranks name the same coordinator for a call. Ranks that disagree would wait at
-// different coordinators until the join deadline. So every rank also sends its Join to the
-// registrar, which detects the disagreement when the first differing rank calls.
+// different coordinators until the join deadline. So every rank also sends its Join to rank
+// kRegistrar, which detects the disagreement when the first differing Join arrives.
 //
 // Two calls are the same if their operation, checkpoint id and ordinal are equal. Handling a Join
 // takes constant time; only a disagreement scans all ranks, once. Memory is bounded: one call per
@@ -31,7 +31,7 @@ class CallRegister {
     std::shared_ptr<const Ending> ending;
     std::map<int, std::uint64_t> tickets;  // the ranks to notify now, with their tickets
   };
-  // Records that `from` has called. Returns a disagreement when it is found, and again for each
+  // Records the Join of rank `from`. Returns a disagreement when it is found, and again for each
   // rank that makes the same call later.
   std::optional<Disagreement> add(int from, const Join& join);
 
@@ -58,7 +58,7 @@ class CallRegister {
   using Calls = std::unordered_map<Key, Call, KeyHash>;
   struct Last {
     std::uint64_t ticket = 0;
-    Calls::value_type* call = nullptr;  // null: none, or its ranks disagreed
+    Calls::value_type* call = nullptr;  // null: no call, or one whose ranks disagreed
   };
 
   void leave(Last& last);
@@ -71,13 +71,13 @@ class CallRegister {
   std::deque<Key> disagreed_;   // oldest first
 };
 
-// Compares anything that has the fields of a Join that identify a call.
+// `A` and `B` may be any types with the fields of Join that identify a call.
 template <class A, class B>
 bool is_same_call(const A& a, const B& b) {
   return a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.ordinal == b.ordinal;
 }
-// Returns `save of "step_1"`, for messages. Cuts a long id in the middle, so that the text after it
-// stays within kFailureTextMax.
+// Returns `save of "step_1"`, for messages. Cuts a long id in the middle, so that text that follows
+// it still fits in kFailureTextMax.
 std::string describe_call(Operation operation, const std::string& checkpoint_id);
 // Returns `save of "step_1" (its call 3)`, for messages.
 std::string describe_call(const Join& join);

@@ -13,7 +13,7 @@
 //
 // A failure in any state, a missed deadline or a mismatch of the calls also leads to the Outcome.
 // Agreement:  joining --all joined, agreed--> deciding --answer or failure--> Outcome to every
-//             rank. The ranks' texts come with their Joins.
+//             rank. Each rank's Join carries its input to the decision (`AgreeCall::text`).
 // Failures:   a phase that has begun runs to its end on all ranks, so that all of its failures are
 //             in the map. After the first failure the other ranks have `phase_grace` to end the
 //             phase. Then they are told to stop. Ranks that have not stopped after `cancel_grace`
@@ -22,20 +22,21 @@
 //             When a rank's caller cancels the call, the others are told to stop without
 //             `phase_grace`; once publication has begun, it is too late to cancel.
 // Waits:      every state but idle runs under Timer::kPhase. Joining also runs under Timer::kProbe:
-//             ranks that have not joined a second after this rank are asked once whether they are
-//             alive, so that the links report those that have ended. While the machine waits for
-//             ranks, Timer::kWaiting triggers warnings.
+//             one second after this rank has joined, the machine probes each missing rank once. If
+//             that rank's process has exited, the links report it as lost. While the machine waits
+//             for ranks, Timer::kWaiting triggers warnings.
 // Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor. A new
 //             machine starts idle.
 // Own freeze: the process was stopped for longer than `heartbeat_timeout`, and ranks gave up on it.
 //             The machine decides nothing any more: it tells all ranks (CoordinatorDown, for this
-//             call), which turn to a successor. If it was publishing, it publishes, and then
-//             adopts the outcome of a rank that has ended the call.
-// Progress:   the ranks' progress reports affect nothing but the progress that ranks are told.
-// Succession: the machine also ends calls of other coordinators that this rank succeeds, in
-//             parallel with its own calls: see succession.hpp.
+//             call), which turn to a successor. If publication was in progress, the machine
+//             finishes it, and then adopts the outcome of a rank that has already ended the call.
+// Progress:   the machine adds up the ranks' progress reports and sends the sums back to the ranks.
+//             Progress reports affect no decision.
+// Succession: when this rank succeeds a lost coordinator, the machine also ends that coordinator's
+//             calls, in parallel with its own: see succession.hpp.
 // Duplicates, late messages and messages of other attempts are ignored, with an InputIgnored. A
-// rank that sends a message of an ended attempt gets its Outcome again.
+// rank that sends a message of an ended attempt gets that attempt's Outcome again.
 #pragma once
 
 #include <cstdint>
@@ -93,10 +94,10 @@ class CoordinatorMachine {
     std::shared_ptr<const Ending> ending;
   };
 
-  // The calls that one rank has ended before they began, and that other ranks have yet to join.
+  // Calls that one rank ended without joining. Other ranks have yet to join them.
   struct Skipped {
     std::uint64_t calls = 0;
-    Failure failure;  // of its latest such call
+    Failure failure;  // of the latest of these calls
   };
 
   void on(const CallStarted&) { ignore("call for a rank's machine"); }
@@ -107,7 +108,7 @@ class CoordinatorMachine {
   void on(const ProgressDue&) { ignore("timer of a rank's machine"); }
   void on(const PeerDown& down);
   void on(const PeerUp& up);
-  void on(const ActorDied&) {}  // the rank's own machine reports it
+  void on(const ActorDied&) {}  // RankMachine reports it
   void on(const Cancelled& cancelled);
 
   void receive(int from, const Join& join);
@@ -172,7 +173,7 @@ class CoordinatorMachine {
   void forget_call();
   void restart_joins();
 
-  // The ends of this rank's tasks for the coordinator.
+  // Handle the results of the tasks that this rank ran for the coordinator.
   void ended(const GlobalSavePlans& made);
   void ended(const GlobalLoadPlans& made);
   void ended(const Answer& answer);
@@ -206,7 +207,7 @@ class CoordinatorMachine {
   Phase phase() const;
   Operation operation() const { return own_join().operation; }
   const Join& own_join() const;
-  // All ranks wait for a task of this rank.
+  // Returns whether all ranks wait for a task of this rank.
   bool decides() const { return state_ == State::kGlobalPlan || state_ == State::kDeciding; }
   bool collects() const { return state_ == State::kLocalPlans || state_ == State::kMoving; }
   bool is_attempt() const { return state_ != State::kIdle && state_ != State::kJoining; }
@@ -226,9 +227,9 @@ class CoordinatorMachine {
   WaitNotices notices_;     // about the wait for ranks
   Duration wait_limit_{0};
   bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running or over
-  bool given_up_ = false;                                          // a rank gave up on this one during publication
+  bool given_up_ = false;                                          // another rank gave up on this rank during publication
   bool stopping_ = false;                                          // `phase_grace` is over: the others were told to stop
-  std::string awaited_at_cancel_;                                  // the ranks awaited at the first Cancel by a deadline
+  std::string awaited_at_cancel_;                                  // the missing ranks at the first Cancel caused by a deadline
   std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
   std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;
   std::vector<std::string> metadata_save_ids_;
@@ -239,7 +240,7 @@ class CoordinatorMachine {
   std::vector<Progress> progress_;  // by rank, the latest
   ProgressSums sums_;
   std::map<int, int> asked_;          // ranks that may know the outcome, and how often they were asked
-  std::optional<Committed> settled_;  // this rank's writer's answer on whether the checkpoint exists
+  std::optional<Committed> settled_;  // whether the checkpoint exists, according to this rank's writer
   std::uint64_t outstanding_ = 0;     // sequence number of the running task, 0 if none
   Hook hook_ = Hook::kFinish;         // the main hook of that task
 
@@ -247,7 +248,7 @@ class CoordinatorMachine {
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
   std::map<int, Join> next_joins_;  // joins that arrived during an attempt
-  std::map<int, Skipped> skipped_;  // by rank; while not empty, no other rank has joined
+  std::map<int, Skipped> skipped_;  // by rank; while not empty, all ranks that have joined are in it
   std::map<int, PeerDown> down_;    // ranks without a connection
   std::set<int> suspects_;          // ranks in `down_` that may have come back
   bool all_probed_ = false;         // each suspect is in `probed_`
@@ -256,7 +257,7 @@ class CoordinatorMachine {
   SharedNames shared_names_;
   std::deque<Ended> ended_;
   std::deque<Missed> missed_;
-  CallRegister register_;  // used on the registrar only
+  CallRegister register_;  // used only on rank 0 (kRegistrar): detects ranks that name different coordinators
   Succession succession_;
 };
 

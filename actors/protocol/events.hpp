@@ -1,5 +1,5 @@
 // The inputs and outputs of the state machines: `effects step(event)`. All are plain structs
-// without clock, I/O, threads or actors. The driver of a machine performs its effects in order and
+// without clock, I/O, threads or actors. The driver of a machine performs the effects in order and
 // feeds the results back as events.
 #pragma once
 
@@ -52,15 +52,15 @@ Actor actor_of(Hook hook) noexcept;
 // --- tasks ---------------------------------------------------------------------------------------
 
 // A task is the part of one rank in one phase: hooks in a fixed order, which
-// actors/planner_actor.cpp and actors/storage_actor.cpp list. It ends with the result named after
-// it, with Stopped, or with a Failure. Plans that a task may change are its own copies.
+// actors/planner_actor.cpp and actors/storage_actor.cpp list. A task ends with the result that its
+// comment names, with Stopped, or with a Failure. Plans that a task may change are its own copies.
 
 // For the planner. Every rank: StateGathered. Resets the storage and runs the Stateful hooks, which
 // may contain collectives: they run on every rank or on none. An asynchronous save runs this task
-// on its caller's thread, all later ones on its own.
+// on its caller's thread, and all later tasks on its own thread.
 struct GatherState {
   static constexpr const char* kName = "GatherState";
-  static constexpr Hook kMainHook = Hook::kBegin;  // after which texts name the task
+  static constexpr Hook kMainHook = Hook::kBegin;  // texts name the task after this hook
   std::vector<std::string> key_order;
 };
 struct StateGathered {};
@@ -122,8 +122,8 @@ struct AskCommitted {
   static constexpr const char* kName = "AskCommitted";
   static constexpr Hook kMainHook = Hook::kAskCommitted;
 };
-// Every rank, after a failure: Released. Stops the writer, also beside a running Write. If the
-// outcome is known, removes this rank's files as well.
+// Every rank, after a failure: Released. Stops the writer, even while a Write is running. If the
+// outcome is known, also removes this rank's files.
 struct Abandon {
   static constexpr const char* kName = "Abandon";
   static constexpr Hook kMainHook = Hook::kAbandon;
@@ -169,8 +169,8 @@ struct RunTask {
   std::string save_id;
   bool is_coordinator = false;
 };
-// The tasks of the call on this rank, also the coordinator's, start no further hook, except those
-// of GatherState, of agreements, and those that end an attempt.
+// The tasks of the call on this rank, including the coordinator's, start no further hook.
+// Exceptions are the hooks of GatherState, of agreements, and those that end an attempt.
 struct StopTasks {};
 
 using cairn::Timer;
@@ -184,8 +184,8 @@ struct StopTimer {
   Timer timer = Timer::kAnswer;
 };
 
-// The rank's call has ended, and no task is running. The same on every rank that is alive and
-// reachable.
+// The rank's call has ended, and no task is running. The outcome is the same on every rank that is
+// alive and reachable.
 struct Finished {
   FailureMap failures;  // empty: success
   Committed committed = Committed::kNo;
@@ -194,12 +194,12 @@ struct Finished {
   bool ok() const { return failures.empty(); }
 };
 
-// The progress of all ranks, for display. Only while the call runs.
+// The progress of all ranks, for display. Emitted only while the call runs.
 struct ProgressTold {
   JobProgress job;
 };
 
-// The machine is in another state, or its call took a turn. For traces.
+// The machine changed its state, or its call reached a turning point. For traces.
 struct StateChanged {
   std::variant<RankState, CoordinatorState, SuccessionState, CallTurn> to;
 };
@@ -253,9 +253,9 @@ struct TaskEnded {
 };
 struct TimerFired {
   Timer timer = Timer::kAnswer;
-  const char* running_hook = nullptr;  // of this rank's call; null: none
+  const char* running_hook = nullptr;  // of this rank's call; null: no hook is running
 };
-// Sent instead of TimerFired for Timer::kProgress: how much of its own part the rank has moved.
+// Sent instead of TimerFired for Timer::kProgress: how much of its own data the rank has moved.
 struct ProgressDue {
   Moved moved{};
 };
@@ -270,7 +270,7 @@ struct PeerDown {
   ErrorCode code = ErrorCode::kUnavailable;
   std::string why;
 };
-// Returns the failure that this is for a running attempt, with the text that all ranks get.
+// Returns the failure that `down` causes in a running attempt, with the text that all ranks get.
 Failure failure_of(const PeerDown& down, Phase phase);
 struct PeerUp {
   int rank = 0;

@@ -1,5 +1,5 @@
-// Keeps the save plans that one side used in its last attempts, by digest. With it a repeated save
-// sends 32 bytes instead of a plan.
+// Keeps the save plans that one side used in its last attempts, by digest. With this cache, a
+// repeated save sends 32 bytes instead of a plan.
 //
 // A digest does not cover the content of bytes objects. `refreshed` puts the content of the current
 // attempt into a kept plan. Plans contain no save id. At most `kPlansKept` plans are kept.
@@ -40,10 +40,10 @@ class PlanCache {
 };
 
 // Makes plans of different ranks share memory for equal names and mappings, which take two thirds
-// of a plan. The ranks of a pipeline stage have the same names.
+// of a plan's memory. The ranks of a pipeline stage have the same names.
 class SharedNames {
  public:
-  // Returns `plan`, or an equal plan that shares memory with one given before.
+  // Returns `plan`, or an equal plan that shares memory with an earlier plan.
   std::shared_ptr<const SavePlan> share(std::shared_ptr<const SavePlan> plan);
 
  private:
@@ -58,12 +58,13 @@ struct ContentColumns {
 };
 ContentColumns content_of(const SavePlan& plan);
 
-// Returns `kept` with the content in these columns; null if their lengths do not fit.
+// Returns `kept` with the content in these columns; null if the columns have too few or too many
+// entries.
 std::shared_ptr<const SavePlan> refreshed(std::shared_ptr<const SavePlan> kept, const std::vector<std::uint64_t>& hashes,
                                           const std::vector<std::uint64_t>& bytes);
 
-// Returns `kept`, a global plan, with the content that `local` has under the same names; null if
-// one of its bytes objects is not in `local`.
+// Returns `kept`, a global plan, with the content that `local` has under the same names; null if a
+// bytes object of `kept` is not in `local`.
 std::shared_ptr<const SavePlan> refreshed(std::shared_ptr<const SavePlan> kept, const SavePlan& local);
 
 }  // namespace cairn::protocol

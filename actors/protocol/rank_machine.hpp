@@ -6,22 +6,22 @@
 //   ending --the last task has ended--> idle
 //
 // A call that succeeded, or that ran no task, skips ending. save.cpp has the steps of a save in
-// their order, load.cpp those that a load takes instead, failure.cpp those after a failure.
+// their order, load.cpp those of a load where they differ, failure.cpp those after a failure.
 // Agreement:  stays in joining until the Outcome; this rank runs no task.
 // Waits:      joining, planned and reported wait for the coordinator, each under Timer::kAnswer.
 //             preparing, moving and ending wait for this rank's own tasks.
 // Tasks:      run one at a time, with one exception: Abandon runs beside the Write that it stops.
 //             An outcome that arrives while a task runs takes effect when the task ends.
 // Progress:   from Begin to the outcome, whenever Timer::kProgress fires, the rank reports its
-//             progress to the coordinator and gets that of all ranks (rank_progress.cpp). Nothing
-//             else depends on it.
-// Cancelled:  by its caller or the caller's deadline, the rank stops, tells the coordinator, and
-//             waits for the outcome as in any failed call (rank_cancel.cpp).
+//             progress to the coordinator and gets the progress of all ranks (rank_progress.cpp).
+//             Nothing else depends on these reports.
+// Cancelled:  when the caller cancels the call or its deadline passes, the rank stops, tells the
+//             coordinator, and waits for the outcome as in any failed call (rank_cancel.cpp).
 // Peer death: the coordinator decides about lost ranks. If the coordinator itself is lost, the rank
 //             continues its phase and turns to the coordinator once more, then to its successors
 //             (succession.hpp). It follows the first successor that sends StatusRequest, and
-//             accepts the outcome of that successor only. It delivers nothing to a coordinator that
-//             was lost.
+//             accepts an outcome only from that successor. It delivers nothing to a coordinator
+//             that was lost.
 // Duplicates, late messages and messages of other attempts are ignored, with an InputIgnored.
 #pragma once
 
@@ -39,8 +39,8 @@
 
 namespace cairn::protocol {
 
-// After this many hand-overs from rank to rank a call ends alone: links break faster than the ranks
-// can agree.
+// After this many turns from one rank to another, a rank ends its call alone: links break faster
+// than the ranks can agree.
 inline constexpr int kTurnsMax = 16;  // within one round
 inline constexpr int kRoundsMax = 3;
 
@@ -58,7 +58,7 @@ class RankMachine {
   bool is_idle() const { return state_ == State::kIdle; }
   std::uint64_t counter() const { return counter_; }               // of the running attempt, 0 before Begin
   std::uint64_t counter_seen() const { return counter_seen_; }     // the largest counter that this machine knows of
-  int coordinator_rank() const { return call_.coordinator_rank; }  // as given by the caller; may not be a valid rank
+  int coordinator_rank() const { return call_.coordinator_rank; }  // as given by the caller; possibly not a valid rank
 
  private:
   struct Ended {
@@ -106,7 +106,7 @@ class RankMachine {
   std::uint64_t run(Task task);
   bool has_task_running() const { return outstanding_ != 0 || stop_outstanding_ != 0; }
   void stop_tasks();
-  // The ends of this rank's tasks.
+  // Handle the results of this rank's tasks.
   void ended(const StateGathered& gathered);
   void ended(const LocalSavePlan& plan);
   void ended(const LocalLoadPlan& plan);
@@ -180,22 +180,22 @@ class RankMachine {
   Phase reported_phase_ = Phase::kJoin;
   std::optional<Message> report_;     // the report sent, or to be sent, at the end of the last phase
   std::uint64_t progress_told_ = 0;   // number of progress reports sent in this attempt
-  std::uint64_t progress_heard_ = 0;  // the largest number of an answer to them
+  std::uint64_t progress_heard_ = 0;  // the largest number in an answer to a report
   bool delivered_ = false;            // the results were sent to the coordinator
   std::shared_ptr<const SavePlan> local_plan_;
   Digest local_digest_{};
 
   // State after the loss of the coordinator.
-  std::optional<Failure> lost_;          // how it was lost
-  bool unopened_ = false;                // the last attempt to connect to it failed
-  int candidate_ = -1;                   // the rank asked to succeed it that has not answered yet
+  std::optional<Failure> lost_;          // how the coordinator was lost
+  bool unopened_ = false;                // the last attempt to connect to the coordinator failed
+  int candidate_ = -1;                   // the rank that was asked to end the call, and has not answered yet
   int leader_ = -1;                      // the successor that this rank follows
   std::set<int> tried_;                  // ranks already asked
   int turns_ = 0;                        // how often this rank turned to another rank, in this round
   int rounds_ = 0;                       // rounds through all ranks
-  std::map<int, std::uint64_t> askers_;  // ranks to tell of changes here, with their inquiry numbers
+  std::map<int, std::uint64_t> askers_;  // ranks to notify of changes on this rank, with their inquiry numbers
 
-  // Successors that asked about a call before this rank made it, and before it had begun.
+  // Successors that asked about a call that had not begun, and that this rank had not made yet.
   std::map<int, StatusRequest> early_askers_;
 
   // State across calls.

@@ -1,7 +1,7 @@
 // The order in which concurrent saves of one checkpointer use its planner and writer on one rank:
-// each save waits until all earlier ones have ended there. Until then its first planner hook is
-// held back, so the rank offers no plan. So saves are published in the order of the calls. Pure.
-// Not thread-safe.
+// each save waits until all earlier ones have ended there. Until then the save's first planner hook
+// waits, so the rank sends no plan, and saves are published in the order of the calls. Pure. Not
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class SaveTurns {
  public:
   // Adds a save. Numbers follow the order of the calls.
   void begin(std::uint64_t number) { in_flight_[number]; }
-  // Removes a save that has ended: no hook of it runs any more.
+  // Removes a save that has ended: none of its hooks is running or will run.
   void end(std::uint64_t number) { in_flight_.erase(number); }
 
   bool any() const { return !in_flight_.empty(); }
@@ -33,11 +33,11 @@ class SaveTurns {
   // Returns whether the save uses the planner and writer, or has used them.
   bool was_taken(std::uint64_t number) const;
 
-  // Takes the turn if it has come. Called by the save's first planner hook, and again after every
-  // change while it waits.
+  // Takes the turn if it has come. The save's first planner hook calls this, and calls it again
+  // after every change to this SaveTurns while the result is kWaits.
   SaveTurn take(std::uint64_t number);
-  // Keeps the turn from coming, because the save is about to be cancelled. Returns false if the
-  // turn has already come or the save has ended.
+  // Keeps the turn from being taken, because the save is about to be cancelled. Returns false if
+  // the turn has already come or the save has ended.
   bool hold(std::uint64_t number);
   // Marks the save as cancelled. Does nothing if it has taken its turn or has ended.
   void drop(std::uint64_t number);

@@ -12,15 +12,16 @@
 //   decision --otherwise--> outcome to all --> idle
 //
 // Every rank is asked for its status in the call. An orphan that answers follows this successor
-// from then on: it delivers nothing to the old coordinator and accepts no outcome from it. The
-// successor waits for ranks that follow the coordinator or another successor, and these report
-// what they learn. So ranks that can communicate all end with the same outcome, whichever links are
+// from then on: it neither delivers results to the old coordinator nor accepts its outcome. The
+// successor waits for ranks that follow the coordinator or another successor, and these report what
+// they learn. So ranks that can communicate all end with the same outcome, whichever links are
 // broken.
 //
-// If the coordinator is alive and the call has not begun, it waits for orphans that can never join.
-// The successor tells the coordinator about them, with the reason, and the coordinator ends the
-// call. If the coordinator has not made the call yet, orphans that can connect to it are sent back
-// to join it. The others wait with the successor, at most `join_deadline`, until it makes the call.
+// If the coordinator is alive and the call has not begun, the coordinator waits for orphans that
+// can never join. The successor tells the coordinator about them, with the reason, and the
+// coordinator ends the call. If the coordinator has not made the call yet, orphans that can connect
+// to it are sent back to join it. The others wait with the successor, at most `join_deadline`,
+// until the coordinator makes the call.
 //
 // A checkpoint can be published only with the results of every rank. If one orphan has not
 // delivered its results, the checkpoint does not exist and never will. Otherwise the writer's
@@ -44,9 +45,8 @@
 
 namespace cairn::protocol {
 
-// Inquiry numbers from here on are not a successor's. They belong to a coordinator that asks about
-// its own call, while ranks join it or while it settles the outcome. The ordinal of the call is
-// added.
+// A successor's inquiry numbers are below this. A coordinator that asks about its own call, while
+// ranks join or while it settles the outcome, adds the ordinal of the call to this number.
 inline constexpr std::uint64_t kProbesFrom = std::uint64_t{1} << 63;
 
 // Returns whether `rank` comes before `other` in the order of successors of `coordinator`.
@@ -72,7 +72,7 @@ class Succession {
     enum class State : std::uint8_t { kAsked, kHeard, kGone };
     State state = State::kAsked;
     bool was_heard = false;
-    int losses = 0;      // broken links to it since it was first asked
+    int losses = 0;      // how often its link has broken since it was first asked
     StatusReply status;  // the latest, if the rank was heard
     std::optional<PeerDown> down;
   };
