@@ -15,18 +15,19 @@ namespace cairn::tools {
 namespace {
 
 constexpr const char* kExamples = R"(Examples:
-  cairn ls run                          the checkpoints of a run
-  cairn inspect run/step_100            what a checkpoint holds
-  cairn verify run/step_100             reads every byte, lists every fault
-  cairn diff run/step_100 run/step_200  what differs
+  cairn ls run                          lists the checkpoints of a run
+  cairn inspect run/step_100            shows what a checkpoint contains
+  cairn verify run/step_100             reads every byte and lists every fault
+  cairn diff run/step_100 run/step_200  compares two checkpoints
   cairn cat run/step_100 model.weight --slice 0:4,:
   cairn convert run/step_100 model.pt --to torch
-  cairn prune run --keep last=3         removes the others; shows them first, and asks
-  cairn doctor run                      what would make saves slow or fail here
-  source <(cairn completion bash)       completes commands and options from now on
-  cairn trace run                       what went wrong in the last failed save; cairn trace --help says more
+  cairn prune run --keep last=3         keeps the last three; asks before it removes others
+  cairn doctor run                      finds what would make saves slow or fail here
+  cairn trace run                       shows what went wrong in the last failed save
+  source <(cairn completion bash)       turns on completion in this shell
 
-`cairn COMMAND --help` has examples of each. DIR is a path or a URL of a known scheme; Cairn's checkpoints and PyTorch's are both understood.
+`cairn COMMAND --help` shows examples of each command. DIR is a path or a URL of a known scheme.
+Cairn reads its own checkpoints and PyTorch's.
 Exit codes: )";
 
 // Prints an error: one line or a list, never a stack trace. Scripts branch on `code`. The text may
@@ -84,8 +85,8 @@ void check_command(const CLI::App& app, int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Looks at distributed checkpoints and at what ranks have recorded, checks and converts checkpoints.", "cairn"};
-  app.set_version_flag("--version", versions(), "Print the versions of cairn and of what it is built from, and exit");
+  CLI::App app{"Inspects, checks, compares and converts distributed checkpoints, and analyses traces of saves and loads.", "cairn"};
+  app.set_version_flag("--version", versions(), "Print the versions of cairn and its libraries, and exit");
   app.footer(kExamples + exit_codes());
   app.require_subcommand(1);
 

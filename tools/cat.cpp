@@ -18,16 +18,17 @@ namespace cairn::tools {
 namespace {
 
 constexpr const char* kCatExamples = R"(Examples:
-  cairn cat run/step_100 model.weight                  its first and last elements
-  cairn cat run/step_100 model.weight --slice 0:4,:    the first four rows
-  cairn cat run/step_100 model.weight --slice -1,0     one element
-  cairn cat run/step_100 model.weight --full           all of it
-  cairn cat run/step_100 step                          a value
-  cairn cat run/step_100 model.weight --json           for programs
-  cairn cat model.pt weight                            of what torch.save wrote
+  cairn cat run/step_100 model.weight                  prints its first and last elements
+  cairn cat run/step_100 model.weight --slice 0:4,:    prints the first four rows
+  cairn cat run/step_100 model.weight --slice -1,0     prints one element
+  cairn cat run/step_100 model.weight --full           prints all elements
+  cairn cat run/step_100 step                          prints a value
+  cairn cat run/step_100 model.weight --json           prints JSON
+  cairn cat model.pt weight                            reads a torch.save file
 
-Only the bytes that are shown are read (of Cairn's checkpoints, the blocks that their checksums cover). Parts of PyTorch's tensors cannot be
-checked by themselves: cairn verify checks all of them. Ends with 1 if a value cannot be shown.)";
+Reads only the bytes that it prints. In Cairn's checkpoints, reads and checks the blocks that hold
+these bytes. In PyTorch's, a part of a tensor cannot be checked; cairn verify checks whole tensors.
+Exits with 1 if a value cannot be shown.)";
 
 struct CatOptions {
   std::string checkpoint;
@@ -315,11 +316,12 @@ void add_cat(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<CatOptions>();
   auto* const command = app.add_subcommand(kCatCommand.name, kCatCommand.description);
   command->footer(kCatExamples);
-  command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save or safetensors")->required();
-  command->add_option("KEY", options->key, "The key, as cairn inspect --json has it")->required();
-  command->add_option("--slice", options->slice, "Which part: a range, a number or ':' for each dimension")->type_name("0:4,:");
-  command->add_flag("--full", options->full, "All elements: 2^28 of them at most");
-  command->add_flag("--json", options->json, "Print JSON, with all elements: as many at most");
+  command->add_option("DIR", options->checkpoint, "The checkpoint, torch.save file or safetensors file")->required();
+  command->add_option("KEY", options->key, "The key, as cairn inspect --json prints it")->required();
+  command->add_option("--slice", options->slice, "The part to print: a range, a number or ':' for each dimension")
+      ->type_name("0:4,:");
+  command->add_flag("--full", options->full, "Print all elements, at most 2^28");
+  command->add_flag("--json", options->json, "Print JSON with all elements, at most 2^28");
   command->callback([options, &chosen] { chosen = [options] { return cat(*options); }; });
 }
 

@@ -70,7 +70,7 @@ void add_patterns(CLI::App& command, const std::string& name, std::vector<std::s
 }
 
 void add_memory(CLI::App& command, std::uint64_t& bytes) {
-  command.add_option("--memory", bytes, "For elements of tensors, about")
+  command.add_option("--memory", bytes, "Memory for tensor elements, approximately")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE")
       ->default_str("256MiB");

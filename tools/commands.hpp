@@ -43,11 +43,11 @@ struct ExitStatus {
   const char* meaning;
 };
 inline constexpr ExitStatus kExitStatuses[] = {
-    {kFine, "all is fine"},
-    {kFoundBad, "found bad: damage, a difference, a problem, or what was asked for could not be done"},
-    {kWrongUse, "wrong use: the command line, or a place where nothing is"},
-    {kNotChecked, "no fault, but something could not be checked (only verify)"},
-    {kBrokenPipe, "whoever read the output has stopped reading"},
+    {kFine, "success"},
+    {kFoundBad, "a fault or a difference was found, or the command could not do what it was asked for"},
+    {kWrongUse, "incorrect usage, or there is nothing at the given place"},
+    {kNotChecked, "verify found no fault, but could not check everything"},
+    {kBrokenPipe, "the reader of the output stopped reading"},
 };
 
 // The command line is invalid: `cairn` exits with kWrongUse.
@@ -81,14 +81,14 @@ struct CommandSummary {
   const char* description;
 };
 // The commands of cairn-tensors that `cairn` knows by name only.
-inline constexpr CommandSummary kInspectCommand{"inspect", "Show keys, shapes, ranks, files and origin of a checkpoint"};
+inline constexpr CommandSummary kInspectCommand{"inspect", "Show the keys, shapes, ranks, files and origin of a checkpoint"};
 inline constexpr CommandSummary kVerifyCommand{"verify", "Read every byte of checkpoints and list all faults"};
-inline constexpr CommandSummary kCatCommand{"cat", "Print elements of a tensor, or a value"};
+inline constexpr CommandSummary kCatCommand{"cat", "Print the elements of a tensor, or a value"};
 inline constexpr CommandSummary kDiffCommand{"diff", "Compare the keys, shapes, types and values of two checkpoints"};
 inline constexpr CommandSummary kConvertCommand{"convert", "Write a checkpoint in another format or layout"};
-inline constexpr CommandSummary kPruneCommand{"prune", "Remove checkpoints of a run that need not stay"};
-inline constexpr CommandSummary kManualCommand{"manual", "Print the manual page, for man"};
-inline constexpr CommandSummary kCompletionCommand{"completion", "Print what completes commands and options in a shell"};
+inline constexpr CommandSummary kPruneCommand{"prune", "Remove old checkpoints of a run"};
+inline constexpr CommandSummary kManualCommand{"manual", "Print the manual page, in the format of man"};
+inline constexpr CommandSummary kCompletionCommand{"completion", "Print the completion script of a shell"};
 
 // In `cairn`: becomes cairn-tensors if the command line needs it. Throws if that program cannot be
 // started. In cairn-tensors: does nothing.

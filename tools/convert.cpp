@@ -20,17 +20,19 @@ constexpr const char* kConvertExamples = R"(Examples:
 Formats:
   safetensors  one file with the tensors, under their flattened names
   torch        one file with tensors and values, nested as they were saved; io.BytesIO and bytearray become bytes
-  dcp          a directory that torch.distributed.checkpoint loads, and Cairn; without --world laid out as the source is
+  dcp          a directory that torch.distributed.checkpoint and Cairn load; without --world, laid out as the source
 
-SRC is a checkpoint of Cairn or PyTorch, a file of torch.save with a plain state dict, a safetensors file, or a directory of such files.
-A renamed key keeps the levels of nesting that its new name still begins with. --cast is for tensors of floating point.
+SRC is a checkpoint of Cairn or PyTorch, a torch.save file with a plain state dict, a safetensors
+file, or a directory of safetensors files. --cast applies to floating-point tensors only.
+A renamed key keeps the leading levels of nesting that its new name still starts with.
 
-Values that are no tensors do not fit into safetensors. The file is written without them, and the command ends with 1 unless --skip-unsupported
-is given.
+The safetensors format holds only tensors. Other values are left out, and the command exits with 1
+unless --skip-unsupported is given.
 
-DST appears once it is whole. Tensors that do not fit into the free space are refused before they are written. SIGINT, SIGTERM and SIGHUP
-end a conversion and remove its unfinished output. A full disk, a lost file system or SIGKILL leaves the work done so far beside DST
-(DST.cairn-partial, or in the directory), and the same command goes on from there.)";
+DST appears once it is complete. If the tensors do not fit into the free space, the command fails
+before it writes them. On SIGINT, SIGTERM or SIGHUP it removes its unfinished output. After a full
+disk, a lost file system or SIGKILL, the finished part remains beside DST (DST.cairn-partial) or in
+the directory DST, and the same command resumes from there.)";
 
 int convert(const ConvertOptions& options) {
   if (options.world && options.format != "dcp") throw WrongUse("--world is for --to dcp: other formats have no ranks");
@@ -61,19 +63,22 @@ void add_convert(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<ConvertOptions>();
   auto* const command = app.add_subcommand(kConvertCommand.name, kConvertCommand.description);
   command->footer(kConvertExamples);
-  command->add_option("SRC", options->source, "The checkpoint, or a file of torch.save or safetensors")->required();
+  command->add_option("SRC", options->source, "The checkpoint, torch.save file or safetensors file to read")->required();
   command->add_option("DST", options->destination, "The file or directory to write")->required();
-  command->add_option("--to", options->format, "The format")->required()->check(CLI::IsMember({"safetensors", "torch", "dcp"}));
-  add_patterns(*command, "--select", options->select, "Only keys that are as this pattern");
-  add_patterns(*command, "--exclude", options->exclude, "Not keys that are as this pattern");
-  command->add_option("--rename", options->renames, "Replaces what matches in each key; \\1 is the first group; may be repeated")
+  command->add_option("--to", options->format, "The format of DST")
+      ->required()
+      ->check(CLI::IsMember({"safetensors", "torch", "dcp"}));
+  add_patterns(*command, "--select", options->select, "Convert only keys that match this pattern");
+  add_patterns(*command, "--exclude", options->exclude, "Leave out keys that match this pattern");
+  command->add_option("--rename", options->renames, "Replace what matches in each key; \\1 is the first group; may be repeated")
       ->allow_extra_args(false)
       ->type_name("REGEX=REPL");
-  command->add_option("--cast", options->cast, "The type of tensors of floating point")->type_name("DTYPE");
-  command->add_option("--world", options->world, "Lay tensors out by rows over so many ranks")->check(CLI::Range(1, kWorldSizeMax));
+  command->add_option("--cast", options->cast, "Convert floating-point tensors to this type")->type_name("DTYPE");
+  command->add_option("--world", options->world, "Split tensors by rows over this many ranks (dcp only)")
+      ->check(CLI::Range(1, kWorldSizeMax));
   add_memory(*command, options->memory);
-  command->add_flag("--force", options->force, "Replace DST if it is there");
-  command->add_flag("--skip-unsupported", options->skip_unsupported, "Leave out what the format cannot hold");
+  command->add_flag("--force", options->force, "Replace DST if it exists");
+  command->add_flag("--skip-unsupported", options->skip_unsupported, "Leave out what the format cannot hold, instead of failing");
   command->callback([options, &chosen] { chosen = [options] { return convert(*options); }; });
 }
 

@@ -23,14 +23,15 @@ namespace cairn::tools {
 namespace {
 
 constexpr const char* kDiffExamples = R"(Examples:
-  cairn diff run/step_100 run/step_200                     keys, shapes, types and values
-  cairn diff a b --tolerance 1e-6                          elements that are as close as that count as equal
-  cairn diff a b --tensors 'model.*'                       of these keys only
-  cairn diff run/step_100 model.pt                         with what torch.save wrote
-  cairn diff a b --json                                    for programs
+  cairn diff run/step_100 run/step_200     compares keys, shapes, types and values
+  cairn diff a b --tolerance 1e-6          ignores differences of at most 1e-6
+  cairn diff a b --tensors 'model.*'       compares only these keys
+  cairn diff run/step_100 model.pt         compares with a torch.save file
+  cairn diff a b --json                    prints JSON
 
-Layouts do not matter: what 4 ranks saved is compared with what 2 saved. NaN equals NaN. Of different types, values are compared as numbers.
-Ends with 1 if anything differs.)";
+Layouts do not matter: a checkpoint of 4 ranks can be compared with one of 2. NaN equals NaN.
+Tensors of different types differ; their values are compared as numbers.
+Exits with 1 if anything differs.)";
 
 struct DiffOptions {
   std::string a;
@@ -276,7 +277,7 @@ int diff(const DiffOptions& options) {
   Comparison comparison(options);
   comparison.run();
   if (comparison.keys() == 0 && !options.tensors.empty())
-    throw WrongUse("no key of either is as asked for; * stands for any text: `cairn inspect` lists the keys");
+    throw WrongUse("no key of either matches --tensors; * matches any text; `cairn inspect` lists the keys");
   options.json ? comparison.print_as_json() : comparison.print();
   return comparison.is_equal() ? kFine : kFoundBad;
 }
@@ -287,10 +288,10 @@ void add_diff(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<DiffOptions>();
   auto* const command = app.add_subcommand(kDiffCommand.name, kDiffCommand.description);
   command->footer(kDiffExamples);
-  command->add_option("A", options->a, "A checkpoint, or a file of torch.save or safetensors")->required();
-  command->add_option("B", options->b, "Another one")->required();
-  add_patterns(*command, "--tensors", options->tensors, "Only keys that are as this pattern");
-  command->add_option("--tolerance", options->tolerance, "Elements whose absolute difference is at most this are equal")
+  command->add_option("A", options->a, "A checkpoint, torch.save file or safetensors file")->required();
+  command->add_option("B", options->b, "The one to compare it with")->required();
+  add_patterns(*command, "--tensors", options->tensors, "Compare only keys that match this pattern");
+  command->add_option("--tolerance", options->tolerance, "Largest absolute difference of elements that count as equal")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   add_memory(*command, options->memory);

@@ -25,12 +25,13 @@ namespace cairn::tools {
 namespace {
 
 constexpr const char* kDoctorExamples = R"(Examples:
-  cairn doctor run           this machine, and the disk that run is on
-  cairn doctor               the machine alone
-  cairn doctor run --json    for programs
+  cairn doctor run           checks this machine, and the disk that holds run
+  cairn doctor               checks only the machine
+  cairn doctor run --json    prints JSON
 
-In DIR it writes a file of at most --test-size, reads it back, and removes it. Run it where ranks run, as the user whom they run as, with the
-limits that they have. Ends with 1 if there is a problem: something that would make saves fail. What would make them slow is a warning.)";
+Writes a file of at most --test-size to DIR, reads it back, and removes it. Run this command on the
+machines of the ranks, as the same user and with the same limits.
+Exits with 1 if it finds a problem. A problem would make saves fail; a warning only makes them slow.)";
 
 struct DoctorOptions {
   std::string directory;
@@ -109,8 +110,9 @@ Finding check_loopback() {
   sockaddr_in address = address_of(INADDR_LOOPBACK, 0);
   socklen_t length = sizeof address;
   auto* const any = reinterpret_cast<sockaddr*>(&address);
-  const bool connects = server.get() >= 0 && client.get() >= 0 && ::bind(server.get(), any, length) == 0 && ::listen(server.get(), 1) == 0 &&
-                        ::getsockname(server.get(), any, &length) == 0 && ::connect(client.get(), any, length) == 0;
+  const bool connects = server.get() >= 0 && client.get() >= 0 && ::bind(server.get(), any, length) == 0 &&
+                        ::listen(server.get(), 1) == 0 && ::getsockname(server.get(), any, &length) == 0 &&
+                        ::connect(client.get(), any, length) == 0;
   return finding(connects, "loopback",
                  connects ? "ranks of this machine reach each other" : fmt::format("cannot connect: {}", std::strerror(errno)),
                  Health::kProblem, "ranks of one machine talk over 127.0.0.1: bring the interface lo up, and allow TCP there");
@@ -178,10 +180,10 @@ Finding finding(bool is_right, const char* name, std::string found, Health other
 
 void add_doctor(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<DoctorOptions>();
-  auto* const command = app.add_subcommand("doctor", "Say what would make saves slow or fail on this machine");
+  auto* const command = app.add_subcommand("doctor", "Find what would make saves slow or fail on this machine");
   command->footer(kDoctorExamples);
-  command->add_option("DIR", options->directory, "Where checkpoints are to be written");
-  command->add_option("--test-size", options->test_bytes, "Of the file that measures the disk, at most")
+  command->add_option("DIR", options->directory, "The directory in which checkpoints will be saved");
+  command->add_option("--test-size", options->test_bytes, "Largest size of the file that measures the disk")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE")
       ->default_str("256MiB");

@@ -77,7 +77,7 @@ std::string help_of(const CLI::App& app, const std::string& path) {
 std::string manual_page(const CLI::App& app) {
   std::string page = fmt::format(R"(.TH CAIRN 1 "" "cairn {}" "User Commands"
 .SH NAME
-cairn \- look at distributed checkpoints, check, compare and convert them
+cairn \- inspect, check, compare and convert distributed checkpoints
 .SH SYNOPSIS
 .B cairn
 .I COMMAND
@@ -85,8 +85,8 @@ cairn \- look at distributed checkpoints, check, compare and convert them
 .SH DESCRIPTION
 {}
 .PP
-A checkpoint is given as a path, or as a URL of a known scheme; Cairn's and PyTorch's are both understood.
-Output is plain text in files and pipes; on a terminal it has colours, and what takes longer than two seconds shows how far it is.
+A checkpoint is named by a path or a URL of a known scheme. Cairn reads its own checkpoints and PyTorch's.
+Output to files and pipes is plain text. A terminal also gets colours, and the progress of operations that take longer than two seconds.
 .SH COMMANDS
 )",
                                  kVersion, roff(app.get_description()));
@@ -99,13 +99,13 @@ Output is plain text in files and pipes; on a terminal it has colours, and what 
   return page + R"(.SH ENVIRONMENT
 .TP
 NO_COLOR
-If it is set, and not empty, there are no colours.
+If set and not empty, turns colours off.
 .TP
 TERM
-There are none on a terminal that is called dumb either.
+The value dumb turns colours off.
 .TP
 MASTER_PORT
-cairn doctor checks that this port is free.
+The port that cairn doctor expects to be free.
 .SH SEE ALSO
 .BR cairn\-launch ,
 which starts the ranks of a job.
@@ -220,7 +220,7 @@ _cairn "$@"
 
 void add_documentation(CLI::App& app, Run& chosen) {
   auto* const manual = app.add_subcommand(kManualCommand.name, kManualCommand.description);
-  manual->footer("Examples:\n  cairn manual > cairn.1; man ./cairn.1       where it is not installed: man cairn");
+  manual->footer("Examples:\n  cairn manual > cairn.1; man ./cairn.1       reads the manual; after installation: man cairn");
   manual->callback([&app, &chosen] {
     chosen = [&app] {
       std::cout << manual_page(app);

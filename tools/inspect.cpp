@@ -22,15 +22,15 @@ namespace cairn::tools {
 namespace {
 
 constexpr const char* kInspectExamples = R"(Examples:
-  cairn inspect run/step_100                              keys as a tree, with shapes, and what each rank wrote
-  cairn inspect run/step_100 --tensors 'model.*weight'    of these keys only; * stands for any text, dots as well
-  cairn inspect run/step_100 --layout                     pictures of which rank wrote which box of each tensor
-  cairn inspect run/step_100 --chunks                     where each chunk lies in which file
-  cairn inspect run/step_100 --json                       all of it, for programs
-  cairn inspect model.pt                                  what torch.save wrote; or a file of safetensors
+  cairn inspect run/step_100                              shows keys as a tree, shapes, and what each rank wrote
+  cairn inspect run/step_100 --tensors 'model.*weight'    shows only these keys; * matches any text, including dots
+  cairn inspect run/step_100 --layout                     draws which rank wrote which part of each tensor
+  cairn inspect run/step_100 --chunks                     lists the file and offset of each chunk
+  cairn inspect run/step_100 --json                       prints everything as JSON
+  cairn inspect model.pt                                  reads a torch.save file; also reads safetensors files
 
 Reads the record of a checkpoint and the small values that it shows; with --json, only the record.
-From a file of torch.save, reads the pickle; from safetensors, the header.)";
+Reads only the pickle of a torch.save file, and only the header of a safetensors file.)";
 
 struct InspectOptions {
   std::string checkpoint;
@@ -389,7 +389,7 @@ int inspect(const InspectOptions& options) {
     if (options.tensors.empty() || matches_any(entry.first, options.tensors)) inspected.entries.push_back(&entry);
   for (const auto& [fqn, path] : metadata.planner_data) inspected.paths[fqn] = &path;
   if (inspected.entries.empty() && !options.tensors.empty())
-    throw WrongUse(fmt::format("no key of {} is as asked for: `cairn inspect` without --tensors lists all; * stands for any text",
+    throw WrongUse(fmt::format("no key of {} matches --tensors; * matches any text; without --tensors all keys are listed",
                                inspected.source.name()));
   if (options.json) {
     print_json(json_of(inspected));
@@ -414,9 +414,9 @@ void add_inspect(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<InspectOptions>();
   auto* const command = app.add_subcommand(kInspectCommand.name, kInspectCommand.description);
   command->footer(kInspectExamples);
-  command->add_option("DIR", options->checkpoint, "The checkpoint, or a file of torch.save or safetensors")->required();
-  add_patterns(*command, "--tensors", options->tensors, "Only keys that are as this pattern");
-  command->add_flag("--layout", options->layout, "Draw which rank wrote which box");
+  command->add_option("DIR", options->checkpoint, "The checkpoint, torch.save file or safetensors file")->required();
+  add_patterns(*command, "--tensors", options->tensors, "Show only keys that match this pattern");
+  command->add_flag("--layout", options->layout, "Draw which rank wrote which part of each tensor");
   command->add_flag("--chunks", options->chunks, "List every chunk and where it is stored");
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, &chosen] { chosen = [options] { return inspect(*options); }; });

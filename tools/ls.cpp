@@ -16,12 +16,14 @@ namespace cairn::tools {
 namespace {
 
 constexpr const char* kLsExamples = R"(Examples:
-  cairn ls run              the latest first, with size, world size and age
-  cairn ls run --json       the same for programs
+  cairn ls run              lists checkpoints, the latest first, with size, world size and age
+  cairn ls run --json       prints JSON
 
-A checkpoint is damaged if its record cannot be read, or a file that the record names is missing or has another length; no data is
-read: cairn verify does that. Ends with 1 if any is damaged. Leftovers are of saves that have not ended, or of removals: the next save takes them
-away, and so does cairn prune --leftovers.)";
+A checkpoint is damaged if its record cannot be read, or if a file that the record names is missing
+or has the wrong length. ls reads no data; cairn verify does.
+Leftovers are files of removals and saves that died, or of a save that is still running. The next
+save removes those that died. cairn prune --leftovers removes those in places where no save is open.
+Exits with 1 if any checkpoint is damaged.)";
 
 struct LsOptions {
   std::string run;
@@ -130,7 +132,7 @@ int ls(const LsOptions& options) {
 
 void add_ls(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<LsOptions>();
-  auto* const command = app.add_subcommand("ls", "List the checkpoints of a run, the latest first, and what saves have left");
+  auto* const command = app.add_subcommand("ls", "List the checkpoints of a run, the latest first, and leftovers");
   command->footer(kLsExamples);
   command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
   command->add_flag("--json", options->json, "Print JSON");

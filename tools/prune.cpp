@@ -20,16 +20,20 @@ namespace cairn::tools {
 namespace {
 
 constexpr const char* kPruneExamples = R"(Examples:
-  cairn prune run --keep last=3                              shows what would go, and asks
-  cairn prune run --keep last=3 --keep every=10000 --dry-run shows only
-  cairn prune run --keep last=1 --keep best=2:loss --yes     does not ask; loss: of Annotations::metrics, the lower the better
-  cairn prune run --keep best=2:accuracy:higher --keep best=2:loss   the best by either
-  cairn prune run --leftovers                                what saves and removals that died have left
+  cairn prune run --keep last=3                              shows what it would remove, then asks
+  cairn prune run --keep last=3 --keep every=10000 --dry-run only shows it
+  cairn prune run --keep last=1 --keep best=2:loss --yes     does not ask; keeps the two with the lowest loss
+  cairn prune run --keep best=2:accuracy:higher --keep best=2:loss   keeps the best two by either metric
+  cairn prune run --leftovers                                removes leftovers of saves and removals that died
 
-A checkpoint stays that any --keep asks for (without last=, the last one alone is asked for), and always: the latest that is sound, pinned
-ones, one with a save under way, and all that is not Cairn's or has a name of your own. last= and every= are given once, best= once for each
-metric, which some checkpoint must have. First goes the record, then the data: a crash leaves a checkpoint whole, or what the next clean-up
-removes. Ends with 1 if something could not be removed.)";
+Keeps each checkpoint that any --keep selects. If --keep is given without last=, last=1 is implied.
+Always keeps the latest sound checkpoint, pinned checkpoints, those with a save in progress, and
+everything that is not Cairn's or does not have a name that Cairn gives, such as step_100.
+last= and every= may be given once, best= once per metric and direction. Metrics are those of
+Annotations::metrics; at least one checkpoint must have the metric.
+Removes the record of a checkpoint before its data. A crash leaves the checkpoint either whole or as
+leftovers. --leftovers skips places in which a save is still open.
+Exits with 1 if something could not be removed.)";
 
 struct PruneOptions {
   std::string run;
@@ -257,12 +261,12 @@ void add_prune(CLI::App& app, Run& chosen) {
   auto* const command = app.add_subcommand(kPruneCommand.name, kPruneCommand.description);
   command->footer(kPruneExamples);
   command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
-  command->add_option("--keep", options->keep, "What stays: last=K, every=N, best=K:METRIC[:higher]; may be repeated")
+  command->add_option("--keep", options->keep, "Checkpoints to keep: last=K, every=N or best=K:METRIC[:higher]; may be repeated")
       ->allow_extra_args(false)
-      ->type_name("WHAT");
-  command->add_flag("--leftovers", options->leftovers, "Remove what saves and removals that died have left");
-  command->add_flag("--yes", options->yes, "Do not ask");
-  command->add_flag("--dry-run", options->dry_run, "Show what would go, and remove nothing");
+      ->type_name("RULE");
+  command->add_flag("--leftovers", options->leftovers, "Remove leftovers of saves and removals that died");
+  command->add_flag("--yes", options->yes, "Remove without asking");
+  command->add_flag("--dry-run", options->dry_run, "Show what would be removed, and remove nothing");
   command->callback([options, &chosen] { chosen = [options] { return prune(*options); }; });
 }
 

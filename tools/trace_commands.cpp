@@ -11,15 +11,16 @@ namespace cairn::tools {
 namespace {
 
 constexpr const char* kOrigin =
-    R"(What ranks record: a failed save leaves its last events in failure-<save id>/ beside the checkpoint; a job that is started with
-CAIRN_TRACE=DIR, or cairn-launch --trace DIR, writes all of them to DIR. DIR may also be the run's directory: then it is the last failure there.
+    R"(Reads the events that ranks record. A failed save leaves its last events in failure-<save id>/ beside
+the checkpoint. A job started with CAIRN_TRACE=DIR or cairn-launch --trace DIR writes all events to DIR.
+If DIR is the directory of a run, reads the last failure there.
 
 Examples:
-  cairn trace run                               ten lines: how it ended, where it failed, who was waited for
+  cairn trace run                               a summary: how it ended, where it failed, which ranks waited
 )";
 constexpr const char* kChoice = R"(
-Without --attempt it is the last save or load that failed, or that never ended; if there is none, the last one. export writes all of them.
-A directory whose name is that of a command: cairn trace ./list)";
+Without --attempt, shows the last save or load that failed or never ended; if there is none, the last one.
+export writes all of them. If a directory has the name of a command, write cairn trace ./list.)";
 
 struct TraceOptions {
   TraceChoice choice;
@@ -34,32 +35,32 @@ struct TraceOptions {
 using SharedOptions = std::shared_ptr<TraceOptions>;
 
 void add_job(CLI::App& command, TraceChoice& choice) {
-  command.add_option("--job", choice.job, "Of which job: the beginning of its incarnation");
+  command.add_option("--job", choice.job, "The job: the beginning of its incarnation");
   command.add_flag("--json", choice.json, "Print JSON");
 }
 
 void add_choice(CLI::App& command, TraceChoice& choice) {
   command.add_option("--attempt", choice.attempt,
-                     "Which save or load: its number (2, save:2, load:2), save id, a part of the checkpoint's id, or 'last'");
+                     "The save or load: its number (2, save:2, load:2), save id, a part of the checkpoint's id, or 'last'");
   command.add_option("--after", choice.after,
-                     "Only those that have begun after this time: 2030-12-31T23:59:59 (UTC), or in seconds since 1970");
+                     "Only saves and loads that began after this time: 2030-12-31T23:59:59 (UTC), or seconds since 1970");
   add_job(command, choice);
 }
 
 void add_filters(CLI::App& command, TraceMessagesOptions& filters) {
-  command.add_option("--rank", filters.rank, "Of this rank");
-  command.add_option("--actor", filters.actor, "Of this actor")
+  command.add_option("--rank", filters.rank, "Only lines of this rank");
+  command.add_option("--actor", filters.actor, "Only lines of this actor")
       ->check(CLI::IsMember({"runtime", "supervisor", "planner", "storage", "store", "coordinator"}));
-  command.add_option("--name,--type", filters.name, "Whose message type, hook or state has this in its name");
-  command.add_option("--kind", filters.kind, "Of this kind")
+  command.add_option("--name,--type", filters.name, "Only lines whose message type, hook or state contains this text");
+  command.add_option("--kind", filters.kind, "Only lines of this kind")
       ->check(CLI::IsMember({"sent", "handled", "is", "began", "ended", "did", "called"}));
-  command.add_option("--phase", filters.phase, "Hooks and failures of this phase")
+  command.add_option("--phase", filters.phase, "Only hooks and failures of this phase")
       ->check(CLI::IsMember({"join", "local_plan", "global_plan", "write", "read", "finish"}));
-  command.add_option("--grep", filters.text, "Whose line has this text");
-  command.add_option("--since", filters.since, "Not before: seconds from the first call, or a time of day (UTC)");
-  command.add_option("--until", filters.until, "Not after");
-  command.add_flag("--failed", filters.failed, "What failed or was ignored");
-  command.add_option("--limit", filters.limit, "So many lines at most");
+  command.add_option("--grep", filters.text, "Only lines that contain this text");
+  command.add_option("--since", filters.since, "Only lines from this time on: seconds from the first call, or a time of day (UTC)");
+  command.add_option("--until", filters.until, "Only lines up to this time");
+  command.add_flag("--failed", filters.failed, "Only failures and ignored messages");
+  command.add_option("--limit", filters.limit, "Print at most this many lines");
 }
 
 int summary(const TraceOptions& options) {
@@ -82,8 +83,8 @@ int diff(const TraceOptions& options) {
 
 void add_trace(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<TraceOptions>();
-  auto* const trace = app.add_subcommand("trace", "Say what went wrong, or what took long, in a save or load");
-  trace->add_option("DIR", options->choice.directory, "Where the traces are");
+  auto* const trace = app.add_subcommand("trace", "Show what went wrong, or what took long, in a save or load");
+  trace->add_option("DIR", options->choice.directory, "The directory with the traces");
   add_choice(*trace, options->choice);
   trace->callback([options, trace, &chosen] {
     if (trace->get_subcommands().empty()) chosen = [options] { return summary(*options); };
@@ -99,30 +100,30 @@ void add_trace(CLI::App& app, Run& chosen) {
   };
   const auto add_of_one = [&](const char* name, const char* what, const std::string& examples, int (*run)(const TraceOptions&)) {
     auto* const command = add(name, what, examples, run);
-    command->add_option("DIR", options->choice.directory, "Where the traces are")->required();
+    command->add_option("DIR", options->choice.directory, "The directory with the traces")->required();
     add_choice(*command, options->choice);
     return command;
   };
-  add_of_one("explain", "Follow the causes of the failure, and of the end",
-             "  cairn trace explain run                       step by step, what led to the failure and to the end\n"
-             "  cairn trace explain run --rank 2              the same, of rank 2\n",
+  add_of_one("explain", "Show the chain of causes of a failure and of the end",
+             "  cairn trace explain run                       shows step by step what led to the failure and the end\n"
+             "  cairn trace explain run --rank 2              shows it for rank 2\n",
              [](const TraceOptions& of) { return trace_explain(of.choice, of.rank); })
-      ->add_option("--rank", options->rank, "Of this rank");
-  add_of_one("timeline", "Draw what each rank did when", "  cairn trace timeline run                      a row a rank\n",
+      ->add_option("--rank", options->rank, "Explain only the failure and the end of the call on this rank");
+  add_of_one("timeline", "Draw what each rank did over time",
+             "  cairn trace timeline run                      draws one row per rank\n",
              [](const TraceOptions& of) { return trace_timeline(of.choice, of.columns); })
       ->add_option("--columns", options->columns, "Width of the time axis in characters; by default, as many as fit")
       ->check(CLI::Range(10u, 1000u));
-  add_of_one("critical-path", "Say which chain of messages and hooks took the time",
-             "  cairn trace critical-path run                 what the time went into\n",
+  add_of_one("critical-path", "Show the chain of messages and hooks that took the time",
+             "  cairn trace critical-path run                 shows where the time went\n",
              [](const TraceOptions& of) { return trace_critical_path(of.choice, of.rank); })
-      ->add_option("--rank", options->rank, "To the end of the call on this rank, not the last one");
-  auto* const compared =
-      add("diff", "Compare two saves or loads: what got slower",
-          "  cairn trace diff good slow                    what got slower; in one directory: --attempt 1 --with 2\n", diff);
-  compared->add_option("A", options->choice.directory, "Where the traces of the first are")->required();
-  compared->add_option("B", options->other.directory, "Of the second; the same if it is left out");
-  compared->add_option("--attempt", options->choice.attempt, "Which one of A, as for other commands");
-  compared->add_option("--with", options->other.attempt, "Which one of B");
+      ->add_option("--rank", options->rank, "End at this rank's return from the call, not at the last rank's");
+  auto* const compared = add("diff", "Compare two saves or loads, and show what got slower",
+                             "  cairn trace diff good slow                    in one directory, use --attempt 1 --with 2\n", diff);
+  compared->add_option("A", options->choice.directory, "The traces of the first")->required();
+  compared->add_option("B", options->other.directory, "The traces of the second; A by default");
+  compared->add_option("--attempt", options->choice.attempt, "The save or load of A, as for other commands");
+  compared->add_option("--with", options->other.attempt, "The save or load of B");
   compared->add_flag("--json", options->choice.json, "Print JSON");
   add_filters(*add_of_one("messages", "List messages, hooks and changes of state",
                           "  cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed "
@@ -130,18 +131,17 @@ void add_trace(CLI::App& app, Run& chosen) {
                           [](const TraceOptions& of) { return trace_messages(of.choice, of.filters); }),
               options->filters);
   auto* const exported =
-      add_of_one("export", "Write it in a format of other tools",
-                 "  cairn trace export run --to html -o job.html           a page that opens at the failure, in any browser\n"
-                 "  cairn trace export run --to perfetto -o job.json       to be opened at ui.perfetto.dev\n",
+      add_of_one("export", "Write traces in the format of another tool",
+                 "  cairn trace export run --to html -o job.html           a web page that opens at the failure\n"
+                 "  cairn trace export run --to perfetto -o job.json       a file for ui.perfetto.dev\n",
                  [](const TraceOptions& of) { return trace_export(of.choice, of.format, of.output); });
   exported
-      ->add_option("--to", options->format,
-                   "html: a page to be opened in a browser; perfetto: JSON for ui.perfetto.dev and chrome://tracing")
+      ->add_option("--to", options->format, "html: a page for any browser; perfetto: JSON for ui.perfetto.dev and chrome://tracing")
       ->required()
       ->check(CLI::IsMember({"html", "perfetto"}));
-  exported->add_option("-o,--output", options->output, "The file; without it standard output");
+  exported->add_option("-o,--output", options->output, "The file to write; standard output by default");
   add_of_one("list", "List the saves and loads",
-             "  cairn trace list traces                       all saves and loads; choose one with --attempt save:2, or load:1\n",
+             "  cairn trace list traces                       lists all of them; choose one with --attempt save:2\n",
              [](const TraceOptions& of) { return trace_list(of.choice, of.all); })
       ->add_flag("--all", options->all, "Also list the agreements that Cairn makes itself");
   trace->footer(all_examples + kChoice);

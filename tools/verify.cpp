@@ -22,19 +22,21 @@ namespace cairn::tools {
 namespace {
 
 constexpr const char* kVerifyExamples = R"(Examples:
-  cairn verify run/step_100              reads every byte, lists every fault
-  cairn verify run                       all checkpoints of the run, the latest first; several places may be given
-  cairn verify run/step_100 --json       the same for programs; of several checkpoints, a list
-  cairn verify run/step_100 --threads 16 faster, where the disk is
+  cairn verify run/step_100              reads every byte and lists every fault
+  cairn verify run                       verifies all checkpoints of the run, the latest first
+  cairn verify run/step_100 run/step_200 verifies both
+  cairn verify run/step_100 --json       prints JSON; a list if a run or several places are given
+  cairn verify run/step_100 --threads 16 uses more threads, for a fast disk
 
-Three verdicts:
-  fine                ends with 0: everything was read and checked
-  faults              ends with 1: each is listed with file, offset and key; what cannot be checked is listed as well
-  cannot be checked   ends with 3: no fault, but something that this version of Cairn cannot check, such as compressed items or a record
-                      of a newer format; it may be sound or not
+Verdicts:
+  fine                exits with 0: everything was read and checked
+  faults              exits with 1: lists each fault with file, offset and key, and what cannot be checked
+  cannot be checked   exits with 3: no fault was found, but this version of Cairn cannot check everything,
+                      such as compressed items or a record of a newer format
 
-Checksums cover every byte of Cairn's checkpoints. In PyTorch's they cover the tensors, but not the record. They cover files of torch.save.
-The safetensors format has none: only the header of a file is checked.)";
+Checksums cover every byte of Cairn's checkpoints. In PyTorch's checkpoints they cover the tensors,
+but not the record. Files of torch.save have checksums. Safetensors files have none, so only their
+headers are checked.)";
 
 struct VerifyOptions {
   std::vector<std::string> places;
@@ -214,9 +216,9 @@ void add_verify(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<VerifyOptions>();
   auto* const command = app.add_subcommand(kVerifyCommand.name, kVerifyCommand.description);
   command->footer(kVerifyExamples);
-  command->add_option("DIR", options->places, "Checkpoints or files to verify; a run stands for all of its checkpoints")
-      ->required();
-  command->add_option("--threads", options->threads, "Threads that read and check; those of the machine if it is left out")
+  command->add_option("DIR", options->places, "Checkpoints, runs or files; a run means all of its checkpoints")->required();
+  command
+      ->add_option("--threads", options->threads, "Threads that read and check; by default one per CPU, at least 2 and at most 16")
       ->check(CLI::Range(1u, 256u));
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, &chosen] { chosen = [options] { return verify(*options); }; });
