@@ -1,4 +1,4 @@
-// The actor behind TCP links; internal to this folder. tcp_links.cpp describes it.
+// The actor behind TCP links; internal to this folder. tcp_actor.cpp describes it.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 #include <cairn/actors/links/frames.hpp>
 #include <cairn/actors/links/handshake.hpp>
 #include <cairn/actors/links/links.hpp>
-#include <cairn/actors/links/tcp_links.hpp>
+#include <cairn/actors/links/tcp_links_config.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>

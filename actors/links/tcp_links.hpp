@@ -1,67 +1,13 @@
 // TCP links between rank processes, on one machine or many.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
-#include <cairn/actors/links/socket.hpp>
-#include <cairn/actors/links/transform.hpp>
-#include <cairn/base/clock.hpp>
+#include <cairn/actors/links/tcp_links_config.hpp>
 
 namespace cairn {
 
 class LinksFactory;
-
-// Counts the connections at a rank's listener. Values never decrease and may be read from any
-// thread. Refused connections are also reported to the owner: see LinkRefused.
-struct LinkCounters {
-  std::atomic<std::uint64_t> connections{0};     // accepted by the system, whoever opened them
-  std::atomic<std::uint64_t> established{0};     // opened by either side, after the exchange of hellos
-  std::atomic<std::uint64_t> garbage{0};         // closed: not a frame, not a hello, or out of place
-  std::atomic<std::uint64_t> oversize{0};        // closed: a frame announced more bytes than allowed
-  std::atomic<std::uint64_t> wrong_protocol{0};  // refused, for the reasons in messages/link.proto
-  std::atomic<std::uint64_t> wrong_incarnation{0};
-  std::atomic<std::uint64_t> wrong_world_size{0};
-  std::atomic<std::uint64_t> wrong_rank{0};
-  std::atomic<std::uint64_t> duplicate{0};
-  std::atomic<std::uint64_t> crossed{0};
-  std::atomic<std::uint64_t> no_link{0};
-  std::atomic<std::uint64_t> wrong_secret{0};        // closed: no proof of the job's secret, or a proof where no secret is used
-  std::atomic<std::uint64_t> handshake_deadline{0};  // closed: no hello arrived in time
-  std::atomic<std::uint64_t> crowded_out{0};         // closed: the oldest of too many unauthenticated connections
-  std::atomic<std::uint64_t> door_shut{0};           // how often accepting was suspended because no descriptor was free
-};
-
-// Whether all ranks have arrived in this world. Until `complete` is set or `deadline` passes,
-// failed connections are retried, whatever the reason and even beyond connect_deadline: the other
-// rank may still be in another world. Once `complete` is set, a rank whose address refuses
-// connections counts as ended. Before that, only a rank that was linked earlier does.
-struct Arrival {
-  std::atomic<bool> complete{false};
-  MonotonicTime deadline;
-};
-
-// Resolves an address as resolve_endpoint does.
-using NameLookup = std::function<Endpoint(const std::string& address)>;
-
-struct TcpLinksConfig {
-  Socket listener;  // see listen_on
-  // "host:port" of every rank's listener. A host name is resolved on a thread of its own when a
-  // connection to that rank is opened. Failed lookups are retried until connect_deadline.
-  std::vector<std::string> addresses;
-  NameLookup look_up = resolve_endpoint;
-  std::string incarnation;
-  TransformFactory transform;              // if empty: plain_transform(), and all addresses must be loopback
-  std::shared_ptr<const Arrival> arrival;  // null: unknown which ranks have arrived
-  std::shared_ptr<LinkCounters> counters;  // may be null
-};
-
-// Throws kPrecondition, with advice, unless the address is safe for unencrypted bytes.
-void check_loopback(const Endpoint& endpoint);
 
 // Raises the process's soft limit of descriptors (RLIMIT_NOFILE) so that it covers the descriptors
 // now open, the links of a rank to all others in a world of this size, the needs of this process's

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include <cairn/actors/links/plain_transform.hpp>
 #include <cairn/base/signals_blocked.hpp>
 
 namespace cairn::tcp {

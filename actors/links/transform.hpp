@@ -35,7 +35,4 @@ class Transform {
 enum class ConnectionSide { kOpener, kAcceptor };
 using TransformFactory = std::function<std::unique_ptr<Transform>(ConnectionSide)>;
 
-// Passes bytes unchanged: for loopback and trusted networks.
-TransformFactory plain_transform();
-
 }  // namespace cairn

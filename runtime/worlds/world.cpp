@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/actors/links/links.hpp>
+#include <cairn/actors/links/plain_transform.hpp>
 #include <cairn/actors/links/secret.hpp>
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/actors/links/tcp_links.hpp>

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <type_traits>
 
+#include <cairn/actors/links/plain_transform.hpp>
 #include <cairn/tests/actors/stranger.hpp>
 #include <cairn/tests/support/descriptor_limit.hpp>
 

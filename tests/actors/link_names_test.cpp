@@ -4,6 +4,7 @@
 //
 #include <atomic>
 
+#include <cairn/actors/links/plain_transform.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/tests/actors/links_world.hpp>
 

@@ -17,6 +17,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
+#include <cairn/actors/links/plain_transform.hpp>
 #include <cairn/actors/links/tls_transform.hpp>
 #include <cairn/base/error.hpp>
 

@@ -23,6 +23,7 @@
 #include <caf/send.hpp>
 
 #include <cairn/actors/links/links.hpp>
+#include <cairn/actors/links/plain_transform.hpp>
 #include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/actors/links/tls_transform.hpp>
 #include <cairn/tests/support/leak_check.hpp>

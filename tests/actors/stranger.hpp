@@ -14,6 +14,7 @@
 
 #include <cairn/actors/links/frames.hpp>
 #include <cairn/actors/links/handshake.hpp>
+#include <cairn/actors/links/plain_transform.hpp>
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/actors/links/transform.hpp>
 #include <cairn/base/error.hpp>

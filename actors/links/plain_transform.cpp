@@ -1,4 +1,4 @@
-#include <cairn/actors/links/transform.hpp>
+#include <cairn/actors/links/plain_transform.hpp>
 
 #include <cairn/actors/links/tls_transform.hpp>
 #include <cairn/base/error.hpp>
@@ -30,6 +30,14 @@ class PlainTransform : public Transform {
 
 TransformFactory plain_transform() {
   return [](ConnectionSide) { return std::make_unique<PlainTransform>(); };
+}
+
+void check_loopback(const Endpoint& endpoint) {
+  if (is_loopback(endpoint)) return;
+  throw Error(ErrorCode::kPrecondition,
+              "ranks without a secret talk over loopback addresses only, and " + to_string(endpoint) +
+                  " is none: start them with cairn-launch, or give all ranks the same secret in a file of mode 0600, named by " +
+                  "WorldOptions::secret_file or CAIRN_SECRET_FILE");
 }
 
 }  // namespace cairn

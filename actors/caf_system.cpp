@@ -1,4 +1,4 @@
-#include <cairn/actors/actor_system.hpp>
+#include <cairn/actors/caf_system.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +11,6 @@
 #include <caf/atom.hpp>
 #include <caf/io/middleman.hpp>
 
-#include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>

@@ -1,0 +1,16 @@
+// No encryption between ranks: for loopback and trusted networks.
+#pragma once
+
+#include <cairn/actors/links/socket.hpp>
+#include <cairn/actors/links/transform.hpp>
+
+namespace cairn {
+
+// Makes transforms that pass bytes unchanged. Their `receive` throws kPermission if the other side
+// speaks TLS.
+TransformFactory plain_transform();
+
+// Throws kPrecondition, with advice, unless the address is safe for unencrypted bytes.
+void check_loopback(const Endpoint& endpoint);
+
+}  // namespace cairn
