@@ -321,7 +321,7 @@ class GlobalPlanner {
     }
     // load_bytes_ holds the bytes that only one rank can write. Shared chunks fill up the ranks
     // with fewer.
-    assignment_ = assign_replicas(std::move(replicas), load_bytes_, options_);
+    assignment_ = assign_replicas(std::move(replicas), load_bytes_, options_.split_above_bytes);
     for (const Placed& placed : assignment_.placed) {
       Shared& shared = shared_[placed.id];
       // The pointer stays valid: assignment_.placed does not grow any more.

@@ -1,6 +1,7 @@
 #include <cairn/planning/replicas.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace cairn {
 namespace {
@@ -9,12 +10,13 @@ __extension__ typedef unsigned __int128 Wide;  // bytes times rows
 
 class Assigner {
  public:
-  Assigner(std::vector<std::uint64_t>& load_bytes, const GlobalPlanOptions& options) : load_(load_bytes), options_(options) {}
+  Assigner(std::vector<std::uint64_t>& load_bytes, std::uint64_t split_above_bytes)
+      : load_(load_bytes), split_above_bytes_(split_above_bytes) {}
 
   void place(const Replica& replica) {
     const auto begin = static_cast<std::uint32_t>(result_.placements.size());
-    const bool split = !replica.lowest_only && replica.chunk && options_.split_above_bytes > 0 && replica.count > 1 &&
-                       replica.bytes >= options_.split_above_bytes && place_parts(replica);
+    const bool split = !replica.lowest_only && replica.chunk && split_above_bytes_ > 0 && replica.count > 1 &&
+                       replica.bytes >= split_above_bytes_ && place_parts(replica);
     if (!split) place_whole(replica);
     result_.placed.push_back({replica.id, begin, static_cast<std::uint32_t>(result_.placements.size()), split});
   }
@@ -44,7 +46,7 @@ class Assigner {
     const Box& chunk = *replica.chunk;
     if (chunk.sizes.empty()) return false;
     // Parts much smaller than the split threshold would cost more in metadata than they save.
-    const std::uint64_t part_min_bytes = std::max<std::uint64_t>(1, options_.split_above_bytes / 4);
+    const std::uint64_t part_min_bytes = std::max<std::uint64_t>(1, split_above_bytes_ / 4);
     std::uint64_t parts = std::min<std::uint64_t>(replica.count, std::max<std::uint64_t>(2, replica.bytes / part_min_bytes));
     const std::size_t dim = dim_to_split(chunk.sizes, parts);
     const auto rows = static_cast<std::uint64_t>(chunk.sizes[dim]);
@@ -100,19 +102,18 @@ class Assigner {
   }
 
   std::vector<std::uint64_t>& load_;
-  const GlobalPlanOptions& options_;
+  const std::uint64_t split_above_bytes_;
   Assignment result_;
   std::vector<std::uint32_t> holders_;  // scratch
 };
 
 }  // namespace
 
-Assignment assign_replicas(std::vector<Replica> replicas, std::vector<std::uint64_t>& load_bytes,
-                           const GlobalPlanOptions& options) {
+Assignment assign_replicas(std::vector<Replica> replicas, std::vector<std::uint64_t>& load_bytes, std::uint64_t split_above_bytes) {
   const auto larger = [](const Replica& a, const Replica& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.id < b.id; };
   // Largest first: small ones then fill the differences that the large ones leave.
   if (!std::is_sorted(replicas.begin(), replicas.end(), larger)) std::sort(replicas.begin(), replicas.end(), larger);
-  Assigner assigner(load_bytes, options);
+  Assigner assigner(load_bytes, split_above_bytes);
   for (const Replica& replica : replicas) assigner.place(replica);
   return assigner.take();
 }
