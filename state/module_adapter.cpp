@@ -102,4 +102,6 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::nn::Module> module) {
   return std::make_shared<ModuleState>(std::move(module));
 }
 
+Value::Value(std::shared_ptr<torch::nn::Module> module) : Value(cairn::stateful(std::move(module))) {}
+
 }  // namespace cairn

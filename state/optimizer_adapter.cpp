@@ -443,4 +443,6 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<Optimizer> optimizer, std::sh
   return std::make_shared<OptimizerState>(std::move(optimizer), std::move(module));
 }
 
+Value::Value(std::shared_ptr<Optimizer> optimizer) : Value(cairn::stateful(std::move(optimizer))) {}
+
 }  // namespace cairn

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/adapters.hpp>
 
 namespace cairn {
 namespace {
@@ -195,9 +194,6 @@ Value::Value(std::shared_ptr<Stateful> object) : value_(std::move(object)) {
   if (!this->stateful())
     throw Error(ErrorCode::kInvalidArgument, "state dict: a Stateful object is a null pointer; leave its key out");
 }
-Value::Value(std::shared_ptr<torch::nn::Module> module) : Value(cairn::stateful(std::move(module))) {}
-Value::Value(std::shared_ptr<torch::optim::Optimizer> optimizer) : Value(cairn::stateful(std::move(optimizer))) {}
-Value::Value(std::shared_ptr<torch::optim::LRScheduler> scheduler) : Value(cairn::stateful(std::move(scheduler))) {}
 Value::Value(c10::IValue value) : value_(Unfolding().unfold(value, 1)) {}
 
 // Throws instead of wrapping around, which would store a negative number.

@@ -222,6 +222,8 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::LRScheduler> sc
   return std::make_shared<SchedulerState>(std::move(scheduler));
 }
 
+Value::Value(std::shared_ptr<torch::optim::LRScheduler> scheduler) : Value(cairn::stateful(std::move(scheduler))) {}
+
 std::shared_ptr<Stateful> stateful_rng(Held held) { return std::make_shared<DefaultGenerators>(held); }
 
 std::shared_ptr<Stateful> stateful(at::Generator generator, Held held) {
