@@ -1,10 +1,11 @@
 #include <cairn/storage/engine/read_engine.hpp>
 
 #include <algorithm>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/engine/read_job.hpp>
 #include <cairn/storage/format/trailer.hpp>
 
 namespace cairn {
@@ -28,8 +29,6 @@ std::size_t task_bytes(const ReadEngineOptions& options) {
 
 ReadEngine::ReadEngine(const ReadEngineOptions& options)
     : ring_(options.bytes_in_flight_max, task_bytes(options)), pool_(options.threads, "cairn-read") {}
-
-ReadEngine::~ReadEngine() = default;
 
 Future<bool> ReadEngine::read(ReadRequest request) {
   if (request.plan->items.empty()) return ready_future(true);

@@ -12,38 +12,19 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include <cairn/base/future.hpp>
-#include <cairn/planning/metadata.hpp>
-#include <cairn/planning/plan.hpp>
-#include <cairn/state/planner.hpp>
 #include <cairn/storage/engine/current_job.hpp>
-#include <cairn/storage/engine/data_file.hpp>
+#include <cairn/storage/engine/read_job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
-#include <cairn/storage/store.hpp>
 
 namespace cairn {
-
-struct ReadRequest {
-  std::shared_ptr<Store> store;
-  std::shared_ptr<const Metadata> metadata;
-  const LoadPlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`
-  LoadPlanner* planner = nullptr;
-  std::shared_ptr<OpenedFiles> opened;  // shared by all reads of one checkpoint that make the same checks
-  bool keep_blocks = false;             // keeps checked blocks in `opened` for later reads
-  int rank = 0;                         // for error texts
-  bool verify = true;                   // checks the bytes read
-  bool verify_first = false;            // checks all needed bytes before any destination is changed
-};
 
 struct ReadEngineOptions {
   unsigned threads = 2;
   std::uint64_t bytes_in_flight_max = 64u << 20;
 };
-
-class ReadJob;
 
 // Runs one read at a time; otherwise thread-safe. Must not be destroyed in a callback of a future
 // that it returned.
@@ -51,7 +32,6 @@ class ReadEngine {
  public:
   // Throws kInvalidArgument if `bytes_in_flight_max` is smaller than one checksum block.
   explicit ReadEngine(const ReadEngineOptions& options);
-  ~ReadEngine();
 
   // Throws kMismatch or kUnsupported if the plan asks for data that the checkpoint does not have or
   // cannot provide. The first error while reading fails the future, once the engine's threads have

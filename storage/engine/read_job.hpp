@@ -10,15 +10,33 @@
 #include <string>
 #include <vector>
 
+#include <cairn/base/future.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/planning/metadata.hpp>
+#include <cairn/planning/plan.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/engine/job_end.hpp>
-#include <cairn/storage/engine/read_engine.hpp>
 #include <cairn/storage/engine/region.hpp>
 #include <cairn/storage/engine/staged_work.hpp>
+#include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/tensor_bytes.hpp>
+#include <cairn/storage/store.hpp>
 
 namespace cairn {
+
+struct ReadRequest {
+  std::shared_ptr<Store> store;
+  std::shared_ptr<const Metadata> metadata;
+  const LoadPlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`
+  LoadPlanner* planner = nullptr;
+  std::shared_ptr<OpenedFiles> opened;  // shared by all reads of one checkpoint that make the same checks
+  bool keep_blocks = false;             // keeps checked blocks in `opened` for later reads
+  int rank = 0;                         // for error texts
+  bool verify = true;                   // checks the bytes read
+  bool verify_first = false;            // checks all needed bytes before any destination is changed
+};
 
 class ReadJob : public StagedWork {
  public:

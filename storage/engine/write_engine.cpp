@@ -1,10 +1,11 @@
 #include <cairn/storage/engine/write_engine.hpp>
 
 #include <algorithm>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/engine/write_job.hpp>
 #include <cairn/storage/format/trailer.hpp>
 
 namespace cairn {
@@ -24,8 +25,6 @@ std::size_t staging_block_bytes(const WriteEngineOptions& options) {
 
 WriteEngine::WriteEngine(const WriteEngineOptions& options)
     : ring_(options.bytes_in_flight_max, staging_block_bytes(options)), pool_(options.threads, "cairn-write") {}
-
-WriteEngine::~WriteEngine() = default;
 
 Future<std::vector<FileResult>> WriteEngine::write(WriteRequest request) {
   if (request.files.empty()) return ready_future(std::vector<FileResult>{});

@@ -11,46 +11,22 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include <cairn/base/future.hpp>
 #include <cairn/planning/plan.hpp>
-#include <cairn/state/planner.hpp>
 #include <cairn/storage/engine/current_job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
-#include <cairn/storage/format/file_layout.hpp>
-#include <cairn/storage/store.hpp>
+#include <cairn/storage/engine/write_job.hpp>
 
 namespace cairn {
-
-struct WriteFile {
-  ObjectName name;
-  FileLayout layout;
-};
-
-struct WriteRequest {
-  std::shared_ptr<Store> store;
-  const SavePlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`
-  SavePlanner* planner = nullptr;
-  std::vector<WriteFile> files;  // each contains items of `plan`
-  std::string save_id;
-  int rank = 0;
-  bool sync = true;         // makes the files survive power loss
-  bool direct = true;       // bypasses the page cache if the store can
-  bool copy_first = false;  // fills all available staging blocks before anything is written
-  bool low_priority = false;  // runs the writing threads at low priority from now on
-};
 
 struct WriteEngineOptions {
   unsigned threads = 2;
   std::uint64_t bytes_in_flight_max = 64u << 20;
   std::uint64_t block_bytes = 4u << 20;
 };
-
-class WriteJob;
 
 // Runs one write at a time; otherwise thread-safe. Must not be destroyed in a callback of a future
 // that it returned.
@@ -59,7 +35,6 @@ class WriteEngine {
   // Rounds `block_bytes` down to whole checksum blocks and to at most `bytes_in_flight_max`. Throws
   // kInvalidArgument if either is smaller than one checksum block.
   explicit WriteEngine(const WriteEngineOptions& options);
-  ~WriteEngine();
 
   // Returns the results, one per file, in order. The future fails with the first error, whose type
   // is kept. By then the engine's threads no longer use plan, planner or tensors, and everything

@@ -17,18 +17,41 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include <cairn/base/future.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/planning/plan.hpp>
+#include <cairn/state/planner.hpp>
 #include <cairn/storage/engine/checksums.hpp>
 #include <cairn/storage/engine/job_end.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/tensor_bytes.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
-#include <cairn/storage/engine/write_engine.hpp>
+#include <cairn/storage/format/file_layout.hpp>
 #include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/store.hpp>
 
 namespace cairn {
+
+struct WriteFile {
+  ObjectName name;
+  FileLayout layout;
+};
+
+struct WriteRequest {
+  std::shared_ptr<Store> store;
+  const SavePlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`
+  SavePlanner* planner = nullptr;
+  std::vector<WriteFile> files;  // each contains items of `plan`
+  std::string save_id;
+  int rank = 0;
+  bool sync = true;           // makes the files survive power loss
+  bool direct = true;         // bypasses the page cache if the store can
+  bool copy_first = false;    // fills all available staging blocks before anything is written
+  bool low_priority = false;  // runs the writing threads at low priority from now on
+};
 
 class WriteJob : public PoolWork {
  public:
