@@ -13,6 +13,7 @@
 #include <cairn/storage/engine/write_engine.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/store_observer.hpp>

@@ -12,31 +12,17 @@
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/format/names.hpp>
 
 namespace cairn {
 namespace {
 
-constexpr std::string_view kFilePrefix = "__";
-constexpr std::string_view kFileSuffix = ".distcp";
 // A record that is replaced while it is read is read again. So many replacements in a row are no
 // coincidence.
 constexpr int kReadTriesMax = 8;
 // No run counts up to a larger sequence, so a larger one is damage. Continuing from it would leave
 // no room above.
 constexpr std::uint64_t kSequenceMax = std::numeric_limits<std::uint64_t>::max() / 2;
-
-// Removes a number, as std::to_string writes it, and the '_' after it from the front of `text`.
-bool take_number(std::string_view& text) {
-  const std::size_t length = std::min(text.find('_'), text.size());
-  // A rank or an index has at most ten digits.
-  if (length == 0 || length > 10 || length == text.size()) return false;
-  if (text.front() == '0' && length > 1) return false;
-  for (char c : text.substr(0, length))
-    if (c < '0' || c > '9') return false;
-  text.remove_prefix(length + 1);
-  return true;
-}
 
 std::string read_whole(Store& store, const ObjectName& name) {
   const std::uint64_t size = store.size_bytes(name);
@@ -132,20 +118,6 @@ void keep_published(Store& store, const Metadata& current, Kept& kept) {
 }
 
 }  // namespace
-
-std::string data_file_name(int rank, int index, const std::string& save_id) {
-  return std::string(kFilePrefix) + std::to_string(rank) + "_" + std::to_string(index) + "_" + save_id + std::string(kFileSuffix);
-}
-
-std::optional<std::string> save_id_of_file(const std::string& name) {
-  std::string_view rest = name;
-  if (rest.size() < kFilePrefix.size() + kFileSuffix.size() || rest.substr(0, kFilePrefix.size()) != kFilePrefix ||
-      rest.substr(rest.size() - kFileSuffix.size()) != kFileSuffix)
-    return std::nullopt;
-  rest = rest.substr(kFilePrefix.size(), rest.size() - kFilePrefix.size() - kFileSuffix.size());
-  if (!take_number(rest) || !take_number(rest) || !is_save_id(rest)) return std::nullopt;
-  return std::string(rest);
-}
 
 std::optional<Metadata> published_metadata(Store& store) {
   const std::string what = child_url(store.url(), kCommitRecordName);
@@ -275,7 +247,7 @@ std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, 
   if (replaced) kept.add(*replaced);
 
   // Clean-up is safe only in this order of steps: see the header.
-  const std::vector<ObjectInfo> files = store.list(std::string(kFilePrefix));
+  const std::vector<ObjectInfo> files = store.list(kDataFilePrefix);
   for (const std::string& id : store.open_attempts()) {
     // Cairn did not make such an id, so it must not end that attempt.
     if (!is_save_id(id)) continue;

@@ -67,11 +67,6 @@
 
 namespace cairn {
 
-// Returns the name of file `index` of `rank`: "__<rank>_<index>_<save id>.distcp".
-std::string data_file_name(int rank, int index, const std::string& save_id);
-// Returns the save id in such a name; nothing for names that Cairn did not make (see is_save_id).
-std::optional<std::string> save_id_of_file(const std::string& name);
-
 // Reads and checks the whole commit record at `store`, whether Cairn or PyTorch wrote it. Returns
 // nothing if there is none. If the record is replaced while it is read, reads it again. Throws
 // kCorrupt and kUnsupported as decode_commit_record does, and the store's errors.

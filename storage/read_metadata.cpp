@@ -4,6 +4,7 @@
 #include <optional>
 
 #include <cairn/base/error.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 
 namespace cairn {
@@ -33,7 +34,7 @@ std::string why_none(Store& store, const std::vector<std::string>& open_attempts
   for (std::size_t i = 0; i < std::min(places.size(), kPlacesLookedAtMax); ++i)
     if (has_checkpoint(store, places[i]))
       return "there is one below it, at " + child_url(store.url(), places[i]) + ". Give the path of one checkpoint";
-  const std::vector<ObjectInfo> data = store.list("__");
+  const std::vector<ObjectInfo> data = store.list(kDataFilePrefix);
   const bool any_data =
       std::any_of(data.begin(), data.end(), [](const ObjectInfo& object) { return ends_with(object.name, ".distcp"); });
   if (any_data || !store.fenced_attempts().empty())

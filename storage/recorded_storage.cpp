@@ -5,7 +5,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/publication.hpp>
+#include <cairn/storage/format/names.hpp>
 
 namespace cairn {
 namespace {

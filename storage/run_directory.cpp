@@ -1,34 +1,20 @@
 #include <cairn/storage/run_directory.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <exception>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/read_metadata.hpp>
 
 namespace cairn {
 namespace {
 
-constexpr const char* kStepPrefix = "step_";
 constexpr const char* kPinName = ".pinned";
-
-// Removes a number, as std::to_string writes it, from the front of `text`, and returns it. Returns
-// nothing if `text` does not begin with a number that is not negative and fits.
-std::optional<std::int64_t> take_step_number(std::string_view& text) {
-  std::int64_t number = 0;
-  const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || text.front() == '-') return std::nullopt;
-  const auto length = static_cast<std::size_t>(next - text.data());
-  if (length > 1 && text.front() == '0') return std::nullopt;
-  text.remove_prefix(length);
-  return number;
-}
 
 std::string record_of(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
@@ -47,24 +33,6 @@ void remove_data(Store& place, const std::vector<ObjectInfo>& files, const std::
 }
 
 }  // namespace
-
-std::string checkpoint_name(std::int64_t step, std::uint64_t n) {
-  const std::string name = kStepPrefix + std::to_string(step);
-  return n == 1 ? name : name + "." + std::to_string(n);
-}
-
-std::optional<std::int64_t> step_of_name(const std::string& name) {
-  const std::string_view prefix = kStepPrefix;
-  std::string_view rest = name;
-  if (rest.substr(0, prefix.size()) != prefix) return std::nullopt;
-  rest.remove_prefix(prefix.size());
-  const auto step = take_step_number(rest);
-  if (!step || rest.empty()) return step;
-  if (rest.front() != '.') return std::nullopt;
-  rest.remove_prefix(1);
-  const auto n = take_step_number(rest);
-  return n && *n > 1 && rest.empty() ? step : std::nullopt;
-}
 
 RunDirectory::RunDirectory(const std::string& url)
     : run_(open_store(url)),
@@ -171,7 +139,7 @@ std::shared_ptr<Store> RunDirectory::open_to_change(const ObjectName& name) cons
 std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint, const MayChange& may_change) const {
   const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
   // Removal is safe only in this order of steps: see the header.
-  const std::vector<ObjectInfo> files = place->list("__");
+  const std::vector<ObjectInfo> files = place->list(kDataFilePrefix);
   std::vector<std::string> open = place->open_attempts();
   // The process that saved this checkpoint may have died after publishing and before it removed its
   // own attempt.
@@ -209,7 +177,7 @@ std::vector<std::pair<ObjectName, std::string>> RunDirectory::remove_remains(con
 void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts, const MayChange& may_change) const {
   const std::shared_ptr<Store> place = open(name);
   if (place->leads_elsewhere()) return;
-  const std::vector<ObjectInfo> files = place->list("__");
+  const std::vector<ObjectInfo> files = place->list(kDataFilePrefix);
   for (const std::string& id : place->open_attempts()) {
     // A save is running here, or another program's attempt.
     if (!end_attempts || !is_save_id(id)) return;

@@ -39,13 +39,6 @@
 
 namespace cairn {
 
-// Returns the `n`th name for checkpoints of a step: step_100, step_100.2, step_100.3. `step` must
-// not be negative; `n` is at least 1.
-std::string checkpoint_name(std::int64_t step, std::uint64_t n = 1);
-// Returns the step in a name that has exactly this form, nothing for any other name.
-std::optional<std::int64_t> step_of_name(const std::string& name);
-inline bool is_checkpoint_name(const std::string& name) { return step_of_name(name).has_value(); }
-
 struct RunCheckpoint {
   ObjectName name;  // name of the place, relative to the run
   CommitHead head;

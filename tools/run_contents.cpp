@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/read_metadata.hpp>
 #include <cairn/tools/commands.hpp>
 

@@ -20,6 +20,7 @@
 #include <cairn/runtime/runs/retention.hpp>
 #include <cairn/runtime/runs/run_cleanup.hpp>
 #include <cairn/runtime/worlds/agreement.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/run_directory.hpp>
 
 namespace cairn {

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include <cairn/base/error.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 
 namespace cairn {

@@ -7,6 +7,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/runs/checkpoint_info.hpp>
+#include <cairn/storage/format/names.hpp>
 
 namespace cairn {
 

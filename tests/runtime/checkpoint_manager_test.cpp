@@ -16,7 +16,7 @@
 
 #include <cairn/base/save_id.hpp>
 #include <cairn/runtime/runs/run_cleanup.hpp>
-#include <cairn/storage/publication.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/runtime/managed_run.hpp>
 #include <cairn/tests/support/captured_log.hpp>

@@ -4,6 +4,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/tests/simulation/ledger.hpp>

@@ -15,8 +15,8 @@
 #include <cairn/base/error.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/trailer.hpp>
-#include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>

@@ -10,7 +10,7 @@
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_record.hpp>
-#include <cairn/storage/publication.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/support/local_protocol.hpp>

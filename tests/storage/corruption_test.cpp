@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include <cairn/storage/publication.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/tests/storage/damage.hpp>
 #include <cairn/tests/support/stride.hpp>
 

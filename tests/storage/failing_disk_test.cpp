@@ -13,7 +13,7 @@
 #include <stdexcept>
 
 #include <cairn/storage/checkpoint_writer.hpp>
-#include <cairn/storage/publication.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/url.hpp>
 #include <cairn/tests/support/leak_check.hpp>

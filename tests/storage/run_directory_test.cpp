@@ -5,6 +5,7 @@
 
 #include <cairn/base/save_id.hpp>
 #include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/run_directory.hpp>
 #include <cairn/storage/stores/file_store.hpp>

@@ -10,9 +10,9 @@
 #include <cairn/base/error.hpp>
 #include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
-#include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>

@@ -1,0 +1,75 @@
+#include <cairn/storage/format/names.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <system_error>
+
+#include <cairn/base/save_id.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kFileSuffix = ".distcp";
+constexpr const char* kStepPrefix = "step_";
+
+// Removes a number, as std::to_string writes it, and the '_' after it from the front of `text`.
+bool take_number(std::string_view& text) {
+  const std::size_t length = std::min(text.find('_'), text.size());
+  // A rank or an index has at most ten digits.
+  if (length == 0 || length > 10 || length == text.size()) return false;
+  if (text.front() == '0' && length > 1) return false;
+  for (char c : text.substr(0, length))
+    if (c < '0' || c > '9') return false;
+  text.remove_prefix(length + 1);
+  return true;
+}
+
+// Removes a number, as std::to_string writes it, from the front of `text`, and returns it. Returns
+// nothing if `text` does not begin with a number that is not negative and fits.
+std::optional<std::int64_t> take_step_number(std::string_view& text) {
+  std::int64_t number = 0;
+  const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || text.front() == '-') return std::nullopt;
+  const auto length = static_cast<std::size_t>(next - text.data());
+  if (length > 1 && text.front() == '0') return std::nullopt;
+  text.remove_prefix(length);
+  return number;
+}
+
+}  // namespace
+
+std::string data_file_name(int rank, int index, const std::string& save_id) {
+  return kDataFilePrefix + std::to_string(rank) + "_" + std::to_string(index) + "_" + save_id + std::string(kFileSuffix);
+}
+
+std::optional<std::string> save_id_of_file(const std::string& name) {
+  constexpr std::string_view prefix = kDataFilePrefix;
+  std::string_view rest = name;
+  if (rest.size() < prefix.size() + kFileSuffix.size() || rest.substr(0, prefix.size()) != prefix ||
+      rest.substr(rest.size() - kFileSuffix.size()) != kFileSuffix)
+    return std::nullopt;
+  rest = rest.substr(prefix.size(), rest.size() - prefix.size() - kFileSuffix.size());
+  if (!take_number(rest) || !take_number(rest) || !is_save_id(rest)) return std::nullopt;
+  return std::string(rest);
+}
+
+std::string checkpoint_name(std::int64_t step, std::uint64_t n) {
+  const std::string name = kStepPrefix + std::to_string(step);
+  return n == 1 ? name : name + "." + std::to_string(n);
+}
+
+std::optional<std::int64_t> step_of_name(const std::string& name) {
+  const std::string_view prefix = kStepPrefix;
+  std::string_view rest = name;
+  if (rest.substr(0, prefix.size()) != prefix) return std::nullopt;
+  rest.remove_prefix(prefix.size());
+  const auto step = take_step_number(rest);
+  if (!step || rest.empty()) return step;
+  if (rest.front() != '.') return std::nullopt;
+  rest.remove_prefix(1);
+  const auto n = take_step_number(rest);
+  return n && *n > 1 && rest.empty() ? step : std::nullopt;
+}
+
+}  // namespace cairn

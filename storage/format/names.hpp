@@ -1,0 +1,25 @@
+// The names that Cairn gives to checkpoints and to their data files. FORMAT.md specifies them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace cairn {
+
+// Begins the names of all data files, PyTorch's among them.
+inline constexpr const char* kDataFilePrefix = "__";
+
+// Returns the name of file `index` of `rank`: "__<rank>_<index>_<save id>.distcp".
+std::string data_file_name(int rank, int index, const std::string& save_id);
+// Returns the save id in such a name; nothing for names that Cairn did not make (see is_save_id).
+std::optional<std::string> save_id_of_file(const std::string& name);
+
+// Returns the `n`th name for checkpoints of a step: step_100, step_100.2, step_100.3. `step` must
+// not be negative; `n` is at least 1.
+std::string checkpoint_name(std::int64_t step, std::uint64_t n = 1);
+// Returns the step in a name that has exactly this form, nothing for any other name.
+std::optional<std::int64_t> step_of_name(const std::string& name);
+inline bool is_checkpoint_name(const std::string& name) { return step_of_name(name).has_value(); }
+
+}  // namespace cairn
