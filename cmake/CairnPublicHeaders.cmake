@@ -57,6 +57,7 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/testing/testing.hpp
     runtime/worlds/from_mpi.hpp
     runtime/worlds/world.hpp
+    runtime/worlds/world_options.hpp
     tests/storage/store_conformance.hpp
     tests/storage/store_tools.hpp)
 # Those of libcairn_training.

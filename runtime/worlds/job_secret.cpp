@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include <cairn/base/error.hpp>
-#include <cairn/runtime/worlds/world.hpp>
 
 namespace cairn {
 namespace {

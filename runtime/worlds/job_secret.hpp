@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cairn/actors/links/secret.hpp>
+#include <cairn/runtime/worlds/world_options.hpp>
 
 namespace cairn {
-
-struct WorldOptions;
 
 // Returns whether rank 0 is to draw the secret and pass it on through the store: with
 // `secret_from_store` if neither `secret` nor `secret_file` is set, or with CAIRN_SECRET=store if

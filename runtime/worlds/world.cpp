@@ -13,6 +13,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <cairn/actors/call.hpp>
 #include <cairn/actors/links/links.hpp>
 #include <cairn/actors/links/plain_transform.hpp>
 #include <cairn/actors/links/secret.hpp>
@@ -35,8 +36,8 @@
 #include <cairn/runtime/observation/call_notifier.hpp>
 #include <cairn/runtime/observation/metrics.hpp>
 #include <cairn/runtime/observation/trace_on_signal.hpp>
-#include <cairn/runtime/worlds/agreement.hpp>
 #include <cairn/runtime/worlds/backends.hpp>
+#include <cairn/runtime/worlds/caller_executor.hpp>
 #include <cairn/runtime/worlds/job_secret.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/url.hpp>
@@ -464,20 +465,25 @@ namespace {
 
 // Waits until all ranks of the rejoined world are there.
 void await_all(const World& world, std::chrono::milliseconds deadline) {
-  try {
-    // An agreement ends when all ranks have taken part, and its failures name those that have not.
-    Agreement(world, "cairn/rejoin")
-        .reach(
-            "who goes on", "", [](const auto&) { return std::string(); }, deadline);
-  } catch (const CheckpointException& failed) {
-    const std::string all = "the world of " + std::to_string(world.size()) + " ranks did not assemble within " +
-                            std::to_string(deadline.count()) + " ms: ";
-    std::vector<int> missing;
-    for (const auto& [rank, failure] : failed.failures())
-      if (failure.kind == FailureKind::kLost || failure.kind == FailureKind::kSilent) missing.push_back(rank);
-    if (!missing.empty()) throw Error(ErrorCode::kDeadline, all + name_ranks(missing) + " did not come");
-    throw Error(ErrorCode::kDeadline, all + describe(failed.failures()));
-  }
+  // An agreement ends when all ranks have taken part, and its failures name those that have not.
+  CallerExecutor executor;
+  AgreeCall call;
+  call.id = {"cairn/rejoin", 1};
+  call.checkpoint_id = "who goes on";
+  call.deadline = deadline;
+  call.executor = &executor;
+  call.report_directory = world.report_directory("", "");
+  call.decide = [](const auto&) { return std::string(); };
+  world.runtime().agree(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+  const Outcome outcome = executor.run();
+  if (outcome.ok()) return;
+  const std::string all = "the world of " + std::to_string(world.size()) + " ranks did not assemble within " +
+                          std::to_string(deadline.count()) + " ms: ";
+  std::vector<int> missing;
+  for (const auto& [rank, failure] : outcome.failures)
+    if (failure.kind == FailureKind::kLost || failure.kind == FailureKind::kSilent) missing.push_back(rank);
+  if (!missing.empty()) throw Error(ErrorCode::kDeadline, all + name_ranks(missing) + " did not come");
+  throw Error(ErrorCode::kDeadline, all + describe(outcome.failures));
 }
 
 }  // namespace

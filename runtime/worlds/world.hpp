@@ -11,19 +11,15 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 
-#include <cairn/actors/options.hpp>
 #include <cairn/base/failure.hpp>
-#include <cairn/base/observer.hpp>
-#include <cairn/runtime/observation/call_listener.hpp>
 #include <cairn/runtime/observation/progress.hpp>
+#include <cairn/runtime/worlds/world_options.hpp>
 
 namespace c10d {
 class Store;
@@ -32,73 +28,6 @@ class Store;
 namespace cairn {
 
 class RankRuntime;
-
-// All waits, including those in `runtime`, are limited to one year.
-struct WorldOptions {
-  RuntimeOptions runtime;
-  // The address at which this rank listens, and at which the other ranks reach it. If empty,
-  // CAIRN_BIND_ADDRESS gives the address, or CAIRN_SOCKET_IFNAME the network interface. If neither
-  // is set, the rank listens at loopback if it has no secret, or if the ranks do not meet at a
-  // TCPStore, or if that store is at a loopback address. Otherwise GLOO_SOCKET_IFNAME or
-  // NCCL_SOCKET_IFNAME gives the interface; without them, the rank listens at the address from
-  // which it reaches the store's host. See docs/launching.md.
-  //
-  // `from_addresses` ignores these variables. There, empty means the host of this rank's own
-  // address, and a wildcard ("0.0.0.0") is allowed. Addresses other than loopback need a secret;
-  // without one, the factory functions throw kPrecondition.
-  std::string bind_address;
-  // A secret that only the ranks of this job know. With it, ranks communicate over TLS 1.3, and
-  // only with each other. Give either the secret itself, at least 16 bytes that cannot be guessed,
-  // or a file of mode 0600 that contains it (trailing white space is ignored); the same secret on
-  // all ranks. If both are empty, the secret comes from the store if `secret_from_store` is set, or
-  // else from CAIRN_SECRET_FILE, which cairn-launch sets, or else from CAIRN_SECRET.
-  //
-  // Without a secret, ranks communicate unencrypted, over loopback addresses only, and anyone who
-  // can reach the port can connect. Throws kPermission for a file that others may read,
-  // kInvalidArgument for a secret that is too short.
-  std::string secret;
-  std::string secret_file;
-  // Rank 0 draws a secret and passes it to the others through the store in which the ranks meet.
-  // CAIRN_SECRET=store does the same. All ranks must set it. Anyone who can read the store can then
-  // join, so use it only where the store is out of reach of others. `from_addresses` has no store
-  // and throws kInvalidArgument.
-  bool secret_from_store = false;
-  std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank has joined the world
-  std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // of the shutdown by the last handle
-  unsigned actor_threads = 0;                                             // 0: chosen automatically
-  // The number of this rank among those of its machine, for World::local_rank(). Absent:
-  // `from_environment` takes it from the launcher; otherwise, or if the launcher sets none, it is
-  // the rank. `in_process` and `single` ignore it.
-  std::optional<int> local_rank;
-  // The backends of the trainer's own process group, as PyTorch's init_process_group takes them:
-  // "cpu:gloo,cuda:nccl", "gloo", or "nccl" (for "cuda" only). Cairn does not use these backends.
-  // It only checks them: an asynchronous save needs one for "cpu". Empty: unknown, and nothing is
-  // refused.
-  std::string backends;
-  ShowProgress show_progress = ShowProgress::kTerminal;
-  std::shared_ptr<Observer> observer;  // gets every event, including each message; may be null
-  // Get events when calls begin, change phase, fail and end: see call_listener.hpp.
-  // CAIRN_METRICS_DIR and CAIRN_METRICS_PORT add one: see metrics.hpp.
-  std::vector<std::shared_ptr<CallListener>> listeners;
-  // The directory in which each rank records every message, hook and change of state as it happens
-  // (docs/tracing.md), for `cairn trace`. All ranks may share one. At most 256 MiB per rank; the
-  // oldest events are dropped first. Empty: the value of CAIRN_TRACE; if that is empty too, nothing
-  // is recorded.
-  std::string trace_directory;
-  // A signal, for example SIGUSR2, that makes every rank in the process write a trace of its latest
-  // events to `trace_signal_directory` (created if necessary; empty: the working directory). Each
-  // file replaces the previous one; `cairn trace` finds it. 0: taken from CAIRN_TRACE_SIGNAL,
-  // "USR2" or "USR2:DIR"; if that is unset, no signal. If the program already handles the signal,
-  // its handler stays, and a warning is logged.
-  int trace_signal = 0;
-  std::string trace_signal_directory;
-  // A save or load that fails leaves `failure-<save id>/` in this directory, with report.txt and
-  // the last events of at most eight ranks. Empty: saves by Cairn's own writer leave it in the
-  // directory that holds the checkpoint. The directory must exist. The newest 16 reports stay;
-  // older ones are removed. Calls that were only cancelled leave no report.
-  std::string failure_directory;
-  bool failure_reports = true;
-};
 
 class World {
  public:
