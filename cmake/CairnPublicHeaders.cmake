@@ -47,6 +47,7 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/checkpoints/async_handle.hpp
     runtime/checkpoints/cancellation.hpp
     runtime/checkpoints/checkpointer.hpp
+    runtime/checkpoints/options.hpp
     runtime/checkpoints/sharded_optimizer.hpp
     runtime/library_versions.hpp
     runtime/observation/call_listener.hpp

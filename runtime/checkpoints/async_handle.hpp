@@ -1,4 +1,4 @@
-// Options and handle of `Checkpointer::async_save`, which saves while the trainer goes on.
+// The handle of `Checkpointer::async_save`, which saves while the trainer goes on.
 //
 //   // On all ranks. Returns once the state is copied.
 //   cairn::AsyncSaveResponse saving = checkpointer.async_save(state, "run/step_100");
@@ -12,52 +12,20 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
-#include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include <cairn/runtime/observation/progress.hpp>
-#include <cairn/state/staging.hpp>
+#include <cairn/state/state_dict.hpp>
 
 namespace cairn {
-
-// Tells `async_save` how to treat an earlier save of its checkpointer that is in flight. Must be
-// the same on all ranks.
-enum class WhileInFlight : std::uint8_t {
-  kWait = 1,  // waits for the earlier save
-  // Fails the new save on all ranks, with kPrecondition for each rank that has a save in flight.
-  kRefuse,
-  // Stages the new save at once, and starts it when the earlier save has ended. Queued saves that
-  // have not begun on this rank end as cancelled, on all ranks. If fifteen saves are requested
-  // while one runs, the next call waits for the running save.
-  kReplace,
-};
-
-// Options of an asynchronous save, beside SaveOptions. The deadline in SaveOptions starts within
-// `async_save`, after the wait for earlier saves. A queued save whose deadline
-// passes is cancelled when it reaches the head of the queue. User-defined planners, writers and
-// stagers are used until the save has ended, by one save at a time.
-struct AsyncSaveOptions {
-  WhileInFlight while_in_flight = WhileInFlight::kWait;
-  StagingOptions staging;
-  // Replaces Cairn's own stager. Only `block_on_staging` of `staging` then has an effect.
-  std::shared_ptr<AsyncStager> stager;
-  // Runs the threads of Cairn's writer at the lowest CPU and I/O priority. Planning and publication
-  // keep their priority, because all ranks wait for them.
-  bool low_priority = false;
-  // Called once when the save has ended, on one of Cairn's threads, without locks held. The
-  // argument is what `result` would throw, or null if the save succeeded. A failure passed here
-  // counts as read. Must not throw or call the checkpointer.
-  std::function<void(std::exception_ptr)> on_done;
-};
 
 class AsyncSave;
 class AsyncSaveResponse;
 class Checkpointer;
+struct AsyncSaveOptions;
 struct SaveOptions;
 
 // One asynchronous save. The handle may be copied, and used on any thread. Dropping the handle does

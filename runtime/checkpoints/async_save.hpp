@@ -26,13 +26,16 @@
 #include <cairn/actors/call.hpp>
 #include <cairn/actors/protocol/save_turns.hpp>
 #include <cairn/base/mutex.hpp>
-#include <cairn/runtime/checkpoints/async_handle.hpp>
 #include <cairn/runtime/checkpoints/async_hooks.hpp>
 #include <cairn/runtime/checkpoints/cancellation.hpp>
+#include <cairn/runtime/checkpoints/options.hpp>
 #include <cairn/runtime/checkpoints/tensor_leases.hpp>
 #include <cairn/runtime/observation/progress_display.hpp>
 #include <cairn/runtime/worlds/caller_executor.hpp>
 #include <cairn/state/device_copies.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/staging.hpp>
+#include <cairn/storage/storage.hpp>
 
 namespace cairn {
 

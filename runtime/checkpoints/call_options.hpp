@@ -7,7 +7,10 @@
 #include <vector>
 
 #include <cairn/base/digest.hpp>
-#include <cairn/runtime/checkpoints/checkpointer.hpp>
+#include <cairn/runtime/checkpoints/options.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/storage.hpp>
 
 namespace cairn {
 

@@ -13,61 +13,18 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include <cairn/planning/metadata.hpp>
 #include <cairn/runtime/checkpoints/async_handle.hpp>
-#include <cairn/runtime/checkpoints/cancellation.hpp>
+#include <cairn/runtime/checkpoints/options.hpp>
 #include <cairn/runtime/worlds/world.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/state_dict.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
-#include <cairn/storage/storage.hpp>
 
 namespace cairn {
-
-// Must be the same on all ranks, except for the objects. The error for a mismatch names the ranks.
-struct SaveOptions {
-  std::optional<World> world;  // free functions only; absent: a world of one rank
-  bool no_dist = false;        // this rank alone, whatever `world` is; like DCP's no_dist
-  int coordinator_rank = 0;    // the rank that makes the global plan and publishes the checkpoint
-  // The time limit of the whole call. When it expires, the call ends on all ranks as if this rank
-  // had cancelled it (see cancellation.hpp), with code kDeadline, and names the ranks that it
-  // waited for. Zero or less: the call ends at once. Ranks may have different deadlines, or none.
-  // The time starts after this checkpointer's asynchronous saves in flight have ended: to limit the
-  // wait for those, use `wait_for_saves`.
-  std::optional<std::chrono::milliseconds> deadline;
-  std::optional<Cancellation> cancellation;          // of this rank only, like the deadline
-  std::optional<std::int64_t> step;                  // the trainer's iteration; stored in the checkpoint
-  std::map<std::string, std::string> user_metadata;  // stored in the checkpoint: metrics, a git revision
-  SavePlannerOptions planning;                       // for Cairn's own planner
-  CheckpointWriterOptions writer;                    // for Cairn's own writer
-  std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own planner
-  std::shared_ptr<StorageWriter> storage_writer;     // replaces Cairn's own writer
-  // An existing directory for the report if this save fails; overrides
-  // WorldOptions::failure_directory. May differ between ranks.
-  std::string failure_directory;
-};
-
-struct LoadOptions {
-  std::optional<World> world;  // free functions only; absent: a world of one rank
-  bool no_dist = false;
-  int coordinator_rank = 0;
-  // As in SaveOptions. If the checkpoint is replaced during the load and has to be read again, the
-  // deadline covers both readings.
-  std::optional<std::chrono::milliseconds> deadline;
-  std::optional<Cancellation> cancellation;  // as in SaveOptions
-  LoadPlannerOptions planning;
-  CheckpointReaderOptions reader;
-  std::shared_ptr<LoadPlanner> planner;
-  std::shared_ptr<StorageReader> storage_reader;
-  std::string failure_directory;  // as in SaveOptions
-};
 
 // A world may have several checkpointers. Each has a name, the same on all ranks, and makes one
 // call at a time. Reusing one checkpointer makes later saves cheaper, because it keeps plans,

@@ -1,0 +1,91 @@
+// Options of saves, asynchronous saves and loads: for Checkpointer, and for the free functions in
+// cairn.hpp.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <cairn/runtime/checkpoints/cancellation.hpp>
+#include <cairn/runtime/worlds/world.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/staging.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/storage.hpp>
+
+namespace cairn {
+
+// Must be the same on all ranks, except for the objects. The error for a mismatch names the ranks.
+struct SaveOptions {
+  std::optional<World> world;  // free functions only; absent: a world of one rank
+  bool no_dist = false;        // this rank alone, whatever `world` is; like DCP's no_dist
+  int coordinator_rank = 0;    // the rank that makes the global plan and publishes the checkpoint
+  // The time limit of the whole call. When it expires, the call ends on all ranks as if this rank
+  // had cancelled it (see cancellation.hpp), with code kDeadline, and names the ranks that it
+  // waited for. Zero or less: the call ends at once. Ranks may have different deadlines, or none.
+  // The time starts after this checkpointer's asynchronous saves in flight have ended: to limit the
+  // wait for those, use `wait_for_saves`.
+  std::optional<std::chrono::milliseconds> deadline;
+  std::optional<Cancellation> cancellation;          // of this rank only, like the deadline
+  std::optional<std::int64_t> step;                  // the trainer's iteration; stored in the checkpoint
+  std::map<std::string, std::string> user_metadata;  // stored in the checkpoint: metrics, a git revision
+  SavePlannerOptions planning;                       // for Cairn's own planner
+  CheckpointWriterOptions writer;                    // for Cairn's own writer
+  std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own planner
+  std::shared_ptr<StorageWriter> storage_writer;     // replaces Cairn's own writer
+  // An existing directory for the report if this save fails; overrides
+  // WorldOptions::failure_directory. May differ between ranks.
+  std::string failure_directory;
+};
+
+struct LoadOptions {
+  std::optional<World> world;  // free functions only; absent: a world of one rank
+  bool no_dist = false;
+  int coordinator_rank = 0;
+  // As in SaveOptions. If the checkpoint is replaced during the load and has to be read again, the
+  // deadline covers both readings.
+  std::optional<std::chrono::milliseconds> deadline;
+  std::optional<Cancellation> cancellation;  // as in SaveOptions
+  LoadPlannerOptions planning;
+  CheckpointReaderOptions reader;
+  std::shared_ptr<LoadPlanner> planner;
+  std::shared_ptr<StorageReader> storage_reader;
+  std::string failure_directory;  // as in SaveOptions
+};
+
+// Tells `async_save` how to treat an earlier save of its checkpointer that is in flight. Must be
+// the same on all ranks.
+enum class WhileInFlight : std::uint8_t {
+  kWait = 1,  // waits for the earlier save
+  // Fails the new save on all ranks, with kPrecondition for each rank that has a save in flight.
+  kRefuse,
+  // Stages the new save at once, and starts it when the earlier save has ended. Queued saves that
+  // have not begun on this rank end as cancelled, on all ranks. If fifteen saves are requested
+  // while one runs, the next call waits for the running save.
+  kReplace,
+};
+
+// Options of an asynchronous save, beside SaveOptions. The deadline in SaveOptions starts within
+// `async_save`, after the wait for earlier saves. A queued save whose deadline
+// passes is cancelled when it reaches the head of the queue. User-defined planners, writers and
+// stagers are used until the save has ended, by one save at a time.
+struct AsyncSaveOptions {
+  WhileInFlight while_in_flight = WhileInFlight::kWait;
+  StagingOptions staging;
+  // Replaces Cairn's own stager. Only `block_on_staging` of `staging` then has an effect.
+  std::shared_ptr<AsyncStager> stager;
+  // Runs the threads of Cairn's writer at the lowest CPU and I/O priority. Planning and publication
+  // keep their priority, because all ranks wait for them.
+  bool low_priority = false;
+  // Called once when the save has ended, on one of Cairn's threads, without locks held. The
+  // argument is what `result` would throw, or null if the save succeeded. A failure passed here
+  // counts as read. Must not throw or call the checkpointer.
+  std::function<void(std::exception_ptr)> on_done;
+};
+
+}  // namespace cairn
