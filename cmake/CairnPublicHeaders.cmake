@@ -53,7 +53,9 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/observation/call_listener.hpp
     runtime/observation/metrics.hpp
     runtime/observation/progress.hpp
+    runtime/runs/checkpoint_info.hpp
     runtime/runs/checkpoint_manager.hpp
+    runtime/runs/retention_policy.hpp
     runtime/testing/injection.hpp
     runtime/testing/testing.hpp
     runtime/worlds/from_mpi.hpp

@@ -1,27 +1,34 @@
-// Converts what is stored about a checkpoint between three forms: the manager's API, commit
-// records, and texts that ranks exchange. Internal.
+// Describes the checkpoints of a run that a CheckpointManager saves, lists and restores.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
-#include <vector>
-
-#include <cairn/runtime/runs/checkpoint_manager.hpp>
-#include <cairn/storage/run_directory.hpp>
 
 namespace cairn {
 
-// Returns the user metadata for the commit record: `common` overridden by the annotations' entries,
-// and each metric as "metric.<name>". Throws kInvalidArgument for other keys with the prefix
-// "metric.".
-std::map<std::string, std::string> user_metadata_of(const std::map<std::string, std::string>& common,
-                                                    const Annotations& annotations);
+// User data stored with a checkpoint, beside its state. Rank 0's is used.
+struct Annotations {
+  std::map<std::string, double> metrics;  // any values, NaN included
+  std::map<std::string, std::string> user_metadata;
+};
 
-CheckpointInfo info_of(const RunDirectory& run, const RunCheckpoint& checkpoint);
+// One checkpoint of a run, as its record describes it.
+struct CheckpointInfo {
+  std::string name;                  // relative to the run
+  std::string checkpoint_id;         // for Checkpointer::load
+  std::string save_id;               // "" if PyTorch saved it
+  std::uint64_t sequence = 0;        // of its commit; later commits have higher numbers; 0 if PyTorch saved it
+  std::optional<std::int64_t> step;  // if PyTorch saved it, the step in its name
+  Annotations annotations;
+};
 
-// `add_texts` appends the fields of a checkpoint to `texts`. `take_checkpoint` reads them from
-// index `at`, and advances `at`. Throws kCorrupt.
-void add_texts(std::vector<std::string>& texts, const RunCheckpoint& checkpoint);
-RunCheckpoint take_checkpoint(const std::vector<std::string>& texts, std::size_t& at);
+// A checkpoint that is, or may be, later than the one chosen to resume from, and why it was not
+// used.
+struct PassedOver {
+  std::string name;
+  std::string why;
+};
 
 }  // namespace cairn

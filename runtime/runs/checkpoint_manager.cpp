@@ -13,9 +13,10 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/utf8.hpp>
 #include <cairn/base/wait.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
 #include <cairn/runtime/observation/signal_watch.hpp>
-#include <cairn/runtime/runs/checkpoint_info.hpp>
+#include <cairn/runtime/runs/checkpoint_conversions.hpp>
 #include <cairn/runtime/runs/resume_order.hpp>
 #include <cairn/runtime/runs/retention.hpp>
 #include <cairn/runtime/runs/run_cleanup.hpp>
@@ -571,7 +572,7 @@ void CheckpointManager::Implementation::start_cleanup() {
   news = failed = false;
 }
 
-std::vector<CheckpointManager::RetentionFault> CheckpointManager::retention_faults() const {
+std::vector<RetentionFault> CheckpointManager::retention_faults() const {
   return implementation_->cleanup ? implementation_->cleanup->faults() : std::vector<RetentionFault>{};
 }
 

@@ -79,23 +79,16 @@
 #include <vector>
 
 #include <cairn/base/clock.hpp>
-#include <cairn/runtime/checkpoints/checkpointer.hpp>
+#include <cairn/runtime/checkpoints/async_handle.hpp>
+#include <cairn/runtime/checkpoints/options.hpp>
+#include <cairn/runtime/runs/checkpoint_info.hpp>
+#include <cairn/runtime/runs/retention_policy.hpp>
+#include <cairn/runtime/worlds/world.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/state_dict.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
 
 namespace cairn {
-
-enum class Better : std::uint8_t { kLower = 1, kHigher };
-
-// Selects the checkpoints that the manager keeps. A checkpoint stays if any of these rules keeps
-// it, or if it is pinned.
-struct RetentionPolicy {
-  // Keeps this many checkpoints, the last ones committed; at least 1. Absent: all checkpoints stay,
-  // and the other rules must be off.
-  std::optional<std::uint32_t> keep_last;
-  std::int64_t keep_every = 0;  // keeps the last commit of each step that is a multiple of this; 0: off
-  std::uint32_t keep_best = 0;  // keeps this many with the best `metric`; of equal ones, the later
-  std::string metric;           // checkpoints without it, or with NaN or infinity, are never among the best
-  Better better = Better::kLower;
-};
 
 // Must be the same on all ranks, unless stated otherwise.
 struct CheckpointManagerOptions {
@@ -132,27 +125,6 @@ struct CheckpointManagerOptions {
   SavePlannerOptions planning;
   CheckpointWriterOptions writer;        // except `overwrite` and `run_url`, which the manager sets
   const Clock* clock = &system_clock();  // borrowed; must outlive the manager
-};
-
-// User data stored with a checkpoint, beside its state. Rank 0's is used.
-struct Annotations {
-  std::map<std::string, double> metrics;  // any values, NaN included
-  std::map<std::string, std::string> user_metadata;
-};
-
-struct CheckpointInfo {
-  std::string name;                  // relative to the run
-  std::string checkpoint_id;         // for Checkpointer::load
-  std::string save_id;               // "" if PyTorch saved it
-  std::uint64_t sequence = 0;        // of its commit; later commits have higher numbers; 0 if PyTorch saved it
-  std::optional<std::int64_t> step;  // if PyTorch saved it, the step in its name
-  Annotations annotations;
-};
-
-// A checkpoint that is, or may be, later than the chosen one, and why it was not used.
-struct PassedOver {
-  std::string name;
-  std::string why;
 };
 
 struct ValidCheckpoint {
@@ -238,10 +210,6 @@ class CheckpointManager {
 
   // Rank 0 only: what the last finished removal could not remove, and why. Each later removal tries
   // again.
-  struct RetentionFault {
-    std::string name;  // of the checkpoint; "" if the run could not be read
-    std::string why;
-  };
   std::vector<RetentionFault> retention_faults() const;
 
   const World& world() const;

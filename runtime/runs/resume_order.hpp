@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include <cairn/runtime/runs/checkpoint_manager.hpp>
+#include <cairn/runtime/runs/checkpoint_info.hpp>
 #include <cairn/storage/run_directory.hpp>
 
 namespace cairn {

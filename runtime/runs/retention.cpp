@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/runtime/runs/checkpoint_info.hpp>
+#include <cairn/runtime/runs/checkpoint_conversions.hpp>
 #include <cairn/storage/format/names.hpp>
 
 namespace cairn {

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <cairn/runtime/runs/checkpoint_manager.hpp>
+#include <cairn/runtime/runs/checkpoint_info.hpp>
+#include <cairn/runtime/runs/retention_policy.hpp>
 #include <cairn/storage/run_directory.hpp>
 
 namespace cairn {

@@ -16,8 +16,6 @@
 namespace cairn {
 namespace {
 
-using RetentionFault = CheckpointManager::RetentionFault;
-
 // How often a wait looks whether a signal has come. A signal handler cannot end the wait.
 constexpr std::chrono::milliseconds kSignalInterval{50};
 

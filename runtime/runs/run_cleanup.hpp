@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include <cairn/runtime/runs/checkpoint_manager.hpp>
+#include <cairn/runtime/runs/retention_policy.hpp>
 #include <cairn/storage/run_directory.hpp>
 
 namespace cairn {
@@ -51,7 +51,7 @@ class RunCleanup {
   // Returns whether the last clean-up could not read the run, or was stopped.
   bool has_failed() const;
   // Returns what the last finished clean-up could not remove.
-  std::vector<CheckpointManager::RetentionFault> faults() const;
+  std::vector<RetentionFault> faults() const;
 
  private:
   struct Work {

@@ -15,6 +15,7 @@
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
 #include <cairn/base/save_id.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/runtime/runs/run_cleanup.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/memory_store.hpp>

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include <cairn/runtime/runs/checkpoint_info.hpp>
+#include <cairn/runtime/runs/checkpoint_conversions.hpp>
 #include <cairn/runtime/runs/retention.hpp>
 #include <cairn/runtime/worlds/agreement.hpp>
 #include <cairn/tests/support/thrown.hpp>

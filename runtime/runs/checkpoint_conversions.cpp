@@ -1,4 +1,4 @@
-#include <cairn/runtime/runs/checkpoint_info.hpp>
+#include <cairn/runtime/runs/checkpoint_conversions.hpp>
 
 #include <array>
 #include <charconv>

@@ -1,0 +1,31 @@
+// Rules for the checkpoints of a run that a CheckpointManager keeps. It removes all others that it
+// may remove: see checkpoint_manager.hpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace cairn {
+
+enum class Better : std::uint8_t { kLower = 1, kHigher };
+
+// Selects the checkpoints that the manager keeps. A checkpoint stays if any of these rules keeps
+// it, or if it is pinned.
+struct RetentionPolicy {
+  // Keeps this many checkpoints, the last ones committed; at least 1. Absent: all checkpoints stay,
+  // and the other rules must be off.
+  std::optional<std::uint32_t> keep_last;
+  std::int64_t keep_every = 0;  // keeps the last commit of each step that is a multiple of this; 0: off
+  std::uint32_t keep_best = 0;  // keeps this many with the best `metric`; of equal ones, the later
+  std::string metric;           // checkpoints without it, or with NaN or infinity, are never among the best
+  Better better = Better::kLower;
+};
+
+// A checkpoint that could not be removed, and why.
+struct RetentionFault {
+  std::string name;  // of the checkpoint; "" if the run could not be read
+  std::string why;
+};
+
+}  // namespace cairn
