@@ -65,6 +65,7 @@ set(CAIRN_PUBLIC_HEADERS
     tests/storage/store_tools.hpp)
 # Those of libcairn_training.
 set(CAIRN_TRAINING_HEADERS
+    training/c10d_groups.hpp
     training/checkpoint_activations.hpp
     training/distributed_tensor.hpp
     training/fully_shard.hpp

@@ -12,7 +12,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <cairn/training/process_group.hpp>
+#include <cairn/training/c10d_groups.hpp>
 
 namespace cairn::training {
 

@@ -30,46 +30,25 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 #include <torch/types.h>
-#include <torch/version.h>
+
+#include <cairn/training/c10d_groups.hpp>
 
 namespace c10d {
-class Backend;
-class ProcessGroup;
 class Store;
 }
 
 namespace cairn::training {
 
-// The base class of c10d's Gloo, NCCL and MPI groups in this LibTorch. In LibTorch 2.x, a
-// c10d::ProcessGroup returns them from `getBackend(device_type)`.
-#if TORCH_VERSION_MAJOR >= 2
-using C10dGroup = c10d::Backend;
-#else
-using C10dGroup = c10d::ProcessGroup;
-#endif
-
 struct ProcessGroupOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};  // for each collective, and for making the group
   // The name or address at which other ranks reach this rank. Empty: loopback.
   std::string address;
-};
-
-// The trainer's own c10d groups, for `ProcessGroup::from_c10d`. All must have the same ranks in the
-// same order.
-struct C10dGroups {
-  c10::intrusive_ptr<C10dGroup> on_host;    // for tensors in host memory, such as Gloo's or MPI's; may be null
-  c10::intrusive_ptr<C10dGroup> on_device;  // for tensors on CUDA devices, such as NCCL's; may be null
-  // May be null. Otherwise Cairn uses the store to make subgroups and a missing group, as
-  // `from_store` does.
-  c10::intrusive_ptr<c10d::Store> store;
-  std::vector<int> world_ranks;  // indexed by rank in the groups; empty: 0, 1, …
 };
 
 // A collective in flight. Destroying it without `wait` lets the collective continue; if it fails,

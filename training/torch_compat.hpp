@@ -1,5 +1,5 @@
 // Hides the differences between the LibTorch versions that training supports (1.13 and 2.x), and
-// the use of LibTorch internals. Apart from C10dGroup in process_group.hpp, nothing else in
+// the use of LibTorch internals. Apart from C10dGroup in c10d_groups.hpp, nothing else in
 // `training` tests the version.
 #pragma once
 
