@@ -75,4 +75,5 @@ set(CAIRN_TRAINING_HEADERS
     training/process_group.hpp
     training/process_mesh.hpp
     training/replicate.hpp
+    training/sharding_options.hpp
     training/state_dicts.hpp)

@@ -181,7 +181,7 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
     if (own != position.end()) {
       registered = shards[own->second];
     } else if (const MemoryOwner* owner = memory_owner(registered); owner->role == MemoryOwner::Role::kParameter) {
-      registered = owner->unit.lock()->shard(owner->index);  // tied to a parameter of an inner unit
+      registered = unit_behind(registered)->shard(owner->index);  // tied to a parameter of an inner unit
     }
   }
   if (shards.empty()) return;
@@ -345,9 +345,9 @@ MemoryUse memory_use(const Module& module) {
   MemoryUse total;
   std::shared_ptr<UnitGroup> group;
   for (const auto& unit : units_in(module)) {
-    total.shards += unit->memory().shards;
-    total.gathered += unit->memory().gathered;
-    total.gathers += unit->memory().gathers;
+    total.shards += unit->shard_bytes();
+    total.gathered += unit->gathered_bytes();
+    total.gathers += unit->gathers();
     group = unit->group();
   }
   if (group) total.gathered_peak = group->gathered_peak();

@@ -10,7 +10,6 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
-#include <cairn/training/sharded_unit.hpp>
 #include <cairn/training/torch_compat.hpp>
 
 namespace cairn::training {
@@ -21,7 +20,7 @@ struct Holder {
   std::shared_ptr<const MemoryOwner> owner;
   torch::Tensor memory;                // full tensors: the memory behind the storage at present
   at::DataPtr data;                    // shards: their own memory
-  std::shared_ptr<ShardedUnit> keeps;  // shards: keeps the unit alive
+  std::shared_ptr<GatheredUnit> keeps;  // shards: keeps the unit alive
 };
 
 // The address of this function tells Cairn's storages from all others.
@@ -37,7 +36,7 @@ Holder* holder_in(const torch::Tensor& tensor) {
   throw Error(ErrorCode::kPrecondition, "the sharded parameter \"" + name + "\" " + why);
 }
 
-std::shared_ptr<ShardedUnit> unit_of(const MemoryOwner& owner) {
+std::shared_ptr<GatheredUnit> unit_of(const MemoryOwner& owner) {
   auto unit = owner.unit.lock();
   if (!unit) {
     refuse(owner.name,
@@ -47,7 +46,7 @@ std::shared_ptr<ShardedUnit> unit_of(const MemoryOwner& owner) {
   return unit;
 }
 
-using Units = std::vector<std::shared_ptr<ShardedUnit>>;
+using Units = std::vector<std::shared_ptr<GatheredUnit>>;
 
 // The sharded tensors among the arguments of one operation.
 struct Given {
@@ -280,7 +279,7 @@ void set_memory(const torch::Tensor& tensor, const torch::Tensor& memory) {
   storage_of(tensor)->set_data_ptr_noswap(data_with(std::move(holder), data, tensor.device()));
 }
 
-void own_shard(const torch::Tensor& shard, MemoryOwner owner, std::shared_ptr<ShardedUnit> keeps) {
+void own_shard(const torch::Tensor& shard, MemoryOwner owner, std::shared_ptr<GatheredUnit> keeps) {
   auto holder = std::make_unique<Holder>();
   holder->owner = std::make_shared<const MemoryOwner>(std::move(owner));
   holder->keeps = std::move(keeps);

@@ -25,7 +25,15 @@
 
 namespace cairn::training {
 
-class ShardedUnit;
+// A unit, as the kernel sees it: parameters that are gathered together. The kernel pins all units
+// of an operation, then uses each of them, runs the operation, and unpins them.
+class GatheredUnit {
+ public:
+  virtual ~GatheredUnit() = default;
+  virtual void pin() = 0;  // from now on, using another unit does not free this one
+  virtual void use() = 0;  // gathers the parameters
+  virtual void unpin() = 0;
+};
 
 // Identifies the unit and parameter that own a storage's memory.
 struct MemoryOwner {
@@ -35,7 +43,7 @@ struct MemoryOwner {
     kShard       // the tensor that the optimizer trains
   };
   Role role;
-  std::weak_ptr<ShardedUnit> unit;
+  std::weak_ptr<GatheredUnit> unit;
   std::size_t index;  // of the parameter in its unit
   std::string name;   // of the parameter
 };
@@ -56,7 +64,7 @@ torch::Tensor tensor_without_memory(at::IntArrayRef sizes, const torch::TensorOp
 // alive while it is in use. An undefined `memory` leaves the storage without memory.
 void set_memory(const torch::Tensor& tensor, const torch::Tensor& memory);
 // Sets the owner of `shard`'s memory, which stays in place. The memory keeps `keeps` alive.
-void own_shard(const torch::Tensor& shard, MemoryOwner owner, std::shared_ptr<ShardedUnit> keeps);
+void own_shard(const torch::Tensor& shard, MemoryOwner owner, std::shared_ptr<GatheredUnit> keeps);
 // Returns the owner, or nullptr if the tensor is not Cairn's. The pointer is valid until the
 // tensor's memory is replaced.
 const MemoryOwner* memory_owner(const torch::Tensor& tensor);

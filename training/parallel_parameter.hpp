@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -36,6 +37,11 @@ void make_parallel(const torch::Tensor& whole, std::shared_ptr<const ParallelPar
 std::shared_ptr<const ParallelParameter> parallel_parameter_of(const torch::Tensor& part);
 // Returns whether `tensor` is such a handle or a view of one.
 bool is_parallel_handle(const torch::Tensor& tensor);
+
+// Calls declare_shard for `shard`, the part of `cut` that `placements` on `mesh` give this rank. If
+// `cut` is itself a part of a tensor, `shard` is declared as a part of that tensor.
+void declare_what_is_left(const torch::Tensor& shard, const torch::Tensor& cut, const ProcessMesh& mesh,
+                          const std::vector<Placement>& placements);
 
 // --- the operations: parallel_operations.cpp -----------------------------------------------------
 

@@ -18,6 +18,7 @@
 #include <cairn/training/parallel_parameter.hpp>
 #include <cairn/training/parameter_layout.hpp>
 #include <cairn/training/ranks_alike.hpp>
+#include <cairn/training/sharded_unit.hpp>
 #include <cairn/training/torch_compat.hpp>
 
 namespace cairn::training {

@@ -4,7 +4,6 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/training/fully_shard.hpp>
-#include <cairn/training/parameter_layout.hpp>
 #include <cairn/training/sharded_unit.hpp>
 
 namespace cairn::training {

@@ -9,7 +9,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/training/gather_on_use.hpp>
-#include <cairn/training/parameter_layout.hpp>
+#include <cairn/training/parallel_parameter.hpp>
 #include <cairn/training/tensor_bytes.hpp>
 #include <cairn/training/torch_compat.hpp>
 
@@ -100,7 +100,7 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
   if (replica_group_) replica_group_->broadcast(shard, 0);
   parameter.shard_elements = shard.numel();
   parameter.shard = decltype(parameter.shard)(shard.getIntrusivePtr());
-  memory_.shards += static_cast<std::int64_t>(shard.nbytes());
+  shard_bytes_ += static_cast<std::int64_t>(shard.nbytes());
   own_shard(shard, {MemoryOwner::Role::kShard, weak_from_this(), index, found.name}, shared_from_this());
   shard.requires_grad_(parameter.requires_grad);
   declare_what_is_left(shard, full, mesh_, placements);
@@ -115,9 +115,10 @@ torch::Tensor ShardedUnit::add(const FoundParameter& found) {
   handle.set_data(tensor_without_memory(size, full.options().dtype(type), bytes,
                                         {MemoryOwner::Role::kParameter, weak_from_this(), index, found.name}));
   mark_as_sharded(full);
+  const auto parallel = parallel_parameter_of(full);
+  parameter.is_cut = shard_group_.size() > 1 || (parallel && parallel->group().size() > 1);
+  if (parameter.is_cut) mark_as_sharded(shard);
   parameters_.push_back(std::move(parameter));
-  parameters_.back().is_cut = !groups_cutting(shard).empty();
-  if (parameters_.back().is_cut) mark_as_sharded(shard);
   if (full.requires_grad()) watch_gradient(index);
   return shard;
 }
@@ -294,7 +295,7 @@ void ShardedUnit::gather() {
   }
   set_gathered_bytes(bytes);
   gathered_ = true;
-  ++memory_.gathers;
+  ++gathers_;
   group()->note_gathered(*this);
 }
 
@@ -313,8 +314,8 @@ void ShardedUnit::drop_prefetched() {
 
 // The group counts the sum over its units, for memory_use.
 void ShardedUnit::set_gathered_bytes(std::int64_t bytes) {
-  group()->count_gathered(bytes - memory_.gathered);
-  memory_.gathered = bytes;
+  group()->count_gathered(bytes - gathered_bytes_);
+  gathered_bytes_ = bytes;
 }
 
 void ShardedUnit::free() {
@@ -340,6 +341,12 @@ torch::Tensor ShardedUnit::whole(std::size_t index, const torch::Tensor& local) 
   torch::Tensor all = torch::empty({ranks * parameter.chunk_elements}, local.options());
   shard_group_.all_gather(all, own);
   return all.narrow(0, 0, parameter.full.numel()).view(parameter.full.sizes()).clone();
+}
+
+std::shared_ptr<ShardedUnit> unit_behind(const torch::Tensor& tensor) {
+  const MemoryOwner* const owner = memory_owner(tensor);
+  // Only ShardedUnit::add sets owners.
+  return owner == nullptr ? nullptr : std::static_pointer_cast<ShardedUnit>(owner->unit.lock());
 }
 
 }  // namespace cairn::training

@@ -1,5 +1,4 @@
-#include <cairn/training/unit_group.hpp>
-
+// The group of the units of one model: gathering ahead, freeing, and the order of reductions.
 #include <algorithm>
 #include <utility>
 
