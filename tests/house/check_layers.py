@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Each folder, and each part of one, includes only those below it, and only the libraries that it may know; tools/ includes public headers;
-none changes the environment. A file implements the header of its name. No folder holds more than a fifth of the product.
+none changes the environment. A file implements the header of its name, and no such pair includes itself through others. No folder holds
+more than a fifth of the product.
 """
 
 import collections
+import graphlib
 import re
 
 from layers import FOLDERS, FORBIDDEN_FOLDERS, FORBIDDEN_IN_PUBLIC, FORBIDDEN_LIBRARIES, INTERNAL_FOR_TOOLS, NEEDS_DOCTEST, PARTS, ROOT
@@ -56,6 +58,24 @@ def place_faults(paths):
     for folder, count in lines.items():
         if count * 5 > lines.total():
             yield f"{folder}/ has {count} of {lines.total()} lines, more than a fifth: split it"
+
+
+def circle_faults(paths):
+    """A header and the source of its name are one thing to read. What it includes lies below it, so nothing there includes it."""
+    below = {}
+    for path in paths:
+        one = relative(path.with_suffix(""))
+        others = (included.removeprefix("cairn/") for _, included, _ in includes(path))
+        below.setdefault(one, []).extend(other[:-4] for other in others if other.endswith(".hpp") and other[:-4] != one)
+    while True:
+        try:
+            graphlib.TopologicalSorter(below).prepare()
+            return
+        except graphlib.CycleError as error:
+            circle = error.args[1]
+            yield "a circle: " + " includes ".join(reversed(circle))
+            # Goes on without one of its arrows, to find the next circle.
+            below[circle[1]] = [other for other in below[circle[1]] if other != circle[0]]
 
 
 def faults_of(path):
@@ -122,6 +142,7 @@ def environment_faults(path):
 def main():
     paths = [path for folder in FOLDERS if (ROOT / folder).is_dir() for path in sources(folder, ".hpp", ".cpp")]
     faults = list(place_faults(paths))
+    faults += circle_faults(paths)
     faults += [fault for path in paths for fault in faults_of(path)]
     faults += [fault for path in paths for fault in environment_faults(path)]
     faults += public_faults(public_headers())
