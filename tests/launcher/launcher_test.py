@@ -471,7 +471,7 @@ class LauncherTest(unittest.TestCase):
     def test_lines_that_another_program_may_print_first_erase_the_status(self):
         gate = self.gate("go")
         script = self.SHOW + 'show "it waits"; read < "%s"; echo one; read < "%s"' % (gate, self.gate("never"))
-        text = self.on_terminal(script, gate, resized=80, until=self.ERASED.encode(), stdout=subprocess.PIPE)
+        text = self.on_terminal(script, gate, resized=80, until=b"\x1b8" + self.ERASED.encode(), stdout=subprocess.PIPE)
         self.assertNotIn("one", text)
 
     def test_the_status_follows_the_width_of_the_terminal(self):
@@ -780,6 +780,16 @@ class OutputTest(unittest.TestCase):
         output.add(self.ranks[1], [b"y", b"y", b"y"], 0.0)
         output.hand_on(1.0)
         self.assertEqual(self.sink.text, b"[ranks 0, 1] y\n[ranks 0, 1] y\n[rank 0] z\n[rank 1] y\n")
+
+    def test_a_folded_line_is_remembered_where_it_stands(self):
+        output = self.output(2)
+        output.add(self.ranks[0], [b"boom", *(b"%d" % number for number in range(50))], 0.0)
+        output.add(self.ranks[1], [b"other", b"boom", b"end"], 0.0)
+        self.assertEqual([(line, place) for line, _, place in self.ranks[1].tail], [(b"other", 51), (b"boom", 52), (b"end", 53)])
+        output = self.output(2)
+        output.add(self.ranks[0], [b"boom", *(b"%d" % number for number in range(50))], 0.0)
+        output.add(self.ranks[1], [b"boom", b"end"], 0.0)
+        self.assertEqual([(line, place) for line, _, place in self.ranks[1].tail], [(b"boom", 0), (b"end", 51)])
 
     def test_nothing_is_lost_and_each_rank_s_lines_stay_in_order(self):
         chance = random.Random(11)
