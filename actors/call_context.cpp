@@ -28,8 +28,12 @@ class StoreTap final : public StoreObserver {
     event.duration = operation.duration;
     event.ok = !operation.code;
     event.code = operation.code;
-    // The error text of a store names the object. For other operations the URL is all there is.
-    event.text = operation.code ? operation.failure : operation.url;
+    event.text = operation.url;
+    std::string text;
+    try {
+      if (operation.code) event.text = text = std::string(operation.url) + ": " + std::string(operation.failure);
+    } catch (...) {  // out of memory: the hook's event has the exception
+    }
     tracer_->record(event);
   }
 

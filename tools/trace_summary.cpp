@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kLines = 10;
 constexpr std::size_t kFailuresShown = 2;
-constexpr std::size_t kTextShown = 240;  // bytes shown of one failure's text
+constexpr std::size_t kTextShown = 400;  // bytes shown of one failure's text: errors may name two objects
 
 constexpr std::size_t kNameColumns = 11;
 
@@ -94,6 +94,9 @@ std::string failure_line(const TracedFailure& failure) {
 
 // Returns details of a failure that the traces contain, but the ranks' failure map does not.
 std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFailure& failure) {
+  if (failure.store)
+    return printable(fmt::format("rank {}: {} failed after {}: {}", failure.rank, subject_text(*failure.store),
+                                 human_duration(failure.store->duration), failure.store->object));
   if (failure.hook && failure.hook->duration) return std::nullopt;
   std::vector<std::string> parts;
   if (!failure.fate_text.empty()) parts.push_back(failure.fate_text);
@@ -134,8 +137,8 @@ std::optional<std::string> death_line(const OpenedTrace& opened, const Diagnosis
 }
 
 std::string in_store(const TracedStoreOperation& store) {
-  std::string text =
-      fmt::format("{} of its store took {}: {}", store.name, human_duration(store.duration), printable(store.object));
+  std::string text = fmt::format("{} took {}", subject_text(store), human_duration(store.duration));
+  if (!store.object.empty()) text += ": " + printable(store.object);
   if (store.bytes != 0)
     text += fmt::format(", {}, {}/s", human_bytes(store.bytes),
                         human_bytes(static_cast<std::uint64_t>(static_cast<double>(store.bytes) / in_seconds(store.duration))));

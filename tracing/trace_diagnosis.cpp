@@ -88,6 +88,25 @@ const ObservedEvent* last_event_of(const Trace& trace, const TraceClocks& clocks
   return after == own->second.begin() ? last : &*std::prev(after);
 }
 
+// Returns the answer that a rank owed after it reached a state, if it recorded none up to `sign`.
+std::string unsent_answer(const Trace& trace, const ObservedEvent& reached, const ObservedEvent& sign) {
+  const auto& events = trace.events.at(sign.rank);
+  const auto state = *reached.as<RankState>();
+  if (state != RankState::kPlanned && state != RankState::kReported) return "";
+  bool has_failed = false;
+  for (const auto& event : events) {
+    if (event.id > sign.id) break;
+    has_failed = has_failed || (event.kind == EventKind::kOperation && !event.ok);
+    const auto* const kind = event.as<MessageKind>();
+    if (event.id > reached.id && event.kind == EventKind::kSent && kind != nullptr && is_answer(*kind)) return "";
+  }
+  const bool loads = trace.attempt.operation == Operation::kLoad;
+  return std::string(", and did not send ") + (has_failed                     ? to_string(MessageKind::kPhaseFailed)
+                                               : state == RankState::kPlanned ? "its plan"
+                                               : loads                        ? to_string(MessageKind::kReadDone)
+                                                                              : to_string(MessageKind::kWritten));
+}
+
 // Returns what the rank itself recorded last, up to `sign`: a message to another rank, or a message
 // that it handled without an effect.
 std::string last_action_before(const Trace& trace, const ObservedEvent& sign) {
@@ -109,14 +128,16 @@ std::string last_action_before(const Trace& trace, const ObservedEvent& sign) {
                              return event.kind == EventKind::kHandled && event.peer == action->rank && event.cause == action->id;
                            });
       return "sent " + name + " to rank " + std::to_string(action->peer) +
-             (arrived ? ", which arrived" : is_known ? ", which did not arrive" : "");
+             (arrived    ? ", which arrived"
+              : is_known ? ", which did not arrive"
+                         : "");
     }
     case EventKind::kHandled:
       return "received " + name + " from rank " + std::to_string(action->peer) + ", and did nothing about it";
     case EventKind::kCall:
       return "called " + name;
     default:
-      return std::string("reached the state ") + to_string(*action->as<RankState>());
+      return std::string("reached the state ") + to_string(*action->as<RankState>()) + unsent_answer(trace, *action, sign);
   }
 }
 
@@ -172,6 +193,29 @@ void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEv
                                  : "its trace ends there: its process has probably ended");
 }
 
+TracedStoreOperation store_operation(const ObservedEvent& event) {
+  TracedStoreOperation operation;
+  operation.rank = event.rank;
+  operation.name = event.name;
+  // In a failed operation, the exception follows the URL.
+  const std::string_view url = event.text.substr(0, event.ok ? event.text.npos : event.text.find(": "));
+  // Without a '/', rfind gives npos, and npos + 1 is 0: the whole text.
+  operation.object = url.substr(url.rfind('/') + 1);
+  operation.bytes = event.bytes;
+  operation.duration = event.duration;
+  return operation;
+}
+
+// Returns the store operation that failed in a hook, the last one before the hook's end.
+std::optional<TracedStoreOperation> failed_store_of(const Trace& trace, const ObservedEvent& hook) {
+  std::optional<TracedStoreOperation> failed;
+  for (const auto& event : trace.events.at(hook.rank)) {
+    if (event.id >= hook.id) break;
+    if (event.id > hook.cause && event.kind == EventKind::kStore && !event.ok) failed = store_operation(event);
+  }
+  return failed;
+}
+
 void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, const Contacts& contacts, std::uint64_t position,
                              TracedFailure& failure) {
   const auto found = contacts.find(failure.rank);
@@ -183,6 +227,7 @@ void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, cons
     failure.hook = hook_of(clocks, *origin);
     // The map's text comes first: it is what the ranks have seen.
     if (failure.text.empty()) failure.text = origin->text;
+    failure.store = failed_store_of(trace, *origin);
   } else if (sign != nullptr && (is_gone(failure) || failure.kind == FailureKind::kBusy)) {
     failure.hook = running_hook(trace, clocks, *sign);
   }
@@ -298,14 +343,7 @@ std::optional<TracedStoreOperation> slow_store_of(const Trace& trace, const Diag
       if (event.kind == EventKind::kStore && (slowest == nullptr || event.duration > slowest->duration)) slowest = &event;
   if (slowest == nullptr || slowest->duration < kSlowStoreMin || kSlowStoreShare * slowest->duration < diagnosis.duration)
     return std::nullopt;
-  TracedStoreOperation operation;
-  operation.rank = slowest->rank;
-  operation.name = slowest->name;
-  // Without a '/', rfind gives npos, and npos + 1 is 0: the whole text.
-  operation.object = slowest->text.substr(slowest->text.rfind('/') + 1);
-  operation.bytes = slowest->bytes;
-  operation.duration = slowest->duration;
-  return operation;
+  return store_operation(*slowest);
 }
 
 std::optional<PathStep> longest_step_of(const Trace& trace, const TraceClocks& clocks) {
@@ -318,6 +356,12 @@ std::optional<PathStep> longest_step_of(const Trace& trace, const TraceClocks& c
 }
 
 }  // namespace
+
+std::string subject_text(const TracedStoreOperation& operation) {
+  if (operation.name == "stage") return "the copy of its state";
+  if (operation.name == "remove_old") return "the removal of old checkpoints";
+  return operation.name + " of its store";
+}
 
 std::string kind_text(const TracedFailure& failure) { return failure.kind ? to_string(*failure.kind) : "unfinished"; }
 

@@ -40,6 +40,14 @@ enum class RankFate : std::uint8_t {
 };
 const char* to_string(RankFate fate) noexcept;
 
+struct TracedStoreOperation {
+  int rank = 0;
+  std::string name;    // "write_at"
+  std::string object;  // the last part of its URL
+  std::uint64_t bytes = 0;
+  Duration duration{0};
+};
+
 // An entry of the failure map, with additional information from the traces.
 struct TracedFailure {
   int rank = 0;
@@ -51,6 +59,7 @@ struct TracedFailure {
   std::optional<Phase> own_phase;
   std::string text;                   // the exception's type and text, at most kEventTextMax bytes
   std::optional<TracedHook> hook;     // the hook that failed, or that was running when the rank was last heard of
+  std::optional<TracedStoreOperation> store;  // the store operation that failed in `hook`
   // The rank's last event in this attempt. If other ranks lost touch with it, the last one before
   // that, because a frozen process may go on later. Points into the trace; null if there is none.
   const ObservedEvent* last_event = nullptr;
@@ -61,6 +70,9 @@ struct TracedFailure {
   bool told = true;                   // true: it is in a failure map; false: inferred from a trace that ends early
 };
 
+// Returns what took the time: "write_at of its store", or for work beside the store "the removal of
+// old checkpoints" and "the copy of its state".
+std::string subject_text(const TracedStoreOperation& operation);
 std::string kind_text(const TracedFailure& failure);  // "raised"; "unfinished" if it has no kind
 
 struct TracedPhase {
@@ -76,23 +88,14 @@ struct TracedPhase {
   std::vector<int> unfinished;  // ranks that began their part and did not finish it
 };
 
-// A rank that could not continue until other ranks answered.
+// A rank that could not continue until other ranks answered, or that did its own part meanwhile.
 struct TracedWait {
   int waiter = 0;
-  std::vector<int> awaited;  // ascending
+  std::vector<int> awaited;  // ascending; the waiter alone: its own part
   std::optional<Phase> phase;
   WallTime since;  // the time when all other ranks had answered
   Duration duration{0};
   bool was_answered = true;
-};
-
-// The slowest store operation, if it took at least 100 ms and a fifth of the call.
-struct TracedStoreOperation {
-  int rank = 0;
-  std::string name;    // "write_at"
-  std::string object;  // the last part of its URL
-  std::uint64_t bytes = 0;
-  Duration duration{0};
 };
 
 struct TracedNotice {
@@ -111,6 +114,7 @@ struct Diagnosis {
   std::optional<TracedWait> wait;       // the longest wait
   // The step of the critical path that took longest; nothing if the traces contain no outcome.
   std::optional<PathStep> longest_step;
+  // The slowest store operation, if it took at least 100 ms and a fifth of the call.
   std::optional<TracedStoreOperation> slow_store;
   std::uint64_t bytes = 0;              // bytes of tensors to write or read, over all ranks
   double bytes_per_second = 0;          // over the phase that wrote or read them; 0: unknown

@@ -44,6 +44,10 @@ struct Noticing {
   std::vector<TracedNotice> notices;
 
   void add(int rank, std::string text) { notices.push_back({rank, std::move(text)}); }
+  // Beside a failure, the slowness of other ranks is noise.
+  void add_slowness(int rank, std::string text) {
+    if (diagnosis.failures.empty() || has_failed(rank)) add(rank, std::move(text));
+  }
   bool has_failed(int rank) const {
     return std::any_of(diagnosis.failures.begin(), diagnosis.failures.end(),
                        [&](const auto& failure) { return failure.rank == rank; });
@@ -61,11 +65,11 @@ struct Noticing {
     for (const auto& phase : diagnosis.phases) {
       if (phase.slowest_rank < 0 || phase.slowest < kStragglerMin + phase.median || phase.slowest < kStragglerRatio * phase.median)
         continue;
-      add(phase.slowest_rank,
-          phase.phase == Phase::kJoin
-              ? "rank " + std::to_string(phase.slowest_rank) + " called " + in_text(phase.slowest) + " after the first one"
-              : "rank " + std::to_string(phase.slowest_rank) + " took " + in_text(phase.slowest) + " for " +
-                    to_string(phase.phase) + ", half of the ranks at most " + in_text(phase.median));
+      add_slowness(phase.slowest_rank,
+                   phase.phase == Phase::kJoin
+                       ? "rank " + std::to_string(phase.slowest_rank) + " called " + in_text(phase.slowest) + " after the first one"
+                       : "rank " + std::to_string(phase.slowest_rank) + " took " + in_text(phase.slowest) + " for " +
+                             to_string(phase.phase) + ", half of the ranks at most " + in_text(phase.median));
     }
   }
 
@@ -174,9 +178,9 @@ struct Noticing {
     for (const auto& [rank, call] : trace.attempt.calls) {
       if (call.has_ended || !call.was_called || has_failed(rank) || diagnosis.end == TracedEnd::kUnfinished) continue;
       const auto process = trace.job.processes.find(rank);
-      add(rank,
-          "the trace of rank " + std::to_string(rank) + " ends before it had the outcome: it was lost, or cut off, after its part" +
-              (process == trace.job.processes.end() ? "" : "; its process " + process->second.describe()));
+      add(rank, "the trace of rank " + std::to_string(rank) +
+                    " ends before it had the outcome: it was lost, or cut off, after its part" +
+                    (process == trace.job.processes.end() ? "" : "; its process " + process->second.describe()));
     }
   }
 
@@ -217,13 +221,14 @@ struct Noticing {
     const std::string name = name_of(*(latest->sent != nullptr ? latest->sent : latest->handled));
     const std::string from = "rank " + std::to_string(latest->from), to = "rank " + std::to_string(latest->to);
     if (longest == delay.in_sender)
-      add(latest->from, from + " sent " + name + " to " + to + " " + in_text(longest) + " late: it was held up");
+      add_slowness(latest->from, from + " sent " + name + " to " + to + " " + in_text(longest) + " late: it was held up");
     else if (longest == delay.in_receiver)
-      add(latest->to, to + " acted on " + name + " from " + from + " " + in_text(longest) + " after it received it: it was held up");
+      add_slowness(latest->to,
+                   to + " acted on " + name + " from " + from + " " + in_text(longest) + " after it received it: it was held up");
     else
-      add(latest->to, name + " from " + from + " came to " + to + " " + in_text(longest) + " after it was sent: " +
-                          (delay.receiver_was_quiet ? "the connection was slow, or " + to + " did not run"
-                                                    : "the connection was slow, because " + to + " was running"));
+      add_slowness(latest->to, name + " from " + from + " came to " + to + " " + in_text(longest) + " after it was sent: " +
+                                   (delay.receiver_was_quiet ? "the connection was slow, or " + to + " did not run"
+                                                             : "the connection was slow, because " + to + " was running"));
   }
 
   // Requests and messages that had to be repeated.
@@ -253,15 +258,18 @@ struct Noticing {
         if (event.kind == EventKind::kStore && !event.ok && !has_failed(rank))
           add(rank, std::string(event.name) + " of the store of rank " + std::to_string(rank) +
                         " failed, and the call went on: " + std::string(event.text));
-    if (const auto& slow = diagnosis.slow_store) add(slow->rank, "rank " + std::to_string(slow->rank) + ": " + describe(*slow));
+    if (const auto& slow = diagnosis.slow_store)
+      add_slowness(slow->rank, "rank " + std::to_string(slow->rank) + ": " + describe(*slow));
   }
 
   static std::string describe(const TracedStoreOperation& operation) {
-    std::string text = operation.name + " of its store took " + in_text(operation.duration) + ": " + operation.object;
+    std::string text = subject_text(operation) + " took " + in_text(operation.duration);
+    if (!operation.object.empty()) text += ": " + operation.object;
     if (operation.bytes == 0) return text;
     const double rate = static_cast<double>(operation.bytes) / std::chrono::duration<double>(operation.duration).count();
     char numbers[64];
-    std::snprintf(numbers, sizeof numbers, ", %.3g MiB, %.3g MiB/s", static_cast<double>(operation.bytes) / (1 << 20), rate / (1 << 20));
+    std::snprintf(numbers, sizeof numbers, ", %.3g MiB, %.3g MiB/s", static_cast<double>(operation.bytes) / (1 << 20),
+                  rate / (1 << 20));
     return text + numbers;
   }
 };

@@ -12,8 +12,8 @@ namespace {
 
 struct PhaseNames {
   CoordinatorState of_coordinator;
-  std::optional<RankState> of_ranks;        // nothing: only the coordinator works
-  std::vector<MessageKind> answers;         // end a rank's part, in addition to kEnds
+  std::optional<RankState> of_ranks;  // nothing: only the coordinator works
+  std::vector<MessageKind> answers;   // end a rank's part, in addition to kEnds
 };
 constexpr std::array<MessageKind, 3> kEnds = {MessageKind::kPhaseFailed, MessageKind::kPhaseStopped, MessageKind::kCancel};
 
@@ -103,8 +103,8 @@ Part part_of(const Trace& trace, const TraceClocks& clocks, const PhaseNames& na
 }
 
 // `end`: when the phase ended, or the trace.
-void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, const TraceClocks& clocks, const StatesByRank& states,
-               WallTime end) {
+void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, const TraceClocks& clocks,
+               const StatesByRank& states, WallTime end) {
   std::vector<std::pair<Duration, int>> parts;
   for (const auto& [rank, of_rank] : states) {
     const auto* const state = find(of_rank, *names.of_ranks);
@@ -196,9 +196,14 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
   const WallTime end = end_of_trace(trace, clocks);
   std::optional<TracedWait> longest;
   for (const auto& [of, names] : kPhases) {
-    const auto* const phase = !names.of_ranks ? nullptr : find(of_coordinator, names.of_coordinator);
+    const auto* const phase = find(of_coordinator, names.of_coordinator);
     if (phase == nullptr) continue;
     const WallTime until = phase->end.value_or(end);
+    if (!names.of_ranks) {  // only the coordinator works
+      TracedWait wait{coordinator, {coordinator}, of, phase->begin, until - phase->begin, phase->end.has_value()};
+      if (!longest || wait.duration > longest->duration) longest = std::move(wait);
+      continue;
+    }
 
     // The first answer of each rank counts; answers may be repeated.
     std::map<int, WallTime> answered;

@@ -337,6 +337,53 @@ TEST_CASE("trace analysis: a lost rank that waited was still in the phase of its
   }
 }
 
+TEST_CASE("trace analysis: of a lost rank it names the answer that it did not send") {
+  const auto last_action = [](RankState state, bool sends) {
+    ScriptedTraces script(2);
+    script_joins(script, 2);
+    script.state(0, 2, CoordinatorState::kMoving);
+    script.state(1, 3, state);
+    if (sends) script.pass(1, 0, 4, 5, MessageKind::kWritten);
+    script.add(0, 20, lost_link(1, "the connection was closed"));
+    script.failure(0, 21, 1, FailureKind::kLost, Phase::kWrite, "lost touch with rank 1");
+    script.outcome(0, 22, false);
+    return Analysed(script.write()).diagnosis.failures.at(0).last_action;
+  };
+  CHECK(last_action(RankState::kPlanned, false) == "reached the state planned, and did not send its plan");
+  CHECK(last_action(RankState::kReported, false) == "reached the state reported, and did not send Written");
+  CHECK(last_action(RankState::kReported, true) == "sent Written to rank 0, which arrived");
+}
+
+TEST_CASE("trace analysis: the store operation that failed in a hook is named") {
+  ScriptedTraces script(2);
+  script_joins(script, 2);
+  script.state(0, 2, CoordinatorState::kMoving);
+  const auto began = script.began(1, 3, "write_data", Phase::kWrite);
+  ObservedEvent sync;
+  sync.kind = EventKind::kStore;
+  sync.actor = Actor::kStore;
+  sync.name = "sync";
+  sync.text = "/run/step_1/__1_0.distcp: cairn::Error: cannot sync: Input/output error (EIO)";
+  sync.ok = false;
+  script.add(1, 4, sync);
+  const auto ended = script.ended(1, 5, "write_data", Phase::kWrite, began, 2, "cairn::Error: cannot sync");
+  script.failure(0, 21, 1, FailureKind::kRaised, Phase::kWrite, "cairn::Error: cannot sync", ended);
+  script.outcome(0, 22, false);
+  const Analysed it(script.write());
+  REQUIRE(it.diagnosis.failures.size() == 1);
+  REQUIRE(it.diagnosis.failures[0].store);
+  CHECK(it.diagnosis.failures[0].store->name == "sync");
+  CHECK(it.diagnosis.failures[0].store->object == "__1_0.distcp");
+}
+
+TEST_CASE("trace analysis: beside a failure the slowness of other ranks is no notice") {
+  ScriptedTraces script(4);
+  script_good_save(script, {5, 40, 900, 50});
+  script.failure(0, 2000, 1, FailureKind::kRaised, Phase::kFinish, "cairn::Error: cannot publish");
+  script.outcome(0, 2001, false);
+  CHECK_FALSE(notes(Analysed(script.write()).diagnosis, "rank 2 took"));
+}
+
 TEST_CASE("trace directory: events belong to the call that they name") {
   ScriptedTraces script(1);
   script.set_call(5);
@@ -599,7 +646,7 @@ TEST_CASE("trace analysis: a rank whose process ended is told from one that was 
   TracedFailure failure = given_up(killed.write());
   CHECK(failure.fate == RankFate::kEnded);
   CHECK(failure.fate_text.find("its process was killed by SIGKILL at ") == 0);
-  CHECK(failure.last_action == "reached the state reported");
+  CHECK(failure.last_action == "reached the state reported, and did not send Written");
   CHECK(phase(Analysed(killed.directory()).diagnosis, Phase::kWrite).unfinished == std::vector<int>{1});  // its answer was not sent
 
   ScriptedTraces exited(3);
