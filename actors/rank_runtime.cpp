@@ -260,6 +260,15 @@ bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
   return in_time;
 }
 
+void RankRuntime::note_operation(const std::string& checkpointer, std::uint64_t ticket, std::string_view name, Duration duration) {
+  if (duration < implementation_->config.options.trace_store_operations) return;
+  ObservedEvent event = call_event(EventKind::kStore, {}, checkpointer, 0);
+  event.name = name;
+  event.call = ticket;
+  event.duration = duration;
+  implementation_->tap.record(event);
+}
+
 void RankRuntime::note(std::string_view what) { implementation_->tap.record(EventKind::kState, what, 0, true); }
 
 void RankRuntime::write_trace(const std::string& path) const {

@@ -52,6 +52,10 @@ class RankRuntime {
   // Adds a line to the trace. `what` must never be freed, like ObservedEvent::name. Thread-safe.
   void note(std::string_view what);
 
+  // Adds an operation of a call, which has ended just now, to the trace. Does nothing if it took
+  // less than `trace_store_operations`. `name` must never be freed. Thread-safe.
+  void note_operation(const std::string& checkpointer, std::uint64_t ticket, std::string_view name, Duration duration);
+
   // Writes the trace ring to a file; see tracing/trace_writer.hpp.
   void write_trace(const std::string& path) const;
   // Writes the trace ring to a file of the standard name in `directory`. Creates the directory if

@@ -145,7 +145,7 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
   // The code below runs before the coordinator answers any plan. No other rank writes before that
   // answer.
   if (!context.is_coordinator) return;
-  if (self.options.before_attempt) self.options.before_attempt(url);
+  if (self.options.before_attempt) self.options.before_attempt(url, context.store_observer.get());
   self.store->create_root();
   // Opened now, so that a bad run URL is reported before anything is written.
   self.run =

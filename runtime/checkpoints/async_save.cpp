@@ -65,12 +65,11 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
     // Before the call starts, because its hooks ask for their turn.
     parts_.order->turns.begin(parts_.number);
   }
-  std::uint64_t ticket = 0;
   try {
     // The save's own thread keeps this object alive until it has seen the outcome. The callback
     // holds no handle: as the last one, it could destroy this object on one of the writer's
     // threads, which cannot join itself.
-    ticket = parts_.start(std::move(call), [this](Outcome outcome) { executor_.finish(std::move(outcome)); });
+    ticket_ = parts_.start(std::move(call), [this](Outcome outcome) { executor_.finish(std::move(outcome)); });
   } catch (...) {
     MutexLock lock(parts_.order->mutex);
     parts_.order->turns.end(parts_.number);
@@ -79,8 +78,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
   try {
     // Only now is there a ticket to cancel. A cancellation that has come before reacts at once.
     for (const auto& cancellation : {std::optional<Cancellation>(own_cancellation_), parts_.cancellation})
-      if (cancellation)
-        heeding_.push_back(cancellation->watch([this, ticket](const std::string& why) { request_end(ticket, why); }));
+      if (cancellation) heeding_.push_back(cancellation->watch([this](const std::string& why) { request_end(why); }));
     // Stateful hooks and the start of staging belong to the caller's thread, which may use the
     // objects itself afterwards.
     executor_.run_until([this] { return described_; });
@@ -96,7 +94,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
     // Out of memory. The call is running, and its hooks refer to this object: wait for them.
     parts_.options.on_done = nullptr;  // the exception tells the caller
     try {
-      request_end(ticket, "the asynchronous save could not be started");
+      request_end("the asynchronous save could not be started");
     } catch (...) {  // it cannot be cancelled: wait until it ends by itself
     }
     serve();
@@ -107,6 +105,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
 
 void AsyncSave::stage(const StateDict& state) {
   const ProfilerRange range("stage");
+  staging_began_ = system_clock().now();
   if (streams()) {
     Value tensors{StateDict(state)};
     // The writer reads the tensors later, on other threads. It must come after the work that the
@@ -117,7 +116,9 @@ void AsyncSave::stage(const StateDict& state) {
     });
   }
   staging_ = parts_.stager->begin(state);
-  if (streams() || parts_.options.staging.block_on_staging) state_ = std::exchange(staging_, nullptr)->finish();
+  if (!streams() && !parts_.options.staging.block_on_staging) return;
+  state_ = std::exchange(staging_, nullptr)->finish();
+  note_staged();
 }
 
 // --- on the save's own thread ---
@@ -146,12 +147,17 @@ void AsyncSave::end_staging() {
     if (staging_) {
       const ProfilerRange range("stage");
       state_ = staging_->finish();
+      note_staged();
     }
   } catch (...) {
     staging_error_ = std::current_exception();
   }
   staging_.reset();
   if (!streams()) set_staged();
+}
+
+void AsyncSave::note_staged() const {
+  if (parts_.note_staging) parts_.note_staging(parts_.slot, ticket_, system_clock().now() - staging_began_);
 }
 
 void AsyncSave::set_staged() {
@@ -231,10 +237,10 @@ void AsyncSave::end(Outcome outcome) {
 
 // --- on any thread ---
 
-void AsyncSave::request_end(std::uint64_t ticket, const std::string& why) {
+void AsyncSave::request_end(const std::string& why) {
   // Cancels the call before the turn: a hook that throws kCancelled counts as a failure unless its
   // call has been cancelled already.
-  parts_.end(parts_.slot, ticket, why);
+  parts_.end(parts_.slot, ticket_, why);
   MutexLock lock(parts_.order->mutex);
   parts_.order->turns.drop(parts_.number);
   parts_.order->changed.notify_all();

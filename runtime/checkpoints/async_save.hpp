@@ -54,6 +54,8 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
     // RankRuntime::save and cancel. The runtime must live until the save has ended.
     std::function<std::uint64_t(SaveCall call, std::function<void(Outcome)> done)> start;
     std::function<void(const std::string& slot, std::uint64_t ticket, const std::string& why)> end;
+    // Records in the trace how long the copy of the state took.
+    std::function<void(const std::string& slot, std::uint64_t ticket, Duration duration)> note_staging;
     int rank = 0;
     int ranks = 1;
     ShowProgress show_progress = ShowProgress::kOff;
@@ -109,9 +111,10 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
  private:
   void stage(const StateDict& state);
   void end_staging();
+  void note_staged() const;
   bool streams() const { return parts_.stager->streams(); }
   void set_staged();
-  void request_end(std::uint64_t ticket, const std::string& why);
+  void request_end(const std::string& why);
   void serve() noexcept;
   void end(Outcome outcome);
   const StateDict& staged_state();
@@ -132,7 +135,9 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   std::vector<std::shared_ptr<void>> heeding_;
 
   // Used on the caller's thread until the save's own thread starts.
+  std::uint64_t ticket_ = 0;  // of the call
   bool described_ = false;
+  MonotonicTime staging_began_;
   std::unique_ptr<Staging> staging_;
   StateDict state_;
   std::exception_ptr staging_error_;

@@ -312,6 +312,9 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   parts.end = [&actors = self.world.runtime()](const std::string& slot, std::uint64_t ticket, const std::string& why) {
     actors.cancel(slot, ticket, why);
   };
+  parts.note_staging = [&actors = self.world.runtime()](const std::string& slot, std::uint64_t ticket, Duration duration) {
+    actors.note_operation(slot, ticket, "stage", duration);
+  };
   parts.rank = self.world.rank();
   parts.ranks = self.world.size();
   parts.show_progress = self.world.show_progress();

@@ -6,12 +6,14 @@
 
 #include <pthread.h>
 
+#include <cairn/base/clock.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/runs/retention.hpp>
+#include <cairn/storage/store_observer.hpp>
 
 namespace cairn {
 namespace {
@@ -54,6 +56,7 @@ struct RunCleanup::Worker {
   bool stopped CAIRN_GUARDED_BY(mutex) = false;
   std::optional<Work> next CAIRN_GUARDED_BY(mutex);
   ObjectName place CAIRN_GUARDED_BY(mutex);  // that the running clean-up may be changing
+  ObjectName last_place CAIRN_GUARDED_BY(mutex);  // stays after the removal, for traces
   std::vector<RetentionFault> faults CAIRN_GUARDED_BY(mutex);
   bool failed CAIRN_GUARDED_BY(mutex) = false;
 };
@@ -101,8 +104,9 @@ void RunCleanup::wait(std::optional<std::chrono::milliseconds> deadline) {
   worker_->wait(deadline, [this]() CAIRN_REQUIRES(worker_->mutex) { return !worker_->runs; });
 }
 
-std::function<void(const std::string& checkpoint_id)> RunCleanup::waiter() const {
-  return [worker = worker_](const std::string& checkpoint_id) {
+std::function<void(const std::string& checkpoint_id, StoreObserver* observer)> RunCleanup::waiter() const {
+  return [worker = worker_](const std::string& checkpoint_id, StoreObserver* observer) {
+    const MonotonicTime begin = system_clock().now();
     MutexLock lock(worker->mutex);
     const bool is_free = worker->wait(std::nullopt, [&]() CAIRN_REQUIRES(worker->mutex) {
       // In a grace period a save has no time for removals. It stops them, and then waits only until
@@ -114,6 +118,10 @@ std::function<void(const std::string& checkpoint_id)> RunCleanup::waiter() const
     if (!is_free)
       throw Error(ErrorCode::kDeadline, "an old checkpoint was not removed from " + checkpoint_id +
                                             " before the grace period of a signal was over");
+    const Duration waited = system_clock().now() - begin;
+    if (observer == nullptr || waited < observer->duration_min()) return;
+    const std::string url = worker->last_place.empty() ? worker->run.url() : child_url(worker->run.url(), worker->last_place);
+    observer->on_operation({"remove_old", url, 0, waited, {}, {}});
   };
 }
 
@@ -145,6 +153,7 @@ bool RunCleanup::Worker::enter(const ObjectName& name) {
   // Asked before each removal, so that a signal stops the clean-up between two of them.
   if (!stopped && grace()) stop();
   if (!stopped) place = name;
+  if (!stopped && !name.empty()) last_place = name;
   return !stopped;
 }
 

@@ -45,8 +45,9 @@ class RunCleanup {
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
   // Returns a function, which may outlive this object, that each save calls with its checkpoint's
   // id. It waits until no clean-up runs or is pending. In a grace period it waits only while the
-  // clean-up changes this checkpoint's place, and throws kDeadline if that does not end in time.
-  std::function<void(const std::string& checkpoint_id)> waiter() const;
+  // clean-up changes this checkpoint's place, and throws kDeadline if that does not end in time. It
+  // reports a wait to `observer` as the operation `remove_old` of the place that was removed last.
+  std::function<void(const std::string& checkpoint_id, StoreObserver* observer)> waiter() const;
 
   // Returns whether the last clean-up could not read the run, or was stopped.
   bool has_failed() const;
