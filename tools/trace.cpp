@@ -85,7 +85,6 @@ const char* end_of(const TracedAttempt& attempt) {
 }
 
 constexpr std::uint64_t kExportedEventsMax = 1'000'000;
-constexpr std::uint64_t kReadEventsMax = 100'000'000;  // about ten seconds of reading
 
 constexpr std::size_t kSlowAmong = 3;
 constexpr double kSlowFactor = 4;  // times the median
@@ -240,8 +239,6 @@ Json to_json(const ListedAttempt& listed) {
 
 JobToExport::JobToExport(const TraceChoice& choice) : first(choice) {
   const UsualDurations usual(*first.directory);
-  std::uint64_t events_of_files = 1;
-  for (const auto& file : first.directory->files()) events_of_files += file.events;
   for (const auto& attempt : first.directory->attempts()) {
     const bool is_first = &attempt == first.attempt;
     const bool is_wanted = choice.attempt.empty() && fits(attempt, choice) && (!is_internal(attempt) || attempt.went_wrong());
@@ -254,11 +251,10 @@ JobToExport::JobToExport(const TraceChoice& choice) : first(choice) {
     return std::make_tuple(&attempt == first.attempt, attempt.went_wrong(), listed.is_slow, attempt.begin());
   };
   std::sort(by_interest.begin(), by_interest.end(), [&](auto* a, auto* b) { return interest_of(*a) > interest_of(*b); });
-  std::uint64_t exported = 0, read = 0;
+  std::uint64_t exported = 0;
   for (auto* listed : by_interest) {
     for (const auto& [rank, call] : listed->attempt->calls) exported += call.last_id - std::min(call.last_id, call.first_id - 1);
-    read += events_of_files;  // as if the files were read whole again for each attempt
-    listed->is_exported = listed->attempt == first.attempt || (exported <= kExportedEventsMax && read <= kReadEventsMax);
+    listed->is_exported = listed->attempt == first.attempt || exported <= kExportedEventsMax;
   }
 }
 
