@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include <cairn/tools/trace.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -227,16 +228,16 @@ class PageModel {
 // The verbs of events, by EventKind.
 Json kinds() {
   Json verbs = Json::array({""});
-  for (auto kind = EventKind::kSent; kind <= EventKind::kStore; kind = static_cast<EventKind>(static_cast<int>(kind) + 1))
+  for (auto kind = EventKind::kSent; kind <= kLastOf<EventKind>; kind = static_cast<EventKind>(static_cast<int>(kind) + 1))
     verbs.push_back(verb_of(kind));
   return verbs;
 }
 
 // The names of the states of one machine, by their numbers.
 template <class State>
-Json names_of(State last) {
+Json names_of() {
   Json names = Json::array({""});
-  for (auto state = State::kIdle; state <= last; state = static_cast<State>(static_cast<int>(state) + 1))
+  for (auto state = State::kIdle; state <= kLastOf<State>; state = static_cast<State>(static_cast<int>(state) + 1))
     names.push_back(to_string(state));
   return names;
 }
@@ -278,12 +279,9 @@ std::string trace_page(const JobToExport& job) {
     }
     attempts.push_back(std::move(entry));
   }
-  add_data("job",
-           {{"attempts", std::move(attempts)},
-            {"kinds", kinds()},
-            {"states",
-             {Json::array(), names_of<RankState>(RankState::kEnding), names_of<CoordinatorState>(CoordinatorState::kDeciding),
-              names_of<SuccessionState>(SuccessionState::kAskingStore)}}});
+  add_data("job", {{"attempts", std::move(attempts)},
+                   {"kinds", kinds()},
+                   {"states", {Json::array(), names_of<RankState>(), names_of<CoordinatorState>(), names_of<SuccessionState>()}}});
   const auto placed = [](std::string_view& rest, std::string_view mark) {
     const std::size_t at = rest.find(mark);
     const std::string before(rest.substr(0, at));

@@ -9,9 +9,10 @@
 #include <set>
 #include <utility>
 
-#include <cairn/base/error.hpp>
 #include <cairn/messages/trace.pb.h>
+#include <cairn/base/error.hpp>
 #include <cairn/tracing/trace_format.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
 namespace {
@@ -99,8 +100,8 @@ bool are_times(const v1::TraceEvent& message) {
 
 // Returns nothing for a value of a later version.
 template <class Enum>
-std::optional<Enum> enum_of(std::uint32_t value, Enum last) {
-  if (value == 0 || value > static_cast<std::uint32_t>(last)) return std::nullopt;
+std::optional<Enum> enum_of(std::uint32_t value) {
+  if (value == 0 || value > static_cast<std::uint32_t>(kLastOf<Enum>)) return std::nullopt;
   return static_cast<Enum>(value);
 }
 
@@ -108,30 +109,30 @@ What what_of(const v1::TraceEvent& message) {
   const auto known = [](auto value) { return value ? What(*value) : What(); };
   switch (message.what_case()) {
     case v1::TraceEvent::kMessageKind:
-      return known(enum_of(message.message_kind(), MessageKind::kJobProgress));
+      return known(enum_of<MessageKind>(message.message_kind()));
     case v1::TraceEvent::kLinkChange:
-      return known(enum_of(message.link_change(), LinkChange::kLeft));
+      return known(enum_of<LinkChange>(message.link_change()));
     case v1::TraceEvent::kRankState:
-      return known(enum_of(message.rank_state(), RankState::kEnding));
+      return known(enum_of<RankState>(message.rank_state()));
     case v1::TraceEvent::kCoordinatorState:
-      return known(enum_of(message.coordinator_state(), CoordinatorState::kDeciding));
+      return known(enum_of<CoordinatorState>(message.coordinator_state()));
     case v1::TraceEvent::kSuccessionState:
-      return known(enum_of(message.succession_state(), SuccessionState::kAskingStore));
+      return known(enum_of<SuccessionState>(message.succession_state()));
     case v1::TraceEvent::kCallTurn:
-      return known(enum_of(message.call_turn(), CallTurn::kResigned));
+      return known(enum_of<CallTurn>(message.call_turn()));
     case v1::TraceEvent::kTimer:
-      return known(enum_of(message.timer(), Timer::kWaiting));
+      return known(enum_of<Timer>(message.timer()));
     case v1::TraceEvent::kRestarted:
-      if (const auto actor = enum_of(message.restarted(), Actor::kStore)) return Restarted{*actor};
+      if (const auto actor = enum_of<Actor>(message.restarted())) return Restarted{*actor};
       return {};
     case v1::TraceEvent::kIgnored:
-      return known(enum_of(message.ignored(), Ignored::kStoppedTimer));
+      return known(enum_of<Ignored>(message.ignored()));
     case v1::TraceEvent::kOperation:
-      return known(enum_of(message.operation(), Operation::kAgree));
+      return known(enum_of<Operation>(message.operation()));
     case v1::TraceEvent::kFailureKind:
-      return known(enum_of(message.failure_kind(), FailureKind::kInternal));
+      return known(enum_of<FailureKind>(message.failure_kind()));
     case v1::TraceEvent::kCommitted:
-      return known(enum_of(message.committed(), Committed::kUnknown));
+      return known(enum_of<Committed>(message.committed()));
     case v1::TraceEvent::WHAT_NOT_SET:
       break;
   }
@@ -298,9 +299,9 @@ struct TraceFileReader::Implementation {
     // Stored plus one, so that no peer is 0, which Protobuf does not encode. The limit keeps the
     // cast defined.
     event.peer = static_cast<int>(std::min<std::uint32_t>(message.peer(), kRanksMax)) - 1;
-    event.phase = enum_of(message.phase(), Phase::kFinish);
-    event.actor = enum_of(message.actor(), Actor::kStore).value_or(Actor::kRuntime);
-    event.code = enum_of(message.code(), ErrorCode::kInternal);
+    event.phase = enum_of<Phase>(message.phase());
+    event.actor = enum_of<Actor>(message.actor()).value_or(Actor::kRuntime);
+    event.code = enum_of<ErrorCode>(message.code());
     event.name = name(message.name());
     event.text = message.text();
     event.number = message.number();

@@ -1,4 +1,4 @@
-// Texts that describe events to people.
+// Texts that describe events to people, and the last values of the enumerations in events.
 #pragma once
 
 #include <optional>
@@ -19,6 +19,41 @@ std::string text_of(const std::optional<Enum>& value) {
 
 // Returns the event's subject, in words: "Written", "rank: moving", "write_data".
 std::string name_of(const ObservedEvent& event);
+
+// The last value of each enumeration in traces; all count from 1. Readers treat later ones as
+// unknown.
+template <class Enum>
+inline constexpr Enum kLastOf = nullptr;
+template <>
+inline constexpr Actor kLastOf<Actor> = Actor::kStore;
+template <>
+inline constexpr CallTurn kLastOf<CallTurn> = CallTurn::kResigned;
+template <>
+inline constexpr Committed kLastOf<Committed> = Committed::kUnknown;
+template <>
+inline constexpr CoordinatorState kLastOf<CoordinatorState> = CoordinatorState::kDeciding;
+template <>
+inline constexpr ErrorCode kLastOf<ErrorCode> = ErrorCode::kInternal;
+template <>
+inline constexpr EventKind kLastOf<EventKind> = EventKind::kStore;
+template <>
+inline constexpr FailureKind kLastOf<FailureKind> = FailureKind::kInternal;
+template <>
+inline constexpr Ignored kLastOf<Ignored> = Ignored::kStoppedTimer;
+template <>
+inline constexpr LinkChange kLastOf<LinkChange> = LinkChange::kLeft;
+template <>
+inline constexpr MessageKind kLastOf<MessageKind> = MessageKind::kJobProgress;
+template <>
+inline constexpr Operation kLastOf<Operation> = Operation::kAgree;
+template <>
+inline constexpr Phase kLastOf<Phase> = Phase::kFinish;
+template <>
+inline constexpr RankState kLastOf<RankState> = RankState::kEnding;
+template <>
+inline constexpr SuccessionState kLastOf<SuccessionState> = SuccessionState::kAskingStore;
+template <>
+inline constexpr Timer kLastOf<Timer> = Timer::kWaiting;
 
 std::string time_of_day(WallTime time);  // "12:00:01.234", UTC
 

@@ -13,6 +13,7 @@
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/tracing/sample_events.hpp>
 #include <cairn/tracing/trace_format.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
 namespace {
@@ -198,6 +199,26 @@ TEST_CASE("trace file: random bytes are refused or read without harm") {
       CHECK(error.code() != ErrorCode::kInternal);
     }
   }
+}
+
+// The value after the last one has no name.
+template <class Enum>
+bool is_last(Enum last) {
+  const std::string after = to_string(static_cast<Enum>(static_cast<int>(last) + 1));
+  return after.rfind("unknown", 0) == 0 && to_string(last) != after;
+}
+
+TEST_CASE("trace file: the last value of each enumeration is known") {
+  CHECK(is_last(kLastOf<CallTurn>));
+  CHECK(is_last(kLastOf<CoordinatorState>));
+  CHECK(is_last(kLastOf<ErrorCode>));
+  CHECK(is_last(kLastOf<FailureKind>));
+  CHECK(is_last(kLastOf<MessageKind>));
+  CHECK(is_last(kLastOf<Operation>));
+  CHECK(is_last(kLastOf<Phase>));
+  CHECK(is_last(kLastOf<RankState>));
+  CHECK(is_last(kLastOf<SuccessionState>));
+  CHECK(is_last(kLastOf<Timer>));
 }
 
 TEST_CASE("trace stream: parts rotate, the oldest are removed, and each can be read alone") {
