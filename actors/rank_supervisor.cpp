@@ -16,6 +16,7 @@
 #include <cairn/actors/protocol/rank_machine.hpp>
 #include <cairn/actors/task_run.hpp>
 #include <cairn/actors/timer_queue.hpp>
+#include <cairn/base/call_phase.hpp>
 #include <cairn/messages/codec.hpp>
 
 namespace cairn {
@@ -60,7 +61,11 @@ class Supervisor : public SupervisorActor::base {
     const auto self = caf::actor_cast<caf::actor>(this);
     inbox_ = std::make_shared<Inbox>(self);
     set_down_handler([this](caf::down_msg& message) { on_child_down(message); });
-    set_exception_handler(exit_reason_of);
+    set_exception_handler([this](std::exception_ptr& exception) {
+      caf::error reason = exit_reason_of(exception);
+      fail_all("the supervisor of rank " + std::to_string(config_.rank) + " ended: " + describe_exit(reason));
+      return reason;
+    });
     if (config_.world_size > 1) {
       links_ = links_factory_->spawn(system(), config_.rank, config_.options, self);
       monitor(links_);
@@ -135,6 +140,15 @@ class Supervisor : public SupervisorActor::base {
 
   Failure own_failure(FailureKind kind, ErrorCode code, const std::string& what, Phase phase = Phase::kJoin) const {
     return protocol::make_failure(config_.rank, phase, kind, code, "supervisor", what);
+  }
+
+  // Sets the failure that the trainer sees if this actor ends before the calls.
+  void fail_all(const std::string& why) {
+    for (auto& [name, slot] : slots_) {
+      if (!slot.context) continue;
+      const auto phase = phase_of(slot.machine.state(), slot.context->operation());
+      slot.context->set_last_resort(own_failure(FailureKind::kInternal, ErrorCode::kInternal, why, phase.value_or(Phase::kJoin)));
+    }
   }
 
   void start(const std::shared_ptr<CallContext>& context) {

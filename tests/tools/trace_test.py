@@ -208,7 +208,7 @@ class GoodSave(TraceTest):
         self.assertIn("is no time", self.tell(self.recording.traces, "--after", "noon", code=WRONG_USE))
         self.assertEqual(self.told(self.recording.traces, "--attempt", listed[0]["save_id"])["attempt"], 1)
         self.assertIn("cairn trace list", self.tell(self.recording.traces, "--attempt", "77", code=WRONG_USE))
-        self.assertIn("in job ff", self.tell(self.recording.traces, "--job", "ff", "--attempt", "1", code=WRONG_USE))
+        self.assertIn("in job none", self.tell(self.recording.traces, "--job", "none", "--attempt", "1", code=WRONG_USE))
 
     def test_the_parts_of_the_critical_path_are_the_whole_time(self):
         steps = self.told("critical-path", self.recording.traces)
@@ -412,6 +412,10 @@ class EndedSupervisor(TraceTest):
         self.check_says(self.summary(), "failed +rank 1 lost in write",
                         "where +rank 1: its supervisor ended while it handled UseCachedPlan from rank 0: .*InjectedFault")
         self.assertIn("InjectedFault", self.tell("messages", self.recording.traces, "--grep", "InjectedFault", "--rank", "1"))
+
+    def test_the_rank_s_own_report_has_the_phase_and_the_exception(self):
+        with open(os.path.join(self.recording.run, "report.1")) as file:
+            self.assertRegex(file.read(), "rank 1 1 internal local_plan internal by supervisor .*the supervisor of rank 1 ended: .*InjectedFault")
 
     def test_the_reports_of_one_call_are_read_together(self):
         self.assertEqual(len(glob.glob(os.path.join(self.recording.run, "failure-*", "report.txt"))), 2, "rank 1 did not learn the outcome")
