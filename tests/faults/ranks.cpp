@@ -17,6 +17,9 @@
 //                                                   exit code 0 or 1. The others save with a
 //                                                   job's default options.
 //   heedless DIRECTORY                              saves without allowing injection.
+//   late DIRECTORY call|copy RANK TIME              two saves. In the second, RANK calls TIME late,
+//                                                   or its asynchronous copy takes TIME longer.
+//   manage DIRECTORY                                three saves of a manager that keeps one.
 //
 // The checkpoint is DIRECTORY/checkpoint. The files beside it are pid.RANK, report.RANK, and the
 // files that ranks wait for.
@@ -279,6 +282,50 @@ void cancel(const std::string& directory, int rank) {
   self.board.await_all("report", all_but(-1, self.world.size()));
 }
 
+// --- late, manage --------------------------------------------------------------------------------
+
+// Copies as slowly as a device would that is busy.
+class SlowStager : public DefaultStager {
+ public:
+  explicit SlowStager(milliseconds longer) : longer_(longer) {}
+  std::unique_ptr<Staging> begin(const StateDict& state) override {
+    return std::make_unique<Slow>(DefaultStager::begin(state), longer_);
+  }
+
+ private:
+  struct Slow : Staging {
+    Slow(std::unique_ptr<Staging> inner, milliseconds longer) : inner(std::move(inner)), longer(longer) {}
+    StateDict finish() override {
+      system_hands().sleep(longer);
+      return inner->finish();
+    }
+    const std::unique_ptr<Staging> inner;
+    const milliseconds longer;
+  };
+  const milliseconds longer_;
+};
+
+void late(const std::string& directory, bool copies, int rank, milliseconds time) {
+  Member self(World::from_environment(world_options()), directory, 0);
+  const bool is_late = self.world.rank() == rank;
+  self.save(1);
+  if (!copies) {
+    if (is_late) system_hands().sleep(time);
+    return self.save(2);
+  }
+  AsyncSaveOptions options;
+  if (is_late) options.stager = std::make_shared<SlowStager>(time);
+  self.checkpointer.async_save(state_of(2, self.world.rank(), self.world.size()), self.id, self.saving, options).result();
+}
+
+void manage(const std::string& directory) {
+  const World world = World::from_environment(world_options());
+  CheckpointManagerOptions options;
+  options.retention.keep_last = 1;
+  CheckpointManager manager(world, directory, options);
+  for (int step = 1; step <= 3; ++step) manager.save(step, state_of(step, world.rank(), world.size()));
+}
+
 void leave(const std::string& directory, int coordinator, int victim, const std::string& how) {
   Member self(World::from_environment(), directory, coordinator);
   if (self.world.rank() == victim) {
@@ -314,6 +361,10 @@ int run(const std::vector<std::string>& arguments) {
     Member(World::single(), arguments.at(1), 0).save(2);
   } else if (what == "leave") {
     leave(arguments.at(1), std::stoi(arguments.at(2)), std::stoi(arguments.at(3)), arguments.at(4));
+  } else if (what == "late") {
+    late(arguments.at(1), arguments.at(2) == "copy", std::stoi(arguments.at(3)), milliseconds(std::stoi(arguments.at(4))));
+  } else if (what == "manage") {
+    manage(arguments.at(1));
   } else if (what == "check") {
     check({arguments.begin() + 1, arguments.end()});
   } else {

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Twenty causes of failed and slow saves, each planted in a job of real ranks: `cairn trace` names rank, phase, operation and cause.
+
+usage: causes_test.py CAIRN RANKS LAUNCHER [unittest arguments]      RANKS: of tests/faults
+
+CAIRN_CAUSES_RANKS is the number of ranks of each job, 4 by default. Each test prints the lines that it has judged.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CAIRN, RANKS, LAUNCHER = (os.path.abspath(path) for path in sys.argv[1:4])
+WORLD = int(os.environ.get("CAIRN_CAUSES_RANKS", "4"))
+PATIENCE = 240  # seconds of one launch; only a hang meets it
+VICTIM = WORLD // 2 + 1
+LINES = 10
+# The injected delay must be much longer than anything else in a save of so many processes.
+DELAY_MS = 1200 if WORLD <= 8 else 8000
+DELAY = "%dms" % DELAY_MS
+SILENCE = 1000 if WORLD <= 8 else 8000
+NEVER = "kill@hook:begin,nth=999999"  # for a program that replaces the rules, and so needs an injector
+
+
+class Cause:
+    """`mode`: of the ranks' program, with its arguments. `rules`: what is injected. `rank`: the one that the lines must name. `says`: what
+    they must say besides, and `never`: what they must not say."""
+
+    def __init__(self, mode, rules, says, rank=VICTIM, env=(), never=()):
+        self.mode, self.rules, self.says, self.rank, self.env, self.never = mode, rules, says, rank, env, never
+
+
+def in_save(rule, says, rank=VICTIM, victim=None, never=()):
+    """The second save of a job, which knows its way. `victim`: the rank that the fault ends."""
+    return Cause(["attempt", "save", "0", "-1" if victim is None else str(victim)], [rule % rank], says, rank, never=never)
+
+
+FAILURES = {
+    "killed_in_a_hook": in_save(
+        "kill@hook:write_data,rank=%d,nth=2",
+        [r"failed +rank {rank} lost in write", r"its process was killed by SIGKILL", r"write_data \(its storage\) began .* and has not ended"],
+        victim=VICTIM),
+    "killed_before_a_message": in_save(
+        "kill@send:Written,rank=%d,nth=2",
+        [r"failed +rank {rank} lost in write", r"its process was killed by SIGKILL",
+         r"reached the state reported, and did not send Written"], victim=VICTIM),
+    "exited_before_the_save": Cause(
+        ["leave", "0", str(VICTIM), "3"], [],
+        [r"failed +rank {rank} lost in join", r"its process exited with (code )?3"]),
+    "frozen": Cause(
+        ["freeze", "save", "0", "freeze@hook:write_data,rank=%d" % VICTIM], [NEVER],
+        [r"failed +rank {rank} silent in write", r"its process stood still from", r"write_data \(its storage\) began"],
+        env=["CAIRN_TEST_SILENCE_MS=%d" % SILENCE]),
+    "connection_cut": in_save(
+        "drop-link=0@send:Written,rank=%d,nth=2",
+        [r"failed +rank {rank} lost in write, .*the connection to rank {rank} at .* was closed", r"it was cut off: it went on"]),
+    "exception_in_an_actor": in_save(
+        "throw@receive:UseCachedPlan,rank=%d",
+        [r"failed +rank {rank} lost in write", r"its supervisor ended while it handled UseCachedPlan from rank 0: .*InjectedFault"]),
+    "exception_in_a_hook": in_save(
+        "throw@hook:begin,rank=%d,nth=2",
+        [r"failed +rank {rank} raised in join \(begin", r"InjectedFault"]),
+    "exception_in_planning": in_save(
+        "throw@hook:create_global_plan,rank=%d,nth=2",
+        [r"failed +rank {rank} raised in global_plan \(create_global_plan", r"InjectedFault"], rank=0),
+    "disk_full": in_save(
+        "disk-full@store:write_at,rank=%d,nth=2",
+        [r"failed +rank {rank} raised in write \(write_data, .*no_space",
+         r"where +rank {rank}: write_at of its store failed after .*: __{rank}_.*\.distcp", r"disk is full"]),
+    "flush_failed": in_save(
+        "throw@store:sync,rank=%d,nth=2",
+        [r"failed +rank {rank} raised in write \(write_data, .*unavailable",
+         r"where +rank {rank}: sync of its store failed after .*: __{rank}_.*\.distcp"]),
+    "publication_failed": in_save(
+        "throw@store:publish,rank=%d,nth=2",
+        [r"failed +rank {rank} raised in finish \(finish, .*unavailable",
+         r"where +rank {rank}: publish of its store failed after .*: checkpoint"], rank=0),
+    "damaged_checkpoint": Cause(
+        ["attempt", "load", "0", "-1"], ["read-flip@store:read,rank=%d,nth=2" % VICTIM],
+        [r"failed +rank {rank} raised in read \(read_data, .*corrupt", r"\.distcp", r"is damaged"]),
+}
+
+SLOW = {
+    "slow_hook": in_save(
+        "delay=" + DELAY + "@hook:write_data,rank=%d,nth=2",
+        [r"waited for rank {rank} in write", r"longest +rank {rank} write_data, for", "write: slowest rank {rank} "],
+        never=["of its store"]),
+    "slow_planning": in_save(
+        "delay=" + DELAY + "@hook:create_global_plan,rank=%d,nth=2",
+        [r"waited +rank {rank} \(coordinates\) waited for its own part in global_plan",
+         r"longest +rank {rank} create_global_plan, for"], rank=0),
+    "message_sent_late": in_save(
+        "delay=" + DELAY + "@send:SameSavePlan,rank=%d",
+        [r"waited for rank {rank} in local_plan", r"longest +rank {rank} held up before it sent SameSavePlan to rank 0",
+         "local_plan: slowest rank {rank} "]),
+    "slow_store": in_save(
+        "delay=" + DELAY + "@store:write_at,rank=%d,nth=2",
+        [r"waited for rank {rank} in write", r"longest +rank {rank} write_data, for .*; write_at of its store took .*\.distcp, .*B/s"]),
+    "slow_flush": in_save(
+        "delay=" + DELAY + "@store:sync,rank=%d,nth=2",
+        [r"waited for rank {rank} in write", r"longest +rank {rank} write_data, for .*; sync of its store took .*\.distcp"]),
+    "slow_device_copy": Cause(
+        ["late", "copy", str(VICTIM), str(DELAY_MS)], [],
+        [r"waited for rank {rank} in local_plan", r"longest +rank {rank} begin, for .*; the copy of its state took [0-9.]+ m?s"]),
+    "rank_called_late": Cause(
+        ["late", "call", str(VICTIM), str(DELAY_MS)], [],
+        [r"waited for rank {rank} in join", r"longest +rank {rank} had not called yet, for"]),
+    "old_checkpoints_removed": Cause(
+        ["manage"], ["delay=" + DELAY + "@store:remove,rank=0,nth=1"],
+        [r"longest +rank {rank} set_up_storage_writer, for .*; the removal of old checkpoints took .*: step_1"], rank=0),
+}
+
+
+class CausesTest(unittest.TestCase):
+    def check(self, name, cause):
+        root = tempfile.mkdtemp(prefix="cairn-causes-")
+        self.addCleanup(shutil.rmtree, root, ignore_errors=True)
+        run, traces = os.path.join(root, "run"), os.path.join(root, "traces")
+        os.mkdir(run)
+        command = [LAUNCHER, "-n", str(WORLD), "--timeout", str(PATIENCE), "--keep-going", "--trace", traces]
+        for rule in cause.rules:
+            command += ["--inject", rule]
+        for variable in cause.env:
+            command += ["--env", variable]
+        launched = subprocess.run([*command, "--", RANKS, cause.mode[0], run, *cause.mode[1:]], stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True)
+        told = subprocess.run([CAIRN, "trace", traces], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        lines = told.stdout.splitlines()[:LINES]
+        text = "\n".join(lines)
+        print("\n%s, %d ranks:\n%s" % (name, WORLD, text), flush=True)
+        self.assertEqual(told.returncode, 0, text + launched.stdout)
+        for says in cause.says:
+            self.assertRegex(text, says.replace("{rank}", str(cause.rank)), launched.stdout)
+        for never in cause.never:
+            self.assertNotIn(never, text)
+        # No line blames another rank.
+        blamed = [int(rank) for rank in re.findall(r"(?m)^(?:failed|where|longest|notice|died) +rank (\d+)|waited for rank (\d+)", text)
+                  for rank in rank if rank]
+        self.assertEqual(set(blamed), {cause.rank}, text)
+
+
+def define(kind, causes):
+    for name, cause in causes.items():
+        setattr(CausesTest, "test_%s_%s" % (kind, name), lambda self, name=name, cause=cause: self.check(name, cause))
+
+
+define("failure", FAILURES)
+define("slow_save", SLOW)
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
