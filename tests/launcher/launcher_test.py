@@ -379,6 +379,17 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(result.stdout, "[rank 0] one\n[rank 0] two\n")
         self.assertEqual(result.stderr.count("cannot write the ranks' output to %s any more: No space left on device\n" % self.path("logs")), 1)
 
+    def test_a_file_that_takes_nothing_more_is_given_up_without_failing_the_job(self):
+        os.mkdir(self.path("logs"))
+        os.mkfifo(self.path("logs/rank-0.log"))
+        unread = os.open(self.path("logs/rank-0.log"), os.O_RDWR)
+        self.addCleanup(os.close, unread)
+        result = self.launch("-n", "1", "--no-prefix", "--grace", "0.2", "--log-dir", self.path("logs"), *shell("seq 20000"))
+        self.assertEqual(result.stdout, "".join("%d\n" % number for number in range(1, 20001)))
+        self.assertIn("cannot write the ranks' output to %s any more: " % self.path("logs"), result.stderr)
+        self.assertNotIn("the last of the output is lost", result.stderr)
+        self.assertEqual(result.returncode, 0)
+
     def test_no_prefix(self):
         self.assertEqual(self.launch("-n", "1", "--no-prefix", *shell("echo plain")).stdout, "plain\n")
 
