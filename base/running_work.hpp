@@ -1,0 +1,85 @@
+// Knows which threads do work for calls, and takes their native stacks, for traces. Internal.
+//
+//   thread of a hook or store operation           another thread
+//
+//   RunningWork work({call, …, "write_data"})
+//     :   <------------ the signal -------------  take_stacks(call, …)
+//     :   the handler walks the stack               :
+//     :   ------------- a semaphore ----------->    returns the frames
+//   ~RunningWork
+//
+// Until `install_stack_signal` has succeeded, there is no handler and nothing is registered.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cairn/base/clock.hpp>
+#include <cairn/base/failure.hpp>
+#include <cairn/base/observer.hpp>
+
+namespace cairn {
+
+inline constexpr std::size_t kStackFramesMax = 64;  // per thread; the outermost are left out
+inline constexpr std::size_t kStacksMax = 8;        // per call of take_stacks
+
+struct Work {
+  const void* call = nullptr;  // identifies the call; null: of no call
+  Actor actor = Actor::kStorage;
+  std::optional<Phase> phase{};
+  const char* name = "";      // of the hook or store operation; lives forever
+  std::string_view object{};  // of a store operation; valid while the work runs
+};
+
+// Registers what this thread does, until it is destroyed. Where several are nested, the innermost
+// counts. Unblocks the signal on this thread meanwhile.
+class RunningWork {
+ public:
+  explicit RunningWork(const Work& work) noexcept;
+  ~RunningWork();
+  RunningWork(const RunningWork&) = delete;
+  RunningWork& operator=(const RunningWork&) = delete;
+
+  // Returns what this thread does, for work that it hands to other threads. `call` is null if it
+  // does nothing.
+  static Work of_this_thread() noexcept;
+
+ private:
+  friend struct RunningThreads;
+  const Work work_;
+  pid_t thread_ = 0;  // 0: not registered
+  MonotonicTime begin_;
+  RunningWork* outer_ = nullptr;
+  bool was_blocked_ = false;  // the signal, on this thread
+  bool was_taken_ = false;    // its stack
+};
+
+struct StackFrame {
+  std::string_view module;   // the path of the executable or library; lives forever; "": unknown
+  std::uint64_t offset = 0;  // of the instruction, from where the module was loaded
+};
+
+struct ThreadStack {
+  Work work;  // `object` is below
+  std::string object;
+  Duration running{0};             // since the work began
+  std::vector<StackFrame> frames;  // innermost first
+  std::string fault;               // why there are no frames
+};
+
+// Installs the handler of signal `number`; 0 chooses a real-time signal that is not used. Returns
+// why no stacks can be taken, or "". After a success, later calls do nothing. The handler stays
+// until the process ends, because the default action of a late signal would end the process.
+std::string install_stack_signal(int number);
+
+// Returns the stacks of the threads that have done work of `call` for at least `running_min`,
+// longest first. Waits at most 0.3 s for all of them. Returns each work's stack once.
+std::vector<ThreadStack> take_stacks(const void* call, Duration running_min);
+
+}  // namespace cairn
