@@ -30,6 +30,13 @@ enum class EventKind : std::uint8_t {
   // A slow or failed store operation ended, on any thread: `name` is the operation, `text` its
   // object and the exception's text.
   kStore,
+  // A thread of a call was found in a hook or store operation, which had run for `duration`: `name`
+  // is the hook or operation, `text` its object, and why its stack could not be taken if `ok` is
+  // false. Its kFrame events follow.
+  kStack,
+  // A frame of the stack of the event `cause`, innermost first: `name` is the program or library,
+  // `number` the offset of the instruction from where that was loaded.
+  kFrame,
 };
 
 enum class Actor : std::uint8_t { kRuntime = 1, kSupervisor, kCoordinator, kPlanner, kStorage, kStore };

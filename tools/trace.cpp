@@ -188,9 +188,10 @@ std::string describe_event(const ObservedEvent& event) {
     text += fmt::format(" {} rank {}", event.kind == EventKind::kSent ? "to" : "from", event.peer);
   if (event.kind == EventKind::kOutcome) text += event.ok ? ": success" : ": failure";
   if (const auto* committed = event.as<Committed>()) text += fmt::format(", committed {}", to_string(*committed));
-  const bool took_time = event.kind == EventKind::kOperation || event.kind == EventKind::kStore;
+  if (event.kind == EventKind::kFrame) text += fmt::format("+0x{:x}", event.number);
+  const bool took_time = event.kind == EventKind::kOperation || event.kind == EventKind::kStore || event.kind == EventKind::kStack;
   if (took_time) text += fmt::format(" after {}", human_duration(event.duration));
-  if (took_time && !event.ok) text += ", FAILED";
+  if (took_time && !event.ok && event.kind != EventKind::kStack) text += ", FAILED";
   if (!event.text.empty()) text += ": " + printable(std::string(event.text));
   return text;
 }

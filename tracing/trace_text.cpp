@@ -26,6 +26,10 @@ const char* verb_of(EventKind kind) noexcept {
       return "has the";
     case EventKind::kStore:
       return "did";
+    case EventKind::kStack:
+      return "was in";
+    case EventKind::kFrame:
+      return "called from";
   }
   return "?";
 }

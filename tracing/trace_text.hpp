@@ -35,7 +35,7 @@ inline constexpr CoordinatorState kLastOf<CoordinatorState> = CoordinatorState::
 template <>
 inline constexpr ErrorCode kLastOf<ErrorCode> = ErrorCode::kInternal;
 template <>
-inline constexpr EventKind kLastOf<EventKind> = EventKind::kStore;
+inline constexpr EventKind kLastOf<EventKind> = EventKind::kFrame;
 template <>
 inline constexpr FailureKind kLastOf<FailureKind> = FailureKind::kInternal;
 template <>
