@@ -105,6 +105,10 @@ void CallContext::trace_stores(std::shared_ptr<Tracer> tracer, Duration duration
   store_duration_min_ = duration_min;
 }
 
+void CallContext::report_early(Outcome outcome) {
+  if (const auto report = std::exchange(early_report_, nullptr)) report(std::move(outcome));
+}
+
 void CallContext::finish(Outcome outcome) {
   if (!outcome_) outcome_ = std::move(outcome);
 }

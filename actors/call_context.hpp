@@ -54,6 +54,11 @@ class CallContext {
   void set_running_hook(const char* name) { running_hook_ = name; }
   const char* running_hook() const { return running_hook_; }
 
+  // Calls `report` once, with the outcome, if the call fails while one of its hooks runs. Call this
+  // before the context is shared.
+  void set_early_report(std::function<void(Outcome)> report) { early_report_ = std::move(report); }
+  void report_early(Outcome outcome);
+
   // Sets the outcome that `done` receives. Only the supervisor calls this; it then releases the
   // context. If `finish` is called again, the later outcome is ignored.
   void finish(Outcome outcome);
@@ -67,6 +72,7 @@ class CallContext {
   const int world_size_;
   const bool one_process_;  // all ranks live in this process
   const std::function<void(Outcome)> done_;
+  std::function<void(Outcome)> early_report_;
   std::shared_ptr<Tracer> tracer_;  // null: store operations are not traced
   Duration store_duration_min_{0};
   std::atomic<bool> told_to_stop_{false};

@@ -1,5 +1,6 @@
 #include <cairn/actors/call_events.hpp>
 
+#include <cairn/base/running_work.hpp>
 #include <cairn/base/save_id.hpp>
 
 namespace cairn {
@@ -26,6 +27,27 @@ void record_effect(Tap& tap, const protocol::InputIgnored& ignored, const std::s
   ObservedEvent event = call_event(EventKind::kState, ignored.what, checkpointer, counter, false);
   event.name = ignored.why;
   tap.record(event);
+}
+
+void record_stacks(Tap& tap, const CallContext& context, std::uint64_t counter, Duration running_min) {
+  const std::string& checkpointer = context.call().id.checkpointer;
+  for (const ThreadStack& stack : take_stacks(&context, running_min)) {
+    ObservedEvent event = call_event(EventKind::kStack, {}, checkpointer, counter, stack.fault.empty());
+    event.name = stack.work.name;
+    event.phase = stack.work.phase;
+    event.duration = stack.running;
+    const std::string text =
+        stack.object.empty() || stack.fault.empty() ? stack.object + stack.fault : stack.object + ": " + stack.fault;
+    event.text = text;
+    const std::uint64_t id = tap.record_as(stack.work.actor, event);
+    for (const StackFrame& frame : stack.frames) {
+      ObservedEvent of_frame = call_event(EventKind::kFrame, {}, checkpointer, counter);
+      of_frame.name = frame.module;
+      of_frame.number = frame.offset;
+      of_frame.cause = id;
+      tap.record_as(stack.work.actor, of_frame);
+    }
+  }
 }
 
 void record_outcome(Tap& tap, int rank, const std::string& checkpointer, std::uint64_t counter, const Outcome& outcome) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include <cairn/actors/call.hpp>
+#include <cairn/actors/call_context.hpp>
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/actors/traced.hpp>
 #include <cairn/base/observer.hpp>
@@ -18,6 +18,10 @@ std::uint64_t record_state(Tap& tap, const What& what, const std::string& checkp
 // Records an effect of a state machine.
 void record_effect(Tap& tap, const protocol::StateChanged& changed, const std::string& checkpointer, std::uint64_t counter);
 void record_effect(Tap& tap, const protocol::InputIgnored& ignored, const std::string& checkpointer, std::uint64_t counter);
+
+// Records the stacks of the threads that have run a hook or store operation of `context` for at
+// least `running_min`, each stack once.
+void record_stacks(Tap& tap, const CallContext& context, std::uint64_t counter, Duration running_min);
 
 // Records each entry of the call's failure map, then how the call ended on this rank.
 void record_outcome(Tap& tap, int rank, const std::string& checkpointer, std::uint64_t counter, const Outcome& outcome);

@@ -36,7 +36,7 @@ constexpr const char* kCall = "-call-";  // replaces the counter in the name if 
 constexpr const char* kTextName = "report.txt";
 
 struct Report {
-  std::shared_ptr<const ReportedCall> call;
+  std::shared_ptr<ReportedCall> call;
   Outcome outcome;  // a copy, since `done` may be called before the report is written
   TraceHeader header;
 };
@@ -154,6 +154,7 @@ std::string make_room_for(const fs::path& latest) {
 }
 
 void write(const Report& report) {
+  const MutexLock lock(report.call->writing);
   const fs::path directory = fs::path(report.call->directory) / name_of(report);
   if (fs::create_directory(directory)) {  // only one rank creates the directory, so only one removes old reports
     if (const std::string why = make_room_for(directory); !why.empty()) {
@@ -201,11 +202,33 @@ void write_in_time(const std::shared_ptr<const Report>& report) {
   }
 }
 
-bool is_reported(const ReportedCall& call) {
-  const FailureMap& failures = call.outcome.failures;
-  const bool was_only_cancelled = std::all_of(
-      failures.begin(), failures.end(), [](const auto& entry) { return entry.second.kind == FailureKind::kCancelled; });
-  return !call.directory.empty() && !was_only_cancelled && reporting_ranks(failures, call.world_size).count(call.rank) != 0;
+// Returns whether the map calls this rank silent, among the first. A rank that has received such a
+// map is alive, and knows most about the failure.
+bool is_first_silent(const FailureMap& failures, int rank) {
+  std::size_t before = 0;
+  for (const auto& [whose, failure] : failures) {
+    if (failure.kind != FailureKind::kSilent) continue;
+    if (whose == rank) return before < kReportingRanksMax;
+    ++before;
+  }
+  return false;
+}
+
+bool is_reported(const ReportedCall& call, const FailureMap& failures) {
+  // A deadline that has passed is nobody's wish.
+  const bool was_only_cancelled = std::all_of(failures.begin(), failures.end(), [](const auto& entry) {
+    return entry.second.kind == FailureKind::kCancelled && entry.second.code != ErrorCode::kDeadline;
+  });
+  if (call.directory.empty() || was_only_cancelled) return false;
+  return reporting_ranks(failures, call.world_size).count(call.rank) != 0 || is_first_silent(failures, call.rank);
+}
+
+std::shared_ptr<const Report> make_report(const std::shared_ptr<ReportedCall>& call, Outcome outcome) {
+  auto report = std::make_shared<Report>();
+  report->call = call;
+  report->outcome = std::move(outcome);
+  report->header = trace_header(call->incarnation, call->rank, call->world_size, TraceSource::kRing);
+  return report;
 }
 
 // Releases `done` as it calls it: a report that hangs keeps the call.
@@ -246,14 +269,20 @@ bool leaves_traces(const FailureMap& failures) {
   return std::none_of(failures.begin(), failures.end(), [](const auto& entry) { return entry.second.code == ErrorCode::kNoSpace; });
 }
 
+void report_running_call(const std::shared_ptr<ReportedCall>& call, Outcome outcome) noexcept {
+  try_to([&] {
+    if (!is_reported(*call, outcome.failures)) return;
+    auto report = make_report(call, std::move(outcome));
+    const SignalsBlocked blocked;
+    std::thread([report] { try_to([&] { write_in_time(report); }); }).detach();
+  });
+}
+
 void end_call(std::shared_ptr<ReportedCall> call, Outcome outcome) {
   call->outcome = std::move(outcome);
   try {
-    if (is_reported(*call)) {
-      auto report = std::make_shared<Report>();
-      report->call = call;
-      report->outcome = call->outcome;
-      report->header = trace_header(call->incarnation, call->rank, call->world_size, TraceSource::kRing);
+    if (is_reported(*call, call->outcome.failures)) {
+      auto report = make_report(call, call->outcome);
       const SignalsBlocked blocked;
       std::thread([report, call] {
         try_to([&] { write_in_time(report); });

@@ -16,6 +16,7 @@
 
 #include <cairn/actors/call.hpp>
 #include <cairn/actors/trace.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
@@ -45,7 +46,13 @@ struct ReportedCall {
   std::shared_ptr<const Tracer> tracer;
   std::function<void(Outcome)> done;
   Outcome outcome{};  // set by `end_call`
+  Mutex writing;      // held while a report of the call is written
 };
+
+// Writes the report of a call that has failed with `outcome`, if this rank reports, while a hook of
+// the call still runs and keeps it from ending. Does not wait. `end_call` writes it again, with the
+// events since then.
+void report_running_call(const std::shared_ptr<ReportedCall>& call, Outcome outcome) noexcept;
 
 // Ends a call: calls `done` once with `outcome`. If the call has failed, was not only cancelled,
 // and this rank reports, first writes the report on a thread of its own. Then calls `done` on

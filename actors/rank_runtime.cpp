@@ -192,6 +192,7 @@ struct RankRuntime::Implementation {
     auto leave = [ending](Outcome outcome) { end_call(ending, std::move(outcome)); };
     auto context = std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,
                                                  config.one_process, std::move(leave));
+    context->set_early_report([ending](Outcome outcome) { report_running_call(ending, std::move(outcome)); });
     context->trace_stores(tracer, config.options.trace_store_operations);
     running->calls.emplace(checkpointer, context);
     return context;

@@ -211,6 +211,8 @@ class Supervisor : public SupervisorActor::base {
         run(slot, std::move(*task), 0);
       } else if (std::holds_alternative<protocol::StopTasks>(effect)) {
         slot.context->tell_to_stop();
+        record_stacks(tap_, *slot.context, slot.machine.counter(), config_.options.trace_store_operations);
+        if (auto outcome = slot.machine.outcome_before_end()) slot.context->report_early(std::move(*outcome));
       } else if (const auto* timer = std::get_if<protocol::StartTimer>(&effect)) {
         timers_.start({checkpointer, timer->timer}, clock().now(), timer->after);
       } else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {
@@ -240,6 +242,10 @@ class Supervisor : public SupervisorActor::base {
       return tap_.set_cause(0);
     }
     const Slot* const slot = slots_.find(checkpointer);
+    if (slot && slot->context) {
+      const OfCall of_call(tap_, *slot);
+      record_stacks(tap_, *slot->context, slot->machine.counter(), config_.options.cancel_grace);
+    }
     const auto* const progress = slot ? progress_of(*slot) : nullptr;
     step(checkpointer, protocol::ProgressDue{progress ? progress->seen().own : protocol::Moved{}});
   }

@@ -61,6 +61,10 @@ void TaskRun::throw_if_failed() const {
   if (first_failure_) std::rethrow_exception(first_failure_->exception);
 }
 
+Work TaskRun::work_of(Hook hook) const {
+  return {context_.get(), protocol::actor_of(hook), phase_of(hook), protocol::name_of(hook, operation_)};
+}
+
 ProfilerRange TaskRun::begin(Hook hook, std::uint64_t bytes) {
   if (is_stoppable(hook) && context_->is_told_to_stop()) throw ToldToStop();
   const char* const name = protocol::name_of(hook, operation_);
@@ -104,7 +108,7 @@ void TaskRun::refuse_future() const {
 }
 
 // The Stateful hooks are the last step of joining.
-Phase TaskRun::phase() const { return hook_ == Hook::kBegin ? Phase::kJoin : phase_; }
+Phase TaskRun::phase_of(Hook hook) const { return hook == Hook::kBegin ? Phase::kJoin : phase_; }
 
 ObservedEvent TaskRun::event_of(EventKind kind) const {
   ObservedEvent event = call_event(kind, {}, context_->call().id.checkpointer, counter_);

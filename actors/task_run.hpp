@@ -14,6 +14,7 @@
 #include <cairn/actors/local_messages.hpp>
 #include <cairn/actors/traced.hpp>
 #include <cairn/base/injection.hpp>
+#include <cairn/base/running_work.hpp>
 #include <cairn/state/profiler_range.hpp>
 
 namespace cairn {
@@ -61,6 +62,7 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   // told to stop, throws without running the hook; protocol::StopTasks lists the exceptions.
   template <class Run>
   auto hook(protocol::Hook which, Run run) {
+    const RunningWork work(work_of(which));
     const ProfilerRange range = begin(which, 0);
     if constexpr (std::is_void_v<decltype(run())>) {
       run();
@@ -89,6 +91,7 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   template <class Run, class Convert>
   void last_hook(protocol::Hook which, std::uint64_t bytes, Run run, Convert convert) {
     auto future = [&] {
+      const RunningWork work(work_of(which));
       const ProfilerRange range = begin(which, bytes);
       return run();
     }();
@@ -107,13 +110,15 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
  private:
   struct ToldToStop {};
 
+  Work work_of(protocol::Hook hook) const;
   ProfilerRange begin(protocol::Hook hook, std::uint64_t bytes);
   void end(protocol::TaskResult result);
   void fail(const std::exception_ptr& exception);
   Failure failure_of(const std::exception_ptr& exception);
   ObservedEvent event_of(EventKind kind) const;
   std::uint64_t record_end(bool ok, std::string_view failure = {});
-  Phase phase() const;
+  Phase phase_of(protocol::Hook hook) const;
+  Phase phase() const { return phase_of(hook_); }
   [[noreturn]] void refuse_future() const;
 
   const std::shared_ptr<Inbox> supervisor_;

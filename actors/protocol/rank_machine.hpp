@@ -58,6 +58,8 @@ class RankMachine {
   bool is_idle() const { return state_ == State::kIdle; }
   std::uint64_t counter() const { return counter_; }               // of the running attempt, 0 before Begin
   std::uint64_t counter_seen() const { return counter_seen_; }     // the largest counter that this machine knows of
+  // Returns the outcome of a failed call that waits for a running task to end.
+  std::optional<Finished> outcome_before_end() const;
   int coordinator_rank() const { return call_.coordinator_rank; }  // as given by the caller; possibly not a valid rank
 
  private:

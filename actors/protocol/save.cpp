@@ -214,6 +214,12 @@ void RankMachine::release_call() {
   release();
 }
 
+std::optional<Finished> RankMachine::outcome_before_end() const {
+  if (!outcome_ || outcome_->ending->failures.empty() || state_ == State::kEnding) return std::nullopt;
+  const Ending& ending = *outcome_->ending;
+  return Finished{ungrouped(ending.failures), ending.committed, ending.save_id, ending.answer};
+}
+
 void RankMachine::finish() {
   const Ending& ending = *outcome_->ending;
   Finished finished{ungrouped(ending.failures), ending.committed, ending.save_id, ending.answer};

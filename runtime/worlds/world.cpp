@@ -29,6 +29,7 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
+#include <cairn/base/running_work.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/launch/own_address.hpp>
@@ -258,6 +259,7 @@ struct World::Implementation {
         notifier(notify(config, options)),
         runtime(std::move(system), std::move(config), std::move(links)) {
     trace_when_asked();
+    prepare_stacks();
   }
   ~Implementation() {
     // First, because its thread uses the runtime.
@@ -283,6 +285,16 @@ struct World::Implementation {
     if (number == 0) return;
     trace_on_signal = std::make_unique<TraceOnSignal>(
         number, rank, [this, directory = directory.empty() ? "." : directory] { runtime.write_trace_in(directory); });
+  }
+
+  // Lets traces contain the stacks of hooks that hang. Of the process: its first world decides.
+  void prepare_stacks() {
+    const char* const asked = std::getenv("CAIRN_STACK_SIGNAL");
+    const std::string text = asked == nullptr ? "" : asked;
+    if (text == "off") return;
+    const std::string fault = install_stack_signal(text.empty() ? 0 : signal_named(text));
+    if (!fault.empty())
+      write_log(text.empty() ? LogLevel::kInfo : LogLevel::kWarning, rank, "traces will contain no stacks: " + fault);
   }
 
   // Creates a world over TCP. `links` is complete except for its transform.

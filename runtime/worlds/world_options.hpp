@@ -76,7 +76,8 @@ struct WorldOptions {
   // A save or load that fails leaves `failure-<save id>/` in this directory, with report.txt and
   // the last events of at most eight ranks. Empty: saves by Cairn's own writer leave it in the
   // directory that holds the checkpoint. The directory must exist. The newest 16 reports stay;
-  // older ones are removed. Calls that were only cancelled leave no report.
+  // older ones are removed. Calls that were only cancelled leave no report, unless a deadline
+  // passed.
   std::string failure_directory;
   bool failure_reports = true;
 };

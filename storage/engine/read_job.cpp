@@ -15,7 +15,11 @@ namespace cairn {
 
 ReadJob::ReadJob(ReadRequest request, StagingRing& ring)
     // As many tasks at once as there are staging blocks, so that no task has to wait for one.
-    : StagedWork(kStages, ring.blocks_max()), request_(std::move(request)), ring_(ring), streams_(CurrentStreams::capture()) {
+    : StagedWork(kStages, ring.blocks_max()),
+      request_(std::move(request)),
+      ring_(ring),
+      work_(RunningWork::of_this_thread()),
+      streams_(CurrentStreams::capture()) {
   items_.resize(request_.plan->items.size());
   file_by_index_.resize(request_.metadata->files.size());
   for (std::uint32_t index = 0; index < items_.size(); ++index) add_item(index);
@@ -39,6 +43,7 @@ std::size_t ReadJob::begin_stage(int stage) {
 }
 
 void ReadJob::run_task(int stage, std::size_t index) {
+  const RunningWork work(work_);
   const ProfilerRange range(stage == kOpen ? "open_file" : stage == kVerify ? "verify_block" : "read_block");
   try {
     // Hooks and copies on this thread use the caller's streams, and so come after the caller's work

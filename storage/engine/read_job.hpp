@@ -12,6 +12,7 @@
 
 #include <cairn/base/future.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/running_work.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
@@ -155,6 +156,7 @@ class ReadJob : public StagedWork {
 
   const ReadRequest request_;
   StagingRing& ring_;
+  const Work work_;               // of the thread that started the read
   const CurrentStreams streams_;  // of the thread that started the read
   JobEnd<bool> end_;
   std::vector<Item> items_;

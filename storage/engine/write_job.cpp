@@ -42,6 +42,7 @@ WriteJob::WriteJob(WriteRequest request, StagingRing& ring, unsigned threads)
       // One more than threads: while the last blocks of a file are written, the next file can be
       // opened.
       files_open_max_(threads + 1),
+      work_(RunningWork::of_this_thread()),
       streams_(CurrentStreams::capture()),
       files_(request_.files.size()) {
   for (std::size_t i = 0; i < files_.size(); ++i) files_[i].source = &request_.files[i];
@@ -165,6 +166,7 @@ void WriteJob::drop(Block& block) {
 }
 
 void WriteJob::perform(const Task& task) {
+  const RunningWork work(work_);
   const ProfilerRange range(task.kind == Task::Kind::kOpen    ? "open_file"
                             : task.kind == Task::Kind::kClose ? "close_file"
                                                               : "write_block");

@@ -22,6 +22,7 @@
 
 #include <cairn/base/future.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/running_work.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/engine/checksums.hpp>
@@ -155,6 +156,7 @@ class WriteJob : public PoolWork {
   const WriteRequest request_;
   StagingRing& ring_;
   const unsigned files_open_max_;
+  const Work work_;               // of the thread that started the write
   const CurrentStreams streams_;  // of the thread that started the write
   JobEnd<std::vector<FileResult>> end_;
   std::atomic<bool> failed_{false};  // set under the lock; read without it to stop early

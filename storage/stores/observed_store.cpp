@@ -1,6 +1,7 @@
 #include <exception>
 #include <utility>
 
+#include <cairn/base/running_work.hpp>
 #include <cairn/storage/store_observer.hpp>
 #include <cairn/storage/stores/store_decorator.hpp>
 
@@ -15,6 +16,11 @@ class ObservedStore final : public StoreDecorator {
  private:
   // Reports the operation to the observer if it was slow or failed.
   void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+    Work work = RunningWork::of_this_thread();
+    work.actor = Actor::kStore;
+    work.name = operation.name;
+    work.object = operation.object;
+    const RunningWork running(work);
     const MonotonicTime begin = system_clock().now();
     const auto tell = [&](std::optional<ErrorCode> code, std::string_view failure) {
       const Duration duration = system_clock().now() - begin;
