@@ -113,6 +113,10 @@ std::string trace_page(const JobToExport& job);                                 
 // scripts, then `<!--data-->`, each once.
 extern const std::string_view kTracePageTemplate;
 
+// Returns the stacks of the attempt, or of one rank, with their functions as far as addr2line knows
+// them. With `print`, also prints them.
+Json trace_stacks(const OpenedTrace& opened, std::optional<int> rank, bool print);
+
 double in_seconds(Duration duration);
 std::string human_duration(Duration duration);           // "1.25 s", "3.1 ms", "12 us"
 // Returns what the actor of a kState event did: "met the deadline for …". For states of the

@@ -104,7 +104,7 @@ void add_trace(CLI::App& app, Run& chosen) {
     add_choice(*command, options->choice);
     return command;
   };
-  add_of_one("explain", "Show the chain of causes of a failure and of the end",
+  add_of_one("explain", "Show the chain of causes of a failure and of the end, and the stacks of what hung",
              "  cairn trace explain run                       shows step by step what led to the failure and the end\n"
              "  cairn trace explain run --rank 2              shows it for rank 2\n",
              [](const TraceOptions& of) { return trace_explain(of.choice, of.rank); })

@@ -114,6 +114,7 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
     json.push_back(std::move(entry));
     if (!choice.json) std::cout << '\n';
   }
+  for (auto& stack : trace_stacks(opened, rank, !choice.json)) json.push_back(std::move(stack));
   if (unsaid != 0 && !choice.json)
     std::cout << fmt::format("{} more failed: explain --rank N says what led to that of rank N\n", unsaid);
   if (choice.json) print_json(json);

@@ -61,6 +61,19 @@ struct Noticing {
                               " told another failure map: cut off from the rest, or not running for a while");
   }
 
+  // The one that had run longest.
+  void stacks() {
+    const ObservedEvent* longest = nullptr;
+    for (const auto& [rank, events] : trace.events)
+      for (const auto& event : events)
+        if (event.kind == EventKind::kStack && (longest == nullptr || event.duration > longest->duration)) longest = &event;
+    if (longest == nullptr) return;
+    const std::string object = longest->ok && !longest->text.empty() ? " of " + std::string(longest->text) : "";
+    add(longest->rank, "rank " + std::to_string(longest->rank) + " was in " + name_of(*longest) + object + " (its " +
+                           to_string(longest->actor) + ") for " + in_text(longest->duration) +
+                           ": `cairn trace explain` shows the stack");
+  }
+
   void stragglers() {
     for (const auto& phase : diagnosis.phases) {
       if (phase.slowest_rank < 0 || phase.slowest < kStragglerMin + phase.median || phase.slowest < kStragglerRatio * phase.median)
@@ -281,6 +294,7 @@ std::vector<TracedNotice> notices_of(const Trace& trace, const std::vector<Trace
   Noticing noticing{trace, messages, clocks, diagnosis, {}};
   // Most important first: contradictions in the traces, then broken connections, then slowness,
   // then details.
+  noticing.stacks();
   noticing.differing_maps();
   noticing.violated_causes();
   noticing.clock_jumps();

@@ -16,6 +16,8 @@
 //   leave DIRECTORY COORDINATOR VICTIM HOW          VICTIM ends before any call. HOW: killed, or
 //                                                   exit code 0 or 1. The others save with a
 //                                                   job's default options.
+//   hang DIRECTORY VICTIM                           two saves; VICTIM's hook in the second waits
+//                                                   in a named function until a deadline passes.
 //   heedless DIRECTORY                              saves without allowing injection.
 //   late DIRECTORY call|copy RANK TIME              two saves. In the second, RANK calls TIME late,
 //                                                   or its asynchronous copy takes TIME longer.
@@ -45,6 +47,11 @@
 
 using namespace cairn;
 using namespace cairn::testing;
+
+extern "C" __attribute__((noinline)) void wait_in_the_user_hook(const Board* board, const std::string* gate) {
+  board->await(*gate);
+  asm volatile("");  // so that the call above is no tail call
+}
 
 namespace {
 
@@ -243,7 +250,7 @@ void rejoin(const std::string& directory, int coordinator) {
   for (const auto& pid : stopped) ::kill(std::stoi(pid), SIGKILL);
 }
 
-// --- save, check ---------------------------------------------------------------------------------
+// --- cancel --------------------------------------------------------------------------------------
 
 // Starts the write, posts `here`, and blocks until `gate` is posted.
 class GatedWriter : public CheckpointWriter {
@@ -326,6 +333,37 @@ void manage(const std::string& directory) {
   for (int step = 1; step <= 3; ++step) manager.save(step, state_of(step, world.rank(), world.size()));
 }
 
+// --- hang ----------------------------------------------------------------------------------------
+
+// If it hangs, waits in a named function before it writes, until rank 0 has reported.
+class HangingWriter : public CheckpointWriter {
+ public:
+  HangingWriter(const Board& board, bool hangs) : board_(board), hangs_(hangs) {}
+  Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
+    if (hangs_) wait_in_the_user_hook(&board_, &gate_);
+    return CheckpointWriter::write_data(plan, planner);
+  }
+
+ private:
+  const Board& board_;
+  const bool hangs_;
+  const std::string gate_ = "report.0";
+};
+
+void hang(const std::string& directory, int victim) {
+  WorldOptions options = world_options();
+  options.runtime.cancel_grace = milliseconds(500);
+  options.failure_directory = directory;  // the writer is a user's
+  Member self(World::from_environment(options), directory, 0);
+  self.save(1);
+  self.saving.storage_writer = std::make_shared<HangingWriter>(self.board, self.world.rank() == victim);
+  self.saving.deadline = milliseconds(500);
+  self.report("report", told([&] { self.save(2); }));
+  self.board.await_all("report", all_but(-1, self.world.size()));
+}
+
+// --- leave, check --------------------------------------------------------------------------------
+
 void leave(const std::string& directory, int coordinator, int victim, const std::string& how) {
   Member self(World::from_environment(), directory, coordinator);
   if (self.world.rank() == victim) {
@@ -356,6 +394,8 @@ int run(const std::vector<std::string>& arguments) {
     save(arguments.at(1), std::stoi(arguments.at(2)), arguments.at(3));
   } else if (what == "cancel") {
     cancel(arguments.at(1), std::stoi(arguments.at(2)));
+  } else if (what == "hang") {
+    hang(arguments.at(1), std::stoi(arguments.at(2)));
   } else if (what == "heedless") {
     Member(World::from_environment(world_options()), arguments.at(1), 0).save(1);
     Member(World::single(), arguments.at(1), 0).save(2);

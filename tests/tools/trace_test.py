@@ -39,14 +39,15 @@ def memory_of(*arguments):
 class Recording:
     """What a launch has left: `traces` of every rank from beginning to end, and `run` with the report of a failure."""
 
-    def __init__(self, *arguments, options=(), ranks=WORLD):
+    def __init__(self, *arguments, options=(), ranks=WORLD, copied=False, log="warning"):
         self.root = tempfile.mkdtemp(prefix="cairn-trace-")
+        self.program = shutil.copy(RANKS, os.path.join(self.root, "ranks")) if copied else RANKS
         self.run, self.traces = os.path.join(self.root, "run"), os.path.join(self.root, "traces")
         os.mkdir(self.run)
         command = [LAUNCHER, "-n", str(ranks), "--timeout", str(PATIENCE), "--keep-going",
-                   "--trace", self.traces, *options, "--", RANKS,
+                   "--trace", self.traces, *options, "--", self.program,
                    arguments[0], self.run, *arguments[1:]]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "CAIRN_LOG": log})
         self.output, self.code = done.stdout, done.returncode
 
     def remove(self):
@@ -587,6 +588,34 @@ class CancelledSave(TraceTest):
     def test_it_is_no_failure_that_is_looked_at_or_reported_first(self):
         self.assertEqual([entry["end"] for entry in self.told("list", self.recording.traces)], ["succeeded", "cancelled"])
         self.assertEqual(glob.glob(os.path.join(self.recording.run, "failure-*")), [])
+
+
+class HangingHook(TraceTest):
+    launch = staticmethod(lambda: Recording("hang", "2", copied=True, log="info"))
+
+    def setUp(self):
+        if "no stacks" in self.recording.output:
+            self.skipTest(self.recording.output)
+        if not shutil.which("addr2line"):
+            self.skipTest("addr2line, of the package binutils, is not installed")
+
+    def test_the_report_points_to_the_stack(self):
+        self.check_says(self.summary(self.recording.run), r"notice +rank 2 was in write_data \(its storage\) for .*`cairn trace explain` shows the stack")
+
+    def test_explain_names_the_function_in_which_the_hook_waits(self):
+        for traces in (self.recording.run, self.recording.traces):
+            text = self.tell("explain", traces)
+            stack = text[text.index("Stack of rank 2"):]
+            self.check_says(stack, r"Stack of rank 2 in write_data \(its storage\), in write, after ", r"(?m)^ +\d+  wait_in_the_user_hook  \(.*ranks\+0x")
+
+    def test_a_module_that_was_changed_since_gives_no_names(self):
+        def functions():
+            frames = [frame for entry in self.told("explain", self.recording.run) for frame in entry.get("frames", [])]
+            return {frame["function"] for frame in frames if frame["module"] == self.recording.program}
+        self.assertIn("wait_in_the_user_hook", functions())
+        os.utime(self.recording.program, (2e9, 2e9))
+        self.addCleanup(os.utime, self.recording.program, (1e9, 1e9))
+        self.assertEqual(functions(), {""})
 
 
 if __name__ == "__main__":

@@ -414,7 +414,7 @@ TEST_CASE("trace directory: events belong to the call that they name") {
 
 TEST_CASE("trace text: every kind of event has a verb of its own") {
   std::set<std::string> verbs;
-  constexpr int first = static_cast<int>(EventKind::kSent), last = static_cast<int>(EventKind::kStore);
+  constexpr int first = static_cast<int>(EventKind::kSent), last = static_cast<int>(EventKind::kFrame);
   for (int kind = first; kind <= last; ++kind) verbs.insert(verb_of(static_cast<EventKind>(kind)));
   CHECK(verbs.size() == last - first + 1);
   CHECK(verbs.count("?") == 0);
@@ -605,6 +605,27 @@ TEST_CASE("trace analysis: a store operation that was slow beside the whole call
   CHECK(slow.slow_store->bytes == 5'000'000);
   CHECK(notes(slow, "rank 2: write_at of its store took 500.0 ms: __2_0.distcp, 4.77 MiB, 9.54 MiB/s"));
   CHECK_FALSE(with_store(150).slow_store);  // of a call of 900 ms
+}
+
+TEST_CASE("trace analysis: the first notice points to the stack of what had run longest") {
+  ScriptedTraces script(3);
+  script_good_save(script, {5, 6, 7});
+  ObservedEvent stack;
+  stack.kind = EventKind::kStack;
+  stack.actor = Actor::kStorage;
+  stack.name = "write_data";
+  stack.duration = std::chrono::seconds(31);
+  script.add(1, 8, stack);
+  stack.actor = Actor::kStore;
+  stack.name = "sync";
+  stack.text = "__2_0.distcp";
+  stack.duration = std::chrono::seconds(40);
+  script.add(2, 9, stack);
+  const Analysed it(script.write());
+  REQUIRE_FALSE(it.diagnosis.notices.empty());
+  CHECK(it.diagnosis.notices[0].rank == 2);
+  CHECK(it.diagnosis.notices[0].text ==
+        "rank 2 was in sync of __2_0.distcp (its store) for 40.00 s: `cairn trace explain` shows the stack");
 }
 
 // Scripts a save in which rank 1 has done its part of the write and is then given up.
