@@ -26,6 +26,7 @@ set(CAIRN_PUBLIC_HEADERS
     tracing/trace_directory.hpp
     tracing/trace_explanation.hpp
     tracing/trace_file.hpp
+    tracing/trace_findings.hpp
     tracing/trace_messages.hpp
     tracing/trace_text.hpp
     state/adapters.hpp

@@ -357,46 +357,6 @@ std::optional<PathStep> longest_step_of(const Trace& trace, const TraceClocks& c
 
 }  // namespace
 
-std::string subject_text(const TracedStoreOperation& operation) {
-  if (operation.name == "stage") return "the copy of its state";
-  if (operation.name == "remove_old") return "the removal of old checkpoints";
-  return operation.name + " of its store";
-}
-
-std::string kind_text(const TracedFailure& failure) { return failure.kind ? to_string(*failure.kind) : "unfinished"; }
-
-const char* to_string(RankFate fate) noexcept {
-  switch (fate) {
-    case RankFate::kEnded:
-      return "ended";
-    case RankFate::kCutOff:
-      return "cut_off";
-    case RankFate::kFrozen:
-      return "frozen";
-    case RankFate::kLeft:
-      return "left";
-    case RankFate::kActorEnded:
-      return "actor_ended";
-    case RankFate::kUnknown:
-      return "unknown";
-  }
-  return "unknown";
-}
-
-const char* to_string(TracedEnd end) noexcept {
-  switch (end) {
-    case TracedEnd::kSucceeded:
-      return "succeeded";
-    case TracedEnd::kFailed:
-      return "failed";
-    case TracedEnd::kCancelled:
-      return "cancelled";
-    case TracedEnd::kUnfinished:
-      return "unfinished";
-  }
-  return "unknown";
-}
-
 Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks) {
   Diagnosis diagnosis;
   std::optional<WallTime> begin;
@@ -448,5 +408,7 @@ std::vector<const ObservedEvent*> hook_events(const std::vector<ObservedEvent>& 
   for (const auto& [id, event] : open) hooks.push_back(event);
   return hooks;
 }
+
+bool is_answer(MessageKind kind) { return ends_part(kind); }
 
 }  // namespace cairn

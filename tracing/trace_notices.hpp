@@ -4,7 +4,9 @@
 
 #include <vector>
 
-#include <cairn/tracing/trace_diagnosis.hpp>
+#include <cairn/tracing/trace_directory.hpp>
+#include <cairn/tracing/trace_findings.hpp>
+#include <cairn/tracing/trace_messages.hpp>
 
 namespace cairn {
 

@@ -128,7 +128,7 @@ void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, 
 
 }  // namespace
 
-bool is_answer(MessageKind kind) {
+bool ends_part(MessageKind kind) {
   return std::any_of(kPhases.begin(), kPhases.end(), [&](const auto& entry) { return is_answer(entry.second, kind); });
 }
 

@@ -5,7 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include <cairn/tracing/trace_diagnosis.hpp>
+#include <cairn/tracing/trace_directory.hpp>
+#include <cairn/tracing/trace_findings.hpp>
 
 namespace cairn {
 
@@ -47,6 +48,9 @@ int coordinator_of(const Trace& trace);
 std::optional<Phase> own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank);
 
 std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks, int coordinator);
+
+// Returns whether a rank ends its part in a phase with such a message.
+bool ends_part(MessageKind kind);
 
 // Returns the longest time that the coordinator waited for the last ranks' answers in a phase.
 std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& clocks, int coordinator);

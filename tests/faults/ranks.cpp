@@ -250,7 +250,7 @@ void rejoin(const std::string& directory, int coordinator) {
   for (const auto& pid : stopped) ::kill(std::stoi(pid), SIGKILL);
 }
 
-// --- cancel --------------------------------------------------------------------------------------
+// --- save, cancel --------------------------------------------------------------------------------
 
 // Starts the write, posts `here`, and blocks until `gate` is posted.
 class GatedWriter : public CheckpointWriter {

@@ -1,0 +1,122 @@
+// What `diagnose` finds in the traces of a save or load: see trace_diagnosis.hpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cairn/tracing/trace_chain.hpp>
+#include <cairn/tracing/trace_directory.hpp>
+
+namespace cairn {
+
+enum class TracedEnd : std::uint8_t {
+  kSucceeded = 1,
+  kFailed,
+  kCancelled,   // by the caller, with no other failure
+  kUnfinished,  // no rank's trace has an outcome
+};
+const char* to_string(TracedEnd end) noexcept;
+
+// A hook that began, and its outcome.
+struct TracedHook {
+  std::string name;  // "write_data"
+  Actor actor = Actor::kStorage;
+  WallTime begin;
+  std::optional<Duration> duration;  // nothing: the trace does not contain its end
+};
+
+// The fate of a rank that other ranks lost touch with, according to its trace and cairn-launch.
+enum class RankFate : std::uint8_t {
+  kUnknown = 1,
+  kEnded,       // its process was killed, or exited
+  kCutOff,      // it went on: only its connection was lost
+  kFrozen,      // its process existed, but did nothing
+  kLeft,        // it left the world in order
+  kActorEnded,  // an exception ended its supervisor; the process went on
+};
+const char* to_string(RankFate fate) noexcept;
+
+struct TracedStoreOperation {
+  int rank = 0;
+  std::string name;    // "write_at"
+  std::string object;  // the last part of its URL
+  std::uint64_t bytes = 0;
+  Duration duration{0};
+};
+
+// An entry of the failure map, with additional information from the traces.
+struct TracedFailure {
+  int rank = 0;
+  std::optional<FailureKind> kind;  // nothing: no rank was told, and the rank's trace ends within a hook
+  std::optional<ErrorCode> code;
+  std::optional<Phase> phase;
+  // For a lost rank: the phase that its own trace shows, if known. `phase` is the phase of the
+  // ranks that noticed the loss.
+  std::optional<Phase> own_phase;
+  std::string text;                           // the exception's type and text, at most kEventTextMax bytes
+  std::optional<TracedHook> hook;             // the hook that failed, or that was running when the rank was last heard of
+  std::optional<TracedStoreOperation> store;  // the store operation that failed in `hook`
+  // The rank's last event in this attempt. If other ranks lost touch with it, the last one before
+  // that, because a frozen process may go on later. Points into the trace; null if there is none.
+  const ObservedEvent* last_event = nullptr;
+  std::optional<WallTime> last_sign;  // the time of `last_event`
+  RankFate fate = RankFate::kUnknown;
+  std::string fate_text;    // "its process was killed by SIGKILL"; "" if nothing is known
+  std::string last_action;  // the last thing it did: "sent Written to rank 0, which arrived"; "" if unknown
+  bool told = true;         // true: it is in a failure map; false: inferred from a trace that ends early
+};
+
+// Returns what took the time: "write_at of its store", or for work beside the store "the removal of
+// old checkpoints" and "the copy of its state".
+std::string subject_text(const TracedStoreOperation& operation);
+std::string kind_text(const TracedFailure& failure);  // "raised"; "unfinished" if it has no kind
+
+struct TracedPhase {
+  Phase phase = Phase::kJoin;
+  WallTime begin;
+  Duration duration{0};
+  bool has_ended = true;
+  // The ranks' own parts of the phase. For `join`: the time from the first rank's call to each
+  // rank's own. Unset for phases in which only the coordinator works.
+  int slowest_rank = -1;
+  Duration slowest{0};
+  Duration median{0};
+  std::vector<int> unfinished;  // ranks that began their part and did not finish it
+};
+
+// A rank that could not continue until other ranks answered, or that did its own part meanwhile.
+struct TracedWait {
+  int waiter = 0;
+  std::vector<int> awaited;  // ascending; the waiter alone: its own part
+  std::optional<Phase> phase;
+  WallTime since;  // the time when all other ranks had answered
+  Duration duration{0};
+  bool was_answered = true;
+};
+
+struct TracedNotice {
+  int rank = -1;  // the rank that it is about; -1: several or all
+  std::string text;
+};
+
+struct Diagnosis {
+  TracedEnd end = TracedEnd::kSucceeded;
+  std::optional<Committed> committed;  // nothing: the traces contain no outcome
+  WallTime begin;
+  Duration duration{0};                 // until the last rank's outcome, or the last event
+  int coordinator = -1;                 // -1: unknown from the traces
+  std::vector<TracedFailure> failures;  // by rank
+  std::vector<TracedPhase> phases;      // in order
+  std::optional<TracedWait> wait;       // the longest wait
+  // The step of the critical path that took longest; nothing if the traces contain no outcome.
+  std::optional<PathStep> longest_step;
+  // The slowest store operation, if it took at least 100 ms and a fifth of the call.
+  std::optional<TracedStoreOperation> slow_store;
+  std::uint64_t bytes = 0;            // bytes of tensors to write or read, over all ranks
+  double bytes_per_second = 0;        // over the phase that wrote or read them; 0: unknown
+  std::vector<TracedNotice> notices;  // most important first
+};
+
+}  // namespace cairn
