@@ -3,8 +3,9 @@
 
 - Code that names the file it is from is in that file.
 - Files, functions and links to which a document refers exist.
-- promises.toml names a test for each guarantee of the README, each row of the table of failures, and
-  each launcher, error and setting of docs/launching.md; and these tests exist.
+- promises.toml names a test for each guarantee of the README, each row of the table of failures, each
+  launcher, error and setting of docs/launching.md, and each row of the tables of docs/building.md; and
+  these tests exist.
 - Rules for alerts are right, according to promtool if it is installed, and name metrics that exist.
 - README and the glossary stay short.
 """
@@ -107,6 +108,8 @@ def document_faults(document):
 
 @functools.cache
 def tests_of(folder):
+    if folder == "scripts":
+        return {path.relative_to(ROOT / "tests").as_posix() for path in sources("tests", ".sh", ".py")}
     if folder == "ctest":
         lists = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("CMakeLists.txt")]
         return set(CTEST.findall("\n".join(lists)))
@@ -128,9 +131,9 @@ def failure_rows():
     return ROW.findall(section.group(1)) if section else []
 
 
-def launching_cases():
+def cases_of(document):
     """The first cells of all tables, and the items of lists but those with a bold beginning."""
-    text = text_of("docs/launching.md")
+    text = text_of(document)
     return ROW.findall(text) + ITEM.findall(text)
 
 
@@ -141,7 +144,8 @@ def promise_faults():
         promises = tomllib.load(file)
     for kind, document, names in (("guarantees", "README.md", guarantees()),
                                   ("failures", "docs/failures.md", failure_rows()),
-                                  ("launching", "docs/launching.md", launching_cases())):
+                                  ("launching", "docs/launching.md", cases_of("docs/launching.md")),
+                                  ("building", "docs/building.md", cases_of("docs/building.md"))):
         tests_by_name = promises.pop(kind, {})
         if not names:
             faults.append(f"{document}: no {kind} were found")

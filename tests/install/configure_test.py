@@ -159,6 +159,45 @@ class Dependencies(Configured):
             self.assertRegex(line, rf"^ +\S.* (is|are) (missing|of another version).*\b{package}\b.*\.$")
 
 
+    def test_nccl_root_names_the_folder_of_its_header(self):
+        header = self.root / "nccl/include/nccl.h"
+        header.parent.mkdir(parents=True)
+        header.touch()
+        self.configure(f"-DNCCL_ROOT={self.root / 'nccl'}", self.torch_package("2.6.0", "add_library(c10_cuda INTERFACE IMPORTED)"))
+        self.assertEqual(cached("NCCL_INCLUDE_DIR", self.build / "CMakeCache.txt"), str(header.parent))
+
+
+class Parts(Configured):
+    """The options CAIRN_BUILD_* and CAIRN_INSTALL."""
+
+    def programs(self, *options):
+        """The programs that are built with these options, and otherwise with every part off."""
+        done = self.cmake("-DCMAKE_BUILD_TYPE=Release", f"-DTorch_DIR={cached('Torch_DIR')}",
+                          *(f"-DCAIRN_BUILD_{part}=OFF" for part in ("COMMANDS", "TESTS", "EXAMPLES", "BENCHMARKS")), *options)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return set(re.findall(r": CXX_EXECUTABLE_LINKER__(\w+)_Release ", (self.build / "build.ninja").read_text()))
+
+    def test_each_part_adds_its_programs(self):
+        self.assertEqual(self.programs(), set())
+        commands = {"cairn_command", "cairn_tensors"}
+        self.assertEqual(self.programs("-DCAIRN_BUILD_COMMANDS=ON"), commands)
+        self.assertTrue(next(self.build.rglob("cairn-launch")).is_file())
+        self.assertEqual(self.programs("-DCAIRN_BUILD_EXAMPLES=ON"), {"char_lm", "slowest_hooks"})
+        self.assertLess(commands | {"cairn_storage_tests", "cairn_process_tests"}, self.programs("-DCAIRN_BUILD_TESTS=ON"))
+        benchmarks = self.programs("-DCAIRN_BUILD_BENCHMARKS=ON")
+        self.assertIn("cairn_save_load_benchmark", benchmarks)
+        self.assertEqual({name for name in benchmarks if not name.endswith("_benchmark")}, set())
+
+    def test_without_cairn_install_nothing_is_installed(self):
+        def installed():
+            return [file for file in self.build.rglob("cmake_install.cmake") if "file(INSTALL" in file.read_text()]
+
+        self.programs("-DCAIRN_BUILD_COMMANDS=ON")
+        self.assertNotEqual(installed(), [])
+        self.programs("-DCAIRN_BUILD_COMMANDS=ON", "-DCAIRN_INSTALL=OFF")
+        self.assertEqual(installed(), [])
+
+
 class WithoutTraining(Configured):
     """CAIRN_WITH_TRAINING=OFF needs neither Gloo nor NCCL, and leaves out what does."""
 
