@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include <torch/torch.h>
+#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -34,6 +35,9 @@ Communication communicate() {
   store.port = static_cast<std::uint16_t>(number_in("MASTER_PORT"));
   store.isServer = made.rank == 0;
   store.waitWorkers = false;
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+  store.useLibUV = false;  // some builds of LibTorch lack libuv, such as Debian's
+#endif
   made.store = c10::make_intrusive<c10d::TCPStore>(std::getenv("MASTER_ADDR"), store);
   auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::minutes(5));
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));

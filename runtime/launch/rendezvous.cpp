@@ -400,8 +400,9 @@ class Meeting {
   int came_ = 0;
 };
 
-// Since LibTorch 2.4 a store asks for libuv by default, without which Debian's LibTorch is built.
-// Returns whether there was something to switch off.
+// Since LibTorch 2.4 a store asks for libuv by default. A LibTorch that was built without it, such
+// as Debian's, refuses such a store, even one that only connects. Returns whether there was
+// something to switch off.
 template <class Options>
 auto switch_off_libuv(Options& options, int) -> decltype(options.useLibUV) {
   return std::exchange(options.useLibUV, false);
@@ -415,14 +416,21 @@ bool can_host(const Place& place) { return place.rank == 0 && !place.agent_hosts
 
 c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::string& address, std::chrono::milliseconds deadline,
                                                Duration first_notice) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(place.master_port);
-  options.waitWorkers = false;
-  options.multiTenant = true;
-  const auto timeout = std::max(deadline, kProbe);  // TCPStore counts connecting in seconds
   const bool may_host = can_host(place);
   const auto begin = steady_clock::now();
   const auto end = begin + deadline;
+  const auto time_left = [&] { return std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now()); };
+  const auto open = [&](bool is_host, std::chrono::milliseconds patience) {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<std::uint16_t>(place.master_port);
+    options.isServer = is_host;
+    options.waitWorkers = false;
+    options.multiTenant = true;
+    options.timeout = std::max(patience, kProbe);  // TCPStore counts connecting in seconds
+    auto store = open_tcp_store(place.master_host, options);
+    store->setTimeout(std::max(deadline, kProbe));
+    return store;
+  };
   std::string trouble;
   bool warned = false;
   WaitNotices notices(first_notice);
@@ -444,19 +452,14 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
         std::this_thread::sleep_for(kPauseMax);
         continue;
       }
-      options.isServer = true;
-      options.timeout = timeout;
-      do {
-        try {
-          return c10::make_intrusive<c10d::TCPStore>(place.master_host, options);
-        } catch (const std::exception&) {  // the trainer was faster, or the code below finds the error
-        }
-      } while (switch_off_libuv(options, 0));
+      try {
+        return open(/*is_host=*/true, time_left());
+      } catch (const std::exception&) {  // the trainer was faster, or the code below finds the error
+      }
     }
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
     // The listener may be a process that is about to end, such as a killed rank. Then this rank has
     // to host the store after all.
-    const auto patience = may_host ? std::min(left, kProbe) : left;
+    const auto patience = may_host ? std::min(time_left(), kProbe) : time_left();
     trouble = try_connect(address, patience, kHold, still_waiting);
     if (trouble.empty()) trouble = try_question(address);
     if (trouble == kNoStore && !warned) {
@@ -465,14 +468,8 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
                 address + " (MASTER_ADDR, MASTER_PORT): " + kNoStore + "; trying until the deadline");
     }
     if (!trouble.empty()) continue;
-    c10d::TCPStoreOptions joining = options;
-    joining.isServer = false;
-    joining.timeout = std::max(patience, kProbe);
-    switch_off_libuv(joining, 0);  // only a host has a use for it
     try {
-      auto store = c10::make_intrusive<c10d::TCPStore>(place.master_host, joining);
-      store->setTimeout(timeout);
-      return store;
+      return open(/*is_host=*/false, patience);
     } catch (const std::exception& error) {
       trouble = error.what();
     }
@@ -487,6 +484,19 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
 }
 
 }  // namespace
+
+c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& host, c10d::TCPStoreOptions options) {
+  if (!options.isServer) switch_off_libuv(options, 0);
+  const auto end = steady_clock::now() + options.timeout;
+  while (true) {
+    try {
+      return c10::make_intrusive<c10d::TCPStore>(host, options);
+    } catch (const std::exception&) {
+      if (!switch_off_libuv(options, 0)) throw;
+    }
+    options.timeout = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now()), kProbe);
+  }
+}
 
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline, Duration first_notice) {
   const std::string address = join_address(place.master_host, place.master_port);

@@ -13,7 +13,9 @@
 
 namespace c10d {
 class Store;
-}
+class TCPStore;
+struct TCPStoreOptions;
+}  // namespace c10d
 
 namespace cairn {
 
@@ -25,6 +27,11 @@ namespace cairn {
 // does. First raises the soft limit of descriptors, as `provide_descriptors` does.
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
                                            Duration first_notice = WaitNotices::kFirst);
+
+// Opens a TCPStore with `options`, whatever LibTorch they come from: a host uses libuv only if
+// LibTorch has it, and a rank that joins never asks for it. Takes no longer than the timeout in
+// `options`, or a second more. Throws what TCPStore throws.
+c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& host, c10d::TCPStoreOptions options);
 
 // Returns the host that serves a TCPStore, as this process connects to it; "" for other stores.
 std::string host_of_store(c10d::Store& store);

@@ -24,7 +24,9 @@
 
 namespace cairn {
 
-void refuse_world_of_one(const std::string& call, const std::string& remedy);  // in the library
+// In the library.
+void refuse_world_of_one(const std::string& call, const std::string& remedy);
+c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& host, c10d::TCPStoreOptions options);
 
 namespace mpi_bridge {
 
@@ -122,7 +124,7 @@ inline World world_from_mpi(MPI_Comm communicator, WorldOptions options = {}) {
     store_options.isServer = true;
     store_options.port = 0;
     try {
-      const auto hosted = c10::make_intrusive<c10d::TCPStore>(own_host, store_options);
+      const auto hosted = open_tcp_store(own_host, store_options);
       const std::string drawn = in_environment ? mpi_bridge::kInEnvironment : mpi_bridge::random_digits(64);
       told = std::to_string(hosted->getPort()) + ' ' + drawn + ' ' + own_host;
       store = hosted;
@@ -139,7 +141,7 @@ inline World world_from_mpi(MPI_Comm communicator, WorldOptions options = {}) {
   std::optional<World> world;
   std::exception_ptr failure;
   try {
-    if (rank != 0) store = c10::make_intrusive<c10d::TCPStore>(host, store_options);
+    if (rank != 0) store = open_tcp_store(host, store_options);
     if (secret != mpi_bridge::kInEnvironment && options.secret.empty() && options.secret_file.empty()) options.secret = secret;
     world = World::from_store(store, rank, size, options);
   } catch (const Error&) {

@@ -6,6 +6,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <cairn/runtime/launch/rendezvous.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 
 namespace cairn::testing {
@@ -18,7 +19,7 @@ inline c10::intrusive_ptr<c10d::TCPStore> hosted_store(int port = 0, bool multi_
   options.isServer = true;
   options.waitWorkers = false;
   options.multiTenant = multi_tenant;
-  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  return open_tcp_store("127.0.0.1", options);
 }
 
 // Opens a first TCPStore before it counts, because the first one leaves shared resources open, such

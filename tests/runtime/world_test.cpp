@@ -167,7 +167,7 @@ TEST_CASE("the trainer's own store serves, and stays usable") {
   options.waitWorkers = false;
   options.port = server->getPort();
   CHECK(on_threads({0, 1}, [&](int rank) {
-          const auto mine = rank == 0 ? server : c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+          const auto mine = rank == 0 ? server : open_tcp_store("127.0.0.1", options);
           const World world = World::from_store(c10::make_intrusive<c10d::PrefixStore>("trainer", mine), rank, 2);
           mine->set("after " + std::to_string(rank), {1});
         }) == kNoErrors2);
