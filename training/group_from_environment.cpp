@@ -18,6 +18,7 @@ ProcessGroup process_group_from_environment(ProcessGroupOptions options) {
   const Place place = place_of(*task, variables);
   // Several groups in one process are matched across ranks by the order in which they are made.
   static std::atomic<unsigned> made{0};
+  check_own_address(options.address, variables);
   const auto store = open_store(place, options.timeout);
   AddressRequest request;
   request.asked = options.address;

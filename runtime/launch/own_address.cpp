@@ -200,4 +200,10 @@ OwnAddress own_address(const AddressRequest& request, const Variables& variables
   return {source && !is_loopback(*source) ? host_of(*source) : first_address(request), origin};
 }
 
+void check_own_address(const std::string& asked, const Variables& variables) {
+  AddressRequest request;
+  request.asked = asked;
+  own_address(request, variables);
+}
+
 }  // namespace cairn

@@ -56,4 +56,7 @@ struct OwnAddress {
 // unknown at the deadline; in 3 and 5, what `interface_addresses` throws.
 OwnAddress own_address(const AddressRequest& request, const Variables& variables);
 
+// Throws if 1, 2 or 3 of the above would. Ranks call it before they wait for each other.
+void check_own_address(const std::string& asked, const Variables& variables);
+
 }  // namespace cairn

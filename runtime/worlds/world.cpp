@@ -341,6 +341,7 @@ struct World::Implementation {
 
 World World::from_environment(const WorldOptions& options) {
   const Place place = place_in_environment();
+  if (place.world_size > 1) check_own_address(options.bind_address, variables_of_process());
   auto store = open_store(place, options.assemble_deadline);
   const std::string name = "the store at " + join_address(place.master_host, place.master_port) +
                            " (MASTER_ADDR, MASTER_PORT; another program may listen there)";

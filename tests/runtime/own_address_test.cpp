@@ -232,12 +232,26 @@ TEST_CASE("own address: a world takes it from the variables, and errors name the
   CHECK(error_with("CAIRN_BIND_ADDRESS", "127.0.0.1").code == ErrorCode::kDeadline);
 }
 
+TEST_CASE("own address: a rank with a wrong interface does not wait for rank 0 first") {
+  const Environment environment({{"RANK", "1"},
+                                 {"WORLD_SIZE", "2"},
+                                 {"MASTER_ADDR", "127.0.0.1"},
+                                 {"MASTER_PORT", "1"},  // nobody listens there
+                                 {"CAIRN_BIND_ADDRESS", std::nullopt},
+                                 {"CAIRN_SOCKET_IFNAME", "nosuch"}});
+  WorldOptions options;
+  options.assemble_deadline = std::chrono::milliseconds(100);
+  const Thrown refused = thrown_by([&] { World::from_environment(options); });
+  CHECK(refused.code == ErrorCode::kInvalidArgument);
+  CHECK(refused.says("CAIRN_SOCKET_IFNAME is \"nosuch\""));
+}
+
 TEST_CASE("own address: a TCPStore tells the host that all ranks reach") {
   c10d::TCPStoreOptions options;
   options.isServer = true;
   options.waitWorkers = false;
   options.port = 0;
-  const auto served = c10::make_intrusive<c10d::TCPStore>("localhost", options);
+  const auto served = open_tcp_store("localhost", options);
   CHECK(host_of_store(*served) == "localhost");
   c10d::PrefixStore inner("a", served);
   CHECK(host_of_store(inner) == "localhost");
