@@ -31,9 +31,10 @@ class ScriptModuleImpl : public torch::nn::Module {
   explicit ScriptModuleImpl(torch::jit::Module script);
 
   // Calls the script's `forward`. Throws kUnsupported if `forward` does not return one tensor: use
-  // `run`. Exceptions of the script pass through.
+  // `run`. Exceptions of the script pass through. A script whose parameters are sharded or parallel
+  // (cairn::training) runs without the optimizations of LibTorch's graph executor.
   torch::Tensor forward(const torch::Tensor& input, std::vector<c10::IValue> more_arguments = {});
-  c10::IValue run(std::vector<c10::IValue> arguments) { return script_.forward(std::move(arguments)); }
+  c10::IValue run(std::vector<c10::IValue> arguments);
 
   const torch::jit::Module& script() const { return script_; }
   void train(bool on = true) override;  // also sets the script's mode
