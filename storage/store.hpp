@@ -38,6 +38,23 @@ struct CreateOptions {
   std::uint64_t expected_bytes = 0;
   // Bypasses the page cache if the store can. Writes must then be aligned (see alignment_bytes).
   bool direct = false;
+  // Nonzero: the object is written in parts of this size. Each `write_at` writes one part: its
+  // offset is a multiple of `part_bytes`, and its size is `part_bytes`, or less for the last part.
+  // All parts before the last are written, each of them once and in any order. The length given to
+  // `sync` or `close` is the end of the last part. See StoreTraits::part_bytes_min.
+  std::uint64_t part_bytes = 0;
+};
+
+// Demands of a store on code that writes to it. The defaults are those of a directory.
+struct StoreTraits {
+  // Nonzero: an object larger than this must be written in parts of at least this size, which
+  // CreateOptions::part_bytes declares. `write_at` throws kInvalidArgument otherwise.
+  std::uint64_t part_bytes_min = 0;
+  std::uint64_t parts_max = 0;  // of one object; 0: no limit
+  // False: an object appears under its name only when its writer is synced or closed. Of several
+  // writers with one name the first to finish wins; `sync` and `close` of the others throw
+  // kAlreadyExists.
+  bool create_takes_name = true;
 };
 
 // An object being written. It has no guarantees until `sync` or `close` returns. Destroying the
@@ -46,7 +63,7 @@ class ObjectWriter {
  public:
   virtual ~ObjectWriter() = default;
   // Writes `bytes` at `offset`. Thread-safe for ranges that do not overlap. Bytes never written
-  // read as zero. Throws kNoSpace, kUnavailable.
+  // read as zero, unless the object is written in parts. Throws kNoSpace, kUnavailable.
   virtual void write_at(std::uint64_t offset, ByteSpan bytes) = 0;
   // Returns the alignment that `write_at` requires of offset, size and memory address. It is 1
   // unless the object was opened with `direct` and the store supports that.
@@ -69,13 +86,16 @@ class Store {
 
   virtual std::string url() const = 0;  // the root of this store, for error texts
   virtual bool is_shared() const = 0;   // whether other processes see it; a `mem:` store belongs to one process
+  // The same for every store of one URL scheme. A store that wraps another one forwards this call.
+  virtual StoreTraits traits() const { return {}; }
 
   // Creates the root: a directory and its parents, durably. Does nothing if the store needs no
   // root.
   virtual void create_root() = 0;
 
   // Creates a new object. Creates the parents of the name, but not the root. Throws kAlreadyExists
-  // if the name is taken, kNotFound if the store needs a root and has none. Throws kNoSpace if
+  // if the name is taken (see StoreTraits::create_takes_name), kNotFound if the store needs a root
+  // and has none. Throws kNoSpace if
   // `expected_bytes` cannot be reserved; then no object was created.
   virtual std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) = 0;
 

@@ -21,20 +21,47 @@ std::size_t staging_block_bytes(const WriteEngineOptions& options) {
   return static_cast<std::size_t>(bytes / kChecksumBlockBytes * kChecksumBlockBytes);
 }
 
+// Returns the smallest block that the store accepts as a part of each file. Every block becomes one
+// part.
+std::uint64_t part_bytes_min(const WriteRequest& request) {
+  const StoreTraits traits = request.store->traits();
+  std::uint64_t bytes = traits.part_bytes_min;
+  if (traits.parts_max > 0)
+    for (const WriteFile& file : request.files)
+      // A tenth of the parts is left for what the estimate does not know.
+      bytes = std::max(bytes, expected_bytes(*request.plan, file.layout) / (traits.parts_max - traits.parts_max / 10) + 1);
+  return (bytes + kChecksumBlockBytes - 1) / kChecksumBlockBytes * kChecksumBlockBytes;
+}
+
 }  // namespace
 
 WriteEngine::WriteEngine(const WriteEngineOptions& options)
-    : ring_(options.bytes_in_flight_max, staging_block_bytes(options)), pool_(options.threads, "cairn-write") {}
+    : bytes_in_flight_max_(options.bytes_in_flight_max),
+      block_bytes_(staging_block_bytes(options)),
+      ring_(std::make_shared<StagingRing>(bytes_in_flight_max_, block_bytes_)),
+      pool_(options.threads, "cairn-write") {}
 
 Future<std::vector<FileResult>> WriteEngine::write(WriteRequest request) {
   if (request.files.empty()) return ready_future(std::vector<FileResult>{});
   const auto job = current_.begin("a writer serves one save at a time: wait for the one under way, or use another writer", [&] {
-    ring_.keep();
-    auto made = std::make_shared<WriteJob>(std::move(request), ring_, pool_.threads());
+    auto ring = ring_for(request);
+    ring->keep();
+    auto made = std::make_shared<WriteJob>(std::move(request), std::move(ring), pool_.threads());
     pool_.start(made);
     return made;
   });
   return job->future();
+}
+
+std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) {
+  const std::uint64_t needed = std::max<std::uint64_t>(block_bytes_, part_bytes_min(request));
+  if (needed > bytes_in_flight_max_)
+    throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max is " + std::to_string(bytes_in_flight_max_) + ", but " +
+                                                 request.store->url() + " takes these files in parts of at least " +
+                                                 std::to_string(needed) + " bytes");
+  MutexLock lock(mutex_);
+  if (ring_->block_bytes() != needed) ring_ = std::make_shared<StagingRing>(bytes_in_flight_max_, static_cast<std::size_t>(needed));
+  return ring_;
 }
 
 void WriteEngine::stop() noexcept { current_.stop(); }

@@ -11,9 +11,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include <cairn/base/future.hpp>
+#include <cairn/base/mutex.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/storage/engine/current_job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
@@ -33,28 +35,39 @@ struct WriteEngineOptions {
 class WriteEngine {
  public:
   // Rounds `block_bytes` down to whole checksum blocks and to at most `bytes_in_flight_max`. Throws
-  // kInvalidArgument if either is smaller than one checksum block.
+  // kInvalidArgument if either is smaller than one checksum block. Uses larger blocks for a store
+  // that needs larger parts; the first write to it then replaces the blocks prepared before.
   explicit WriteEngine(const WriteEngineOptions& options);
 
   // Returns the results, one per file, in order. The future fails with the first error, whose type
   // is kept. By then the engine's threads no longer use plan, planner or tensors, and everything
-  // written has been discarded.
+  // written has been discarded. Throws kInvalidArgument if the store needs parts larger than
+  // `bytes_in_flight_max`.
   Future<std::vector<FileResult>> write(WriteRequest request);
 
   // Returns the bytes of staging blocks, in use or kept.
-  std::uint64_t staging_bytes() const { return ring_.bytes_allocated(); }
+  std::uint64_t staging_bytes() const { return ring()->bytes_allocated(); }
   // Allocates staging blocks in advance for `bytes` of tensor data, up to `bytes_in_flight_max`.
   // Throws std::bad_alloc.
-  void prepare(std::uint64_t bytes) { ring_.reserve(bytes); }
+  void prepare(std::uint64_t bytes) { ring()->reserve(bytes); }
   // Frees the staging blocks kept between writes, once they are not in use.
-  void release() noexcept { ring_.give_back(); }
+  void release() noexcept { ring()->give_back(); }
 
   // Cancels the current write and waits until it has ended. May be called from any thread,
   // including in a callback of the future.
   void stop() noexcept;
 
  private:
-  StagingRing ring_;
+  std::shared_ptr<StagingRing> ring() const {
+    MutexLock lock(mutex_);
+    return ring_;
+  }
+  std::shared_ptr<StagingRing> ring_for(const WriteRequest& request);
+
+  const std::uint64_t bytes_in_flight_max_;
+  const std::size_t block_bytes_;  // for stores that take writes of any size
+  mutable Mutex mutex_;
+  std::shared_ptr<StagingRing> ring_ CAIRN_GUARDED_BY(mutex_);
   CurrentJob<WriteJob> current_;
   WorkerPool pool_;  // last member: its threads end before the members that they use
 };

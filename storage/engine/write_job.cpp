@@ -24,8 +24,8 @@ void lower_priority() noexcept {
   syscall(SYS_ioprio_set, kIoOfThread, 0, kIoClassIdle);
 }
 
-// Estimates a file's length before bytes objects are encoded. Space is reserved for it, and the
-// file is truncated when it is closed.
+}  // namespace
+
 std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
   std::uint64_t content = layout.tensors_end;
   for (const std::uint32_t item : layout.bytes_items) content += plan.items[item].content_bytes;
@@ -34,11 +34,10 @@ std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
   return content + checksums + (layout.tensors.size() + layout.bytes_items.size() + 1) * kTrailerItemBytes;
 }
 
-}  // namespace
-
-WriteJob::WriteJob(WriteRequest request, StagingRing& ring, unsigned threads)
+WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads)
     : request_(std::move(request)),
-      ring_(ring),
+      shared_ring_(std::move(ring)),
+      ring_(*shared_ring_),
       // One more than threads: while the last blocks of a file are written, the next file can be
       // opened.
       files_open_max_(threads + 1),
@@ -191,6 +190,7 @@ void WriteJob::open(File& file) {
   CreateOptions options;
   options.expected_bytes = expected_bytes(*request_.plan, layout);
   options.direct = request_.direct;
+  options.part_bytes = ring_.block_bytes();
   auto writer = request_.store->create(file.source->name, options);
 
   const std::uint64_t block_bytes = ring_.block_bytes();

@@ -54,9 +54,13 @@ struct WriteRequest {
   bool low_priority = false;  // runs the writing threads at low priority from now on
 };
 
+// Estimates a file's length before bytes objects are encoded. Space is reserved for it, and the
+// file is truncated when it is closed.
+std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout);
+
 class WriteJob : public PoolWork {
  public:
-  WriteJob(WriteRequest request, StagingRing& ring, unsigned threads);
+  WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads);
   ~WriteJob() override;
 
   const Future<std::vector<FileResult>>& future() const { return end_.future(); }
@@ -154,6 +158,7 @@ class WriteJob : public PoolWork {
                           const std::vector<std::uint32_t>& bytes_crc32) const;
 
   const WriteRequest request_;
+  const std::shared_ptr<StagingRing> shared_ring_;
   StagingRing& ring_;
   const unsigned files_open_max_;
   const Work work_;               // of the thread that started the write

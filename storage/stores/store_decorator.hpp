@@ -31,6 +31,7 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
 
   std::string url() const override { return inner_->url(); }
   bool is_shared() const override { return inner_->is_shared(); }
+  StoreTraits traits() const override { return inner_->traits(); }
   void create_root() override {
     around({"create_root", {}}, [&] { inner_->create_root(); });
   }

@@ -33,6 +33,8 @@ class ListedItems : public SavePlanner {
       item.properties.dtype = *dtype_of(tensor->scalar_type());
       item.size = extents_of(tensor->sizes());
       item.chunk = Box::whole(item.size);
+    } else {
+      item.content_bytes = std::get<Bytes>(data).size();
     }
     plan.items.push_back(item);
     data_.push_back(std::move(data));
@@ -304,6 +306,72 @@ TEST_CASE_FIXTURE(Fixture, "engine: files are the same whatever the threads, blo
       memory->remove("file0");
     }
   }
+}
+
+namespace {
+
+// A store that takes large objects in parts only, and remembers the parts.
+class PartsStore : public StoreDecorator {
+ public:
+  PartsStore(std::shared_ptr<Store> inner, std::uint64_t part_bytes_min, std::uint64_t parts_max)
+      : StoreDecorator(std::move(inner)), part_bytes_min_(part_bytes_min), parts_max_(parts_max) {}
+  StoreTraits traits() const override { return {part_bytes_min_, parts_max_, false}; }
+  std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options) override {
+    part_bytes = options.part_bytes;
+    return StoreDecorator::create(name, options);
+  }
+
+  std::uint64_t part_bytes = 0;                                      // of the last object
+  std::map<ObjectName, std::map<std::uint64_t, std::size_t>> parts;  // offset -> size
+
+ private:
+  void around(const DecoratedOperation&, const std::function<void()>& act) override { act(); }
+  void write_at(ObjectWriter& writer, const ObjectName& name, std::uint64_t offset, ByteSpan bytes) override {
+    {
+      std::lock_guard lock(mutex_);
+      CHECK(parts[name].emplace(offset, bytes.size()).second);
+    }
+    writer.write_at(offset, bytes);
+  }
+
+  const std::uint64_t part_bytes_min_;
+  const std::uint64_t parts_max_;
+  std::mutex mutex_;
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets whole ones in a row, within the memory") {
+  add_variety(items);
+  items.add("nine blocks", torch::ones({static_cast<std::int64_t>(9 * kBlock)}, torch::kUInt8));
+  items.add("five blocks", Bytes(5 * kBlock, 'b'));
+  WriteEngine engine({3, 6 * kBlock, kBlock});
+  for (const auto& [part_bytes_min, parts_max] : {std::pair{std::uint64_t{3 * kBlock - 1}, std::uint64_t{0}}, {1, 12}, {1, 0}}) {
+    CAPTURE(part_bytes_min);
+    CAPTURE(parts_max);
+    const auto parts_store = std::make_shared<PartsStore>(memory, part_bytes_min, parts_max);
+    WriteRequest written = request();
+    written.store = parts_store;
+    const auto results = engine.write(written).get();
+    CHECK(engine.staging_bytes() <= 6 * kBlock);
+    check_files(request(), results);
+    for (const auto& [name, parts] : parts_store->parts) {
+      CAPTURE(name);
+      if (parts_max > 0) CHECK(parts.size() <= parts_max);
+      std::uint64_t end = 0;
+      for (const auto& [offset, size] : parts) {
+        CHECK(offset == end);
+        CHECK((size == parts_store->part_bytes || offset == parts.rbegin()->first));
+        end += size;
+      }
+      CHECK(end == memory->size_bytes(name));
+    }
+    CHECK(parts_store->part_bytes >= part_bytes_min);
+    for (const FileResult& file : results) memory->remove(file.name);
+  }
+  WriteRequest too_large = request();
+  too_large.store = std::make_shared<PartsStore>(memory, 7 * kBlock, 0);
+  CHECK_THROWS_WITH_AS(engine.write(too_large), doctest::Contains("bytes_in_flight_max"), Error);
 }
 
 TEST_CASE_FIXTURE(Fixture, "engine: every item is resolved exactly once") {
