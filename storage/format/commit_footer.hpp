@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/base/digest.hpp>
 #include <cairn/state/pickle/zip_format.hpp>
 
 namespace cairn {
@@ -39,6 +40,32 @@ inline std::optional<CommitFooter> parse_commit_footer(ByteSpan record_end) {
   footer.version = zip::get_u32(bytes.data() + 16);
   footer.crc32 = zip::get_u32(bytes.data() + kCommitCrcAt);
   return footer;
+}
+
+// A fence mark: 32 bytes, little-endian. A store that publishes by conditional writes appends one
+// to the record when it fences an attempt, so that the object changes and its record does not.
+//
+//   | nonce, 16 bytes | 0 u32 | magic, 8 bytes | CRC-32 u32 |
+//
+// The CRC-32 covers the mark's bytes before it. The store hides the mark; a copy of the object that
+// was made without Cairn still ends in it.
+inline constexpr std::string_view kFenceMagic = "CairnFnc";
+inline constexpr std::size_t kFenceMarkBytes = kCommitFooterBytes;  // one read finds either
+
+// `nonce` has 16 bytes and is never used twice.
+inline Bytes make_fence_mark(ByteSpan nonce) {
+  Bytes mark(nonce.view());
+  zip::put_u32(mark, 0);
+  mark += kFenceMagic;
+  zip::put_u32(mark, crc32(0, mark));
+  return mark;
+}
+
+inline bool ends_in_fence_mark(ByteSpan bytes) {
+  if (bytes.size() < kFenceMarkBytes) return false;
+  const ByteSpan mark = bytes.subspan(bytes.size() - kFenceMarkBytes, kFenceMarkBytes);
+  return mark.view().substr(20, kFenceMagic.size()) == kFenceMagic &&
+         zip::get_u32(mark.data() + kCommitCrcAt) == crc32(0, mark.subspan(0, kCommitCrcAt));
 }
 
 }  // namespace cairn

@@ -83,11 +83,19 @@ class FieldWalk {
 
 std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name) {
   if (!store.exists(name)) return std::nullopt;
-  const std::uint64_t size = store.size_bytes(name);
-  // Too short for Cairn: PyTorch's, or not a record at all.
-  if (size < kCommitFooterBytes) return std::nullopt;
+  std::uint64_t size = store.size_bytes(name);
   std::string end(kCommitFooterBytes, '\0');
-  store.read(name, {{size - kCommitFooterBytes, {end.data(), end.size()}}});
+  const auto read_end = [&] {
+    // Too short for Cairn: PyTorch's, or not a record at all.
+    if (size < kCommitFooterBytes) return false;
+    store.read(name, {{size - kCommitFooterBytes, {end.data(), end.size()}}});
+    return true;
+  };
+  if (!read_end()) return std::nullopt;
+  if (ends_in_fence_mark(end)) {
+    size -= kFenceMarkBytes;
+    if (!read_end()) return std::nullopt;
+  }
   const auto footer = parse_commit_footer(end);
   if (!footer) return std::nullopt;
   const std::uint64_t section_end = size - kCommitFooterBytes;

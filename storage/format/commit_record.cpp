@@ -101,6 +101,7 @@ Bytes encode_commit_record(const Metadata& metadata) {
 
 Metadata decode_commit_record(ByteSpan record, const std::string& what) {
   check_size(record.size(), what);
+  if (ends_in_fence_mark(record)) record = record.subspan(0, record.size() - kFenceMarkBytes);
   if (parse_commit_footer(record)) return decode_own(record, what);
 
   auto torch = unpickle_torch_metadata(record, what);

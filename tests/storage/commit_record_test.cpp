@@ -9,8 +9,11 @@
 #include <cairn/state/pickle/pickler.hpp>
 #include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/torch_metadata.hpp>
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/sample_metadata.hpp>
 #include <cairn/tests/support/stride.hpp>
 #include <cairn/tests/support/thrown.hpp>
@@ -236,6 +239,21 @@ TEST_CASE("the number of chunks that is refused is one that no record can hold")
 }
 
 TEST_CASE("what follows PyTorch's pickle must be Cairn's") { CHECK(decoding(torch_pickle(sample()) + "x").says("1 bytes follow")); }
+
+TEST_CASE("a record followed by a fence mark reads as without it, and a damaged mark is found") {
+  const std::string record = encode_commit_record(sample());
+  std::string marked = record + make_fence_mark(std::string(16, 'n'));
+  CHECK(encode_commit_record(decode_commit_record(marked)) == record);
+  const auto store = open_store("mem://commit_record_test");
+  put_object(*store, kCommitRecordName, marked);
+  CHECK(read_commit_head(*store)->save_id == sample().save_id);
+  forget_memory("commit_record_test");
+  for (std::size_t at = record.size(); at < marked.size(); ++at) {
+    marked[at] ^= 1;
+    CHECK(is_refusal(decoding(marked)));
+    marked[at] ^= 1;
+  }
+}
 
 TEST_CASE("a newer format version says so") {
   const auto newer = with_footer([](std::string& footer) { footer[16] = 2; });
