@@ -54,6 +54,14 @@ if(NOT ISAL_INCLUDE_DIR OR NOT ISAL_LIBRARY)
   list(APPEND missing "isa-l is missing: install libisal-dev.")
 endif()
 
+if(CAIRN_WITH_S3)
+  cairn_missing_unless(cairn_can_use_s3 "libcurl 7.85 or expat, for s3: URLs, is missing: install libcurl4-openssl-dev and libexpat1-dev, or set \
+CAIRN_WITH_S3=OFF to build without that store.")
+  message(STATUS "S3: libcurl ${CURL_VERSION_STRING}")
+else()
+  message(STATUS "S3: off; s3: URLs need libcurl 7.85 and expat (libcurl4-openssl-dev and libexpat1-dev), and CAIRN_WITH_S3=ON")
+endif()
+
 # Training needs the headers of what c10d's groups are made of; LibTorch brings the code.
 if(CAIRN_WITH_TRAINING)
   find_path(GLOO_INCLUDE_DIR gloo/rendezvous/store.h)

@@ -1,9 +1,12 @@
-# cairn_library(<folder> [TORCH] DEPENDS <target>...)
-# The static, position-independent library of one folder: every .cpp file below it.
+# cairn_library(<folder> [TORCH] [WITHOUT <regular expression>] DEPENDS <target>...)
+# The static, position-independent library of one folder: every .cpp file below it, except those that WITHOUT matches.
 # TORCH: compiled with the shared precompiled header of LibTorch.
 function(cairn_library name)
-  cmake_parse_arguments(ARG "TORCH" "" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "WITHOUT" "DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  if(ARG_WITHOUT)
+    list(FILTER sources EXCLUDE REGEX ${ARG_WITHOUT})
+  endif()
   add_library(cairn_${name} STATIC ${sources})
   target_link_libraries(cairn_${name} PUBLIC cairn_settings ${ARG_DEPENDS})
   if(ARG_TORCH)

@@ -8,6 +8,9 @@
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/injected_store.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#ifdef CAIRN_WITH_S3
+#include <cairn/storage/stores/s3_store.hpp>
+#endif
 #include <cairn/storage/stores/url.hpp>
 
 namespace cairn {
@@ -15,7 +18,13 @@ namespace {
 
 struct Registry {
   Mutex mutex;
-  std::map<std::string, StoreFactory> factories CAIRN_GUARDED_BY(mutex){{"file", open_file_store}, {"mem", open_memory_store}};
+  std::map<std::string, StoreFactory> factories CAIRN_GUARDED_BY(mutex){
+      {"file", open_file_store},
+      {"mem", open_memory_store},
+#ifdef CAIRN_WITH_S3
+      {"s3", open_s3_store},
+#endif
+  };
 };
 
 // Never destroyed: stores may be opened while the process exits.

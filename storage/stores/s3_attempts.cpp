@@ -1,0 +1,262 @@
+// The commit protocol of an S3 store. It decides which attempt may publish.
+//
+// The record and everything that must be decided about it is one object, .metadata. It is only
+// written on the condition that it is absent or has the ETag that was seen before. In it is
+//
+//   record                 as it was published
+//   record, fence mark     the same record, after an attempt was fenced
+//   fence mark             no record: one was removed, or an attempt was fenced before the first
+//
+// A fence mark has a nonce, so no two versions of the object have the same ETag.
+//
+// begin      1  write .attempt-<id> if it is absent
+//            2  give up if .fenced-<id> exists
+//
+// publish    1  read the ETag of .metadata
+//            2  give up unless .attempt-<id> exists and .fenced-<id> does not
+//            3  write the record to .metadata, if the ETag is
+//               still that of 1; otherwise begin again           <- now the checkpoint exists
+//            4  remove .attempt-<id>
+//
+// fence      1  write .fenced-<id>
+//            2  done if .attempt-<id> does not exist
+//            3  read .metadata and its ETag
+//            4  write it again with a new fence mark, if the
+//               ETag is still that of 3                          <- now it cannot publish
+//
+// A publication that passes its step 2 before fence 1 has passed its step 1 before fence 3. If
+// .metadata changed between these two reads, publish 3 fails. Otherwise publish 3 and fence 4
+// expect the same ETag, and the server lets one of them succeed, or neither if a third write came
+// first. In each case the ETag has changed when the fence ends: the record is there, or publish 3
+// fails, begins again and finds the fence. So the outcome of fence 4 does not matter.
+//
+// For the same reason removing a record leaves a fence mark in its place. `remove_root` removes the
+// mark when nothing else is left. A publication that was fenced and is still under way after that
+// would find the object absent. It therefore looks for its attempt again after it has created the
+// object, and removes it if the attempt is gone.
+#include <algorithm>
+#include <iterator>
+
+#include <cairn/base/error.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/stores/s3_store.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr const char* kOpenMark = ".attempt-";
+constexpr const char* kFencedMark = ".fenced-";
+// Limit on how often .metadata may change under a writer. Each change is a publication or a fence
+// of another process.
+constexpr int kTriesMax = 64;
+
+Error fenced(const std::string& save_id, const std::string& url) {
+  return Error(ErrorCode::kFenced, "cannot publish save " + save_id + " in " + url +
+                                       ": its attempt is not open; it was ended by another rank or job, or never begun. Nothing " +
+                                       "was changed");
+}
+
+Error changes_too_often(const std::string& url) {
+  return Error(ErrorCode::kUnavailable,
+               "cannot change " + url + ": other processes changed it " + std::to_string(kTriesMax) + " times in a row");
+}
+
+}  // namespace
+
+Bytes S3Store::fence_mark() { return make_fence_mark(client_->new_nonce().substr(0, 16)); }
+
+S3Store::Record S3Store::find_record(const ObjectName& name) {
+  Bytes end(kFenceMarkBytes, '\0');
+  S3Request request;
+  request.action = "read";
+  request.permission = "s3:GetObject";
+  request.key = key_of(name);
+  request.headers = {{"Range", "bytes=-" + std::to_string(kFenceMarkBytes)}};
+  request.destination = {end.data(), end.size()};
+  S3Response response = client_->send(request);
+  Record record;
+  if (response.status == 404) return record;
+  record.is_live = true;
+  if (response.status == 416) {
+    // An empty object has no last bytes. The answer does not have its ETag.
+    request.method = "HEAD";
+    request.headers.clear();
+    response = client_->send(request);
+    record.etag = response.etag;
+    return record;
+  }
+  if (response.status != 206)
+    throw Error(ErrorCode::kUnsupported, "cannot read " + url_of(name) + ": the server does not read ranges");
+  record.etag = response.etag;
+  record.object_bytes = record.bytes = response.object_bytes;
+  end.resize(static_cast<std::size_t>(std::min<std::uint64_t>(response.content_length, end.size())));
+  if (ends_in_fence_mark(end)) {
+    record.bytes -= kFenceMarkBytes;
+    record.is_live = record.bytes > 0;
+  }
+  return record;
+}
+
+std::optional<std::string> S3Store::replace_record(const ObjectName& name, const std::string& seen, ByteSpan content) {
+  return client_->put_if(key_of(name), content, seen.empty() ? std::nullopt : std::optional(seen));
+}
+
+void S3Store::retract_record(const ObjectName& name) {
+  for (int tries = 0; tries < kTriesMax; ++tries) {
+    const Record seen = find_record(name);
+    if (!seen.is_live || replace_record(name, seen.etag, fence_mark())) return;
+  }
+  throw changes_too_often(url_of(name));
+}
+
+void S3Store::begin_attempt(const std::string& save_id) {
+  check_attempt_id(save_id);
+  // 1
+  const bool begun = client_->put_if(key_of(kOpenMark + save_id), "open\n").has_value();
+  // 2
+  if (has_object(kFencedMark + save_id)) {
+    if (begun) delete_object(kOpenMark + save_id);
+    throw Error(ErrorCode::kFenced, "cannot begin save " + save_id + " in " + url() + ": another rank or job has ended it");
+  }
+  if (!begun)
+    throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
+}
+
+void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
+  check_attempt_id(save_id);
+  for (int tries = 0; tries < kTriesMax; ++tries) {
+    // 1
+    const Record seen = find_record(kCommitRecordName);
+    // 2
+    if (!has_object(kOpenMark + save_id) || has_object(kFencedMark + save_id)) throw fenced(save_id, url());
+    if (seen.is_live && overwrite == Overwrite::kRefused)
+      throw Error(ErrorCode::kAlreadyExists,
+                  "cannot publish save " + save_id + ": " + url_of(kCommitRecordName) + " is there already. Nothing was changed");
+    // 3
+    const auto etag = replace_record(kCommitRecordName, seen.etag, record);
+    if (!etag) continue;
+    if (seen.etag.empty() && !has_object(kOpenMark + save_id)) {
+      replace_record(kCommitRecordName, *etag, fence_mark());
+      throw fenced(save_id, url());
+    }
+    // 4
+    try {
+      delete_object(kOpenMark + save_id);
+    } catch (const Error&) {
+      // The checkpoint exists. A later save clears the attempt.
+    }
+    return;
+  }
+  throw changes_too_often(url_of(kCommitRecordName));
+}
+
+void S3Store::fence(const std::string& save_id) {
+  check_attempt_id(save_id);
+  // 1
+  client_->put_if(key_of(kFencedMark + save_id), "fenced\n");
+  // 2
+  if (!has_object(kOpenMark + save_id)) return;
+  // 3
+  const Record seen = find_record(kCommitRecordName);
+  Bytes content(static_cast<std::size_t>(seen.bytes), '\0');
+  try {
+    if (seen.bytes > 0) read_range(kCommitRecordName, 0, {content.data(), content.size()});
+  } catch (const Error& error) {
+    // Replaced by a shorter one: it has changed, which is enough.
+    if (error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound) return;
+    throw;
+  }
+  // 4. If the record was replaced between the two reads, the condition does not hold.
+  replace_record(kCommitRecordName, seen.etag, content + fence_mark());
+}
+
+std::vector<std::string> S3Store::attempts_marked(const std::string& mark) {
+  std::vector<std::string> ids;
+  visit(mark, false, [&](const ObjectInfo& object) {
+    const std::string id = object.name.substr(mark.size());
+    if (!id.empty() && id.find('/') == std::string::npos) ids.push_back(id);
+    return true;
+  });
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::vector<std::string> S3Store::open_attempts() {
+  // In this order, as a fence may come between the two.
+  const std::vector<std::string> begun = attempts_marked(kOpenMark);
+  const std::vector<std::string> ended = attempts_marked(kFencedMark);
+  std::vector<std::string> open;
+  std::set_difference(begun.begin(), begun.end(), ended.begin(), ended.end(), std::back_inserter(open));
+  return open;
+}
+
+std::vector<std::string> S3Store::fenced_attempts() { return attempts_marked(kFencedMark); }
+
+bool S3Store::has_attempt(const std::string& save_id) {
+  check_attempt_id(save_id);
+  return has_object(kOpenMark + save_id) || has_object(kFencedMark + save_id);
+}
+
+void S3Store::clear_attempt(const std::string& save_id) {
+  check_attempt_id(save_id);
+  if (!has_object(kFencedMark + save_id)) {
+    if (!has_object(kOpenMark + save_id)) return;
+    throw Error(ErrorCode::kPrecondition,
+                "cannot clear save " + save_id + " in " + url() + ": its attempt is open; fence it first");
+  }
+  abort_uploads_of(save_id);
+  // The fence last: without it an attempt that is left would be open.
+  delete_object(kOpenMark + save_id);
+  delete_object(kFencedMark + save_id);
+}
+
+// A process that was killed leaves the parts of its files, which no listing of objects shows.
+void S3Store::abort_uploads_of(const std::string& save_id) {
+  struct Upload {
+    std::string key, id;
+  };
+  std::vector<Upload> uploads;
+  S3Request listing;
+  listing.action = "list the uploads to";
+  listing.permission = "s3:ListBucketMultipartUploads";
+  std::string key_marker, id_marker;
+  bool is_truncated = true;
+  while (is_truncated) {
+    listing.query = {{"uploads", ""}, {"encoding-type", "url"}, {"prefix", key_of("__")}};
+    if (!key_marker.empty())
+      listing.query.insert(listing.query.end(), {{"key-marker", key_marker}, {"upload-id-marker", id_marker}});
+    const S3Response response = client_->send(listing);
+    is_truncated = false;
+    Upload current;
+    visit_s3_xml(response.body, "a listing of uploads", [&](const std::string& path, const std::string& text) {
+      if (path == "ListMultipartUploadsResult/Upload/Key") current.key = s3_decode(text, true);
+      if (path == "ListMultipartUploadsResult/Upload/UploadId") current.id = text;
+      if (path == "ListMultipartUploadsResult/Upload" && current.key.find(save_id) != std::string::npos) uploads.push_back(current);
+      if (path == "ListMultipartUploadsResult/NextKeyMarker") key_marker = s3_decode(text, true);
+      if (path == "ListMultipartUploadsResult/NextUploadIdMarker") id_marker = text;
+      if (path == "ListMultipartUploadsResult/IsTruncated") is_truncated = text == "true";
+    });
+  }
+  for (const Upload& upload : uploads) {
+    S3Request request;
+    request.method = "DELETE";
+    request.action = "abort the upload of";
+    request.permission = "s3:AbortMultipartUpload";
+    request.key = upload.key;
+    request.query = {{"uploadId", upload.id}};
+    client_->send(request);
+  }
+}
+
+void S3Store::remove_root() {
+  std::size_t others = 0;
+  visit("", false, [&](const ObjectInfo& object) {
+    if (object.name != kCommitRecordName) ++others;
+    return others == 0;
+  });
+  if (others > 0) return;
+  const Record record = find_record(kCommitRecordName);
+  if (!record.etag.empty() && !record.is_live) delete_object(kCommitRecordName);
+}
+
+}  // namespace cairn

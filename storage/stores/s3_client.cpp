@@ -1,0 +1,490 @@
+#include <cairn/storage/stores/s3_client.hpp>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include <curl/curl.h>
+#include <expat.h>
+#include <pthread.h>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/utf8.hpp>
+
+namespace cairn {
+namespace {
+
+// Limit on answers that are not the content of an object. A page of a listing has at most a
+// thousand names of a kilobyte, percent-encoded.
+constexpr std::size_t kBodyBytesMax = std::size_t{16} << 20;
+constexpr std::size_t kErrorTextMax = 300;
+
+// OpenSSL writes to connections that the server has closed. libcurl's own guard against SIGPIPE
+// changes the handler of the whole process, so it is off, and this thread blocks the signal.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    const timespec at_once{0, 0};
+    if (!was_pending_)
+      while (sigtimedwait(&pipe_, nullptr, &at_once) == SIGPIPE) {
+      }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  bool was_pending_ = false;
+  sigset_t pipe_;
+  sigset_t before_;
+};
+
+class CurlList {
+ public:
+  ~CurlList() { curl_slist_free_all(list_); }
+  void add(const std::string& line) {
+    curl_slist* longer = curl_slist_append(list_, line.c_str());
+    if (!longer) throw std::bad_alloc();
+    list_ = longer;
+  }
+  curl_slist* get() const { return list_; }
+
+ private:
+  curl_slist* list_ = nullptr;
+};
+
+struct Upload {
+  ByteSpan bytes;
+  std::size_t sent = 0;
+
+  static std::size_t read(char* to, std::size_t size, std::size_t count, void* self) {
+    auto& upload = *static_cast<Upload*>(self);
+    const std::size_t length = std::min(size * count, upload.bytes.size() - upload.sent);
+    if (length > 0) std::memcpy(to, upload.bytes.data() + upload.sent, length);
+    upload.sent += length;
+    return length;
+  }
+  // For a connection that turns out to be closed when it is used again.
+  static int seek(void* self, curl_off_t offset, int origin) {
+    auto& upload = *static_cast<Upload*>(self);
+    if (origin != SEEK_SET || offset < 0 || static_cast<std::size_t>(offset) > upload.bytes.size()) return CURL_SEEKFUNC_FAIL;
+    upload.sent = static_cast<std::size_t>(offset);
+    return CURL_SEEKFUNC_OK;
+  }
+};
+
+struct Download {
+  CURL* easy = nullptr;
+  MutableByteSpan destination;
+  std::size_t received = 0;
+  std::string& body;
+
+  static std::size_t write(char* from, std::size_t size, std::size_t count, void* self) {
+    auto& download = *static_cast<Download*>(self);
+    const std::size_t length = size * count;
+    long status = 0;
+    curl_easy_getinfo(download.easy, CURLINFO_RESPONSE_CODE, &status);
+    if (status == 206 && !download.destination.empty()) {
+      if (length > download.destination.size() - download.received) return 0;
+      std::memcpy(download.destination.data() + download.received, from, length);
+      download.received += length;
+    } else {
+      if (length > kBodyBytesMax - download.body.size()) return 0;
+      try {
+        download.body.append(from, length);
+      } catch (const std::bad_alloc&) {
+        return 0;
+      }
+    }
+    return length;
+  }
+};
+
+// Expat's callbacks for visit_s3_xml.
+struct XmlWalk {
+  const std::function<void(const std::string&, const std::string&)>& visit;
+  XML_Parser parser;
+  std::string path;
+  std::string text;
+  std::exception_ptr error;
+
+  static void start(void* self, const XML_Char* name, const XML_Char** /*attributes*/) {
+    auto& walk = *static_cast<XmlWalk*>(self);
+    if (!walk.path.empty()) walk.path += '/';
+    walk.path += name;
+    walk.text.clear();
+    // No answer of S3 is nested as deep.
+    if (walk.path.size() > 1000) XML_StopParser(walk.parser, XML_FALSE);
+  }
+  static void end(void* self, const XML_Char* /*name*/) {
+    auto& walk = *static_cast<XmlWalk*>(self);
+    try {
+      if (!walk.error) walk.visit(walk.path, walk.text);
+    } catch (...) {
+      walk.error = std::current_exception();
+      XML_StopParser(walk.parser, XML_FALSE);
+    }
+    const std::size_t slash = walk.path.rfind('/');
+    walk.path.resize(slash == std::string::npos ? 0 : slash);
+    walk.text.clear();
+  }
+  static void characters(void* self, const XML_Char* text, int length) {
+    static_cast<XmlWalk*>(self)->text.append(text, static_cast<std::size_t>(length));
+  }
+};
+
+bool may_pass(CURLcode code) {
+  switch (code) {
+    case CURLE_COULDNT_RESOLVE_PROXY:
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_CONNECT:
+    case CURLE_WEIRD_SERVER_REPLY:
+    case CURLE_PARTIAL_FILE:
+    case CURLE_OPERATION_TIMEDOUT:
+    case CURLE_SSL_CONNECT_ERROR:
+    case CURLE_GOT_NOTHING:
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool may_pass(const S3Response& response) {
+  // The last two: the server received other bytes than were sent.
+  for (const char* code : {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted",
+                           "ConditionalRequestConflict", "BadDigest", "XAmzContentSHA256Mismatch"})
+    if (response.error_code == code) return true;
+  return response.status >= 500 || response.status == 429 || response.status == 408;
+}
+
+std::string without_quotes(std::string text) {
+  if (text.size() >= 2 && text.front() == '"' && text.back() == '"') return text.substr(1, text.size() - 2);
+  return text;
+}
+
+std::string header_of(CURL* easy, const char* name) {
+  curl_header* found = nullptr;
+  return curl_easy_header(easy, name, 0, CURLH_HEADER, -1, &found) == CURLHE_OK ? found->value : "";
+}
+
+// The messages of a server may hold anything; the first line of them is shown.
+std::string shown(const std::string& text) { return printable_utf8(text.substr(0, kErrorTextMax)); }
+
+}  // namespace
+
+struct S3Client::Connection {
+  Connection() : easy(curl_easy_init()) {
+    if (!easy) throw std::bad_alloc();
+  }
+  ~Connection() { curl_easy_cleanup(easy); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  CURL* const easy;
+};
+
+struct S3Client::Attempt {
+  CURLcode code = CURLE_OK;
+  std::string transport;  // the failure, if `code` says that there was one
+  std::string message;    // of the server
+  std::string region;     // of the bucket, as the server says
+  S3Response response;
+};
+
+S3Client::S3Client(std::string bucket, std::function<S3Settings()> settings)
+    : bucket_(std::move(bucket)), read_settings_(std::move(settings)) {
+  // Once, before any thread uses libcurl. Never undone: the program may use libcurl, too.
+  static const CURLcode started = curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (started != CURLE_OK)
+    throw Error(ErrorCode::kPrecondition, std::string("libcurl cannot start: ") + curl_easy_strerror(started));
+}
+
+S3Client::~S3Client() = default;
+
+std::shared_ptr<const S3Settings> S3Client::settings() {
+  MutexLock lock(mutex_);
+  if (!settings_) settings_ = std::make_shared<const S3Settings>(read_settings_());
+  return settings_;
+}
+
+// Another program may have put new credentials into the shared file.
+bool S3Client::renew_credentials(const S3Settings& refused) {
+  auto fresh = std::make_shared<const S3Settings>(read_settings_());
+  const auto same = [](const S3Credentials& a, const S3Credentials& b) {
+    return a.access_key == b.access_key && a.secret_key == b.secret_key && a.session_token == b.session_token;
+  };
+  if (same(fresh->credentials, refused.credentials)) return false;
+  MutexLock lock(mutex_);
+  settings_ = std::move(fresh);
+  return true;
+}
+
+std::unique_ptr<S3Client::Connection> S3Client::take_connection() {
+  {
+    MutexLock lock(mutex_);
+    if (!idle_.empty()) {
+      auto connection = std::move(idle_.back());
+      idle_.pop_back();
+      return connection;
+    }
+  }
+  return std::make_unique<Connection>();
+}
+
+std::string S3Client::url_of(const S3Request& request, const S3Settings& where) const {
+  std::string url = where.endpoint;
+  if (where.virtual_hosts)
+    url.insert(url.find("://") + 3, bucket_ + ".");
+  else
+    url += "/" + bucket_;
+  url += "/" + s3_encode(request.key, true);
+  // libcurl signs the query as it stands, and the signature needs it sorted.
+  S3Fields query = request.query;
+  std::sort(query.begin(), query.end());
+  char separator = '?';
+  for (const auto& [name, value] : query) {
+    url += separator + s3_encode(name) + "=" + s3_encode(value);
+    separator = '&';
+  }
+  return url;
+}
+
+S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& with) {
+  std::unique_ptr<Connection> connection = take_connection();
+  CURL* easy = connection->easy;
+  Attempt attempt;
+  Upload upload{request.body};
+  Download download{easy, request.destination, 0, attempt.response.body};
+  char error[CURL_ERROR_SIZE] = "";
+  CurlList headers;
+  // In this form the value is what libcurl signs. Servers compare it with the body.
+  headers.add("x-amz-content-sha256: " + to_hex(sha256(request.body)));
+  if (!with.credentials.session_token.empty()) headers.add("x-amz-security-token: " + with.credentials.session_token);
+  for (const auto& [name, value] : request.headers) headers.add(name + ": " + value);
+
+  curl_easy_reset(easy);  // keeps the connection
+  const std::string url = url_of(request, with);
+  const std::string signing = "aws:amz:" + with.region + ":s3";
+  curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, signing.c_str());
+  curl_easy_setopt(easy, CURLOPT_USERNAME, with.credentials.access_key.c_str());
+  curl_easy_setopt(easy, CURLOPT_PASSWORD, with.credentials.secret_key.c_str());
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers.get());
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, error);
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, static_cast<long>(with.connect_timeout.count()));
+  curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(with.stall_timeout.count()));
+  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, Download::write);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, &download);
+  const std::string method = request.method;
+  if (method == "HEAD") {
+    curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
+  } else if (method == "PUT" || method == "POST") {
+    curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
+    curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method);
+    curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+    curl_easy_setopt(easy, CURLOPT_READFUNCTION, Upload::read);
+    curl_easy_setopt(easy, CURLOPT_READDATA, &upload);
+    curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, Upload::seek);
+    curl_easy_setopt(easy, CURLOPT_SEEKDATA, &upload);
+  } else {
+    curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method);
+  }
+
+  {
+    const WithoutSigpipe guard;
+    attempt.code = curl_easy_perform(easy);
+  }
+  S3Response& response = attempt.response;
+  long status = 0;
+  curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+  response.status = static_cast<int>(status);
+  curl_off_t length = -1;
+  curl_easy_getinfo(easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+  response.content_length = length > 0 ? static_cast<std::uint64_t>(length) : 0;
+  response.etag = without_quotes(header_of(easy, "ETag"));
+  response.nonce = header_of(easy, kS3NonceHeader);
+  attempt.region = header_of(easy, "x-amz-bucket-region");
+  // "bytes 0-31/1000", and "bytes */0" with 416.
+  if (const std::string range = header_of(easy, "Content-Range"); range.find('/') != std::string::npos)
+    response.object_bytes = std::strtoull(range.c_str() + range.find('/') + 1, nullptr, 10);
+  if (attempt.code != CURLE_OK) {
+    attempt.transport = error[0] != '\0' ? error : curl_easy_strerror(attempt.code);
+    return attempt;  // without the connection, which may be in the middle of an answer
+  }
+  // The end of a multipart upload may fail after the status was sent.
+  const bool is_error = status >= 300 || (method == "POST" && response.body.find("<Error>") != std::string::npos);
+  if (is_error && !response.body.empty() && response.body.find("<Error") != std::string::npos) {
+    try {
+      visit_s3_xml(response.body, "an error", [&](const std::string& path, const std::string& text) {
+        if (path == "Error/Code") response.error_code = text;
+        if (path == "Error/Message") attempt.message = text;
+        if (path == "Error/Region") attempt.region = text;
+      });
+    } catch (const Error&) {
+      // An answer of something between: its status says enough.
+    }
+  }
+  if (is_error && status < 300) response.status = response.error_code == "InternalError" ? 500 : 400;
+  // The options refer to local variables.
+  curl_easy_reset(easy);
+  MutexLock lock(mutex_);
+  idle_.push_back(std::move(connection));
+  return attempt;
+}
+
+S3Response S3Client::send(const S3Request& request) {
+  std::shared_ptr<const S3Settings> with = settings();
+  bool renewed = false;
+  auto pause = with->pause_first;
+  for (int tries = 1;; ++tries) {
+    Attempt made = attempt(request, *with);
+    const bool answered = made.code == CURLE_OK;
+    const int status = made.response.status;
+    if (answered && made.response.succeeded()) return std::move(made.response);
+    const bool may_repeat = answered ? may_pass(made.response) : may_pass(made.code);
+    if (!may_repeat && answered && made.response.error_code != "NoSuchBucket" &&
+        (status == 404 || status == 409 || status == 412 || status == 416))
+      return std::move(made.response);
+    if (!may_repeat && answered && std::string(request.method) == "HEAD") {
+      // The answer to HEAD says nothing of the reason. That to GET does.
+      S3Request why = request;
+      why.method = "GET";
+      why.headers.emplace_back("Range", "bytes=0-0");
+      if (Attempt answer = attempt(why, *with); answer.code == CURLE_OK && !answer.response.succeeded()) made = std::move(answer);
+    }
+    const std::string& code = made.response.error_code;
+    if (!renewed && (code == "ExpiredToken" || code == "InvalidToken" || code == "InvalidAccessKeyId") &&
+        renew_credentials(*with)) {
+      renewed = true;
+      with = settings();
+      continue;
+    }
+    if (!may_repeat || tries >= with->tries_max) throw failure(request, made, *with);
+    // Ranks that the server has refused at the same moment must not come back at the same moment.
+    const auto most = static_cast<std::uint64_t>(pause.count());
+    std::this_thread::sleep_for(std::chrono::milliseconds(most / 2 + random_->next() % (most / 2 + 1)));
+    pause = std::min(pause * 2, with->pause_max);
+  }
+}
+
+std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag) {
+  const std::string nonce = new_nonce();
+  S3Request request;
+  request.method = "PUT";
+  request.action = "write";
+  request.permission = "s3:PutObject";
+  request.key = key;
+  request.body = content;
+  request.headers.emplace_back(kS3NonceHeader, nonce);
+  // Unquoted, as Ceph wants it and AWS accepts it.
+  request.headers.emplace_back(etag ? "If-Match" : "If-None-Match", etag ? *etag : "*");
+  const S3Response response = send(request);
+  if (response.succeeded()) return response.etag;
+  // The object that is in the way may be this one, written by a try whose answer was lost. libcurl
+  // itself sends a request again if a connection that it uses again turns out to be closed.
+  return etag_of_write(key, nonce);
+}
+
+std::optional<std::string> S3Client::etag_of_write(const std::string& key, const std::string& nonce) {
+  S3Request request;
+  request.method = "HEAD";
+  request.action = "look for";
+  request.permission = "s3:GetObject";
+  request.key = key;
+  const S3Response response = send(request);
+  if (!response.succeeded() || response.nonce != nonce) return std::nullopt;
+  return response.etag;
+}
+
+Error S3Client::failure(const S3Request& request, const Attempt& attempt, const S3Settings& with) const {
+  const std::string what = std::string("cannot ") + request.action + " s3://" + bucket_ +
+                           (request.key.empty() ? "" : "/" + printable_utf8(request.key)) + ": ";
+  const S3Response& response = attempt.response;
+  const std::string& code = response.error_code;
+  if (attempt.code != CURLE_OK) return Error(ErrorCode::kUnavailable, what + shown(attempt.transport) + " (" + with.endpoint + ")");
+  const std::string answer = "the server answered " + std::to_string(response.status) + (code.empty() ? "" : " " + shown(code)) +
+                             (attempt.message.empty() ? "" : ": " + shown(attempt.message));
+  if (code == "NoSuchBucket")
+    return Error(ErrorCode::kNotFound, what + "there is no bucket \"" + bucket_ + "\" at " + with.endpoint);
+  if (code == "QuotaExceeded" || response.status == 507) return Error(ErrorCode::kNoSpace, what + answer);
+  if (code == "RequestTimeTooSkewed")
+    return Error(ErrorCode::kPermission, what + answer + "; the clock of this machine differs from the server's: set it");
+  if (code == "SignatureDoesNotMatch")
+    return Error(ErrorCode::kPermission, what + answer + "; the secret key does not belong to the access key");
+  if (code == "InvalidAccessKeyId")
+    return Error(ErrorCode::kPermission, what + answer + "; the server does not know the access key");
+  if (code == "ExpiredToken") return Error(ErrorCode::kPermission, what + answer + "; get new credentials");
+  if (response.status == 301 || response.status == 307 || code == "AuthorizationHeaderMalformed")
+    return Error(ErrorCode::kInvalidArgument, what + answer + "; the bucket is not in region " + with.region +
+                                                  (attempt.region.empty() ? "" : ", but in " + shown(attempt.region)) +
+                                                  ": set AWS_REGION");
+  if (response.status == 401 || response.status == 403)
+    return Error(ErrorCode::kPermission, what + answer + "; the credentials need the permission " + request.permission);
+  return Error(ErrorCode::kUnavailable, what + answer);
+}
+
+std::string s3_encode(const std::string& text, bool keep_slashes) {
+  constexpr char kHex[] = "0123456789ABCDEF";
+  std::string encoded;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' ||
+        c == '~' || (c == '/' && keep_slashes))
+      encoded += c;
+    else
+      encoded += {'%', kHex[byte >> 4], kHex[byte & 15]};
+  }
+  return encoded;
+}
+
+std::string s3_decode(const std::string& text, bool plus_is_space) {
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+  };
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0) {
+      decoded += static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2]));
+      i += 2;
+    } else {
+      decoded += plus_is_space && text[i] == '+' ? ' ' : text[i];
+    }
+  }
+  return decoded;
+}
+
+void visit_s3_xml(const std::string& xml, const std::string& what,
+                  const std::function<void(const std::string& path, const std::string& text)>& visit) {
+  const std::unique_ptr<XML_ParserStruct, decltype(&XML_ParserFree)> parser(XML_ParserCreate("UTF-8"), &XML_ParserFree);
+  if (!parser) throw std::bad_alloc();
+  XmlWalk walk{visit, parser.get(), {}, {}, {}};
+  XML_SetUserData(parser.get(), &walk);
+  XML_SetElementHandler(parser.get(), XmlWalk::start, XmlWalk::end);
+  XML_SetCharacterDataHandler(parser.get(), XmlWalk::characters);
+  const XML_Status status = XML_Parse(parser.get(), xml.data(), static_cast<int>(xml.size()), XML_TRUE);
+  if (walk.error) std::rethrow_exception(walk.error);
+  if (status != XML_STATUS_OK)
+    throw Error(ErrorCode::kUnavailable,
+                "the server answered with " + what + " that cannot be read: " + XML_ErrorString(XML_GetErrorCode(parser.get())));
+}
+
+}  // namespace cairn

@@ -1,0 +1,104 @@
+// Sends requests to one bucket of an S3 server through libcurl, which signs them (SigV4). Knows
+// requests, retries and errors, but nothing of stores.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/base/bytes.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
+#include <cairn/base/random.hpp>
+#include <cairn/storage/stores/s3_settings.hpp>
+
+namespace cairn {
+
+using S3Fields = std::vector<std::pair<std::string, std::string>>;
+
+struct S3Request {
+  const char* method = "GET";
+  // For errors: what is being done ("read"), and the right that the credentials need for it.
+  const char* action = "";
+  const char* permission = "";
+  std::string key;  // "": the bucket itself
+  S3Fields query;
+  S3Fields headers;
+  ByteSpan body;                // borrowed for the call
+  MutableByteSpan destination;  // of the body of a partial answer (206); otherwise it is S3Response::body
+};
+
+struct S3Response {
+  int status = 0;
+  std::string body;
+  std::string etag;                  // without quotes
+  std::string nonce;                 // of kS3NonceHeader
+  std::uint64_t content_length = 0;  // also of HEAD
+  std::uint64_t object_bytes = 0;    // size of the whole object, in the answer to a range
+  std::string error_code;            // "NoSuchKey"; "" where there is none
+
+  bool succeeded() const { return status >= 200 && status < 300; }
+};
+
+// Names the write that made an object, so that its writer recognises it after a lost answer.
+inline constexpr const char* kS3NonceHeader = "x-amz-meta-cairn-write";
+
+// Thread-safe. Keeps connections for later requests, one for each request that was in progress at
+// once.
+class S3Client {
+ public:
+  // Accesses nothing. `settings` is called before the first request, and again when the server says
+  // that the credentials are no longer valid.
+  S3Client(std::string bucket, std::function<S3Settings()> settings);
+  virtual ~S3Client();
+
+  // Returns the answer if it is a success, or 404 (except for an absent bucket), 409, 412 or 416.
+  // Repeats the request after failures that may pass: those of the network and the server's own.
+  // Throws kPermission, kNotFound (no such bucket), kNoSpace, kUnavailable and the errors of
+  // `settings`. No text contains credentials. Virtual for tests, which cut it off.
+  virtual S3Response send(const S3Request& request);
+
+  // Writes a whole object if it is absent or, given `etag`, if it still has that ETag. Returns the
+  // new ETag; nothing if the condition did not hold. Exact also if an answer was lost and the write
+  // was repeated. Throws as `send`.
+  std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {});
+  // Returns the ETag of the object if the write called `nonce` made it.
+  std::optional<std::string> etag_of_write(const std::string& key, const std::string& nonce);
+  // Returns a text that no other call returns, for kS3NonceHeader.
+  std::string new_nonce() { return random_hex(*random_, 128); }
+
+ private:
+  struct Connection;
+  struct Attempt;
+  std::shared_ptr<const S3Settings> settings();
+  // Reads the settings again. Returns whether the credentials are others than those refused.
+  bool renew_credentials(const S3Settings& refused);
+  Attempt attempt(const S3Request& request, const S3Settings& with);
+  std::string url_of(const S3Request& request, const S3Settings& where) const;
+  Error failure(const S3Request& request, const Attempt& attempt, const S3Settings& with) const;
+  std::unique_ptr<Connection> take_connection();
+
+  const std::string bucket_;
+  const std::function<S3Settings()> read_settings_;
+  const std::unique_ptr<Random> random_ = system_random();
+  Mutex mutex_;
+  std::shared_ptr<const S3Settings> settings_ CAIRN_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Connection>> idle_ CAIRN_GUARDED_BY(mutex_);
+};
+
+// Returns `text` as it stands in a URL and in its signature: all but letters, digits and "-._~" is
+// percent-encoded.
+std::string s3_encode(const std::string& text, bool keep_slashes = false);
+// Decodes "%41". `plus_is_space`: as in listings.
+std::string s3_decode(const std::string& text, bool plus_is_space = false);
+
+// Calls `visit` with the path ("ListBucketResult/Contents/Key") and the text of every element, at
+// its end. Throws kUnavailable if `xml` is not well-formed; `what` says what it is.
+void visit_s3_xml(const std::string& xml, const std::string& what,
+                  const std::function<void(const std::string& path, const std::string& text)>& visit);
+
+}  // namespace cairn

@@ -1,0 +1,274 @@
+// Objects of an S3 store. The commit protocol is in s3_attempts.cpp.
+#include <cairn/storage/stores/s3_store.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
+#include <cairn/base/utf8.hpp>
+#include <cairn/storage/stores/s3_writer.hpp>
+#include <cairn/storage/stores/url.hpp>
+
+namespace cairn {
+namespace {
+
+// S3's limit is 5 MiB. A whole number of checksum blocks, and a power of two as other block sizes
+// are.
+constexpr std::uint64_t kPartBytesMin = 8u << 20;
+constexpr std::uint64_t kPartsMax = 10'000;
+constexpr std::size_t kKeyBytesMax = 1024;
+
+bool is_record(const ObjectName& name) {
+  const std::string record = kCommitRecordName;
+  return name == record ||
+         (name.size() > record.size() && name.compare(name.size() - record.size() - 1, std::string::npos, "/" + record) == 0);
+}
+
+// The objects of the commit protocol are no objects of the store.
+bool is_hidden(const ObjectName& name) {
+  const std::size_t last = name.rfind('/') + 1;  // 0 if there is no '/'
+  return name.compare(last, 9, ".attempt-") == 0 || name.compare(last, 8, ".fenced-") == 0;
+}
+
+// Returns the name as it can be in a key, for which S3 wants printable UTF-8.
+std::string escaped(const std::string& name) {
+  std::string key;
+  for (std::size_t at = 0; at < name.size();) {
+    const std::size_t length = utf8_character_bytes(std::string_view(name).substr(at));
+    const auto byte = static_cast<unsigned char>(name[at]);
+    if (length == 0 || byte < 0x20 || byte == 0x7f || byte == '%') {
+      constexpr char kHex[] = "0123456789ABCDEF";
+      key += {'%', kHex[byte >> 4], kHex[byte & 15]};
+      ++at;
+    } else {
+      key.append(name, at, length);
+      at += length;
+    }
+  }
+  return key;
+}
+
+Error not_found(const char* action, const std::string& url) {
+  return Error(ErrorCode::kNotFound, std::string("cannot ") + action + " " + url + ": there is no such object");
+}
+
+}  // namespace
+
+S3Store::S3Store(const std::string& bucket, const std::string& prefix, std::shared_ptr<S3Client> client)
+    : bucket_(bucket), place_(prefix.empty() ? "" : prefix + "/"), client_(std::move(client)) {}
+
+std::string S3Store::url() const { return "s3://" + bucket_ + (place_.empty() ? "" : "/" + place_.substr(0, place_.size() - 1)); }
+
+std::string S3Store::url_of(const ObjectName& name) const { return url() + "/" + printable_utf8(name); }
+
+std::string S3Store::key_of(const ObjectName& name) const {
+  std::string key = escaped(place_ + name);
+  if (key.size() > kKeyBytesMax)
+    throw Error(ErrorCode::kInvalidArgument, "an S3 key has at most " + std::to_string(kKeyBytesMax) + " bytes, and that of " +
+                                                 url_of(name) + " would have " + std::to_string(key.size()));
+  return key;
+}
+
+StoreTraits S3Store::traits() const {
+  StoreTraits traits;
+  traits.part_bytes_min = kPartBytesMin;
+  traits.parts_max = kPartsMax;
+  traits.create_takes_name = false;
+  return traits;
+}
+
+// Creates nothing. Finds out early that the bucket is absent or that the credentials are wrong.
+void S3Store::create_root() {
+  visit("", false, [](const ObjectInfo&) { return false; });
+}
+
+std::unique_ptr<ObjectWriter> S3Store::create(const ObjectName& name, const CreateOptions& options) {
+  check_object_name(name);
+  if (options.part_bytes > 0 && options.expected_bytes / options.part_bytes >= kPartsMax)
+    throw Error(ErrorCode::kInvalidArgument, "cannot create " + url_of(name) + ": " + std::to_string(options.expected_bytes) +
+                                                 " bytes are more than " + std::to_string(kPartsMax) + " parts of " +
+                                                 std::to_string(options.part_bytes));
+  if (exists(name)) throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_of(name) + ": an object of this name exists");
+  return std::make_unique<S3Writer>(client_, key_of(name), url_of(name), options, kPartBytesMin);
+}
+
+void S3Store::read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination) {
+  const std::size_t size = destination.size();
+  S3Request request;
+  request.action = "read";
+  request.permission = "s3:GetObject";
+  request.key = key_of(name);
+  std::uint64_t object_bytes = 0;
+  if (offset <= std::numeric_limits<std::int64_t>::max() - size) {
+    request.headers = {{"Range", "bytes=" + std::to_string(offset) + "-" + std::to_string(offset + size - 1)}};
+    request.destination = destination;
+    const S3Response response = client_->send(request);
+    if (response.status == 404) throw not_found("read", url_of(name));
+    if (response.status == 206 && response.content_length == size) return;
+    if (response.status == 200)
+      throw Error(ErrorCode::kUnsupported, "cannot read " + url_of(name) + ": the server does not read ranges");
+    object_bytes = response.object_bytes;
+  } else {
+    object_bytes = size_bytes(name);
+  }
+  throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(size) + " bytes at " + std::to_string(offset) + " of " +
+                                       url_of(name) + ": it ends at " + std::to_string(object_bytes) +
+                                       "; it was cut short, or is not the object it should be");
+}
+
+void S3Store::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
+  check_object_name(name);
+  bool reads = false;
+  std::optional<Record> record;
+  if (is_record(name)) record = find_record(name);
+  if (record && !record->is_live) throw not_found("read", url_of(name));
+  for (const ReadRange& range : ranges) {
+    if (range.destination.empty()) continue;
+    reads = true;
+    if (record && (range.offset > record->bytes || record->bytes - range.offset < range.destination.size()))
+      throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(range.destination.size()) + " bytes at " +
+                                           std::to_string(range.offset) + " of " + url_of(name) + ": it ends at " +
+                                           std::to_string(record->bytes));
+    read_range(name, range.offset, range.destination);
+  }
+  if (!reads && !record && !has_object(name)) throw not_found("read", url_of(name));
+}
+
+std::uint64_t S3Store::size_bytes(const ObjectName& name) {
+  check_object_name(name);
+  if (is_record(name)) {
+    const Record record = find_record(name);
+    if (!record.is_live) throw not_found("find the size of", url_of(name));
+    return record.bytes;
+  }
+  S3Request request;
+  request.method = "HEAD";
+  request.action = "find the size of";
+  request.permission = "s3:GetObject";
+  request.key = key_of(name);
+  const S3Response response = client_->send(request);
+  if (response.status == 404) throw not_found("find the size of", url_of(name));
+  return response.content_length;
+}
+
+bool S3Store::has_object(const ObjectName& name) {
+  S3Request request;
+  request.method = "HEAD";
+  request.action = "look for";
+  request.permission = "s3:GetObject";
+  request.key = key_of(name);
+  return client_->send(request).succeeded();
+}
+
+bool S3Store::exists(const ObjectName& name) {
+  check_object_name(name);
+  return is_record(name) ? find_record(name).is_live : has_object(name);
+}
+
+void S3Store::visit(const ObjectName& prefix, bool children_only, const std::function<bool(const ObjectInfo&)>& object) {
+  const std::string key_prefix = escaped(place_ + prefix);
+  const std::size_t place_bytes = place_.size();
+  std::string next;
+  bool is_truncated = true;
+  while (is_truncated) {
+    S3Request request;
+    request.action = "list";
+    request.permission = "s3:ListBucket";
+    request.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", key_prefix}};
+    if (children_only) request.query.emplace_back("delimiter", "/");
+    if (!next.empty()) request.query.emplace_back("continuation-token", next);
+    const S3Response response = client_->send(request);
+    if (!response.succeeded())
+      throw Error(ErrorCode::kUnavailable, "cannot list " + url() + ": the server answered " + std::to_string(response.status));
+    is_truncated = false;
+    next.clear();
+    std::vector<ObjectInfo> found;
+    ObjectInfo current;
+    visit_s3_xml(response.body, "a listing of " + url(), [&](const std::string& path, const std::string& text) {
+      const auto name_of_key = [&] {
+        const std::string name = s3_decode(s3_decode(text, true));
+        return name.size() >= place_bytes ? name.substr(place_bytes) : "";
+      };
+      if (path == "ListBucketResult/Contents/Key") current.name = name_of_key();
+      if (path == "ListBucketResult/Contents/Size") current.size_bytes = std::strtoull(text.c_str(), nullptr, 10);
+      if (path == "ListBucketResult/Contents" && !children_only) found.push_back(current);
+      if (path == "ListBucketResult/CommonPrefixes/Prefix" && children_only) found.push_back({name_of_key(), 0});
+      if (path == "ListBucketResult/IsTruncated") is_truncated = text == "true";
+      if (path == "ListBucketResult/NextContinuationToken") next = text;
+    });
+    if (is_truncated && next.empty())
+      throw Error(ErrorCode::kUnavailable, "cannot list " + url() + ": the server does not say how the listing goes on");
+    for (const ObjectInfo& info : found)
+      if (!object(info)) return;
+  }
+}
+
+std::vector<ObjectInfo> S3Store::list(const ObjectName& prefix) {
+  check_object_prefix(prefix);
+  std::vector<ObjectInfo> objects;
+  visit(prefix, false, [&](const ObjectInfo& object) {
+    // Other programs make empty objects with names like "a/", as if they were directories.
+    if (!object.name.empty() && object.name.back() != '/' && !is_hidden(object.name)) objects.push_back(object);
+    return true;
+  });
+  std::vector<ObjectInfo> shown;
+  for (ObjectInfo& object : objects) {
+    if (is_record(object.name)) {
+      const Record record = find_record(object.name);
+      if (!record.is_live) continue;
+      object.size_bytes = record.bytes;
+    }
+    shown.push_back(std::move(object));
+  }
+  std::sort(shown.begin(), shown.end(), [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
+  return shown;
+}
+
+std::vector<ObjectName> S3Store::children() {
+  std::vector<ObjectName> names;
+  visit("", true, [&](const ObjectInfo& place) {
+    if (place.name.size() > 1) names.push_back(place.name.substr(0, place.name.size() - 1));
+    return true;
+  });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void S3Store::delete_object(const ObjectName& name) {
+  S3Request request;
+  request.method = "DELETE";
+  request.action = "remove";
+  request.permission = "s3:DeleteObject";
+  request.key = key_of(name);
+  client_->send(request);
+}
+
+void S3Store::remove(const ObjectName& name) {
+  check_object_name(name);
+  if (is_record(name)) return retract_record(name);
+  delete_object(name);
+}
+
+std::shared_ptr<Store> open_s3_store(const std::string& url) {
+  static auto* mutex = new Mutex;
+  static auto* clients = new std::map<std::string, std::weak_ptr<S3Client>>;
+  const StoreUrl parts = split_url(url);
+  const std::string& bucket = parts.authority;
+  if (bucket.empty() ||
+      bucket.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") != std::string::npos)
+    throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url + "\": it names no bucket, as in s3://bucket/prefix");
+  std::string path = parts.path;
+  path.erase(0, std::min(path.find_first_not_of('/'), path.size()));
+  while (!path.empty() && path.back() == '/') path.pop_back();
+  if (!path.empty()) check_object_name(path);
+  MutexLock lock(*mutex);
+  std::weak_ptr<S3Client>& known = (*clients)[bucket];
+  std::shared_ptr<S3Client> client = known.lock();
+  if (!client) known = client = std::make_shared<S3Client>(bucket, [bucket] { return s3_settings_from_environment(bucket); });
+  return std::make_shared<S3Store>(bucket, path, std::move(client));
+}
+
+}  // namespace cairn

@@ -1,0 +1,85 @@
+// A store in a bucket of an S3 server, "s3://<bucket>/<prefix>". docs/stores.md tells users how to
+// reach AWS and other servers.
+//
+// An object `name` has the key "<prefix>/<name>". Control characters, '%' and bytes that are not
+// UTF-8 are percent-encoded in keys. Objects appear when their writer is synced or closed. Large
+// ones are written in parts: each `write_at` sends its part at once, from the caller's memory.
+//
+// S3 has no rename. It has writes on the condition that an object is absent (If-None-Match), or
+// unchanged (If-Match). The server must support both, and lists and reads must see every write that
+// has been answered.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cairn/storage/store.hpp>
+#include <cairn/storage/stores/s3_client.hpp>
+
+namespace cairn {
+
+class S3Store : public Store {
+ public:
+  // `prefix` is the path in the bucket without slashes at its ends; it may be empty.
+  S3Store(const std::string& bucket, const std::string& prefix, std::shared_ptr<S3Client> client);
+
+  std::string url() const override;
+  bool is_shared() const override { return true; }
+  StoreTraits traits() const override;
+  void create_root() override;
+
+  std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) override;
+  void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override;
+  std::uint64_t size_bytes(const ObjectName& name) override;
+  bool exists(const ObjectName& name) override;
+  std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
+  std::vector<ObjectName> children() override;
+  void remove(const ObjectName& name) override;
+
+  void begin_attempt(const std::string& save_id) override;
+  void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override;
+  void fence(const std::string& save_id) override;
+  std::vector<std::string> open_attempts() override;
+  std::vector<std::string> fenced_attempts() override;
+  bool has_attempt(const std::string& save_id) override;
+  void clear_attempt(const std::string& save_id) override;
+  void remove_root() override;
+
+ private:
+  // A commit record as the server has it: s3_attempts.cpp describes the object.
+  struct Record {
+    std::string etag;                // "": there is no object
+    std::uint64_t object_bytes = 0;  // with the fence mark
+    std::uint64_t bytes = 0;         // of the record
+    bool is_live = false;            // there is a record
+  };
+  Record find_record(const ObjectName& name);
+  // Replaces the object `name` by `content` if it still has ETag `seen`; "": if it is absent.
+  // Returns its new ETag; nothing if it has changed.
+  std::optional<std::string> replace_record(const ObjectName& name, const std::string& seen, ByteSpan content);
+  void retract_record(const ObjectName& name);
+  Bytes fence_mark();
+
+  std::string key_of(const ObjectName& name) const;
+  std::string url_of(const ObjectName& name) const;
+  bool has_object(const ObjectName& name);
+  void delete_object(const ObjectName& name);
+  void read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination);
+  // Calls `object` for each name that begins with `prefix`, until it returns false.
+  // `children_only`: for each place one level below the root instead, with its '/'.
+  void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const ObjectInfo&)>& object);
+  std::vector<std::string> attempts_marked(const std::string& mark);
+  void abort_uploads_of(const std::string& save_id);
+  const std::string bucket_;
+  const std::string place_;  // "" or a prefix of names that ends with '/'
+  const std::shared_ptr<S3Client> client_;
+};
+
+// Creates the store for an "s3:" URL. Stores of one bucket share their connections.
+std::shared_ptr<Store> open_s3_store(const std::string& url);
+
+}  // namespace cairn

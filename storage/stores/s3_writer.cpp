@@ -1,0 +1,197 @@
+#include <cairn/storage/stores/s3_writer.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+
+S3Writer::S3Writer(std::shared_ptr<S3Client> client, std::string key, std::string url, const CreateOptions& options,
+                   std::uint64_t buffer_max)
+    : client_(std::move(client)),
+      key_(std::move(key)),
+      url_(std::move(url)),
+      part_bytes_(options.part_bytes),
+      buffer_max_(buffer_max),
+      nonce_(client_->new_nonce()) {}
+
+S3Writer::~S3Writer() {
+  bool finished = false;
+  {
+    MutexLock lock(mutex_);
+    finished = finished_;
+  }
+  if (!finished) discard();
+}
+
+S3Request S3Writer::request_to(const char* method) const {
+  S3Request request;
+  request.method = method;
+  request.action = "write";
+  request.permission = "s3:PutObject";
+  request.key = key_;
+  return request;
+}
+
+Error S3Writer::already_exists() const {
+  return Error(ErrorCode::kAlreadyExists,
+               "cannot finish writing " + url_ + ": an object of this name was created meanwhile; was its save ended by another?");
+}
+
+void S3Writer::require_writing() const {
+  if (finished_)
+    throw Error(ErrorCode::kPrecondition, "cannot write to " + url_ + ": its writer was already synced, closed or discarded");
+}
+
+void S3Writer::write_at(std::uint64_t offset, ByteSpan bytes) {
+  if (bytes.empty()) return;
+  if (part_bytes_ > 0) return write_part(offset, bytes);
+  if (offset > buffer_max_ || bytes.size() > buffer_max_ - offset)
+    throw Error(ErrorCode::kInvalidArgument, "cannot write " + std::to_string(bytes.size()) + " bytes at " +
+                                                 std::to_string(offset) + " of " + url_ + ": beyond " +
+                                                 std::to_string(buffer_max_) +
+                                                 " bytes this store takes objects in parts only; set CreateOptions::part_bytes");
+  MutexLock lock(mutex_);
+  require_writing();
+  if (buffer_.size() < offset + bytes.size()) buffer_.resize(offset + bytes.size());
+  std::memcpy(buffer_.data() + offset, bytes.data(), bytes.size());
+}
+
+// A part that is smaller than the others is the last one. At offset 0 it is the whole object.
+void S3Writer::write_part(std::uint64_t offset, ByteSpan bytes) {
+  if (offset % part_bytes_ != 0 || bytes.size() > part_bytes_)
+    throw Error(ErrorCode::kInvalidArgument, "cannot write " + std::to_string(bytes.size()) + " bytes at " +
+                                                 std::to_string(offset) + " of " + url_ + ": it is written in parts of " +
+                                                 std::to_string(part_bytes_));
+  if (offset == 0 && bytes.size() < part_bytes_) return put_whole(bytes);
+  const std::uint64_t index = offset / part_bytes_;
+  S3Request request = request_to("PUT");
+  {
+    MutexLock lock(mutex_);
+    require_writing();
+    request.query = {{"partNumber", std::to_string(index + 1)}, {"uploadId", begin_upload()}};
+  }
+  request.body = bytes;
+  const S3Response response = client_->send(request);
+  if (!response.succeeded())
+    throw Error(ErrorCode::kUnavailable, "cannot write part " + std::to_string(index + 1) + " of " + url_ +
+                                             ": the server answered " + std::to_string(response.status) + " " +
+                                             response.error_code);
+  MutexLock lock(mutex_);
+  parts_[index] = {bytes.size(), response.etag};
+}
+
+void S3Writer::put_whole(ByteSpan bytes) {
+  // Not under the lock: `discard` must not wait for the network. Nobody else writes this part.
+  const auto etag = client_->put_if(key_, bytes);
+  if (!etag) throw already_exists();
+  MutexLock lock(mutex_);
+  etag_ = *etag;
+  length_ = bytes.size();
+}
+
+// Under the lock, so that the first parts begin one upload and not several.
+std::string S3Writer::begin_upload() {
+  if (!upload_.empty()) return upload_;
+  S3Request request = request_to("POST");
+  request.query = {{"uploads", ""}};
+  request.headers = {{kS3NonceHeader, nonce_}};
+  const S3Response response = client_->send(request);
+  visit_s3_xml(response.body, "the beginning of an upload", [&](const std::string& path, const std::string& text) {
+    if (path == "InitiateMultipartUploadResult/UploadId") upload_ = text;
+  });
+  if (upload_.empty())
+    throw Error(ErrorCode::kUnavailable,
+                "cannot write " + url_ + ": the server answered " + std::to_string(response.status) + " without an upload id");
+  return upload_;
+}
+
+void S3Writer::finish_upload(std::uint64_t length) {
+  std::uint64_t end = 0;
+  std::string list = "<CompleteMultipartUpload>";
+  for (const auto& [index, part] : parts_) {
+    if (index * part_bytes_ != end) break;  // a gap: `end` stays behind
+    end += part.bytes;
+    list += "<Part><PartNumber>" + std::to_string(index + 1) + "</PartNumber><ETag>\"" + part.etag + "\"</ETag></Part>";
+  }
+  list += "</CompleteMultipartUpload>";
+  if (end != length)
+    throw Error(ErrorCode::kInvalidArgument,
+                "cannot finish " + url_ + " at " + std::to_string(length) + " bytes: its parts end at " + std::to_string(end));
+  S3Request request = request_to("POST");
+  request.query = {{"uploadId", upload_}};
+  // Ceph ignores the condition. Names of data files are unique, so that no object is in the way.
+  request.headers = {{"If-None-Match", "*"}, {"Content-Type", "application/xml"}};
+  request.body = list;
+  const S3Response response = client_->send(request);
+  if (response.succeeded()) {
+    visit_s3_xml(response.body, "the end of an upload", [&](const std::string& path, const std::string& text) {
+      if (path == "CompleteMultipartUploadResult/ETag") etag_ = text;
+    });
+    while (!etag_.empty() && etag_.back() == '"') etag_.pop_back();
+    etag_.erase(0, etag_.find_first_not_of('"'));
+  } else {
+    // The upload is gone if an earlier try has finished it, and its answer was lost.
+    const std::optional<std::string> etag = client_->etag_of_write(key_, nonce_);
+    if (!etag && response.status == 412) throw already_exists();
+    if (!etag)
+      throw Error(ErrorCode::kNotFound,
+                  "cannot finish writing " + url_ + ": its upload was aborted meanwhile; was its save ended " + "by another?");
+    etag_ = *etag;
+  }
+  upload_.clear();
+  length_ = length;
+}
+
+void S3Writer::sync(std::uint64_t length) {
+  MutexLock lock(mutex_);
+  require_writing();
+  if (!upload_.empty()) {
+    finish_upload(length);
+  } else if (!etag_.empty()) {
+    if (length != length_)
+      throw Error(ErrorCode::kInvalidArgument, "cannot finish " + url_ + " at " + std::to_string(length) +
+                                                   " bytes: its only part ends at " + std::to_string(length_));
+  } else {
+    if (length > buffer_max_)
+      throw Error(ErrorCode::kInvalidArgument, "cannot finish " + url_ + " at " + std::to_string(length) +
+                                                   " bytes: so large an object must be written in parts");
+    buffer_.resize(length);
+    const auto etag = client_->put_if(key_, buffer_);
+    if (!etag) throw already_exists();
+    etag_ = *etag;
+    buffer_ = {};
+  }
+  finished_ = true;
+}
+
+// Removes the object only if it is this writer's: another save may have made one of the same name.
+void S3Writer::discard() noexcept {
+  try {
+    std::string upload, etag;
+    {
+      MutexLock lock(mutex_);
+      finished_ = true;
+      upload.swap(upload_);
+      etag.swap(etag_);
+      buffer_ = {};
+    }
+    if (!upload.empty()) {
+      S3Request request = request_to("DELETE");
+      request.action = "abort the upload of";
+      request.permission = "s3:AbortMultipartUpload";
+      request.query = {{"uploadId", upload}};
+      client_->send(request);
+    }
+    if (!etag.empty()) {
+      const S3Response found = client_->send(request_to("HEAD"));
+      if (found.succeeded() && found.etag == etag) client_->send(request_to("DELETE"));
+    }
+  } catch (...) {
+    // The clean-up after the next save removes the rest.
+  }
+}
+
+}  // namespace cairn

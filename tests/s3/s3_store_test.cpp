@@ -1,0 +1,286 @@
+// The S3 store against a real server, which tests/s3/s3_test.py starts.
+#include <cairn/tests/support/plain.hpp>
+// The suite uses doctest, which the line above brings.
+#include <atomic>
+#include <cstdlib>
+#include <ctime>
+#include <utility>
+
+#include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/stores/s3_store.hpp>
+#include <cairn/tests/s3/s3_place.hpp>
+#include <cairn/tests/storage/store_conformance.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+TEST_CASE("a bucket keeps the store's contract") {
+  check_store_conformance([] { return open_store(new_s3_place()); });
+}
+
+namespace {
+
+// A client whose process dies: from request `ordinal` on, counted from 0, none succeeds. That one
+// request may still reach the server.
+class DyingClient : public S3Client {
+ public:
+  DyingClient(std::size_t ordinal, bool reaches_server)
+      : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }),
+        ordinal_(ordinal),
+        reaches_server_(reaches_server) {}
+  S3Response send(const S3Request& request) override {
+    const std::size_t now = requests_++;
+    if (now > ordinal_) throw Error(ErrorCode::kUnavailable, "dead");
+    if (now < ordinal_) return S3Client::send(request);
+    if (reaches_server_) S3Client::send(request);
+    throw Error(ErrorCode::kUnavailable, "killed");
+  }
+  std::size_t requests() const { return requests_; }
+
+ private:
+  const std::size_t ordinal_;
+  const bool reaches_server_;
+  std::atomic<std::size_t> requests_{0};
+};
+
+// A client to which something happens just before it writes the commit record for the first time.
+class OvertakenClient : public S3Client {
+ public:
+  explicit OvertakenClient(std::function<void()> overtake)
+      : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }), overtake_(std::move(overtake)) {}
+  S3Response send(const S3Request& request) override {
+    if (request.method == std::string("PUT") && request.key.find(kCommitRecordName) != std::string::npos && overtake_)
+      std::exchange(overtake_, {})();
+    return S3Client::send(request);
+  }
+
+ private:
+  std::function<void()> overtake_;
+};
+
+std::string path_of(const std::string& url) { return url.substr(std::string("s3://").size() + std::string(kS3Bucket).size() + 1); }
+
+std::shared_ptr<Store> store_with(std::shared_ptr<S3Client> client, const std::string& url) {
+  return std::make_shared<S3Store>(kS3Bucket, path_of(url), std::move(client));
+}
+
+// Returns how many uploads below a place have begun and not ended.
+int uploads_at(const std::string& url) {
+  S3Request request;
+  request.query = {{"uploads", ""}, {"prefix", path_of(url) + "/"}};
+  int count = 0;
+  const auto client = s3_client();
+  visit_s3_xml(client->send(request).body, "uploads", [&](const std::string& path, const std::string&) {
+    if (path == "ListMultipartUploadsResult/Upload") ++count;
+  });
+  return count;
+}
+
+CreateOptions in_parts(Store& store) {
+  CreateOptions options;
+  options.part_bytes = store.traits().part_bytes_min;
+  return options;
+}
+
+// The steps of the write engine and the coordinator in a save.
+void save_to(Store& store, const std::string& save_id, const std::string& part) {
+  store.begin_attempt(save_id);
+  const auto writer = store.create("__0_0_" + save_id + ".distcp", in_parts(store));
+  writer->write_at(part.size(), "tail");
+  writer->write_at(0, part);
+  writer->sync(part.size() + 4);
+  store.publish(save_id, "record of " + save_id, Overwrite::kAllowed);
+}
+
+// The offset of the clock of this process. libcurl signs with the time that this returns.
+std::atomic<std::time_t> clock_offset{0};
+
+}  // namespace
+
+extern "C" std::time_t time(std::time_t* out) noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  now.tv_sec += clock_offset;
+  if (out) *out = now.tv_sec;
+  return now.tv_sec;
+}
+
+TEST_CASE("a process killed at any request of a save leaves the old or the new record") {
+  const std::string place = new_s3_place();
+  const auto plain = open_store(place);
+  const std::string part(plain->traits().part_bytes_min, 'p');
+  std::string current = "cairn-0";
+  save_to(*plain, current, part);
+  bool ended = false;
+  for (std::size_t ordinal = 0; !ended; ++ordinal) {
+    for (const bool reaches_server : {false, true}) {
+      CAPTURE(ordinal);
+      CAPTURE(reaches_server);
+      const std::string id = "cairn-" + std::to_string(ordinal) + (reaches_server ? "-sent" : "-cut");
+      const auto client = std::make_shared<DyingClient>(ordinal, reaches_server);
+      bool published = false;
+      try {
+        save_to(*store_with(client, place), id, part);
+        published = true;
+      } catch (const Error&) {
+      }
+      ended = client->requests() <= ordinal;
+      // The clean-up of the next save.
+      plain->fence(id);
+      const std::string record = get_object(*plain, kCommitRecordName);
+      const bool is_new = record == "record of " + id;
+      if (published) CHECK(is_new);
+      if (is_new) current = id;
+      CHECK(record == "record of " + current);
+      const std::string file = "__0_0_" + id + ".distcp";
+      if (is_new) CHECK((get_object(*plain, file) == part + "tail"));
+      plain->clear_attempt(id);
+      CHECK_FALSE(plain->has_attempt(id));
+      CHECK(uploads_at(place) == 0);
+      if (!is_new) plain->remove(file);
+      CHECK(code_of([&] { plain->publish(id, "late", Overwrite::kAllowed); }) == ErrorCode::kFenced);
+    }
+  }
+}
+
+TEST_CASE("a publication that has checked its attempt fails if a fence overtakes it") {
+  for (const bool has_record : {false, true}) {
+    for (const bool is_removed : {false, true}) {
+      CAPTURE(has_record);
+      CAPTURE(is_removed);
+      const std::string place = new_s3_place();
+      const auto plain = open_store(place);
+      if (has_record) {
+        plain->begin_attempt("before");
+        plain->publish("before", "old", Overwrite::kRefused);
+      }
+      plain->begin_attempt("slow");
+      const auto client = std::make_shared<OvertakenClient>([&] {
+        plain->fence("slow");
+        if (!is_removed) return;
+        plain->retract();
+        plain->clear_attempt("slow");
+        plain->remove_root();
+      });
+      CHECK(code_of([&] { store_with(client, place)->publish("slow", "new", Overwrite::kAllowed); }) == ErrorCode::kFenced);
+      CHECK(plain->exists(kCommitRecordName) == (has_record && !is_removed));
+      if (plain->exists(kCommitRecordName)) CHECK(get_object(*plain, kCommitRecordName) == "old");
+    }
+  }
+}
+
+TEST_CASE("an upload that is discarded is aborted, and its parts are gone") {
+  const std::string place = new_s3_place();
+  const auto store = open_store(place);
+  const auto writer = store->create("__0_0_x.distcp", in_parts(*store));
+  writer->write_at(0, std::string(store->traits().part_bytes_min, 'p'));
+  CHECK(uploads_at(place) == 1);
+  writer->discard();
+  CHECK(uploads_at(place) == 0);
+}
+
+TEST_CASE("parts that do not follow each other to the given length are refused") {
+  const auto store = open_store(new_s3_place());
+  const CreateOptions options = in_parts(*store);
+  const std::string part(options.part_bytes, 'p');
+  const auto writer = store->create("object", options);
+  CHECK(code_of([&] { writer->write_at(1, part); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([&] { writer->write_at(0, part + "x"); }) == ErrorCode::kInvalidArgument);
+  writer->write_at(2 * options.part_bytes, part);
+  CHECK(code_of([&] { writer->sync(3 * options.part_bytes); }) == ErrorCode::kInvalidArgument);
+  writer->discard();
+  CHECK_FALSE(store->exists("object"));
+  CHECK(code_of([&] { store->create("whole")->write_at(0, part + "x"); }) == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("a record that was fenced reads as before, also in a copy made without Cairn") {
+  const std::string place = new_s3_place();
+  const auto store = open_store(place);
+  store->begin_attempt("one");
+  store->publish("one", "record", Overwrite::kRefused);
+  for (const char* id : {"two", "three"}) {
+    store->begin_attempt(id);
+    store->fence(id);
+    CHECK(get_object(*store, kCommitRecordName) == "record");
+    CHECK(names_of(store->list()) == Names{kCommitRecordName});
+    CHECK(store->list().front().size_bytes == 6);
+  }
+  S3Request request;
+  request.key = path_of(place) + "/" + kCommitRecordName;
+  const std::string copy = s3_client()->send(request).body;
+  CHECK(copy.size() == 6 + kFenceMarkBytes);
+  CHECK(ends_in_fence_mark(copy));
+  // Nothing but a mark is no record.
+  store->retract();
+  CHECK_FALSE(store->exists(kCommitRecordName));
+  CHECK(code_of([&] { store->size_bytes(kCommitRecordName); }) == ErrorCode::kNotFound);
+  CHECK(store->list().empty());
+}
+
+TEST_CASE("a listing of more than one page is complete") {
+  const auto store = open_store(new_s3_place());
+  constexpr int kObjects = 1005;
+  TogetherThreads::run(8, [&](int thread) {
+    for (int i = thread; i < kObjects; i += 8) put_object(*store, "object " + std::to_string(i), "");
+  });
+  CHECK(store->list("object ").size() == kObjects);
+}
+
+TEST_CASE("errors name what was refused, and never the secret") {
+  const std::string place = new_s3_place();
+  const auto refused = [&](const std::function<void(S3Settings&)>& change) {
+    std::string secret;
+    const auto client = s3_client([&](S3Settings& settings) {
+      change(settings);
+      settings.tries_max = 2;
+      secret = settings.credentials.secret_key;
+    });
+    const Thrown error = thrown_by([&] { put_object(*store_with(client, place), "object", "x"); });
+    CHECK(error.says("s3://cairn-test/tests/"));
+    CHECK_FALSE(error.says(secret));
+    return error;
+  };
+  const auto check = [](const Thrown& error, ErrorCode code, const char* text) {
+    CAPTURE(error.what);
+    CHECK(error.code == code);
+    CHECK(error.says(text));
+  };
+  check(refused([](S3Settings& settings) { settings.credentials.secret_key = "another secret"; }), ErrorCode::kPermission,
+        "secret key");
+  check(refused([](S3Settings& settings) { settings.credentials.access_key = "NOBODY"; }), ErrorCode::kPermission, "access key");
+  check(refused([](S3Settings& settings) {
+          settings.credentials = {std::getenv("CAIRN_TEST_S3_STRANGER"), std::getenv("CAIRN_TEST_S3_STRANGER_SECRET"), ""};
+        }),
+        ErrorCode::kPermission, "the permission s3:GetObject");
+  check(refused([](S3Settings& settings) { settings.endpoint = "http://127.0.0.1:1"; }), ErrorCode::kUnavailable, "127.0.0.1:1");
+
+  const auto nowhere = open_store("s3://cairn-no-such-bucket/run");
+  for (const auto& act : std::vector<std::function<void()>>{[&] { nowhere->create_root(); }, [&] { nowhere->list(); },
+                                                            [&] { nowhere->exists(kCommitRecordName); }}) {
+    CHECK(code_of(act) == ErrorCode::kNotFound);
+  }
+}
+
+TEST_CASE("credentials that have expired are read again, and the request is repeated") {
+  int reads = 0;
+  const auto client = s3_client([&](S3Settings& settings) {
+    if (++reads == 1) settings.credentials.access_key = "EXPIRED";
+  });
+  const auto store = store_with(client, new_s3_place());
+  put_object(*store, "object", "x");
+  CHECK(get_object(*store, "object") == "x");
+  CHECK(reads == 2);
+}
+
+TEST_CASE("a request that is not signed now is refused with a word on the clock") {
+  const auto store = open_store(new_s3_place());
+  put_object(*store, "object", "x");
+  clock_offset = 3600;
+  const Thrown late = thrown_by([&] { get_object(*store, "object"); });
+  clock_offset = 0;
+  CAPTURE(late.what);
+  CHECK(late.code == ErrorCode::kPermission);
+  CHECK(late.says("clock"));
+  CHECK(get_object(*store, "object") == "x");
+}

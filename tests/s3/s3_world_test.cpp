@@ -1,0 +1,94 @@
+// Saves and loads of whole worlds through a bucket.
+#include <cairn/tests/support/torch.hpp>
+
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
+#include <cairn/storage/store.hpp>
+#include <cairn/tests/s3/s3_place.hpp>
+#include <cairn/tests/storage/store_tools.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/laid_out_state.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+TEST_CASE("four ranks save to a bucket, and three load it into another layout") {
+  const std::string run = new_s3_place();
+  const auto& layouts = layout_names();
+  on_all_ranks(4, [&](World& world) {
+    Checkpointer checkpointer(world);
+    for (const auto& layout : layouts)
+      checkpointer.save(state_in_layout(layout, world.rank(), world.size()), child_url(run, layout));
+  });
+  on_all_ranks(3, [&](World& world) {
+    Checkpointer checkpointer(world);
+    for (std::size_t i = 0; i < layouts.size(); ++i) {
+      const std::string& to = layouts[(i + 1) % layouts.size()];
+      StateDict state = state_in_layout(to, world.rank(), world.size(), true);
+      checkpointer.load(state, child_url(run, layouts[i]));
+      // doctest's checks are for the thread of the test.
+      if (!holds_expected(state, to, world.rank(), world.size())) throw std::runtime_error(layouts[i] + " did not load as " + to);
+    }
+  });
+}
+
+TEST_CASE("a file of several parts is saved through staging memory of two parts, and is sound") {
+  const std::string place = new_s3_place();
+  SaveOptions options;
+  options.writer.bytes_in_flight_max = 16u << 20;
+  // Five parts of 8 MiB and a tail; a bytes object of more than a part lies in the tail.
+  const torch::Tensor large = torch::arange(10'500'000, torch::kInt32);
+  const std::string bytes(9'000'000, 'b');
+  save({{"large", large}, {"bytes", bytes}}, place, options);
+  const auto store = open_store(place);
+  CHECK(verify_checkpoint(*store).empty());
+  StateDict loaded{{"large", torch::zeros_like(large)}, {"bytes", std::string()}};
+  load(loaded, place);
+  CHECK(torch::equal(loaded.at("large").tensor(), large));
+  CHECK((loaded.at("bytes").ivalue().toStringRef() == bytes));
+
+  options.writer.bytes_in_flight_max = 4u << 20;
+  CHECK_THROWS_WITH_AS(save({{"large", large}}, place, options), doctest::Contains("bytes_in_flight_max"), CheckpointException);
+}
+
+TEST_CASE("of two jobs that save to one place in a bucket, exactly one wins") {
+  const std::string place = new_s3_place();
+  constexpr int kJobs = 4;
+  std::vector<int> saved(kJobs, 0);
+  TogetherThreads::run(kJobs, [&](int job) {
+    SaveOptions options;
+    options.writer.overwrite = false;
+    try {
+      save({{"job", torch::full({1000}, job)}}, place, options);
+      saved[static_cast<std::size_t>(job)] = 1;
+    } catch (const CheckpointException&) {
+    }
+  });
+  CHECK(std::count(saved.begin(), saved.end(), 1) == 1);
+  const auto winner = std::find(saved.begin(), saved.end(), 1) - saved.begin();
+  StateDict loaded{{"job", torch::zeros({1000}, torch::kInt64)}};
+  load(loaded, place);
+  CHECK(torch::equal(loaded.at("job").tensor(), torch::full({1000}, winner)));
+  CHECK(verify_checkpoint(*open_store(place)).empty());
+}
+
+TEST_CASE("a run in a bucket resumes from its latest checkpoint and keeps as many as it should") {
+  const std::string run = new_s3_place();
+  CheckpointManagerOptions options;
+  options.retention.keep_last = 2;
+  {
+    CheckpointManager manager(World::single(), run, options);
+    for (int step = 1; step <= 4; ++step) manager.save(step, {{"step", torch::full({10}, step)}});
+  }
+  CheckpointManager manager(World::single(), run, options);
+  StateDict state{{"step", torch::zeros({10}, torch::kInt64)}};
+  const auto restored = manager.restore_latest(state);
+  REQUIRE(restored);
+  CHECK(restored->checkpoint.name == "step_4");
+  CHECK(torch::equal(state.at("step").tensor(), torch::full({10}, 4)));
+  CHECK(open_store(run)->children() == std::vector<std::string>{"step_3", "step_4"});
+}
