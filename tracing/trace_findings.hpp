@@ -1,4 +1,4 @@
-// What `diagnose` finds in the traces of a save or load: see trace_diagnosis.hpp.
+// The findings of `diagnose` in the traces of a save or load: see trace_diagnosis.hpp.
 #pragma once
 
 #include <cstdint>
