@@ -97,8 +97,8 @@ BUGS = [
         'context.is_coordinator = is_coordinator;',
         'context.is_coordinator = is_coordinator || PLANTED;')]),
     ('a_checkpointer_stays_taken', [(
-        'shared->checkpointers.erase(checkpointer);',
-        'if (!PLANTED) shared->checkpointers.erase(checkpointer);')]),
+        'shared->calls.erase(checkpointer);',
+        'if (!PLANTED) shared->calls.erase(checkpointer);')]),
     ('the_coordinators_own_text_may_have_any_size', [(
         'check("this rank\'s text for"',
         'if (!PLANTED) check("this rank\'s text for"')]),
