@@ -99,7 +99,7 @@ class UsualDurations {
       if (attempt.has_ended()) by_operation[attempt.operation].push_back(attempt.end() - attempt.begin());
     for (auto& [operation, durations] : by_operation) {
       if (durations.size() < kSlowAmong) continue;
-      const auto median = durations.begin() + static_cast<std::ptrdiff_t>(durations.size() / 2);
+      const auto median = durations.begin() + static_cast<std::ptrdiff_t>((durations.size() - 1) / 2);
       std::nth_element(durations.begin(), median, durations.end());
       medians_[operation] = *median;
     }

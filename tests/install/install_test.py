@@ -269,7 +269,7 @@ class InstalledTree(unittest.TestCase):
         command = self.prefix / "bin" / "cairn"
         loaded = run("ldd", command).splitlines()
         self.assertEqual([line for line in loaded if re.search(r"torch|c10|libcaf|libcairn|not found", line)], [])
-        self.assertLess(len(loaded), 25)
+        self.assertLess(len(loaded), 50)  # of which libcurl brings half
         run_directory = SOURCE / "tests" / "data" / "pytorch-2.11"
         checkpoint = next(run_directory.rglob(".metadata")).parent
         without_tensors = (["--help"], ["--version"], ["ls", checkpoint.parent, "--json"], ["trace", "--help"], ["doctor", "--help"])

@@ -88,7 +88,7 @@ class Verify(Command):
             self.assertIn(part, text)
         help_text = cairn("verify", "--help").stdout
         self.assertIn("cannot be checked", help_text)
-        self.assertIn("ends with 3", help_text)
+        self.assertIn("exits with 3", help_text)
 
     def test_all_checkpoints_of_a_run_and_several_places_are_verified(self):
         run = self.root / "run"
