@@ -28,7 +28,7 @@ struct CallId {
   std::uint64_t ordinal = 0;
 };
 
-// How a call ended.
+// How a call ended on this rank. The message protocol::Outcome tells the ranks.
 using Outcome = protocol::Finished;
 
 // The inputs of a call. The pointers must stay valid until `done` is called.

@@ -56,8 +56,8 @@ protocol::TaskResult run_task(TaskRun& run, const protocol::AskCommitted&) {
 // Without an outcome, does nothing: other ranks may still publish the files of this rank.
 void discard_if_told(TaskRun& run, std::optional<Committed> committed) {
   if (run.context().operation() != protocol::Operation::kSave) return;
-  if (committed && (*committed == Committed::kNo || run.is_coordinator()))
-    run.context().save().writer->discard(run.is_coordinator());
+  const bool ends_attempt = run.is_coordinator();
+  if (committed && (*committed == Committed::kNo || ends_attempt)) run.context().save().writer->discard(ends_attempt);
 }
 
 protocol::TaskResult run_task(TaskRun& run, const protocol::Abandon& request) {

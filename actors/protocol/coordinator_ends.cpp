@@ -1,4 +1,4 @@
-// The end of attempts: deadlines, lost ranks, cancellation, outcomes.
+// Early ends of attempts: deadlines, lost ranks, cancellation. save.cpp sends the outcomes.
 #include <algorithm>
 #include <utility>
 #include <vector>

@@ -54,8 +54,8 @@ void CoordinatorMachine::fail(int rank, Failure failure) {
   failures_.emplace(rank, std::move(failure));  // the first one counts
   answered_.insert(rank);
   count_progress(rank);
-  end_phase_if_complete();
-  hurry();
+  end_phase_if_complete();  // in save.cpp, with the outcome
+  hurry();                  // does nothing if the phase has ended
 }
 
 // Shortens the time for the other ranks to end their phase after a failure.
@@ -152,8 +152,10 @@ void CoordinatorMachine::end(const FailureMap& failures, Committed committed) {
       own == failures.end() ? nullptr : own->second.exception);
 }
 
-// --- 6. rank: remove its files -------------------------------------------------------------------
+// --- 6. rank: stop the writer, then remove its files ---------------------------------------------
 
+// `Abandon` stops the writer, then removes the files. `Release` only removes them: nothing is
+// running, or the writer was stopped before.
 void RankMachine::release() {
   become(State::kEnding);
   const Committed committed = outcome_->ending->committed;

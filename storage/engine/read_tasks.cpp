@@ -1,4 +1,4 @@
-// Turns a load plan into the tasks of ReadJob.
+// Decides which byte ranges a load reads: turns its plan into the tasks of ReadJob.
 #include <algorithm>
 #include <map>
 #include <tuple>
