@@ -83,8 +83,8 @@ BUGS = [
         'for (int rank = 0; rank < config_.world_size; ++rank) refuse(rank, "");',
         'for (int rank = 0; rank < config_.world_size && !PLANTED; ++rank) refuse(rank, "");')]),
     ('files_are_discarded_without_an_outcome', [(
-        'if (committed && (*committed == Committed::kNo || run.is_coordinator()))',
-        'if (PLANTED || (committed && (*committed == Committed::kNo || run.is_coordinator())))')]),
+        'if (committed && (*committed == Committed::kNo || ends_attempt))',
+        'if (PLANTED || (committed && (*committed == Committed::kNo || ends_attempt)))')]),
     ('a_failed_hook_is_reported_as_done', [(
         'Failure failure = failure_of(exception);',
         'if (PLANTED && hook_ == Hook::kMoveData) return end(protocol::Written{std::make_shared<const WriteResults>()});\n'
