@@ -158,7 +158,7 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
   for (const auto& parameter : found) devices.insert(parameter.tensor.device().str());
   for (const auto& unit : inner) {
     if (unit->group()->has_wrapped(module)) refuse(ErrorCode::kPrecondition, module, "it is fully sharded already");
-    devices.insert(unit->device().str());
+    devices.insert(unit->compute_device().str());
   }
   if (devices.size() > 1) {
     refuse(ErrorCode::kUnsupported, module,

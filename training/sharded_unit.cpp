@@ -146,7 +146,7 @@ torch::Tensor ShardedUnit::shard(std::size_t index) const {
   return pointer ? torch::Tensor(std::move(pointer)) : torch::Tensor();
 }
 
-at::Device ShardedUnit::device() const { return parameters_.front().full.device(); }
+at::Device ShardedUnit::compute_device() const { return parameters_.front().full.device(); }
 
 bool ShardedUnit::encloses(const ShardedUnit& other) const {
   for (auto outer = other.enclosing_.lock(); outer; outer = outer->enclosing_.lock()) {
@@ -241,14 +241,14 @@ void ShardedUnit::begin_gathering() {
   }
   std::int64_t bytes = 0;
   for (const Parameter& parameter : parameters_) bytes += bytes_per_rank(parameter);
-  const auto options = torch::TensorOptions().dtype(torch::kUInt8).device(device());
+  const auto options = torch::TensorOptions().dtype(torch::kUInt8).device(compute_device());
   // One message for all parameters of the unit: many small ones would cost the latency of each.
   const torch::Tensor own = torch::empty({bytes}, options);
   gathering.parts = torch::empty({ranks, bytes}, options);
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::ScalarType type = parameters_[i].full.scalar_type();
-    const torch::Tensor part = without_sharded_mark(shard(i)).detach().to(device()).view(-1);
+    const torch::Tensor part = without_sharded_mark(shard(i)).detach().to(compute_device()).view(-1);
     const auto part_bytes = part.numel() * static_cast<std::int64_t>(c10::elementSize(type));
     if (part_bytes > 0) own.narrow(0, offset, part_bytes).view(type).copy_(part);
     offset += bytes_per_rank(parameters_[i]);
@@ -268,7 +268,7 @@ std::vector<torch::Tensor> ShardedUnit::end_gathering() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
     if (ranks == 1) {
-      memories.push_back(without_sharded_mark(shard(i)).detach().to(device()).to(parameter.full.scalar_type()));
+      memories.push_back(without_sharded_mark(shard(i)).detach().to(compute_device()).to(parameter.full.scalar_type()));
       continue;
     }
     const torch::Tensor memory = torch::empty({ranks * parameter.chunk_elements}, parameter.full.options().requires_grad(false));

@@ -152,7 +152,7 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
   const float* put_gradients(const float* had);
   void abandon_backward();
 
-  at::Device device() const;  // the device that the model computes on
+  at::Device compute_device() const;
   // Returns the shard of parameter `index`; undefined if it no longer exists.
   torch::Tensor shard(std::size_t index) const;
   // Returns the full tensor that the model computes with.

@@ -166,7 +166,7 @@ ShardedUnit::Reduction ShardedUnit::begin_reduction(const std::vector<std::size_
   for (const std::size_t i : members) reduction.elements += aligned(parameters_[i].chunk_elements, type);
   const int ranks = shard_group_.size();
   const std::int64_t row = reduction.elements + aligned(static_cast<std::int64_t>(members.size()), type);
-  const auto options = torch::TensorOptions().dtype(type).device(device());
+  const auto options = torch::TensorOptions().dtype(type).device(compute_device());
   const torch::Tensor sent = torch::empty({ranks, row}, options);
   // The flags follow the elements in each row. They are summed along with them, so no second
   // message is needed.
@@ -215,7 +215,7 @@ void ShardedUnit::advance_reductions() {
 
 torch::Tensor ShardedUnit::end_reductions() {
   const torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> had{torch::empty({0}, torch::TensorOptions().dtype(torch::kFloat).device(device()))};
+  std::vector<torch::Tensor> had{torch::empty({0}, torch::TensorOptions().dtype(torch::kFloat).device(compute_device()))};
   for (Reduction& reduction : reductions_) {
     reduction.pending.wait();
     const auto count = static_cast<std::int64_t>(reduction.members.size());
