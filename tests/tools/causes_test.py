@@ -53,7 +53,8 @@ FAILURES = {
         [r"failed +rank {rank} lost in join", r"its process exited with (code )?3"]),
     "frozen": Cause(
         ["freeze", "save", "0", "freeze@hook:write_data,rank=%d" % VICTIM], [NEVER],
-        [r"failed +rank {rank} silent in write", r"its process stood still from", r"write_data \(its storage\) began"],
+        [r"failed +rank {rank} silent in write", r"its process stood still from",
+         r"write_data \(its storage\) began .*has not ended"],
         env=["CAIRN_TEST_SILENCE_MS=%d" % SILENCE]),
     "connection_cut": in_save(
         "drop-link=0@send:Written,rank=%d,nth=2",
@@ -74,11 +75,11 @@ FAILURES = {
     "flush_failed": in_save(
         "throw@store:sync,rank=%d,nth=2",
         [r"failed +rank {rank} raised in write \(write_data, .*unavailable",
-         r"where +rank {rank}: sync of its store failed after .*: __{rank}_.*\.distcp"]),
+         r"where +rank {rank}: sync of its store failed after .*: __{rank}_.*\.distcp", r"InjectedFault"]),
     "publication_failed": in_save(
         "throw@store:publish,rank=%d,nth=2",
         [r"failed +rank {rank} raised in finish \(finish, .*unavailable",
-         r"where +rank {rank}: publish of its store failed after .*: checkpoint"], rank=0),
+         r"where +rank {rank}: publish of its store failed after .*: checkpoint", r"InjectedFault"], rank=0),
     "damaged_checkpoint": Cause(
         ["attempt", "load", "0", "-1"], ["read-flip@store:read,rank=%d,nth=2" % VICTIM],
         [r"failed +rank {rank} raised in read \(read_data, .*corrupt", r"\.distcp", r"is damaged"]),
@@ -102,7 +103,7 @@ SLOW = {
         [r"waited for rank {rank} in write", r"longest +rank {rank} write_data, for .*; write_at of its store took .*\.distcp, .*B/s"]),
     "slow_flush": in_save(
         "delay=" + DELAY + "@store:sync,rank=%d,nth=2",
-        [r"waited for rank {rank} in write", r"longest +rank {rank} write_data, for .*; sync of its store took .*\.distcp"]),
+        [r"waited for rank {rank} in write", r"longest +rank {rank} write_data, for .*; sync of its store took .*\.distcp, .*B/s"]),
     "slow_device_copy": Cause(
         ["late", "copy", str(VICTIM), str(DELAY_MS)], [],
         [r"waited for rank {rank} in local_plan", r"longest +rank {rank} begin, for .*; the copy of its state took [0-9.]+ m?s"]),
