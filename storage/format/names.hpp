@@ -10,6 +10,10 @@ namespace cairn {
 // Begins the names of all data files, PyTorch's among them.
 inline constexpr const char* kDataFilePrefix = "__";
 
+// Begin the names of attempts, open and fenced, in stores that keep them beside the objects.
+inline constexpr const char* kOpenMark = ".attempt-";
+inline constexpr const char* kFencedMark = ".fenced-";
+
 // Returns the name of file `index` of `rank`: "__<rank>_<index>_<save id>.distcp".
 std::string data_file_name(int rank, int index, const std::string& save_id);
 // Returns the save id in such a name; nothing for names that Cairn did not make (see is_save_id).

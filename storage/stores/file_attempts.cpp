@@ -36,13 +36,12 @@
 #include <cerrno>
 
 #include <cairn/base/error.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 
 namespace cairn {
 namespace {
 
-constexpr const char* kOpenMark = ".attempt-";
-constexpr const char* kFencedMark = ".fenced-";
 constexpr const char* kRecordFile = "/commit";
 // Suffix of the directory that will replace a fenced attempt. Save ids never contain this
 // character.

@@ -39,13 +39,12 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
 
 namespace cairn {
 namespace {
 
-constexpr const char* kOpenMark = ".attempt-";
-constexpr const char* kFencedMark = ".fenced-";
 // Limit on how often .metadata may change under a writer. Each change is a publication or a fence
 // of another process.
 constexpr int kTriesMax = 64;
@@ -67,10 +66,7 @@ Bytes S3Store::fence_mark() { return make_fence_mark(client_->new_nonce().substr
 
 S3Store::Record S3Store::find_record(const ObjectName& name) {
   Bytes end(kFenceMarkBytes, '\0');
-  S3Request request;
-  request.action = "read";
-  request.permission = "s3:GetObject";
-  request.key = key_of(name);
+  S3Request request{"GET", "read", "s3:GetObject", key_of(name)};
   request.headers = {{"Range", "bytes=-" + std::to_string(kFenceMarkBytes)}};
   request.destination = {end.data(), end.size()};
   S3Response response = client_->send(request);
@@ -216,9 +212,7 @@ void S3Store::abort_uploads_of(const std::string& save_id) {
     std::string key, id;
   };
   std::vector<Upload> uploads;
-  S3Request listing;
-  listing.action = "list the uploads to";
-  listing.permission = "s3:ListBucketMultipartUploads";
+  S3Request listing{"GET", "list the uploads to", "s3:ListBucketMultipartUploads"};
   std::string key_marker, id_marker;
   bool is_truncated = true;
   while (is_truncated) {
@@ -238,11 +232,7 @@ void S3Store::abort_uploads_of(const std::string& save_id) {
     });
   }
   for (const Upload& upload : uploads) {
-    S3Request request;
-    request.method = "DELETE";
-    request.action = "abort the upload of";
-    request.permission = "s3:AbortMultipartUpload";
-    request.key = upload.key;
+    S3Request request{"DELETE", "abort the upload of", "s3:AbortMultipartUpload", upload.key};
     request.query = {{"uploadId", upload.id}};
     client_->send(request);
   }

@@ -169,11 +169,6 @@ bool may_pass(const S3Response& response) {
   return response.status >= 500 || response.status == 429 || response.status == 408;
 }
 
-std::string without_quotes(std::string text) {
-  if (text.size() >= 2 && text.front() == '"' && text.back() == '"') return text.substr(1, text.size() - 2);
-  return text;
-}
-
 std::string header_of(CURL* easy, const char* name) {
   curl_header* found = nullptr;
   return curl_easy_header(easy, name, 0, CURLH_HEADER, -1, &found) == CURLHE_OK ? found->value : "";
@@ -317,7 +312,7 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   curl_off_t length = -1;
   curl_easy_getinfo(easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
   response.content_length = length > 0 ? static_cast<std::uint64_t>(length) : 0;
-  response.etag = without_quotes(header_of(easy, "ETag"));
+  response.etag = s3_etag(header_of(easy, "ETag"));
   response.nonce = header_of(easy, kS3NonceHeader);
   attempt.region = header_of(easy, "x-amz-bucket-region");
   // "bytes 0-31/1000", and "bytes */0" with 416.
@@ -385,11 +380,7 @@ S3Response S3Client::send(const S3Request& request) {
 
 std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag) {
   const std::string nonce = new_nonce();
-  S3Request request;
-  request.method = "PUT";
-  request.action = "write";
-  request.permission = "s3:PutObject";
-  request.key = key;
+  S3Request request{"PUT", "write", "s3:PutObject", key};
   request.body = content;
   request.headers.emplace_back(kS3NonceHeader, nonce);
   // Unquoted, as Ceph wants it and AWS accepts it.
@@ -402,12 +393,7 @@ std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan con
 }
 
 std::optional<std::string> S3Client::etag_of_write(const std::string& key, const std::string& nonce) {
-  S3Request request;
-  request.method = "HEAD";
-  request.action = "look for";
-  request.permission = "s3:GetObject";
-  request.key = key;
-  const S3Response response = send(request);
+  const S3Response response = send({"HEAD", "look for", "s3:GetObject", key});
   if (!response.succeeded() || response.nonce != nonce) return std::nullopt;
   return response.etag;
 }
@@ -437,6 +423,11 @@ Error S3Client::failure(const S3Request& request, const Attempt& attempt, const 
   if (response.status == 401 || response.status == 403)
     return Error(ErrorCode::kPermission, what + answer + "; the credentials need the permission " + request.permission);
   return Error(ErrorCode::kUnavailable, what + answer);
+}
+
+std::string s3_etag(std::string quoted) {
+  if (quoted.size() >= 2 && quoted.front() == '"' && quoted.back() == '"') return quoted.substr(1, quoted.size() - 2);
+  return quoted;
 }
 
 std::string s3_encode(const std::string& text, bool keep_slashes) {

@@ -25,11 +25,11 @@ struct S3Request {
   // For errors: what is being done ("read"), and the right that the credentials need for it.
   const char* action = "";
   const char* permission = "";
-  std::string key;  // "": the bucket itself
-  S3Fields query;
-  S3Fields headers;
-  ByteSpan body;                // borrowed for the call
-  MutableByteSpan destination;  // of the body of a partial answer (206); otherwise it is S3Response::body
+  std::string key{};  // "": the bucket itself
+  S3Fields query{};
+  S3Fields headers{};
+  ByteSpan body{};                // borrowed for the call
+  MutableByteSpan destination{};  // of the body of a partial answer (206); otherwise it is S3Response::body
 };
 
 struct S3Response {
@@ -90,6 +90,8 @@ class S3Client {
   std::vector<std::unique_ptr<Connection>> idle_ CAIRN_GUARDED_BY(mutex_);
 };
 
+// Returns an ETag without its quotes.
+std::string s3_etag(std::string quoted);
 // Returns `text` as it stands in a URL and in its signature: all but letters, digits and "-._~" is
 // percent-encoded.
 std::string s3_encode(const std::string& text, bool keep_slashes = false);

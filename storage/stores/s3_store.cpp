@@ -9,6 +9,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/utf8.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/s3_writer.hpp>
 #include <cairn/storage/stores/url.hpp>
 
@@ -29,8 +30,8 @@ bool is_record(const ObjectName& name) {
 
 // The objects of the commit protocol are no objects of the store.
 bool is_hidden(const ObjectName& name) {
-  const std::size_t last = name.rfind('/') + 1;  // 0 if there is no '/'
-  return name.compare(last, 9, ".attempt-") == 0 || name.compare(last, 8, ".fenced-") == 0;
+  const std::string last = name.substr(name.rfind('/') + 1);  // all of it if there is no '/'
+  return last.rfind(kOpenMark, 0) == 0 || last.rfind(kFencedMark, 0) == 0;
 }
 
 // Returns the name as it can be in a key, for which S3 wants printable UTF-8.
@@ -97,10 +98,7 @@ std::unique_ptr<ObjectWriter> S3Store::create(const ObjectName& name, const Crea
 
 void S3Store::read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination) {
   const std::size_t size = destination.size();
-  S3Request request;
-  request.action = "read";
-  request.permission = "s3:GetObject";
-  request.key = key_of(name);
+  S3Request request{"GET", "read", "s3:GetObject", key_of(name)};
   std::uint64_t object_bytes = 0;
   if (offset <= std::numeric_limits<std::int64_t>::max() - size) {
     request.headers = {{"Range", "bytes=" + std::to_string(offset) + "-" + std::to_string(offset + size - 1)}};
@@ -144,23 +142,13 @@ std::uint64_t S3Store::size_bytes(const ObjectName& name) {
     if (!record.is_live) throw not_found("find the size of", url_of(name));
     return record.bytes;
   }
-  S3Request request;
-  request.method = "HEAD";
-  request.action = "find the size of";
-  request.permission = "s3:GetObject";
-  request.key = key_of(name);
-  const S3Response response = client_->send(request);
+  const S3Response response = client_->send({"HEAD", "find the size of", "s3:GetObject", key_of(name)});
   if (response.status == 404) throw not_found("find the size of", url_of(name));
   return response.content_length;
 }
 
 bool S3Store::has_object(const ObjectName& name) {
-  S3Request request;
-  request.method = "HEAD";
-  request.action = "look for";
-  request.permission = "s3:GetObject";
-  request.key = key_of(name);
-  return client_->send(request).succeeded();
+  return client_->send({"HEAD", "look for", "s3:GetObject", key_of(name)}).succeeded();
 }
 
 bool S3Store::exists(const ObjectName& name) {
@@ -174,9 +162,7 @@ void S3Store::visit(const ObjectName& prefix, bool children_only, const std::fun
   std::string next;
   bool is_truncated = true;
   while (is_truncated) {
-    S3Request request;
-    request.action = "list";
-    request.permission = "s3:ListBucket";
+    S3Request request{"GET", "list", "s3:ListBucket"};
     request.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", key_prefix}};
     if (children_only) request.query.emplace_back("delimiter", "/");
     if (!next.empty()) request.query.emplace_back("continuation-token", next);
@@ -238,12 +224,7 @@ std::vector<ObjectName> S3Store::children() {
 }
 
 void S3Store::delete_object(const ObjectName& name) {
-  S3Request request;
-  request.method = "DELETE";
-  request.action = "remove";
-  request.permission = "s3:DeleteObject";
-  request.key = key_of(name);
-  client_->send(request);
+  client_->send({"DELETE", "remove", "s3:DeleteObject", key_of(name)});
 }
 
 void S3Store::remove(const ObjectName& name) {

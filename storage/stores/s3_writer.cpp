@@ -27,12 +27,7 @@ S3Writer::~S3Writer() {
 }
 
 S3Request S3Writer::request_to(const char* method) const {
-  S3Request request;
-  request.method = method;
-  request.action = "write";
-  request.permission = "s3:PutObject";
-  request.key = key_;
-  return request;
+  return {method, "write", "s3:PutObject", key_};
 }
 
 Error S3Writer::already_exists() const {
@@ -128,17 +123,15 @@ void S3Writer::finish_upload(std::uint64_t length) {
   const S3Response response = client_->send(request);
   if (response.succeeded()) {
     visit_s3_xml(response.body, "the end of an upload", [&](const std::string& path, const std::string& text) {
-      if (path == "CompleteMultipartUploadResult/ETag") etag_ = text;
+      if (path == "CompleteMultipartUploadResult/ETag") etag_ = s3_etag(text);
     });
-    while (!etag_.empty() && etag_.back() == '"') etag_.pop_back();
-    etag_.erase(0, etag_.find_first_not_of('"'));
   } else {
     // The upload is gone if an earlier try has finished it, and its answer was lost.
     const std::optional<std::string> etag = client_->etag_of_write(key_, nonce_);
     if (!etag && response.status == 412) throw already_exists();
     if (!etag)
       throw Error(ErrorCode::kNotFound,
-                  "cannot finish writing " + url_ + ": its upload was aborted meanwhile; was its save ended " + "by another?");
+                  "cannot finish writing " + url_ + ": its upload was aborted meanwhile; was its save ended by another?");
     etag_ = *etag;
   }
   upload_.clear();
