@@ -26,19 +26,16 @@ std::string Agreement::reach(const std::string& about, const std::string& own, c
   if (::getpid() != process_)
     throw Error(ErrorCode::kPrecondition, "the ranks cannot agree on " + about +
                                               " in a forked child process: it has none of the world's threads and connections");
-  CallerExecutor executor;
   AgreeCall call;
   // Ranks match their calls by these, so each rank must make the same calls in one order.
   call.id = {name_, ++calls_};
   call.checkpoint_id = about;
   call.deadline = deadline;
-  call.executor = &executor;
   call.report_directory = world_.report_directory("", "");
   call.text = own;
   // Runs on this thread, so that it may use the caller's objects without locks.
   call.decide = decide;
-  world_.runtime().agree(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
-  Outcome outcome = executor.run();
+  Outcome outcome = run_agreement(world_.runtime(), std::move(call));
   if (!outcome.ok()) throw exception_of("agreeing on " + about, std::move(outcome));
   return std::move(outcome.answer);
 }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <cairn/actors/rank_runtime.hpp>
 #include <cairn/state/profiler_range.hpp>
 
 namespace cairn {
@@ -45,6 +46,13 @@ Outcome CallerExecutor::run() {
 void CallerExecutor::run_until(const std::function<bool()>& reached) {
   while (run_one() && !reached()) {
   }
+}
+
+Outcome run_agreement(RankRuntime& actors, AgreeCall call) {
+  CallerExecutor executor;
+  call.executor = &executor;
+  actors.agree(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+  return executor.run();
 }
 
 }  // namespace cairn

@@ -12,6 +12,8 @@
 
 namespace cairn {
 
+class RankRuntime;
+
 class CallerExecutor : public TrainerExecutor {
  public:
   void post(std::function<void()> task) override;
@@ -32,5 +34,8 @@ class CallerExecutor : public TrainerExecutor {
   std::deque<std::function<void()>> tasks_ CAIRN_GUARDED_BY(mutex_);
   std::optional<Outcome> outcome_ CAIRN_GUARDED_BY(mutex_);
 };
+
+// Runs an agreement on the calling thread, and returns how it ended. Sets `call.executor`.
+Outcome run_agreement(RankRuntime& actors, AgreeCall call);
 
 }  // namespace cairn

@@ -479,16 +479,13 @@ namespace {
 // Waits until all ranks of the rejoined world are there.
 void await_all(const World& world, std::chrono::milliseconds deadline) {
   // An agreement ends when all ranks have taken part, and its failures name those that have not.
-  CallerExecutor executor;
   AgreeCall call;
   call.id = {"cairn/rejoin", 1};
   call.checkpoint_id = "who goes on";
   call.deadline = deadline;
-  call.executor = &executor;
   call.report_directory = world.report_directory("", "");
   call.decide = [](const auto&) { return std::string(); };
-  world.runtime().agree(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
-  const Outcome outcome = executor.run();
+  const Outcome outcome = run_agreement(world.runtime(), std::move(call));
   if (outcome.ok()) return;
   const std::string all = "the world of " + std::to_string(world.size()) + " ranks did not assemble within " +
                           std::to_string(deadline.count()) + " ms: ";
