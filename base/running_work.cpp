@@ -83,13 +83,13 @@ pid_t this_thread() noexcept { return static_cast<pid_t>(::syscall(SYS_gettid));
 
 bool wait_for_answer(std::chrono::nanoseconds time) {
   timespec end{};
-  ::clock_gettime(CLOCK_REALTIME, &end);
+  ::clock_gettime(CLOCK_MONOTONIC, &end);
   const std::int64_t nanoseconds = end.tv_nsec + time.count();
   end.tv_sec += nanoseconds / 1'000'000'000;
   end.tv_nsec = nanoseconds % 1'000'000'000;
   int result;
   do {
-    result = ::sem_timedwait(&answer.given, &end);
+    result = ::sem_clockwait(&answer.given, CLOCK_MONOTONIC, &end);
   } while (result != 0 && errno == EINTR);
   return result == 0;
 }
