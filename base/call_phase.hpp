@@ -1,5 +1,5 @@
-// Maps the states of a call's state machines to its phases, so that failure maps, progress,
-// metrics, listeners and traces name the same phase.
+// Maps the states of the rank and coordinator machines to the phases of a call. Failure maps,
+// progress, metrics, listeners and traces therefore name the same phase.
 #pragma once
 
 #include <optional>
@@ -9,11 +9,11 @@
 
 namespace cairn {
 
-// Returns the phase that a rank is in; nothing before the first phase and after the last one. A
+// Returns the phase that a rank is in, or nothing before the first phase and after the last one. A
 // rank that has done its part waits for the others in the same phase.
 std::optional<Phase> phase_of(RankState state, Operation operation) noexcept;
-// Returns the phase that the whole call is in; nothing for kIdle. Agreements are decided in
-// kGlobalPlan.
+// Returns the phase that the whole call is in, or nothing for kIdle. An agreement is decided in the
+// phase kGlobalPlan.
 std::optional<Phase> phase_of(CoordinatorState state, Operation operation) noexcept;
 // Returns whether a rank in this state has done its part of the phase.
 bool is_waiting(RankState state) noexcept;

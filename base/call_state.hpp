@@ -1,13 +1,13 @@
-// The operations of a call, and the states, turns, deadlines and messages of its state machines.
-// Trace files store these enums as numbers: append new values, and never change or remove one.
+// The operations, states, milestones, deadlines and messages of a call's state machines. Trace
+// files store these enums as numbers: append new values, and never change or remove one.
 #pragma once
 
 #include <cstdint>
 
 namespace cairn {
 
-// kAgree: each rank sends a text with its Join, and the Outcome contains the coordinator's answer.
-// An agreement that succeeds needs no other messages.
+// kAgree is an agreement. Each rank sends a text in its Join, and the Outcome contains the
+// coordinator's answer. An agreement that succeeds needs no other messages.
 enum class Operation : std::uint8_t { kSave = 1, kLoad, kAgree };
 
 // The states of RankMachine; actors/protocol/rank_machine.hpp has the transitions.
@@ -28,21 +28,21 @@ enum class CoordinatorState : std::uint8_t {
 // The states of a rank that ends the call of a lost coordinator.
 enum class SuccessionState : std::uint8_t { kIdle = 1, kGathering, kAskingStore };
 
-// Turning points of a call that do not change the state of its machine.
+// The milestones of a call. A milestone does not change the state of a machine.
 enum class CallTurn : std::uint8_t {
   kCoordinatorLost = 1,
   kCoordinatorFound,
-  kResigned,  // the coordinator gave up the call, because its process had stood still
+  kResigned,  // the coordinator gave up the call, because its process had been stopped for too long
 };
 
 enum class Timer : std::uint8_t {
-  kAnswer = 1,  // rank: next message of the coordinator or its successor
-  kPhase,       // coordinator: answers of the ranks
-  kProbe,       // coordinator: answers of ranks that have not joined, or were lost before the call
-  kSuccession,  // coordinator machine of a successor: answers of the ranks, then of the store
-  kCall,        // rank: the deadline set by its caller
-  kProgress,    // rank: report progress; not a deadline
-  kWaiting,     // coordinator: log the missing ranks; not a deadline
+  kAnswer = 1,  // a rank waits for the next message of the coordinator or its successor
+  kPhase,       // the coordinator waits for answers of the ranks
+  kProbe,       // the coordinator waits for ranks that have not joined, or were lost before the call
+  kSuccession,  // a successor waits for answers of the ranks, then of the store
+  kCall,        // the deadline that the caller on this rank has set
+  kProgress,    // not a deadline: a rank reports its progress
+  kWaiting,     // not a deadline: the coordinator logs which ranks are missing
 };
 
 // The messages between ranks; messages/control.hpp has their contents.

@@ -24,7 +24,7 @@ enum class ErrorCode : std::uint8_t {
   kMismatch,             // two sides disagree: keys, shapes, dtypes, world, options
   kUnavailable,          // I/O failed; a retry may succeed
   kNoSpace,              // the store is full, or a quota is exhausted
-  kPermission,           // the store denied access
+  kPermission,           // access was denied by the store, the system or a peer, or a file is unsafe to use
   kDeadline,             // timed out
   kCancelled,            // cancelled by the caller
   kFenced,               // another rank or job ended this attempt
@@ -44,18 +44,18 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// A broken invariant. It ends the actor and the attempt, publishes nothing, and never aborts the
-// trainer.
+// The exception for a broken invariant. It ends the actor and the attempt. Nothing is published,
+// and the trainer is never aborted.
 class InternalError : public Error {
  public:
   explicit InternalError(const std::string& what) : Error(ErrorCode::kInternal, what) {}
 };
 
-// Throws InternalError with the text `what` unless `condition` holds, in release builds too.
+// Throws InternalError with the text `what` if `condition` is false, in release builds too.
 void check_invariant(bool condition, const char* what);
 
-// Returns the Error for a failed system call: `action` ("write 4096 bytes at 8192 to"), `object` (a
-// path or URL), `error_number` (errno).
+// Returns the Error for a failed system call. `action` is a text such as "write 4096 bytes at 8192
+// to", `object` a path or URL, and `error_number` the value of errno.
 Error system_error(std::string_view action, std::string_view object, int error_number);
 
 }  // namespace cairn

@@ -26,7 +26,7 @@ enum class FailureKind : std::uint8_t {
   kLost,        // the process or its connection died
   kSilent,      // no heartbeat within the heartbeat timeout, or no answer before a deadline
   kCancelled,   // cancelled by the caller
-  kBusy,        // still running when the grace period ended
+  kBusy,        // the rank had not stopped when the grace period ended
   kInternal,    // a broken invariant in Cairn
 };
 

@@ -26,7 +26,7 @@ class Future {
  public:
   Future() = default;  // empty: valid() is false
 
-  // The other functions must be called only if this returns true.
+  // Returns whether a promise made this future. If not, the other functions must not be called.
   bool valid() const { return state_ != nullptr; }
   bool ready() const {
     MutexLock lock(state_->mutex);
@@ -68,8 +68,8 @@ class Future {
   std::shared_ptr<State> state_;
 };
 
-// The producer's side of a Future. Fulfil a promise at most once. Destroying an unfulfilled promise
-// fails its future, so that no caller waits for ever.
+// The producer's side of a Future. A promise must be fulfilled at most once. Destroying an
+// unfulfilled promise fails its future, so that no caller waits for ever.
 template <class T>
 class Promise {
  public:

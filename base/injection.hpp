@@ -20,7 +20,7 @@
 
 namespace cairn {
 
-// The fault.
+// The fault to inject.
 enum class FaultAction : std::uint8_t { kKill = 1, kFreeze, kThrow, kDelay, kDropLink, kDiskFull, kShortWrite, kReadFlip };
 // The kind of place where the fault happens.
 enum class FaultSite : std::uint8_t { kSend = 1, kReceive, kHook, kPhase, kStore };
@@ -62,21 +62,21 @@ struct InjectorHands {
 };
 InjectorHands system_hands();
 
-// Thread-safe.
+// Applies rules when ranks pass injection points. Thread-safe.
 class Injector {
  public:
-  // `process_rank` is the rank that the launcher gave this process. If present, rules apply to that
-  // rank whatever the process's rank in a world is. `process_rank` is absent if the launcher gave
-  // no rank, as in tests that run many ranks in one process.
+  // `process_rank` is the rank that the launcher gave this process. If it is present, rules refer
+  // to that rank, even if the process has another rank in a world. It is absent if the launcher
+  // gave no rank, as in tests that run many ranks in one process.
   Injector(std::vector<InjectionRule> rules, std::optional<int> process_rank, InjectorHands hands = system_hands());
 
   // Replaces all rules and resets all counts.
   void replace(std::vector<InjectionRule> rules);
 
-  // Called when a rank passes an injection point. Counts the occurrence; executes kills, freezes
-  // and delays; throws InjectedFault for the action `throw`. Returns the rules that the caller must
-  // execute: dropped connections and store faults. Pass `rank` -1 if the rank is unknown; then only
-  // rules for every rank apply.
+  // Reports that a rank passes an injection point. Counts the occurrence. Executes kills, freezes
+  // and delays, and throws InjectedFault for the action `throw`. Returns the rules that the caller
+  // must execute: dropped connections and store faults. If `rank` is -1, the rank is unknown, and
+  // only rules for every rank apply.
   std::vector<InjectionRule> pass(FaultSite site, std::string_view name, int rank);
   // Does the same for a hook of attempt `counter` of `checkpointer`. The first hook of a phase also
   // passes that phase's injection point. `phase` is "" for a hook that belongs to no phase.
@@ -94,7 +94,7 @@ class Injector {
   const InjectorHands hands_;
   Mutex mutex_;
   std::vector<Armed> armed_ CAIRN_GUARDED_BY(mutex_);
-  // By rank and checkpointer: the last attempt, and the phases that this attempt has begun.
+  // The last attempt and the phases begun in it, by rank and checkpointer.
   std::map<std::pair<int, std::string>, std::pair<std::uint64_t, std::set<std::string>>> begun_ CAIRN_GUARDED_BY(mutex_);
 };
 

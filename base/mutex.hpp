@@ -1,5 +1,5 @@
-// std::mutex and std::condition_variable with annotations for Clang's thread-safety analysis, which
-// libstdc++ lacks.
+// std::mutex and std::condition_variable with annotations for Clang's thread-safety analysis. The
+// types of libstdc++ have no annotations.
 #pragma once
 
 #include <chrono>

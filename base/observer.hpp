@@ -16,33 +16,33 @@ namespace cairn {
 
 enum class EventKind : std::uint8_t {
   kSent = 1,   // a message left an actor
-  kHandled,    // a message was handled; `duration` is the handler's
-  kState,      // an actor changed: see `what`
-  kOperation,  // a store operation or hook ended; `duration` is its duration
-  kBegan,      // a hook began; until its kOperation event it is still running
-  // The trainer made a call: `text` is the checkpoint's id, `number` the number of the call.
+  kHandled,    // an actor handled a message; `duration` is how long the handler ran
+  kState,      // an actor or one of its state machines changed; `what` names the change
+  kOperation,  // a hook ended after `duration`, or an actor's handler threw an exception
+  kBegan,      // a hook began; it runs until its kOperation event
+  // The trainer made a call: `text` is the checkpoint id. `number` counts a checkpointer's calls.
   kCall,
-  // One entry of the failure map of a failed call: `peer` is the failed rank, or -1 for this rank;
-  // `number` is the position in that rank's trace, `text` the exception's type and text.
+  // One entry of a failed call's failure map. `peer` is the failed rank, or -1 for this rank.
+  // `number` is the position in that rank's trace. `text` is the exception's type and text.
   kFailure,
-  // A call ended on this rank: `text` is the save id.
+  // A call ended on this rank. `text` is the save id.
   kOutcome,
-  // A slow or failed store operation ended, on any thread: `name` is the operation, `text` its
-  // object and the exception's text.
+  // A store operation that was slow or failed has ended, on any thread. `name` is the operation.
+  // `text` is its object and, after a failure, the exception's text.
   kStore,
-  // A thread of a call was found in a hook or store operation, which had run for `duration`: `name`
-  // is the hook or operation, `text` its object, and why its stack could not be taken if `ok` is
-  // false. Its kFrame events follow.
+  // A thread was found in a hook or store operation that had run for `duration`. `name` is the hook
+  // or operation, and `text` its object. The stack's kFrame events follow. If `ok` is false, the
+  // stack could not be taken, and `text` also says why.
   kStack,
-  // A frame of the stack of the event `cause`, innermost first: `name` is the program or library,
-  // `number` the offset of the instruction from where that was loaded.
+  // A frame of a stack, innermost first. `cause` is the stack's kStack event. `name` is the program
+  // or library. `number` is the instruction's offset from the load address of `name`.
   kFrame,
 };
 
 enum class Actor : std::uint8_t { kRuntime = 1, kSupervisor, kCoordinator, kPlanner, kStorage, kStore };
 const char* to_string(Actor actor) noexcept;  // "supervisor"
 
-// Changes of the link to a rank. kLeft: the rank closed the link because it leaves the world.
+// A change of the link to another rank. kLeft: the other rank left the world.
 enum class LinkChange : std::uint8_t { kUp = 1, kDown, kLeft };
 const char* to_string(LinkChange change) noexcept;  // "LinkDown"
 
@@ -54,17 +54,17 @@ struct Restarted {
   bool operator!=(Restarted other) const { return actor != other.actor; }
 };
 
-// An actor ignored something.
+// The input that an actor ignored.
 enum class Ignored : std::uint8_t {
   kInput = 1,     // a message, call, result or connection; `name` is the reason
-  kStoppedTimer,  // a timer that fired although it had just been stopped
+  kStoppedTimer,  // a timer that fired after it had been stopped
 };
 
 // The subject of an event, by the event's kind:
 //   kSent, kHandled   the message between ranks, or the change of a link; no subject for
 //                     messages within a rank
-//   kState            the new state or turn, the timer that ran out, the restarted actor, or the
-//                     kind of input that was ignored
+//   kState            the new state or milestone, the timer that ran out, the restarted actor, or
+//                     the kind of input that was ignored
 //   kCall             the operation
 //   kFailure          the kind of failure
 //   kOutcome          whether the checkpoint exists
@@ -75,14 +75,14 @@ using What = std::variant<std::monostate, MessageKind, LinkChange, RankState, Co
 // Event texts longer than this are cut.
 inline constexpr std::size_t kEventTextMax = 1024;
 
-// `name` is never freed; `text` is borrowed for the call. Events never contain tensor data, secrets
-// or values of the user's metadata. They do contain checkpoint ids and the texts of exceptions.
+// `name` is never freed; `text` is valid only during `on_event`. Events never contain tensor data,
+// secrets or values of user metadata. They do contain checkpoint ids and exception texts.
 struct ObservedEvent {
   EventKind kind = EventKind::kSent;
   MonotonicTime time;  // when the event was recorded; for handlers and operations, when they ended
   WallTime wall_time;
-  // The ticket of this rank's call that the event belongs to. 0: no call, or an unknown one. Events
-  // for messages of other ranks and for the coordinator's work have only an attempt.
+  // The ticket of a call of this rank. 0: the event belongs to no call, or to an unknown one.
+  // Messages of other ranks and the coordinator's work have only an attempt.
   std::uint64_t call = 0;
   std::uint64_t attempt = 0;       // the attempt's counter, 0 outside attempts
   std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: no checkpointer, or all
@@ -94,11 +94,11 @@ struct ObservedEvent {
   std::optional<ErrorCode> code;  // for kFailure, and for kStore if the operation failed
   std::string_view name;          // name of the local message, hook or store operation, or the reason for kInput
   std::string_view text;          // at most kEventTextMax bytes
-  std::uint64_t number = 0;  // see kCall and kFailure
+  std::uint64_t number = 0;  // its meaning depends on `kind`: see EventKind
   std::uint64_t bytes = 0;   // size of the message's frame or of the operation's data, 0 for local messages
   std::uint64_t id = 0;      // of this event: counts the events of a rank from 1
-  // Id of the event that caused this one, 0 if none. For a handled message, the id of its kSent
-  // event; if another rank sent the message, that id is in the trace of `peer`.
+  // The id of the event that caused this one; 0: none. The cause of a handled message is its kSent
+  // event. If another rank sent the message, the id refers to the trace of `peer`.
   std::uint64_t cause = 0;
   Duration duration{0};
   Duration queued{0};  // for messages within a rank: the time between sending and the start of the handler
@@ -120,7 +120,7 @@ struct ObservedEvent {
 class Observer {
  public:
   virtual ~Observer() = default;
-  // Called from many threads at once; must be fast and must not throw.
+  // Receives one event. Called from many threads at once; must be fast and must not throw.
   virtual void on_event(const ObservedEvent& event) noexcept = 0;
 };
 

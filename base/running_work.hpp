@@ -1,4 +1,4 @@
-// Knows which threads do work for calls, and takes their native stacks, for traces. Internal.
+// Records which threads work for which calls, and takes their stacks for traces. Internal.
 //
 //   thread of a hook or store operation           another thread
 //
@@ -30,15 +30,15 @@ inline constexpr std::size_t kStackFramesMax = 64;  // per thread; the outermost
 inline constexpr std::size_t kStacksMax = 8;        // per call of take_stacks
 
 struct Work {
-  const void* call = nullptr;  // identifies the call; null: of no call
+  const void* call = nullptr;  // identifies the call; null: the work belongs to no call
   Actor actor = Actor::kStorage;
   std::optional<Phase> phase{};
-  const char* name = "";      // of the hook or store operation; lives forever
-  std::string_view object{};  // of a store operation; valid while the work runs
+  const char* name = "";      // the name of the hook or store operation; must never be freed
+  std::string_view object{};  // the object of a store operation; valid while the work runs
 };
 
-// Registers what this thread does, until it is destroyed. Where several are nested, the innermost
-// counts. Unblocks the signal on this thread meanwhile.
+// Registers the work of this thread until the RunningWork is destroyed. If several are nested, the
+// innermost counts. Meanwhile, the stack signal is unblocked on this thread.
 class RunningWork {
  public:
   explicit RunningWork(const Work& work) noexcept;
@@ -46,8 +46,8 @@ class RunningWork {
   RunningWork(const RunningWork&) = delete;
   RunningWork& operator=(const RunningWork&) = delete;
 
-  // Returns what this thread does, for work that it hands to other threads. `call` is null if it
-  // does nothing.
+  // Returns the work of this thread, so that other threads can register it while they do a part of
+  // it. `call` is null if this thread has registered no work.
   static Work of_this_thread() noexcept;
 
  private:
@@ -62,7 +62,7 @@ class RunningWork {
 
 struct StackFrame {
   std::string_view module;   // the path of the executable or library; lives forever; "": unknown
-  std::uint64_t offset = 0;  // of the instruction, from where the module was loaded
+  std::uint64_t offset = 0;  // the offset of the instruction from the module's load address
 };
 
 struct ThreadStack {
@@ -73,13 +73,13 @@ struct ThreadStack {
   std::string fault;               // why there are no frames
 };
 
-// Installs the handler of signal `number`; 0 chooses a real-time signal that is not used. Returns
-// why no stacks can be taken, or "". After a success, later calls do nothing. The handler stays
+// Installs the handler of signal `number`; 0 chooses an unused real-time signal. Returns "", or the
+// reason why no stacks can be taken. After a success, later calls do nothing. The handler stays
 // until the process ends, because the default action of a late signal would end the process.
 std::string install_stack_signal(int number);
 
-// Returns the stacks of the threads that have done work of `call` for at least `running_min`,
-// longest first. Waits at most 0.3 s for all of them. Returns each work's stack once.
+// Takes the stacks of the threads that have worked for `call` for at least `running_min`. Returns
+// the longest first, and the stack of each work only once. Waits at most 0.3 s for all of them.
 std::vector<ThreadStack> take_stacks(const void* call, Duration running_min);
 
 }  // namespace cairn

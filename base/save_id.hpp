@@ -14,16 +14,16 @@
 
 namespace cairn {
 
-// `incarnation` must have 32 lower-case hexadecimal digits; otherwise throws kInvalidArgument.
-// `checkpointer` may be any name.
+// Returns the save id. Throws kInvalidArgument unless `incarnation` has 32 lower-case hexadecimal
+// digits. `checkpointer` may be any name.
 std::string make_save_id(std::string_view incarnation, std::string_view checkpointer, std::uint64_t counter);
 
 bool is_incarnation(std::string_view text) noexcept;
 
-// Returns, as a number, the part of save ids that stands for `checkpointer`.
+// Returns the number that stands for `checkpointer` in save ids.
 std::uint32_t checkpointer_key(std::string_view checkpointer) noexcept;
 
-// Returns whether `text` has exactly the form above, which no other program would use by accident.
+// Returns whether `text` has exactly the form above. No other program uses it by accident.
 bool is_save_id(std::string_view text) noexcept;
 
 }  // namespace cairn

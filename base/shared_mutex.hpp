@@ -1,4 +1,4 @@
-// std::shared_mutex, annotated as Mutex is.
+// std::shared_mutex with annotations for Clang's thread-safety analysis.
 #pragma once
 
 #include <shared_mutex>

@@ -12,9 +12,9 @@ bool has_status_terminal() noexcept;
 // Returns the terminal's width in columns, at least 20, or 80 if unknown.
 int status_columns() noexcept;
 
-// One line for the whole process; thread-safe. The last text drawn is visible. If the terminal is
-// blocked (stopped by Ctrl-S), `draw_status` returns without drawing, and its next call draws the
-// line. `text` is one line, no wider than the terminal.
+// Draws `text` as the status line of the process, which has only one. `text` must be one line, no
+// wider than the terminal. If the terminal is blocked (stopped by Ctrl-S), returns without drawing,
+// and the next call draws the line. Thread-safe.
 void draw_status(std::string_view text) noexcept;
 void clear_status() noexcept;
 

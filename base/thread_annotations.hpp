@@ -1,5 +1,5 @@
-// Annotations for the thread-safety analysis of Clang: which lock guards a member, which lock a
-// function needs. Clang checks them with -Wthread-safety; other compilers ignore them.
+// Annotations for the thread-safety analysis of Clang. They say which lock guards a member, and
+// which lock a function needs. Clang checks them with -Wthread-safety; other compilers ignore them.
 #pragma once
 
 #if defined(__clang__)
@@ -8,14 +8,14 @@
 #define CAIRN_THREAD_ANNOTATION(annotation)
 #endif
 
-// On types.
+// Annotations of types.
 #define CAIRN_CAPABILITY(name) CAIRN_THREAD_ANNOTATION(capability(name))
 #define CAIRN_SCOPED_CAPABILITY CAIRN_THREAD_ANNOTATION(scoped_lockable)
 
-// On members and variables: the lock must be held to read or write them.
+// Annotations of members and variables. The lock must be held to read or write the variable.
 #define CAIRN_GUARDED_BY(mutex) CAIRN_THREAD_ANNOTATION(guarded_by(mutex))
 
-// On functions and lambdas, after their parameters.
+// Annotations of functions and lambdas, written after the parameters.
 #define CAIRN_REQUIRES(...) CAIRN_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))  // the caller must hold the lock
 #define CAIRN_ACQUIRE(...) CAIRN_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define CAIRN_TRY_ACQUIRE(...) CAIRN_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
