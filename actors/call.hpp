@@ -28,7 +28,7 @@ struct CallId {
   std::uint64_t ordinal = 0;
 };
 
-// How a call ended on this rank. The message protocol::Outcome tells the ranks.
+// The end of a call on this rank. The message protocol::Outcome tells the ranks how it ends.
 using Outcome = protocol::Finished;
 
 // The inputs of a call. The pointers must stay valid until `done` is called.
@@ -36,9 +36,9 @@ struct Call {
   CallId id;
   std::string checkpoint_id;
   int coordinator_rank = 0;
-  Digest options_digest{};                 // over every option that must be equal on all ranks
-  // The keys of this rank's Stateful objects; hooks run in the order of the sorted union of all
-  // ranks' keys.
+  Digest options_digest{};                 // the digest of all options that must be equal on all ranks
+  // The keys of this rank's Stateful objects. The ranks form the sorted union of their keys, and
+  // hooks run in the order of that union.
   std::vector<std::string> stateful_keys;
   std::optional<std::int64_t> step;
   std::map<std::string, std::string> user_metadata;
@@ -69,13 +69,13 @@ struct LoadCall : Call {
   StorageReader* reader = nullptr;
 };
 
-// A decision that one rank makes and all ranks follow, with two messages per rank. `checkpoint_id`
-// names the decision and must be the same on all ranks. `begin` is not called, and only the
-// coordinator runs a hook. Of an agreement's events, the trace ring keeps only failures.
+// An agreement: one rank decides, and all ranks follow. Takes two messages per rank.
+// `checkpoint_id` names the decision and must be the same on all ranks. `begin` is not called, and
+// only the coordinator runs a hook. The trace ring keeps only those events that report a failure.
 struct AgreeCall : Call {
   std::string text;  // this rank's input; if it exceeds kAgreementTextMax bytes (messages/codec.hpp), the call fails on all ranks
-  // Returns the answer, at most kAgreementAnswerMax bytes, from the texts of all ranks, indexed by
-  // rank. Runs on the coordinator's executor. May throw.
+  // Returns the answer, at most kAgreementAnswerMax bytes. The argument has the texts of all ranks,
+  // indexed by rank. Runs on the coordinator's executor. May throw.
   std::function<std::string(const std::vector<std::string>& brought)> decide;
 };
 

@@ -49,13 +49,13 @@ class CallContext {
   // Tells the tasks of the call to start no further hook. Thread-safe.
   void tell_to_stop() { told_to_stop_ = true; }
   bool is_told_to_stop() const { return told_to_stop_; }
-  // The hook that is running on this rank, or null. `name` must have static storage duration.
-  // Thread-safe.
+  // Sets the hook that is running on this rank; null: none. `name` must have static storage
+  // duration. Thread-safe.
   void set_running_hook(const char* name) { running_hook_ = name; }
   const char* running_hook() const { return running_hook_; }
 
-  // Calls `report` once, with the outcome, if the call fails while one of its hooks runs. Call this
-  // before the context is shared.
+  // Makes `report_early` call `report`, once, with the outcome of a call that fails while one of
+  // its hooks runs. Must be called before the context is shared.
   void set_early_report(std::function<void(Outcome)> report) { early_report_ = std::move(report); }
   void report_early(Outcome outcome);
 

@@ -1,4 +1,4 @@
-// Trace events that a rank's actors record about one call.
+// The trace events that a rank's actors record about one call.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ std::uint64_t record_state(Tap& tap, const What& what, const std::string& checkp
 void record_effect(Tap& tap, const protocol::StateChanged& changed, const std::string& checkpointer, std::uint64_t counter);
 void record_effect(Tap& tap, const protocol::InputIgnored& ignored, const std::string& checkpointer, std::uint64_t counter);
 
-// Records the stacks of the threads that have run a hook or store operation of `context` for at
-// least `running_min`, each stack once.
+// Records the stack of each thread that has run one hook or store operation of `context` for at
+// least `running_min`. Records each stack only once.
 void record_stacks(Tap& tap, const CallContext& context, std::uint64_t counter, Duration running_min);
 
-// Records each entry of the call's failure map, then how the call ended on this rank.
+// Records each entry of the call's failure map. Then records how the call ended on this rank.
 void record_outcome(Tap& tap, int rank, const std::string& checkpointer, std::uint64_t counter, const Outcome& outcome);
 
 }  // namespace cairn

@@ -1,11 +1,11 @@
 // Writes the report of a failed call: the failure map as text, and the last events of some ranks.
 //
-//   <directory>/failure-<save id>/report.txt                     from the first reporting rank
-//   <directory>/failure-<save id>/rank-00003-1f2e3d4c-001.trace  one for each reporting rank
+//   <directory>/failure-<save id>/report.txt                     by the first rank to report
+//   <directory>/failure-<save id>/rank-00003-1f2e3d4c-001.trace  by each rank that reports
 //
 // `cairn trace` reads these directories. All ranks have the same failure map, so one report.txt is
-// enough. If the call failed before it had a save id, the directory is named
-// failure-<incarnation>-<checkpointer>-call-<ordinal>, with the rank's own ordinal.
+// enough. Without a save id, the directory is failure-<incarnation>-<checkpointer>-call-<N>, for
+// the N-th call of the checkpointer on the rank.
 #pragma once
 
 #include <cstddef>
@@ -20,21 +20,21 @@
 
 namespace cairn {
 
-// The maximum number of reports kept in one directory: a new report removes the oldest. A report
+// The maximum number of reports kept in one directory. A new report removes the oldest. A report
 // directory that contains foreign files is kept, and does not count toward the maximum.
 inline constexpr std::size_t kFailureReportsMax = 16;
 
 // The maximum number of ranks that report the failure of one call.
 inline constexpr std::size_t kReportingRanksMax = 8;
 
-// Returns the ranks that report. Only live ranks report: first those in the map, then the others,
-// by rank. All ranks have the same map, so they agree without communication.
+// Returns the ranks that report. Leaves out lost and silent ranks. Prefers ranks in the map, then
+// low ranks. All ranks have the same map, so they agree without communication.
 std::set<int> reporting_ranks(const FailureMap& failures, int world_size);
-// Returns whether ranks write trace files: false if a failure in the map is a full disk.
+// Returns whether ranks write trace files: not if one of the failures is a full disk.
 bool leaves_traces(const FailureMap& failures);
 
-// A running call, and what its report needs. Made when the call begins: when the call ends, memory
-// may have run out.
+// A running call and the data that its report needs. It is made when the call begins, because
+// memory may have run out when the call ends.
 struct ReportedCall {
   std::string directory;  // holds the report; must exist; "": no report
   std::string checkpoint_id;
@@ -49,16 +49,16 @@ struct ReportedCall {
   Mutex writing;      // held while a report of the call is written
 };
 
-// Writes the report of a call that has failed with `outcome`, if this rank reports, while a hook of
-// the call still runs and keeps it from ending. Does not wait. `end_call` writes it again, with the
-// events since then.
+// Writes the report if this rank reports. Call this when a call has failed with `outcome` but
+// cannot end, because one of its hooks still runs. Does not wait. `end_call` later writes the trace
+// file again, with the events since then. It leaves report.txt as it is.
 void report_running_call(const std::shared_ptr<ReportedCall>& call, Outcome outcome) noexcept;
 
-// Ends a call: calls `done` once with `outcome`. If the call has failed, was not only cancelled,
-// and this rank reports, first writes the report on a thread of its own. Then calls `done` on
-// another thread, after 2 s at the latest, so that a hung file system does not delay the caller
-// longer. Otherwise, or if memory or threads run out, calls `done` on this thread. Errors of the
-// report are only logged.
+// Ends a call: calls `done` once with `outcome`. If this rank reports, and the call has failed for
+// another reason than a cancellation, first writes the report. `done` then runs on a thread of its
+// own. It waits at most 2 s for the report, so that a hung file system does not delay the caller
+// longer. Without a report, or if memory or threads run out, `done` runs on the calling thread.
+// Errors of the report are only logged.
 void end_call(std::shared_ptr<ReportedCall> call, Outcome outcome);
 
 }  // namespace cairn

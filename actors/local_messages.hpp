@@ -38,7 +38,7 @@ struct Request {
 // passes this to the state machine that requested the task.
 struct TaskReport {
   std::string checkpointer;
-  std::uint64_t coordinator = 0;  // 0: for this rank's RankMachine; otherwise the coordinator actor's `life`
+  std::uint64_t coordinator = 0;  // 0: this rank's RankMachine; otherwise the coordinator actor's `life` (see spawn_coordinator)
   std::uint64_t counter = 0;
   protocol::TaskEnded ended;
 };
@@ -63,8 +63,8 @@ struct CoordinatorTask {
   std::uint64_t coordinator = 0;
   protocol::RunTask task;
 };
-// coordinator -> supervisor: the coordinator was cancelled. Its last messages precede this one in
-// the mailbox.
+// coordinator -> supervisor: the coordinator has been cancelled. It sends nothing after this
+// message.
 struct CoordinatorStopped {};
 
 // supervisor -> itself: a message of this checkpointer could not be encoded.

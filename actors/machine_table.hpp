@@ -1,6 +1,6 @@
 // The state machines of one actor, by checkpointer. A program may make many checkpointers and
-// forget them, so once there are `kMachinesKept` machines, each new one replaces an idle one, if
-// any. The largest attempt counter outlives the machines, so that no counter is used twice.
+// forget them. So once there are `kMachinesKept` machines, each new one replaces an idle one, if
+// any. The table keeps the largest attempt counter, so that no counter is used twice.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class MachineTable {
     const auto found = entries_.find(checkpointer);
     return found == entries_.end() ? nullptr : &found->second;
   }
-  // Requires that `checkpointer` has no entry yet.
+  // Makes the entry of `checkpointer`, which must have no entry yet.
   Entry& make(const std::string& checkpointer) {
     if (entries_.size() >= kMachinesKept) {
       const auto idle = std::find_if(entries_.begin(), entries_.end(), [](const auto& entry) { return entry.second.is_idle(); });

@@ -1,4 +1,4 @@
-// Converts the loss of a link to the event that state machines receive.
+// Converts a LinkDown to a PeerDown, the event that state machines receive.
 #pragma once
 
 #include <cairn/actors/links/links.hpp>

@@ -40,8 +40,8 @@ class RankRuntime {
   std::uint64_t load(LoadCall call, std::function<void(Outcome)> done);
   std::uint64_t agree(AgreeCall call, std::function<void(Outcome)> done);
 
-  // Cancels a call on all ranks, with a failure of this rank, unless its checkpoint is already
-  // being published. `done` is still called. Returns at once. Does nothing if the call has ended.
+  // Cancels a call on all ranks, by a failure of this rank. `done` is still called. Does nothing if
+  // the call has ended, or if its checkpoint is already being published. Returns at once.
   // Thread-safe.
   void cancel(const std::string& checkpointer, std::uint64_t ticket, const std::string& why);
 
@@ -52,8 +52,8 @@ class RankRuntime {
   // Adds a line to the trace. `what` must never be freed, like ObservedEvent::name. Thread-safe.
   void note(std::string_view what);
 
-  // Adds an operation of a call, which has ended just now, to the trace. Does nothing if it took
-  // less than `trace_store_operations`. `name` must never be freed. Thread-safe.
+  // Adds an operation of a call to the trace. The operation must have just ended. Does nothing if
+  // it took less than `trace_store_operations`. `name` must never be freed. Thread-safe.
   void note_operation(const std::string& checkpointer, std::uint64_t ticket, std::string_view name, Duration duration);
 
   // Writes the trace ring to a file; see tracing/trace_writer.hpp.

@@ -21,7 +21,7 @@ class TimerQueue {
   using Time = caf::actor_clock::time_point;
   using Key = std::pair<std::string, protocol::Timer>;  // checkpointer and timer name
 
-  // If a WakeUp comes more than `stall` after its deadline, the process has stood still.
+  // A WakeUp that comes more than `stall` after its deadline means that the process was stopped.
   explicit TimerQueue(Duration stall) : stall_(stall) {}
 
   // Starts a timer at `now`. Replaces a timer with the same key.
@@ -63,9 +63,9 @@ class TimerQueue {
     bool was_put_off = false;
   };
 
-  // Other ranks must not fail because this process stood still. The time of its standstill does not
-  // count, and messages that arrived meanwhile get time to be handled before a deadline passes.
-  // Timers that were started since then, and deadlines that callers set, count real time.
+  // Extends deadlines by the time for which this process was stopped, so that other ranks do not
+  // fail. Messages that arrived meanwhile can be handled before a deadline passes. Timers started
+  // since then, and deadlines set by callers, are not extended.
   void put_off(Time now, Duration late) {
     for (auto& [key, deadline] : deadlines_) {
       if (key.second == protocol::Timer::kCall || deadline.started > *armed_) continue;

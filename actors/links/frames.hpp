@@ -1,5 +1,5 @@
-// One direction of a link as bytes: a stream of frames, and messages cut into sections. Pure: no
-// sockets, no actors.
+// One direction of a link as bytes: a stream of frames, and messages cut into sections. This code
+// uses no sockets and no actors.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +34,11 @@ class FrameReader {
   explicit FrameReader(std::size_t frame_bytes_max) : frame_bytes_max_(frame_bytes_max) {}
   void set_frame_bytes_max(std::size_t bytes) { frame_bytes_max_ = bytes; }
 
-  // Append new bytes here.
+  // Returns the buffer to which new bytes must be appended.
   std::string& buffer() { return buffer_; }
-  // On kFrame sets `frame` to the next frame, without its length; `frame` is valid until the next
-  // call on this object. Returns kTooLong as soon as a length exceeds the limit, before memory is
-  // allocated for the frame; the stream is then unusable.
+  // Sets `frame` to the next frame, without its length, and returns kFrame. `frame` is valid until
+  // the next call on this object. Returns kTooLong as soon as a length exceeds the limit, before
+  // memory is allocated for the frame; the stream is then unusable.
   Status next(ByteSpan& frame);
 
  private:
@@ -58,8 +58,8 @@ class MessageSplitter {
   bool empty() const { return queue_.empty(); }
   // Returns the size of all queued messages, without the parts already cut off.
   std::size_t bytes() const { return bytes_; }
-  // Returns the next section as a frame of at most `frame_bytes_max` bytes. The queue must not be
-  // empty.
+  // Cuts off the next section. Returns it as a frame of at most `frame_bytes_max` bytes. The queue
+  // must not be empty.
   std::string next_frame(std::size_t frame_bytes_max);
 
  private:

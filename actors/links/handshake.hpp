@@ -1,5 +1,5 @@
-// The handshake: decides, from the first frame in each direction, whether a connection is accepted.
-// Pure.
+// The handshake of a connection. The first frame in each direction decides whether the connection
+// is accepted. This code does no I/O.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ namespace cairn {
 
 inline constexpr std::uint32_t kLinkMagic = 0x4341524e;
 inline constexpr std::uint32_t kLinkProtocolVersion = 1;
-// No rank needs smaller frames than this. A peer that asks for smaller frames is not a rank.
+// The smallest frame limit of a rank. A peer that asks for a smaller one is not a rank.
 inline constexpr std::size_t kFrameBytesMin = 4096;
 // The largest frame_bytes_max that a rank may be configured with.
 inline constexpr std::size_t kFrameBytesLimit = std::size_t{1} << 30;
 
-// A rank's own identity. It also tells what the rank expects of its peers.
+// The identity of a rank. The rank checks the hellos of its peers against it.
 struct LinkIdentity {
   std::string incarnation;
   int rank = 0;
@@ -30,10 +30,10 @@ v1::LinkFrame make_hello(const LinkIdentity& self, v1::LinkPurpose purpose, std:
 v1::LinkFrame make_refusal(v1::LinkRefusalReason reason, const std::string& why);
 v1::LinkFrame make_goodbye(const std::string& why, bool was_silent = false, bool leaves = false);
 
-// Returns whether the frame is a hello of Cairn: checks magic number, purpose and limits.
+// Returns whether the frame is a hello of Cairn. Checks magic number, purpose and limits.
 bool is_hello(const v1::LinkFrame& frame);
-// Returns the reason to refuse a hello, whatever the state of the links; nothing if the hello may
-// be accepted.
+// Returns the reason to refuse a hello, or nothing if the hello may be accepted. The reason does
+// not depend on the state of the links.
 std::optional<v1::LinkRefusal> find_fault(const v1::LinkHello& hello, const LinkIdentity& self);
 // Returns whether the connecting side may succeed if it retries later.
 bool may_be_tried_again(v1::LinkRefusalReason reason);

@@ -18,9 +18,9 @@
 //   links -> owner   LinkRefused{what}           a connection was refused; in a burst only the
 //                                                first few are reported
 //
-// Release a message's bytes once handled. Over TCP the bytes count against unread_bytes_max until
-// the last reference is dropped, and the links actor stops reading from a peer above that limit.
-// In-memory links count them against the sender's unsent_bytes_max instead.
+// The owner must release a message's bytes once it has handled the message. Over TCP, bytes count
+// against unread_bytes_max until the last reference is dropped. Above that limit, the links actor
+// stops reading from the peer. In-memory links count bytes against the sender's unsent_bytes_max.
 //
 // If a peer cannot be reached, messages to it end in LinkDown; they are never dropped silently.
 #pragma once
@@ -63,7 +63,7 @@ struct LinkMessage {
 };
 // kForbidden: one of the two sides did not prove that it knows the job's secret.
 // kLeft: the peer leaves the world.
-// kGaveUp: this process stood still, and the peer, which heard nothing, closed the link.
+// kGaveUp: this process was stopped for too long, so the peer closed the link.
 enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow, kForbidden, kGaveUp, kLeft };
 struct LinkDown {
   int rank = 0;
@@ -71,7 +71,7 @@ struct LinkDown {
   std::string why;
 };
 struct LinkRefused {
-  const char* what = "";  // lives forever
+  const char* what = "";  // must never be freed
 };
 
 class LinksFactory {

@@ -10,7 +10,7 @@ namespace cairn {
 // speaks TLS.
 TransformFactory plain_transform();
 
-// Throws kPrecondition, with advice, unless the address is safe for unencrypted bytes.
+// Throws kPrecondition unless the address is a loopback address. The text says what to do.
 void check_loopback(const Endpoint& endpoint);
 
 }  // namespace cairn

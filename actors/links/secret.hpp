@@ -44,14 +44,14 @@ class Secret {
   // limits.
   explicit Secret(ByteSpan bytes);
   // Reads the secret from a file, without white space at the end. Throws kPermission if anyone but
-  // the owner may access the file, or if the file belongs to a user other than the current one or
-  // root; kInvalidArgument if the file is not regular or the secret is beyond the limits; kNotFound
-  // or kUnavailable if the file cannot be read.
+  // the owner may access the file, or if the owner is neither the current user nor root. Throws
+  // kInvalidArgument if the file is not regular or the secret is beyond the limits. Throws
+  // kNotFound or kUnavailable if the file cannot be read.
   static Secret from_file(const std::string& path);
 
   bool empty() const { return bytes_.empty(); }
-  // Derives 32 bytes for one purpose in one context, by HKDF with SHA-256. They reveal neither the
-  // secret nor the bytes for other purposes or contexts. The secret must not be empty.
+  // Derives 32 bytes for one purpose in one context, by HKDF with SHA-256. The bytes reveal neither
+  // the secret nor the bytes for other purposes or contexts. The secret must not be empty.
   SecretBytes derive(std::string_view purpose, ByteSpan context) const;
   // Returns a proof that the author of `text` knows the secret: HMAC-SHA256 as 64 hexadecimal
   // digits; "none" if the secret is empty.

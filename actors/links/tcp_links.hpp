@@ -9,17 +9,17 @@ namespace cairn {
 
 class LinksFactory;
 
-// Raises the process's soft limit of descriptors (RLIMIT_NOFILE) so that it covers the descriptors
-// now open, the links of a rank to all others in a world of this size, the needs of this process's
-// ranks (`ranks_here`, at least 1), and `store_clients` connections to a store that this process is
-// about to host. Never lowers the limit. Throws kPrecondition, naming the limit and the number
-// needed, if the hard limit is too low for the links, the actors of these ranks and the store.
+// Raises the process's soft limit of descriptors (RLIMIT_NOFILE) if it is too low for a rank of a
+// world of this size. The limit then covers the descriptors now open and the links of this rank to
+// all other ranks. It also covers the needs of all ranks in this process (`ranks_here`, at least
+// 1), and `store_clients` connections to a store that this process is about to host. Never lowers
+// the limit. Throws kPrecondition if the hard limit is too low; the text names the number needed.
 // Thread-safe.
 void provide_descriptors(int rank, int world_size, int ranks_here, int store_clients = 0);
 
-// Makes the links of one rank; the factory may spawn only one actor. Throws kInvalidArgument for
-// malformed addresses. Without a transform, also throws as check_loopback does, for the listener
-// and for numeric addresses.
+// Makes the links of one rank. The factory must spawn only one actor. Throws kInvalidArgument if an
+// address is malformed. If `config` has no transform, throws kPrecondition unless the listener and
+// all numeric addresses are loopback addresses.
 std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config);
 
 }  // namespace cairn

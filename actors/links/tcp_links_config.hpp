@@ -1,4 +1,4 @@
-// The configuration of the TCP links of one rank, and what its owner watches of them.
+// The configuration of one rank's TCP links, and the counters that their owner watches.
 #pragma once
 
 #include <atomic>
@@ -34,10 +34,10 @@ struct LinkCounters {
   std::atomic<std::uint64_t> door_shut{0};           // how often accepting was suspended because no descriptor was free
 };
 
-// Whether all ranks have arrived in this world. Until `complete` is set or `deadline` passes,
-// failed connections are retried, whatever the reason and even beyond connect_deadline: the other
-// rank may still be in another world. Once `complete` is set, a rank whose address refuses
-// connections counts as ended. Before that, only a rank that was linked earlier does.
+// Tells the links whether all ranks have arrived in this world. Until `complete` is set or
+// `deadline` passes, failed connections are retried, even beyond connect_deadline: the other rank
+// may still be in another world. Once `complete` is set, a rank whose address refuses connections
+// counts as ended. Before that, only a rank that was linked earlier counts as ended.
 struct Arrival {
   std::atomic<bool> complete{false};
   MonotonicTime deadline;

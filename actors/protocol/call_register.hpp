@@ -2,9 +2,9 @@
 // different coordinators until the join deadline. So every rank also sends its Join to rank
 // kRegistrar, which detects the disagreement when the first differing Join arrives.
 //
-// Two calls are the same if their operation, checkpoint id and ordinal are equal. Handling a Join
-// takes constant time; only a disagreement scans all ranks, once. Memory is bounded: one call per
-// rank, plus the last disagreements for ranks that call later.
+// Two calls are the same if their operation, checkpoint id and ordinal (see CallId) are equal.
+// Handling a Join takes constant time; only a disagreement scans all ranks, once. Memory is
+// bounded: it holds one call per rank and the last disagreements, which late callers must hear of.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class CallRegister {
     std::shared_ptr<const Ending> ending;
     std::map<int, std::uint64_t> tickets;  // the ranks to notify now, with their tickets
   };
-  // Records the Join of rank `from`. Returns a disagreement when it is found, and again for each
-  // rank that makes the same call later.
+  // Records the Join of rank `from`. Returns a disagreement if this Join reveals one, or if an
+  // earlier Join of the same call has revealed one.
   std::optional<Disagreement> add(int from, const Join& join);
 
  private:
@@ -51,9 +51,9 @@ class CallRegister {
     }
   };
   struct Call {
-    int coordinator_rank = 0;               // named by all callers so far
-    int callers = 0;                        // the number of ranks whose last call this is
-    std::shared_ptr<const Ending> ending;   // of a disagreement; null: none so far
+    int coordinator_rank = 0;               // the rank that all callers so far have named
+    int callers = 0;                        // the number of ranks that have made no later call
+    std::shared_ptr<const Ending> ending;   // how the call ends if the ranks disagree; null: they agree so far
   };
   using Calls = std::unordered_map<Key, Call, KeyHash>;
   struct Last {
@@ -71,15 +71,15 @@ class CallRegister {
   std::deque<Key> disagreed_;   // oldest first
 };
 
-// `A` and `B` may be any types with the fields of Join that identify a call.
+// Returns whether `a` and `b` name the same call. Both need the fields of Join used here.
 template <class A, class B>
 bool is_same_call(const A& a, const B& b) {
   return a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.ordinal == b.ordinal;
 }
-// Returns `save of "step_1"`, for messages. Cuts a long id in the middle, so that text that follows
-// it still fits in kFailureTextMax.
+// Returns a text such as `save of "step_1"`. Leaves out the middle of a long checkpoint id, so that
+// a message which quotes the text is not longer than kFailureTextMax.
 std::string describe_call(Operation operation, const std::string& checkpoint_id);
-// Returns `save of "step_1" (its call 3)`, for messages.
+// Returns a text such as `save of "step_1" (its call 3)`.
 std::string describe_call(const Join& join);
 
 }  // namespace cairn::protocol

@@ -45,31 +45,31 @@ enum class Hook : std::uint8_t {
 // Returns DCP's name for the hook, such as "set_up_planner". Some names differ for loads:
 // "set_up_storage_reader", "read_data".
 const char* name_of(Hook hook, Operation operation) noexcept;
-// Returns the actor that failures and traces name for the hook: kPlanner for hooks of planners and
-// Stateful objects and for `decide`, otherwise kStorage. A task may run hooks of both.
+// Returns the actor that failures and traces name for the hook: kPlanner for `decide` and for hooks
+// of planners and Stateful objects, otherwise kStorage. A task may run hooks of both.
 Actor actor_of(Hook hook) noexcept;
 
 // --- tasks ---------------------------------------------------------------------------------------
 
-// A task is the part of one rank in one phase: hooks in a fixed order, which
-// actors/planner_actor.cpp and actors/storage_actor.cpp list. A task ends with the result that its
-// comment names, with Stopped, or with a Failure. Plans that a task may change are its own copies.
+// A task is one rank's part of a phase. It runs hooks in a fixed order, which
+// actors/planner_actor.cpp and actors/storage_actor.cpp list. It ends with the result that its
+// comment names, with Stopped, or with a Failure. Each task owns the plans that it may change.
 
-// For the planner. Every rank: StateGathered. Resets the storage and runs the Stateful hooks, which
-// may contain collectives: they run on every rank or on none. An asynchronous save runs this task
-// on its caller's thread, and all later tasks on its own thread.
+// The planner runs it on every rank. Ends with StateGathered. Resets the storage and runs the
+// Stateful hooks. These may contain collectives, so they run on every rank or on none. An
+// asynchronous save runs this task on its caller's thread, and later tasks on its own thread.
 struct GatherState {
   static constexpr const char* kName = "GatherState";
   static constexpr Hook kMainHook = Hook::kBegin;  // texts name the task after this hook
   std::vector<std::string> key_order;
 };
 struct StateGathered {};
-// Every rank: LocalSavePlan or LocalLoadPlan.
+// Runs on every rank. Ends with LocalSavePlan or LocalLoadPlan.
 struct CreateLocalPlan {
   static constexpr const char* kName = "CreateLocalPlan";
   static constexpr Hook kMainHook = Hook::kCreateLocalPlan;
 };
-// Coordinator: GlobalSavePlans. Indexed by rank.
+// Runs on the coordinator. Ends with GlobalSavePlans. The plans are indexed by rank.
 struct CreateGlobalSavePlan {
   static constexpr const char* kName = "CreateGlobalSavePlan";
   static constexpr Hook kMainHook = Hook::kCreateGlobalPlan;
@@ -79,7 +79,7 @@ struct GlobalSavePlans {
   std::vector<std::shared_ptr<const SavePlan>> plans;
   std::shared_ptr<Metadata> metadata;
 };
-// Coordinator: GlobalLoadPlans. Indexed by rank.
+// Runs on the coordinator. Ends with GlobalLoadPlans. The plans are indexed by rank.
 struct CreateGlobalLoadPlan {
   static constexpr const char* kName = "CreateGlobalLoadPlan";
   static constexpr Hook kMainHook = Hook::kCreateGlobalPlan;
@@ -88,7 +88,7 @@ struct CreateGlobalLoadPlan {
 struct GlobalLoadPlans {
   std::vector<std::shared_ptr<const LoadPlan>> plans;
 };
-// Coordinator of an agreement: Answer. The only task of an agreement.
+// Runs on the coordinator, as the only task of an agreement. Ends with Answer.
 struct Decide {
   static constexpr const char* kName = "Decide";
   static constexpr Hook kMainHook = Hook::kDecide;
@@ -98,7 +98,7 @@ struct Answer {
   std::string text;
 };
 
-// For the storage. Every rank: Written or ReadDone.
+// The storage actor runs it on every rank. Ends with Written or ReadDone.
 struct Write {
   static constexpr const char* kName = "Write";
   static constexpr Hook kMainHook = Hook::kMoveData;
@@ -109,7 +109,7 @@ struct Read {
   static constexpr Hook kMainHook = Hook::kMoveData;
   std::shared_ptr<const LoadPlan> plan;
 };
-// Coordinator: Published.
+// Runs on the coordinator. Ends with Published.
 struct Finish {
   static constexpr const char* kName = "Finish";
   static constexpr Hook kMainHook = Hook::kFinish;
@@ -117,20 +117,20 @@ struct Finish {
   std::shared_ptr<std::vector<WriteResults>> results;  // by rank
 };
 struct Published {};
-// Coordinator or its successor, after a failure: Committed.
+// Runs after a failure, on the coordinator or its successor. Ends with Committed.
 struct AskCommitted {
   static constexpr const char* kName = "AskCommitted";
   static constexpr Hook kMainHook = Hook::kAskCommitted;
 };
-// Every rank, after a failure: Released. Stops the writer, even while a Write is running. If the
-// outcome is known, also removes this rank's files.
+// Runs on every rank after a failure. Ends with Released. Stops the writer, even while a Write is
+// running. If the outcome is known, also removes this rank's files.
 struct Abandon {
   static constexpr const char* kName = "Abandon";
   static constexpr Hook kMainHook = Hook::kAbandon;
   std::optional<Committed> committed;
 };
-// Every rank, after a failure and after all other tasks: Released. If the outcome of a failed save
-// is known, removes this rank's files.
+// Runs on every rank after a failure, when all other tasks have ended. Ends with Released. If the
+// outcome of a failed save is known, removes this rank's files.
 struct Release {
   static constexpr const char* kName = "Release";
   static constexpr Hook kMainHook = Hook::kRelease;
@@ -169,13 +169,13 @@ struct RunTask {
   std::string save_id;
   bool is_coordinator = false;
 };
-// The tasks of the call on this rank, including the coordinator's, start no further hook.
-// Exceptions are the hooks of GatherState, of agreements, and those that end an attempt.
+// Stops the tasks of the call on this rank, including the coordinator's: no further hook starts.
+// The hooks of GatherState and of agreements still start, and so do hooks that end an attempt.
 struct StopTasks {};
 
 using cairn::Timer;
 
-// Replaces a timer with the same name.
+// Starts a timer. It replaces a timer with the same name.
 struct StartTimer {
   Timer timer = Timer::kAnswer;
   Duration after{0};
@@ -199,12 +199,12 @@ struct ProgressTold {
   JobProgress job;
 };
 
-// The machine changed its state, or its call reached a turning point. For traces.
+// The machine changed its state, or its call reached a milestone. For traces.
 struct StateChanged {
   std::variant<RankState, CoordinatorState, SuccessionState, CallTurn> to;
 };
 
-// The machine ignored its input. `why` lives forever. For traces.
+// The machine ignored its input. `why` must never be freed. For traces.
 struct InputIgnored {
   Ignored what = Ignored::kInput;
   const char* why = "";
@@ -255,17 +255,17 @@ struct TimerFired {
   Timer timer = Timer::kAnswer;
   const char* running_hook = nullptr;  // of this rank's call; null: no hook is running
 };
-// Sent instead of TimerFired for Timer::kProgress: how much of its own data the rank has moved.
+// Replaces TimerFired for Timer::kProgress. Says how much of its own data the rank has moved.
 struct ProgressDue {
   Moved moved{};
 };
-// No message of `rank` arrives before its next PeerUp; or, if `reachable`, one message to or from
-// it could not be sent or read.
+// No message of `rank` arrives before its next PeerUp. But if `reachable` is true, only one message
+// to or from the rank was lost, because it could not be sent or read.
 struct PeerDown {
   int rank = 0;
   bool reachable = false;  // the connection still works: the rank must be told how the attempt ended
   bool unopened = false;   // no connection could be made: an immediate retry would be useless
-  bool gave_up = false;    // this process stood still, and the rank closed the connection for that reason
+  bool gave_up = false;    // this process was stopped for so long that the rank closed the connection
   FailureKind kind = FailureKind::kLost;
   ErrorCode code = ErrorCode::kUnavailable;
   std::string why;

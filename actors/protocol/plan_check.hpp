@@ -7,8 +7,8 @@
 
 namespace cairn::protocol {
 
-// Throws kInvalidArgument that names the bad item and the reason. `hook` is the hook that returned
-// the plan.
+// Throws kInvalidArgument if the plan is not consistent. The text names the bad item, the reason,
+// and `hook`, which returned the plan.
 void check_plan(const SavePlan& plan, const char* hook);
 void check_plan(const LoadPlan& plan, const char* hook);
 

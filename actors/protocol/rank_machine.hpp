@@ -39,8 +39,8 @@
 
 namespace cairn::protocol {
 
-// After this many turns from one rank to another, a rank ends its call alone: links break faster
-// than the ranks can agree.
+// A rank that has turned to another rank so often ends its call alone: links break faster than the
+// ranks can agree.
 inline constexpr int kTurnsMax = 16;  // within one round
 inline constexpr int kRoundsMax = 3;
 

@@ -1,7 +1,7 @@
-// The order in which concurrent saves of one checkpointer use its planner and writer on one rank:
-// each save waits until all earlier ones have ended there. Until then the save's first planner hook
-// waits, so the rank sends no plan, and saves are published in the order of the calls. Pure. Not
-// thread-safe.
+// The order in which concurrent saves of one checkpointer use its planner and writer on one rank.
+// Each save waits until all earlier saves have ended on this rank. Until then, its first planner
+// hook waits and the rank sends no plan. Saves are therefore published in the order of the calls.
+// Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ class SaveTurns {
   // Takes the turn if it has come. The save's first planner hook calls this, and calls it again
   // after every change to this SaveTurns while the result is kWaits.
   SaveTurn take(std::uint64_t number);
-  // Keeps the turn from being taken, because the save is about to be cancelled. Returns false if
+  // Prevents the save from taking its turn. Call this before cancelling the save. Returns false if
   // the turn has already come or the save has ended.
   bool hold(std::uint64_t number);
   // Marks the save as cancelled. Does nothing if it has taken its turn or has ended.
