@@ -36,18 +36,18 @@
 
 namespace cairn {
 
-// Like Checkpointer::save, load and load_by_keys, with the checkpointer named "default" of
-// `options.world`. Without a world, this process saves or loads alone. If a launcher started
-// several ranks (docs/launching.md), these functions throw kPrecondition instead, unless
-// `options.no_dist` is set.
+// Do the same as Checkpointer::save, load and load_by_keys, with the checkpointer "default" of
+// `options.world`. Without a world, this process saves or loads alone. But if a launcher started
+// several ranks (docs/launching.md), these functions need a world: they throw kPrecondition unless
+// there is one or `options.no_dist` is set.
 void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
 LoadReport load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
                        const LoadOptions& options = {});
 
-// Like Checkpointer::async_save. The handle keeps the checkpointer "default" alive. Dropping the
-// last copy of the handle waits for the save, as ~Checkpointer does. A second save in that world
-// before then throws kAlreadyExists.
+// Does the same as Checkpointer::async_save. The handle keeps the checkpointer "default" alive.
+// Dropping the last copy of the handle waits for the save, as ~Checkpointer does. Until then, a
+// second save in that world throws kAlreadyExists.
 AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
                              const AsyncSaveOptions& async_options = {});
 

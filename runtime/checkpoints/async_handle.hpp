@@ -5,10 +5,10 @@
 //   train();
 //   saving.result();  // throws whatever `save` would have thrown
 //
-// Within `async_save`, on the caller's thread, the ranks meet, Stateful objects return their state
-// in an order that all ranks agree on, and the state is copied (see staging.hpp). Everything else,
-// including the hooks of planners and writers, runs on the save's own thread. The save uses the
-// World's connections, never the trainer's process groups.
+// On the caller's thread, `async_save` takes three steps: the ranks meet, Stateful objects return
+// their state in an order that all ranks agree on, and the state is copied (see staging.hpp).
+// Everything else, including the hooks of planners and writers, runs on the save's own thread. The
+// save uses the World's connections, never the trainer's process groups.
 #pragma once
 
 #include <chrono>
@@ -29,8 +29,8 @@ struct AsyncSaveOptions;
 struct SaveOptions;
 
 // One asynchronous save. The handle may be copied, and used on any thread. Dropping the handle does
-// not end the save. The next `save` or `async_save` of that checkpointer on this rank throws a
-// failure that nobody has read through `result` or `on_done`; if there is no such call, the failure
+// not end the save. A failure should be read through `result` or `on_done`. If nobody does, the
+// next `save` or `async_save` of the checkpointer on this rank throws it; without such a call, it
 // is logged. A save that callers cancelled is not such a failure. A process that exits, even by
 // std::exit, waits for its saves as ~Checkpointer does.
 //
@@ -50,8 +50,8 @@ class AsyncSaveResponse {
   bool done() const;
   bool wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt) const;
 
-  // Waits. Returns the save id, or throws whatever `save` would have thrown: CheckpointException,
-  // with the same map on all ranks.
+  // Waits until the save has ended. Returns the save id. Throws what `save` would have thrown: a
+  // CheckpointException with the same map on all ranks.
   std::string result() const;
 
   SaveProgress progress() const;

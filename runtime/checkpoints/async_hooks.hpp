@@ -19,7 +19,7 @@ namespace cairn {
 // the writer, before the planner's first hook.
 class AsyncWriter final : public StorageWriter {
  public:
-  // `leases`: for a streamed state; otherwise null.
+  // `leases` must be set for a streamed state, and null otherwise.
   AsyncWriter(StorageWriter& writer, TensorLeases* leases) : writer_(writer), leases_(leases) {}
 
   void begin_turn() {

@@ -34,7 +34,7 @@ class AsyncQueue {
   // Cancels the saves whose turn has not come, and waits until they have ended.
   void replace(const std::string& why) const;
   // Returns the first failure that nobody has read, and marks it as read; null if there is none.
-  // `by`: the call that found it.
+  // `by` names the call that found it.
   std::exception_ptr take_unread(const std::string& by);
 
  private:

@@ -76,9 +76,9 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   AsyncSave(const AsyncSave&) = delete;
   AsyncSave& operator=(const AsyncSave&) = delete;
 
-  // On the caller's thread: starts the call, and runs its hooks until `describe` has run and its
-  // result is staged. Then the save continues on a thread of its own. Throws what starting the call
-  // throws; then there is no save.
+  // Starts the call on the caller's thread, and runs its hooks until `describe` has run and its
+  // result is staged. The save then continues on a thread of its own. If the call cannot start,
+  // throws the reason; then there is no save.
   using Describe = std::function<StateDict(const std::vector<std::string>& key_order)>;
   void begin(SaveCall call, const Describe& describe);
 
@@ -94,7 +94,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   std::string result();
   SaveProgress progress() const;
   void cancel(const std::string& why) const { own_cancellation_.cancel(why); }
-  // Cancels the save and returns true, unless its turn has come: then returns false.
+  // Cancels the save unless its turn has come. Returns whether it was cancelled.
   bool cancel_before_turn(const std::string& why);
 
   // Returns whether the save has failed, nobody has read the failure, and callers did not cancel

@@ -1,5 +1,5 @@
-// Interprets the options of a call: which of them all ranks must share, and Cairn's own planners,
-// writers and readers for them. Internal.
+// Interprets the options of a call. Finds the options that all ranks must share, and makes Cairn's
+// own planners, writers and readers. Internal.
 #pragma once
 
 #include <memory>

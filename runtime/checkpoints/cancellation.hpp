@@ -29,8 +29,8 @@ class Cancellation {
  public:
   Cancellation();
 
-  // Returns at once; the call ends soon after. If called again, has no effect. May be called within
-  // a hook.
+  // Cancels the calls that were given this object. Returns at once; the calls end soon after.
+  // Calling it again has no effect. May be called within a hook.
   void cancel(const std::string& why = "") const;
   bool is_cancelled() const;
 

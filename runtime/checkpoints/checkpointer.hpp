@@ -57,15 +57,15 @@ class Checkpointer {
   // The new save continues.
   AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
                                const AsyncSaveOptions& async_options = {});
-  // Allocates, and pins, the staging memory for such a state before the first save. Calls
-  // `state_dict()` of Stateful objects in the order of their keys: if those calls communicate with
-  // other ranks, call `prepare` on all ranks. Does nothing without `cache_staged_state_dict`. If
-  // the state is streamed, allocates the ring instead, for saves with these options.
+  // Allocates and pins the staging memory for a state like this one before the first save. Calls
+  // `state_dict()` of Stateful objects in the order of their keys. If those calls communicate, all
+  // ranks must call `prepare`. Does nothing without `cache_staged_state_dict`. If the state is
+  // streamed, allocates the ring for saves with these options instead.
   void prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options = {});
   // Frees the memory that staging and Cairn's own writer keep between saves, once no save uses it.
   void release();
-  // Waits until no save is in flight. Returns false if one still is at the deadline. Throws a
-  // failure that nobody has read.
+  // Waits until no save is in flight. Returns false if the deadline passes first. Throws a failure
+  // that nobody has read.
   bool wait_for_saves(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 
   // Loads into `state_dict`, in place: tensors keep their memory, whatever their layout; other
@@ -76,9 +76,9 @@ class Checkpointer {
   // planner.
   LoadReport load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 
-  // Loads what is stored under these key prefixes ("model", "optimizer.state"), nested as saved, as
-  // whole CPU tensors, on every rank. No prefixes: everything. Throws kNotFound, through the
-  // failure map, for a prefix that matches nothing.
+  // Loads the values stored under these key prefixes ("model", "optimizer.state") on every rank,
+  // nested as they were saved. Tensors are loaded whole, on the CPU. No prefixes: loads everything.
+  // Throws kNotFound, through the failure map, for a prefix that matches nothing.
   StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
                          const LoadOptions& options = {});
 

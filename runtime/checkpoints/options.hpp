@@ -26,10 +26,10 @@ struct SaveOptions {
   bool no_dist = false;        // this rank alone, whatever `world` is; like DCP's no_dist
   int coordinator_rank = 0;    // the rank that makes the global plan and publishes the checkpoint
   // The time limit of the whole call. When it expires, the call ends on all ranks as if this rank
-  // had cancelled it (see cancellation.hpp), with code kDeadline, and names the ranks that it
-  // waited for. Zero or less: the call ends at once. Ranks may have different deadlines, or none.
-  // The time starts after this checkpointer's asynchronous saves in flight have ended: to limit the
-  // wait for those, use `wait_for_saves`.
+  // had cancelled it (see cancellation.hpp), with code kDeadline. The error names the ranks that
+  // had not answered. Zero or less: the call ends at once. Ranks may have different deadlines, or
+  // none. The time starts after this checkpointer's saves in flight have ended; `wait_for_saves`
+  // can limit the wait for those.
   std::optional<std::chrono::milliseconds> deadline;
   std::optional<Cancellation> cancellation;          // of this rank only, like the deadline
   std::optional<std::int64_t> step;                  // the trainer's iteration; stored in the checkpoint

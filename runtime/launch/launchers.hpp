@@ -35,8 +35,8 @@ struct Task {
 // is none of them.
 std::optional<Task> find_task(const Variables& variables);
 
-// Throws kPrecondition if a launcher started several ranks, and what `find_task` throws. Otherwise
-// `call` would run in a world of one on each rank. `remedy` tells the user what to do.
+// Throws kPrecondition if a launcher started several ranks, each of which would run `call` in a
+// world of one. Throws what `find_task` throws. `remedy` tells the user what to do.
 void refuse_world_of_one(const std::string& call, const std::string& remedy);
 
 // A rank's place in its job.

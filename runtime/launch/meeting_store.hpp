@@ -53,7 +53,7 @@ class MeetingStore {
   }
   std::int64_t add(const std::string& key, std::int64_t amount) { return store_.add(prefix_ + key, amount); }
 
-  // Publishes this rank's card. Returns its number in the order of arrival, from 1.
+  // Publishes this rank's card. Returns the rank's number in the order of arrival, from 1.
   std::int64_t arrive(const std::string& card) {
     const std::int64_t number = add("arrivals", 1);
     set(card_key(number), card);
@@ -77,8 +77,8 @@ class MeetingStore {
     unread_ = std::move(not_there);
   }
 
-  // Waits until `done` returns true. Returns false if it has not by the deadline. If `missing` is
-  // given, logs warnings that name the ranks it returns.
+  // Waits until `done` returns true. Returns false if the deadline passes first. If `missing` is
+  // given, logs warnings that name the ranks that `missing` returns.
   bool poll(const std::function<bool()>& done, const std::function<std::vector<int>()>& missing = nullptr) {
     return poll_until(began_ + limit_, done, missing);
   }

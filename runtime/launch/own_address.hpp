@@ -50,13 +50,13 @@ struct OwnAddress {
 //    resolves its own name to one: the source address of the default route, else the address of the
 //    first interface other than loopback, else (or if the interfaces cannot be listed) 127.0.0.1.
 //
-// CAIRN_SOCKET_IFNAME is written like NCCL_SOCKET_IFNAME: a list of prefixes of names, "=" before
-// whole names, "^" before names to avoid. Throws kInvalidArgument if no interface has such a name,
-// naming those that exist, and for a wildcard address; kUnavailable if the name of `peer` is still
-// unknown at the deadline; in 3 and 5, what `interface_addresses` throws.
+// CAIRN_SOCKET_IFNAME is written like NCCL_SOCKET_IFNAME: a list of name prefixes, "=" before whole
+// names, "^" before names to avoid. Throws kInvalidArgument for a wildcard address, or if no
+// interface has such a name. Throws kUnavailable if the name of `peer` is still unknown at the
+// deadline. In 3 and 5, throws what `interface_addresses` throws.
 OwnAddress own_address(const AddressRequest& request, const Variables& variables);
 
-// Throws if 1, 2 or 3 of the above would. Ranks call it before they wait for each other.
+// Throws what rule 1, 2 or 3 above would throw. Ranks call it before they wait for each other.
 void check_own_address(const std::string& asked, const Variables& variables);
 
 }  // namespace cairn

@@ -28,9 +28,9 @@ namespace cairn {
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
                                            Duration first_notice = WaitNotices::kFirst);
 
-// Opens a TCPStore with `options`, whatever LibTorch they come from: a host uses libuv only if
-// LibTorch has it, and a rank that joins never asks for it. Takes no longer than the timeout in
-// `options`, or a second more. Throws what TCPStore throws.
+// Opens a TCPStore with `options`. Works with every supported LibTorch: a host uses libuv only if
+// LibTorch has it, and a rank that joins never asks for it. Takes at most a second longer than the
+// timeout in `options`. Throws what TCPStore throws.
 c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& host, c10d::TCPStoreOptions options);
 
 // Returns the host that serves a TCPStore, as this process connects to it; "" for other stores.
@@ -50,11 +50,11 @@ struct Assembly {
 
 // Blocks until every rank of the world has published its address. Rank 0 draws the incarnation,
 // collects the addresses, and tells all ranks the same result. If rank 0 fails, the others throw
-// the same error; rank 0 stays a little longer for that, as it may host the store. While it waits,
-// rank 0 logs warnings that name the missing ranks. All ranks together send the store O(n)
-// requests, polling aside. Throws kDeadline, naming the missing ranks or a store that does not
-// answer; kMismatch; kUnavailable; kPermission, naming the ranks whose secret is not that of rank
-// 0.
+// the same error. Rank 0 stays a little longer for that, because it may host the store. While it
+// waits, rank 0 logs warnings that name the missing ranks. Apart from polling, all ranks together
+// send the store O(n) requests. Throws kDeadline, naming the missing ranks or a store that does not
+// answer. Throws kPermission, naming the ranks whose secret is not that of rank 0. Throws kMismatch
+// and kUnavailable.
 //
 // If there is a secret, the messages of all ranks in the store are signed with it. Anyone who can
 // write to the store can then keep a world from assembling, but cannot join it or send ranks

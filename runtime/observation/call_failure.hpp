@@ -13,7 +13,7 @@ namespace cairn {
 inline std::string saving(const std::string& checkpoint_id) { return "saving '" + checkpoint_id + "'"; }
 inline std::string loading(const std::string& checkpoint_id) { return "loading '" + checkpoint_id + "'"; }
 
-// `outcome` must be a failure.
+// Returns the exception for a failed call. `outcome` must be a failure.
 inline CheckpointException exception_of(std::string call, Outcome outcome) {
   return CheckpointException(std::move(call), std::move(outcome.failures), outcome.committed, std::move(outcome.save_id));
 }

@@ -23,11 +23,11 @@ class CallNotifier final : public Observer {
 
   void on_event(const ObservedEvent& event) noexcept override;
 
-  // Waits, until the deadline at most, for the listeners to receive every event so far. Returns
+  // Waits until the listeners have received every event so far, at most until the deadline. Returns
   // whether they have. Returns true at once on the listeners' own thread.
   bool flush(std::chrono::milliseconds deadline);
-  // Does the same; then passes no more events to listeners. Detaches the thread if a listener has
-  // not returned.
+  // Waits as `flush` does. Then passes no more events to listeners. Detaches the thread if a
+  // listener has not returned.
   void close(std::chrono::milliseconds deadline) noexcept;
 
  private:

@@ -80,9 +80,9 @@ class PrometheusMetrics final : public CallListener {
   const std::unique_ptr<Implementation> implementation_;
 };
 
-// For Cairn's own use: returns the metrics that the environment asks for, created at the first
-// call. Returns null if the environment asks for none, or if they cannot be created, which is
-// logged.
+// Returns the metrics that the environment asks for. Creates them at the first call. Returns null
+// if the environment asks for none, or if they cannot be created; logs the reason in that case. For
+// Cairn's own use.
 std::shared_ptr<PrometheusMetrics> metrics_of_environment();
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Formats the progress of a save or load for people. Pure. Internal.
+// Formats the progress of a save or load for people. Does no I/O. Internal.
 #pragma once
 
 #include <chrono>
@@ -25,8 +25,8 @@ struct ShownProgress {
   int slowest_percent = 0;
 };
 
-// Returns what to show. `now`: for rates. Shows the job's phase if it is known, because other ranks
-// may still be working when this one is done.
+// Returns the progress to show; `now` is needed for rates. Shows the job's phase if it is known,
+// because other ranks may still be working when this one is done.
 ShownProgress shown(const CallProgress::Seen& seen, MonotonicTime now);
 
 // Does the same for the handle of an asynchronous save. The caller fills in the steps before

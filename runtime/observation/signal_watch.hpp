@@ -30,8 +30,8 @@ class SignalWatch {
     int signal = 0;
     std::chrono::milliseconds ago{0};  // time since it arrived
   };
-  // Returns a signal that arrived since this watch was created and that it has not returned yet. Of
-  // several, returns the one that arrived first; later calls return the others.
+  // Returns the first signal that arrived after this watch was created and that `take` has not
+  // returned yet. Later calls return the others.
   std::optional<Caught> take();
   // Treats all arrivals of this signal so far as returned by `take`. Does nothing if the signal is
   // not watched.

@@ -135,9 +135,9 @@ struct ValidCheckpoint {
 
 class CheckpointManager {
  public:
-  // `run`: a path or URL whose absolute form is UTF-8. The constructor creates and changes nothing
-  // there. Throws kInvalidArgument if `run` is not UTF-8 or an option is invalid, kAlreadyExists if
-  // a checkpointer of this world has the same name. Starts to catch signals: see `signal`.
+  // `run` is a path or URL whose absolute form is UTF-8. The constructor changes nothing there. It
+  // starts to catch signals: see `signal`. Throws kInvalidArgument if `run` is not UTF-8 or an
+  // option is invalid, kAlreadyExists if a checkpointer of this world has the same name.
   CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options = {});
   // Waits for asynchronous saves as ~Checkpointer does, and for removal, but not beyond the grace
   // period of a signal. Then stops catching signals.
@@ -208,8 +208,8 @@ class CheckpointManager {
   void unpin(const std::string& name) const;
   bool is_pinned(const std::string& name) const;
 
-  // Rank 0 only: what the last finished removal could not remove, and why. Each later removal tries
-  // again.
+  // Returns the checkpoints that the last finished removal could not remove, and why. Each later
+  // removal tries again. Must be called on rank 0 only.
   std::vector<RetentionFault> retention_faults() const;
 
   const World& world() const;

@@ -11,11 +11,11 @@
 
 namespace cairn {
 
-// Throws kInvalidArgument, with what to do instead, for an invalid policy.
+// Throws kInvalidArgument if the policy is invalid. The text says what to do instead.
 void check_policy(const RetentionPolicy& policy);
 
-// Returns the names of the checkpoints that `policy` keeps. A pure function. `policy.keep_last`
-// must be set. `latest_first`: all of the manager's own checkpoints.
+// Returns the names of the checkpoints that `policy` keeps. `policy.keep_last` must be set.
+// `latest_first` must contain all of the manager's own checkpoints, the latest first.
 std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<CheckpointInfo>& latest_first);
 
 // The manager's own checkpoints in a run, the latest first, and which of them a policy keeps. Does
@@ -26,8 +26,8 @@ struct Retention {
   std::set<std::string> kept;         // the names that the policy keeps, and the latest sound one
   std::string latest_sound;           // "" if there is none; later checkpoints may be damaged
 };
-// Reads the records of a run, and applies `policy`. `damaged`: save ids of checkpoints known to be
-// damaged, even if their records look sound. Throws the store's errors.
+// Reads the records of a run, and applies `policy`. `damaged` has the save ids of checkpoints known
+// to be damaged, even if their records look sound. Throws the store's errors.
 Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy, const std::set<std::string>& damaged = {});
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// Rules for the checkpoints of a run that a CheckpointManager keeps. It removes all others that it
-// may remove: see checkpoint_manager.hpp.
+// The rules by which a CheckpointManager keeps checkpoints of a run. The manager removes all other
+// checkpoints that it may remove: see checkpoint_manager.hpp.
 #pragma once
 
 #include <cstdint>

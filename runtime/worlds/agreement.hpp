@@ -19,7 +19,7 @@ namespace cairn {
 // own communication is not used.
 class Agreement {
  public:
-  // `name`: as for a Checkpointer; no checkpointer of this world may have it.
+  // `name` must be the same on all ranks. No checkpointer of this world may have it.
   Agreement(World world, std::string name);
   ~Agreement();
   Agreement(const Agreement&) = delete;

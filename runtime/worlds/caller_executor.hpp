@@ -21,7 +21,7 @@ class CallerExecutor : public TrainerExecutor {
   // The runtime calls this once. No task may be posted after that.
   void finish(Outcome outcome);
 
-  // On the caller's thread: runs tasks in order until `finish` has been called and no task is left.
+  // Runs tasks on the caller's thread until `finish` has been called and no task is left.
   Outcome run();
   // Does the same, but also returns after a task that makes `reached` true.
   void run_until(const std::function<bool()>& reached);

@@ -24,7 +24,7 @@
 
 namespace cairn {
 
-// In the library.
+// Defined in the library.
 void refuse_world_of_one(const std::string& call, const std::string& remedy);
 c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& host, c10d::TCPStoreOptions options);
 
@@ -52,7 +52,7 @@ struct Node {
   int size = 0;
 };
 
-// All ranks must call it.
+// Finds the ranks of this node. All ranks must call this function.
 inline Node own_node(MPI_Comm communicator) {
   MPI_Comm on_node = MPI_COMM_NULL;
   MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &on_node);
@@ -94,9 +94,9 @@ constexpr const char* kInEnvironment = "-";  // told by rank 0 in place of a sec
 // World::local_rank() is the rank among those of `communicator` on its node, unless the options set
 // it.
 //
-// Throws kPrecondition if MPI is not running, or if MPI has one process only although a launcher
-// started several (the program was built with another MPI than the launcher's); kUnavailable if
-// rank 0 cannot host the store or another rank cannot join; and what World::from_store throws.
+// Throws kPrecondition if MPI is not running, or has only one process although a launcher started
+// several (the program was built with another MPI). Throws kUnavailable if rank 0 cannot host the
+// store or another rank cannot join. Throws what World::from_store throws.
 inline World world_from_mpi(MPI_Comm communicator, WorldOptions options = {}) {
   int has_begun = 0, has_ended = 0;
   MPI_Initialized(&has_begun);

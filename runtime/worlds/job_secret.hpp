@@ -6,9 +6,9 @@
 
 namespace cairn {
 
-// Returns whether rank 0 is to draw the secret and pass it on through the store: with
-// `secret_from_store` if neither `secret` nor `secret_file` is set, or with CAIRN_SECRET=store if
-// nothing else is set.
+// Returns whether rank 0 draws the secret and passes it on through the store. It does if
+// `secret_from_store` is set and neither `secret` nor `secret_file` is. It also does if
+// CAIRN_SECRET is "store" and nothing else is set.
 bool is_secret_in_store(const WorldOptions& options);
 
 // Returns `secret`, else the contents of `secret_file`, else of the file that CAIRN_SECRET_FILE

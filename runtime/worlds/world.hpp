@@ -74,9 +74,9 @@ class World {
   std::vector<int> survivors(const FailureMap& failures) const;
 
   // Creates a world of the surviving ranks, without a restart. `survivors[new_rank]` is that
-  // process's rank in this world. All survivors must call it, with the same list. It first shuts
-  // this world down, as its last handle would. The new world has the same options and a new
-  // incarnation. Checkpointers belong to the old world: make new ones.
+  // process's rank in this world. All survivors must call `rejoin`, with the same list. The call
+  // first shuts this world down, as its last handle would. The new world has the same options and a
+  // new incarnation. Checkpointers belong to the old world: make new ones.
   //
   // The ranks meet at the addresses where they listened before, without a store. Processes that are
   // not in the list cannot join. Blocks until all survivors have joined, for at most

@@ -58,8 +58,8 @@ struct WorldOptions {
   std::string backends;
   ShowProgress show_progress = ShowProgress::kTerminal;
   std::shared_ptr<Observer> observer;  // gets every event, including each message; may be null
-  // Get events when calls begin, change phase, fail and end: see call_listener.hpp.
-  // CAIRN_METRICS_DIR and CAIRN_METRICS_PORT add one: see metrics.hpp.
+  // Receive events when calls begin, change phase, fail and end: see call_listener.hpp.
+  // CAIRN_METRICS_DIR and CAIRN_METRICS_PORT add a listener: see metrics.hpp.
   std::vector<std::shared_ptr<CallListener>> listeners;
   // The directory in which each rank records every message, hook and change of state as it happens
   // (docs/tracing.md), for `cairn trace`. All ranks may share one. At most 256 MiB per rank; the
