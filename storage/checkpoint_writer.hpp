@@ -32,8 +32,8 @@ struct CheckpointWriterOptions {
   bool low_priority = false;  // runs the writing threads at the lowest CPU and I/O priority
   // Called on the coordinator with the checkpoint's id, on the thread that runs the save's hooks,
   // before anything is created in the store. If it throws, the save fails. A checkpointer reuses
-  // its writer, with this function, for later saves whose other options are equal. It may report
-  // its wait to `observer`, for traces. Without traces that is null.
+  // its writer, with this function, for later saves whose other options are equal. The function may
+  // report its wait to `observer`, for traces; without traces, `observer` is null.
   std::function<void(const std::string& checkpoint_id, StoreObserver* observer)> before_attempt;
 };
 

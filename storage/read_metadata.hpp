@@ -6,8 +6,8 @@
 
 namespace cairn {
 
-// Reads `.metadata` of a checkpoint that Cairn or PyTorch wrote. Throws kNotFound with advice if
-// there is none; kCorrupt, kUnsupported.
+// Reads `.metadata` of a checkpoint that Cairn or PyTorch wrote. Throws kNotFound if there is none;
+// the text says what to do. Throws kCorrupt and kUnsupported.
 Metadata read_metadata(Store& store);
 
 }  // namespace cairn

@@ -49,7 +49,7 @@ class StorageRecorder {
   // not fit the plan or the metadata.
   void add_planned(int rank, const PlannedFiles& planned, const WriteResults& results, const std::string& save_id);
   void add_reported(int rank, const WriteResults& results);
-  // Throws kMismatch, listing the names, if no rank wrote some chunk or bytes object.
+  // Ends the recording. Throws kMismatch, listing the names, if no rank wrote some item.
   void finish();
 
  private:

@@ -71,9 +71,9 @@ class StorageWriter {
   virtual void abandon() noexcept {}
   // Called on every rank after `abandon`, at most once, when the checkpoint does not exist and
   // never will: removes the files that this rank wrote. `ends_attempt` is true on one rank, the
-  // coordinator or its successor, which also closes the attempt in the store. On that rank, this is
-  // called even if the outcome is unknown, and must then find out whether the checkpoint exists
-  // before it removes anything. Must not throw.
+  // coordinator or its successor, which also closes the attempt in the store. On that rank,
+  // `discard` is called even if the outcome is unknown. It must then find out whether the
+  // checkpoint exists before it removes anything. Must not throw.
   virtual void discard(bool /*ends_attempt*/) noexcept {}
   // Returns whether this writer can handle `checkpoint_id`. Called before anything else.
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }

@@ -34,7 +34,7 @@ struct ReadRange {
 
 // Options for creating an object.
 struct CreateOptions {
-  // Reserved up front if the store can, so that a full disk is detected early. 0: unknown.
+  // The store reserves this space at once if it can, to detect a full disk early. 0: unknown.
   std::uint64_t expected_bytes = 0;
   // Bypasses the page cache if the store can. Writes must then be aligned (see alignment_bytes).
   bool direct = false;
@@ -86,7 +86,7 @@ class Store {
 
   virtual std::string url() const = 0;  // the root of this store, for error texts
   virtual bool is_shared() const = 0;   // whether other processes see it; a `mem:` store belongs to one process
-  // The same for every store of one URL scheme. A store that wraps another one forwards this call.
+  // Is the same for all stores of a URL scheme. A store that wraps another one must forward this.
   virtual StoreTraits traits() const { return {}; }
 
   // Creates the root: a directory and its parents, durably. Does nothing if the store needs no
@@ -94,13 +94,13 @@ class Store {
   virtual void create_root() = 0;
 
   // Creates a new object. Creates the parents of the name, but not the root. Throws kAlreadyExists
-  // if the name is taken (see StoreTraits::create_takes_name), kNotFound if the store needs a root
-  // and has none. Throws kNoSpace if
-  // `expected_bytes` cannot be reserved; then no object was created.
+  // if the name is taken (see StoreTraits::create_takes_name). Throws kNotFound if the store needs
+  // a root and has none. Throws kNoSpace if `expected_bytes` cannot be reserved; then no object was
+  // created.
   virtual std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) = 0;
 
-  // Fills every range completely; ranges may be in any order. Throws kNotFound; kCorrupt if the
-  // object ends before a range does.
+  // Reads bytes. Fills every range completely; ranges may be in any order. Throws kNotFound. Throws
+  // kCorrupt if the object ends before a range does.
   virtual void read(const ObjectName& name, const std::vector<ReadRange>& ranges) = 0;
   // Returns the size of an object. Throws kNotFound.
   virtual std::uint64_t size_bytes(const ObjectName& name) = 0;
@@ -134,8 +134,8 @@ class Store {
   // ".metadata" to find out.
   virtual void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) = 0;
   // Ends an attempt of any process: after this returns, `publish` of `save_id` can never succeed.
-  // It may have succeeded before: read ".metadata". Idempotent. An attempt that never began, or was
-  // published, can be fenced too.
+  // But `publish` may have succeeded before: read ".metadata". Idempotent. An attempt that never
+  // began, or was published, can be fenced as well.
   virtual void fence(const std::string& save_id) = 0;
   // Return the save ids of open attempts (begun, and neither published nor fenced) and of fenced
   // attempts that were not cleared.
@@ -151,10 +151,10 @@ class Store {
 
   // --- removing a checkpoint: storage/run_directory.hpp describes the steps ---
 
-  // Removes ".metadata" durably. After this returns the checkpoint does not exist, even if its
-  // other objects remain. Idempotent. Throws kUnavailable, kPermission; kPermission also if the
-  // root is a link to another place. The default calls `remove`, which is enough if `remove` is
-  // durable.
+  // Removes ".metadata" durably. After this returns, the checkpoint does not exist, even if its
+  // other objects remain. Idempotent. Throws kUnavailable. Throws kPermission if access is denied,
+  // or if the root is a link to another place. The default calls `remove`, which is enough if
+  // `remove` is durable.
   virtual void retract();
   // Returns whether the root is only a link to another place, such as a symbolic link. Clean-up
   // changes nothing there, because the target may belong to another run. A store that wraps another
@@ -168,8 +168,8 @@ class Store {
 
 inline constexpr const char* kCommitRecordName = ".metadata";
 
-// For store implementations: throw kInvalidArgument with the reason if a name, prefix or save id is
-// not valid in any store.
+// Throw kInvalidArgument, with the reason, if a name, prefix or save id is not valid in any store.
+// For use in implementations of stores.
 void check_object_name(const ObjectName& name);
 void check_object_prefix(const ObjectName& prefix);
 void check_attempt_id(const std::string& save_id);

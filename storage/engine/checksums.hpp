@@ -1,6 +1,6 @@
-// CRC-32 checksums of a run of bytes: one per fixed-size block, and also of parts that do not align
-// with the blocks. Checksums of large parts are combined, so that their bytes are
-// checksummed only once.
+// Computes CRC-32 checksums of a run of bytes: one for each fixed-size block, and one for each part
+// that does not align with the blocks. Checksums of large parts are combined, so that the bytes of
+// such a part are read only once.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class BlockChecksums {
   // Adds the next bytes of the run. Returns the CRC-32 of `bytes` alone if `own` is set; otherwise
   // 0.
   std::uint32_t add(ByteSpan bytes, bool own = false);
-  // Adds the next `length` bytes by their checksum. They must not cross the end of a block.
+  // Adds the next `length` bytes by their checksum. The bytes must not cross the end of a block.
   void add_known(std::uint32_t crc32, std::uint64_t length);
   // Adds the next bytes of the run. `parts` lists parts with known checksums, ascending, with
   // offsets relative to the start of `bytes`.
@@ -37,7 +37,7 @@ class BlockChecksums {
   // Ends the run. The last block may be short.
   void finish();
   const std::vector<std::uint32_t>& blocks() const { return blocks_; }
-  std::uint32_t whole() const { return whole_; }  // of all bytes in finished blocks
+  std::uint32_t whole() const { return whole_; }  // the checksum of all bytes in finished blocks
   std::uint64_t length() const { return length_; }
 
  private:

@@ -28,7 +28,7 @@ class JobEnd {
     while (!reached_) changed_.wait(mutex_);
   }
 
-  // Called once, after the job has released its resources. `error` is null if the job succeeded.
+  // Fulfils the future. Call it once, when the job has released its resources. Null: no error.
   void reach(const std::exception_ptr& error, Result result) noexcept {
     {
       MutexLock lock(mutex_);

@@ -1,5 +1,5 @@
 // A box within a stored chunk, as byte ranges of the file that holds the chunk's elements in
-// row-major order. Pure functions.
+// row-major order. This code does no I/O.
 //
 // The box's own elements, also in row-major order, are its *run of bytes*. TensorBytes calls the
 // offsets in this run positions.
@@ -26,8 +26,8 @@ class Region {
   Region() = default;
   // A plain byte range.
   Region(std::uint64_t file_offset, std::uint64_t length);
-  // `lengths` elements from `offsets` on, in a chunk of sizes `chunk_sizes` whose first element is
-  // at `payload_offset` in the file. Throws kMismatch if the box does not lie within the chunk.
+  // A box of `lengths` elements at `offsets` in a chunk of sizes `chunk_sizes`, whose first element
+  // is at `payload_offset` in the file. Throws kMismatch if the box is not within the chunk.
   Region(std::uint64_t payload_offset, const Extents& chunk_sizes, const Extents& offsets, const Extents& lengths,
          std::size_t element_bytes);
 

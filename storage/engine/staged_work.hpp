@@ -13,23 +13,23 @@ namespace cairn {
 
 class StagedWork : public PoolWork {
  public:
-  // `concurrency_max`: limit on tasks that run at once, regardless of the number of threads.
+  // `concurrency_max` limits the tasks that run at once, whatever the number of threads.
   StagedWork(int stages, std::size_t concurrency_max);
 
   void run() noexcept final;
   void cancel() noexcept final;
 
  protected:
-  // Called by one thread when all earlier tasks are done. Returns the number of tasks in the stage.
+  // Begins a stage, after all earlier tasks, on one thread. Returns the number of its tasks.
   virtual std::size_t begin_stage(int stage) = 0;
-  // An exception ends the work: no further task begins. Long tasks should check `failed`.
+  // Runs a task. After an exception no further task begins. Long tasks should check `failed`.
   virtual void run_task(int stage, std::size_t index) = 0;
   // Returns the error with which cancelled work ends.
   virtual std::exception_ptr cancellation() const = 0;
 
   bool failed() const { return failed_; }
   void fail(std::exception_ptr error) noexcept;
-  // For use in `finish`: returns the first exception, or null.
+  // Returns the first exception, or null. For use in `finish`.
   std::exception_ptr error() const;
 
  private:

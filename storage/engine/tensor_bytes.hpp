@@ -15,9 +15,9 @@
 
 namespace cairn {
 
-// Thread-safe if concurrent calls use different elements. Positions and lengths are bytes of the
-// run. Unless `direct()` is set they must be multiples of `element_bytes()`; otherwise
-// InternalError is thrown.
+// Thread-safe if concurrent calls use different elements. Positions and lengths count bytes of the
+// run. They must be multiples of `element_bytes()` unless `direct()` is set; otherwise functions
+// throw InternalError.
 class TensorBytes {
  public:
   TensorBytes() = default;

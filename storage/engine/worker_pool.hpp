@@ -17,8 +17,8 @@ namespace cairn {
 class PoolWork {
  public:
   virtual ~PoolWork() = default;
-  // Called by several threads at once, at most the pool's number of threads. Returns when no thread
-  // has anything left to do.
+  // Does a share of the work. Several threads call it at once, at most the pool's number of
+  // threads. Returns when no thread has anything left to do.
   virtual void run() noexcept = 0;
   // Makes every present and future `run` return soon. May be called from any thread, any number of
   // times.
@@ -42,8 +42,8 @@ class WorkerPool {
 
   // Returns the number of threads that take part in one work; at least 1.
   unsigned threads() const { return threads_wanted_ == 0 ? 1 : threads_wanted_; }
-  // Throws kUnavailable if the system cannot start even one thread. Works with fewer threads than
-  // wanted.
+  // Queues `work`. Works with fewer threads than wanted, but throws kUnavailable if the system
+  // cannot start even one.
   void start(std::shared_ptr<PoolWork> work);
 
  private:

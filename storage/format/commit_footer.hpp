@@ -29,7 +29,7 @@ struct CommitFooter {
 };
 
 // Parses the footer in the last bytes of a record. Returns nothing if there is no footer. Does not
-// check its values.
+// check the values in the footer.
 inline std::optional<CommitFooter> parse_commit_footer(ByteSpan record_end) {
   if (record_end.size() < kCommitFooterBytes) return std::nullopt;
   const ByteSpan bytes = record_end.subspan(record_end.size() - kCommitFooterBytes, kCommitFooterBytes);
@@ -52,7 +52,7 @@ inline std::optional<CommitFooter> parse_commit_footer(ByteSpan record_end) {
 inline constexpr std::string_view kFenceMagic = "CairnFnc";
 inline constexpr std::size_t kFenceMarkBytes = kCommitFooterBytes;  // one read finds either
 
-// `nonce` has 16 bytes and is never used twice.
+// Returns a fence mark. `nonce` must have 16 bytes and must never be used twice.
 inline Bytes make_fence_mark(ByteSpan nonce) {
   Bytes mark(nonce.view());
   zip::put_u32(mark, 0);

@@ -20,8 +20,8 @@ struct CommitHead {
 
 // Reads the head of commit record `name`. Returns nothing if there is no record, or if it is not
 // Cairn's. Reads the footer, then skips from field to field of Cairn's section. Does not check the
-// record's CRC-32. A damaged record, or one that is replaced during the read, throws kCorrupt. Also
-// throws the store's errors.
+// record's CRC-32. Throws kCorrupt if the record is damaged, or is replaced during the read. Throws
+// the store's errors.
 std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name = kCommitRecordName);
 
 }  // namespace cairn

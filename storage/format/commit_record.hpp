@@ -41,10 +41,10 @@ Bytes encode_commit_record(const Metadata& metadata);
 
 // Decodes a record that Cairn or PyTorch wrote; `commit` is set only for Cairn's. The result is
 // consistent: boxes fit their tensors, file indices are valid, and in each tensor either all chunks
-// have a location or none has. Each file of a record that Cairn wrote has a length, a
-// checksum and a trailer length. `what` begins error texts ("the metadata of /run/step_1"). Throws
-// kCorrupt; kUnsupported for a newer format version, a class that DCP does not use, values nested
-// too deeply, or a record that is too large.
+// have a location or none has. Each file of a record that Cairn wrote has a length, a checksum and
+// a trailer length. `what` begins error texts ("the metadata of /run/step_1"). Throws kCorrupt for
+// a damaged record. Throws kUnsupported for a newer format version, a class that DCP does not use,
+// values nested too deeply, or a record that is too large.
 Metadata decode_commit_record(ByteSpan record, const std::string& what = "the commit record");
 
 }  // namespace cairn

@@ -45,8 +45,8 @@ struct PlacedBytes {
 // plan has no items. Throws kInvalidArgument if an item cannot be stored.
 std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_rank);
 
-// Returns the positions of a file's bytes objects. `lengths` must have one entry per entry of
-// `bytes_items`; otherwise kMismatch is thrown.
+// Returns the positions of a file's bytes objects. Throws kMismatch unless `lengths` has one entry
+// for each entry of `bytes_items`.
 std::vector<PlacedBytes> place_bytes(const FileLayout& file, const std::vector<std::uint64_t>& lengths);
 
 }  // namespace cairn

@@ -11,8 +11,8 @@
 // All lengths follow from dtype, sizes and offset, so the layout of a file is known before any of
 // its bytes. For the bytes see storage/FORMAT.md, "Items".
 //
-// Pure functions, thread-safe. They throw kInvalidArgument for a negative size, or for a length in
-// bytes that does not fit in 63 bits.
+// The functions have no side effects and are thread-safe. They throw kInvalidArgument for a
+// negative size, or for a length in bytes that does not fit in 63 bits.
 #pragma once
 
 #include <cstdint>

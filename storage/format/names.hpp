@@ -7,10 +7,10 @@
 
 namespace cairn {
 
-// Begins the names of all data files, PyTorch's among them.
+// The prefix of the names of all data files, PyTorch's among them.
 inline constexpr const char* kDataFilePrefix = "__";
 
-// Begin the names of attempts, open and fenced, in stores that keep them beside the objects.
+// The prefixes of attempts, open and fenced, in stores that keep attempts beside the objects.
 inline constexpr const char* kOpenMark = ".attempt-";
 inline constexpr const char* kFencedMark = ".fenced-";
 

@@ -4,7 +4,7 @@
 //
 //   content | body (Protobuf) | footer
 //
-// Pure functions, thread-safe.
+// The functions have no side effects and are thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -57,18 +57,18 @@ class FileSystem {
   DurableDirectories durable;
 
   // --- files: handles are small numbers; the caller that opened one must close it ---
-  // Follows links. Never blocks, even if the path names a pipe or a device.
+  // Opens a file, and follows links. Never blocks, even if the path names a pipe or a device.
   virtual int open_for_reading(const std::string& path) noexcept = 0;
-  // Opens for reading and writing. -EEXIST if anything has that name, even a dangling link.
+  // Opens for reading and writing. Returns -EEXIST if the name exists, even as a dangling link.
   virtual int create_exclusively(const std::string& path) noexcept = 0;
-  // The handle is closed even if this reports that data could not be written back.
+  // Closes the handle, even if it reports that data could not be written back.
   virtual int close(int file) noexcept = 0;
   virtual ssize_t read_at(int file, void* destination, std::size_t size, std::uint64_t offset) noexcept = 0;
   virtual ssize_t write_at(int file, const void* source, std::size_t size, std::uint64_t offset) noexcept = 0;
-  // Turns direct I/O on or off. -EINVAL if the file system does not support it.
+  // Turns direct I/O on or off. Returns -EINVAL if the file system does not support it.
   virtual int bypass_cache(int file, bool on) noexcept = 0;
-  // Reserves space for `length` bytes and extends the file to it. -EOPNOTSUPP if the file system
-  // cannot.
+  // Reserves space for `length` bytes and extends the file to it. Returns -EOPNOTSUPP if the file
+  // system cannot do this.
   virtual int allocate(int file, std::uint64_t length) noexcept = 0;
   virtual int truncate(int file, std::uint64_t length) noexcept = 0;
   // Makes content and length survive power loss. The name needs `sync_directory`.
@@ -82,11 +82,11 @@ class FileSystem {
   virtual int make_directory(const std::string& path) noexcept = 0;
   virtual int remove_directory(const std::string& path) noexcept = 0;
   virtual int remove_file(const std::string& path) noexcept = 0;
-  // Atomic. Replaces a file with a file, or an empty directory with a directory.
+  // Replaces, atomically, a file with a file, or an empty directory with a directory.
   virtual int rename(const std::string& from, const std::string& to) noexcept = 0;
-  // Atomic. -EEXIST if `to` exists; -EINVAL or -ENOSYS if the file system does not support this.
+  // Renames atomically. Returns -EEXIST if `to` exists, -EINVAL or -ENOSYS without support.
   virtual int rename_exclusively(const std::string& from, const std::string& to) noexcept = 0;
-  // Adds a second name (hard link). Atomic. -EEXIST if `to` exists.
+  // Adds a second name (hard link), atomically. Returns -EEXIST if `to` exists.
   virtual int link(const std::string& from, const std::string& to) noexcept = 0;
   // Makes the names in the directory survive power loss. Succeeds without effect if the file system
   // does not support this.

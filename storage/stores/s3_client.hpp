@@ -56,15 +56,15 @@ class S3Client {
   S3Client(std::string bucket, std::function<S3Settings()> settings);
   virtual ~S3Client();
 
-  // Returns the answer if it is a success, or 404 (except for an absent bucket), 409, 412 or 416.
-  // Repeats the request after failures that may pass: those of the network and the server's own.
-  // Throws kPermission, kNotFound (no such bucket), kNoSpace, kUnavailable and the errors of
-  // `settings`. No text contains credentials. Virtual for tests, which cut it off.
+  // Sends a request. Returns the answer if it is a success, or 404 (except for an absent bucket),
+  // 409, 412 or 416. Repeats the request after failures that may pass: those of the network and the
+  // server's own. Throws kPermission, kNotFound (no such bucket), kNoSpace, kUnavailable and the
+  // errors of `settings`. No text contains credentials. Virtual for tests.
   virtual S3Response send(const S3Request& request);
 
   // Writes a whole object if it is absent or, given `etag`, if it still has that ETag. Returns the
-  // new ETag; nothing if the condition did not hold. Exact also if an answer was lost and the write
-  // was repeated. Throws as `send`.
+  // new ETag; nothing if the condition did not hold. The result is right even if an answer was lost
+  // and the write was repeated. Throws as `send`.
   std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {});
   // Returns the ETag of the object if the write called `nonce` made it.
   std::optional<std::string> etag_of_write(const std::string& key, const std::string& nonce);
@@ -75,7 +75,7 @@ class S3Client {
   struct Connection;
   struct Attempt;
   std::shared_ptr<const S3Settings> settings();
-  // Reads the settings again. Returns whether the credentials are others than those refused.
+  // Reads the settings again. Returns whether the credentials differ from those refused.
   bool renew_credentials(const S3Settings& refused);
   Attempt attempt(const S3Request& request, const S3Settings& with);
   std::string url_of(const S3Request& request, const S3Settings& where) const;
@@ -99,7 +99,7 @@ std::string s3_encode(const std::string& text, bool keep_slashes = false);
 std::string s3_decode(const std::string& text, bool plus_is_space = false);
 
 // Calls `visit` with the path ("ListBucketResult/Contents/Key") and the text of every element, at
-// its end. Throws kUnavailable if `xml` is not well-formed; `what` says what it is.
+// its end. Throws kUnavailable if `xml` is not well-formed; `what` names the document in the error.
 void visit_s3_xml(const std::string& xml, const std::string& what,
                   const std::function<void(const std::string& path, const std::string& text)>& visit);
 

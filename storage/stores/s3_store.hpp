@@ -58,8 +58,8 @@ class S3Store : public Store {
     bool is_live = false;            // there is a record
   };
   Record find_record(const ObjectName& name);
-  // Replaces the object `name` by `content` if it still has ETag `seen`; "": if it is absent.
-  // Returns its new ETag; nothing if it has changed.
+  // Replaces the object `name` with `content` if its ETag is still `seen`; "" means that it is
+  // absent. Returns the new ETag, or nothing if the object has changed.
   std::optional<std::string> replace_record(const ObjectName& name, const std::string& seen, ByteSpan content);
   void retract_record(const ObjectName& name);
   Bytes fence_mark();
@@ -69,8 +69,8 @@ class S3Store : public Store {
   bool has_object(const ObjectName& name);
   void delete_object(const ObjectName& name);
   void read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination);
-  // Calls `object` for each name that begins with `prefix`, until it returns false.
-  // `children_only`: for each place one level below the root instead, with its '/'.
+  // Calls `object` for each name that begins with `prefix`, until a call returns false. With
+  // `children_only`, calls it for each place one level below the root, with the place's '/'.
   void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const ObjectInfo&)>& object);
   std::vector<std::string> attempts_marked(const std::string& mark);
   void abort_uploads_of(const std::string& save_id);

@@ -15,7 +15,7 @@ namespace cairn {
 
 class S3Writer : public ObjectWriter {
  public:
-  // `buffer_max`: limit on an object that is not written in parts.
+  // `buffer_max` limits the size of an object that is not written in parts.
   S3Writer(std::shared_ptr<S3Client> client, std::string key, std::string url, const CreateOptions& options,
            std::uint64_t buffer_max);
   ~S3Writer() override;
