@@ -25,7 +25,7 @@ class C10dBackend {
   explicit C10dBackend(c10::intrusive_ptr<C10dGroup> group);
   virtual ~C10dBackend() = default;
 
-  // Both tensors are bytes. `output` has room for the inputs of all ranks.
+  // Gathers bytes. `output` must have room for the inputs of all ranks, in rank order.
   Work all_gather(torch::Tensor output, torch::Tensor input);
   // Sends part i of `input` to rank i. `output` holds the received parts in the order of their
   // senders.
@@ -49,11 +49,11 @@ class C10dBackend {
   const bool is_nccl_;
 };
 
-// Returns when all ranks have joined.
+// Makes a Gloo backend. Returns when all ranks have joined.
 std::unique_ptr<C10dBackend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout, const std::string& address);
-// The first collective creates the communicators. Throws kUnsupported if Cairn was built without
-// NCCL.
+// Makes an NCCL backend. The first collective creates the communicators. Throws kUnsupported if
+// Cairn was built without NCCL.
 std::unique_ptr<C10dBackend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout);
 

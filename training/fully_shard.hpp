@@ -92,8 +92,8 @@ double clip_grad_norm(torch::nn::Module& module, double max_norm, double norm_ty
 // module's parameters(). For a plain tensor, returns a copy of it. A collective.
 torch::Tensor full_tensor(const torch::Tensor& shard);
 
-// Returns a copy of the whole gradient of that parameter, or an undefined tensor if there is none.
-// After a backward pass with synchronisation, either all ranks have a gradient or none has.
+// Returns a copy of the whole gradient of the parameter behind `shard`, or an undefined tensor if
+// there is none. After a synchronised backward pass, either all ranks have a gradient or none has.
 torch::Tensor full_grad(const torch::Tensor& shard);
 
 // Returns `shard`, or a shard's gradient, as a plain tensor over the same memory. LibTorch's

@@ -49,17 +49,17 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
 
   void enter_forward();
   void leave_forward();
-  // Call it whenever something happens within a backward pass.
+  // Notes that a backward pass is running. Call it whenever something happens within the pass.
   void note_backward();
-  // Call it for a unit that an operation of a backward pass is about to use. It ends the turns of
-  // the units that do not enclose that unit.
+  // Ends the turns of the units that do not enclose `unit`. Call it before an operation of a
+  // backward pass uses `unit`.
   void note_turn(const ShardedUnit& unit);
   bool in_scope() const { return forward_depth_ > 0 || in_backward_; }
   // Frees all units except `unit` and those that enclose it.
   void free_others(const ShardedUnit& unit);
   bool is_alone(const ShardedUnit& unit) const { return units_.size() == 1 && units_.front() == &unit; }
 
-  // Call it when `unit` has been gathered. Starts to gather the unit that is likely to be next.
+  // Starts to gather the unit that is likely to be next. Call it when `unit` has been gathered.
   void note_gathered(ShardedUnit& unit);
   void note_freed(ShardedUnit& unit);
   // Call `note_used` at the first use of a unit in a backward pass if its gradients are to be

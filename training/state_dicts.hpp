@@ -43,8 +43,8 @@ struct StateDictOptions {
 // These functions throw kInvalidArgument if options contradict each other or if a submodule does
 // not belong to the model.
 Dict get_model_state_dict(const torch::nn::Module& model, const StateDictOptions& options = {});
-// Throws as cairn::optimizer_state_dict does. Throws kMismatch if the optimizer was made before the
-// model was wrapped.
+// Returns the state of the optimizer. Throws as cairn::optimizer_state_dict does. Throws kMismatch
+// if the optimizer was made before the model was wrapped.
 Dict get_optimizer_state_dict(const torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                               const StateDictOptions& options = {});
 std::pair<Dict, Dict> get_state_dict(const torch::nn::Module& model, torch::optim::Optimizer& optimizer,

@@ -1,11 +1,11 @@
-// Views a tensor's memory as bytes, which can be moved whatever the tensor's type. Internal.
+// Gives access to a tensor's memory as bytes, so that all types are moved alike. Internal.
 #pragma once
 
 #include <torch/types.h>
 
 namespace cairn::training {
 
-// Returns the bytes of a contiguous tensor. Keeps its memory alive.
+// Returns the bytes of a contiguous tensor. The result keeps the tensor's memory alive.
 inline torch::Tensor bytes_of(const torch::Tensor& tensor) {
   return torch::from_blob(
       tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())}, [tensor](void*) {},
@@ -20,9 +20,9 @@ inline std::int64_t aligned(std::int64_t count, at::ScalarType type) {
   return (count + elements - 1) / elements * elements;
 }
 
-// Views rows of `row` bytes as rows of the widest element type that divides them, since the cost of
-// a copy on a device grows with the number of elements. Rows must start at multiples of that type's
-// size.
+// Views rows of `row` bytes as rows of the widest element type whose size divides `row`. On a
+// device, a copy of fewer elements is faster. Rows must start at multiples of the size of that
+// type.
 inline torch::Tensor as_wide_rows(const torch::Tensor& bytes, std::int64_t row) {
   for (const at::ScalarType wide : {at::kComplexDouble, at::kLong, at::kInt, at::kShort}) {
     if (row % static_cast<std::int64_t>(c10::elementSize(wide)) == 0) return bytes.view(wide);
