@@ -1,4 +1,4 @@
-// Suggests names for a mistyped key. Internal; pure functions.
+// Suggests names for a mistyped key. The functions have no side effects. Internal.
 #pragma once
 
 #include <string>

@@ -39,9 +39,9 @@ struct GlobalPlanOptions {
 };
 
 struct GlobalSavePlan {
-  // By rank. Items are subsets or sub-boxes of the local plan's items, in the same order, except
-  // that bytes objects come last. Plans have no mappings: `metadata` has them. A plan that loses
-  // items also loses the names that its other items do not use.
+  // The plans by rank. Items are subsets or sub-boxes of the local plan's items, in the same order,
+  // except that bytes objects come last. Plans have no mappings: `metadata` has them. A plan that
+  // loses items also loses the names that its other items do not use.
   std::vector<SavePlan> plans;
   // Has planner_data and state_dict_metadata, but no storage. Entries are in the order in which
   // ranks first name them. A tensor's chunks are exactly those that will be written, sorted by box.

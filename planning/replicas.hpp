@@ -42,10 +42,10 @@ struct Assignment {
 };
 
 // Places every replica, largest first. Each goes to the holder with the fewest bytes. A large
-// replica is split: each holder takes rows so that the holders' totals become about equal; a holder
-// that already has more bytes takes none. On entry `load_bytes[rank]` is the number of bytes that
-// the rank writes anyway; on return, the rank's total. `split_above_bytes`: as in
-// GlobalPlanOptions.
+// replica is split: each holder takes rows so that the holders' totals become about equal. A holder
+// that already has more bytes takes none. On entry, `load_bytes[rank]` must be the number of bytes
+// that the rank writes anyway; on return, it is the rank's total. `split_above_bytes` is explained
+// in GlobalPlanOptions.
 Assignment assign_replicas(std::vector<Replica> replicas, std::vector<std::uint64_t>& load_bytes, std::uint64_t split_above_bytes);
 
 }  // namespace cairn
