@@ -1,5 +1,5 @@
-// Encodes envelopes and decodes them. Pure and thread-safe. The wire format is Protobuf, described
-// in the .proto files of this folder.
+// Encodes and decodes envelopes. The functions are thread-safe. The wire format is Protobuf,
+// described in the .proto files of this folder.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ inline constexpr std::size_t kRanksMax = 1u << 20;            // entries of a fa
 inline constexpr std::size_t kAgreementTextMax = 64 * 1024;   // text that one rank contributes to an agreement, in bytes
 inline constexpr std::size_t kAgreementAnswerMax = 16 << 20;  // the answer of an agreement, in bytes
 
-// Encodes an envelope. Throws kInvalidArgument for an inconsistent plan and for a name or text
-// beyond its limit; kUnsupported above 2 GiB.
+// Encodes an envelope. Throws kInvalidArgument for an inconsistent plan, and for a name or text
+// beyond its limit. Throws kUnsupported above 2 GiB.
 std::string encode(const Envelope& envelope);
 
 // An encoded envelope: the bytes of `own`, then those of `shared`.

@@ -110,15 +110,15 @@ struct PhaseFailed {
   Failure failure;
 };
 
-// After a failure: the receiver must end its part of the phase as soon as it can.
+// Tells the receiver, after a failure, to end its part of the phase as soon as it can.
 struct StopPhase {};
 
 // The sender has stopped. Its results are not needed any more, and it has no failure of its own to
 // report.
 struct PhaseStopped {};
 
-// How a call has ended. All ranks of the call get the same Ending. It is made once and shared by
-// all messages and records.
+// The end of a call. All ranks of the call get the same Ending. It is made once and shared by all
+// messages and records.
 struct Ending {
   std::vector<FailureGroup> failures;  // empty: success
   Committed committed = Committed::kNo;
@@ -170,7 +170,7 @@ enum class RankStatus : std::uint8_t {
 // The envelope's counter identifies the call. If the sender never got a counter (0), the fields of
 // its Join identify the call.
 struct StatusReply {
-  std::uint64_t inquiry = 0;  // from the StatusRequest that this answers; 0: unasked; asks the receiver to end the call
+  std::uint64_t inquiry = 0;  // the StatusRequest's number; 0: unasked, and asks the receiver to end the call
   RankStatus kind = RankStatus::kAbsent;
   int coordinator_rank = 0;
   std::uint64_t ticket = 0;  // of the sender's call, if any
@@ -199,8 +199,8 @@ struct FollowOther {
   int leader = -1;  // the rank that succeeds the coordinator; -1: unknown
 };
 
-// How much there is to write or read, for one rank or for all ranks together, and how much of it is
-// done.
+// The amount of data to write or read, for one rank or for all ranks together, and the amount
+// already written or read.
 struct Moved {
   std::uint64_t items = 0;
   std::uint64_t items_done = 0;  // at most `items`
@@ -238,8 +238,8 @@ using Message =
 MessageKind kind_of(const Message& message) noexcept;
 // Returns the type of a message, such as "Join", for texts.
 const char* name_of(const Message& message) noexcept;
-// Returns whether the receiver's CoordinatorMachine handles the message. Otherwise its RankMachine
-// does.
+// Returns true if the receiver's CoordinatorMachine handles the message, and false if its
+// RankMachine does.
 bool is_for_coordinator(const Message& message) noexcept;
 
 // Returns whether a message only reports progress. Traces omit these messages: they are so frequent

@@ -1,10 +1,10 @@
 // Encodes and decodes Cairn's section of the commit record. Preserves everything in
-// cairn::Metadata. Pure and thread-safe.
+// cairn::Metadata. The functions are thread-safe.
 //
-// Decoding checks everything except whether chunks tile their tensors; see `check_coverage`. It
-// throws kCorrupt, naming the fault, and skips fields of later versions. Encoding throws
-// kInvalidArgument for inconsistent metadata, so its result can always be decoded. It throws
-// kUnsupported above 2 GiB, which Protobuf cannot encode.
+// Decoding checks everything except whether chunks tile their tensors; see `check_coverage`.
+// Decoding throws kCorrupt, naming the fault, and skips fields of later versions. Encoding throws
+// kInvalidArgument for inconsistent metadata, so its result can always be decoded. Encoding throws
+// kUnsupported above 2 GiB, the limit of Protobuf.
 #pragma once
 
 #include <cairn/base/bytes.hpp>

@@ -1,9 +1,9 @@
-// Converts plans and write results to Protobuf messages that other messages embed, and back. Pure
-// and thread-safe. `to_proto` requires an empty message.
+// Converts plans and write results to Protobuf messages that other messages embed, and back. The
+// functions are thread-safe. The message given to `to_proto` must be empty.
 //
 // `from_proto` checks everything, so the result needs no further checks. It throws kCorrupt, naming
 // the fault, and skips fields of later versions. `to_proto` throws kInvalidArgument for an
-// inconsistent plan, as a user-defined planner might make.
+// inconsistent plan, such as a user-defined planner might make.
 #pragma once
 
 #include <cairn/messages/plan.pb.h>
