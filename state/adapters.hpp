@@ -2,8 +2,8 @@
 // samplers and data positions, and declarations of tensors that are parts of larger ones. For
 // structs of your own, see fields.hpp.
 //
-// Use all of this on the trainer's thread, except the declarations, which any thread may make and
-// query.
+// Call these functions on the trainer's thread. Only declarations may be made and queried on any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -110,9 +110,9 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<DataPosition> position);
 std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::data::samplers::Sampler<>> sampler, Held held = Held::kByEachRank);
 
 // Declares that `parameter` is the part `box` of a tensor of size `size`. State dicts of modules
-// then hold a ShardedTensor in its place, and optimizer state of the same shape follows it. The
-// declaration belongs to the parameter's TensorImpl and lives as long as it does. A later
-// declaration replaces an earlier one. Throws kInvalidArgument if the box does not lie within
+// then hold a ShardedTensor in place of the parameter, and optimizer state of the same shape is
+// sharded in the same way. The declaration belongs to the parameter's TensorImpl and ends with it.
+// A later declaration replaces an earlier one. Throws kInvalidArgument if the box is not within
 // `size` or does not have the parameter's shape. Thread-safe.
 void declare_shard(const torch::Tensor& parameter, const Box& box, const Extents& size);
 // Does the same for the part that `rank` holds of a tensor on a mesh. The ShardedTensors then know

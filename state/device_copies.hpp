@@ -35,8 +35,8 @@ class SideStreams {
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, c10::Stream> streams_;
 };
 
-// Runs each device's copies on a stream of its own. They start after all work that the creating
-// thread's current stream had been given when the first copy was added. Not thread-safe.
+// Runs each device's copies on a stream of its own. That stream first waits for the work that the
+// creating thread's current stream had when the first copy was added. Not thread-safe.
 class DeviceCopies {
  public:
   DeviceCopies() = default;
@@ -45,7 +45,7 @@ class DeviceCopies {
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  // Throws as `SideStreams::of` does.
+  // Adds a copy of `from` to `to`. Throws as `SideStreams::of` does.
   void add(const torch::Tensor& from, torch::Tensor& to);
   // Copies `parts`, byte tensors on one device, into `to`. `gaps[i]` unused bytes follow part i. If
   // the device has enough memory, the parts are first gathered on the device, because many small

@@ -1,5 +1,5 @@
-// Ranks arranged in a grid, and the placement of a tensor on it. After PyTorch's DeviceMesh and
-// placements. Needs neither a device nor a process group.
+// A grid of ranks, and the placement of a tensor on that grid. Modelled on PyTorch's DeviceMesh and
+// placements. The code needs neither a device nor a process group.
 #pragma once
 
 #include <cstdint>
@@ -65,11 +65,11 @@ class DeviceMesh {
 };
 
 // Returns the part of a tensor of this size that `rank` holds, or nothing if `rank` is not in the
-// mesh. For each axis in order, Shard(dim) cuts the dim into chunks of ceil(n / axis size), as
-// torch.chunk does. Later ranks may get less or nothing; an empty box begins at the end of the dim,
-// as in PyTorch. If several axes cut the same dim, each cuts what the axes to its left leave.
-// Throws kInvalidArgument if the number of placements is wrong or a dim is out of range. O(dims +
-// axes), independent of the number of ranks.
+// mesh. Along its mesh axis, Shard(dim) cuts dimension `dim` into chunks of ceil(n / axis size), as
+// torch.chunk does. Later ranks may get less or nothing. An empty box begins at the end of the
+// dimension, as in PyTorch. If several axes cut one dimension, each cuts what the axes before it
+// leave. Throws kInvalidArgument if the number of placements is wrong or a dimension is out of
+// range. O(dimensions + axes), whatever the number of ranks.
 std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements, int rank);
 
 }  // namespace cairn

@@ -21,9 +21,9 @@ struct PickledValue {
   std::vector<torch::Tensor> tensors;  // dense; tensors[i] holds the elements of storage "i"
 };
 
-// Only type and size of a tensor are used, so a tensor on the meta device may stand for one stored
-// elsewhere. Tensors listed in `carried` must be dense, and are written with the types listed
-// there. Throws kUnsupported for values that Python could not read.
+// Pickles a value. Uses only type and size of a tensor, so a tensor on the meta device may stand
+// for one stored elsewhere. Tensors listed in `carried` must be dense; they are written with the
+// types listed there. Throws kUnsupported for values that Python could not read.
 PickledValue pickle_value(const Value& value, BlobsAs blobs, const CarriedTypes& carried = {});
 
 }  // namespace cairn

@@ -105,8 +105,8 @@ class DefaultSavePlanner : public SavePlanner {
   ~DefaultSavePlanner() override;
   void set_up_planner(const StateDict& state_dict, int rank, bool is_coordinator) override;
   SavePlan create_local_plan() override;
-  // Throws the errors of create_global_save_plan, and kMismatch unless the chunks of each tensor
-  // tile it exactly. Plans anew in each save.
+  // Joins the plans, anew in each save. Throws the errors of create_global_save_plan. Throws
+  // kMismatch unless the chunks of each tensor tile it exactly.
   GlobalSavePlan create_global_plan(std::vector<SavePlan> all_plans) override;
   SavePlan finish_plan(SavePlan new_plan) override;
   // Calls `lookup_object`, then `transform_object`.

@@ -49,9 +49,9 @@ struct StagingOptions {
 class Staging {
  public:
   virtual ~Staging() = default;
-  // Call it once. Blocks until everything is copied. Returns the same dict with tensors on the host
-  // that nobody else writes to. Throws kPrecondition, naming the tensor, if one was resized
-  // meanwhile.
+  // Blocks until everything is copied. Must be called once. Returns the same dict, with tensors on
+  // the host that nobody else writes to. Throws kPrecondition, naming the tensor, if a tensor was
+  // resized meanwhile.
   virtual StateDict finish() = 0;
 };
 

@@ -14,9 +14,9 @@
 
 namespace cairn {
 
-// Returns nothing for types that no checkpoint can hold (quantized ones).
+// Returns the dtype of a type; nothing for types that no checkpoint can hold (quantized ones).
 std::optional<DType> dtype_of(at::ScalarType type) noexcept;
-// Returns nothing for types that the LibTorch in use lacks (such as float8 and uint16 in 1.13).
+// Returns the type of a dtype; nothing if the LibTorch in use lacks it (float8 and uint16 in 1.13).
 std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept;
 
 // Returns the type in which elements are moved as bytes: scalar_type_of(dtype), or else the integer

@@ -25,7 +25,7 @@ class WeakTensorTable {
     known_.insert_or_assign(pointer.get(), std::make_pair(WeakPointer(pointer), std::move(entry)));
   }
 
-  // Returns nothing for a tensor without an entry.
+  // Returns the tensor's entry, or nothing if it has none.
   std::optional<Entry> find(const torch::Tensor& tensor) const {
     const MutexLock lock(mutex_);
     const auto found = known_.find(tensor.unsafeGetTensorImpl());

@@ -85,7 +85,7 @@ class PickleValue {
   // For persistent ids:
   PickleValue persistent_id() const;
 
-  // Identity: two values of one tree with the same id are the same Python object.
+  // Returns the identity: values of one tree with equal ids are the same Python object.
   std::uint32_t id() const { return id_; }
   // Returns the position in the pickle, in bytes, of the opcode that made the value.
   std::uint64_t position() const;
@@ -116,7 +116,7 @@ class PickleTree {
   // Returns the size of the pickle in bytes, up to and including its end. Bytes after it are not
   // part of the pickle.
   std::uint64_t consumed_bytes() const { return consumed_bytes_; }
-  // Returns what was unpickled, for error texts.
+  // Returns the name of what was unpickled, for error texts.
   const std::string& what() const { return what_; }
 
  private:

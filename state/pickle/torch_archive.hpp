@@ -84,7 +84,7 @@ struct ArchivedTensor {
   TensorDescription description;
   TorchArchive::Storage storage;
 };
-// Also checks that the storage has the size that the pickle gives.
+// Reads such an archive. Also checks that the storage has the size that the pickle gives.
 ArchivedTensor read_archived_tensor(const TorchArchive& archive);
 
 // Writes an archive sequentially: the pickle, then the storages "0", "1", … that the pickle names,
@@ -103,7 +103,7 @@ class TorchArchiveWriter {
   void pass_over(std::uint64_t bytes, std::uint32_t crc32);
   // Returns the CRC-32 of the bytes that this storage has so far.
   std::uint32_t storage_crc32() const { return entries_.back().crc32; }
-  // Call it when all bytes of the storage have been appended.
+  // Ends the storage. Call it when all bytes of the storage have been appended.
   void end_storage();
   // Returns the length of the whole archive.
   std::uint64_t finish();
