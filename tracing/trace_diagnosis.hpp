@@ -10,7 +10,7 @@
 
 namespace cairn {
 
-// The result points into `trace`.
+// Summarises one save or load. The result points into `trace`.
 Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks);
 
 // Returns the hooks of planners and storage among `events` of one rank, each with its latest event:
@@ -18,7 +18,7 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
 // unfinished one, in order.
 std::vector<const ObservedEvent*> hook_events(const std::vector<ObservedEvent>& events);
 
-// Returns whether a rank ends its part in a phase with such a message.
+// Returns whether a rank ends its part in a phase with a message of this kind.
 bool is_answer(MessageKind kind);
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// Explains why a save or load ended as it did: the chain of causes of each failure, then that of
-// the end. `cairn trace explain` prints it.
+// Explains why a save or load ended as it did. Gives the chain of causes that led to each failure,
+// then the chain that led to the end. `cairn trace explain` prints the result.
 #pragma once
 
 #include <optional>

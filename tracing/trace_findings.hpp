@@ -58,8 +58,8 @@ struct TracedFailure {
   std::string text;                           // the exception's type and text, at most kEventTextMax bytes
   std::optional<TracedHook> hook;             // the hook that failed, or that was running when the rank was last heard of
   std::optional<TracedStoreOperation> store;  // the store operation that failed in `hook`
-  // The rank's last event in this attempt. If other ranks lost touch with it, the last one before
-  // that, because a frozen process may go on later. Points into the trace; null if there is none.
+  // The rank's last event in this attempt. If other ranks lost touch with the rank, the last event
+  // before the loss, because a frozen process may go on later. Points into the trace; may be null.
   const ObservedEvent* last_event = nullptr;
   std::optional<WallTime> last_sign;  // the time of `last_event`
   RankFate fate = RankFate::kUnknown;

@@ -33,7 +33,7 @@ class TraceClocks {
  public:
   TraceClocks(const Trace& trace, const std::vector<TracedMessage>& messages);
 
-  // Times are on the wall clock of the reference, the rank with the most messages.
+  // Returns the rank with the most messages. All times below are on the wall clock of that rank.
   int reference() const { return reference_; }
   WallTime at(int rank, MonotonicTime time) const;
   WallTime at(const ObservedEvent& event) const { return at(event.rank, event.time); }

@@ -18,8 +18,8 @@ struct TracedState {
   const ObservedEvent* entry = nullptr;  // the change to this state
 };
 
-// Returns the states of the machine of that kind on a rank. They end at the first idle state that
-// follows another state.
+// Returns the states of one kind of machine on a rank, up to the first idle state that follows
+// another state.
 template <class State>
 std::vector<TracedState<State>> states_of(const Trace& trace, const TraceClocks& clocks, int rank) {
   std::vector<TracedState<State>> states;
@@ -49,7 +49,7 @@ std::optional<Phase> own_phase_of(const Trace& trace, const TraceClocks& clocks,
 
 std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks, int coordinator);
 
-// Returns whether a rank ends its part in a phase with such a message.
+// Returns whether a rank ends its part in a phase with a message of this kind.
 bool ends_part(MessageKind kind);
 
 // Returns the longest time that the coordinator waited for the last ranks' answers in a phase.

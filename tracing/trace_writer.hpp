@@ -30,7 +30,7 @@ class TraceEncoder {
   TraceEncoder(const TraceEncoder&) = delete;
   TraceEncoder& operator=(const TraceEncoder&) = delete;
 
-  // Each appends whole records to `bytes`.
+  // Append whole records to `bytes`.
   void header(const TraceHeader& header, Bytes& bytes);
   void event(const ObservedEvent& event, Bytes& bytes);
 
