@@ -90,8 +90,8 @@ inline constexpr CommandSummary kPruneCommand{"prune", "Remove old checkpoints o
 inline constexpr CommandSummary kManualCommand{"manual", "Print the manual page, in the format of man"};
 inline constexpr CommandSummary kCompletionCommand{"completion", "Print the completion script of a shell"};
 
-// In `cairn`: becomes cairn-tensors if the command line needs it. Throws if that program cannot be
-// started. In cairn-tensors: does nothing.
+// Becomes cairn-tensors if the process is `cairn` and the command line needs tensors. Throws if
+// that program cannot be started. Does nothing in cairn-tensors.
 void become_program_for(int argc, char** argv);
 
 // --- shared by the commands ---
@@ -106,8 +106,8 @@ struct OpenedCheckpoint {
 bool is_record_of_one_rank(const std::string& name);
 
 // Opens a checkpoint. Throws WrongUse if nothing exists there, so that a mistyped path is not
-// mistaken for a damaged checkpoint; kNotFound, with a list of what is there, if files exist but no
-// checkpoint was completed; kCorrupt and kUnsupported as read_metadata does.
+// mistaken for a damaged checkpoint. Throws kNotFound, with a list of what is there, if files exist
+// but no checkpoint was completed. Throws kCorrupt and kUnsupported as read_metadata does.
 std::shared_ptr<Store> open_existing(const std::string& url);
 OpenedCheckpoint open_checkpoint(const std::string& url);
 // Returns the path if `place` is a regular file other than a commit record.
@@ -139,8 +139,8 @@ std::string printable(const std::string& text);
 // Returns whether Cairn wrote the checkpoint, rather than PyTorch.
 bool written_by_cairn(const Metadata& metadata);
 
-// Returns whether `name` matches a pattern with shell wildcards: `*` any text (dots included), `?`
-// one character, `[a-c]` one of these characters.
+// Returns whether `name` matches a pattern. In patterns, `*` stands for any text (dots included),
+// `?` for one character, and `[a-c]` for one of these characters.
 bool matches(const std::string& name, const std::string& pattern);
 bool matches_any(const std::string& name, const std::vector<std::string>& patterns);
 

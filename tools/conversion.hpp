@@ -62,9 +62,9 @@ class EndingSignals {
   std::vector<std::pair<int, struct sigaction>> before_;
 };
 
-// Maps keys of the source to keys of the target. Throws WrongUse for invalid options,
-// kAlreadyExists if two keys would get the same name, naming both; kUnsupported if a tensor is too
-// large to count its bytes.
+// Maps keys of the source to keys of the target. Throws WrongUse for invalid options. Throws
+// kAlreadyExists, naming both keys, if two keys would get the same name. Throws kUnsupported if a
+// tensor is too large to count its bytes.
 class Conversion {
  public:
   explicit Conversion(const ConvertOptions& options);

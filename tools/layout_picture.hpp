@@ -1,4 +1,4 @@
-// Draws which rank holds which box of a tensor. Pure text.
+// Draws, as plain text, which rank holds which box of a tensor.
 #pragma once
 
 #include <optional>

@@ -21,8 +21,8 @@ enum class Existing { kRefused, kReplaced };
 
 class PartialFile {
  public:
-  // Throws kAlreadyExists if the path exists (with kReplaced: only if it is neither a regular file
-  // nor a symbolic link); whatever ConversionLog throws; file system errors.
+  // Throws kAlreadyExists if the path exists; with kReplaced, only if it is neither a regular file
+  // nor a symbolic link. Throws what ConversionLog throws, and file system errors.
   PartialFile(std::string path, const Json& identity, Existing existing);
   // If the file is unfinished, removes everything, or keeps the recorded part after
   // `keep_for_later`.

@@ -1,4 +1,4 @@
-// Iterates over a tensor in pieces that fit into memory. Pure.
+// Iterates over a tensor in pieces that fit into memory. Does no I/O.
 #pragma once
 
 #include <algorithm>

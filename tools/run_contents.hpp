@@ -40,8 +40,8 @@ struct RunContents {
   std::vector<std::string> failure_reports;   // directories that failed saves left for `cairn trace`, by name
 };
 
-// Reads records, but no data. Throws WrongUse if nothing exists at `url`, or if a checkpoint is
-// there instead of a run; the store's errors.
+// Lists a run. Reads records, but no data. Throws WrongUse if nothing exists at `url`, or if a
+// checkpoint is there instead of a run. Throws the store's errors.
 RunContents look_at_run(const std::string& url);
 std::vector<Leftover> leftovers_of(const RunDirectory& run);
 

@@ -39,11 +39,11 @@ class TensorSource {
   virtual std::string identity() const = 0;
 
   // Returns the elements of `box` of a tensor, dense, in memory, in the carrier_type_of the stored
-  // dtype. Throws kUnsupported for dtypes that have none; kCorrupt; the store's errors.
+  // dtype. Throws kUnsupported for a dtype without such a type, kCorrupt, and the store's errors.
   virtual torch::Tensor read(const std::string& fqn, const Box& box) = 0;
-  // For a key that is not a tensor: `read_bytes` returns the torch.save bytes, `read_value` the
-  // value. Throws kUnsupported for unknown classes, and for tensors within values if LibTorch lacks
-  // their dtype.
+  // Return the content of a key that is not a tensor: `read_bytes` as torch.save bytes,
+  // `read_value` as a value. Throw kUnsupported for unknown classes, and for tensors within values
+  // if LibTorch lacks their dtype.
   virtual Bytes read_bytes(const std::string& fqn) = 0;
   virtual Value read_value(const std::string& fqn) = 0;
 
@@ -56,8 +56,8 @@ class TensorSource {
   void require_readable(const std::string& fqn) const;
 };
 
-// `place`: a path or URL of a checkpoint, or the path that `tensor_files_at` takes. Throws what
-// open_existing throws; kCorrupt and kUnsupported if `place` is neither.
+// Opens a path or URL of a checkpoint, or the path that `tensor_files_at` takes. Throws what
+// open_existing throws. Throws kCorrupt and kUnsupported if `place` is neither.
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check);
 
 struct TensorFile {
@@ -72,13 +72,13 @@ struct TensorFile {
 std::vector<TensorFile> tensor_files_at(const std::string& place);
 
 // Opens a state dict that torch.save wrote, or files in the safetensors format, and maps the files.
-// Tensors are read on demand, and each storage of torch.save is verified against its checksum. If
-// a file is truncated meanwhile, the process dies of SIGBUS. Throws kUnsupported for classes that
-// plain state dicts do not contain, naming them; kCorrupt.
+// Tensors are read on demand, and each storage of torch.save is verified against its checksum. If a
+// file is truncated meanwhile, the process dies of SIGBUS. Throws kUnsupported, with their names,
+// for classes that plain state dicts do not contain. Throws kCorrupt.
 std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const std::vector<TensorFile>& files);
 
-// Reads all of such files. Returns all faults, then everything that cannot be checked, such as the
-// elements in safetensors files, which have no checksums. `progress`: as for verify_checkpoint.
+// Reads all of such files. Returns all faults, then everything that cannot be checked, such as
+// safetensors elements, which have no checksums. Calls `progress` as verify_checkpoint does.
 std::vector<VerifyFault> verify_tensor_files(const std::string& place, const std::vector<TensorFile>& files,
                                              const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 

@@ -56,8 +56,8 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
 int trace_timeline(const TraceChoice& choice, unsigned columns);  // 0: as many as fit the terminal
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
 int trace_diff(const TraceChoice& before, const TraceChoice& after);
-// Exports the saves and loads of a job, or the chosen one. `format`: "perfetto" or "html". `path`:
-// "" or "-" for standard output.
+// Exports the saves and loads of a job, or the chosen one. `format` is "perfetto" or "html". A
+// `path` of "" or "-" means standard output.
 int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path);
 
 // --- shared by the commands ---
