@@ -41,12 +41,12 @@ struct RuntimeOptions {
   // rank is the slowest.
   std::chrono::milliseconds progress_interval{200};
 
-  // The number of ranks that a rank asks to end the call of a lost coordinator. They come after the
-  // coordinator in rank order. If none does, the rank ends the call itself.
+  // The number of successors of a lost coordinator, in rank order, that a rank asks to end the
+  // call. If none of them ends the call, the rank ends the call itself.
   unsigned successors_asked = 3;
 
   std::size_t frame_bytes_max = 4u << 20;                // larger messages are sent in sections of at most this size
-  std::size_t message_bytes_max = std::size_t{1} << 30;  // of one message, all its sections together
+  std::size_t message_bytes_max = std::size_t{1} << 30;  // the maximum size of a message, all its sections together
   std::size_t unsent_bytes_max = 256u << 20;             // per link; above this the peer counts as lost
   // The maximum number of bytes received but not yet handled, per link. Above it, the runtime stops
   // reading from the peer. The total of all links has no limit.

@@ -21,7 +21,7 @@ namespace cairn {
 template <class T>
 struct Traced {
   T value;
-  std::uint64_t id = 0;     // of the send event
+  std::uint64_t id = 0;     // the id of the send event
   MonotonicTime sent_at{};  // set with `id`
 };
 

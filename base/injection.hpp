@@ -65,9 +65,9 @@ InjectorHands system_hands();
 // Applies rules when ranks pass injection points. Thread-safe.
 class Injector {
  public:
-  // `process_rank` is the rank that the launcher gave this process. If it is present, rules refer
-  // to that rank, even if the process has another rank in a world. It is absent if the launcher
-  // gave no rank, as in tests that run many ranks in one process.
+  // `process_rank` is the rank that the launcher gave this process. If present, rules refer to this
+  // rank, even if the process has another rank in a world. Pass nothing if the launcher gave no
+  // rank, as in tests that run many ranks in one process.
   Injector(std::vector<InjectionRule> rules, std::optional<int> process_rank, InjectorHands hands = system_hands());
 
   // Replaces all rules and resets all counts.

@@ -88,7 +88,7 @@ struct ObservedEvent {
   std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: no checkpointer, or all
   int rank = 0;
   int peer = -1;               // the other rank, -1 if there is none
-  std::optional<Phase> phase;  // of hooks and failures
+  std::optional<Phase> phase;  // set for hooks and failures
   Actor actor = Actor::kRuntime;  // the actor that sent or handled the message, or did the work
   What what;
   std::optional<ErrorCode> code;  // for kFailure, and for kStore if the operation failed
@@ -96,7 +96,7 @@ struct ObservedEvent {
   std::string_view text;          // at most kEventTextMax bytes
   std::uint64_t number = 0;  // its meaning depends on `kind`: see EventKind
   std::uint64_t bytes = 0;   // size of the message's frame or of the operation's data, 0 for local messages
-  std::uint64_t id = 0;      // of this event: counts the events of a rank from 1
+  std::uint64_t id = 0;      // this event's id: counts the events of a rank from 1
   // The id of the event that caused this one; 0: none. The cause of a handled message is its kSent
   // event. If another rank sent the message, the id refers to the trace of `peer`.
   std::uint64_t cause = 0;

@@ -61,7 +61,7 @@ class RunningWork {
 };
 
 struct StackFrame {
-  std::string_view module;   // the path of the executable or library; lives forever; "": unknown
+  std::string_view module;   // the path of the executable or library; never freed; "": unknown
   std::uint64_t offset = 0;  // the offset of the instruction from the module's load address
 };
 

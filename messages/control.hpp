@@ -123,7 +123,7 @@ struct Ending {
   std::vector<FailureGroup> failures;  // empty: success
   Committed committed = Committed::kNo;
   std::string save_id;
-  std::string answer{};  // of a successful agreement
+  std::string answer{};  // the answer of a successful agreement
 };
 std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed committed, std::string save_id,
                                           std::string answer = {});
@@ -173,17 +173,17 @@ struct StatusReply {
   std::uint64_t inquiry = 0;  // the StatusRequest's number; 0: unasked, and asks the receiver to end the call
   RankStatus kind = RankStatus::kAbsent;
   int coordinator_rank = 0;
-  std::uint64_t ticket = 0;  // of the sender's call, if any
+  std::uint64_t ticket = 0;  // the ticket of the sender's call, if any
   std::uint64_t ordinal = 0;
   Operation operation = Operation::kSave;
   std::string checkpoint_id;
   bool busy = false;                     // a task of the sender is running
   bool delivered = false;                // the sender has sent its results to the coordinator
-  bool cannot_join = false;              // of kOrphaned: the call has not begun, and no connection to the coordinator can be made
-  int leader = -1;                       // of kPromised: the successor that the sender follows
-  std::optional<Failure> lost;           // of kOrphaned: the loss of the coordinator, as the sender saw it
+  bool cannot_join = false;              // kOrphaned only: the call has not begun, and no connection to the coordinator can be made
+  int leader = -1;                       // kPromised only: the successor that the sender follows
+  std::optional<Failure> lost;           // kOrphaned only: the loss of the coordinator, as the sender saw it
   std::optional<Failure> failure;        // the sender's own failure
-  std::shared_ptr<const Ending> ending;  // of kEnded, otherwise null
+  std::shared_ptr<const Ending> ending;  // kEnded only, otherwise null
 };
 
 struct StatusRequest {
@@ -204,7 +204,7 @@ struct FollowOther {
 struct Moved {
   std::uint64_t items = 0;
   std::uint64_t items_done = 0;  // at most `items`
-  std::uint64_t bytes = 0;       // of tensors
+  std::uint64_t bytes = 0;       // the bytes of tensors
   std::uint64_t bytes_done = 0;  // at most `bytes`
 
   bool operator==(const Moved& other) const {
@@ -250,8 +250,8 @@ bool is_of_progress(const Message& message) noexcept;
 struct Envelope {
   Attempt attempt;
   int sender = 0;
-  std::uint64_t id = 0;     // of the send event, in the sender's trace
-  std::uint64_t cause = 0;  // of the event that caused it, in the same trace
+  std::uint64_t id = 0;     // the id of the send event, in the sender's trace
+  std::uint64_t cause = 0;  // the id of the event that caused it, in the same trace
   Message body;
 };
 

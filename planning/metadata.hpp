@@ -46,7 +46,7 @@ struct StorageInfo {
 struct FileInfo {
   std::string name;                       // object name, relative to the checkpoint
   std::optional<std::uint64_t> length;    // bytes; absent if PyTorch wrote the file
-  std::optional<std::uint32_t> crc32;     // of all bytes of the file
+  std::optional<std::uint32_t> crc32;     // covers all bytes of the file
   std::optional<std::uint32_t> trailer_length;  // bytes of the trailer at the end of the file
 };
 

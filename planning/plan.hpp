@@ -70,7 +70,7 @@ struct WriteItem {
   WriteItemType type = WriteItemType::kByteIO;
   // Tensors and shards only:
   TensorProperties properties;
-  Extents size;  // of the global tensor
+  Extents size;  // the size of the global tensor
   Box chunk;     // the part of the global tensor in this item
   // Bytes objects only, to compare their values between ranks. Hash and length are not part of the
   // plan digest.
@@ -124,7 +124,7 @@ Digest plan_digest(const SavePlan& plan);
 struct FileResult {
   std::string name;                     // object name relative to the checkpoint
   std::uint64_t length_bytes = 0;
-  std::uint32_t crc32 = 0;              // of all bytes of the file
+  std::uint32_t crc32 = 0;              // covers all bytes of the file
   std::uint32_t trailer_length_bytes = 0;
   // Lengths of the bytes objects, in the order of the plan. Lengths of tensors follow from the
   // plan.

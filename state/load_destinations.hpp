@@ -46,8 +46,8 @@ class LoadDestinations {
     std::string name;
     std::string storage_name;
     Path path;
-    Extents size;             // of the global tensor
-    std::vector<Part> parts;  // of a tensor; for a number stored as a tensor, the temporary tensor that receives it
+    Extents size;             // the size of the global tensor
+    std::vector<Part> parts;  // the parts of a tensor; for a number stored as a tensor, the temporary tensor that receives it
     bool is_tensor = false;
     bool is_number = false;
     bool is_blob = false;

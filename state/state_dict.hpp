@@ -33,8 +33,8 @@ namespace cairn {
 class Value;
 using List = std::vector<Value>;
 
-// A dict with text keys in insertion order. It holds its values by value, but tensors and objects
-// are handles, so copying a Dict copies no tensor data.
+// A dict with text keys in insertion order. A Dict owns its values. Tensors and objects are
+// handles, so copying a Dict copies no tensor data.
 class Dict {
  public:
   using Item = std::pair<std::string, Value>;

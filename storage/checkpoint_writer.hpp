@@ -1,4 +1,4 @@
-// Cairn's own writer and reader. They use the format of storage/FORMAT.md in any Store.
+// Cairn's own writer and reader, which use the format of storage/FORMAT.md in any Store.
 #pragma once
 
 #include <cstdint>

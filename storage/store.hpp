@@ -50,7 +50,7 @@ struct StoreTraits {
   // Nonzero: an object larger than this must be written in parts of at least this size, which
   // CreateOptions::part_bytes declares. `write_at` throws kInvalidArgument otherwise.
   std::uint64_t part_bytes_min = 0;
-  std::uint64_t parts_max = 0;  // of one object; 0: no limit
+  std::uint64_t parts_max = 0;  // the maximum number of parts of one object; 0: no limit
   // False: an object appears under its name only when its writer is synced or closed. Of several
   // writers with one name the first to finish wins; `sync` and `close` of the others throw
   // kAlreadyExists.

@@ -43,7 +43,7 @@ struct ConvertedKey {
   TensorStorageMetadata stored;   // for tensors: as in the source
   DType dtype = DType::kFloat32;  // for tensors: the dtype to write
 
-  std::uint64_t bytes() const;  // of the tensor in the target dtype
+  std::uint64_t bytes() const;  // the size of the tensor in the target dtype
 };
 
 // Catches SIGINT, SIGTERM and SIGHUP, each unless it was ignored before. The conversion then ends
@@ -104,7 +104,7 @@ class Conversion {
   std::vector<ConvertedKey> keys_;
   std::vector<std::string> unsupported_;  // "key: why"
   std::vector<std::string> values_;       // keys of values that were left out
-  std::optional<std::uint64_t> bytes_;    // of all tensors, once there is room for them
+  std::optional<std::uint64_t> bytes_;    // the size of all tensors, once there is room for them
   std::uint64_t done_ = 0;
   ProgressBar progress_{"converting"};
 };

@@ -28,7 +28,7 @@ class ConversionLog {
   // Returns the entries of an earlier, different conversion. The caller must remove what that
   // conversion left behind.
   const std::vector<Json>& stale() const { return stale_; }
-  // Adds an entry. It survives power loss once this returns.
+  // Adds an entry. The entry survives power loss once this returns.
   void add(Json entry);
   void remove() noexcept;
 

@@ -41,7 +41,7 @@ SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, co
 // A tensor in a file.
 struct StoredSafetensor : SafetensorsTensor {
   std::string type;          // the format's name of the type; `dtype` is kUnknown if Cairn lacks the type
-  std::uint64_t offset = 0;  // of its elements, from the start of the file
+  std::uint64_t offset = 0;  // its elements begin here, counted from the start of the file
 };
 
 // Lets Json::parse throw `refusal` at JSON that is nested deeper than headers and indexes of this

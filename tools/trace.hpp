@@ -62,7 +62,7 @@ int trace_export(const TraceChoice& choice, const std::string& format, const std
 
 // --- shared by the commands ---
 
-inline constexpr std::size_t kTraceIndent = 14;  // of the continuation of a line that is wider than the terminal
+inline constexpr std::size_t kTraceIndent = 14;  // indents the continuation of a line that is wider than the terminal
 
 // Throws WrongUse if there are no traces, with a list of what is there.
 TraceDirectory open_traces(const std::string& path);

@@ -39,13 +39,13 @@ struct TracedCall {
   // beginning.
   std::uint64_t number = 0;
   std::uint64_t ticket = 0;    // ObservedEvent::call of its events; 0 if the trace lacks its beginning
-  std::uint64_t first_id = 1;  // of its events, including events since the checkpointer's last call
+  std::uint64_t first_id = 1;  // the first of its events, including events since the checkpointer's last call
   std::uint64_t last_id = 0;   // the outcome if another call follows, else the last event
   WallTime begin;
   WallTime end;             // time of the outcome, or of the last event
   bool has_ended = false;   // the trace contains its outcome
-  bool ok = false;          // of the outcome
-  std::optional<Committed> committed;  // of the outcome
+  bool ok = false;          // whether the outcome is a success
+  std::optional<Committed> committed;  // as the outcome says
   bool was_called = false;  // false: the rank only heard of the other ranks' call
 };
 
@@ -59,11 +59,11 @@ struct TracedAttempt {
   std::string save_id;
   std::map<int, TracedCall> calls;  // by rank
 
-  WallTime begin() const;        // of the first call
-  WallTime end() const;          // of the last call, as far as the traces go
-  bool has_failed() const;       // on at least one rank
-  bool has_ended() const;        // on every rank that has a trace of it
-  bool went_wrong() const;       // failed other than by cancellation only, or has not ended
+  WallTime begin() const;        // the begin of the first call
+  WallTime end() const;          // the end of the last call, as far as the traces go
+  bool has_failed() const;       // whether it failed on at least one rank
+  bool has_ended() const;        // whether it has ended on every rank that has a trace of it
+  bool went_wrong() const;       // whether it has not ended, or has failed other than by cancellation only
   bool was_cancelled = false;    // all of its failures are cancellations
   std::string operation_name() const;  // "save", "load", "agreement"; "call" if it is unknown
   std::string describe() const;        // "save of 'run/step_100'"
@@ -73,7 +73,7 @@ struct TracedAttempt {
 struct TracedProcess {
   WallTime ended;
   std::string signal;  // "SIGKILL"; "" if it exited
-  int code = 0;        // of its exit
+  int code = 0;        // its exit code
   bool told = false;   // it ended after cairn-launch had asked it to
 
   bool has_failed() const { return !told && (code != 0 || !signal.empty()); }  // by itself
@@ -83,7 +83,7 @@ struct TracedProcess {
 struct TracedJob {
   std::string incarnation;
   int world_size = 0;
-  WallTime begin;  // of its first file
+  WallTime begin;  // the begin of its first file
   std::map<int, std::string> hosts;
   std::vector<int> missing;                // ranks without a readable file
   std::map<int, TracedProcess> processes;  // by rank; those whose end is known
@@ -116,7 +116,7 @@ class TraceDirectory {
   const std::string& path() const { return path_; }
   const std::vector<TracedFile>& files() const { return files_; }
   const std::vector<TracedJob>& jobs() const { return jobs_; }              // in order of their start
-  const std::vector<TracedAttempt>& attempts() const { return attempts_; }  // of all jobs, in order of their start
+  const std::vector<TracedAttempt>& attempts() const { return attempts_; }  // the attempts of all jobs, in order of their start
   // Returns the attempt to look at first, among those that `fits` accepts: the last one that failed
   // (other than by cancellation) or never ended, or else the last one. Null if there is none.
   using Fits = std::function<bool(const TracedAttempt&)>;

@@ -14,7 +14,7 @@ namespace cairn {
 struct Explanation {
   std::string title;      // "What led to the failure of rank 1 in write"
   int rank = 0;           // the rank that failed or ended
-  std::optional<Phase> phase;      // of the failure; nothing for an end
+  std::optional<Phase> phase;      // the phase of the failure; nothing for an end
   std::optional<Phase> own_phase;  // as in TracedFailure
   bool is_failure = false;
   // From the trainer's call to the point of failure. For a lost rank: to the hook that it was in,

@@ -29,7 +29,7 @@ enum class TraceSource : std::uint8_t {
 // The header of each file.
 struct TraceHeader {
   std::uint32_t version = kTraceVersion;
-  std::string incarnation;  // of the world, 32 hexadecimal digits; event ids and ranks are unique within it
+  std::string incarnation;  // identifies the world by 32 hexadecimal digits; event ids and ranks are unique within it
   int rank = 0;
   int world_size = 1;
   std::string cairn_version;
@@ -85,10 +85,10 @@ class TraceFileReader {
   // Returns how many names the file has defined so far.
   std::size_t names_defined() const;
 
-  // These cover the file as read so far: all of it once `next` has returned false.
+  // These functions cover the file as read so far: all of it once `next` has returned false.
   const std::vector<TraceDamage>& damage() const;
-  std::uint64_t bytes_cut() const;  // of an incomplete last record
-  std::uint64_t bytes() const;      // of the file, as far as it was read
+  std::uint64_t bytes_cut() const;  // the size of an incomplete last record
+  std::uint64_t bytes() const;      // the size of the file, as far as it was read
 
  private:
   struct Implementation;

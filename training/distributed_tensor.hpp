@@ -44,7 +44,7 @@ class DistributedTensor {
   // Partial, the first rank of the axis holds the values and the others hold zeros. A collective.
   static DistributedTensor distribute(const torch::Tensor& whole, const ProcessMesh& mesh, std::vector<TensorPlacement> placements);
 
-  const Extents& size() const { return size_; }  // of the whole tensor
+  const Extents& size() const { return size_; }  // the size of the whole tensor
   const ProcessMesh& mesh() const { return mesh_; }
   const std::vector<TensorPlacement>& placements() const { return placements_; }  // no dimension is negative
   const torch::Tensor& local() const { return local_; }

@@ -44,8 +44,8 @@ struct MemoryOwner {
   };
   Role role;
   std::weak_ptr<GatheredUnit> unit;
-  std::size_t index;  // of the parameter in its unit
-  std::string name;   // of the parameter
+  std::size_t index;  // the parameter's index in its unit
+  std::string name;   // the parameter's name
 };
 
 // Installs the kernel. Later calls in the process have no effect.

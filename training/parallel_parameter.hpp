@@ -22,7 +22,7 @@ namespace cairn::training {
 struct ParallelParameter {
   std::string name;
   torch::Tensor part;  // the tensor that the module registers and the optimizer trains
-  Extents size;        // of the whole parameter
+  Extents size;        // the size of the whole parameter
   std::int64_t dim;    // the dimension that is cut
   ProcessMesh mesh;    // has one axis
   bool gather_output;

@@ -98,7 +98,7 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   std::uint64_t passes_ = 0;           // backward passes that have begun
   const ShardedUnit* turn_ = nullptr;  // the unit whose turn it is in this backward pass; only compared, never dereferenced
   Order forward_, backward_;
-  std::int64_t gathered_bytes_ = 0;  // of all units, now
+  std::int64_t gathered_bytes_ = 0;  // the total of all units, now
   std::int64_t gathered_peak_ = 0;
 };
 
@@ -173,7 +173,7 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
   bool gradient_sync() const { return gradient_sync_; }
   void set_state_dict_type(StateDictType type) { state_dict_type_ = type; }
   StateDictType state_dict_type() const { return state_dict_type_; }
-  std::int64_t shard_bytes() const { return shard_bytes_; }        // of all shards
+  std::int64_t shard_bytes() const { return shard_bytes_; }        // the total of all shards
   std::int64_t gathered_bytes() const { return gathered_bytes_; }  // now
   std::int64_t gathers() const { return gathers_; }                // how many times it was gathered
 
@@ -183,12 +183,12 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
     torch::Tensor full;  // the tensor that the model computes with
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> shard{
         c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
-    at::ScalarType type;          // of the shard
-    at::Device place = at::kCPU;  // of the shard
-    std::int64_t rows = 0;        // of the full tensor
+    at::ScalarType type;          // the shard's type
+    at::Device place = at::kCPU;  // the shard's device
+    std::int64_t rows = 0;        // the rows of the full tensor
     std::int64_t row_elements = 0;
     std::int64_t chunk_elements = 0;  // elements per rank in messages: as many as rank 0 has, the largest part
-    std::int64_t shard_elements = 0;  // of this rank
+    std::int64_t shard_elements = 0;  // this rank's number of elements
     bool requires_grad = false;       // as last seen on both tensors
     bool is_cut = false;              // cut over ranks: the shard and its gradient carry kShardedKey
     bool gradient_came = false;       // in this backward pass
@@ -208,7 +208,7 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
     // member follows those elements.
     std::int64_t elements = 0;
     torch::Tensor sums;
-    std::vector<torch::Tensor> gradients;  // of the members' shards, once available
+    std::vector<torch::Tensor> gradients;  // the gradients of the members' shards, once available
     bool scattered = false;                // the reduction over the ranks that share the cut is done
     Pending pending;
   };

@@ -139,10 +139,10 @@ struct Opening {
   MonotonicTime deadline;
   milliseconds backoff = kBackoffMin;
   milliseconds look = kLookMin;
-  milliseconds answer_timeout{0};  // of the next connection
+  milliseconds answer_timeout{0};  // the time limit for the answer to the next connection
   bool asked = true;               // the owner waits for this opening; if not, it is tried once and a failure is not reported
-  std::shared_ptr<Lookup> lookup;  // of this attempt's address, if it is a host name
-  Socket socket;                   // of a pending connect
+  std::shared_ptr<Lookup> lookup;  // looks up this attempt's address, if it is a host name
+  Socket socket;                   // the socket of a pending connect
   ConnectionPtr connection;        // during the handshake
 };
 

@@ -69,7 +69,7 @@ class CoordinatorMachine {
 
   State state() const { return state_; }
   bool is_idle() const { return state_ == State::kIdle && succession_.is_idle(); }
-  std::uint64_t counter() const { return counter_; }            // of the running attempt, 0 if there is none
+  std::uint64_t counter() const { return counter_; }            // the running attempt's counter, 0 if there is none
   std::uint64_t counter_seen() const { return counter_seen_; }  // the largest counter that this machine knows of
 
  private:
@@ -81,14 +81,14 @@ class CoordinatorMachine {
   };
   struct Ended {
     std::uint64_t counter = 0;             // 0: the call failed while the ranks joined
-    std::map<int, std::uint64_t> tickets;  // of the members, by rank
+    std::map<int, std::uint64_t> tickets;  // the members' tickets, by rank
     std::shared_ptr<const Ending> ending;
   };
 
   // A call that failed before all ranks had joined it. A rank that joins it later gets the same
   // outcome.
   struct Missed {
-    Join join;  // of a rank that had joined
+    Join join;  // the Join of a rank that had joined
     std::set<std::uint64_t> ordinals;
     std::set<int> absent;
     std::shared_ptr<const Ending> ending;
@@ -97,7 +97,7 @@ class CoordinatorMachine {
   // Calls that one rank ended without joining. Other ranks have yet to join them.
   struct Skipped {
     std::uint64_t calls = 0;
-    Failure failure;  // of the latest of these calls
+    Failure failure;  // the failure of the latest of these calls
   };
 
   void on(const CallStarted&) { ignore("call for a rank's machine"); }

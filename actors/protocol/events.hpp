@@ -155,7 +155,7 @@ Hook main_hook_of(const Task& task) noexcept;
 
 struct Send {
   int to = 0;
-  std::uint64_t counter = 0;  // of the attempt; 0 before it has begun
+  std::uint64_t counter = 0;  // the attempt's counter; 0 before the attempt has begun
   Message body;
 };
 
@@ -190,7 +190,7 @@ struct Finished {
   FailureMap failures;  // empty: success
   Committed committed = Committed::kNo;
   std::string save_id;
-  std::string answer{};  // of a successful agreement
+  std::string answer{};  // the answer of a successful agreement
   bool ok() const { return failures.empty(); }
 };
 
@@ -253,7 +253,7 @@ struct TaskEnded {
 };
 struct TimerFired {
   Timer timer = Timer::kAnswer;
-  const char* running_hook = nullptr;  // of this rank's call; null: no hook is running
+  const char* running_hook = nullptr;  // the hook that this rank's call is running; null: none
 };
 // Replaces TimerFired for Timer::kProgress. Says how much of its own data the rank has moved.
 struct ProgressDue {

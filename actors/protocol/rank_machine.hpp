@@ -56,7 +56,7 @@ class RankMachine {
 
   State state() const { return state_; }
   bool is_idle() const { return state_ == State::kIdle; }
-  std::uint64_t counter() const { return counter_; }               // of the running attempt, 0 before Begin
+  std::uint64_t counter() const { return counter_; }               // the running attempt's counter, 0 before Begin
   std::uint64_t counter_seen() const { return counter_seen_; }     // the largest counter that this machine knows of
   // Returns the outcome of a failed call that waits for a running task to end.
   std::optional<Finished> outcome_before_end() const;
@@ -173,7 +173,7 @@ class RankMachine {
   std::uint64_t counter_ = 0;
   std::string save_id_;
   std::uint64_t outstanding_ = 0;       // sequence number of the running task, 0 if none
-  std::uint64_t stop_outstanding_ = 0;  // of the Abandon beside it
+  std::uint64_t stop_outstanding_ = 0;  // sequence number of the Abandon beside it, 0 if none
   bool stopping_ = false;               // told to stop: no further hook of the phase starts
   bool abandoned_ = false;              // the writer has released what it wrote
   bool began_ = false;                  // some task has run, so there is something to release

@@ -149,7 +149,7 @@ class Succession {
   Tally tally_;
   std::set<int> returnable_;       // followers that can connect to the coordinator
   bool told_of_orphans_ = false;   // the coordinator has been told which ranks cannot reach it
-  std::uint64_t outstanding_ = 0;  // of the task that asks the store
+  std::uint64_t outstanding_ = 0;  // sequence number of the task that asks the store
   int rounds_ = 0;                 // rounds of repeated questions
   bool proven_unpublished_ = false;
   FailureMap failures_;

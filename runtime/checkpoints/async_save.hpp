@@ -68,7 +68,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
     bool planner_is_users = false;
     std::shared_ptr<StorageWriter> writer;
     std::shared_ptr<AsyncStager> stager;
-    std::optional<Cancellation> cancellation;  // of the caller
+    std::optional<Cancellation> cancellation;  // the caller's Cancellation
     AsyncSaveOptions options;
   };
   explicit AsyncSave(Parts parts);
@@ -127,15 +127,15 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   CallerExecutor executor_;
   const std::shared_ptr<CallProgress> progress_ = std::make_shared<CallProgress>();
   std::unique_ptr<ProgressDisplay> display_;  // created when the save's turn comes
-  TensorLeases leases_;  // of a streamed state
-  SideStreams streams_;  // for a streamed state: the streams of its devices
+  TensorLeases leases_;  // used for a streamed state
+  SideStreams streams_;  // used for a streamed state: the streams of its devices
   AsyncWriter writer_;
   AsyncPlanner planner_;
   const Cancellation own_cancellation_;
   std::vector<std::shared_ptr<void>> heeding_;
 
   // Used on the caller's thread until the save's own thread starts.
-  std::uint64_t ticket_ = 0;  // of the call
+  std::uint64_t ticket_ = 0;  // the call's ticket
   bool described_ = false;
   MonotonicTime staging_began_;
   std::unique_ptr<Staging> staging_;

@@ -31,7 +31,7 @@ struct SaveOptions {
   // none. The time starts after this checkpointer's saves in flight have ended; `wait_for_saves`
   // can limit the wait for those.
   std::optional<std::chrono::milliseconds> deadline;
-  std::optional<Cancellation> cancellation;          // of this rank only, like the deadline
+  std::optional<Cancellation> cancellation;          // applies to this rank only, like the deadline
   std::optional<std::int64_t> step;                  // the trainer's iteration; stored in the checkpoint
   std::map<std::string, std::string> user_metadata;  // stored in the checkpoint: metrics, a git revision
   SavePlannerOptions planning;                       // for Cairn's own planner

@@ -38,7 +38,7 @@ struct SaveProgress {
   // fields count what the writer has taken, which may still be in flight to the store.
   std::uint64_t items = 0;
   std::uint64_t items_done = 0;
-  std::uint64_t bytes = 0;  // of tensors
+  std::uint64_t bytes = 0;  // counts bytes of tensors
   std::uint64_t bytes_done = 0;
   double bytes_per_second = 0;                    // since writing began; only while this rank writes
   std::optional<std::chrono::milliseconds> left;  // until writing ends, at that pace

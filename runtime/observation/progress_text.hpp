@@ -17,7 +17,7 @@ struct ShownProgress {
   std::string checkpoint_id;
   int ranks = 1;
   CallProgress::Step step = CallProgress::Step::kJoining;
-  protocol::Moved moved;                            // of all ranks, or of this rank only if nothing else is known
+  protocol::Moved moved;                            // the progress of all ranks, or of this rank if nothing else is known
   bool of_all_ranks = false;                        // whether `moved` is of all ranks
   double bytes_per_second = 0;                      // 0: not known
   std::optional<std::chrono::milliseconds> left{};  // until the last rank has moved its data

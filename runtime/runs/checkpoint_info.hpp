@@ -19,7 +19,7 @@ struct CheckpointInfo {
   std::string name;                  // relative to the run
   std::string checkpoint_id;         // for Checkpointer::load
   std::string save_id;               // "" if PyTorch saved it
-  std::uint64_t sequence = 0;        // of its commit; later commits have higher numbers; 0 if PyTorch saved it
+  std::uint64_t sequence = 0;        // its commit sequence; later commits have higher numbers; 0 if PyTorch saved it
   std::optional<std::int64_t> step;  // if PyTorch saved it, the step in its name
   Annotations annotations;
 };

@@ -92,7 +92,7 @@ namespace cairn {
 
 // Must be the same on all ranks, unless stated otherwise.
 struct CheckpointManagerOptions {
-  std::string name = "manager";  // of its checkpointers; unique among the managers of a world
+  std::string name = "manager";  // the name of its checkpointers; unique among the managers of a world
   RetentionPolicy retention;
 
   // `should_save` returns true at each step that is a multiple of this; 0: off.
@@ -130,7 +130,7 @@ struct CheckpointManagerOptions {
 struct ValidCheckpoint {
   CheckpointInfo checkpoint;
   std::vector<PassedOver> passed_over;  // those of unknown commit order come first
-  LoadReport report;                    // of this rank, from restore_latest only
+  LoadReport report;                    // the report of this rank, from restore_latest only
 };
 
 class CheckpointManager {

@@ -22,7 +22,7 @@ std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<C
 // not consider pins: RunDirectory::remove refuses to remove pinned checkpoints.
 struct Retention {
   std::vector<RunCheckpoint> checkpoints;
-  std::vector<CheckpointInfo> infos;  // of `checkpoints`, in the same order
+  std::vector<CheckpointInfo> infos;  // describes `checkpoints`, in the same order
   std::set<std::string> kept;         // the names that the policy keeps, and the latest sound one
   std::string latest_sound;           // "" if there is none; later checkpoints may be damaged
 };

@@ -24,7 +24,7 @@ struct RetentionPolicy {
 
 // A checkpoint that could not be removed, and why.
 struct RetentionFault {
-  std::string name;  // of the checkpoint; "" if the run could not be read
+  std::string name;  // the checkpoint's name; "" if the run could not be read
   std::string why;
 };
 

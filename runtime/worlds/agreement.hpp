@@ -31,7 +31,7 @@ class Agreement {
   // rank, and returns the decision. If `decide` throws, all ranks throw CheckpointException.
   // `decide` may run twice, if an actor dies.
   using Decide = std::function<std::string(const std::vector<std::string>& brought)>;
-  // `deadline`: as in LoadOptions.
+  // `deadline` has the meaning that it has in LoadOptions.
   std::string reach(const std::string& about, const std::string& own, const Decide& decide,
                     std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 

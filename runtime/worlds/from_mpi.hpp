@@ -48,7 +48,7 @@ inline std::string random_digits(int count) {
 
 // The ranks of one node.
 struct Node {
-  int local_rank = 0;  // of this process among them
+  int local_rank = 0;  // the number of this process among them
   int size = 0;
 };
 

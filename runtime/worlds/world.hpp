@@ -104,8 +104,8 @@ class World {
 
   // For Cairn's own use: the actors of this rank, and the names taken by checkpointers.
   RankRuntime& runtime() const;
-  // Returns the directory for the report of a failed call, or "" for no report. `wanted`: the
-  // caller's choice, "" for none. `place`: the location of the checkpoint, "" if it has none.
+  // Returns the directory for the report of a failed call, or "" for no report. `wanted` is the
+  // caller's choice, or "". `place` is the location of the checkpoint, "" if it has none.
   std::string report_directory(const std::string& wanted, const std::string& place) const;
   void claim_checkpointer(const std::string& name) const;
   void release_checkpointer(const std::string& name) const noexcept;

@@ -45,7 +45,7 @@ struct WorldOptions {
   // and throws kInvalidArgument.
   bool secret_from_store = false;
   std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank has joined the world
-  std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // of the shutdown by the last handle
+  std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // limits the shutdown by the last handle
   unsigned actor_threads = 0;                                             // 0: chosen automatically
   // The number of this rank among those of its machine, for World::local_rank(). Absent:
   // `from_environment` takes it from the launcher; otherwise, or if the launcher sets none, it is

@@ -69,9 +69,9 @@ class PickleValue {
 
   // For lists and tuples, the number of elements; for dicts, the number of pairs.
   std::size_t size() const;
-  PickleValue operator[](std::size_t index) const;  // of a list or tuple
-  PickleValue key(std::size_t index) const;         // of a dict
-  PickleValue mapped(std::size_t index) const;      // of a dict
+  PickleValue operator[](std::size_t index) const;  // for a list or tuple
+  PickleValue key(std::size_t index) const;         // for a dict
+  PickleValue mapped(std::size_t index) const;      // for a dict
   // Returns the value of a text key of a dict, the last one if the key was set twice. O(size).
   std::optional<PickleValue> find(std::string_view key) const;
   // Does the same, but throws kCorrupt if the key is absent.

@@ -35,7 +35,7 @@ class Pickler {
 
   void mark();
   void empty_tuple();
-  void tuple(int count);  // of the top 1, 2 or 3 values
+  void tuple(int count);  // makes a tuple of the top 1, 2 or 3 values
   void tuple_from_mark();
   void empty_list();
   void appends();  // appends the values since the mark to the list below it

@@ -31,9 +31,9 @@ class TorchArchive {
 
   // A storage, found by its key in the pickle.
   struct Storage {
-    std::uint64_t offset = 0;  // of its bytes, from the start of the archive
+    std::uint64_t offset = 0;  // its bytes begin here, counted from the start of the archive
     std::uint64_t size_bytes = 0;
-    std::uint32_t crc32 = 0;  // of its bytes
+    std::uint32_t crc32 = 0;  // covers its bytes
   };
   Storage storage(std::string_view key) const;     // throws kCorrupt if there is none
   Bytes read_storage(std::string_view key) const;  // checks the CRC-32
@@ -77,7 +77,7 @@ TensorDescription describe_tensor(const PickleValue& value);
 // functions below convert them.
 const std::vector<PickleGlobal>& dtype_globals();
 DType dtype_of(const PickleValue& value);      // kUnknown for a type that DType lacks; throws kCorrupt if not a dtype
-Extents extents_of(const PickleValue& value);  // of a torch.Size, tuple or list of ints; throws kCorrupt if one is negative
+Extents extents_of(const PickleValue& value);  // reads a torch.Size, tuple or list of ints; throws kCorrupt if one is negative
 
 // An archive that holds one tensor: a stored chunk of a tensor.
 struct ArchivedTensor {

@@ -16,7 +16,7 @@
 namespace cairn {
 
 struct PickleLimits {
-  std::uint32_t depth_max = 200;  // of nested values
+  std::uint32_t depth_max = 200;  // the maximum depth of nested values
   // Maximum number of values, in addition to one for every two bytes of the pickle. Real pickles
   // hold fewer: a number takes two bytes, a text more, and a record has four to seven bytes for
   // each value. A value takes 24 bytes in memory, and about twice that while the tree grows.

@@ -52,9 +52,9 @@ std::uint64_t get_u64(const char* at);
 // An entry to write.
 struct Entry {
   std::string name;                 // including the archive's own folder: "archive/data.pkl"
-  std::uint64_t header_offset = 0;  // of its local header, from the start of the archive
+  std::uint64_t header_offset = 0;  // its local header begins here, counted from the start of the archive
   std::uint64_t size = 0;           // bytes of its data
-  std::uint32_t crc32 = 0;          // of its data
+  std::uint32_t crc32 = 0;          // covers its data
 };
 
 // Returns the minimum length of a local header, without padding.

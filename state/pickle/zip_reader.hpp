@@ -22,9 +22,9 @@ class ZipReader {
 
   struct Entry {
     std::string name;
-    std::uint64_t header_offset = 0;  // of its local header, from the start of the archive
-    std::uint64_t size_bytes = 0;     // of its data
-    std::uint32_t crc32 = 0;          // of its data
+    std::uint64_t header_offset = 0;  // its local header begins here, counted from the start of the archive
+    std::uint64_t size_bytes = 0;     // the size of its data
+    std::uint32_t crc32 = 0;          // covers its data
   };
 
   // Reads and checks the directory of an archive of exactly `size_bytes` bytes. Error texts start

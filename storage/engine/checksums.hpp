@@ -44,7 +44,7 @@ class BlockChecksums {
   void close_block();
 
   const std::uint32_t block_bytes_;
-  std::uint32_t crc_ = 0;       // of the current block
+  std::uint32_t crc_ = 0;       // the checksum of the current block so far
   std::uint64_t in_block_ = 0;  // bytes in the current block
   std::uint32_t whole_ = 0;
   std::uint64_t length_ = 0;  // bytes in finished blocks

@@ -71,7 +71,7 @@ class ReadJob : public StagedWork {
     const ReadItem* item = nullptr;
     const StorageInfo* storage = nullptr;
     Region region;                            // within its file; unset for items read from archives
-    const Extents* chunk_sizes = nullptr;     // of the stored chunk
+    const Extents* chunk_sizes = nullptr;     // the sizes of the stored chunk
     DType stored_dtype = DType::kUnknown;
     torch::ScalarType dtype = torch::kUInt8;  // carrier_type_of(stored_dtype)
     // Guarded by mutex_:
@@ -156,8 +156,8 @@ class ReadJob : public StagedWork {
 
   const ReadRequest request_;
   StagingRing& ring_;
-  const Work work_;               // of the thread that started the read
-  const CurrentStreams streams_;  // of the thread that started the read
+  const Work work_;               // the work of the thread that started the read
+  const CurrentStreams streams_;  // the streams of the thread that started the read
   JobEnd<bool> end_;
   std::vector<Item> items_;
   std::vector<std::unique_ptr<File>> files_;

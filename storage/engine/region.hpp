@@ -47,14 +47,14 @@ class Region {
   struct Level {
     std::uint64_t count = 0;
     std::uint64_t stride = 0;
-    std::uint64_t extent = 0;  // of one iteration: from its first byte to the end of its last
+    std::uint64_t extent = 0;  // from the first byte of one iteration to the end of its last
     std::uint64_t bytes = 0;   // bytes of the region in one iteration
   };
   void visit_level(std::size_t level, std::uint64_t base, std::uint64_t position, std::uint64_t begin, std::uint64_t end,
                    const Visit& visit) const;
 
   std::uint64_t begin_ = 0;      // in the file
-  std::uint64_t run_bytes_ = 0;  // of one contiguous part
+  std::uint64_t run_bytes_ = 0;  // the size of one contiguous part
   std::uint64_t size_bytes_ = 0;
   std::vector<Level> levels_;
 };

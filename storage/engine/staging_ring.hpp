@@ -1,4 +1,4 @@
-// The staging memory of one rank: a limited number of blocks. They are allocated on first use and
+// The staging memory of one rank: a limited number of blocks. Blocks are allocated on first use and
 // kept until `give_back`.
 #pragma once
 

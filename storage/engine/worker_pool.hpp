@@ -1,4 +1,4 @@
-// The threads of an engine. They start on first use, are kept between saves, and are joined when
+// The threads of an engine. Threads start on first use, are kept between saves, and are joined when
 // their owner is destroyed.
 #pragma once
 

@@ -82,7 +82,7 @@ class WriteJob : public PoolWork {
     std::uint64_t first_block = 0;          // first block with some of the payload
     std::size_t parts_missing = 0;          // blocks of the payload not yet checksummed
     std::vector<std::uint32_t> part_crc32;  // by block, starting at first_block
-    std::uint32_t crc32 = 0;                // of the payload; valid when no part is missing
+    std::uint32_t crc32 = 0;                // covers the payload; valid when no part is missing
     std::vector<Block*> waiting;            // blocks that contain this checksum
 
     bool sealed() const { return parts_missing == 0; }
@@ -161,8 +161,8 @@ class WriteJob : public PoolWork {
   const std::shared_ptr<StagingRing> shared_ring_;
   StagingRing& ring_;
   const unsigned files_open_max_;
-  const Work work_;               // of the thread that started the write
-  const CurrentStreams streams_;  // of the thread that started the write
+  const Work work_;               // the work of the thread that started the write
+  const CurrentStreams streams_;  // the streams of the thread that started the write
   JobEnd<std::vector<FileResult>> end_;
   std::atomic<bool> failed_{false};  // set under the lock; read without it to stop early
 

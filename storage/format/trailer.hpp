@@ -32,12 +32,12 @@ struct TrailerItem {
   std::string fqn;
   bool is_bytes = false;  // a bytes object; dtype, size and chunk are unused
   DType dtype = DType::kFloat32;
-  Extents size;              // of the global tensor
+  Extents size;              // the size of the global tensor
   Box chunk;                 // within it
-  std::uint64_t offset = 0;  // of the archive or bytes object, as PyTorch reads it
+  std::uint64_t offset = 0;  // the archive or bytes object begins here, as PyTorch reads it
   std::uint64_t length = 0;
-  std::uint64_t payload_offset = 0;  // of the raw elements; for bytes objects equal to `offset`
-  std::uint64_t payload_bytes = 0;   // of the raw elements; for bytes objects equal to `length`
+  std::uint64_t payload_offset = 0;  // the raw elements begin here; for bytes objects equal to `offset`
+  std::uint64_t payload_bytes = 0;   // the size of the raw elements; for bytes objects equal to `length`
   std::uint32_t payload_crc32 = 0;
 };
 

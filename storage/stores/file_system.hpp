@@ -32,7 +32,7 @@ struct FileStatus {
 
 struct DirectoryEntry {
   std::string name;
-  FileKind kind = FileKind::kOther;  // of the entry itself; links are not followed
+  FileKind kind = FileKind::kOther;  // the kind of the entry itself; links are not followed
 };
 
 // The directories that this process has made durable, together with the names of all directories

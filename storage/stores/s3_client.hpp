@@ -29,14 +29,14 @@ struct S3Request {
   S3Fields query{};
   S3Fields headers{};
   ByteSpan body{};                // borrowed for the call
-  MutableByteSpan destination{};  // of the body of a partial answer (206); otherwise it is S3Response::body
+  MutableByteSpan destination{};  // receives the body of a partial answer (206); any other body is in S3Response::body
 };
 
 struct S3Response {
   int status = 0;
   std::string body;
   std::string etag;                  // without quotes
-  std::string nonce;                 // of kS3NonceHeader
+  std::string nonce;                 // the value of kS3NonceHeader
   std::uint64_t content_length = 0;  // also of HEAD
   std::uint64_t object_bytes = 0;    // size of the whole object, in the answer to a range
   std::string error_code;            // "NoSuchKey"; "" where there is none
@@ -95,7 +95,7 @@ std::string s3_etag(std::string quoted);
 // Returns `text` as it stands in a URL and in its signature: all but letters, digits and "-._~" is
 // percent-encoded.
 std::string s3_encode(const std::string& text, bool keep_slashes = false);
-// Decodes "%41". `plus_is_space`: as in listings.
+// Decodes "%41". With `plus_is_space`, '+' stands for a space, as in listings.
 std::string s3_decode(const std::string& text, bool plus_is_space = false);
 
 // Calls `visit` with the path ("ListBucketResult/Contents/Key") and the text of every element, at

@@ -54,7 +54,7 @@ class S3Store : public Store {
   struct Record {
     std::string etag;                // "": there is no object
     std::uint64_t object_bytes = 0;  // with the fence mark
-    std::uint64_t bytes = 0;         // of the record
+    std::uint64_t bytes = 0;         // the size of the record
     bool is_live = false;            // there is a record
   };
   Record find_record(const ObjectName& name);

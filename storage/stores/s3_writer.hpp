@@ -49,8 +49,8 @@ class S3Writer : public ObjectWriter {
   std::string buffer_ CAIRN_GUARDED_BY(mutex_);                   // without parts
   std::string upload_ CAIRN_GUARDED_BY(mutex_);                   // id of the upload, once it has begun
   std::map<std::uint64_t, Part> parts_ CAIRN_GUARDED_BY(mutex_);  // that were sent, by number from 0
-  std::string etag_ CAIRN_GUARDED_BY(mutex_);                     // of the object, once it is there
-  std::uint64_t length_ CAIRN_GUARDED_BY(mutex_) = 0;             // of the object, once it is there
+  std::string etag_ CAIRN_GUARDED_BY(mutex_);                     // the object's ETag, once the object is there
+  std::uint64_t length_ CAIRN_GUARDED_BY(mutex_) = 0;             // the object's length, once the object is there
   bool finished_ CAIRN_GUARDED_BY(mutex_) = false;
 };
 

@@ -19,7 +19,7 @@ namespace cairn {
 
 // An operation of a store or of a writer of its objects.
 struct DecoratedOperation {
-  const char* name;         // of the method; `is_taken` counts as "exists"
+  const char* name;         // the method's name; `is_taken` counts as "exists"
   std::string_view object;  // empty: the operation concerns the whole store
   std::uint64_t bytes = 0;  // written or read; the file's length for sync and close; otherwise 0
 };
