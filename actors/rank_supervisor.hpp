@@ -50,7 +50,7 @@ using SupervisorActor =
                      caf::reacts_to<LinkDown>, caf::reacts_to<LinkMessage>, caf::reacts_to<LinkRefused>,
                      caf::replies_to<GetChildren>::with<Children>>;
 
-// `links` may be null in a world of one rank.
+// Starts the supervisor of a rank. `links` may be null in a world of one rank.
 SupervisorActor spawn_supervisor(caf::actor_system& system, const RankConfig& config, std::shared_ptr<LinksFactory> links,
                                  std::shared_ptr<Tracer> tracer);
 

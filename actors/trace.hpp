@@ -38,8 +38,8 @@ class Tracer {
   // Fills in time, wall time, rank and id, keeps the event, passes it to the observer, and returns
   // its id. The event's `name` must never be freed.
   std::uint64_t record(ObservedEvent event) noexcept;
-  // From now on, the ring omits this checkpointer's events unless `ok` is false. The observer still
-  // gets all events.
+  // Keeps this checkpointer's events out of the ring from now on, unless `ok` is false. The
+  // observer still gets all events.
   void keep_out_of_ring(std::uint32_t checkpointer);
   MonotonicTime now() const { return clock_.now(); }
 

@@ -22,7 +22,7 @@ inline constexpr std::size_t kDimsMax = 64;
 
 // --- errors --------------------------------------------------------------------------------------
 
-// `what` names the thing being encoded or decoded, such as "save plan".
+// Throw an error. `what` names the thing being encoded or decoded, such as "save plan".
 [[noreturn]] void fail_encode(const char* what, const std::string& reason);  // throws kInvalidArgument
 [[noreturn]] void fail_decode(const char* what, const std::string& reason);  // throws kCorrupt
 

@@ -29,17 +29,17 @@ class SavePlanner {
  public:
   virtual ~SavePlanner() = default;
 
-  // Called first, on every rank. `state_dict` stays alive and unchanged until the attempt ends. In
-  // it, Stateful objects are replaced by the dicts that they returned.
+  // Begins a save. Called first, on every rank. `state_dict` stays alive and unchanged until the
+  // attempt ends. It holds the dicts of Stateful objects in place of the objects.
   virtual void set_up_planner(const StateDict& state_dict, int rank, bool is_coordinator) = 0;
-  // Called on every rank. Returns the items that this rank could write.
+  // Returns the items that this rank could write. Called on every rank.
   virtual SavePlan create_local_plan() = 0;
-  // Called on the coordinator; `all_plans[r]` is the plan of rank r. Returns the items that each
-  // rank must write, by rank, and the metadata.
+  // Returns the metadata, and the items that each rank must write, by rank. Called on the
+  // coordinator. `all_plans[r]` is the plan of rank r.
   virtual GlobalSavePlan create_global_plan(std::vector<SavePlan> all_plans) = 0;
-  // Called on every rank, to make final changes to this rank's plan.
+  // Makes final changes to this rank's plan. Called on every rank.
   virtual SavePlan finish_plan(SavePlan new_plan) = 0;
-  // Called by the writer on every rank. Returns the data of one item of the finished plan.
+  // Returns the data of one item of the finished plan. The writer calls this on every rank.
   virtual ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) = 0;
 };
 
@@ -61,22 +61,22 @@ class LoadPlanner {
  public:
   virtual ~LoadPlanner() = default;
 
-  // Called on every rank, after `read_metadata`. The planner fills `state_dict`: tensors in place,
-  // other leaves by replacement. Both arguments stay alive until the attempt ends.
+  // Begins a load into `state_dict`: tensors are filled in place, other leaves are replaced. Called
+  // on every rank, after `read_metadata`. Both arguments stay alive until the attempt ends.
   virtual void set_up_planner(StateDict& state_dict, const Metadata& metadata, int rank, bool is_coordinator) = 0;
-  // Called on every rank. Returns the items that this rank needs. Reports in one error everything
+  // Returns the items that this rank needs. Called on every rank. Reports in one error everything
   // that is missing or does not fit, before any data changes.
   virtual LoadPlan create_local_plan() = 0;
-  // Called on the coordinator.
+  // Returns the items that each rank must read, by rank. Called on the coordinator.
   virtual std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) = 0;
-  // Called on every rank.
+  // Makes final changes to this rank's plan. Called on every rank.
   virtual LoadPlan finish_plan(LoadPlan central_plan) = 0;
-  // Called by the reader with the bytes object of an item.
+  // Takes the bytes object of an item. The reader calls this.
   virtual void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) = 0;
-  // Called by the reader. Returns the tensor of size `item.lengths` to fill (any strides, any
-  // device), a view of the destination if possible; never undefined.
+  // Returns the tensor of size `item.lengths` to fill (any strides, any device), a view of the
+  // destination if possible; never undefined. The reader calls this.
   virtual torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) = 0;
-  // Called by the reader when it has filled that tensor.
+  // Takes the tensor back when the reader has filled it. The reader calls this.
   virtual void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) = 0;
   // Returns the report that `load` returns. Called after all other hooks, on every rank that has
   // loaded. DCP has no such hook.

@@ -155,7 +155,7 @@ class Value {
   Value(Object* pointer) = delete;
   Value(std::nullptr_t) = delete;
 
-  // Copying a Value copies the Dict or List inside deeply; tensors remain shared handles.
+  // Copies the Dict or List inside deeply. Tensors remain shared handles.
   Value(const Value& other);
   Value& operator=(const Value& other);
   Value(Value&&) noexcept = default;
@@ -191,10 +191,10 @@ class Value {
   Value& operator[](std::string_view key);
   const Value& operator[](std::string_view key) const;
 
-  // True for values marked by `per_rank`: each rank saves and loads its own.
+  // Returns true for values marked by `per_rank`: each rank saves and loads its own.
   bool is_per_rank() const { return per_rank_; }
   friend Value per_rank(Value value);
-  // True for values marked by `if_stored`: checkpoints may lack them.
+  // Returns true for values marked by `if_stored`: checkpoints may lack them.
   bool is_if_stored() const { return if_stored_; }
   friend Value if_stored(Value value);
   friend Value with_marks_of(const Value& other, Value value);

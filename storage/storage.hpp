@@ -45,32 +45,32 @@ class StorageWriter {
  public:
   virtual ~StorageWriter() = default;
 
-  // Called first on every rank: begins a new attempt.
+  // Begins a new attempt. Called first, on every rank.
   virtual void reset(const std::string& checkpoint_id) = 0;
-  // Called on every rank, before any plan is made.
+  // Sets up the writer for the attempt. Called on every rank, before any plan is made.
   virtual void set_up_storage_writer(const StorageContext& context) = 0;
-  // Called on every rank: may change the rank's own plan.
+  // Returns the rank's own plan, possibly changed. Called on every rank.
   virtual SavePlan prepare_local_plan(SavePlan plan) = 0;
-  // Called on the coordinator: may change the plans of all ranks. `plans[r]` is rank r's.
+  // Returns the plans of all ranks, possibly changed. On the coordinator. `plans[r]` is rank r's.
   virtual std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) = 0;
-  // Called on every rank: writes all items of `plan`, resolving each through `planner`. May write
+  // Writes all items of `plan`, resolving each through `planner`. Called on every rank. May write
   // synchronously and return `ready_future`. Both arguments stay valid until the future is ready.
   virtual Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) = 0;
-  // Called on the coordinator after every rank has written: publishes the checkpoint. `results[r]`
+  // Publishes the checkpoint. Called on the coordinator after every rank has written. `results[r]`
   // is rank r's.
   virtual void finish(Metadata metadata, std::vector<WriteResults> results) = 0;
 
-  // Called on any rank after a failure: returns whether the checkpoint of `save_id` exists.
+  // Returns whether the checkpoint of `save_id` exists. Called on any rank after a failure.
   virtual Committed committed(const std::string& /*save_id*/) { return Committed::kUnknown; }
-  // Called on every rank, at most once, when the attempt ends without being committed: stops
-  // writing. Must not throw. May be called while the future of `write_data` is pending, but not
+  // Stops writing. Called on every rank, at most once, when the attempt ends without being
+  // committed. Must not throw. May be called while the future of `write_data` is pending, but not
   // before `write_data` has returned. This happens when another rank fails or the call is
   // cancelled. The future must still become ready soon, with results or an exception. An exception
-  // with kCancelled means that the rank was told to stop, and is not counted as a failure of the
+  // with kCancelled means that the rank was told to stop. It does not count as a failure of the
   // rank. No other hook is called until the future is ready.
   virtual void abandon() noexcept {}
-  // Called on every rank after `abandon`, at most once, when the checkpoint does not exist and
-  // never will: removes the files that this rank wrote. `ends_attempt` is true on one rank, the
+  // Removes the files that this rank wrote. Called on every rank after `abandon`, at most once,
+  // when the checkpoint does not exist and never will. `ends_attempt` is true on one rank, the
   // coordinator or its successor, which also closes the attempt in the store. On that rank,
   // `discard` is called even if the outcome is unknown. It must then find out whether the
   // checkpoint exists before it removes anything. Must not throw.
@@ -80,10 +80,10 @@ class StorageWriter {
   // Returns the bytes of host memory that hold copies of tensors, in use or kept for reuse. May be
   // called from any thread at any time.
   virtual std::uint64_t staging_bytes() const { return 0; }
-  // Called between saves: allocates staging memory for `bytes` of tensor data, up to the writer's
-  // limits.
+  // Allocates staging memory for `bytes` of tensor data, up to the writer's limits. Called between
+  // saves.
   virtual void prepare_staging(std::uint64_t /*bytes*/) {}
-  // May be called at any time: frees the memory kept between saves, once no save uses it.
+  // Frees the memory kept between saves, once no save uses it. May be called at any time.
   virtual void release_staging() noexcept {}
 };
 
@@ -91,17 +91,17 @@ class StorageReader {
  public:
   virtual ~StorageReader() = default;
 
-  // Called first on every rank: begins a new attempt.
+  // Begins a new attempt. Called first, on every rank.
   virtual void reset(const std::string& checkpoint_id) = 0;
-  // Called on every rank: reads the metadata of the checkpoint.
+  // Reads the metadata of the checkpoint. Called on every rank.
   virtual Metadata read_metadata() = 0;
-  // Called on every rank, with the metadata that `read_metadata` returned on that rank.
+  // Sets up the reader with the metadata that `read_metadata` returned on the same rank.
   virtual void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) = 0;
-  // Called on every rank: may change the rank's own plan.
+  // Returns the rank's own plan, possibly changed. Called on every rank.
   virtual LoadPlan prepare_local_plan(LoadPlan plan) = 0;
-  // Called on the coordinator: may change the plans of all ranks. `plans[r]` is rank r's.
+  // Returns the plans of all ranks, possibly changed. On the coordinator. `plans[r]` is rank r's.
   virtual std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) = 0;
-  // Called on every rank: reads all items of `plan` into the destinations that `planner` resolves.
+  // Reads all items of `plan` into the destinations that `planner` resolves. Called on every rank.
   // Both arguments stay valid until the future is ready. The future's value is always true.
   virtual Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) = 0;
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }

@@ -71,7 +71,7 @@ class ObjectWriter {
   // Truncates or extends the object to `length`, then makes its content and name survive power
   // loss. No writes may follow. Throws kNotFound if the object was removed or replaced meanwhile.
   virtual void sync(std::uint64_t length) = 0;
-  // Like `sync`, but the object may not survive power loss (DCP's sync_files=False).
+  // Finishes as `sync` does, but the object may not survive power loss (DCP's sync_files=False).
   virtual void close(std::uint64_t length) = 0;
   // Removes the object being written. Idempotent. Never throws.
   virtual void discard() noexcept = 0;
@@ -86,7 +86,7 @@ class Store {
 
   virtual std::string url() const = 0;  // the root of this store, for error texts
   virtual bool is_shared() const = 0;   // whether other processes see it; a `mem:` store belongs to one process
-  // Is the same for all stores of a URL scheme. A store that wraps another one must forward this.
+  // Returns the demands, equal for all stores of a URL scheme. Wrappers of stores must forward it.
   virtual StoreTraits traits() const { return {}; }
 
   // Creates the root: a directory and its parents, durably. Does nothing if the store needs no

@@ -28,8 +28,8 @@ class StoreObserver {
   explicit StoreObserver(Duration duration_min) : duration_min_(duration_min) {}
   virtual ~StoreObserver() = default;
 
-  // Called when an operation took `duration_min` or longer, or failed with an error other than
-  // kNotFound. Runs on the thread of the operation, possibly on many threads at once. Must be fast.
+  // Receives an operation that took `duration_min` or longer, or failed other than with kNotFound.
+  // Runs on the thread of the operation, possibly on many threads at once. Must be fast.
   virtual void on_operation(const StoreOperation& operation) noexcept = 0;
   Duration duration_min() const { return duration_min_; }
 

@@ -24,8 +24,8 @@ class PartialFile {
   // Throws kAlreadyExists if the path exists; with kReplaced, only if it is neither a regular file
   // nor a symbolic link. Throws what ConversionLog throws, and file system errors.
   PartialFile(std::string path, const Json& identity, Existing existing);
-  // If the file is unfinished, removes everything, or keeps the recorded part after
-  // `keep_for_later`.
+  // Removes everything if the file is unfinished. After `keep_for_later`, keeps the recorded
+  // part.
   ~PartialFile();
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;

@@ -46,7 +46,7 @@ struct TraceMessagesOptions {
 };
 
 int trace_summary(const TraceChoice& choice);
-// Agreements, which Cairn makes itself, are listed if they went wrong, or if `all` is set.
+// Lists attempts. Agreements are listed only if they went wrong, or if `all` is set.
 int trace_list(const TraceChoice& choice, bool all);
 // Returns the slowest attempt other than `shown` that took several times as long as others of its
 // kind there; null if there is none.

@@ -127,7 +127,7 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
   // Starts to gather; the next `gather` then only waits. No effect on a gathered unit.
   void prefetch();
   void drop_prefetched();  // frees the memory; the gather itself continues, because all ranks have started it
-  // If the module's member or the shard was frozen or unfrozen, does the same to the other.
+  // Repeats on the shard that the module's member was frozen or unfrozen, and vice versa.
   void follow_requires_grad();
   void free();  // no-op while pinned
   // Returns whether the ranks must agree on when this unit's gradients are reduced: see UnitGroup.

@@ -40,8 +40,8 @@ struct StateDictOptions {
   bool flatten_optimizer_state_dict = false;
 };
 
-// These functions throw kInvalidArgument if options contradict each other or if a submodule does
-// not belong to the model.
+// Returns the state of the model. Like the functions below, throws kInvalidArgument if options
+// contradict each other or a submodule does not belong to the model.
 Dict get_model_state_dict(const torch::nn::Module& model, const StateDictOptions& options = {});
 // Returns the state of the optimizer. Throws as cairn::optimizer_state_dict does. Throws kMismatch
 // if the optimizer was made before the model was wrapped.

@@ -16,7 +16,7 @@ class Transform {
   using Wire = std::vector<char>;  // bytes for the socket are appended to it
 
   virtual ~Transform() = default;
-  // Called once, before anything else. The connecting side may write its first bytes here.
+  // Starts the transform. Called once, before anything else. The connecting side may write here.
   virtual void start(Wire& wire) = 0;
   // Returns whether frames may be sent. Becomes true no later than the arrival of the peer's first
   // frame.

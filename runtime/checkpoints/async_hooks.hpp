@@ -36,7 +36,7 @@ class AsyncWriter final : public StorageWriter {
   void finish(Metadata metadata, std::vector<WriteResults> results) override {
     writer_.finish(std::move(metadata), std::move(results));
   }
-  // Before its turn, a save has written nothing, so nothing is published.
+  // Returns kNo before the save's turn, because nothing has been written until then.
   Committed committed(const std::string& save_id) override { return had_turn_ ? writer_.committed(save_id) : Committed::kNo; }
   void abandon() noexcept override {
     if (had_turn_) writer_.abandon();

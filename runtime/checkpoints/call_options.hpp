@@ -23,9 +23,9 @@ Digest digest_of(const LoadOptions& options, const std::vector<std::string>& pre
 class OwnSaveParts {
  public:
   std::shared_ptr<SavePlanner> planner_for(const SavePlannerOptions& options);
-  // If the writer cannot be made from the options, returns one whose first hook throws the error.
-  // All ranks then learn of the error, and no rank waits for one that never joins. A writer whose
-  // threads have another priority is not reused.
+  // Returns a writer for these options. If it cannot be made from them, returns one whose first
+  // hook throws the error. All ranks then learn of the error, and no rank waits in vain. A writer
+  // whose threads have another priority is not reused.
   std::shared_ptr<StorageWriter> writer_for(const CheckpointWriterOptions& options, bool low_priority);
   void release() noexcept {
     if (writer_) writer_->release_staging();

@@ -75,7 +75,7 @@ class CallListener {
   virtual void on_start(const CallEvent&) {}
   virtual void on_phase(const CallPhase&) {}
   virtual void on_failure(const CallFailed&) {}
-  // Called exactly once for each `on_start`, unless events were dropped.
+  // Handles the end of a call. Called once for each `on_start`, unless events were dropped.
   virtual void on_end(const CallEnd&) {}
 };
 

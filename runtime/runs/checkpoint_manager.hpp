@@ -174,7 +174,7 @@ class CheckpointManager {
 
   // --- resuming ---
 
-  // Collective. Loads the latest usable checkpoint, the same on all ranks, into `state`. Returns
+  // Loads the latest usable checkpoint, the same on all ranks, into `state`. Collective. Returns
   // nothing if the run has neither a checkpoint of Cairn's nor one of PyTorch's named step_<n>.
   // Rank 0 logs PyTorch's checkpoints with other names. Rank 0 skips, and logs, checkpoints whose
   // record or files are not sound. If a checkpoint turns out to be damaged during the load, all

@@ -90,9 +90,9 @@ struct MatchCounter : doctest::IReporter {
 
 }  // namespace detail
 
-// Main function of a test binary. Takes doctest's options; a run whose filter matches no test case
-// fails. Ranks other than 0 print failures only. A rank ends at its first failure, because the
-// other ranks may be waiting for it in the middle of a test case; `-aa=0` continues instead.
+// Runs the tests of a binary; call it from `main`. Takes doctest's options. A run whose filter
+// matches no test case fails. Ranks other than 0 print failures only. A rank ends at its first
+// failure, because other ranks may be waiting for it within a test case; `-aa=0` continues instead.
 inline int run_ranks(int argc, char** argv) {
   return run_joined([argc, argv](int rank) {
     doctest::registerReporter<detail::MatchCounter>("cairn-match-counter", 1, false);

@@ -18,7 +18,7 @@ class CallerExecutor : public TrainerExecutor {
  public:
   void post(std::function<void()> task) override;
 
-  // The runtime calls this once. No task may be posted after that.
+  // Ends the call. The runtime calls this once. No task may be posted after that.
   void finish(Outcome outcome);
 
   // Runs tasks on the caller's thread until `finish` has been called and no task is left.

@@ -102,7 +102,7 @@ class World {
   // finds files whose names end in ".trace". Throws kNotFound, kPermission, kNoSpace, kUnavailable.
   void write_trace(const std::string& path) const;
 
-  // For Cairn's own use: the actors of this rank, and the names taken by checkpointers.
+  // Returns the actors of this rank. This function and those below are for Cairn's own use.
   RankRuntime& runtime() const;
   // Returns the directory for the report of a failed call, or "" for no report. `wanted` is the
   // caller's choice, or "". `place` is the location of the checkpoint, "" if it has none.

@@ -67,7 +67,7 @@ class PickleValue {
   std::string_view as_bytes() const;
   PickleGlobal as_global() const;
 
-  // For lists and tuples, the number of elements; for dicts, the number of pairs.
+  // Returns the number of elements of a list or tuple, or the number of pairs of a dict.
   std::size_t size() const;
   PickleValue operator[](std::size_t index) const;  // for a list or tuple
   PickleValue key(std::size_t index) const;         // for a dict

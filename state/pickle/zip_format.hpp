@@ -66,7 +66,7 @@ std::uint64_t padding_for(std::uint64_t end, std::uint64_t alignment);
 // 0, or at least kExtraFieldHeaderBytes.
 void append_local_header(Bytes& out, std::string_view name, std::uint64_t size, std::uint64_t padding);
 
-// Data descriptors. An entry without data has none.
+// These functions are for data descriptors. An entry without data has no descriptor.
 std::uint64_t descriptor_length(std::uint64_t size);
 void append_descriptor(Bytes& out, std::uint64_t size, std::uint32_t crc32);
 

@@ -120,14 +120,14 @@ class ReadJob : public StagedWork {
     std::shared_ptr<const Bytes> kept;  // owns `memory`, if an earlier read has read and checked this block
   };
 
-  // Building the tasks: read_tasks.cpp.
+  // These functions build the tasks: read_tasks.cpp.
   void add_item(std::uint32_t index);
   File& file_of(const StorageInfo& storage);
   void make_tasks();
   void make_tasks(File& file);
   void add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes);
 
-  // Running them: read_job.cpp, and read_archive.cpp for archives.
+  // These functions run the tasks: read_job.cpp, and read_archive.cpp for archives.
   void open(File& file);
   std::shared_ptr<const DataFile> look_at(const FileInfo& info);
   void read_ranges(Task& task, bool verify_only);

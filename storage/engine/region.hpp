@@ -24,7 +24,7 @@ class Region {
   };
 
   Region() = default;
-  // A plain byte range.
+  // Describes a plain byte range.
   Region(std::uint64_t file_offset, std::uint64_t length);
   // A box of `lengths` elements at `offsets` in a chunk of sizes `chunk_sizes`, whose first element
   // is at `payload_offset` in the file. Throws kMismatch if the box is not within the chunk.
