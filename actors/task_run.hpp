@@ -1,5 +1,5 @@
-// Runs one task on the thread of the call's executor, hook by hook, and reports the task's result
-// to the supervisor exactly once, even if an actor or executor in between dies.
+// Runs one task on the thread of the call's executor, hook by hook. Reports the task's result to
+// the supervisor exactly once, even if an actor or the executor dies.
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,8 @@ namespace cairn {
 class TrainerExecutor {
  public:
   virtual ~TrainerExecutor() = default;
-  // Queues `task` and returns. Tasks run one at a time, in order: for `save` and `load` on the
-  // calling thread, which is blocked there; for an asynchronous save on its own thread, once the
+  // Queues `task` and returns. Tasks run one at a time, in order. `save` and `load` run them on the
+  // calling thread, which is blocked. An asynchronous save runs them on its own thread, once the
   // state is gathered. Tasks must not throw. Thread-safe.
   virtual void post(std::function<void()> task) = 0;
 };

@@ -1,6 +1,6 @@
-// Fault injection: rules that say which fault happens where, and the injector that the runtime
-// consults at each injection point. <cairn/runtime/testing/injection.hpp> has the grammar and
-// decides whether injection is on. If injection is off, all pointers to an injector are null.
+// Fault injection: rules that say which fault happens where, and the injector that applies them.
+// The grammar is in <cairn/runtime/testing/injection.hpp>, which also decides whether injection is
+// on. If injection is off, all pointers to an injector are null.
 #pragma once
 
 #include <chrono>

@@ -26,7 +26,7 @@
 
 namespace cairn {
 
-inline constexpr std::size_t kStackFramesMax = 64;  // per thread; the outermost are left out
+inline constexpr std::size_t kStackFramesMax = 64;  // per thread; further outer frames are left out
 inline constexpr std::size_t kStacksMax = 8;        // per call of take_stacks
 
 struct Work {

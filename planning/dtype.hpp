@@ -25,8 +25,8 @@ inline constexpr std::uint8_t kDTypeCount = 22;  // known types have the values 
 std::size_t element_size(DType dtype) noexcept;        // bytes; 0 for kUnknown and invalid values
 const char* to_string(DType dtype) noexcept;           // "float32", as in torch.float32
 std::optional<DType> dtype_from_name(std::string_view name) noexcept;
-// Returns whether `name` could name an element type of PyTorch, known to Cairn or not: lower-case
-// letters, digits and underscores, with a digit right after the first letters; or "bool".
+// Returns whether `name` has the form of PyTorch's names of element types: "bool", or lower-case
+// letters, digits and underscores with a digit right after the first letters.
 bool is_dtype_name(std::string_view name) noexcept;
 
 }  // namespace cairn

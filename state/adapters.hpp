@@ -1,5 +1,5 @@
-// Stateful objects for modules, optimizers, learning-rate schedulers, random number generators,
-// samplers and data positions, and declarations of tensors that are parts of larger ones. For
+// Makes Stateful objects of modules, optimizers, learning-rate schedulers, random number
+// generators, samplers and data positions. Declares tensors that are parts of larger ones. For
 // structs of your own, see fields.hpp.
 //
 // Call these functions on the trainer's thread. Only declarations may be made and queried on any

@@ -14,8 +14,8 @@ namespace cairn {
 
 // Returns whether page-locked host memory is available.
 bool has_pinned_memory();
-// Returns the CUDA devices that this process has used. For any other device, asking LibTorch for
-// the current stream, or whether memory is page-locked, first creates a context, which takes a
+// Returns the CUDA devices that this process has used. Questions to LibTorch about another device
+// (its current stream, or whether memory is page-locked) would first create a context. That takes a
 // second and half a gigabyte of device memory.
 std::vector<c10::Device> cuda_devices_in_use();
 

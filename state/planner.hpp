@@ -129,10 +129,10 @@ class DefaultSavePlanner : public SavePlanner {
 // create_local_plan throws kNotFound if only keys are missing, kUnsupported if only types are
 // unsupported, and otherwise kMismatch. Each error lists every problem, and nothing has changed.
 //
-// This planner accepts these differences between the state dict and the checkpoint: a number may be
-// stored as a 0-dim tensor (PyTorch stores an optimizer's `step` that way); an empty dict may have
-// no entry (PyTorch does not store empty dicts); and in a checkpoint of PyTorch before 2.4 a
-// container may be stored whole.
+// This planner accepts three differences between the state dict and the checkpoint. A number may be
+// stored as a 0-dim tensor, as PyTorch stores an optimizer's `step`. An empty dict may have no
+// entry, because PyTorch does not store it. A checkpoint of PyTorch before 2.4 may store a
+// container whole.
 class DefaultLoadPlanner : public LoadPlanner {
  public:
   explicit DefaultLoadPlanner(LoadPlannerOptions options = {});

@@ -30,7 +30,7 @@ struct LocalShard {
 class ShardedTensor {
  public:
   // Makes a sharded tensor from explicit parts of a tensor of size `size`. Throws kInvalidArgument
-  // if a shard does not fit, dtypes differ, or two local shards overlap, and kUnsupported if a
+  // if a shard does not fit, dtypes differ, or two local shards overlap. Throws kUnsupported if a
   // shard cannot be stored (sparse, quantized). With an empty list, this rank holds nothing.
   ShardedTensor(Extents size, DType dtype, std::vector<LocalShard> local_shards);
 

@@ -129,9 +129,9 @@ class Store {
   virtual void begin_attempt(const std::string& save_id) = 0;
   // Makes `record` the content of ".metadata", atomically and durably, and closes the attempt.
   // Readers see either the old or the new record. Throws kFenced if the attempt is not open
-  // (fenced, or never begun); kAlreadyExists for Overwrite::kRefused if there is a record. In both
-  // cases nothing changed. After kUnavailable the record may or may not have been published: read
-  // ".metadata" to find out.
+  // (fenced, or never begun). Throws kAlreadyExists for Overwrite::kRefused if there is a record.
+  // In both cases nothing changed. After kUnavailable the record may or may not have been
+  // published: read ".metadata" to find out.
   virtual void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) = 0;
   // Ends an attempt of any process: after this returns, `publish` of `save_id` can never succeed.
   // But `publish` may have succeeded before: read ".metadata". Idempotent. An attempt that never

@@ -24,8 +24,8 @@ namespace cairn::tools {
 // Selects a save or load in a directory of traces.
 struct TraceChoice {
   std::string directory;
-  // A counter, alone or as in "save:2", a save id, a part of the checkpoint's id, or "last". "":
-  // the most interesting one.
+  // Selects the attempt: a counter, alone or as in "save:2", a save id, a part of the checkpoint's
+  // id, or "last". "" selects the most interesting one.
   std::string attempt;
   std::string job;    // the first characters of an incarnation; "": any
   std::string after;  // only attempts that began later: seconds since 1970, or "2030-12-31T23:59:59", UTC; "": any time

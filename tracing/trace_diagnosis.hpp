@@ -13,9 +13,9 @@ namespace cairn {
 // Summarises one save or load. The result points into `trace`.
 Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks);
 
-// Returns the hooks of planners and storage among `events` of one rank, each with its latest event:
-// the end (kOperation) of each finished hook, in order, then the beginning (kBegan) of each
-// unfinished one, in order.
+// Returns the hooks of planners and storage among `events` of one rank. Finished hooks come first,
+// each with its end (kOperation). Unfinished hooks follow, each with its beginning (kBegan). Both
+// are in the order of the events.
 std::vector<const ObservedEvent*> hook_events(const std::vector<ObservedEvent>& events);
 
 // Returns whether a rank ends its part in a phase with a message of this kind.

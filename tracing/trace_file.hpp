@@ -66,8 +66,8 @@ class TraceNames {
 class TraceFileReader {
  public:
   // Reads the header. `names` stores the names of events; if null, the reader stores them. Throws
-  // kNotFound, kPermission or kUnavailable if the file cannot be read; kCorrupt if it is not a
-  // trace, or its header is damaged or truncated; kUnsupported for a version other than
+  // kNotFound, kPermission or kUnavailable if the file cannot be read. Throws kCorrupt if it is not
+  // a trace, or its header is damaged or truncated. Throws kUnsupported for a version other than
   // kTraceVersion.
   explicit TraceFileReader(const std::string& path, std::shared_ptr<TraceNames> names = nullptr);
   ~TraceFileReader();

@@ -48,9 +48,9 @@ namespace cairn::training {
 // shards over that axis. A mesh with two axes shards over the second and replicates over the first
 // (hybrid sharding); all replicas start with the values of the first one.
 //
-// The ranks compare what they wrap. Throws kMismatch, naming the ranks that differ from rank 0;
-// kPrecondition if the module is wrapped already; kUnsupported if a parameter has no dimensions
-// (give it one) or is not strided; kInvalidArgument if the mesh has more than two axes.
+// The ranks compare what they wrap. Throws kMismatch, naming the ranks that differ from rank 0.
+// Throws kPrecondition if the module is wrapped already, kUnsupported if a parameter has no
+// dimensions (give it one) or is not strided, kInvalidArgument if the mesh has more than two axes.
 void fully_shard(torch::nn::Module& module, const ProcessMesh& mesh, const FullyShardOptions& options = {});
 // Does the same, and makes each call of `module` a scope: parameters gathered in a call are freed
 // when the call ends.

@@ -1,5 +1,5 @@
-// Checks, before any backend is made, that all ranks of a process group have joined, each once, and
-// agree on its size. Internal.
+// Checks that all ranks of a process group have joined, each once, and that they agree on the
+// group's size. Runs before any backend is made. Internal.
 #pragma once
 
 #include <chrono>

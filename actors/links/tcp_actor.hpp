@@ -189,8 +189,8 @@ class TcpLinks {
     if (auto owner = setup_->owner.lock()) self_->send(caf::actor_cast<caf::actor>(owner), std::forward<Message>(message));
   }
 
-  // Sends without a sender. CAF does not empty the mailbox of a broker that has ended, so a message
-  // in it that names the broker as its sender would keep the broker alive forever.
+  // Sends without a sender. CAF does not empty the mailbox of a broker that has ended. A message
+  // there that named the broker as its sender would keep the broker alive forever.
   template <class Message>
   void tell_self(Message message) {
     caf::anon_send(caf::actor_cast<caf::actor>(self_), message);

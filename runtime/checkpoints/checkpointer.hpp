@@ -7,9 +7,9 @@
 // CheckpointException, with the same failure map, on every rank that is alive.
 //
 // A call returns on each rank as soon as that rank has the outcome. If the coordinator is lost at
-// that moment, a rank without the outcome asks the other ranks for it. Ranks that have already
-// exited or called `World::shutdown` cannot answer, and count as lost. `committed` is correct even
-// then. If the failure map must be the same on every rank, synchronize the ranks before they exit.
+// that moment, a rank without the outcome asks the other ranks for it. A rank that has exited or
+// called `World::shutdown` cannot answer, and counts as lost. `committed` is correct even then. If
+// the failure map must be the same on every rank, synchronize the ranks before they exit.
 #pragma once
 
 #include <chrono>
@@ -40,9 +40,9 @@ class Checkpointer {
   Checkpointer(Checkpointer&&) noexcept;
   Checkpointer& operator=(Checkpointer&&) noexcept;
 
-  // Saves `state_dict` under `checkpoint_id`, a path or a URL of a known scheme. When it returns,
-  // the checkpoint is complete, durable (unless sync is off), and readable by PyTorch. After an
-  // exception the previous checkpoint is intact.
+  // Saves `state_dict` under `checkpoint_id`, a path or a URL of a known scheme. When `save`
+  // returns, the checkpoint is complete, durable (unless sync is off), and readable by PyTorch.
+  // After an exception, the previous checkpoint is intact.
   void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
 
   // Saves in the background, on a thread of its own: see async_handle.hpp. Returns when the trainer

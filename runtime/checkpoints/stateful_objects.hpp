@@ -19,8 +19,8 @@ class StatefulObjects {
   // Returns the flattened keys of the objects, sorted.
   std::vector<std::string> keys() const;
 
-  // Calls `state_dict()` of this rank's objects, in the given order, and stores the results in
-  // their places in `working`, a copy of the dict that the objects were found in.
+  // Calls `state_dict()` of this rank's objects, in the given order. Stores the results in their
+  // places in `working`, which must be a copy of the dict in which the objects were found.
   void describe(const std::vector<std::string>& key_order, StateDict& working) const;
 
   // Calls `load_state_dict()` in the given order, with the values at the objects' places in

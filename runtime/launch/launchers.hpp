@@ -30,9 +30,9 @@ struct Task {
 };
 
 // Returns which rank this process is, or nothing if no launcher started it or CAIRN_LAUNCHER is
-// "none". Throws kInvalidArgument, naming the variables, if one is malformed or missing, if
-// launchers contradict each other, or if the process is in a Slurm allocation of several tasks but
-// is none of them.
+// "none". Throws kInvalidArgument, naming the variables, if a variable is malformed or missing, or
+// if launchers contradict each other. Also throws it in a Slurm allocation of several tasks if this
+// process is none of them.
 std::optional<Task> find_task(const Variables& variables);
 
 // Throws kPrecondition if a launcher started several ranks, each of which would run `call` in a

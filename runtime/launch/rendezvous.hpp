@@ -22,9 +22,9 @@ namespace cairn {
 // Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer
 // already does. In an agent's store, each restart of the job sees only its own keys. At a port that
 // was chosen by the name of a job, each job sees only its own keys. Throws kDeadline if nobody
-// offers the store in time, or if the process that listens there does not answer; kUnavailable.
-// During the wait one rank logs warnings: rank 1 if rank 0 hosts the store, rank 0 if the agent
-// does. First raises the soft limit of descriptors, as `provide_descriptors` does.
+// offers the store in time, or if the process that listens there does not answer. Throws
+// kUnavailable. During the wait one rank logs warnings: rank 1 if rank 0 hosts the store, rank 0 if
+// the agent does. First raises the soft limit of descriptors, as `provide_descriptors` does.
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
                                            Duration first_notice = WaitNotices::kFirst);
 

@@ -10,10 +10,10 @@
 
 namespace cairn {
 
-// While a watch of a signal exists in this process, the signal's handler only counts its arrivals,
-// and records the time of the first arrival that no watch has taken. The last watch
-// restores the previous handler, unless another handler has been installed meanwhile. Different
-// threads may use different watches; each watch belongs to one thread.
+// While a watch of a signal exists, the signal's handler only counts arrivals, and records the time
+// of the first arrival that no watch has taken. The last watch of the process restores the previous
+// handler, unless another handler has been installed meanwhile. Different threads may use different
+// watches; each watch belongs to one thread.
 class SignalWatch {
  public:
   // Throws kInvalidArgument for a number that is not a signal, or a signal that cannot be caught,

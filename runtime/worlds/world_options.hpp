@@ -29,10 +29,10 @@ struct WorldOptions {
   // without one, the factory functions throw kPrecondition.
   std::string bind_address;
   // A secret that only the ranks of this job know. With it, ranks communicate over TLS 1.3, and
-  // only with each other. Give either the secret itself, at least 16 bytes that cannot be guessed,
-  // or a file of mode 0600 that contains it (trailing white space is ignored); the same secret on
-  // all ranks. If both are empty, the secret comes from the store if `secret_from_store` is set, or
-  // else from CAIRN_SECRET_FILE, which cairn-launch sets, or else from CAIRN_SECRET.
+  // only with each other. All ranks must have the same secret. Give either the secret itself (at
+  // least 16 bytes that cannot be guessed) or a file of mode 0600 that contains it; white space at
+  // its end is ignored. If both are empty, the secret comes from the store if `secret_from_store`
+  // is set, or else from CAIRN_SECRET_FILE, which cairn-launch sets, or else from CAIRN_SECRET.
   //
   // Without a secret, ranks communicate unencrypted, over loopback addresses only, and anyone who
   // can reach the port can connect. Throws kPermission for a file that others may read,

@@ -35,8 +35,8 @@ inline constexpr const char* kSaveIdMark = "cairn-";
 void check_commit_record_fits(std::uint64_t items);
 
 // Encodes the record of `metadata`. Throws kInvalidArgument if the metadata is inconsistent, lacks
-// the length, checksum or trailer length of a file, or has names that are not UTF-8; kUnsupported
-// if the record would exceed kCommitRecordBytesMax.
+// the length, checksum or trailer length of a file, or has names that are not UTF-8. Throws
+// kUnsupported if the record would exceed kCommitRecordBytesMax.
 Bytes encode_commit_record(const Metadata& metadata);
 
 // Decodes a record that Cairn or PyTorch wrote; `commit` is set only for Cairn's. The result is

@@ -14,8 +14,8 @@ namespace cairn {
 // Many threads may write at once. `sync`, `close` and `discard` wait for running writes.
 class FileWriter : public ObjectWriter {
  public:
-  // Creates the file at `path`, below the store's `root`. Throws kAlreadyExists, kNoSpace;
-  // kNotFound if its directory does not exist.
+  // Creates the file at `path`, below the store's `root`. Throws kAlreadyExists and kNoSpace.
+  // Throws kNotFound if its directory does not exist.
   FileWriter(FileSystem& files, std::string root, std::string path, const CreateOptions& options);
   ~FileWriter() override;
   FileWriter(const FileWriter&) = delete;
