@@ -56,7 +56,7 @@ void report_running_call(const std::shared_ptr<ReportedCall>& call, Outcome outc
 
 // Ends a call: calls `done` once with `outcome`. If this rank reports, and the call has failed for
 // another reason than a cancellation, first writes the report. `done` then runs on a thread of its
-// own. It waits at most 2 s for the report, so that a hung file system does not delay the caller
+// own, which waits at most 2 s for the report, so that a hung file system does not delay the caller
 // longer. Without a report, or if memory or threads run out, `done` runs on the calling thread.
 // Errors of the report are only logged.
 void end_call(std::shared_ptr<ReportedCall> call, Outcome outcome);

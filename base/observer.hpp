@@ -82,7 +82,7 @@ struct ObservedEvent {
   MonotonicTime time;  // when the event was recorded; for handlers and operations, when they ended
   WallTime wall_time;
   // The ticket of a call of this rank. 0: the event belongs to no call, or to an unknown one.
-  // Messages of other ranks and the coordinator's work have only an attempt.
+  // Events about other ranks' messages and the coordinator's work have only an attempt.
   std::uint64_t call = 0;
   std::uint64_t attempt = 0;       // the attempt's counter, 0 outside attempts
   std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: no checkpointer, or all

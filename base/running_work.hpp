@@ -56,8 +56,8 @@ class RunningWork {
   pid_t thread_ = 0;  // 0: not registered
   MonotonicTime begin_;
   RunningWork* outer_ = nullptr;
-  bool was_blocked_ = false;  // the signal, on this thread
-  bool was_taken_ = false;    // its stack
+  bool was_blocked_ = false;  // whether the signal was blocked on this thread
+  bool was_taken_ = false;    // whether its stack was taken
 };
 
 struct StackFrame {
@@ -66,11 +66,11 @@ struct StackFrame {
 };
 
 struct ThreadStack {
-  Work work;  // `object` is below
+  Work work;  // its `object` is not valid: see the copy below
   std::string object;
-  Duration running{0};             // since the work began
+  Duration running{0};             // the time since the work began
   std::vector<StackFrame> frames;  // innermost first
-  std::string fault;               // why there are no frames
+  std::string fault;               // the reason if there are no frames
 };
 
 // Installs the handler of signal `number`; 0 chooses an unused real-time signal. Returns "", or the

@@ -1,4 +1,4 @@
-// Gives access to a tensor's memory as bytes, so that all types are moved alike. Internal.
+// Gives access to a tensor's memory as bytes, so that one code path moves all types. Internal.
 #pragma once
 
 #include <torch/types.h>

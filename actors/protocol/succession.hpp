@@ -11,17 +11,17 @@
 //   decision --a record may have been published--> asking the store --> outcome to all --> idle
 //   decision --otherwise--> outcome to all --> idle
 //
-// Every rank is asked for its status in the call. An orphan that answers follows this successor
-// from then on: it neither delivers results to the old coordinator nor accepts its outcome. The
-// successor waits for ranks that follow the coordinator or another successor, and these report what
-// they learn. So ranks that can communicate all end with the same outcome, whichever links are
-// broken.
+// The successor asks every rank for its status in the call. An orphan that answers follows this
+// successor from then on: it neither delivers results to the old coordinator nor accepts an outcome
+// from it. The successor waits for ranks that follow the coordinator or another successor. These
+// ranks report what they learn. So all ranks that can communicate end with the same outcome,
+// whichever links are broken.
 //
-// If the coordinator is alive and the call has not begun, the coordinator waits for orphans that
-// can never join. The successor tells the coordinator about them, with the reason, and the
-// coordinator ends the call. If the coordinator has not made the call yet, orphans that can connect
-// to it are sent back to join it. The others wait with the successor, at most `join_deadline`,
-// until the coordinator makes the call.
+// If the coordinator is alive and the call has not begun, the coordinator still waits for the
+// orphans, which can never join. The successor then tells the coordinator which orphans there are,
+// and why, and the coordinator ends the call. If the coordinator has not made the call yet, orphans
+// that can connect to it are sent back to join it. The other orphans wait with the successor, at
+// most `join_deadline`, until the coordinator makes the call.
 //
 // A checkpoint can be published only with the results of every rank. If one orphan has not
 // delivered its results, the checkpoint does not exist and never will. Otherwise the writer's
