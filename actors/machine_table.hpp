@@ -16,7 +16,7 @@ namespace cairn {
 inline constexpr std::size_t kMachinesKept = 256;
 
 // `Entry` must be constructible from a protocol::Identity and RuntimeOptions. It must have
-// `counter_seen()` and `is_idle()`, which says whether the entry can be removed without loss.
+// `counter_seen()`, and `is_idle()`, which returns whether the entry can be removed without loss.
 template <class Entry>
 class MachineTable {
  public:

@@ -19,8 +19,8 @@
 
 namespace cairn {
 
-// Not thread-safe; it is passed from one thread to the next. When the last reference is released, a
-// failure is reported unless the task has already reported its result.
+// Runs on one thread at a time; not thread-safe. When the last reference is released, reports a
+// failure unless the task has already reported its result.
 class TaskRun : public std::enable_shared_from_this<TaskRun> {
  public:
   // `asker` supplies the tracer and the cause of the trace events. `coordinator` is 0 if this
@@ -73,9 +73,9 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
       return result;
     }
   }
-  // As above, for a hook whose failure must not prevent the next one. `throw_if_failed` rethrows
-  // the failure later. If another hook fails first, the task ends there and still reports this
-  // failure.
+  // Runs a hook whose failure must not prevent the next hook. `throw_if_failed` rethrows the
+  // failure later. If another hook fails before that, the task ends there, and reports the failure
+  // of the first hook.
   template <class Run>
   void hook_before_others(protocol::Hook which, Run run) {
     try {

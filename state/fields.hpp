@@ -40,8 +40,8 @@ struct Field {
 
 // Saves the fields as a dict, in the given order. Loading replaces all fields or none. Throws
 // kMismatch, naming every field that is missing, unexpected, or of another type, range, shape or
-// dtype. `Checkpointer::load` asks the checkpoint only for these fields, so other entries stay
-// unread; it reports missing fields by name on all ranks.
+// dtype. `Checkpointer::load` reads only these fields and leaves other entries unread. It reports
+// missing fields by name on all ranks.
 //
 // The fields must outlive the returned object, which keeps `owner` alive for that purpose. Throws
 // kInvalidArgument if two fields have the same name. `state_dict` of the object throws

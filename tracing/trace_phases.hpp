@@ -1,5 +1,5 @@
 // The states of each rank and of the coordinator over time. Phases and waits are computed from
-// them. Internal.
+// these states. Internal.
 #pragma once
 
 #include <optional>
@@ -43,8 +43,8 @@ std::vector<TracedState<State>> states_of(const Trace& trace, const TraceClocks&
 // Returns the rank whose trace has the coordinator's states; -1 if unknown.
 int coordinator_of(const Trace& trace);
 
-// Returns the last phase that a rank's own trace shows; for the coordinator, the last phase of the
-// save or load. Returns nothing if unknown.
+// Returns the last phase that a rank's own trace shows, or nothing if unknown. For the coordinator,
+// returns the last phase of the save or load.
 std::optional<Phase> own_phase_of(const Trace& trace, const TraceClocks& clocks, int rank);
 
 std::vector<TracedPhase> phases_of(const Trace& trace, const TraceClocks& clocks, int coordinator);

@@ -24,8 +24,8 @@ class ProcessMesh {
               const std::string& name = "mesh");
 
   // Makes a mesh of existing groups, one per axis, such as those of `ProcessGroup::from_c10d` with
-  // `world_ranks`. Each group must contain the ranks that differ from this rank only along the
-  // group's axis, in the order of that axis; otherwise throws kInvalidArgument.
+  // `world_ranks`. The group of an axis must contain the ranks that differ from this rank only
+  // along that axis, in the order of the axis; otherwise throws kInvalidArgument.
   static ProcessMesh from_axes(const ProcessGroup& group, std::vector<ProcessGroup> axes, std::vector<std::string> axis_names = {});
 
   const DeviceMesh& mesh() const { return mesh_; }  // world ranks
@@ -36,7 +36,7 @@ class ProcessMesh {
   // Returns one axis as a mesh of its own ("tp" of {"dp", "tp"}). Throws kInvalidArgument if there
   // is no such axis.
   ProcessMesh along(const std::string& axis_name) const;
-  // Returns the mesh from which `along` took this one; otherwise this mesh.
+  // Returns the mesh that `along` took this one from. Returns this mesh if there is none.
   const ProcessMesh& root() const { return root_ ? *root_ : *this; }
   std::size_t axis_of_root() const { return axis_of_root_; }  // the axis that `along` took
   // Returns `placements` on this mesh as placements on `root()`, with Replicate along the root's

@@ -33,8 +33,8 @@ struct StateDictOptions {
   // parameters that require gradients can be missing. If false, unexpected names are ignored, and
   // missing entries keep their values.
   bool strict = true;
-  // For the `set_…` functions: rank 0 passes whole tensors and sends each rank its part; for an
-  // optimizer, also the options. The dicts of other ranks are ignored. Needs `full_state_dict`.
+  // For the `set_…` functions: rank 0 passes whole tensors and sends each rank its part. For an
+  // optimizer, rank 0 also sends the options. Ignores other ranks' dicts. Needs `full_state_dict`.
   bool broadcast_from_rank0 = false;
   // Gives each parameter its own options: {"state.<name>.exp_avg": …, "param_groups.<name>.lr": …}.
   bool flatten_optimizer_state_dict = false;

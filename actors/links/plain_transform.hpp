@@ -1,4 +1,4 @@
-// No encryption between ranks: for loopback and trusted networks.
+// Transforms without encryption, for links over loopback and in trusted networks.
 #pragma once
 
 #include <cairn/actors/links/socket.hpp>

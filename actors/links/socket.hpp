@@ -1,4 +1,4 @@
-// Non-blocking TCP sockets: what links need from the operating system.
+// Non-blocking TCP sockets: the part of the operating system that links need.
 #pragma once
 
 #include <optional>

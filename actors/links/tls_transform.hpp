@@ -14,8 +14,8 @@
 
 namespace cairn {
 
-// The number of bytes that one direction of a connection sends before it changes its key. Far below
-// the limit of AES-GCM.
+// The number of bytes that one direction of a connection sends before it changes its key. The limit
+// of AES-GCM is far higher.
 inline constexpr std::uint64_t kTlsBytesPerKey = std::uint64_t{16} << 30;
 
 // Makes transforms for the links of `rank`. `secret` must not be empty and is borrowed for the

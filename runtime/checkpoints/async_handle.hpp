@@ -29,14 +29,14 @@ struct AsyncSaveOptions;
 struct SaveOptions;
 
 // One asynchronous save. The handle may be copied, and used on any thread. Dropping the handle does
-// not end the save. A failure should be read through `result` or `on_done`. If nobody does, the
-// next `save` or `async_save` of the checkpointer on this rank throws it; without such a call, it
-// is logged. A save that callers cancelled is not such a failure. A process that exits, even by
-// std::exit, waits for its saves as ~Checkpointer does.
+// not end the save. If nobody reads a failure through `result` or `on_done`, the next `save` or
+// `async_save` of the checkpointer on this rank throws the failure. If there is no such call, the
+// failure is logged. A cancellation by callers does not count as a failure here. A process that
+// exits, even by std::exit, waits for its saves as ~Checkpointer does.
 //
 // Waits without a deadline take as long as necessary, and any wait may be repeated. In a forked
-// child process, waiting for something that had not happened before the fork throws kPrecondition.
-// There, `staged` and `done` throw kPrecondition instead of returning false.
+// child process, a wait throws kPrecondition unless its event happened before the fork. Likewise,
+// `staged` and `done` throw kPrecondition instead of returning false.
 class AsyncSaveResponse {
  public:
   // Returns whether the trainer may change the state, because the state is copied or the save has

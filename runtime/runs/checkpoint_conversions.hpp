@@ -1,5 +1,5 @@
-// Converts what is stored about a checkpoint between three forms: the manager's API, commit
-// records, and texts that ranks exchange. Internal.
+// Converts the description of a checkpoint between three forms: the manager's API, commit records,
+// and texts that ranks exchange. Internal.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ std::map<std::string, std::string> user_metadata_of(const std::map<std::string, 
 CheckpointInfo info_of(const RunDirectory& run, const RunCheckpoint& checkpoint);
 
 // `add_texts` appends the fields of a checkpoint to `texts`. `take_checkpoint` reads them from
-// index `at`, and advances `at`. Throws kCorrupt.
+// index `at` on, moves `at` behind them, and throws kCorrupt if they are malformed.
 void add_texts(std::vector<std::string>& texts, const RunCheckpoint& checkpoint);
 RunCheckpoint take_checkpoint(const std::vector<std::string>& texts, std::size_t& at);
 

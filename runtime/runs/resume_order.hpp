@@ -9,8 +9,8 @@
 namespace cairn {
 
 struct ResumeOrder {
-  // In the order in which to try them. A checkpoint of PyTorch's has the step of its name, and
-  // neither a save id nor a sequence.
+  // The checkpoints in the order in which to try them. A checkpoint of PyTorch's has the step of
+  // its name, and neither a save id nor a sequence.
   std::vector<RunCheckpoint> candidates;
   // Checkpoints that may be later than the first candidate. Those that can be read are also the
   // last candidates.
@@ -19,8 +19,8 @@ struct ResumeOrder {
   std::vector<ObjectName> other_names;
 };
 
-// Reads the records of the run. Cairn's checkpoints are ordered by their commits. PyTorch's have no
-// such order: one named step_<n> comes first if n is larger than every step of Cairn's, and last
+// Reads the records of the run. Cairn's checkpoints are ordered by their commits. A checkpoint of
+// PyTorch's named step_<n> comes first if n is larger than every step of Cairn's, and last
 // otherwise. Throws the store's errors.
 ResumeOrder resume_order(const RunDirectory& run);
 

@@ -6,9 +6,9 @@
 
 namespace cairn {
 
-// Parses the format of PyTorch's init_process_group: "cpu:gloo,cuda:nccl", or one name: "nccl"
-// serves "cuda" only, any other name "cpu" and "cuda". Returns the names by device type. Throws
-// kInvalidArgument for any other text.
+// Parses a text in the format of PyTorch's init_process_group: "cpu:gloo,cuda:nccl", or one name.
+// "nccl" alone serves "cuda"; any other name serves "cpu" and "cuda". Returns the names by device
+// type. Throws kInvalidArgument for any other text.
 std::map<std::string, std::string> parse_backends(const std::string& text);
 
 }  // namespace cairn

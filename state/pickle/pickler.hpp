@@ -46,7 +46,7 @@ class Pickler {
   void build();          // sets the state of the object below to the top value
   void persistent_id();  // pushes the object that the top value names
 
-  // Stores the top value so that `recall` can push the value again; Python then sees one shared
+  // Stores the top value. `recall` pushes the stored value again; Python then sees one shared
   // object.
   using Slot = std::uint32_t;
   Slot remember();

@@ -1,5 +1,5 @@
-// The few fields of a commit record that clean-up, numbering and retention need, read without the
-// megabytes around them.
+// The few fields of a commit record that clean-up, numbering and retention need. Reading only these
+// saves reading the megabytes around them.
 #pragma once
 
 #include <cstdint>

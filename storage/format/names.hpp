@@ -16,7 +16,7 @@ inline constexpr const char* kFencedMark = ".fenced-";
 
 // Returns the name of file `index` of `rank`: "__<rank>_<index>_<save id>.distcp".
 std::string data_file_name(int rank, int index, const std::string& save_id);
-// Returns the save id in such a name; nothing for names that Cairn did not make (see is_save_id).
+// Returns the save id in such a name, or nothing if Cairn did not make it (see is_save_id).
 std::optional<std::string> save_id_of_file(const std::string& name);
 
 // Returns the `n`th name for checkpoints of a step: step_100, step_100.2, step_100.3. `step` must

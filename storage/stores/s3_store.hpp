@@ -58,8 +58,8 @@ class S3Store : public Store {
     bool is_live = false;            // there is a record
   };
   Record find_record(const ObjectName& name);
-  // Replaces the object `name` with `content` if its ETag is still `seen`; "" means that it is
-  // absent. Returns the new ETag, or nothing if the object has changed.
+  // Replaces the object `name` with `content` if the object's ETag is still `seen`, or if `seen` is
+  // "" and the object is absent. Returns the new ETag, or nothing if the object has changed.
   std::optional<std::string> replace_record(const ObjectName& name, const std::string& seen, ByteSpan content);
   void retract_record(const ObjectName& name);
   Bytes fence_mark();
