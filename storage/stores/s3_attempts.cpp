@@ -12,7 +12,8 @@
 // begin      1  write .attempt-<id> if it is absent
 //            2  give up if .fenced-<id> exists
 //
-// publish    1  read the ETag of .metadata
+// publish    1  read the ETag of .metadata; if it is absent, write
+//               a fence mark there, and begin again
 //            2  give up unless .attempt-<id> exists and .fenced-<id> does not
 //            3  write the record to .metadata, if the ETag is
 //               still that of 1; otherwise begin again           <- now the checkpoint exists
@@ -23,17 +24,22 @@
 //            3  read .metadata and its ETag
 //            4  write it again with a new fence mark, if the
 //               ETag is still that of 3                          <- now it cannot publish
+//            5  remove .attempt-<id>
 //
 // A publication that passes its step 2 before fence 1 has passed its step 1 before fence 3. If
 // .metadata changed between these two reads, publish 3 fails. Otherwise publish 3 and fence 4
 // expect the same ETag, and the server lets one of them succeed, or neither if a third write came
 // first. In each case the ETag has changed when the fence ends: the record is there, or publish 3
-// fails, begins again and finds the fence. So the outcome of fence 4 does not matter.
+// fails, begins again and finds the fence. So the outcome of fence 4 does not matter. No record is
+// written where there was nothing, since "nothing" has no ETag that could have changed meanwhile.
+//
+// An attempt is fenced only when fence 5 is done. Until then it counts as open, so that others
+// complete a fence whose process died.
 //
 // For the same reason removing a record leaves a fence mark in its place. `remove_root` removes the
-// mark when nothing else is left. A publication that was fenced and is still under way after that
-// would find the object absent. It therefore looks for its attempt again after it has created the
-// object, and removes it if the attempt is gone.
+// mark when nothing else is left, but only with a condition on its ETag: a DELETE that comes late,
+// or twice, must not remove the record of a later save. Many servers ignore such a condition; there
+// the mark stays.
 #include <algorithm>
 #include <iterator>
 
@@ -78,6 +84,7 @@ S3Store::Record S3Store::find_record(const ObjectName& name) {
     request.method = "HEAD";
     request.headers.clear();
     response = client_->send(request);
+    record.is_live = response.succeeded();
     record.etag = response.etag;
     return record;
   }
@@ -118,22 +125,35 @@ void S3Store::begin_attempt(const std::string& save_id) {
     throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
 }
 
+// Whether an earlier try wrote this record. Its answer may have been lost, and a fence may have
+// written the record again since, so that its ETag tells nothing.
+bool S3Store::is_record_of(const Record& seen, ByteSpan record) {
+  if (!seen.is_live || seen.bytes != record.size()) return false;
+  Bytes content(record.size(), '\0');
+  read_range(kCommitRecordName, 0, {content.data(), content.size()});
+  return std::equal(content.begin(), content.end(), record.data());
+}
+
 void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
   check_attempt_id(save_id);
+  bool was_sent = false;
   for (int tries = 0; tries < kTriesMax; ++tries) {
     // 1
     const Record seen = find_record(kCommitRecordName);
-    // 2
-    if (!has_object(kOpenMark + save_id) || has_object(kFencedMark + save_id)) throw fenced(save_id, url());
-    if (seen.is_live && overwrite == Overwrite::kRefused)
-      throw Error(ErrorCode::kAlreadyExists,
-                  "cannot publish save " + save_id + ": " + url_of(kCommitRecordName) + " is there already. Nothing was changed");
-    // 3
-    const auto etag = replace_record(kCommitRecordName, seen.etag, record);
-    if (!etag) continue;
-    if (seen.etag.empty() && !has_object(kOpenMark + save_id)) {
-      replace_record(kCommitRecordName, *etag, fence_mark());
-      throw fenced(save_id, url());
+    const bool is_published = was_sent && is_record_of(seen, record);
+    if (!is_published) {
+      if (seen.etag.empty()) {
+        replace_record(kCommitRecordName, "", fence_mark());
+        continue;
+      }
+      // 2
+      if (!has_object(kOpenMark + save_id) || has_object(kFencedMark + save_id)) throw fenced(save_id, url());
+      if (seen.is_live && overwrite == Overwrite::kRefused)
+        throw Error(ErrorCode::kAlreadyExists,
+                    "cannot publish save " + save_id + ": " + url_of(kCommitRecordName) + " is there already. Nothing was changed");
+      // 3
+      was_sent = true;
+      if (!replace_record(kCommitRecordName, seen.etag, record)) continue;
     }
     // 4
     try {
@@ -154,16 +174,19 @@ void S3Store::fence(const std::string& save_id) {
   if (!has_object(kOpenMark + save_id)) return;
   // 3
   const Record seen = find_record(kCommitRecordName);
+  bool was_replaced = false;
   Bytes content(static_cast<std::size_t>(seen.bytes), '\0');
   try {
     if (seen.bytes > 0) read_range(kCommitRecordName, 0, {content.data(), content.size()});
   } catch (const Error& error) {
     // Replaced by a shorter one: it has changed, which is enough.
-    if (error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound) return;
-    throw;
+    was_replaced = error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound;
+    if (!was_replaced) throw;
   }
   // 4. If the record was replaced between the two reads, the condition does not hold.
-  replace_record(kCommitRecordName, seen.etag, content + fence_mark());
+  if (!was_replaced) replace_record(kCommitRecordName, seen.etag, content + fence_mark());
+  // 5
+  delete_object(kOpenMark + save_id);
 }
 
 std::vector<std::string> S3Store::attempts_marked(const std::string& mark) {
@@ -177,16 +200,16 @@ std::vector<std::string> S3Store::attempts_marked(const std::string& mark) {
   return ids;
 }
 
-std::vector<std::string> S3Store::open_attempts() {
-  // In this order, as a fence may come between the two.
-  const std::vector<std::string> begun = attempts_marked(kOpenMark);
-  const std::vector<std::string> ended = attempts_marked(kFencedMark);
-  std::vector<std::string> open;
-  std::set_difference(begun.begin(), begun.end(), ended.begin(), ended.end(), std::back_inserter(open));
-  return open;
-}
+std::vector<std::string> S3Store::open_attempts() { return attempts_marked(kOpenMark); }
 
-std::vector<std::string> S3Store::fenced_attempts() { return attempts_marked(kFencedMark); }
+std::vector<std::string> S3Store::fenced_attempts() {
+  // In this order, so that a fence which begins between the two does not count as done.
+  const std::vector<std::string> ended = attempts_marked(kFencedMark);
+  const std::vector<std::string> open = attempts_marked(kOpenMark);
+  std::vector<std::string> fenced;
+  std::set_difference(ended.begin(), ended.end(), open.begin(), open.end(), std::back_inserter(fenced));
+  return fenced;
+}
 
 bool S3Store::has_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
@@ -195,14 +218,11 @@ bool S3Store::has_attempt(const std::string& save_id) {
 
 void S3Store::clear_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
-  if (!has_object(kFencedMark + save_id)) {
-    if (!has_object(kOpenMark + save_id)) return;
+  if (has_object(kOpenMark + save_id))
     throw Error(ErrorCode::kPrecondition,
                 "cannot clear save " + save_id + " in " + url() + ": its attempt is open; fence it first");
-  }
+  if (!has_object(kFencedMark + save_id)) return;
   abort_uploads_of(save_id);
-  // The fence last: without it an attempt that is left would be open.
-  delete_object(kOpenMark + save_id);
   delete_object(kFencedMark + save_id);
 }
 
@@ -213,9 +233,11 @@ void S3Store::abort_uploads_of(const std::string& save_id) {
   };
   std::vector<Upload> uploads;
   S3Request listing{"GET", "list the uploads to", "s3:ListBucketMultipartUploads"};
+  const std::string file_end = "_" + save_id + ".distcp";
   std::string key_marker, id_marker;
   bool is_truncated = true;
   while (is_truncated) {
+    const std::pair before(key_marker, id_marker);
     listing.query = {{"uploads", ""}, {"encoding-type", "url"}, {"prefix", key_of("__")}};
     if (!key_marker.empty())
       listing.query.insert(listing.query.end(), {{"key-marker", key_marker}, {"upload-id-marker", id_marker}});
@@ -225,11 +247,15 @@ void S3Store::abort_uploads_of(const std::string& save_id) {
     visit_s3_xml(response.body, "a listing of uploads", [&](const std::string& path, const std::string& text) {
       if (path == "ListMultipartUploadsResult/Upload/Key") current.key = s3_decode(text, true);
       if (path == "ListMultipartUploadsResult/Upload/UploadId") current.id = text;
-      if (path == "ListMultipartUploadsResult/Upload" && current.key.find(save_id) != std::string::npos) uploads.push_back(current);
+      const std::size_t begin = current.key.size() - std::min(current.key.size(), file_end.size());
+      if (path == "ListMultipartUploadsResult/Upload" && current.key.compare(begin, std::string::npos, file_end) == 0)
+        uploads.push_back(current);
       if (path == "ListMultipartUploadsResult/NextKeyMarker") key_marker = s3_decode(text, true);
       if (path == "ListMultipartUploadsResult/NextUploadIdMarker") id_marker = text;
       if (path == "ListMultipartUploadsResult/IsTruncated") is_truncated = text == "true";
     });
+    if (is_truncated && before == std::pair(key_marker, id_marker))
+      throw Error(ErrorCode::kUnavailable, "cannot list the uploads to " + url() + ": the server's listing does not advance");
   }
   for (const Upload& upload : uploads) {
     S3Request request{"DELETE", "abort the upload of", "s3:AbortMultipartUpload", upload.key};
@@ -246,7 +272,22 @@ void S3Store::remove_root() {
   });
   if (others > 0) return;
   const Record record = find_record(kCommitRecordName);
-  if (!record.etag.empty() && !record.is_live) delete_object(kCommitRecordName);
+  if (record.etag.empty() || record.is_live || !deletes_on_condition()) return;
+  S3Request request{"DELETE", "remove", "s3:DeleteObject", key_of(kCommitRecordName)};
+  request.headers = {{"If-Match", record.etag}};
+  client_->send(request);
+}
+
+// Tries it on an object that nobody needs: a server that ignores the condition removes it.
+bool S3Store::deletes_on_condition() {
+  const std::string key = key_of(".probe-" + client_->new_nonce());
+  client_->put_if(key, "probe\n");
+  S3Request request{"DELETE", "remove", "s3:DeleteObject", key};
+  request.headers = {{"If-Match", std::string(32, '0')}};
+  if (client_->send(request).status != 412) return false;
+  request.headers.clear();
+  client_->send(request);
+  return true;
 }
 
 }  // namespace cairn

@@ -323,7 +323,7 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
     return attempt;  // without the connection, which may be in the middle of an answer
   }
   // The end of a multipart upload may fail after the status was sent.
-  const bool is_error = status >= 300 || (method == "POST" && response.body.find("<Error>") != std::string::npos);
+  const bool is_error = status >= 300 || (method == "POST" && response.body.find("<Error") != std::string::npos);
   if (is_error && !response.body.empty() && response.body.find("<Error") != std::string::npos) {
     try {
       visit_s3_xml(response.body, "an error", [&](const std::string& path, const std::string& text) {

@@ -63,8 +63,8 @@ class S3Client {
   virtual S3Response send(const S3Request& request);
 
   // Writes a whole object if it is absent or, given `etag`, if it still has that ETag. Returns the
-  // new ETag; nothing if the condition did not hold. The result is right even if an answer was lost
-  // and the write was repeated. Throws as `send`.
+  // new ETag; nothing if the condition did not hold, or if the answer was lost and another write
+  // has replaced the object since. Throws as `send`.
   std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {});
   // Returns the ETag of the object if the write called `nonce` made it.
   std::optional<std::string> etag_of_write(const std::string& key, const std::string& nonce);

@@ -79,12 +79,20 @@ void S3Writer::write_part(std::uint64_t offset, ByteSpan bytes) {
 }
 
 void S3Writer::put_whole(ByteSpan bytes) {
-  // Not under the lock: `discard` must not wait for the network. Nobody else writes this part.
+  {
+    MutexLock lock(mutex_);
+    require_writing();
+  }
+  // Not under the lock: `discard` must not wait for the data. Nobody else writes this part.
   const auto etag = client_->put_if(key_, bytes);
   if (!etag) throw already_exists();
-  MutexLock lock(mutex_);
-  etag_ = *etag;
-  length_ = bytes.size();
+  {
+    MutexLock lock(mutex_);
+    etag_ = *etag;
+    length_ = bytes.size();
+    if (!finished_) return;
+  }
+  discard();  // again, since the object came after the first time
 }
 
 // Under the lock, so that the first parts begin one upload and not several.
@@ -125,10 +133,13 @@ void S3Writer::finish_upload(std::uint64_t length) {
     visit_s3_xml(response.body, "the end of an upload", [&](const std::string& path, const std::string& text) {
       if (path == "CompleteMultipartUploadResult/ETag") etag_ = s3_etag(text);
     });
-  } else {
+  }
+  if (etag_.empty()) {
     // The upload is gone if an earlier try has finished it, and its answer was lost.
     const std::optional<std::string> etag = client_->etag_of_write(key_, nonce_);
     if (!etag && response.status == 412) throw already_exists();
+    if (!etag && response.succeeded())
+      throw Error(ErrorCode::kUnavailable, "cannot finish writing " + url_ + ": the server's answer names no object, and none is there");
     if (!etag)
       throw Error(ErrorCode::kNotFound,
                   "cannot finish writing " + url_ + ": its upload was aborted meanwhile; was its save ended by another?");

@@ -1,6 +1,7 @@
 // The S3 store against a real server, which tests/s3/s3_test.py starts.
 #include <cairn/tests/support/plain.hpp>
 // The suite uses doctest, which the line above brings.
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <ctime>
@@ -44,19 +45,40 @@ class DyingClient : public S3Client {
   std::atomic<std::size_t> requests_{0};
 };
 
-// A client to which something happens just before it writes the commit record for the first time.
+bool has_condition(const S3Request& request) {
+  return std::any_of(request.headers.begin(), request.headers.end(), [](const auto& header) { return header.first == "If-Match"; });
+}
+
+// A client to which something happens just before it replaces or removes the commit record for the
+// first time. With `answer_is_lost` it has replaced the record before, and asks again after.
 class OvertakenClient : public S3Client {
  public:
-  explicit OvertakenClient(std::function<void()> overtake)
-      : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }), overtake_(std::move(overtake)) {}
+  explicit OvertakenClient(std::function<void()> overtake, bool answer_is_lost = false)
+      : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }),
+        overtake_(std::move(overtake)),
+        answer_is_lost_(answer_is_lost) {}
   S3Response send(const S3Request& request) override {
-    if (request.method == std::string("PUT") && request.key.find(kCommitRecordName) != std::string::npos && overtake_)
+    if (has_condition(request) && request.key.find(kCommitRecordName) != std::string::npos && overtake_) {
+      if (answer_is_lost_) S3Client::send(request);
       std::exchange(overtake_, {})();
+    }
+    // Ceph removes objects without regard to conditions, and other servers do not.
+    if (request.method == std::string("DELETE") && has_condition(request)) {
+      S3Request look = request;
+      look.method = "HEAD";
+      look.headers.clear();
+      if (S3Client::send(look).etag != request.headers.front().second) {
+        S3Response refused;
+        refused.status = 412;
+        return refused;
+      }
+    }
     return S3Client::send(request);
   }
 
  private:
   std::function<void()> overtake_;
+  const bool answer_is_lost_;
 };
 
 std::string path_of(const std::string& url) { return url.substr(std::string("s3://").size() + std::string(kS3Bucket).size() + 1); }
@@ -168,6 +190,92 @@ TEST_CASE("a publication that has checked its attempt fails if a fence overtakes
       if (plain->exists(kCommitRecordName)) CHECK(get_object(*plain, kCommitRecordName) == "old");
     }
   }
+}
+
+TEST_CASE("a fence whose process died leaves its attempt open, until another completes it") {
+  const std::string place = new_s3_place();
+  const auto plain = open_store(place);
+  plain->begin_attempt("slow");
+  plain->begin_attempt("other");
+  const auto client = std::make_shared<OvertakenClient>([&] {
+    plain->publish("other", "other record", Overwrite::kAllowed);
+    const auto dying = std::make_shared<DyingClient>(0, true);
+    CHECK(code_of([&] { store_with(dying, place)->fence("slow"); }) == ErrorCode::kUnavailable);
+    CHECK(plain->open_attempts() == std::vector<std::string>{"slow"});
+    CHECK(plain->fenced_attempts().empty());
+    CHECK(code_of([&] { plain->clear_attempt("slow"); }) == ErrorCode::kPrecondition);
+    plain->fence("slow");
+    CHECK(plain->open_attempts().empty());
+    CHECK(plain->fenced_attempts() == std::vector<std::string>{"slow"});
+    plain->clear_attempt("slow");
+  });
+  CHECK(code_of([&] { store_with(client, place)->publish("slow", "slow record", Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  CHECK(get_object(*plain, kCommitRecordName) == "other record");
+}
+
+TEST_CASE("a publication whose answer is lost has happened, although a fence follows") {
+  for (const char* ended : {"slow", "another"}) {
+    CAPTURE(ended);
+    const std::string place = new_s3_place();
+    const auto plain = open_store(place);
+    plain->begin_attempt("slow");
+    const auto client = std::make_shared<OvertakenClient>(
+        [&] {
+          if (std::string(ended) != "slow") plain->begin_attempt(ended);
+          plain->fence(ended);
+        },
+        true);
+    store_with(client, place)->publish("slow", "new", Overwrite::kRefused);
+    CHECK(get_object(*plain, kCommitRecordName) == "new");
+  }
+}
+
+TEST_CASE("removing an empty place spares a record that was published meanwhile") {
+  const std::string place = new_s3_place();
+  const auto plain = open_store(place);
+  plain->begin_attempt("old");
+  plain->publish("old", "old", Overwrite::kRefused);
+  plain->retract();
+  const auto key_exists = [&] {
+    S3Request request;
+    request.key = path_of(place) + "/" + kCommitRecordName;
+    return s3_client()->send(request).succeeded();
+  };
+  plain->remove_root();
+  CHECK(key_exists());  // Ceph ignores the condition, so the mark stays
+  store_with(std::make_shared<OvertakenClient>([&] {
+               plain->begin_attempt("new");
+               plain->publish("new", "new", Overwrite::kRefused);
+             }),
+             place)
+      ->remove_root();
+  REQUIRE(plain->exists(kCommitRecordName));
+  CHECK(get_object(*plain, kCommitRecordName) == "new");
+  plain->retract();
+  store_with(std::make_shared<OvertakenClient>([] {}), place)->remove_root();
+  CHECK_FALSE(key_exists());
+}
+
+TEST_CASE("clearing an attempt aborts its own uploads only") {
+  const std::string place = new_s3_place();
+  const auto store = open_store(place);
+  const auto writer = store->create("__0_0_cairn-10.distcp", in_parts(*store));
+  const std::string part(store->traits().part_bytes_min, 'p');
+  writer->write_at(0, part);
+  for (const char* id : {"cairn-1", "tests"}) {
+    store->fence(id);
+    store->clear_attempt(id);
+  }
+  writer->sync(part.size());
+  CHECK((get_object(*store, "__0_0_cairn-10.distcp") == part));
+}
+
+TEST_CASE("a writer that was discarded makes no object") {
+  const auto store = open_store(new_s3_place());
+  const auto writer = store->create("object", in_parts(*store));
+  writer->discard();
+  CHECK(code_of([&] { writer->write_at(0, "short"); }) == ErrorCode::kPrecondition);
+  CHECK_FALSE(store->exists("object"));
 }
 
 TEST_CASE("an upload that is discarded is aborted, and its parts are gone") {

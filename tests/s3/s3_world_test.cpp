@@ -90,5 +90,8 @@ TEST_CASE("a run in a bucket resumes from its latest checkpoint and keeps as man
   REQUIRE(restored);
   CHECK(restored->checkpoint.name == "step_4");
   CHECK(torch::equal(state.at("step").tensor(), torch::full({10}, 4)));
-  CHECK(open_store(run)->children() == std::vector<std::string>{"step_3", "step_4"});
+  std::vector<std::string> kept;
+  for (const std::string& name : open_store(run)->children())
+    if (open_store(run + "/" + name)->exists(kCommitRecordName)) kept.push_back(name);
+  CHECK(kept == std::vector<std::string>{"step_3", "step_4"});
 }
