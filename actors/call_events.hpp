@@ -20,7 +20,7 @@ void record_effect(Tap& tap, const protocol::StateChanged& changed, const std::s
 void record_effect(Tap& tap, const protocol::InputIgnored& ignored, const std::string& checkpointer, std::uint64_t counter);
 
 // Records the stack of each thread that has run one hook or store operation of `context` for at
-// least `running_min`. Records each stack only once.
+// least `running_min`. A hook or operation whose stack was recorded is not recorded again.
 void record_stacks(Tap& tap, const CallContext& context, std::uint64_t counter, Duration running_min);
 
 // Records each entry of the call's failure map. Then records how the call ended on this rank.

@@ -25,8 +25,8 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
  public:
   // `asker` supplies the tracer and the cause of the trace events. `coordinator` is 0 if this
   // rank's RankMachine requested the task. Otherwise it is the `life` of the coordinator actor that
-  // requested it (see `spawn_coordinator`). The task's own data is in the message to the actor
-  // (local_messages.hpp), not in `task`.
+  // requested it (see `spawn_coordinator`). TaskRun does not keep `task.task`: the data in it goes
+  // to the actor that posts the body, in a Request (local_messages.hpp).
   TaskRun(std::shared_ptr<Inbox> supervisor, const Tap& asker, std::uint64_t coordinator, const protocol::RunTask& task,
           std::shared_ptr<CallContext> context, std::shared_ptr<Injector> injector);
   ~TaskRun();
@@ -59,7 +59,7 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
 
   // Runs one hook and returns its result. Records its start and end, also as a range of LibTorch's
   // profiler. Injected faults are thrown as if the hook had thrown them. If the call's tasks were
-  // told to stop, throws without running the hook; protocol::StopTasks lists the exceptions.
+  // told to stop, throws without running the hook; protocol::StopTasks names hooks that still run.
   template <class Run>
   auto hook(protocol::Hook which, Run run) {
     const RunningWork work(work_of(which));
@@ -73,9 +73,9 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
       return result;
     }
   }
-  // Runs a hook whose failure must not prevent the next hook. `throw_if_failed` rethrows the
-  // failure later. If another hook fails before that, the task ends there, and reports the failure
-  // of the first hook.
+  // Runs a hook and stores its failure, so that the next hook still runs; `throw_if_failed` later
+  // rethrows the stored failure. If another hook fails in between, the task ends there; a stored
+  // failure is then reported instead of the later one.
   template <class Run>
   void hook_before_others(protocol::Hook which, Run run) {
     try {

@@ -1,6 +1,6 @@
 // The trace of one rank: every message between actors, when it is sent and when it is handled,
-// every hook, and every state change. A bounded ring always records; an Observer receives each
-// event too. Thread-safe. Recording does not allocate.
+// every hook, and every state change. Events go to a bounded ring, unless its size is 0, and to the
+// Observer, if there is one. Thread-safe. Recording does not allocate.
 //
 // base/observer.hpp says what events contain. An eighth of the ring holds the texts of events. An
 // event whose text was overwritten by newer texts has no text.
@@ -38,8 +38,8 @@ class Tracer {
   // Fills in time, wall time, rank and id, keeps the event, passes it to the observer, and returns
   // its id. The event's `name` must never be freed.
   std::uint64_t record(ObservedEvent event) noexcept;
-  // Keeps this checkpointer's events out of the ring from now on, unless `ok` is false. The
-  // observer still gets all events.
+  // Keeps this checkpointer's events out of the ring from now on, except events whose `ok` is
+  // false. The observer still gets all events.
   void keep_out_of_ring(std::uint32_t checkpointer);
   MonotonicTime now() const { return clock_.now(); }
 

@@ -42,8 +42,8 @@ class Future {
     return *state_->value;
   }
 
-  // Calls `callback(future)` once the future is ready; `get()` does not block in the callback. Any
-  // number of callbacks may be added; they run in the order in which they were added.
+  // Calls `callback(future)` once the future is ready; `get()` does not block in the callback.
+  // Callbacks added before the future is ready run in the order in which they were added.
   void on_ready(std::function<void(const Future<T>&)> callback) const {
     {
       MutexLock lock(state_->mutex);

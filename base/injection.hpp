@@ -75,8 +75,8 @@ class Injector {
 
   // Reports that a rank passes an injection point. Counts the occurrence. Executes kills, freezes
   // and delays, and throws InjectedFault for the action `throw`. Returns the rules that the caller
-  // must execute: dropped connections and store faults. If `rank` is -1, the rank is unknown, and
-  // only rules for every rank apply.
+  // must execute: dropped connections and store faults. Without a `process_rank`, a `rank` of -1 is
+  // an unknown rank, to which only rules for every rank apply.
   std::vector<InjectionRule> pass(FaultSite site, std::string_view name, int rank);
   // Does the same for a hook of attempt `counter` of `checkpointer`. The first hook of a phase also
   // passes that phase's injection point. `phase` is "" for a hook that belongs to no phase.

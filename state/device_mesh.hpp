@@ -30,8 +30,8 @@ std::string to_string(const Placement& placement);  // "Shard(0)", "Replicate()"
 class DeviceMesh {
  public:
   // Arranges ranks 0, 1, … in row-major order. `shape` has the sizes of the axes. Throws
-  // kInvalidArgument if `shape` is empty, a size is below 1, or the number of names is not the
-  // number of axes.
+  // kInvalidArgument if `shape` is empty, a size is below 1, or there are names, but not a distinct
+  // one for each axis.
   explicit DeviceMesh(std::vector<std::int64_t> shape, std::vector<std::string> axis_names = {});
   // Arranges `ranks`, each listed once, in row-major order; a mesh need not contain all ranks. Also
   // throws if a rank is negative or repeated, or if the number of ranks is not the product of

@@ -14,14 +14,14 @@
 
 namespace cairn {
 
-// Counts the connections at a rank's listener. Values never decrease and may be read from any
-// thread. Refused connections are also reported to the owner: see LinkRefused.
+// Counts the connections of a rank, at its listener unless noted. Values never decrease and may be
+// read from any thread. LinkRefused reports refusals to the owner too, except `crossed`.
 struct LinkCounters {
   std::atomic<std::uint64_t> connections{0};     // accepted by the system, whoever opened them
   std::atomic<std::uint64_t> established{0};     // opened by either side, after the exchange of hellos
   std::atomic<std::uint64_t> garbage{0};         // closed: not a frame, not a hello, or out of place
   std::atomic<std::uint64_t> oversize{0};        // closed: a frame announced more bytes than allowed
-  std::atomic<std::uint64_t> wrong_protocol{0};  // refused, for the reasons in messages/link.proto
+  std::atomic<std::uint64_t> wrong_protocol{0};  // this and the next six: answered by a LinkRefusal
   std::atomic<std::uint64_t> wrong_incarnation{0};
   std::atomic<std::uint64_t> wrong_world_size{0};
   std::atomic<std::uint64_t> wrong_rank{0};
@@ -37,7 +37,7 @@ struct LinkCounters {
 // Tells the links whether all ranks have arrived in this world. Until `complete` is set or
 // `deadline` passes, failed connections are retried, even beyond connect_deadline: the other rank
 // may still be in another world. Once `complete` is set, a rank whose address refuses connections
-// counts as ended. Before that, only a rank that was linked earlier counts as ended.
+// counts as ended. If only `deadline` has passed, the rank must also have been linked earlier.
 struct Arrival {
   std::atomic<bool> complete{false};
   MonotonicTime deadline;
@@ -49,7 +49,7 @@ using NameLookup = std::function<Endpoint(const std::string& address)>;
 struct TcpLinksConfig {
   Socket listener;  // see listen_on
   // "host:port" of every rank's listener. A host name is resolved on a thread of its own when a
-  // connection to that rank is opened. Failed lookups are retried until connect_deadline.
+  // connection to that rank is opened. Failed lookups are retried as long as failed connections.
   std::vector<std::string> addresses;
   NameLookup look_up = resolve_endpoint;
   std::string incarnation;
