@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <unistd.h>
 #include <unwind.h>
 
@@ -24,8 +25,8 @@
 namespace cairn {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{100};    // for all threads of one call together
-constexpr std::chrono::milliseconds kPatienceMin{10};  // for each thread
+constexpr std::chrono::milliseconds kPatienceMin{10};   // for each thread
+constexpr std::chrono::milliseconds kEndPatience{100};  // for a handler that has begun
 
 std::atomic<int> installed_signal{0};
 
@@ -41,6 +42,24 @@ struct Answer {
 };
 Answer answer;
 
+// The module of the unwinder, which also throws exceptions. While it does, it changes the stack
+// above its own frames, so a stack that leads through it is not walked any further.
+std::uintptr_t unwinder_begin = 0, unwinder_bytes = 0;
+
+bool is_in_unwinder(std::uintptr_t address) { return address - unwinder_begin < unwinder_bytes; }
+
+// Returns the instruction that the signal has interrupted; 0 if that is unknown.
+std::uintptr_t interrupted_at(const void* context) {
+  [[maybe_unused]] const auto& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  return static_cast<std::uintptr_t>(machine.gregs[REG_RIP]);
+#elif defined(__aarch64__)
+  return machine.pc;
+#else
+  return 0;
+#endif
+}
+
 // Runs in the handler. In the frame that the signal has interrupted, the address is that of the
 // next instruction; in others it is a return address, which may lie behind the function's end.
 _Unwind_Reason_Code add_frame(_Unwind_Context* context, void*) {
@@ -50,13 +69,15 @@ _Unwind_Reason_Code add_frame(_Unwind_Context* context, void*) {
     answer.below_handler = true;
     answer.count = 0;  // leaves out the frames of the handler
   }
+  if (answer.below_handler && is_in_unwinder(address)) return _URC_END_OF_STACK;
   if (address == 0 || answer.count == kStackFramesMax) return _URC_END_OF_STACK;
   answer.frames[answer.count++] = address - (is_interrupted != 0 ? 0 : 1);
   return _URC_NO_REASON;
 }
 
-// Async-signal-safe: since GCC 12 and glibc 2.35 the unwinder takes no lock to find a module.
-void give_answer(int, siginfo_t* info, void*) {
+// Async-signal-safe: since GCC 12 and glibc 2.35 the unwinder takes no lock to find a module. In a
+// program that calls __register_frame, as some compilers at run time do, GCC 12's takes one.
+void give_answer(int, siginfo_t* info, void* context) {
   const int error = errno;
   // Anyone may send the signal; only take_stacks sends this value.
   auto wanted = reinterpret_cast<std::uintptr_t>(info->si_value.sival_ptr);
@@ -64,14 +85,17 @@ void give_answer(int, siginfo_t* info, void*) {
   if (!request.compare_exchange_strong(wanted, 0)) return;
   answer.count = 0;
   answer.below_handler = false;
-  _Unwind_Backtrace(add_frame, nullptr);
+  if (!is_in_unwinder(interrupted_at(context))) _Unwind_Backtrace(add_frame, nullptr);
   ::sem_post(&answer.given);
   errno = error;
 }
 
+// A program may also read a signal that it blocks, with sigwait or signalfd.
 bool is_free(int number) {
   struct sigaction now {};
-  return ::sigaction(number, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL;
+  sigset_t blocked;
+  return ::sigaction(number, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL &&
+         ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked) == 0 && sigismember(&blocked, number) == 0;
 }
 
 bool is_ours(int number) {
@@ -102,6 +126,17 @@ std::string wait_channel(pid_t thread) {
 }
 
 #ifdef DLFO_STRUCT_HAS_EH_DBASE  // glibc 2.35
+// Returns whether the unwinder is another module than this code.
+bool find_unwinder() {
+  dl_find_object unwinder{}, own{};
+  if (::_dl_find_object(::dlsym(RTLD_DEFAULT, "_Unwind_Backtrace"), &unwinder) != 0 ||
+      ::_dl_find_object(reinterpret_cast<void*>(add_frame), &own) != 0 || own.dlfo_link_map == unwinder.dlfo_link_map)
+    return false;
+  unwinder_begin = reinterpret_cast<std::uintptr_t>(unwinder.dlfo_map_start);
+  unwinder_bytes = reinterpret_cast<std::uintptr_t>(unwinder.dlfo_map_end) - unwinder_begin;
+  return true;
+}
+
 StackFrame frame_of(std::uintptr_t address, std::set<std::string>& modules) {
   dl_find_object found{};
   // Unlike dladdr, this takes no lock, which a thread that hangs in dlopen may hold.
@@ -114,6 +149,7 @@ StackFrame frame_of(std::uintptr_t address, std::set<std::string>& modules) {
   return {*modules.insert(std::move(path)).first, address - found.dlfo_link_map->l_addr};
 }
 #else
+bool find_unwinder() { return false; }
 StackFrame frame_of(std::uintptr_t address, std::set<std::string>&) { return {{}, address}; }
 #endif
 
@@ -121,6 +157,8 @@ StackFrame frame_of(std::uintptr_t address, std::set<std::string>&) { return {{}
 const char* unsupported() {
 #if defined(__SANITIZE_THREAD__)
   return "the thread sanitizer delays signals";
+#elif !defined(__x86_64__) && !defined(__aarch64__)
+  return "where a signal has interrupted a thread is known on x86-64 and aarch64 only";
 #elif !defined(DLFO_STRUCT_HAS_EH_DBASE)
   return "the C library is older than glibc 2.35, where finding a module takes a lock";
 #else
@@ -161,7 +199,7 @@ struct RunningThreads {
   }
 
   // Holds the lock while it waits, so that no registered thread can end meanwhile.
-  std::vector<ThreadStack> take(const void* call, Duration running_min) {
+  std::vector<ThreadStack> take(const void* call, Duration running_min, Duration patience) {
     const MutexLock lock(mutex_);
     const MonotonicTime now = system_clock().now();
     std::vector<RunningWork*> works;
@@ -174,9 +212,10 @@ struct RunningThreads {
       work->was_taken_ = true;
       ThreadStack stack{work->work_, std::string(work->work_.object), now - work->begin_, {}, {}};
       stack.work.object = {};
-      stack.fault = ask(work->thread_, std::max<Duration>(kPatienceMin, now + kPatience - system_clock().now()));
+      stack.fault = ask(work->thread_, std::max<Duration>(kPatienceMin, now + patience - system_clock().now()));
       if (stack.fault.empty())
         for (std::size_t i = 0; i < answer.count; ++i) stack.frames.push_back(frame_of(answer.frames[i], modules_));
+      if (stack.fault.empty() && stack.frames.empty()) stack.fault = "the thread is throwing an exception";
       stacks.push_back(std::move(stack));
     }
     return stacks;
@@ -204,7 +243,7 @@ struct RunningThreads {
       return "the thread did not answer" + wait_channel(thread);
     }
     // The handler has begun, and will write into `answer`.
-    is_stuck_ = !wait_for_answer(kPatience);
+    is_stuck_ = !wait_for_answer(kEndPatience);
     return is_stuck_ ? "the thread did not end to walk its stack" : "";
   }
 
@@ -252,10 +291,13 @@ std::string install_stack_signal(int number) {
   // Programs count up from SIGRTMIN, tools down from SIGRTMAX.
   for (int candidate = SIGRTMAX - 1; number == 0 && candidate > SIGRTMIN; --candidate)
     if (is_free(candidate)) number = candidate;
-  if (number == 0) return "the program has handlers for all real-time signals";
-  if (!is_free(number)) return "the program has a handler for signal " + std::to_string(number);
-  if (::sem_init(&answer.given, 0, 0) != 0) return "there is no semaphore";
-  _Unwind_Backtrace(add_frame, nullptr);  // the first call initializes the unwinder, which a handler must not do
+  if (number == 0) return "the program handles or blocks all real-time signals";
+  if (!is_free(number)) return "the program handles or blocks signal " + std::to_string(number);
+  // The first calls of these functions load and initialize, which a handler must not do.
+  if (::sem_init(&answer.given, 0, 0) != 0 || ::sem_post(&answer.given) != 0 || ::sem_wait(&answer.given) != 0)
+    return "there is no semaphore";
+  _Unwind_Backtrace(add_frame, nullptr);
+  if (!find_unwinder()) return "the unwinder is not a library of its own";
   struct sigaction own {};
   own.sa_sigaction = give_answer;
   own.sa_flags = SA_SIGINFO | SA_RESTART;
@@ -265,8 +307,8 @@ std::string install_stack_signal(int number) {
   return "";
 }
 
-std::vector<ThreadStack> take_stacks(const void* call, Duration running_min) {
-  return installed_signal == 0 ? std::vector<ThreadStack>{} : RunningThreads::get().take(call, running_min);
+std::vector<ThreadStack> take_stacks(const void* call, Duration running_min, Duration patience) {
+  return installed_signal == 0 ? std::vector<ThreadStack>{} : RunningThreads::get().take(call, running_min, patience);
 }
 
 }  // namespace cairn

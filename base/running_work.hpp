@@ -37,8 +37,8 @@ struct Work {
   std::string_view object{};  // the object of a store operation; valid while the work runs
 };
 
-// Registers the work of this thread until the RunningWork is destroyed. If several are nested, the
-// innermost counts. Meanwhile, the stack signal is unblocked on this thread.
+// Registers the work of this thread until the RunningWork is destroyed on it. If several are
+// nested, the innermost counts. Meanwhile, the stack signal is unblocked on this thread.
 class RunningWork {
  public:
   explicit RunningWork(const Work& work) noexcept;
@@ -79,7 +79,8 @@ struct ThreadStack {
 std::string install_stack_signal(int number);
 
 // Takes the stacks of the threads that have worked for `call` for at least `running_min`. Returns
-// the longest first, and the stack of each work only once. Waits at most 0.3 s for all of them.
-std::vector<ThreadStack> take_stacks(const void* call, Duration running_min);
+// the longest first, and the stack of each work only once. Waits `patience` for all of them
+// together, and 0.2 s more if threads do not answer.
+std::vector<ThreadStack> take_stacks(const void* call, Duration running_min, Duration patience = std::chrono::milliseconds(100));
 
 }  // namespace cairn
