@@ -204,6 +204,15 @@ class Supervisor : public SupervisorActor::base {
       return abort_call(checkpointer, slot, error.what());
     }
     if (auto* progress = progress_of(slot)) progress->follow(slot.machine.state(), effects);  // before tasks of that step run
+    // After the other effects, as it may take 0.3 s; but before the end of the call, whose trace
+    // contains the stacks.
+    std::shared_ptr<CallContext> stopped;
+    const auto report_stopped = [&] {
+      const auto context = std::exchange(stopped, nullptr);
+      if (!context) return;
+      record_stacks(tap_, *context, slot.machine.counter(), config_.options.trace_store_operations);
+      if (auto outcome = slot.machine.outcome_before_end()) context->report_early(std::move(*outcome));
+    };
     for (auto& effect : effects) {
       if (auto* send_effect = std::get_if<protocol::Send>(&effect)) {
         send(checkpointer, *send_effect);
@@ -211,8 +220,7 @@ class Supervisor : public SupervisorActor::base {
         run(slot, std::move(*task), 0);
       } else if (std::holds_alternative<protocol::StopTasks>(effect)) {
         slot.context->tell_to_stop();
-        record_stacks(tap_, *slot.context, slot.machine.counter(), config_.options.trace_store_operations);
-        if (auto outcome = slot.machine.outcome_before_end()) slot.context->report_early(std::move(*outcome));
+        stopped = slot.context;
       } else if (const auto* timer = std::get_if<protocol::StartTimer>(&effect)) {
         timers_.start({checkpointer, timer->timer}, clock().now(), timer->after);
       } else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {
@@ -224,12 +232,14 @@ class Supervisor : public SupervisorActor::base {
       } else if (const auto* shown = std::get_if<protocol::ProgressTold>(&effect)) {
         if (auto* progress = progress_of(slot)) progress->take(shown->job);
       } else if (auto* finished = std::get_if<protocol::Finished>(&effect)) {
+        report_stopped();
         const auto context = std::exchange(slot.context, nullptr);
         record_outcome(tap_, config_.rank, checkpointer, slot.machine.counter(), *finished);
         context->finish(std::move(*finished));
       }
     }
     timers_.arm(this);
+    report_stopped();
   }
 
   static CallProgress* progress_of(const Slot& slot) { return slot.context ? slot.context->call().progress.get() : nullptr; }
