@@ -168,6 +168,7 @@ struct RankRuntime::Implementation {
     const auto refuse = [&](const std::string& why) {
       throw Error(ErrorCode::kPrecondition, "cannot save or load \"" + common.checkpoint_id + "\": " + why);
     };
+    std::shared_ptr<CallContext> context;  // before the lock, which its end takes, too
     const MutexLock lock(running->mutex);
     if (running->stopped) refuse("the runtime of rank " + std::to_string(config.rank) + " was shut down");
     if (running->calls.count(checkpointer) != 0)
@@ -190,8 +191,8 @@ struct RankRuntime::Implementation {
       if (done) done(std::move(outcome));
     };
     auto leave = [ending](Outcome outcome) { end_call(ending, std::move(outcome)); };
-    auto context = std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,
-                                                 config.one_process, std::move(leave));
+    context = std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,
+                                            config.one_process, std::move(leave));
     context->set_early_report([ending](Outcome outcome) { report_running_call(ending, std::move(outcome)); });
     context->trace_stores(tracer, config.options.trace_store_operations);
     running->calls.emplace(checkpointer, context);

@@ -258,8 +258,8 @@ struct World::Implementation {
         options(without_secret(world_options)),
         notifier(notify(config, options)),
         runtime(std::move(system), std::move(config), std::move(links)) {
-    trace_when_asked();
     prepare_stacks();
+    trace_when_asked();  // last, because its thread uses the runtime
   }
   ~Implementation() {
     // First, because its thread uses the runtime.
