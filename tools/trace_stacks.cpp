@@ -73,11 +73,12 @@ std::string output_of(const std::string& command) {
 
 // Returns whether the file is the one that the process had loaded: it is there, and was not changed
 // since.
+// Programs that install libraries set st_mtime, but not st_ctime.
 bool is_same_module(const std::string& path, WallTime loaded) {
   struct stat status {};
   return !path.empty() && path[0] == '/' && path.find('\0') == std::string::npos && ::stat(path.c_str(), &status) == 0 &&
          S_ISREG(status.st_mode) &&
-         status.st_mtime <= std::chrono::system_clock::to_time_t(std::chrono::floor<std::chrono::seconds>(loaded));
+         std::max(status.st_mtime, status.st_ctime) <= std::chrono::system_clock::to_time_t(std::chrono::floor<std::chrono::seconds>(loaded));
 }
 
 Functions functions_of(const std::vector<TracedStack>& stacks) {
