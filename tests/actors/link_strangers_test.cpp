@@ -286,7 +286,7 @@ TEST_CASE_TEMPLATE("last frames wait until the drain deadline for a peer that do
 
 TEST_CASE_TEMPLATE("heartbeats arrive while a long message is in flight", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
-  options.heartbeat_timeout = std::chrono::seconds(2);
+  options.heartbeat_timeout = std::chrono::seconds(5);
   Door<Kind> door(options);
   Stranger data = door.knock();
   data.say(Stranger::hello(2, 3));
