@@ -47,7 +47,7 @@ struct Call {
   std::optional<Duration> deadline;
   TrainerExecutor* executor = nullptr;  // runs every hook
   // Directory for the report of a failed call (failure_report.hpp); "": no report. A call that was
-  // only cancelled gets no report.
+  // only cancelled explicitly, not by a deadline, gets no report.
   std::string report_directory;
   // Receives the call's progress, and supplies this rank's progress to the coordinator. If null,
   // this rank's progress is unknown.
@@ -69,9 +69,9 @@ struct LoadCall : Call {
   StorageReader* reader = nullptr;
 };
 
-// An agreement: one rank decides, and all ranks follow. Takes two messages per rank.
-// `checkpoint_id` names the decision and must be the same on all ranks. `begin` is not called, and
-// only the coordinator runs a hook. The trace ring keeps only those events that report a failure.
+// An agreement: one rank decides, and all ranks follow. Takes two messages per rank, or three if
+// the coordinator is not rank 0. `checkpoint_id` names the decision, the same on all ranks. `begin`
+// is not called; only the coordinator runs a hook. The trace ring keeps only events not `ok`.
 struct AgreeCall : Call {
   std::string text;  // this rank's input; if it exceeds kAgreementTextMax bytes (messages/codec.hpp), the call fails on all ranks
   // Returns the answer, at most kAgreementAnswerMax bytes. The argument has the texts of all ranks,

@@ -5,8 +5,8 @@
 //               runs the coordinator's tasks
 //   states      those of protocol/coordinator_machine.hpp
 //   deadlines   the timers of each machine
-//   on death    the supervisor tells all ranks that the attempts coordinated here have failed, and
-//               starts a new actor
+//   on death    the supervisor starts a new actor, at most `child_restarts_max` times, and tells
+//               all ranks that the old actor has died (CoordinatorDown)
 #pragma once
 
 #include <cstdint>

@@ -24,11 +24,11 @@ namespace cairn {
 // directory that contains foreign files is kept, and does not count toward the maximum.
 inline constexpr std::size_t kFailureReportsMax = 16;
 
-// The maximum number of ranks that report the failure of one call.
+// The maximum number of `reporting_ranks`. As many silent ranks report too, if they are alive.
 inline constexpr std::size_t kReportingRanksMax = 8;
 
-// Returns the ranks that report. Leaves out lost and silent ranks. Prefers ranks in the map, then
-// low ranks. All ranks have the same map, so they agree without communication.
+// Returns the ranks chosen to report. Leaves out lost and silent ranks. Prefers ranks in the map,
+// then low ranks. All ranks have the same map, so they agree without communication.
 std::set<int> reporting_ranks(const FailureMap& failures, int world_size);
 // Returns whether ranks write trace files: not if one of the failures is a full disk.
 bool leaves_traces(const FailureMap& failures);
@@ -54,8 +54,8 @@ struct ReportedCall {
 // file again, with the events since then. It leaves report.txt as it is.
 void report_running_call(const std::shared_ptr<ReportedCall>& call, Outcome outcome) noexcept;
 
-// Ends a call: calls `done` once with `outcome`. If this rank reports, and the call has failed for
-// another reason than a cancellation, first writes the report. `done` then runs on a thread of its
+// Ends a call: calls `done` once with `outcome`. If this rank reports, and the call has a failure
+// other than an explicit cancellation, first writes the report. `done` then runs on a thread of its
 // own, which waits at most 2 s for the report, so that a hung file system does not delay the caller
 // longer. Without a report, or if memory or threads run out, `done` runs on the calling thread.
 // Errors of the report are only logged.

@@ -73,7 +73,7 @@ struct Unsent {
   protocol::PeerDown down;
 };
 
-// Set after the supervisor has ended all calls and stopped its actors.
+// Set when the supervisor ends: once all calls have ended, or at StopNow.
 struct StopLatch {
   Mutex mutex;
   CondVar changed;

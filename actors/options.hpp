@@ -1,5 +1,5 @@
-// Deadlines and limits of the runtime. Every wait has a deadline. A wait that times out fails with
-// a text that names the missing ranks.
+// Deadlines and limits of the runtime. Every wait for other ranks has a deadline. A call that times
+// out fails with a text that names the ranks or the hook that it waited for.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@ struct RuntimeOptions {
   // Time limit from the first rank's call until all ranks have made the same call.
   std::chrono::milliseconds join_deadline{std::chrono::minutes(10)};
   // Time limit for one phase, from its start on the coordinator until every rank has answered. It
-  // also limits each hook that runs on the coordinator while all ranks wait.
+  // also limits each task that the coordinator runs while all ranks wait, with all of its hooks.
   std::chrono::milliseconds phase_deadline{std::chrono::minutes(60)};
   // Extra time that a rank waits for the coordinator's next message, or for the outcome, beyond the
   // deadlines that the coordinator itself keeps.
@@ -23,17 +23,17 @@ struct RuntimeOptions {
   // How long ranks that were told to stop may take before they are reported as busy. After a failed
   // save, this also limits the time for finding out whether the checkpoint exists.
   std::chrono::milliseconds cancel_grace{std::chrono::seconds(30)};
-  // Time limit for connecting to a rank, from the first attempt and including retries.
+  // Time limit for connecting to a rank, with retries. Longer while ranks arrive in a new world.
   std::chrono::milliseconds connect_deadline{std::chrono::seconds(30)};
   // Time limit from the opening of a connection until each side has identified the other and, with
-  // a secret, has proven that it knows the job's secret. The connecting side doubles the limit with
-  // each retry.
+  // a secret, has proven that it knows the job's secret. After each connection without an answer,
+  // the connecting side doubles the limit, up to connect_deadline.
   std::chrono::milliseconds handshake_deadline{std::chrono::seconds(5)};
   // Time limit for the peer to receive the last data of a connection before the connection is
   // closed.
   std::chrono::milliseconds drain_deadline{std::chrono::seconds(1)};
-  // Heartbeat timeout: a link that receives nothing for this long is down. Heartbeats are sent four
-  // times as often.
+  // Heartbeat timeout: a link that receives nothing for this long is down. Until its heartbeats can
+  // arrive, connect_deadline applies if it is longer. Heartbeats are sent four times as often.
   std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(5)};
   // How often a rank reports its progress to the coordinator, and receives the progress of all
   // ranks, while a save or load runs. In worlds of more than 100 ranks the interval is at least

@@ -6,7 +6,7 @@
 //   talks to    the supervisor, which sends a request per task and gets its TaskReport; each call's
 //               executor, on which the hooks run
 //   states      none: each state machine runs one task at a time
-//   deadlines   none: the state machine that requests a task has a deadline
+//   deadlines   none: the coordinator's state machine limits the time of each phase
 //   on death    requests not yet passed to an executor are reported as failed; the supervisor
 //               starts a new actor
 #pragma once

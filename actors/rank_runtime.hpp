@@ -32,10 +32,10 @@ class RankRuntime {
   RankRuntime(const RankRuntime&) = delete;
   RankRuntime& operator=(const RankRuntime&) = delete;
 
-  // Starts an attempt and returns the call's ticket. `done` is called exactly once, after the last
-  // hook has released the objects that `call` points to. `done` runs on the thread of that release:
-  // an actor's, the executor's or a writer's. One attempt per checkpointer may run at a time;
-  // attempts of different checkpointers run concurrently. Thread-safe.
+  // Starts an attempt and returns the call's ticket. `done` is called exactly once, on any thread,
+  // after the last hook has released the objects that `call` points to. Throws kPrecondition after
+  // shutdown, or while an attempt of the same checkpointer runs; other checkpointers may run theirs
+  // meanwhile. Throws kInvalidArgument if `call` is incomplete. Thread-safe.
   std::uint64_t save(SaveCall call, std::function<void(Outcome)> done);
   std::uint64_t load(LoadCall call, std::function<void(Outcome)> done);
   std::uint64_t agree(AgreeCall call, std::function<void(Outcome)> done);

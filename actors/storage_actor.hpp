@@ -6,7 +6,7 @@
 //               executor, on which the hooks run. A Write or Read may end on a thread of
 //               the writer or reader
 //   states      none: each state machine runs one task at a time, and an Abandon beside a Write
-//   deadlines   none: the state machine that requests a task has a deadline
+//   deadlines   none: the coordinator's state machine limits the time of each phase
 //   on death    requests not yet passed to an executor are reported as failed; the supervisor
 //               starts a new actor
 #pragma once

@@ -1,5 +1,5 @@
-// The deadlines of one actor. Only the earliest deadline is scheduled with CAF's clock, so a
-// stopped timer leaves no message behind.
+// The deadlines of one actor. Only the earliest deadline is scheduled with CAF's clock. A stopped
+// timer leaves at most one WakeUp behind, which does no harm.
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
-// The trace of one rank: every message between actors, when it is sent and when it is handled,
-// every hook, and every state change. Events go to a bounded ring, unless its size is 0, and to the
-// Observer, if there is one. Thread-safe. Recording does not allocate.
+// The trace of one rank: every message between actors (except progress reports) when it is sent and
+// when it is handled, every hook, and every state change. Events go to a bounded ring, unless its
+// size is 0, and to the Observer, if there is one. Thread-safe. Recording does not allocate.
 //
 // base/observer.hpp says what events contain. An eighth of the ring holds the texts of events. An
 // event whose text was overwritten by newer texts has no text.

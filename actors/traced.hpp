@@ -1,6 +1,6 @@
-// Wraps every message between the actors of a rank. A wrapper carries the id of the send event.
-// Both sending and handling are recorded. Messages are plain structs and are not serialised within
-// a process.
+// Wraps the messages between the actors of a rank, except those of the links actor. A wrapper
+// carries the id of the send event. Both sending and handling are recorded, unless the message has
+// no trace name. Messages are plain structs and are not serialised within a process.
 #pragma once
 
 #include <algorithm>

@@ -37,7 +37,7 @@ enum class CallTurn : std::uint8_t {
 
 enum class Timer : std::uint8_t {
   kAnswer = 1,  // a rank waits for the next message of the coordinator or its successor
-  kPhase,       // the coordinator waits for answers of the ranks
+  kPhase,       // the coordinator waits for answers of the ranks, or for its own task
   kProbe,       // the coordinator waits for ranks that have not joined, or were lost before the call
   kSuccession,  // a successor waits for answers of the ranks, then of the store
   kCall,        // the deadline that the caller on this rank has set

@@ -24,7 +24,7 @@ class CopyOnWrite {
   const Value& operator*() const noexcept { return *value_; }
   const Value* operator->() const noexcept { return value_.get(); }
   // Returns the value for changing it. Copies the value first if other objects share it. The
-  // reference is valid until this object is copied or assigned.
+  // reference may be used for changes until this object is copied, moved or assigned.
   Value& edit() {
     if (value_.use_count() != 1) {
       value_ = std::make_shared<Value>(*value_);

@@ -26,7 +26,7 @@ enum class ErrorCode : std::uint8_t {
   kNoSpace,              // the store is full, or a quota is exhausted
   kPermission,           // access was denied by the store, the system or a peer, or a file is unsafe to use
   kDeadline,             // timed out
-  kCancelled,            // cancelled by the caller
+  kCancelled,            // cancelled by the caller, or by a shutdown
   kFenced,               // another rank or job ended this attempt
   kChanged,              // the object was replaced while it was being read
   kCheckpoint,           // a save or load failed: see CheckpointException::failures()
@@ -51,7 +51,7 @@ class InternalError : public Error {
   explicit InternalError(const std::string& what) : Error(ErrorCode::kInternal, what) {}
 };
 
-// Throws InternalError with the text `what` if `condition` is false, in release builds too.
+// Throws InternalError if `condition` is false, in release builds too. Its text ends in `what`.
 void check_invariant(bool condition, const char* what);
 
 // Returns the Error for a failed system call. `action` is a text such as "write 4096 bytes at 8192

@@ -15,17 +15,17 @@ namespace cairn {
 enum class Phase : std::uint8_t {
   kJoin = 1,         // all ranks learn of the call; Stateful hooks run
   kLocalPlan,        // reset, set_up, read_metadata, create_local_plan, prepare_local_plan
-  kGlobalPlan,       // create_global_plan, prepare_global_plan: on the coordinator
+  kGlobalPlan,       // create_global_plan, prepare_global_plan, decide: on the coordinator
   kWrite,            // finish_plan, write_data
   kRead,             // finish_plan, read_data
   kFinish,           // finish, publication: on the coordinator
 };
 
 enum class FailureKind : std::uint8_t {
-  kRaised = 1,  // user code or storage code threw
+  kRaised = 1,  // user code or storage code threw, or a rank made a wrong or differing call
   kLost,        // the process or its connection died
   kSilent,      // no heartbeat within the heartbeat timeout, or no answer before a deadline
-  kCancelled,   // cancelled by the caller
+  kCancelled,   // cancelled by the caller, by the caller's deadline, or by a shutdown
   kBusy,        // the rank had not stopped when the grace period ended
   kInternal,    // a broken invariant in Cairn
 };
@@ -44,7 +44,7 @@ struct Failure {
   ErrorCode code = ErrorCode::kInternal;  // the code of a cairn::Error; kUnavailable for other exception types
   std::string type;                       // demangled C++ type of the exception, "" if nothing was thrown
   std::string what;                       // text of the exception, at most `kFailureTextMax` bytes
-  std::string actor;                      // the reporter: "planner", "storage", "coordinator", "supervisor", "link"
+  std::string actor;                      // planner, storage, coordinator, supervisor, link, trainer
   std::uint64_t trace_position = 0;       // position of the event in the trace of `rank`, 0 if not recorded
 
   // Set only on the rank whose code threw the exception. Comparisons ignore this member.
@@ -62,8 +62,8 @@ using FailureMap = std::map<int, Failure>;  // by rank
 // code. Never throws, even if the exception's `what()` does.
 Failure capture_failure(int rank, Phase phase, const char* actor, std::exception_ptr exception) noexcept;
 
-// Returns a one-line cause, followed by one line per rank. Equal causes are grouped, so the text
-// stays readable with a thousand ranks.
+// Returns the likeliest cause, with its ranks. If there are several causes, a list of at most 16 of
+// them follows. Ranks with equal causes share one entry.
 std::string describe(const FailureMap& failures);
 
 // A save or load failed. Every live rank of the attempt throws this exception with the same map.

@@ -2,8 +2,8 @@
 // futures.
 //
 // Actors may not block, and std::future supports only blocking waits. Thread-safe. A callback runs
-// on the thread that fulfils the promise, or at once on the caller's thread if the value is already
-// available. No lock is held while a callback runs.
+// on the thread that fulfils the promise, or at once on the caller's thread if the future is ready.
+// No lock is held while a callback runs.
 #pragma once
 
 #include <exception>

@@ -58,7 +58,7 @@ class InjectedFault : public Error {
 struct InjectorHands {
   std::function<void(int signal)> raise;                  // signals this thread; SIGKILL and SIGSTOP act on the whole process
   std::function<void(std::chrono::milliseconds)> sleep;   // suspends the calling thread
-  std::function<void(const std::string& line)> announce;  // called before any other effect
+  std::function<void(const std::string& line)> announce;  // called before each rule's effect
 };
 InjectorHands system_hands();
 

@@ -7,7 +7,7 @@
 //
 // By default, warnings and errors go to standard error, one line each, with time and level. The
 // environment variable CAIRN_LOG sets another level: trace, debug, info, warning, error or off. Any
-// other value logs one warning.
+// other text counts as warning, and is reported once in the log.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The interface for traces and metrics. Each rank has one observer, which sees every message
-// between actors when it is sent and when it is handled.
+// The interface for traces and metrics. A rank may have one observer. It sees every message between
+// actors when the message is sent and when it is handled, except progress reports.
 #pragma once
 
 #include <cstdint>
@@ -88,7 +88,7 @@ struct ObservedEvent {
   std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: no checkpointer, or all
   int rank = 0;
   int peer = -1;               // the other rank, -1 if there is none
-  std::optional<Phase> phase;  // set for hooks and failures
+  std::optional<Phase> phase;  // set for hooks, failures and stacks
   Actor actor = Actor::kRuntime;  // the actor that sent or handled the message, or did the work
   What what;
   std::optional<ErrorCode> code;  // for kFailure, and for kStore if the operation failed

@@ -37,8 +37,9 @@ struct Work {
   std::string_view object{};  // the object of a store operation; valid while the work runs
 };
 
-// Registers the work of this thread until the RunningWork is destroyed on it. If several are
-// nested, the innermost counts. Meanwhile, the stack signal is unblocked on this thread.
+// Registers the work of this thread, and unblocks the stack signal on it, until the RunningWork is
+// destroyed on it. If several are nested, the innermost counts. Work without a `call` is not
+// registered.
 class RunningWork {
  public:
   explicit RunningWork(const Work& work) noexcept;
@@ -62,7 +63,7 @@ class RunningWork {
 
 struct StackFrame {
   std::string_view module;   // the path of the executable or library; never freed; "": unknown
-  std::uint64_t offset = 0;  // the offset of the instruction from the module's load address
+  std::uint64_t offset = 0;  // of the instruction, from the load address; its address if unknown
 };
 
 struct ThreadStack {
@@ -79,8 +80,8 @@ struct ThreadStack {
 std::string install_stack_signal(int number);
 
 // Takes the stacks of the threads that have worked for `call` for at least `running_min`. Returns
-// the longest first, and the stack of each work only once. Waits `patience` for all of them
-// together, and 0.2 s more if threads do not answer.
+// at most 8, the longest first, each once. Waits `patience` for all of them together, and 0.1 s more
+// for each late answer.
 std::vector<ThreadStack> take_stacks(const void* call, Duration running_min, Duration patience = std::chrono::milliseconds(100));
 
 }  // namespace cairn

@@ -9,9 +9,9 @@
 
 namespace cairn {
 
-// While a SignalsBlocked exists, threads started by this thread inherit a mask that blocks all
-// signals with two exceptions. Signals that a thread causes itself, such as SIGSEGV, stay unblocked
-// so that crash handlers run. SIGPROF stays unblocked so that profilers can sample every thread.
+// While a SignalsBlocked exists, this thread and the threads that it starts block most signals.
+// Signals that a thread causes itself, such as SIGSEGV, are left alone so that crash handlers run.
+// SIGPROF is left alone so that profilers can sample every thread.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

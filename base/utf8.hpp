@@ -9,9 +9,9 @@ namespace cairn {
 
 enum class Surrogates { kRefused, kAllowed };  // U+D800 to U+DFFF are not characters, but Python stores undecodable bytes in them
 
-// Returns the size in bytes, 1 to 4, of the first character in `text`. Returns 0 if `text` is
-// empty. Returns 0 if `text` starts with an invalid byte, a truncated or overlong sequence, or a
-// character beyond U+10FFFF.
+// Returns the size in bytes, 1 to 4, of the first character in `text`. Returns 0 if `text` is empty
+// or starts with an invalid byte, a truncated or overlong sequence, or a character beyond U+10FFFF.
+// Returns 0 for a surrogate unless `surrogates` is kAllowed.
 std::size_t utf8_character_bytes(std::string_view text, Surrogates surrogates = Surrogates::kRefused) noexcept;
 
 // Returns whether `text` consists only of valid UTF-8 characters.

@@ -12,7 +12,7 @@ namespace cairn::protocol {
 
 // Limits that `decode` enforces. `encode` enforces the limits on names and texts that callers give.
 inline constexpr std::size_t kNameBytesMax = 64 * 1024;       // a checkpointer's name, a checkpoint id, a key
-inline constexpr std::size_t kRanksMax = 1u << 20;            // entries of a failure map
+inline constexpr std::size_t kRanksMax = 1u << 20;            // ranks of a world
 inline constexpr std::size_t kAgreementTextMax = 64 * 1024;   // text that one rank contributes to an agreement, in bytes
 inline constexpr std::size_t kAgreementAnswerMax = 16 << 20;  // the answer of an agreement, in bytes
 
@@ -37,9 +37,9 @@ class EnvelopeEncoder {
   std::shared_ptr<const std::string> bytes_;
 };
 
-// Decodes an envelope. Throws kCorrupt, naming the field, if a field is outside its limits. The
-// result needs no further checks, except that the caller must compare ranks with the size of the
-// world.
+// Decodes an envelope. Throws kCorrupt, naming the fault, if a field is outside its limits. The
+// caller must still compare ranks with the size of the world, and the chunks of plans with their
+// tensors.
 Envelope decode(ByteSpan bytes);
 
 }  // namespace cairn::protocol

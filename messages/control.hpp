@@ -31,7 +31,7 @@ namespace cairn::protocol {
 using cairn::Operation;
 
 // Identifies one save, load or agreement of one checkpointer. The coordinator assigns the counter
-// in Begin; before that it is 0.
+// in Begin, or in the Outcome of an agreement. Before that, it is 0.
 struct Attempt {
   std::string incarnation;
   std::string checkpointer;
@@ -164,7 +164,7 @@ enum class RankStatus : std::uint8_t {
   kEnded,       // has its outcome
   kAttached,    // still follows the coordinator; reports changes
   kPromised,    // follows another successor; reports changes
-  kOrphaned,    // has lost the coordinator, delivers nothing to it any more, and follows the receiver
+  kOrphaned,    // has lost the coordinator, and follows the receiver or asks to follow it
 };
 
 // The envelope's counter identifies the call. If the sender never got a counter (0), the fields of

@@ -1,9 +1,9 @@
 // Converts plans and write results to Protobuf messages that other messages embed, and back. The
 // functions are thread-safe. The message given to `to_proto` must be empty.
 //
-// `from_proto` checks everything, so the result needs no further checks. It throws kCorrupt, naming
-// the fault, and skips fields of later versions. `to_proto` throws kInvalidArgument for an
-// inconsistent plan, such as a user-defined planner might make.
+// `from_proto` checks all values, but not whether chunks lie within their tensors. It throws
+// kCorrupt, naming the fault, and skips fields of later versions. `to_proto` throws
+// kInvalidArgument for an inconsistent plan, such as a user-defined planner might make.
 #pragma once
 
 #include <cairn/messages/plan.pb.h>

@@ -21,7 +21,7 @@ enum class Dedup : std::uint8_t {
 };
 
 enum class RankValues : std::uint8_t {
-  // If values under one key differ between ranks, planning fails and names the key and the ranks.
+  // If bytes objects, sizes or dtypes under a key differ, planning fails and names key and ranks.
   kMustAgree = 1,
   // The lowest rank's value wins silently, as in DCP. That rank then writes every plain tensor and
   // bytes object whole, because tensors that look equal in the plan may differ in value. Parts of a
@@ -44,14 +44,14 @@ struct GlobalSavePlan {
   // loses items also loses the names that its other items do not use.
   std::vector<SavePlan> plans;
   // Has planner_data and state_dict_metadata, but no storage. Entries are in the order in which
-  // ranks first name them. A tensor's chunks are exactly those that will be written, sorted by box.
-  // Empty chunks are dropped, but a tensor without elements keeps one.
+  // ranks first name them. A tensor's chunks are those that will be written, sorted by box; the
+  // parts of a split chunk take its place. Only a tensor without elements has an empty chunk.
   Metadata metadata;
 };
 
 // Joins the local plans; `local_plans[r]` is the plan of rank r. O(items log items). Throws
-// kMismatch, naming keys and ranks, if ranks disagree on a tensor's size or dtype, on whether an
-// entry is a tensor or a bytes object, on a value, or on the path of a name. Throws
+// kMismatch, naming keys and ranks, if ranks differ in an entry's kind, size, dtype, bytes or path
+// and RankValues does not allow that, or if several ranks use one name marked `per_rank`. Throws
 // kInvalidArgument for an inconsistent plan. Does not check whether chunks tile their tensors; see
 // `check_coverage`. The result does not depend on the sizes of bytes objects.
 GlobalSavePlan create_global_save_plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options = {});
@@ -67,9 +67,9 @@ struct CoverageFault {
 };
 std::string to_string(const CoverageFault& fault);
 
-// Checks whether the chunks tile a tensor of `size` exactly, and returns all faults, up to about a
-// thousand per tensor. Ignores empty chunks. O(n log n) for chunks that straight cuts can separate,
-// as in device meshes. Throws kInvalidArgument if `size` is impossible.
+// Returns nothing if the chunks tile a tensor of `size` exactly. Otherwise returns 1 to 1024 faults
+// per tensor. Ignores empty chunks within the tensor. O(n log n) for chunks that straight cuts can
+// separate, as in device meshes. Throws kInvalidArgument if `size` is impossible.
 std::vector<CoverageFault> check_coverage(const std::string& fqn, const Extents& size, const std::vector<Box>& chunks);
 std::vector<CoverageFault> check_coverage(const Metadata& metadata);
 

@@ -89,7 +89,7 @@ struct Metadata {
   // In the order of saving. The key is the flattened name (FQN).
   std::vector<std::pair<std::string, Entry>> state_dict_metadata;
   std::vector<FileInfo> files;
-  // The path of each flattened name; DCP's planner_data. Same order as state_dict_metadata.
+  // Paths of flattened names; DCP's planner_data. If Cairn saved, ordered as state_dict_metadata.
   std::vector<std::pair<std::string, Path>> planner_data;
   std::string checkpoint_id;  // DCP's StorageMeta
   std::string save_id;        // "" if PyTorch recorded none

@@ -114,8 +114,8 @@ struct LoadPlan {
   std::string storage_data;
 };
 
-// Returns a digest of a plan: names, types, shapes, dtypes, boxes and user data in a canonical
-// encoding. Leaves out the content of bytes objects.
+// Returns a digest of a plan: everything but the order of the name table, and the content hashes
+// and sizes of bytes objects. Throws kInvalidArgument if an item or path has an unknown name.
 Digest plan_digest(const SavePlan& plan);
 
 // --- results that a writer reports ---------------------------------------------------------------

@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// Throws kMismatch, listing the faults, unless the chunks of each tensor tile the tensor exactly.
+// Throws kMismatch, listing the first 20 faults, unless the chunks of each tensor tile it exactly.
 // The error text begins with `what`.
 void require_coverage(const Metadata& metadata, const std::string& what);
 

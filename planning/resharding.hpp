@@ -14,7 +14,7 @@ namespace cairn {
 // along the dimension with the most distinct offsets.
 class ChunkIndex {
  public:
-  explicit ChunkIndex(const std::vector<Box>& chunks);  // borrows `chunks`
+  explicit ChunkIndex(const std::vector<Box>& chunks);  // borrows; throws if their dims differ
   // Returns the indices of the chunks that intersect `box`, ascending.
   std::vector<std::uint32_t> find(const Box& box) const;
 

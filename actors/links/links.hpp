@@ -61,7 +61,7 @@ struct LinkMessage {
   int rank = 0;
   SharedBytes bytes;
 };
-// kForbidden: one of the two sides did not prove that it knows the job's secret.
+// kForbidden: a side has not proven that it knows the secret, or may use loopback addresses only.
 // kLeft: the peer leaves the world.
 // kGaveUp: this process was stopped for too long, so the peer closed the link.
 enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow, kForbidden, kGaveUp, kLeft };

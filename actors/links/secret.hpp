@@ -45,8 +45,8 @@ class Secret {
   explicit Secret(ByteSpan bytes);
   // Reads the secret from a file, without white space at the end. Throws kPermission if anyone but
   // the owner may access the file, or if the owner is neither the current user nor root. Throws
-  // kInvalidArgument if the file is not regular or the secret is beyond the limits. Throws
-  // kNotFound, kPermission or kUnavailable if the file cannot be read.
+  // kInvalidArgument if the file is not regular or the secret is beyond the limits. Throws the code
+  // of `system_error`, such as kNotFound or kPermission, if the file cannot be read.
   static Secret from_file(const std::string& path);
 
   bool empty() const { return bytes_.empty(); }

@@ -57,7 +57,7 @@ HostPort split_address(const std::string& address);
 std::string join_address(const std::string& host, int port);
 
 // Listens at `host`, a name or address of this machine, on `port`; 0 lets the system choose. Throws
-// kInvalidArgument, kUnavailable.
+// kInvalidArgument, kPermission or kUnavailable.
 Socket listen_on(const std::string& host, int port);
 // Binds a port without listening, to reserve it for successive listeners. Nobody can connect to
 // this socket. While this socket exists, the system does not assign the port to another process,

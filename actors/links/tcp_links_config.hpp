@@ -14,8 +14,8 @@
 
 namespace cairn {
 
-// Counts the connections of a rank, at its listener unless noted. Values never decrease and may be
-// read from any thread. LinkRefused reports refusals to the owner too, except `crossed`.
+// Counts a rank's connections. `garbage`, `oversize` and `wrong_secret` include those it opened.
+// Values never decrease; any thread may read them. LinkRefused tells the owner of refusals, too.
 struct LinkCounters {
   std::atomic<std::uint64_t> connections{0};     // accepted by the system, whoever opened them
   std::atomic<std::uint64_t> established{0};     // opened by either side, after the exchange of hellos
@@ -26,7 +26,7 @@ struct LinkCounters {
   std::atomic<std::uint64_t> wrong_world_size{0};
   std::atomic<std::uint64_t> wrong_rank{0};
   std::atomic<std::uint64_t> duplicate{0};
-  std::atomic<std::uint64_t> crossed{0};
+  std::atomic<std::uint64_t> crossed{0};  // two ranks opened at once; no LinkRefused
   std::atomic<std::uint64_t> no_link{0};
   std::atomic<std::uint64_t> wrong_secret{0};        // closed: no proof of the job's secret, or a proof where no secret is used
   std::atomic<std::uint64_t> handshake_deadline{0};  // closed: no hello arrived in time

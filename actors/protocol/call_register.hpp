@@ -4,7 +4,7 @@
 //
 // Two calls are the same if their operation, checkpoint id and ordinal (see CallId) are equal.
 // Handling a Join takes constant time; only a disagreement scans all ranks, once. Memory is
-// bounded: it holds one call per rank and the last disagreements, which late callers must hear of.
+// bounded: the register holds one call per rank, and the last disagreements for late callers.
 #pragma once
 
 #include <cstdint>

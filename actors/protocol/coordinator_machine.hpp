@@ -14,19 +14,19 @@
 // A failure in any state, a missed deadline or a mismatch of the calls also leads to the Outcome.
 // Agreement:  joining --all joined, agreed--> deciding --answer or failure--> Outcome to every
 //             rank. Each rank's Join carries its input to the decision (`AgreeCall::text`).
-// Failures:   a phase that has begun runs to its end on all ranks, so that all of its failures are
-//             in the map. After the first failure the other ranks have `phase_grace` to end the
-//             phase. Then they are told to stop. Ranks that have not stopped after `cancel_grace`
-//             are reported as busy. A rank that is lost, is silent or has cancelled counts as
-//             having answered. Losing a rank after it has delivered its results is not a failure.
-//             When a rank's caller cancels the call, the others are told to stop without
-//             `phase_grace`; once publication has begun, it is too late to cancel.
+// Failures:   after the first failure in a phase, the other ranks have `phase_grace` to end the
+//             phase, so that the map also contains their failures. Then they are told to stop.
+//             Ranks that have not stopped after `cancel_grace` are reported as busy. A rank that is
+//             lost, is silent or has left the call counts as having answered. Losing a rank after
+//             it has delivered its results is not a failure. When a rank's caller cancels the call,
+//             the other ranks are told to stop without `phase_grace`. Once all results are in, a
+//             cancellation is ignored, because publication may have begun.
 // Waits:      every state but idle runs under Timer::kPhase. Joining also runs under Timer::kProbe:
 //             one second after this rank has joined, the machine probes each missing rank once. If
 //             that rank's process has exited, the links report it as lost. While the machine waits
 //             for ranks, Timer::kWaiting triggers warnings.
-// Own death:  the supervisor tells all ranks (CoordinatorDown), which turn to a successor. A new
-//             machine starts idle.
+// Own death:  the supervisor tells all ranks (CoordinatorDown). Ranks that are joining join again.
+//             The other ranks turn to a successor. A new machine starts idle.
 // Own freeze: the process was stopped for longer than `heartbeat_timeout`, and ranks gave up on it.
 //             The machine decides nothing any more: it tells all ranks (CoordinatorDown, for this
 //             call), which turn to a successor. If publication was in progress, the machine

@@ -22,8 +22,8 @@ namespace cairn::protocol {
 
 // --- hooks ---------------------------------------------------------------------------------------
 
-// The user code that an attempt runs on one rank, one hook at a time: functions of the planner, of
-// the writer or reader, and of Stateful objects.
+// The user code that an attempt runs on one rank: functions of the planner, of the writer or
+// reader, and of Stateful objects. kAbandon may run beside kMoveData.
 enum class Hook : std::uint8_t {
   kReset = 1,
   kBegin,
@@ -122,15 +122,15 @@ struct AskCommitted {
   static constexpr const char* kName = "AskCommitted";
   static constexpr Hook kMainHook = Hook::kAskCommitted;
 };
-// Runs on every rank after a failure. Ends with Released. Stops the writer, even while a Write is
-// running. If the outcome is known, also removes this rank's files.
+// Runs when a Write is told to stop, and as the last task of a failed save. Ends with Released.
+// Calls the writer's `abandon`. If `committed` is set, may also call `discard` (see storage.hpp).
 struct Abandon {
   static constexpr const char* kName = "Abandon";
   static constexpr Hook kMainHook = Hook::kAbandon;
   std::optional<Committed> committed;
 };
-// Runs on every rank after a failure, when all other tasks have ended. Ends with Released. If the
-// outcome of a failed save is known, removes this rank's files.
+// Runs as the last task of a failed load, and of a failed save whose checkpoint exists or which ran
+// Abandon before. Ends with Released. If `committed` is set, may call `discard` (see storage.hpp).
 struct Release {
   static constexpr const char* kName = "Release";
   static constexpr Hook kMainHook = Hook::kRelease;
@@ -169,8 +169,8 @@ struct RunTask {
   std::string save_id;
   bool is_coordinator = false;
 };
-// Stops the tasks of the call on this rank, including the coordinator's: no further hook starts.
-// The hooks of GatherState and of agreements still start, and so do hooks that end an attempt.
+// Stops the tasks of the call on this rank, including the coordinator's. Only the hooks of
+// GatherState, of agreements and of the end of an attempt (kFinish to kRelease) still start.
 struct StopTasks {};
 
 using cairn::Timer;

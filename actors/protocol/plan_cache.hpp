@@ -1,5 +1,5 @@
 // Keeps the save plans that one side used in its last attempts, by digest. With this cache, a
-// repeated save sends 32 bytes instead of a plan.
+// repeated save sends a digest, with the hash and size of each bytes object, instead of a plan.
 //
 // A digest does not cover the content of bytes objects. `refreshed` puts the content of the current
 // attempt into a kept plan. Plans contain no save id. At most `kPlansKept` plans are kept.
@@ -19,7 +19,7 @@ namespace cairn::protocol {
 inline constexpr std::size_t kPlansKept = 2;
 inline constexpr std::size_t kNamesSeen = 64;
 
-// Digests in order of last use, newest last.
+// The last kPlansKept digests that were added, newest last.
 class DigestSet {
  public:
   bool contains(const Digest& digest) const;

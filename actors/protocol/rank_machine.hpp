@@ -14,14 +14,14 @@
 //             An outcome that arrives while a task runs takes effect when the task ends.
 // Progress:   from Begin to the outcome, whenever Timer::kProgress fires, the rank reports its
 //             progress to the coordinator and gets the progress of all ranks (rank_progress.cpp).
-//             Nothing else depends on these reports.
+//             A rank without a coordinator reports nothing. Progress reports affect no decision.
 // Cancelled:  when the caller cancels the call or its deadline passes, the rank stops, tells the
 //             coordinator, and waits for the outcome as in any failed call (rank_cancel.cpp).
 // Peer death: the coordinator decides about lost ranks. If the coordinator itself is lost, the rank
-//             continues its phase and turns to the coordinator once more, then to its successors
-//             (succession.hpp). It follows the first successor that sends StatusRequest, and
-//             accepts an outcome only from that successor. It delivers nothing to a coordinator
-//             that was lost.
+//             continues its phase. If only the link broke, the rank first turns to the coordinator
+//             once more. Then it turns to the successors (succession.hpp), and follows one that
+//             sends StatusRequest. While it follows a successor, it accepts an outcome only from
+//             that successor. It sends no results to a lost coordinator that has not answered.
 // Duplicates, late messages and messages of other attempts are ignored, with an InputIgnored.
 #pragma once
 

@@ -8,7 +8,7 @@
 //                                +-- a rank has the outcome: adopt it word for word --> idle
 //                                +-- a rank follows an earlier, live successor: yield --> idle
 //
-//   decision --a record may have been published--> asking the store --> outcome to all --> idle
+//   decision --a save; own results delivered--> asking the store --> outcome to all --> idle
 //   decision --otherwise--> outcome to all --> idle
 //
 // The successor asks every rank for its status in the call. An orphan that answers follows this
@@ -24,9 +24,9 @@
 // most `join_deadline`, until the coordinator makes the call.
 //
 // A checkpoint can be published only with the results of every rank. If one orphan has not
-// delivered its results, the checkpoint does not exist and never will. Otherwise the writer's
-// `committed` fences the attempt and reports whether it was published. Either the coordinator's
-// publication or the fence wins, never both.
+// delivered its results, the checkpoint does not exist and never will. A successor that delivered
+// its own results asks its writer: `committed` fences the attempt and reports whether it was
+// published. Either the coordinator's publication or the fence wins, never both.
 // Waits:      under Timer::kSuccession: twice `heartbeat_timeout` for answers, but not for a
 //             coordinator that all followers found silent; then the graces of a failed phase; then
 //             `cancel_grace` for the store.
