@@ -48,8 +48,8 @@ struct WorldOptions {
   std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // limits the shutdown by the last handle
   unsigned actor_threads = 0;                                             // 0: chosen automatically
   // The number of this rank among those of its machine, for World::local_rank(). Absent:
-  // `from_environment` takes it from the launcher; otherwise, or if the launcher sets none, it is
-  // the rank. `in_process` and `single` ignore it.
+  // `from_environment` takes it from the launcher, `world_from_mpi` from MPI. Otherwise, or if the
+  // launcher sets none, it is the rank. `in_process` and `single` ignore this option.
   std::optional<int> local_rank;
   // The backends of the trainer's own process group, as PyTorch's init_process_group takes them:
   // "cpu:gloo,cuda:nccl", "gloo", or "nccl" (for "cuda" only). Cairn does not use these backends.
