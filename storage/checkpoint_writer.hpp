@@ -43,7 +43,7 @@ struct CheckpointReaderOptions {
   // blocks for later reads.
   std::uint64_t bytes_in_flight_max = 64u << 20;
   bool verify = true;         // checks the bytes read against the block checksums
-  bool verify_first = false;  // checks all needed bytes before any destination is changed
+  bool verify_first = false;  // checks all bytes that this rank needs before it changes any
 };
 
 class CheckpointWriter : public StorageWriter {
