@@ -145,8 +145,8 @@ class Store {
   // `open_attempts` and `fenced_attempts`; stores that can look up one name should override it,
   // because every rank that writes, except the coordinator, calls it once per save.
   virtual bool has_attempt(const std::string& save_id);
-  // Forgets a fenced attempt and removes everything the store keeps of it. Must not be called for
-  // an open attempt: fence it first.
+  // Forgets a fenced attempt and removes everything the store keeps of it. Throws kPrecondition for
+  // an open attempt. Does nothing if there is no such attempt.
   virtual void clear_attempt(const std::string& save_id) = 0;
 
   // --- removing a checkpoint: storage/run_directory.hpp describes the steps ---
