@@ -18,7 +18,7 @@
 
 namespace cairn {
 
-// Throws kNotFound if the file is missing, kCorrupt if its length differs from the commit record.
+// If its length is recorded: throws kNotFound if the file is missing, kCorrupt if it differs.
 void check_file_length(Store& store, const FileInfo& file);
 
 // Reads and checks the trailer of a file whose length and trailer length are in the commit record.
