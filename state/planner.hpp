@@ -98,7 +98,7 @@ struct LoadPlannerOptions {
 //
 // set_up_planner throws kAlreadyExists if two paths flatten to one name. create_local_plan throws
 // kUnsupported for tensors that cannot be stored (such as sparse and quantized ones) and leaves
-// that cannot be pickled, naming all of them. It serialises other leaves, and keeps up to 256 MiB.
+// that cannot be pickled, naming all of them. It keeps up to 256 MiB of serialised leaves.
 class DefaultSavePlanner : public SavePlanner {
  public:
   explicit DefaultSavePlanner(SavePlannerOptions options = {});
