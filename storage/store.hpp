@@ -130,8 +130,8 @@ class Store {
   // Makes `record` the content of ".metadata", atomically and durably, and closes the attempt.
   // Readers see either the old or the new record. Throws kFenced if the attempt is not open
   // (fenced, or never begun). For Overwrite::kRefused, throws kAlreadyExists if there is a record,
-  // kUnsupported if the store cannot tell. In these cases nothing changed. After kUnavailable the
-  // record may or may not have been published: read ".metadata" to find out.
+  // kUnsupported if the store cannot refuse atomically. In these cases nothing changed. After
+  // kUnavailable the record may or may not have been published: read ".metadata" to find out.
   virtual void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) = 0;
   // Ends an attempt of any process: after this returns, `publish` of `save_id` can never succeed.
   // But `publish` may have succeeded before: read ".metadata". Idempotent. An attempt that never

@@ -46,7 +46,7 @@ namespace cairn::training {
 
 // Makes one unit from the parameters of `module` that no inner unit has taken. A mesh with one axis
 // shards over that axis. A mesh with two axes shards over the second and replicates over the first
-// (hybrid sharding); all replicas start with the values of the first. More axes: kInvalidArgument.
+// (hybrid sharding); all replicas start like the first. Throws kInvalidArgument for more axes.
 //
 // Throws kMismatch, naming the ranks that wrap something else than rank 0. Throws kPrecondition if
 // the module is wrapped already. Throws kUnsupported for a parameter without dimensions, complex or

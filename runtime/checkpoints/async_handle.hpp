@@ -30,8 +30,8 @@ struct SaveOptions;
 
 // One asynchronous save. The handle may be copied, and used on any thread. Dropping the handle does
 // not end the save. If nobody reads a failure through `result` or `on_done`, the next `save`,
-// `async_save` or `wait_for_saves` of the checkpointer on this rank throws it. If there is no such
-// call, the failure is logged. A cancellation by callers does not count as a failure here. A
+// `async_save` or `wait_for_saves` of the checkpointer on this rank throws the failure. Without
+// such a call, the failure is logged. A cancellation by callers does not count as a failure here. A
 // process that exits, even by std::exit, waits for its saves as ~Checkpointer does.
 //
 // Waits without a deadline take as long as necessary, and any wait may be repeated. In a forked

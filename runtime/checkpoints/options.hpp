@@ -35,7 +35,7 @@ struct SaveOptions {
   std::optional<std::int64_t> step;                  // the trainer's iteration; stored in the checkpoint
   std::map<std::string, std::string> user_metadata;  // stored in the checkpoint: metrics, a git revision
   SavePlannerOptions planning;                       // for Cairn's own planner
-  CheckpointWriterOptions writer;                    // for Cairn's own; its resources may differ
+  CheckpointWriterOptions writer;                    // for Cairn's own; threads, memory may differ
   std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own planner
   std::shared_ptr<StorageWriter> storage_writer;     // replaces Cairn's own writer
   // An existing directory for the report if this save fails; overrides

@@ -35,7 +35,7 @@
 // Rank 0 removes old checkpoints on the manager's own thread. Removal starts after each `save` that
 // succeeds, and before a save that follows a failed save or removal. It also starts before the
 // manager's first save, so that the remains of a dead job do not keep the next job from saving.
-// After asynchronous saves have ended, the next save, `wait_for_saves` or destructor starts it.
+// After asynchronous saves, the next save, `wait_for_saves` or the destructor starts removal.
 // Every save waits for removal before it writes: `save` blocks the trainer for that time,
 // `async_save` does not. A disk needs room for keep_last + 1 checkpoints, plus those that are kept
 // for other reasons. With WhileInFlight::kReplace it needs room for one more, because an earlier
@@ -123,7 +123,7 @@ struct CheckpointManagerOptions {
 
   std::map<std::string, std::string> user_metadata;  // for every checkpoint, e.g. a git revision; rank 0's is used
   SavePlannerOptions planning;
-  CheckpointWriterOptions writer;        // without `overwrite`, `run_url` and `before_attempt`
+  CheckpointWriterOptions writer;        // ignores `overwrite`, `run_url` and `before_attempt`
   const Clock* clock = &system_clock();  // borrowed; must outlive the manager
 };
 

@@ -33,8 +33,8 @@ class World {
  public:
   // Creates a world of the ranks that torchrun, mpirun, srun, cairn-launch or another launcher has
   // started (docs/launching.md). Throws kInvalidArgument if variables are missing, malformed or
-  // contradictory. Throws kDeadline, naming the ranks that did not join. Throws kMismatch if ranks
-  // differ in the world's size, kPermission if they differ in the secret. Throws kUnavailable.
+  // contradictory; kDeadline, naming the ranks that did not join; kMismatch if ranks differ in the
+  // world's size; kPermission if they differ in the secret; kUnavailable if the store fails.
   //
   // Rank 0 hosts the store at MASTER_PORT unless it already exists. A trainer that creates its own
   // store there must set `multiTenant`, or pass its store to `from_store`.

@@ -69,8 +69,8 @@ struct WorldOptions {
   // A signal, for example SIGUSR2, that makes every rank in the process write a trace of its latest
   // events to `trace_signal_directory` (created if necessary; empty: the working directory). Each
   // file replaces the previous one; `cairn trace` finds it. 0: taken from CAIRN_TRACE_SIGNAL,
-  // "USR2" or "USR2:DIR"; if that is unset, no signal. If the program already handles the signal,
-  // its handler stays, and a warning is logged.
+  // "USR2" or "USR2:DIR"; if that is unset, no signal. If the program already handles or ignores
+  // the signal, that does not change, and a warning is logged.
   int trace_signal = 0;
   std::string trace_signal_directory;
   // A save or load that fails leaves `failure-<save id>/` in this directory, with report.txt and
