@@ -5,8 +5,8 @@
 // backward pass, or, outside both, a single operation. Within a scope, gathering a unit frees all
 // units except itself and those that enclose it. So at any time at most one path is gathered, from
 // the outermost unit down to the one in use, plus a prefetched unit. The end of the scope frees all
-// units, except those that keep their parameters for backward: they are freed when the backward
-// pass ends or the next forward call begins. A gathered copy is therefore never older than the last
+// units, except those that keep their parameters for backward: they are freed in the backward pass,
+// or when the next forward call begins. A gathered copy is therefore never older than the last
 // values that an optimizer or a load wrote to the shards.
 //
 // All ranks send the same messages in the same order, whichever gradients each rank has and
