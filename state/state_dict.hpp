@@ -187,7 +187,7 @@ class Value {
   const std::string& to_text() const;
 
   // Accesses a nested value: `state["model"]["weight"]`. Throws kMismatch if the value is not a
-  // dict. The non-const form turns None into a dict. The const form throws kNotFound.
+  // dict. The non-const form turns None into a dict; the const form throws kNotFound if absent.
   Value& operator[](std::string_view key);
   const Value& operator[](std::string_view key) const;
 
