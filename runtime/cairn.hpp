@@ -46,8 +46,8 @@ StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::
                        const LoadOptions& options = {});
 
 // Does the same as Checkpointer::async_save. The handle keeps the checkpointer "default" alive.
-// Dropping the last copy of the handle waits for the save, as ~Checkpointer does. Until then, a
-// second save in that world throws kAlreadyExists.
+// Dropping the last copy of the handle waits for the save, as ~Checkpointer does. Until then, these
+// functions throw kAlreadyExists in that world.
 AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
                              const AsyncSaveOptions& async_options = {});
 

@@ -38,9 +38,9 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict);
 // is an integer; tensors share the optimizer's memory.
 //
 // Creates the state that LibTorch would create in the first step, so that it can be saved and
-// loaded before that step. Training continues as if that state had not been created. SGD momentum
-// with dampening is the exception, because LibTorch does not dampen the first step: there, a buffer
-// of zeros means "no step yet".
+// loaded before that step. Training continues as if that state had not been created. LibTorch does
+// not dampen the first step of SGD momentum with dampening. That optimizer therefore does not get
+// the new buffer, and a loaded buffer of zeros means "no step yet".
 //
 // Throws kUnsupported for other optimizers, and kMismatch for parameters that are not in the
 // module.
@@ -116,13 +116,13 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::data::samplers::Sample
 // `size` or does not have the parameter's shape. Thread-safe.
 void declare_shard(const torch::Tensor& parameter, const Box& box, const Extents& size);
 // Does the same for the part that `rank` holds of a tensor on a mesh. The ShardedTensors then know
-// the mesh and the placements.
+// the mesh and the placements. Also throws kInvalidArgument if `rank` is not in the mesh.
 void declare_shard(const torch::Tensor& parameter, const Extents& size, const DeviceMesh& mesh,
                    const std::vector<Placement>& placements, int rank);
 
-// Returns `tensor` as a state dict holds it. The result is a sharded tensor if `declared` has a
-// declaration and the same shape. `declared` is the tensor itself, or the parameter that it belongs
-// to.
+// Returns `tensor` as a state dict holds it: as a sharded tensor if a declaration of `declared` has
+// its shape. `declared` is `tensor` itself, or the parameter that `tensor` belongs to. Throws
+// kMismatch if `tensor` is itself declared, and has another shape by now.
 Value as_declared(const torch::Tensor& tensor, const torch::Tensor& declared);
 
 }  // namespace cairn

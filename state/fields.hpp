@@ -38,10 +38,10 @@ struct Field {
   Field(std::string of_name, T& field) : name(std::move(of_name)), place(&field) {}
 };
 
-// Saves the fields as a dict, in the given order. Loading replaces all fields or none. Throws
-// kMismatch, naming every field that is missing, unexpected, or of another type, range, shape or
-// dtype. `Checkpointer::load` reads only these fields and leaves other entries unread. It reports
-// missing fields by name on all ranks.
+// Saves the fields as a dict, in the given order. `load_state_dict` replaces all fields or none,
+// except tensors that `load` has filled in place. It throws kMismatch, naming every field that is
+// missing, unexpected, or of another type, range, shape or dtype. `Checkpointer::load` reads only
+// these fields. It reports missing fields by name on all ranks.
 //
 // The fields must outlive the returned object, which keeps `owner` alive for that purpose. Throws
 // kInvalidArgument if two fields have the same name. `state_dict` of the object throws

@@ -84,7 +84,7 @@ class LoadPlanner {
 };
 
 struct SavePlannerOptions {
-  bool flatten_state_dict = true;  // false: nested dicts and lists are an error
+  bool flatten_state_dict = true;  // false: values that `flatten` would split are an error
   GlobalPlanOptions global;
 };
 
@@ -96,9 +96,9 @@ struct LoadPlannerOptions {
 
 // Cairn's default planner; derive from it to change a hook.
 //
-// create_local_plan throws kAlreadyExists if two paths flatten to one name. It throws kUnsupported
-// for tensors that cannot be stored (such as sparse and quantized ones) and for leaves that cannot
-// be pickled, naming all of them. It serialises bytes leaves; later changes to them have no effect.
+// set_up_planner throws kAlreadyExists if two paths flatten to one name. create_local_plan throws
+// kUnsupported for tensors that cannot be stored (such as sparse and quantized ones) and leaves
+// that cannot be pickled, naming all of them. It keeps up to 256 MiB of serialised leaves.
 class DefaultSavePlanner : public SavePlanner {
  public:
   explicit DefaultSavePlanner(SavePlannerOptions options = {});
@@ -163,8 +163,8 @@ class DefaultLoadPlanner : public LoadPlanner {
 // Returns a planner that loads by key prefix, without a template. Pass an empty state dict to
 // `load` (kInvalidArgument otherwise). The planner fills it with whole CPU tensors and values,
 // nested as saved, for every stored name that equals a prefix or lies below one: "optimizer.state"
-// matches "optimizer.state.…". An empty list of prefixes matches everything. Throws kNotFound, with
-// the closest keys, if a prefix matches nothing.
+// matches "optimizer.state.…". An empty list of prefixes matches everything. `load` fails with
+// kNotFound, naming the closest keys, if a prefix matches nothing.
 std::unique_ptr<LoadPlanner> make_key_load_planner(std::vector<std::string> prefixes);
 
 // Returns the metadata that a save of `state_dict` would write, as far as one rank knows it (DCP's

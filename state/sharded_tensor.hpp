@@ -56,7 +56,7 @@ class ShardedTensor {
   DType dtype() const { return dtype_; }
   const std::vector<LocalShard>& local_shards() const { return local_shards_; }
   // Computes the chunks of all ranks; O(ranks). Returns nothing unless the tensor was made from a
-  // spec or a mesh. Replicated chunks appear once, empty ones not at all.
+  // spec or a mesh. Replicated chunks appear once, empty ones only in a tensor without elements.
   std::optional<std::vector<Box>> all_chunks() const;
   // Set if the tensor was made from a mesh.
   const std::optional<DeviceMesh>& mesh() const { return layout_->mesh; }

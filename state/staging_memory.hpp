@@ -40,7 +40,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // the next `take` of the same size.
   StagingPool(std::uint64_t bytes_max, bool keep) : bytes_max_(bytes_max), keep_(keep) {}
 
-  // Returns a block of at least one byte. With `pinned`, uses plain memory if there is no
+  // Returns a block of `bytes`, at least 1. With `pinned`, uses plain memory if there is no
   // page-locked memory. Throws kPrecondition above the limit, kUnavailable if allocation fails.
   std::shared_ptr<const StagingMemory> take(std::uint64_t bytes, bool pinned);
   // Frees kept blocks now, and blocks in use when they are returned. Returns whether there were

@@ -136,9 +136,9 @@ class Value {
   Value(const Holder& holder) : Value(holder.ptr()) {}  // NOLINT
   // Converts a tensor to a Tensor and a dict to a Dict, with keys written as Python's str() does. A
   // list that holds tensors or dicts becomes a List. Flattening splits Dicts and such Lists. Any
-  // other IValue stays as it is. Throws kUnsupported for a list or dict that contains itself or
-  // whose shared parts expand to millions of values, and kInvalidArgument beyond kNestingMax
-  // levels.
+  // other IValue stays as it is. Throws kUnsupported for a key that is no text, int or bool, for a
+  // container that contains itself, and for shared parts that expand to more than 2^20 values.
+  // Throws kAlreadyExists if two keys have one text, kInvalidArgument beyond kNestingMax levels.
   Value(c10::IValue value);                                                    // NOLINT
   Value(bool value) : value_(c10::IValue(value)) {}                            // NOLINT
   Value(int value) : value_(c10::IValue(static_cast<std::int64_t>(value))) {}  // NOLINT
@@ -187,7 +187,7 @@ class Value {
   const std::string& to_text() const;
 
   // Accesses a nested value: `state["model"]["weight"]`. Throws kMismatch if the value is not a
-  // dict. The non-const form turns None into a dict.
+  // dict. The non-const form turns None into a dict; the const form throws kNotFound if absent.
   Value& operator[](std::string_view key);
   const Value& operator[](std::string_view key) const;
 

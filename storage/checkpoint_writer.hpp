@@ -43,7 +43,7 @@ struct CheckpointReaderOptions {
   // blocks for later reads.
   std::uint64_t bytes_in_flight_max = 64u << 20;
   bool verify = true;         // checks the bytes read against the block checksums
-  bool verify_first = false;  // checks all needed bytes before any destination is changed
+  bool verify_first = false;  // checks all bytes that this rank needs before it changes any
 };
 
 class CheckpointWriter : public StorageWriter {
@@ -97,9 +97,9 @@ struct VerifyFault {
   bool unchecked = false;
 };
 
-// Reads every byte of all data files and of the commit record. Returns all faults found, then
-// everything that cannot be checked. An empty result means that the checkpoint is sound. Calls
-// `progress` with the bytes done and the total. Throws kNotFound if there is no checkpoint.
+// Reads every byte of the commit record, of Cairn's data files, and of the archives in PyTorch's.
+// Returns all faults found, then everything that cannot be checked. An empty result means no fault.
+// Calls `progress` with the bytes done and the total. Throws kNotFound if there is no checkpoint.
 std::vector<VerifyFault> verify_checkpoint(Store& store, unsigned threads = 2,
                                            const std::function<void(std::uint64_t, std::uint64_t)>& progress = {});
 

@@ -119,13 +119,13 @@ std::uint64_t commit_sequence_after(const std::optional<Metadata>& replaced);
 // newest first.
 std::vector<std::string> retired_generations(const std::optional<Metadata>& replaced, std::size_t keep);
 
-// Performs step 8, after `current` was published in place of `replaced`. Fences and clears every
-// other attempt at this place. Removes Cairn's data files, except those of `current`, of
-// `replaced`, of the published record, and of generations that `current` or the published record
-// retires. Removes nothing that Cairn did not make. Does nothing if the store's root is a link
-// (`leads_elsewhere`). Returns the names removed. A file that the store refuses to remove is left
-// for the next time. That is not an error, because the checkpoint already exists. Throws the
-// store's errors if listing fails.
+// Performs step 8, after `current` was published in place of `replaced`. Fences and clears Cairn's
+// other attempts at this place. Removes Cairn's data files, except those of `current`, `replaced`,
+// the published record, generations that `current` or the published record retires, and attempts
+// that cannot be fenced. Removes nothing that Cairn did not make. Does nothing if the store's root
+// is a link (`leads_elsewhere`). Returns the names removed. Leaves a file that the store refuses to
+// remove for the next time: the checkpoint already exists. Throws the store's errors if listing or
+// reading the record fails.
 std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced);
 
 // Fences `save_id`, then returns whether its checkpoint is the published one. The answer is final.

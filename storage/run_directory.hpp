@@ -67,8 +67,8 @@ class RunDirectory {
   Listing list() const;
   // Returns whether `name` has a record, or something else that occupies the record's name.
   bool has_record(const ObjectName& name) const;
-  // Returns why no new checkpoint can be saved as `name`; "" if the place is absent or holds only
-  // leftovers of failed saves and removals.
+  // Returns why no new checkpoint can be saved as `name`; "" if the place is absent, or is a
+  // directory without a record, such as one with leftovers of failed saves and removals.
   std::string why_occupied(const ObjectName& name) const;
   // Returns why a record listed in `Listing::others` cannot be used; "" if it can, as PyTorch's
   // can.
@@ -90,8 +90,8 @@ class RunDirectory {
   // removed. If it returns false, nothing more is removed.
   using MayChange = std::function<bool(const ObjectName& name)>;
 
-  // Removes a checkpoint, unless it is pinned, is being saved to, or was replaced by another one.
-  // In those cases returns the reason. Throws kPermission for a link.
+  // Removes a checkpoint, unless it is pinned, is being saved to, was replaced by another one, or
+  // `may_change` forbids it. In those cases returns the reason. Throws kPermission for a link.
   std::optional<std::string> remove(const RunCheckpoint& checkpoint, const MayChange& may_change = may_change_all) const;
 
   // Removes leftovers of failed saves and removals from places that have Cairn's names but no

@@ -45,7 +45,7 @@ class StorageWriter {
  public:
   virtual ~StorageWriter() = default;
 
-  // Begins a new attempt. Called first, on every rank.
+  // Begins a new attempt. Called on every rank, before all hooks but `validate_checkpoint_id`.
   virtual void reset(const std::string& checkpoint_id) = 0;
   // Sets up the writer for the attempt. Called on every rank, before any plan is made.
   virtual void set_up_storage_writer(const StorageContext& context) = 0;
@@ -75,7 +75,7 @@ class StorageWriter {
   // `discard` is called even if the outcome is unknown. It must then find out whether the
   // checkpoint exists before it removes anything. Must not throw.
   virtual void discard(bool /*ends_attempt*/) noexcept {}
-  // Returns whether this writer can handle `checkpoint_id`. Called before anything else.
+  // Returns whether this writer can handle `checkpoint_id`. Called before all other hooks.
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
   // Returns the bytes of host memory that hold copies of tensors, in use or kept for reuse. May be
   // called from any thread at any time.
@@ -91,7 +91,7 @@ class StorageReader {
  public:
   virtual ~StorageReader() = default;
 
-  // Begins a new attempt. Called first, on every rank.
+  // Begins a new attempt. Called on every rank, before all hooks but `validate_checkpoint_id`.
   virtual void reset(const std::string& checkpoint_id) = 0;
   // Reads the metadata of the checkpoint. Called on every rank.
   virtual Metadata read_metadata() = 0;

@@ -4,8 +4,8 @@
 // relative and use '/' between parts; no part is empty, "." or "..". An object is immutable once
 // its writer has synced or closed it. Only `publish`, `fence` and the removal methods change what a
 // name refers to. Every method is thread-safe and may block; actors must never call one on their
-// own thread. Methods throw cairn::Error with the codes named below. The text says what was being
-// done to which object.
+// own thread. Methods throw cairn::Error, whose text says what was being done to which object. Any
+// method that accesses the store may throw kUnavailable or kPermission, besides the codes below.
 #pragma once
 
 #include <cstdint>
@@ -124,29 +124,29 @@ class Store {
   // --- the commit protocol: storage/publication.hpp describes the steps ---
 
   // Opens attempt `save_id` exclusively and durably. Throws kAlreadyExists if it is open, kFenced
-  // if it was fenced. A save id has 1 to 200 of the characters A-Z a-z 0-9 . _ - and must never be
-  // used twice. Here and below, any other text throws kInvalidArgument.
+  // if it was fenced, kNotFound if a needed root does not exist. A save id has 1 to 200 of the
+  // characters A-Z a-z 0-9 . _ - (otherwise kInvalidArgument) and must never be used twice.
   virtual void begin_attempt(const std::string& save_id) = 0;
   // Makes `record` the content of ".metadata", atomically and durably, and closes the attempt.
   // Readers see either the old or the new record. Throws kFenced if the attempt is not open
-  // (fenced, or never begun). Throws kAlreadyExists for Overwrite::kRefused if there is a record.
-  // In both cases nothing changed. After kUnavailable the record may or may not have been
-  // published: read ".metadata" to find out.
+  // (fenced, or never begun). For Overwrite::kRefused, throws kAlreadyExists if there is a record,
+  // kUnsupported if the store cannot refuse atomically. In these cases nothing changed. After
+  // kUnavailable the record may or may not have been published: read ".metadata" to find out.
   virtual void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) = 0;
   // Ends an attempt of any process: after this returns, `publish` of `save_id` can never succeed.
   // But `publish` may have succeeded before: read ".metadata". Idempotent. An attempt that never
   // began, or was published, can be fenced as well.
   virtual void fence(const std::string& save_id) = 0;
-  // Return the save ids of open attempts (begun, and neither published nor fenced) and of fenced
-  // attempts that were not cleared.
+  // `open_attempts` returns the save ids that were begun, and neither published nor fenced;
+  // `fenced_attempts` returns those that were fenced, and not cleared.
   virtual std::vector<std::string> open_attempts() = 0;
   virtual std::vector<std::string> fenced_attempts() = 0;
   // Returns whether the attempt is open, or fenced and not cleared. The default searches
   // `open_attempts` and `fenced_attempts`; stores that can look up one name should override it,
   // because every rank that writes, except the coordinator, calls it once per save.
   virtual bool has_attempt(const std::string& save_id);
-  // Forgets a fenced attempt and removes everything the store keeps of it. Must not be called for
-  // an attempt that is not fenced.
+  // Forgets a fenced attempt and removes everything the store keeps of it. Throws kPrecondition for
+  // an open attempt. Does nothing if there is no such attempt.
   virtual void clear_attempt(const std::string& save_id) = 0;
 
   // --- removing a checkpoint: storage/run_directory.hpp describes the steps ---
@@ -168,8 +168,8 @@ class Store {
 
 inline constexpr const char* kCommitRecordName = ".metadata";
 
-// Throw kInvalidArgument, with the reason, if a name, prefix or save id is not valid in any store.
-// For use in implementations of stores.
+// Throw kInvalidArgument, with the reason, if a name, prefix or save id breaks the rules that all
+// stores share. For use in implementations of stores.
 void check_object_name(const ObjectName& name);
 void check_object_prefix(const ObjectName& prefix);
 void check_attempt_id(const std::string& save_id);
@@ -191,7 +191,7 @@ void check_attempt_id(const std::string& save_id);
 using StoreFactory = std::function<std::shared_ptr<Store>(const std::string& url)>;
 
 // Registers a scheme, such as "s3", for the whole process. Thread-safe. Throws kAlreadyExists if
-// the scheme is known, kInvalidArgument if the name cannot be a scheme.
+// the scheme is known, kInvalidArgument if the name cannot be a scheme or the factory is empty.
 void register_store(const std::string& scheme, StoreFactory factory);
 // Opens the store at `url`: "file:///a/b", "/a/b", "a/b", "mem://name/path", or a URL of a
 // registered scheme. Creates and accesses nothing. A relative path is resolved against the working

@@ -47,8 +47,8 @@ struct ConvertedKey {
 };
 
 // Catches SIGINT, SIGTERM and SIGHUP, each unless it was ignored before. The conversion then ends
-// with kCancelled, so that its partial output is removed. A second signal ends the process at once.
-// One object at a time.
+// with kCancelled, so that its partial output is removed. The same signal again ends the process at
+// once. One object at a time.
 class EndingSignals {
  public:
   EndingSignals();
@@ -92,8 +92,8 @@ class Conversion {
   // Lists on standard error what was left out. Returns false if values were left out without
   // `skip_unsupported`.
   bool report() const;
-  // Returns a value that is equal for two conversions if and only if their sources and options are
-  // equal.
+  // Returns a value that two conversions share only if they write the same output from the same
+  // source in the same steps.
   Json identity() const;
 
  private:

@@ -16,7 +16,7 @@ namespace cairn::tools {
 class ConversionLog {
  public:
   // Opens or creates the log at `path`. Two conversions must have equal `identity` if and only if
-  // their sources and options are equal. If the log is of another conversion, its entries become
+  // one can resume the other. If the log is of another conversion, its entries become
   // `stale`. Throws kPrecondition if another process is converting there, and file system errors.
   ConversionLog(std::string path, const Json& identity);
   ~ConversionLog();  // keeps the file

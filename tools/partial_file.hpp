@@ -39,7 +39,7 @@ class PartialFile {
   void keep_for_later() { keep_ = true; }
   bool is_kept() const { return keep_ && !recorded_.is_null(); }
   // Completes the file: cuts it to `length`, syncs it and renames it into place, so that it
-  // survives power loss. Throws kAlreadyExists if a file has appeared there meanwhile.
+  // survives power loss. With kRefused, throws kAlreadyExists if a file has appeared meanwhile.
   void finish(std::uint64_t length);
 
  private:

@@ -40,8 +40,8 @@ class Table {
   std::vector<std::size_t> widths_;
 };
 
-// Shows "verifying: 42 % of 3.1 GiB" in the last line of the terminal at standard error, once two
-// seconds have passed. Shows nothing if that is not a terminal. Thread-safe. Erased when destroyed.
+// Shows a bar, percentage, rate and time left in the last line of the terminal at standard error,
+// once two seconds have passed. Shows nothing without a terminal. Thread-safe. Erased at the end.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string doing);

@@ -64,7 +64,7 @@ struct TracedAttempt {
   bool has_failed() const;       // whether it failed on at least one rank
   bool has_ended() const;        // whether it has ended on every rank that has a trace of it
   bool went_wrong() const;       // whether it has not ended, or has failed other than by cancellation only
-  bool was_cancelled = false;    // all of its failures are cancellations
+  bool was_cancelled = false;    // no failure is anything but a cancellation; true without failures
   std::string operation_name() const;  // "save", "load", "agreement"; "call" if it is unknown
   std::string describe() const;        // "save of 'run/step_100'"
 };

@@ -14,7 +14,7 @@ namespace cairn {
 enum class TracedEnd : std::uint8_t {
   kSucceeded = 1,
   kFailed,
-  kCancelled,   // by the caller, with no other failure
+  kCancelled,   // by callers or their deadlines, with no other failure
   kUnfinished,  // no rank's trace has an outcome
 };
 const char* to_string(TracedEnd end) noexcept;

@@ -46,11 +46,11 @@ namespace cairn::training {
 
 // Makes one unit from the parameters of `module` that no inner unit has taken. A mesh with one axis
 // shards over that axis. A mesh with two axes shards over the second and replicates over the first
-// (hybrid sharding); all replicas start with the values of the first one.
+// (hybrid sharding); all replicas start like the first. Throws kInvalidArgument for more axes.
 //
-// The ranks compare what they wrap. Throws kMismatch, naming the ranks that differ from rank 0.
-// Throws kPrecondition if the module is wrapped already, kUnsupported if a parameter has no
-// dimensions (give it one) or is not strided, kInvalidArgument if the mesh has more than two axes.
+// Throws kMismatch, naming the ranks that wrap something else than rank 0. Throws kPrecondition if
+// the module is wrapped already. Throws kUnsupported for a parameter without dimensions, complex or
+// not strided, and for several devices; kInvalidArgument for non-leaves and overlapping memory.
 void fully_shard(torch::nn::Module& module, const ProcessMesh& mesh, const FullyShardOptions& options = {});
 // Does the same, and makes each call of `module` a scope: parameters gathered in a call are freed
 // when the call ends.
@@ -92,8 +92,8 @@ double clip_grad_norm(torch::nn::Module& module, double max_norm, double norm_ty
 // module's parameters(). For a plain tensor, returns a copy of it. A collective.
 torch::Tensor full_tensor(const torch::Tensor& shard);
 
-// Returns a copy of the whole gradient of the parameter behind `shard`, or an undefined tensor if
-// there is none. After a synchronised backward pass, either all ranks have a gradient or none has.
+// Returns a copy of the whole gradient of the parameter behind `shard`, undefined if there is none.
+// A collective. After a synchronised backward pass, all ranks have a gradient or none has.
 torch::Tensor full_grad(const torch::Tensor& shard);
 
 // Returns `shard`, or a shard's gradient, as a plain tensor over the same memory. LibTorch's
@@ -106,7 +106,7 @@ struct MemoryUse {  // bytes on this rank
   std::int64_t gathered_peak = 0;  // since the last reset
   std::int64_t gathers = 0;        // how many times a unit was gathered
 };
-// Adds up all units in `module`. The peak is the peak of the sum.
+// Adds up all units in `module`. The peak is that of the whole model that `module` belongs to.
 MemoryUse memory_use(const torch::nn::Module& module);
 void reset_memory_peak(const torch::nn::Module& module);
 

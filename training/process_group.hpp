@@ -112,7 +112,7 @@ class ProcessGroup {
   ProcessGroup subgroup(const std::vector<int>& ranks, const std::string& name) const;
 
   // All tensors must be contiguous, and neither conjugate nor negative views; otherwise collectives
-  // throw kInvalidArgument.
+  // throw kInvalidArgument. Sums throw kUnsupported except for 16- to 64-bit floats, int32, int64.
   //
   // Concatenates the inputs of all ranks in `output`, which has `size()` times the elements of
   // `input`. Any dtype.

@@ -31,7 +31,7 @@ class ProcessMesh {
   const DeviceMesh& mesh() const { return mesh_; }  // world ranks
   const ProcessGroup& world() const { return world_; }
   std::size_t axes() const { return axes_.size(); }
-  // Returns the ranks that differ from this one only along `axis`, in the order of that axis.
+  // Returns the group of the ranks that differ from this one only along `axis`, in its order.
   const ProcessGroup& axis(std::size_t axis) const { return axes_[axis]; }
   // Returns one axis as a mesh of its own ("tp" of {"dp", "tp"}). Throws kInvalidArgument if there
   // is no such axis.

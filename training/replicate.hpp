@@ -25,13 +25,13 @@ struct ReplicateOptions {
 // its own process group.
 //
 // A collective. Throws kPrecondition ("Cannot apply replicate …") if the module is fully sharded or
-// replicated already, and kMismatch if the ranks differ.
+// replicated already. Throws what fully_shard throws, such as kMismatch if the ranks differ.
 void replicate(torch::nn::Module& module, const ProcessGroup& group, const ReplicateOptions& options = {});
 // Does the same, and makes each call of `module` a scope.
 template <class Contained>
 void replicate(Hooked<Contained>& module, const ProcessGroup& group, const ReplicateOptions& options = {});
 
-// Returns the names of the parameters in `module` that `replicate` covers.
+// Returns the names of the parameters that `replicate`, or fully_shard with kNoShard, covers.
 std::vector<std::string> replicated_parameters(const torch::nn::Module& module);
 
 namespace detail {

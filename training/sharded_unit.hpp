@@ -4,10 +4,10 @@
 // Gathered parameters stay gathered within a *scope*: the forward call of a model (ForwardScope), a
 // backward pass, or, outside both, a single operation. Within a scope, gathering a unit frees all
 // units except itself and those that enclose it. So at any time at most one path is gathered, from
-// the outermost unit down to the one in use, plus a prefetched unit. Gathered parameters do not
-// outlive their scope. Units that keep their parameters for backward are exceptions: they are freed
-// when the next forward call begins. A gathered copy is therefore never older than the last values
-// that an optimizer or a load wrote to the shards.
+// the outermost unit down to the one in use, plus a prefetched unit. The end of the scope frees all
+// units, except those that keep their parameters for backward: they are freed in the backward pass,
+// or when the next forward call begins. A gathered copy is therefore never older than the last
+// values that an optimizer or a load wrote to the shards.
 //
 // All ranks send the same messages in the same order, whichever gradients each rank has and
 // whenever they arrive. A unit's gradients are reduced when the pass reaches a unit that this unit

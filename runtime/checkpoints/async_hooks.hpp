@@ -57,7 +57,7 @@ class AsyncWriter final : public StorageWriter {
 
 class AsyncPlanner final : public CountingSavePlanner {
  public:
-  // `staged` waits for the save's turn and returns the staged state. Throws what staging threw.
+  // `staged` waits for the save's turn, and returns the staged state or throws what staging threw.
   AsyncPlanner(SavePlanner& planner, CallProgress& progress, AsyncWriter& writer, std::function<const StateDict&()> staged,
                TensorLeases* leases)
       : CountingSavePlanner(planner, progress), writer_(writer), staged_(std::move(staged)), leases_(leases) {}

@@ -3,8 +3,8 @@
 //   async_save ── AsyncSave::begin, on the caller's thread: hooks up to the Stateful ones; staging
 //       └── its own thread: staged ── its turn: earlier saves have ended ── other hooks ── ended
 //
-// A streamed state is staged only when the writer has released its tensors. The caller's thread
-// then waits for that.
+// A streamed state is staged only when the writer has released its tensors. With
+// `block_on_staging`, the caller's thread waits for that.
 //
 // Until a save's turn comes on a rank, the planner's first hook blocks there, so the rank sends no
 // plan. The save is therefore published after the earlier saves. If it is cancelled before its
@@ -76,9 +76,9 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   AsyncSave(const AsyncSave&) = delete;
   AsyncSave& operator=(const AsyncSave&) = delete;
 
-  // Starts the call on the caller's thread, and runs its hooks until `describe` has run and its
-  // result is staged. The save then continues on a thread of its own. If the call cannot start,
-  // throws the reason; then there is no save.
+  // Starts the call, and runs its hooks on the caller's thread until `describe` has run. The save
+  // then continues on a thread of its own. With `block_on_staging`, waits until the state is
+  // staged. If the call cannot start, throws the reason; then there is no save.
   using Describe = std::function<StateDict(const std::vector<std::string>& key_order)>;
   void begin(SaveCall call, const Describe& describe);
 

@@ -9,10 +9,10 @@
 // A cancelled call ends on all ranks, with the same failure map: it lists the rank whose caller
 // cancelled as `cancelled`, with the reason and the phase that the rank was in. Every rank throws
 // CheckpointException. The other ranks need no Cancellation for that. Nothing is published: the
-// previous checkpoint is intact, and the next successful save removes what was written.
+// previous checkpoint is intact. The next successful save removes files that the call has left.
 //
-// After all ranks have written and the coordinator has begun to publish, cancelling has no effect
-// and the save succeeds. A running hook is not interrupted; the call returns when the hooks of its
+// After all ranks have written and the coordinator has begun to publish, cancelling has no effect:
+// the save goes on. A running hook is not interrupted; the call returns when the hooks of its
 // own rank have returned. Ranks that do not stop their part of the phase within
 // RuntimeOptions::cancel_grace are listed as `busy`.
 #pragma once
@@ -36,7 +36,7 @@ class Cancellation {
 
   // --- for Cairn's own use ---
 
-  // Calls `react` once with the reason: here if already cancelled, otherwise within `cancel`.
+  // Calls `react` with the reason: at once if already cancelled, otherwise within `cancel`.
   // Dropping the result stops the watch, and waits for a running `react`. `react` must not block,
   // and must not use this object.
   std::shared_ptr<void> watch(std::function<void(const std::string& why)> react) const;

@@ -3,7 +3,7 @@
 //
 // Every rank of the world must make the same calls in the same order, each on its own thread. A
 // call blocks until its outcome is known on this rank. Meanwhile the hooks of planners, writers,
-// readers and Stateful objects run on the calling thread. A call that fails throws
+// readers and Stateful objects run on the calling thread. A call that begins and then fails throws
 // CheckpointException, with the same failure map, on every rank that is alive.
 //
 // A call returns on each rank as soon as that rank has the outcome. If the coordinator is lost at
@@ -32,35 +32,35 @@ namespace cairn {
 // kPrecondition.
 class Checkpointer {
  public:
-  // Throws kAlreadyExists if the world already has a checkpointer of this name.
+  // Throws kAlreadyExists if the world has a checkpointer of this name, kInvalidArgument for "".
   explicit Checkpointer(World world, std::string name = "main");
   // Waits for asynchronous saves in flight, for at most WorldOptions::shutdown_deadline. Then
-  // cancels them. Logs failures that nobody has read.
+  // cancels them, and waits for at most as long again. Logs failures that nobody has read.
   ~Checkpointer();
   Checkpointer(Checkpointer&&) noexcept;
   Checkpointer& operator=(Checkpointer&&) noexcept;
 
   // Saves `state_dict` under `checkpoint_id`, a path or a URL of a known scheme. When `save`
   // returns, the checkpoint is complete, durable (unless sync is off), and readable by PyTorch.
-  // After an exception, the previous checkpoint is intact.
+  // After an exception, the previous checkpoint is intact, unless the new one was published.
   void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
 
   // Saves in the background, on a thread of its own: see async_handle.hpp. Returns when the trainer
-  // may change the state; earlier, if staging overlaps. Waits for all ranks, because their Stateful
-  // hooks run within the call. Saves are published in the order of the calls. `save` and `load`
-  // wait for saves in flight. Throws only errors that this rank finds before the save begins:
-  // kPrecondition after the world was shut down, in a process that was forked after the
-  // checkpointer was made, or if the world's backends lack "cpu". The handle reports all other
-  // failures.
+  // may change the state, or earlier with `block_on_staging` off. Waits for all ranks, because
+  // their Stateful hooks run within the call. Saves are published in the order of the calls. `save`
+  // and `load` wait for saves in flight. Throws errors that this rank finds before the save begins:
+  // kPrecondition after the world was shut down, during another call, in a process that was forked
+  // after the checkpointer was made, or if the world's backends lack "cpu". The handle reports the
+  // failures of a save that has begun.
   //
-  // If an earlier failure is still unread, throws it after the new save is staged, as `save` does.
-  // The new save continues.
+  // If the failure of an earlier save is unread, throws it once the new save has begun. The new
+  // save continues. `save` throws such a failure once it has succeeded.
   AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
                                const AsyncSaveOptions& async_options = {});
   // Allocates and pins the staging memory for a state like this one before the first save. Calls
   // `state_dict()` of Stateful objects in the order of their keys. If those calls communicate, all
-  // ranks must call `prepare`. Does nothing without `cache_staged_state_dict`. If the state is
-  // streamed, allocates the ring for saves with these options instead.
+  // ranks must call `prepare`. If the state is streamed, allocates the ring for saves with these
+  // options instead. Otherwise allocates nothing without `cache_staged_state_dict`.
   void prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options = {});
   // Frees the memory that staging and Cairn's own writer keep between saves, once no save uses it.
   void release();
@@ -70,15 +70,15 @@ class Checkpointer {
 
   // Loads into `state_dict`, in place: tensors keep their memory, whatever their layout; other
   // leaves are replaced. Reports in one error everything that is missing or does not fit, before it
-  // changes a byte. If reading fails halfway, the contents of the destinations are unspecified,
-  // unless `reader.verify_first` is set. Calls `load_state_dict` of Stateful objects after every
-  // rank has loaded. If that throws, the call fails on that rank only. Returns the report of the
-  // planner.
+  // changes a byte. If reading fails halfway, the contents of the destinations are unspecified.
+  // With `reader.verify_first`, each rank checks all bytes that it needs before it changes any.
+  // Calls `load_state_dict` of Stateful objects after every rank has loaded. If that throws, the
+  // call fails on that rank only. Returns the report of the planner.
   LoadReport load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 
   // Loads the values stored under these key prefixes ("model", "optimizer.state") on every rank,
   // nested as they were saved. Tensors are loaded whole, on the CPU. No prefixes: loads everything.
-  // Throws kNotFound, through the failure map, for a prefix that matches nothing.
+  // Fails with kNotFound if a prefix matches nothing. Throws kInvalidArgument if a planner is set.
   StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
                          const LoadOptions& options = {});
 

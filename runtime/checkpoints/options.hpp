@@ -20,7 +20,7 @@
 
 namespace cairn {
 
-// Must be the same on all ranks, except for the objects. The error for a mismatch names the ranks.
+// Must be the same on all ranks, except objects and where noted. A mismatch error names the ranks.
 struct SaveOptions {
   std::optional<World> world;  // free functions only; absent: a world of one rank
   bool no_dist = false;        // this rank alone, whatever `world` is; like DCP's no_dist
@@ -28,14 +28,14 @@ struct SaveOptions {
   // The time limit of the whole call. When it expires, the call ends on all ranks as if this rank
   // had cancelled it (see cancellation.hpp), with code kDeadline. The error names the ranks that
   // had not answered. Zero or less: the call ends at once. Ranks may have different deadlines, or
-  // none. The time starts after this checkpointer's saves in flight have ended; `wait_for_saves`
-  // can limit the wait for those.
+  // none. The time starts after the call has waited for earlier saves; `wait_for_saves` can limit
+  // that wait.
   std::optional<std::chrono::milliseconds> deadline;
   std::optional<Cancellation> cancellation;          // applies to this rank only, like the deadline
   std::optional<std::int64_t> step;                  // the trainer's iteration; stored in the checkpoint
   std::map<std::string, std::string> user_metadata;  // stored in the checkpoint: metrics, a git revision
   SavePlannerOptions planning;                       // for Cairn's own planner
-  CheckpointWriterOptions writer;                    // for Cairn's own writer
+  CheckpointWriterOptions writer;                    // for Cairn's own; threads, memory may differ
   std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own planner
   std::shared_ptr<StorageWriter> storage_writer;     // replaces Cairn's own writer
   // An existing directory for the report if this save fails; overrides
@@ -82,9 +82,9 @@ struct AsyncSaveOptions {
   // Runs the threads of Cairn's writer at the lowest CPU and I/O priority. Planning and publication
   // keep their priority, because all ranks wait for them.
   bool low_priority = false;
-  // Called once when the save has ended, on one of Cairn's threads, without locks held. The
-  // argument is what `result` would throw, or null if the save succeeded. A failure passed here
-  // counts as read. Must not throw or call the checkpointer.
+  // Called once when the save has ended, on the save's own thread, or on the caller's if none can
+  // be started. The argument is what `result` would throw, or null if the save succeeded. A failure
+  // passed here counts as read. Must not throw or call the checkpointer.
   std::function<void(std::exception_ptr)> on_done;
 };
 

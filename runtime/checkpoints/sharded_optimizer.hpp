@@ -9,11 +9,11 @@ namespace cairn {
 
 // Loads the optimizer state saved under `key` ("optimizer"), without needing an optimizer that
 // already has such state; like DCP's load_sharded_optimizer_state_dict. `model_state_dict` gives
-// the layout of each parameter by name. State tensors of a parameter's size, of any dtype, are
-// allocated with that parameter's layout. Other tensors are loaded whole, on the CPU. Returns the
-// dict as it was saved, for `load_optimizer_state_dict` or `training::set_optimizer_state_dict`.
-// Every rank must call it. Throws kNotFound if nothing is saved under `key`, and whatever
-// Checkpointer::load throws.
+// the layout of each parameter by name. State tensors of a sharded parameter's size, of any dtype,
+// are allocated with its layout. Other tensors are loaded whole, on the CPU. Returns the dict as it
+// was saved, for `load_optimizer_state_dict` or `training::set_optimizer_state_dict`. Every rank
+// must call it. Throws kNotFound if nothing is saved under `key`, kUnsupported for a dtype that
+// this LibTorch lacks, and what read_metadata and Checkpointer::load throw.
 Dict load_sharded_optimizer_state_dict(Checkpointer& checkpointer, const std::string& checkpoint_id, const std::string& key,
                                        const Dict& model_state_dict, const LoadOptions& options = {});
 

@@ -13,7 +13,7 @@ namespace cairn {
 
 class StatefulObjects {
  public:
-  // Finds all objects, at any depth. The dict is borrowed for this call only.
+  // Finds all objects, at any depth. Throws if one is null or two have the same flattened key.
   explicit StatefulObjects(const StateDict& state_dict);
 
   // Returns the flattened keys of the objects, sorted.

@@ -22,9 +22,9 @@ namespace cairn {
 // Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer
 // already does. In an agent's store, each restart of the job sees only its own keys. At a port that
 // was chosen by the name of a job, each job sees only its own keys. Throws kDeadline if nobody
-// offers the store in time, or if the process that listens there does not answer. Throws
-// kUnavailable. During the wait one rank logs warnings: rank 1 if rank 0 hosts the store, rank 0 if
-// the agent does. First raises the soft limit of descriptors, as `provide_descriptors` does.
+// offers the store in time, or if the process that listens there does not answer; kUnavailable if
+// rank 0 cannot host it. During the wait one rank logs warnings: rank 1 if rank 0 hosts the store,
+// rank 0 if the agent does. First raises the soft limit of descriptors (`provide_descriptors`).
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
                                            Duration first_notice = WaitNotices::kFirst);
 
@@ -54,7 +54,7 @@ struct Assembly {
 // waits, rank 0 logs warnings that name the missing ranks. Apart from polling, all ranks together
 // send the store O(n) requests. Throws kDeadline, naming the missing ranks or a store that does not
 // answer. Throws kPermission, naming the ranks whose secret is not that of rank 0. Throws kMismatch
-// and kUnavailable.
+// and kUnavailable. Throws kInvalidArgument if ranks on several machines listen at loopback.
 //
 // If there is a secret, the messages of all ranks in the store are signed with it. Anyone who can
 // write to the store can then keep a world from assembling, but cannot join it or send ranks

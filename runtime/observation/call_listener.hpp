@@ -63,7 +63,7 @@ struct CallFailed : CallEvent {
 
 struct CallEnd : CallEvent {
   bool ok = false;
-  bool was_cancelled = false;                 // not ok, and the only cause is that callers cancelled the call
+  bool was_cancelled = false;                 // not ok, only because of cancellations or deadlines
   Committed committed = Committed::kUnknown;  // whether the checkpoint exists
   std::string save_id;                        // "" if the call never became an attempt
   std::map<Phase, Duration> phases;           // the time that this rank spent in each phase, waiting included

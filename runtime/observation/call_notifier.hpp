@@ -26,8 +26,8 @@ class CallNotifier final : public Observer {
   // Waits until the listeners have received every event so far, at most until the deadline. Returns
   // whether they have. Returns true at once on the listeners' own thread.
   bool flush(std::chrono::milliseconds deadline);
-  // Waits as `flush` does. Then passes no more events to listeners. Detaches the thread if a
-  // listener has not returned.
+  // Accepts no more events, and waits as `flush` does. Reports the end of calls that are still
+  // running. Detaches the thread if a listener has not returned by the deadline.
   void close(std::chrono::milliseconds deadline) noexcept;
 
  private:

@@ -23,7 +23,7 @@
 //   cairn_save_bytes_total
 //       tensor bytes that this rank wrote in successful saves
 //   cairn_save_failures_total{kind="lost|…",phase="…"}
-//       failed saves, by the first entry of their failure map
+//       saves that failed or were cancelled, by the first entry of their failure map
 //   cairn_saves_total{outcome="success|failed|cancelled"}
 //       saves that ended
 //   cairn_saves_in_progress

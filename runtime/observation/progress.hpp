@@ -13,8 +13,8 @@ namespace cairn {
 // How rank 0 shows the progress of saves and loads.
 enum class ShowProgress : std::uint8_t {
   kOff = 1,
-  // Logs one line of level info per phase (base/log.hpp). CAIRN_LOG=info or `set_log_level` makes
-  // these lines visible.
+  // Logs one line of level info (base/log.hpp) for each phase after the join, and for the end.
+  // CAIRN_LOG=info or `set_log_level` makes these lines visible.
   kLog,
   // Redraws one line five times a second, with phase, percentage, rate, slowest rank and time left,
   // if standard error, or that of cairn-launch, is a terminal and the log goes there. Otherwise

@@ -14,7 +14,7 @@
 
 namespace cairn {
 
-// The log gets one line for each phase, even one that began and ended between two checks, and one
+// The log gets one line for each phase after the join, even a short one between two checks, and one
 // line for the end. Has a thread of its own, so that neither the call nor an actor waits for a
 // terminal or a log sink. Does nothing if the thread cannot be started or nobody would see the
 // output.

@@ -11,7 +11,7 @@
 namespace cairn {
 
 // While a watch of a signal exists, the signal's handler only counts arrivals, and records the time
-// of the first arrival that no watch has taken. The last watch of the process restores the previous
+// of the first arrival that no watch has taken. The last watch of the signal restores the previous
 // handler, unless another handler has been installed meanwhile. Different threads may use different
 // watches; each watch belongs to one thread.
 class SignalWatch {

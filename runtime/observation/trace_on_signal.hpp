@@ -12,7 +12,7 @@
 namespace cairn {
 
 // Watches the signal that WorldOptions::trace_signal or CAIRN_TRACE_SIGNAL names. If the program
-// has a handler for it already, logs a warning and does nothing else.
+// handles or ignores that signal already, logs a warning and does nothing else.
 class TraceOnSignal {
  public:
   // Calls `write` on a thread of its own, soon after each signal; several signals may count as one.

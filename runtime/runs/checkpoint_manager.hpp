@@ -14,32 +14,32 @@
 //   }
 //
 // A run is a directory, or a prefix in another kind of store, that contains one checkpoint per
-// entry. The manager names its checkpoints "step_<step>". If anything already has that name, the
-// manager uses "step_<step>.2" and so on: it never saves over a checkpoint. The latest checkpoint
-// is the one with the highest commit sequence in its record, not the highest step or the newest
-// time. After resuming from step 50, an abandoned step 100 is therefore not the latest.
+// entry. The manager names its checkpoints "step_<step>". If that place has a checkpoint or cannot
+// take one, the manager uses "step_<step>.2" and so on: it never saves over a checkpoint. The
+// latest checkpoint is the one with the highest commit sequence in its record, not the highest step
+// or the newest time. After resuming from step 50, an abandoned step 100 is thus not the latest.
 //
 // A run can resume from a checkpoint that PyTorch saved as "step_<step>". Such a checkpoint has no
-// commit sequence. It counts as the latest if its step is larger than every step that Cairn saved
-// in the run, and Cairn's latest checkpoint has a step. If several qualify, the one with the
-// largest step is the latest. A checkpoint of PyTorch's that does not qualify is used only if none
-// of Cairn's is sound. A checkpoint with a record for each rank (use_collectives=False) cannot be
-// used; if it may be the latest, it is in `passed_over`. To resume from an earlier step, move later
-// checkpoints of PyTorch's away.
+// commit sequence. It counts as the latest if its step is larger than those of all of Cairn's
+// checkpoints in the run, and Cairn's latest, if any, has a step. If several qualify, the one with
+// the largest step is the latest. A checkpoint of PyTorch's that does not qualify is used only if
+// none of Cairn's is sound. A checkpoint with a record for each rank (use_collectives=False) cannot
+// be used; if it may be the latest, it is in `passed_over`. To resume from an earlier step, move
+// later checkpoints of PyTorch's away.
 //
 // The run keeps no data other than the checkpoints and the marks of pinned ones. `checkpoints`
 // reads the commit records each time it is called, so there is no index that could be out of date.
 // After a crash at any point no manual clean-up is needed: the next save removes the remains of
 // unfinished saves and removals.
 //
-// Rank 0 removes old checkpoints on the manager's own thread. Removal starts after each
-// synchronous save; before a save that follows a failed save or asynchronous saves that have ended;
-// in `wait_for_saves` and the destructor; and before the manager's first save, so that the remains
-// of a dead job do not keep the next job from saving. Every save waits for removal before it
-// writes: `save` blocks the trainer for that time, `async_save` does not. A disk needs room for
-// keep_last + 1 checkpoints, plus those that are kept for other reasons. With
-// WhileInFlight::kReplace it needs room for one more, because an earlier save may end after
-// removal.
+// Rank 0 removes old checkpoints on the manager's own thread. Removal starts after each `save` that
+// succeeds, and before a save that follows a failed save or removal. It also starts before the
+// manager's first save, so that the remains of a dead job do not keep the next job from saving.
+// After asynchronous saves, the next save, `wait_for_saves` or the destructor starts removal.
+// Every save waits for removal before it writes: `save` blocks the trainer for that time,
+// `async_save` does not. A disk needs room for keep_last + 1 checkpoints, plus those that are kept
+// for other reasons. With WhileInFlight::kReplace it needs room for one more, because an earlier
+// save may end after removal.
 //
 // A signal in `save_on_signal` starts a grace period. Rank 0 then stops the running removal before
 // the next file, and starts no other removal until the first save after the grace period, not even
@@ -58,14 +58,14 @@
 //   - a symbolic link;
 //   - other files and checkpoints in the run, including PyTorch's.
 //
-// Only one manager at a time may save to a run. Before a manager's first save writes, it fences all
-// other saves that appear to be in progress there, as if their jobs were dead; they fail with
-// kFenced. That loses no existing checkpoint. Any number of managers may read.
+// Only one manager at a time may save to a run. Before a manager's first save writes, it fences
+// other managers' saves that appear to be in progress there, as if their jobs were dead; they fail
+// with kFenced. That loses no existing checkpoint. Any number of managers may read.
 //
 // All ranks of the world must make collective calls in the same order, each on its own thread, as
 // with a Checkpointer. Unless stated otherwise, an error on one rank is thrown on all ranks, as
-// CheckpointException. Each rank may make one call at a time: a second one throws kPrecondition. A
-// load waits for a running removal, so nothing is removed while it loads. Rank 0 reads the run and
+// CheckpointException. Each rank may make one such call at a time: a second throws kPrecondition.
+// `restore_latest` first waits for a running removal, and starts none. Rank 0 reads the run and
 // decides for all ranks, which agree through the world itself. Other ranks do not need to see the
 // run's listing. After World::rejoin, make a new manager for the new world.
 #pragma once
@@ -123,7 +123,7 @@ struct CheckpointManagerOptions {
 
   std::map<std::string, std::string> user_metadata;  // for every checkpoint, e.g. a git revision; rank 0's is used
   SavePlannerOptions planning;
-  CheckpointWriterOptions writer;        // except `overwrite` and `run_url`, which the manager sets
+  CheckpointWriterOptions writer;        // ignores `overwrite`, `run_url` and `before_attempt`
   const Clock* clock = &system_clock();  // borrowed; must outlive the manager
 };
 
@@ -139,8 +139,8 @@ class CheckpointManager {
   // starts to catch signals: see `signal`. Throws kInvalidArgument if `run` is not UTF-8 or an
   // option is invalid, kAlreadyExists if a checkpointer of this world has the same name.
   CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options = {});
-  // Waits for asynchronous saves as ~Checkpointer does, and for removal, but not beyond the grace
-  // period of a signal. Then stops catching signals.
+  // Waits for asynchronous saves as ~Checkpointer does. Then waits for removal, but not beyond the
+  // grace period of a signal. Then stops catching signals.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;
@@ -148,12 +148,12 @@ class CheckpointManager {
   // --- saving: collective ---
 
   // Saves as Checkpointer::save does, and returns the checkpoint's id. Steps may go back and
-  // repeat; throws kInvalidArgument for a negative step. Then rank 0 starts to remove what
-  // `retention` no longer keeps, except in the grace period of a signal. If a removal fails, the
-  // save still succeeds: the failure is logged, and `retention_faults` returns it.
+  // repeat. Fails with kInvalidArgument for a negative step. After a success, rank 0 starts to
+  // remove what `retention` no longer keeps, except in the grace period of a signal. If a removal
+  // fails, the save still succeeds: the failure is logged, and `retention_faults` returns it.
   std::string save(std::int64_t step, const StateDict& state, const Annotations& annotations = {});
-  // Saves in the background. Does not start a removal. The next `save` or `async_save` (before it
-  // writes), `wait_for_saves` or the destructor removes what `retention` no longer keeps.
+  // Saves in the background. The end of the save starts no removal. The next `save` or `async_save`
+  // (before it writes), `wait_for_saves` or the destructor starts it.
   AsyncSaveResponse async_save(std::int64_t step, const StateDict& state, const Annotations& annotations = {},
                                const AsyncSaveOptions& async_options = {});
   // Waits, returns and throws as Checkpointer::wait_for_saves does. Not collective. Rank 0 then
@@ -169,16 +169,16 @@ class CheckpointManager {
   bool should_save(std::int64_t step);
   // Returns the last signal that `should_save` learned of, whichever rank got it, the same on all
   // ranks; 0 if none. The trainer decides whether to stop. The signal handlers only record the
-  // signal. The previous handlers are restored when the last manager of the process is destroyed.
+  // signal. A previous handler is restored when the last manager with this signal is destroyed.
   int signal() const;
 
   // --- resuming ---
 
   // Loads the latest usable checkpoint, the same on all ranks, into `state`. Collective. Returns
-  // nothing if the run has neither a checkpoint of Cairn's nor one of PyTorch's named step_<n>.
-  // Rank 0 logs PyTorch's checkpoints with other names. Rank 0 skips, and logs, checkpoints whose
-  // record or files are not sound. If a checkpoint turns out to be damaged during the load, all
-  // ranks skip it.
+  // nothing if the run has neither a checkpoint of Cairn's nor one of PyTorch's named step_<n>;
+  // rank 0 then logs PyTorch's checkpoints with other names. Rank 0 skips, and logs, checkpoints
+  // whose record or files are not sound. If a checkpoint turns out to be damaged during the load,
+  // all ranks skip it.
   //
   // Throws kCorrupt, with a reason for each checkpoint, if the run has checkpoints but none is
   // usable: starting from scratch would lose them. `state` is then unspecified. Throws
@@ -203,13 +203,13 @@ class CheckpointManager {
   std::optional<ValidCheckpoint> latest_valid() const;
 
   // Pins a checkpoint, or unpins it. A pinned checkpoint stays until this or another process unpins
-  // it. Throws kNotFound if no checkpoint has that name.
+  // it. `pin` throws kNotFound if no checkpoint has that name. Both throw kPermission for a link.
   void pin(const std::string& name) const;
   void unpin(const std::string& name) const;
   bool is_pinned(const std::string& name) const;
 
   // Returns the checkpoints that the last finished removal could not remove, and why. Each later
-  // removal tries again. Must be called on rank 0 only.
+  // removal tries again. Returns nothing on ranks other than 0.
   std::vector<RetentionFault> retention_faults() const;
 
   const World& world() const;

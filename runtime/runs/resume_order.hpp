@@ -19,9 +19,9 @@ struct ResumeOrder {
   std::vector<ObjectName> other_names;
 };
 
-// Reads the records of the run. Cairn's checkpoints are ordered by their commits. A checkpoint of
-// PyTorch's named step_<n> comes first if n is larger than every step of Cairn's, and last
-// otherwise. Throws the store's errors.
+// Reads the records of the run. Orders Cairn's checkpoints by their commits. A checkpoint of
+// PyTorch's named step_<n> comes first if n is larger than every step of Cairn's and Cairn's latest
+// checkpoint has a step; it comes last otherwise. Throws the store's errors.
 ResumeOrder resume_order(const RunDirectory& run);
 
 }  // namespace cairn

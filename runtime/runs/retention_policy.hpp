@@ -11,7 +11,7 @@ namespace cairn {
 enum class Better : std::uint8_t { kLower = 1, kHigher };
 
 // Selects the checkpoints that the manager keeps. A checkpoint stays if any of these rules keeps
-// it, or if it is pinned.
+// it, if it is pinned, or if it is the latest sound one.
 struct RetentionPolicy {
   // Keeps this many checkpoints, the last ones committed; at least 1. Absent: all checkpoints stay,
   // and the other rules must be off.

@@ -44,9 +44,9 @@ class RunCleanup {
   // Waits until no clean-up runs or is pending, for at most `deadline` and the grace period.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
   // Returns a function that each save calls with its checkpoint's id. The function may outlive this
-  // object. It waits until no clean-up runs or is pending. In a grace period it waits only while
-  // this checkpoint's place is being cleaned, and throws kDeadline if that does not end in time. It
-  // reports a wait to `observer` as the operation `remove_old` of the place removed last.
+  // object. It waits until no clean-up runs or is pending. In a grace period it stops the clean-up,
+  // waits only while this checkpoint's place is being cleaned, and throws kDeadline if that does
+  // not end in time. It reports long waits to `observer` as `remove_old` of the last place removed.
   std::function<void(const std::string& checkpoint_id, StoreObserver* observer)> waiter() const;
 
   // Returns whether the last clean-up could not read the run, or was stopped.

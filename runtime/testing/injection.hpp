@@ -43,8 +43,8 @@
 namespace cairn {
 
 // Enables the faults in CAIRN_INJECT for worlds made and stores opened after this call. If it is
-// never called, CAIRN_INJECT has no effect except one line on standard error. Does nothing if
-// CAIRN_INJECT is unset. Each call reads the variable again and restarts the counts. Throws
+// never called, CAIRN_INJECT has no effect except one line on standard error. Each call reads the
+// variable again and restarts the counts. If CAIRN_INJECT is unset, disables all faults. Throws
 // kInvalidArgument, with the position of the error and what is allowed there, for a malformed
 // value. Thread-safe.
 void allow_injection();

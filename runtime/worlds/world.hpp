@@ -33,8 +33,8 @@ class World {
  public:
   // Creates a world of the ranks that torchrun, mpirun, srun, cairn-launch or another launcher has
   // started (docs/launching.md). Throws kInvalidArgument if variables are missing, malformed or
-  // contradictory. Throws kDeadline, naming the ranks that did not join. Throws kMismatch if ranks
-  // differ in the world's size, kPermission if they differ in the secret.
+  // contradictory; kDeadline, naming the ranks that did not join; kMismatch if ranks differ in the
+  // world's size; kPermission if they differ in the secret; kUnavailable if the store fails.
   //
   // Rank 0 hosts the store at MASTER_PORT unless it already exists. A trainer that creates its own
   // store there must set `multiTenant`, or pass its store to `from_store`.
@@ -81,8 +81,8 @@ class World {
   // The ranks meet at the addresses where they listened before, without a store. Processes that are
   // not in the list cannot join. Blocks until all survivors have joined, for at most
   // assemble_deadline. Throws kInvalidArgument if the list is malformed or lacks this rank. Throws
-  // kPrecondition if this world was rejoined already, or after a fork. Throws kDeadline with the
-  // new numbers of the ranks that did not join; then it may be called again.
+  // kPrecondition if this world was rejoined already, or in a forked child. Throws kDeadline with
+  // the new numbers of the ranks that did not join; then `rejoin` may be called again.
   World rejoin(const std::vector<int>& survivors) const;
 
   // Cancels running saves and loads, closes the connections, and waits until listeners have

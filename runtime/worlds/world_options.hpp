@@ -48,8 +48,8 @@ struct WorldOptions {
   std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // limits the shutdown by the last handle
   unsigned actor_threads = 0;                                             // 0: chosen automatically
   // The number of this rank among those of its machine, for World::local_rank(). Absent:
-  // `from_environment` takes it from the launcher; otherwise, or if the launcher sets none, it is
-  // the rank. `in_process` and `single` ignore it.
+  // `from_environment` takes it from the launcher, `world_from_mpi` from MPI. Otherwise, or if the
+  // launcher sets none, it is the rank. `in_process` and `single` ignore this option.
   std::optional<int> local_rank;
   // The backends of the trainer's own process group, as PyTorch's init_process_group takes them:
   // "cpu:gloo,cuda:nccl", "gloo", or "nccl" (for "cuda" only). Cairn does not use these backends.
@@ -69,8 +69,8 @@ struct WorldOptions {
   // A signal, for example SIGUSR2, that makes every rank in the process write a trace of its latest
   // events to `trace_signal_directory` (created if necessary; empty: the working directory). Each
   // file replaces the previous one; `cairn trace` finds it. 0: taken from CAIRN_TRACE_SIGNAL,
-  // "USR2" or "USR2:DIR"; if that is unset, no signal. If the program already handles the signal,
-  // its handler stays, and a warning is logged.
+  // "USR2" or "USR2:DIR"; if that is unset, no signal. If the program already handles or ignores
+  // the signal, that does not change, and a warning is logged.
   int trace_signal = 0;
   std::string trace_signal_directory;
   // A save or load that fails leaves `failure-<save id>/` in this directory, with report.txt and

@@ -18,7 +18,7 @@
 
 namespace cairn {
 
-// Throws kNotFound if the file is missing, kCorrupt if its length differs from the commit record.
+// If the record has the length: throws kNotFound without the file, kCorrupt for another length.
 void check_file_length(Store& store, const FileInfo& file);
 
 // Reads and checks the trailer of a file whose length and trailer length are in the commit record.

@@ -36,7 +36,7 @@ struct ReadRequest {
   bool keep_blocks = false;             // keeps checked blocks in `opened` for later reads
   int rank = 0;                         // for error texts
   bool verify = true;                   // checks the bytes read
-  bool verify_first = false;            // checks all needed bytes before any destination is changed
+  bool verify_first = false;            // checks all bytes this rank needs before it changes any
 };
 
 class ReadJob : public StagedWork {

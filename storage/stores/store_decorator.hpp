@@ -92,8 +92,8 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   }
 
  protected:
-  // Runs `act`, which performs the operation, or throws instead. Called for every operation that
-  // may fail, on the thread of the operation.
+  // Runs `act`, which performs the operation, or throws instead. Called for every operation except
+  // `leads_elsewhere` and `discard`, on the thread of the operation.
   virtual void around(const DecoratedOperation& operation, const std::function<void()>& act) = 0;
   // Writes to the object `name`. Derived classes may write something else.
   virtual void write_at(ObjectWriter& writer, const ObjectName& name, std::uint64_t offset, ByteSpan bytes) {
