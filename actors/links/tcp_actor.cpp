@@ -3,7 +3,7 @@
 //   owns        the listening socket, its connections, and each peer's queue of messages to send
 //   talks to    its owner; the same actor of other ranks, in the frames of messages/link.proto
 //   deadlines   connect_deadline for an opening, with its retries; handshake_deadline for one
-//               connection, doubled with each retry; `heartbeat_timeout`;
+//               connection, doubled when no answer came; `heartbeat_timeout`;
 //               drain_deadline for last frames: a refusal, a goodbye, and, when the actor ends,
 //               messages that still wait
 //   on death    of a peer: LinkDown; of the owner: as LinkClose
