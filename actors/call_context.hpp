@@ -54,8 +54,8 @@ class CallContext {
   void set_running_hook(const char* name) { running_hook_ = name; }
   const char* running_hook() const { return running_hook_; }
 
-  // Makes `report_early` call `report`, once, with the outcome of a call that fails while one of
-  // its hooks runs. Must be called before the context is shared.
+  // Makes `report_early` call `report`, once, with this call's outcome. It is for a call that fails
+  // while one of its hooks still runs. Must be called before the context is shared.
   void set_early_report(std::function<void(Outcome)> report) { early_report_ = std::move(report); }
   void report_early(Outcome outcome);
 

@@ -11,12 +11,12 @@
 //   owns        one RankMachine per checkpointer, with its deadlines; the planner, storage,
 //               coordinator and links actors
 //   talks to    those actors, and other ranks through the links. Messages of this rank to itself
-//               bypass the links and are not encoded. It passes LinkDrops to the links
+//               bypass the links and are not encoded. A LinkDrop from a hook goes to the links
 //   states      running -> stopping (all calls cancelled, waiting for their last tasks) -> stopped
 //   deadlines   the timers of each machine
 //   on death    of a child: the running attempts get a failure, and the child is replaced, at most
 //               `child_restarts_max` times
-//               of the links: as if all other ranks were lost
+//               of the links: as if all ranks were lost, but the failures are internal
 //               its own: the children end too, and running calls end as internal failures
 #pragma once
 

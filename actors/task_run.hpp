@@ -25,8 +25,8 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
  public:
   // `asker` supplies the tracer and the cause of the trace events. `coordinator` is 0 if this
   // rank's RankMachine requested the task. Otherwise it is the `life` of the coordinator actor that
-  // requested it (see `spawn_coordinator`). TaskRun does not keep `task.task`: the data in it goes
-  // to the actor that posts the body, in a Request (local_messages.hpp).
+  // requested it (see `spawn_coordinator`). TaskRun does not keep `task.task`: a Request
+  // (local_messages.hpp) carries it to the planner or storage actor, which then calls `post`.
   TaskRun(std::shared_ptr<Inbox> supervisor, const Tap& asker, std::uint64_t coordinator, const protocol::RunTask& task,
           std::shared_ptr<CallContext> context, std::shared_ptr<Injector> injector);
   ~TaskRun();
@@ -59,7 +59,7 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
 
   // Runs one hook and returns its result. Records its start and end, also as a range of LibTorch's
   // profiler. Injected faults are thrown as if the hook had thrown them. If the call's tasks were
-  // told to stop, throws without running the hook; protocol::StopTasks names hooks that still run.
+  // told to stop, throws without running the hook, unless protocol::StopTasks exempts that hook.
   template <class Run>
   auto hook(protocol::Hook which, Run run) {
     const RunningWork work(work_of(which));
@@ -85,7 +85,7 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
     }
   }
   void throw_if_failed() const;
-  // Runs a hook that returns a future. The task ends when the future is ready, with
+  // Runs a hook that returns a future. When the future is ready, the task ends; its result is
   // `convert(value)`. The profiler's range ends when the hook returns, because the future becomes
   // ready on another thread.
   template <class Run, class Convert>

@@ -19,10 +19,10 @@ namespace cairn {
 enum class LogLevel : std::uint8_t {
   kTrace = 1,
   kDebug,    // objects that were removed or recreated
-  kInfo,     // progress of a save or load: one line per phase, from rank 0
+  kInfo,     // progress of a save or load, one line per phase, from rank 0; other notes
   kWarning,  // something is wrong, but Cairn continues
   kError,    // something was lost
-  kOff,      // only for set_log_level: logs nothing. Never the level of a line
+  kOff,      // logs nothing. Never the level of a line
 };
 const char* to_string(LogLevel level) noexcept;  // the names used in CAIRN_LOG
 

@@ -1,5 +1,5 @@
-// The interface for traces and metrics. A rank may have one observer. It sees every message between
-// actors when the message is sent and when it is handled, except progress reports.
+// The interface for traces and metrics. A rank may have one observer. It sees each traced message
+// between actors when the message is sent and when it is handled. Progress reports are not traced.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ enum class EventKind : std::uint8_t {
   // The trainer made a call: `text` is the checkpoint id. `number` counts a checkpointer's calls.
   kCall,
   // One entry of a failed call's failure map. `peer` is the failed rank, or -1 for this rank.
-  // `number` is the position in that rank's trace. `text` is the exception's type and text.
+  // `number` is its event id in that rank's trace. `text` is the exception's type and text.
   kFailure,
   // A call ended on this rank. `text` is the save id.
   kOutcome,
-  // A store operation that was slow or failed has ended, on any thread. `name` is the operation.
+  // A store operation ended on some thread, and it was slow or failed. `name` is the operation.
   // `text` is its object and, after a failure, the exception's text.
   kStore,
   // A thread was found in a hook or store operation that had run for `duration`. `name` is the hook
@@ -61,8 +61,8 @@ enum class Ignored : std::uint8_t {
 };
 
 // The subject of an event, by the event's kind:
-//   kSent, kHandled   the message between ranks, or the change of a link; no subject for
-//                     messages within a rank
+//   kSent, kHandled   the message between ranks, also within a local message, or the change of a
+//                     link; other messages within a rank have no subject
 //   kState            the new state or milestone, the timer that ran out, the restarted actor, or
 //                     the kind of input that was ignored
 //   kCall             the operation
@@ -82,7 +82,7 @@ struct ObservedEvent {
   MonotonicTime time;  // when the event was recorded; for handlers and operations, when they ended
   WallTime wall_time;
   // The ticket of a call of this rank. 0: the event belongs to no call, or to an unknown one.
-  // Events about other ranks' messages and the coordinator's work have only an attempt.
+  // Events about other ranks' messages and of the coordinator actor have only an attempt.
   std::uint64_t call = 0;
   std::uint64_t attempt = 0;       // the attempt's counter, 0 outside attempts
   std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: no checkpointer, or all

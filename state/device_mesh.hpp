@@ -37,8 +37,8 @@ class DeviceMesh {
   // throws if a rank is negative or repeated, or if the number of ranks is not the product of
   // `shape`.
   DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, std::vector<std::string> axis_names = {});
-  // Resolve the ambiguity between the constructors above for DeviceMesh({2, 2}, {"dp", "tp"}) and
-  // DeviceMesh({2}, {4, 6}).
+  // These resolve the ambiguity between the constructors above for DeviceMesh({2, 2}, {"dp", "tp"})
+  // and DeviceMesh({2}, {4, 6}).
   DeviceMesh(std::vector<std::int64_t> shape, std::initializer_list<const char*> axis_names)
       : DeviceMesh(std::move(shape), std::vector<std::string>(axis_names.begin(), axis_names.end())) {}
   DeviceMesh(std::vector<std::int64_t> shape, std::initializer_list<int> ranks)

@@ -1,5 +1,5 @@
-// One direction of a link as bytes: a stream of frames, and messages cut into sections. This code
-// uses no sockets and no actors.
+// One direction of a link as bytes: messages are cut into sections, and each section is sent in one
+// frame of the stream. This code uses no sockets and no actors.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Links carry messages between ranks. A simulated world replaces only this part.
 //
 // A links actor serves one rank. Its owner, the rank's supervisor, spawned it and exchanges these
-// messages with it. The owner sees whole messages, never frames, sections or sockets. Bytes are
-// encoded envelopes (messages/codec.hpp), which the links actor does not interpret.
+// messages with it. The owner sees whole messages, never frames, sections or sockets. `bytes` is
+// an encoded envelope (messages/codec.hpp), which the links actor does not interpret.
 //
 //   owner -> links   LinkSend{rank, bytes}       connects if necessary; keeps the order per peer
 //   owner -> links   LinkOpen{rank}              connects if necessary, so that the exit of the
@@ -61,7 +61,7 @@ struct LinkMessage {
   int rank = 0;
   SharedBytes bytes;
 };
-// kForbidden: a side has not proven that it knows the secret, or may use loopback addresses only.
+// kForbidden: a side does not know the secret, or no secret is set and an address is not loopback.
 // kLeft: the peer leaves the world.
 // kGaveUp: this process was stopped for too long, so the peer closed the link.
 enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow, kForbidden, kGaveUp, kLeft };
