@@ -12,7 +12,7 @@ struct RuntimeOptions {
   // Time limit from the first rank's call until all ranks have made the same call.
   std::chrono::milliseconds join_deadline{std::chrono::minutes(10)};
   // Time limit for one phase, from its start on the coordinator until every rank has answered. It
-  // also limits each task that the coordinator runs while all ranks wait, with all of its hooks.
+  // also limits each task, hooks included, that the coordinator runs while all ranks wait.
   std::chrono::milliseconds phase_deadline{std::chrono::minutes(60)};
   // Extra time that a rank waits for the coordinator's next message, or for the outcome, beyond the
   // deadlines that the coordinator itself keeps.
@@ -32,8 +32,8 @@ struct RuntimeOptions {
   // Time limit for the peer to receive the last data of a connection before the connection is
   // closed.
   std::chrono::milliseconds drain_deadline{std::chrono::seconds(1)};
-  // Heartbeat timeout: a link that receives nothing for this long is down. Until its heartbeats can
-  // arrive, connect_deadline applies if it is longer. Heartbeats are sent four times as often.
+  // Heartbeat timeout: a link that receives nothing for this long is down. Before its heartbeat
+  // connection is open, a longer connect_deadline applies. Four heartbeats are sent per timeout.
   std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(5)};
   // How often a rank reports its progress to the coordinator, and receives the progress of all
   // ranks, while a save or load runs. In worlds of more than 100 ranks the interval is at least

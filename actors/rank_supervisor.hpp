@@ -11,7 +11,7 @@
 //   owns        one RankMachine per checkpointer, with its deadlines; the planner, storage,
 //               coordinator and links actors
 //   talks to    those actors, and other ranks through the links. Messages of this rank to itself
-//               bypass the links and are not encoded. A LinkDrop from a hook goes to the links
+//               bypass the links and are not encoded. Injected faults drop links by LinkDrop
 //   states      running -> stopping (all calls cancelled, waiting for their last tasks) -> stopped
 //   deadlines   the timers of each machine
 //   on death    of a child: the running attempts get a failure, and the child is replaced, at most

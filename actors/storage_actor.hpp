@@ -5,7 +5,7 @@
 //   talks to    the supervisor, which sends a request per task and gets its TaskReport; each call's
 //               executor, on which the hooks run. A Write or Read may end on a thread of
 //               the writer or reader
-//   states      none: each state machine runs one task at a time, and an Abandon beside a Write
+//   states      none: no state machine runs two tasks at once, except an Abandon beside a Write
 //   deadlines   none: the coordinator's state machine limits the time of each phase
 //   on death    requests not yet passed to an executor are reported as failed; the supervisor
 //               starts a new actor

@@ -80,8 +80,8 @@ struct ThreadStack {
 std::string install_stack_signal(int number);
 
 // Takes the stacks of the threads that have worked for `call` for at least `running_min`. Returns
-// at most 8, the longest first, each once. Waits `patience` for all of them together, and 0.1 s more
-// for each late answer.
+// at most 8, the longest first, each once. Waits `patience` for all of them together, and 0.1 s
+// more for each late answer.
 std::vector<ThreadStack> take_stacks(const void* call, Duration running_min, Duration patience = std::chrono::milliseconds(100));
 
 }  // namespace cairn

@@ -33,8 +33,8 @@ using std::chrono::milliseconds;
 // The maximum number of bytes encoded ahead of the socket, per connection; exceeded by at most one
 // frame.
 inline constexpr std::size_t kEncodedBytesMax = 1u << 20;
-// The size of the read buffer of a link's data connection, and of all other connections. CAF keeps
-// the buffer as long as the connection.
+// Sizes of read buffers: of a link's data connection, then of any other connection. CAF keeps a
+// buffer as long as its connection.
 inline constexpr std::size_t kReadBytes = 64u << 10;
 inline constexpr std::size_t kSmallReadBytes = 4u << 10;
 // The limits of the delay between two attempts of one opening.
@@ -56,7 +56,7 @@ struct OpeningStep {
 struct Tick {};
 // A discarded socket has been closed.
 struct SocketClosed {};
-// The owner has released enough of the bytes that a peer sent.
+// The owner has released so many of a peer's bytes that reading can resume.
 struct ResumeReading {
   int rank = 0;
   std::uint64_t link = 0;

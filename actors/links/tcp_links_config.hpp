@@ -15,9 +15,9 @@
 namespace cairn {
 
 // Counts a rank's connections. `garbage`, `oversize` and `wrong_secret` include those it opened.
-// Values never decrease; any thread may read them. LinkRefused tells the owner of refusals, too.
+// Values never decrease; any thread may read them. The owner gets a LinkRefused for refusals.
 struct LinkCounters {
-  std::atomic<std::uint64_t> connections{0};     // accepted by the system, whoever opened them
+  std::atomic<std::uint64_t> connections{0};     // accepted by the listener, also from strangers
   std::atomic<std::uint64_t> established{0};     // opened by either side, after the exchange of hellos
   std::atomic<std::uint64_t> garbage{0};         // closed: not a frame, not a hello, or out of place
   std::atomic<std::uint64_t> oversize{0};        // closed: a frame announced more bytes than allowed
@@ -26,7 +26,7 @@ struct LinkCounters {
   std::atomic<std::uint64_t> wrong_world_size{0};
   std::atomic<std::uint64_t> wrong_rank{0};
   std::atomic<std::uint64_t> duplicate{0};
-  std::atomic<std::uint64_t> crossed{0};  // two ranks opened at once; no LinkRefused
+  std::atomic<std::uint64_t> crossed{0};  // two ranks opened at once; not reported to the owner
   std::atomic<std::uint64_t> no_link{0};
   std::atomic<std::uint64_t> wrong_secret{0};        // closed: no proof of the job's secret, or a proof where no secret is used
   std::atomic<std::uint64_t> handshake_deadline{0};  // closed: no hello arrived in time
@@ -37,7 +37,7 @@ struct LinkCounters {
 // Tells the links whether all ranks have arrived in this world. Until `complete` is set or
 // `deadline` passes, failed connections are retried, even beyond connect_deadline: the other rank
 // may still be in another world. Once `complete` is set, a rank whose address refuses connections
-// counts as ended. If only `deadline` has passed, the rank must also have been linked earlier.
+// counts as ended. If only `deadline` has passed, a rank counts as ended if it was linked.
 struct Arrival {
   std::atomic<bool> complete{false};
   MonotonicTime deadline;
@@ -49,7 +49,7 @@ using NameLookup = std::function<Endpoint(const std::string& address)>;
 struct TcpLinksConfig {
   Socket listener;  // see listen_on
   // "host:port" of every rank's listener. A host name is resolved on a thread of its own when a
-  // connection to that rank is opened. Failed lookups are retried as long as failed connections.
+  // connection to that rank is opened. Failed lookups are retried, as failed connections are.
   std::vector<std::string> addresses;
   NameLookup look_up = resolve_endpoint;
   std::string incarnation;

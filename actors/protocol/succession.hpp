@@ -17,19 +17,19 @@
 // ranks report what they learn. So all ranks that can communicate end with the same outcome,
 // whichever links are broken.
 //
-// If the coordinator is alive and the call has not begun, the coordinator still waits for the
-// orphans, which can never join. The successor then tells the coordinator which orphans there are,
-// and why, and the coordinator ends the call. If the coordinator has not made the call yet, orphans
-// that can connect to it are sent back to join it. The other orphans wait with the successor, at
-// most `join_deadline`, until the coordinator makes the call.
+// If the coordinator is alive and has made the call, but the call has not begun, the coordinator
+// still waits for the orphans, which can no longer join. The successor then tells it which ranks
+// are orphans, and why they are, and the coordinator ends the call. If the coordinator has not made
+// the call yet, orphans that can connect to it are sent back to join it. The others wait with the
+// successor, at most `join_deadline`, until the coordinator makes the call.
 //
 // A checkpoint can be published only with the results of every rank. If one orphan has not
 // delivered its results, the checkpoint does not exist and never will. A successor that delivered
-// its own results asks its writer: `committed` fences the attempt and reports whether it was
-// published. Either the coordinator's publication or the fence wins, never both.
-// Waits:      under Timer::kSuccession: twice `heartbeat_timeout` for answers, but not for a
-//             coordinator that all followers found silent; then the graces of a failed phase; then
-//             `cancel_grace` for the store.
+// its own results calls its writer's `committed`, which fences the attempt and reports whether it
+// was published. Either the coordinator's publication or the fence wins, never both.
+// Waits:      all under Timer::kSuccession. First twice `heartbeat_timeout` for answers, but not
+//             for that of a coordinator which all followers found silent. Then `phase_grace` and
+//             `cancel_grace`, as in any failed phase. Then `cancel_grace` for the store.
 // Own death:  the followers lose this rank and turn to the next.
 #pragma once
 
@@ -45,8 +45,8 @@
 
 namespace cairn::protocol {
 
-// A successor's inquiry numbers are below this. A coordinator that asks about its own call, while
-// ranks join or while it settles the outcome, adds the ordinal of the call to this number.
+// A successor numbers its inquiries below this. A coordinator that asks about its own call, while
+// ranks join or while it settles the outcome, uses this number plus the call's ordinal.
 inline constexpr std::uint64_t kProbesFrom = std::uint64_t{1} << 63;
 
 // Returns whether `rank` comes before `other` in the order of successors of `coordinator`.
@@ -89,8 +89,8 @@ class Succession {
     std::shared_ptr<const Ending> ending;
   };
 
-  // The number of members of each kind. `evaluate` uses them, so that an answer does not cost
-  // O(ranks).
+  // How many members of each kind there are. `evaluate` uses these counts, so that an answer does
+  // not cost O(ranks).
   struct Tally {
     int asked = 0;    // have not answered yet
     int ended = 0;    // have the outcome
@@ -99,7 +99,7 @@ class Succession {
     int stranded = 0;             // followers that cannot connect to the coordinator
     int busy = 0;                 // followers with a running task
     int saw_it_go = 0;            // followers that did not find the coordinator silent
-    std::map<int, int> promised;  // number of members by the successor that they follow
+    std::map<int, int> promised;  // by successor: how many members follow it
   };
 
   template <class Change>
@@ -143,7 +143,7 @@ class Succession {
   // State of the call that is being ended.
   Stage stage_ = Stage::kIdle;
   int coordinator_ = 0;
-  std::uint64_t counter_ = 0;  // 0 until a rank names it: no rank is known to have begun the call
+  std::uint64_t counter_ = 0;  // 0: no rank known so far has begun the call
   StatusReply call_;           // supplies ordinal, operation and checkpoint id
   std::map<int, Member> members_;
   Tally tally_;
