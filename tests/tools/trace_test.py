@@ -608,13 +608,13 @@ class HangingHook(TraceTest):
             stack = text[text.index("Stack of rank 2"):]
             self.check_says(stack, r"Stack of rank 2 in write_data \(its storage\), in write, after ", r"(?m)^ +\d+  wait_in_the_user_hook  \(.*ranks\+0x")
 
-    def test_a_module_that_was_changed_since_gives_no_names(self):
+    # After the test above: it changes the program for good.
+    def test_names_are_left_out_if_the_module_was_replaced_by_an_older_one(self):
         def functions():
             frames = [frame for entry in self.told("explain", self.recording.run) for frame in entry.get("frames", [])]
             return {frame["function"] for frame in frames if frame["module"] == self.recording.program}
         self.assertIn("wait_in_the_user_hook", functions())
-        os.utime(self.recording.program, (2e9, 2e9))
-        self.addCleanup(os.utime, self.recording.program, (1e9, 1e9))
+        os.utime(self.recording.program, (1e9, 1e9))
         self.assertEqual(functions(), {""})
 
 
