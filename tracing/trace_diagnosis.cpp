@@ -346,13 +346,27 @@ std::optional<TracedStoreOperation> slow_store_of(const Trace& trace, const Diag
   return store_operation(*slowest);
 }
 
-std::optional<PathStep> longest_step_of(const Trace& trace, const TraceClocks& clocks) {
-  const ObservedEvent* const outcome = last_outcome(trace, clocks);
-  if (outcome == nullptr) return std::nullopt;
-  const auto steps = critical_path(trace, clocks, *outcome);
-  const auto longest =
-      std::max_element(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return a.duration < b.duration; });
-  return longest == steps.end() ? std::nullopt : std::optional<PathStep>(*longest);
+constexpr Duration kSlowConnectionMin = std::chrono::milliseconds(100);
+
+void find_longest(const std::vector<PathStep>& steps, Diagnosis& diagnosis) {
+  std::map<std::pair<int, int>, TracedConnection> connections;
+  Duration longest{0};
+  for (const auto& step : steps) {
+    if (step.duration > longest) diagnosis.longest_step = step;
+    longest = std::max(longest, step.duration);
+    if (step.sender < 0) continue;
+    const auto [rank, other] = std::minmax(step.rank, step.sender);
+    auto& connection = connections.emplace(std::pair(rank, other), TracedConnection{rank, other}).first->second;
+    ++connection.messages;
+    connection.duration += step.duration;
+    connection.longest = std::max(connection.longest, step.duration);
+  }
+  longest = std::max(longest, kSlowConnectionMin);
+  for (const auto& [ranks, connection] : connections) {
+    if (connection.duration < longest || connection.duration < 2 * connection.longest) continue;
+    diagnosis.slow_connection = connection;
+    longest = connection.duration;
+  }
 }
 
 }  // namespace
@@ -390,7 +404,8 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
   diagnosis.wait = wait_for_the_gone(trace, clocks, diagnosis);
   if (!diagnosis.wait) diagnosis.wait = longest_wait(trace, clocks, diagnosis.coordinator);
 
-  diagnosis.longest_step = longest_step_of(trace, clocks);
+  if (const ObservedEvent* const outcome = last_outcome(trace, clocks))
+    find_longest(critical_path(trace, clocks, *outcome), diagnosis);
   diagnosis.slow_store = slow_store_of(trace, diagnosis);
   diagnosis.notices = notices_of(trace, messages, clocks, diagnosis);
   return diagnosis;

@@ -573,6 +573,31 @@ TEST_CASE("trace analysis: a message that was long on its way is charged to no r
   CHECK(notes(Analysed(other.write()).diagnosis, "the connection was slow, because rank 0 was running"));
 }
 
+TEST_CASE("trace analysis: messages that are all slow between two ranks show a slow connection") {
+  // No message of rank 2 was fast, so its clock may differ by as much: each delay alone proves nothing.
+  ScriptedTraces script(3);
+  for (int rank = 1; rank < 3; ++rank) script.call(rank, 0);
+  auto cause = script.call(0, 0);
+  for (const double at : {1.0, 401.0}) {
+    const auto begun = script.pass(0, 1, at, at + 0.2, MessageKind::kBegin, cause);
+    script.pass(1, 0, at + 0.3, at + 0.5, MessageKind::kWritten, begun);
+    cause = script.pass(0, 2, at, at + 199, MessageKind::kBegin, cause);
+    cause = script.pass(2, 0, at + 200, at + 399, MessageKind::kWritten, cause);
+  }
+  for (int rank = 1; rank < 3; ++rank) script.outcome(rank, 500, true);
+  script.outcome(0, 801, true, cause);
+  const Analysed it(script.write());
+  REQUIRE(it.diagnosis.slow_connection);
+  CHECK(it.diagnosis.slow_connection->rank == 0);
+  CHECK(it.diagnosis.slow_connection->other == 2);
+  CHECK(it.diagnosis.slow_connection->messages == 4);
+  CHECK(it.diagnosis.slow_connection->duration > at_ms(790) - at_ms(0));
+
+  ScriptedTraces one(3);
+  script_late_plan(one, 0, 800, 0);
+  CHECK(!Analysed(one.write()).diagnosis.slow_connection);
+}
+
 TEST_CASE("trace analysis: a message that was acted on late is charged to its receiver") {
   ScriptedTraces script(3);
   script_late_plan(script, 0, 0, 800);
