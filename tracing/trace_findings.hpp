@@ -121,8 +121,8 @@ struct Diagnosis {
   std::optional<TracedWait> wait;       // the longest wait
   // The step of the critical path that took longest; nothing if the traces contain no outcome.
   std::optional<PathStep> longest_step;
-  // Set if messages between two ranks took at least 100 ms, longer than `longest_step`, and at least
-  // twice as long as the longest of them.
+  // Set if messages between two ranks took at least 100 ms, longer than `longest_step`, and
+  // at least twice as long as the longest of them.
   std::optional<TracedConnection> slow_connection;
   // The slowest store operation, if it took at least 100 ms and a fifth of the call.
   std::optional<TracedStoreOperation> slow_store;

@@ -574,7 +574,7 @@ TEST_CASE("trace analysis: a message that was long on its way is charged to no r
 }
 
 TEST_CASE("trace analysis: messages that are all slow between two ranks show a slow connection") {
-  // No message of rank 2 was fast, so its clock may differ by as much: each delay alone proves nothing.
+  // No message of rank 2 was fast, so its clock may differ by as much: no one delay is sure.
   ScriptedTraces script(3);
   for (int rank = 1; rank < 3; ++rank) script.call(rank, 0);
   auto cause = script.call(0, 0);
