@@ -98,6 +98,8 @@ std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFai
     return printable(fmt::format("rank {}: {} failed after {}: {}", failure.rank, subject_text(*failure.store),
                                  human_duration(failure.store->duration), failure.store->object));
   if (failure.hook && failure.hook->duration) return std::nullopt;
+  // A rank that gave up has said itself for what it waited.
+  if (failure.kind == FailureKind::kCancelled) return std::nullopt;
   std::vector<std::string> parts;
   if (!failure.fate_text.empty()) parts.push_back(failure.fate_text);
   if (failure.hook)

@@ -369,6 +369,21 @@ void find_longest(const std::vector<PathStep>& steps, Diagnosis& diagnosis) {
   }
 }
 
+// A deadline passes on all ranks at once. The rank for which they waited comes first.
+void put_slowest_first(Diagnosis& diagnosis) {
+  const auto has_met_deadline = [](const TracedFailure& failure) {
+    return failure.kind == FailureKind::kCancelled && failure.code == ErrorCode::kDeadline;
+  };
+  auto& failures = diagnosis.failures;
+  if (!std::all_of(failures.begin(), failures.end(), has_met_deadline)) return;
+  const auto slowest = std::find_if(failures.begin(), failures.end(), [&](const TracedFailure& failure) {
+    return std::any_of(diagnosis.phases.begin(), diagnosis.phases.end(), [&](const TracedPhase& phase) {
+      return phase.phase == failure.phase && phase.slowest_rank == failure.rank;
+    });
+  });
+  if (slowest != failures.end()) std::rotate(failures.begin(), slowest, slowest + 1);
+}
+
 }  // namespace
 
 Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks) {
@@ -401,6 +416,7 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
   for (const auto& phase : diagnosis.phases)
     if ((phase.phase == Phase::kWrite || phase.phase == Phase::kRead) && phase.duration > Duration(0))
       diagnosis.bytes_per_second = static_cast<double>(diagnosis.bytes) / std::chrono::duration<double>(phase.duration).count();
+  put_slowest_first(diagnosis);
   diagnosis.wait = wait_for_the_gone(trace, clocks, diagnosis);
   if (!diagnosis.wait) diagnosis.wait = longest_wait(trace, clocks, diagnosis.coordinator);
 

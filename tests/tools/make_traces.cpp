@@ -6,8 +6,8 @@
 // ranks call and join, exchange messages while they write, and end. `failed`: rank 1 runs out of
 // space during the write. `hostile`: the same, with texts that a page must not interpret as markup.
 // `torn`: the traces end while all ranks are writing. `job`: MESSAGES saves, of which the second
-// waits six seconds for the last rank, whose write is slow. `late`: of three messages between ranks 0
-// and 1, one is held up for 800 ms in its sender, one on its way, one in its receiver.
+// waits six seconds for the last rank, whose write is slow. `late`: of three messages between ranks
+// 0 and 1, one is held up for 800 ms in its sender, one on its way, one in its receiver.
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>

@@ -456,7 +456,7 @@ TEST_CASE("trace analysis: notices of plans, clocks, restarts and full mailboxes
   script.set_ahead(2, -3000);
   script.state(2, 902, RankState::kMoving);
   const Analysed it(script.write());
-  CHECK(notes(it.diagnosis, "the plan is uneven: rank 2 moves 600 MiB, on average a rank moves 206 MiB"));
+  CHECK(notes(it.diagnosis, "the plan is uneven: rank 2 moves 600.0 MiB, on average a rank moves 206."));
   CHECK(notes(it.diagnosis, "2 actors of rank 1 died and were restarted"));
   CHECK(notes(it.diagnosis, "2 ignored on ranks 0, 2: message of another attempt"));
   CHECK(notes(it.diagnosis, "Written waited 800.0 ms in the mailbox of the coordinator of rank 0"));
@@ -628,7 +628,7 @@ TEST_CASE("trace analysis: a store operation that was slow beside the whole call
   CHECK(slow.slow_store->name == "write_at");
   CHECK(slow.slow_store->object == "__2_0.distcp");
   CHECK(slow.slow_store->bytes == 5'000'000);
-  CHECK(notes(slow, "rank 2: write_at of its store took 500.0 ms: __2_0.distcp, 4.77 MiB, 9.54 MiB/s"));
+  CHECK(notes(slow, "rank 2: write_at of its store took 500.0 ms: __2_0.distcp, 4.8 MiB, 9.5 MiB/s"));
   CHECK_FALSE(with_store(150).slow_store);  // of a call of 900 ms
 }
 
