@@ -109,7 +109,7 @@ class Painter {
   }
   tickText(time, step) {
     const most = Math.max(Math.abs(this.from), Math.abs(this.to), step);
-    const [unit, factor] = most >= 1 ? ['s', 1] : most >= 1e-3 ? ['ms', 1e3] : most >= 1e-6 ? ['µs', 1e6] : ['ns', 1e9];
+    const [unit, factor] = most >= 1 ? ['s', 1] : most >= 1e-3 ? ['ms', 1e3] : most >= 1e-6 ? ['us', 1e6] : ['ns', 1e9];
     const digits = Math.max(0, -Math.floor(Math.log10(step * factor) + 1e-9));
     return `${(time * factor).toFixed(digits)} ${unit}`;
   }
