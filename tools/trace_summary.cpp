@@ -87,7 +87,8 @@ std::string failure_line(const TracedFailure& failure) {
   if (failure.phase) text += std::string(" in ") + to_string(*failure.phase);
   if (failure.hook && failure.hook->duration)
     text += fmt::format(" ({}, after {})", failure.hook->name, human_duration(*failure.hook->duration));
-  if (failure.code) text += fmt::format(", {}", to_string(*failure.code));
+  // As in the ranks' exceptions.
+  if (failure.code && *failure.code != ErrorCode::kUnavailable) text += fmt::format(" [{}]", to_string(*failure.code));
   if (!failure.told) text += " (nobody was told; concluded from its trace)";
   return text + ": " + shortened(failure.text);
 }

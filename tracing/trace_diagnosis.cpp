@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -369,13 +370,15 @@ void find_longest(const std::vector<PathStep>& steps, Diagnosis& diagnosis) {
   }
 }
 
-// A deadline passes on all ranks at once. The rank for which they waited comes first.
+// A deadline passes on all ranks at once. Ranks that failed otherwise come before those that only
+// met it, or else the rank for which they waited.
 void put_slowest_first(Diagnosis& diagnosis) {
   const auto has_met_deadline = [](const TracedFailure& failure) {
     return failure.kind == FailureKind::kCancelled && failure.code == ErrorCode::kDeadline;
   };
   auto& failures = diagnosis.failures;
-  if (!std::all_of(failures.begin(), failures.end(), has_met_deadline)) return;
+  std::stable_partition(failures.begin(), failures.end(), std::not_fn(has_met_deadline));
+  if (failures.empty() || !has_met_deadline(failures.front())) return;
   const auto slowest = std::find_if(failures.begin(), failures.end(), [&](const TracedFailure& failure) {
     return std::any_of(diagnosis.phases.begin(), diagnosis.phases.end(), [&](const TracedPhase& phase) {
       return phase.phase == failure.phase && phase.slowest_rank == failure.rank;

@@ -116,7 +116,7 @@ struct Diagnosis {
   WallTime begin;
   Duration duration{0};                 // until the last rank's outcome, or the last event
   int coordinator = -1;                 // -1: unknown from the traces
-  std::vector<TracedFailure> failures;  // by rank; if a deadline passed, first the slowest rank
+  std::vector<TracedFailure> failures;  // by rank; if a deadline passed, first who held the call up
   std::vector<TracedPhase> phases;      // in order
   std::optional<TracedWait> wait;       // the longest wait
   // The step of the critical path that took longest; nothing if the traces contain no outcome.

@@ -64,7 +64,7 @@ FAILURES = {
         env=["CAIRN_TEST_SILENCE_MS=%d" % SILENCE]),
     "connection_cut": in_save(
         "drop-link=0@send:Written,rank=%d,nth=2",
-        [r"failed +rank {rank} lost in write, .*the connection to rank {rank} at .* was closed", r"it was cut off: it went on"]),
+        [r"failed +rank {rank} lost in write: .*the connection to rank {rank} at .* was closed", r"it was cut off: it went on"]),
     "exception_in_an_actor": in_save(
         "throw@receive:UseCachedPlan,rank=%d",
         [r"failed +rank {rank} lost in write", r"its supervisor ended while it handled UseCachedPlan from rank 0: .*InjectedFault"]),
@@ -76,19 +76,19 @@ FAILURES = {
         [r"failed +rank {rank} raised in global_plan \(create_global_plan", r"InjectedFault"], rank=0),
     "disk_full": in_save(
         "disk-full@store:write_at,rank=%d,nth=2",
-        [r"failed +rank {rank} raised in write \(write_data, .*no_space",
+        [r"failed +rank {rank} raised in write \(write_data, .*\[no_space\]",
          r"where +rank {rank}: write_at of its store failed after .*: __{rank}_.*\.distcp", r"disk is full"]),
     "flush_failed": in_save(
         "throw@store:sync,rank=%d,nth=2",
-        [r"failed +rank {rank} raised in write \(write_data, .*unavailable",
+        [r"failed +rank {rank} raised in write \(write_data, after .*\): ",
          r"where +rank {rank}: sync of its store failed after .*: __{rank}_.*\.distcp", r"InjectedFault"]),
     "publication_failed": in_save(
         "throw@store:publish,rank=%d,nth=2",
-        [r"failed +rank {rank} raised in finish \(finish, .*unavailable",
+        [r"failed +rank {rank} raised in finish \(finish, after .*\): ",
          r"where +rank {rank}: publish of its store failed after .*: checkpoint", r"InjectedFault"], rank=0),
     "damaged_checkpoint": Cause(
         ["attempt", "load", "0", "-1"], ["read-flip@store:read,rank=%d,nth=2" % VICTIM],
-        [r"failed +rank {rank} raised in read \(read_data, .*corrupt", r" of …/checkpoint/__\d+_\S*\.distcp: ", r"is damaged"]),
+        [r"failed +rank {rank} raised in read \(read_data, .*\[corrupt\]", r" of …/checkpoint/__\d+_\S*\.distcp: ", r"is damaged"]),
 }
 
 SLOW = {
