@@ -29,7 +29,8 @@ std::string nccl_version() {
 
 std::vector<LibraryVersion> library_versions() {
   return {{"Cairn", kVersion},
-          {"LibTorch", TORCH_VERSION},
+          // Without the last number, which some packages get wrong: Debian's 1.13.1 says 1.13.0.
+          {"LibTorch", std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR)},
           {"NCCL", nccl_version()},
           {"CAF", dotted(CAF_MAJOR_VERSION, CAF_MINOR_VERSION, CAF_PATCH_VERSION)},
           {"Protobuf", google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION)},

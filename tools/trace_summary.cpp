@@ -87,7 +87,8 @@ std::string failure_line(const TracedFailure& failure) {
   if (failure.phase) text += std::string(" in ") + to_string(*failure.phase);
   if (failure.hook && failure.hook->duration)
     text += fmt::format(" ({}, after {})", failure.hook->name, human_duration(*failure.hook->duration));
-  if (failure.code) text += fmt::format(", {}", to_string(*failure.code));
+  // As in the ranks' exceptions.
+  if (failure.code && *failure.code != ErrorCode::kUnavailable) text += fmt::format(" [{}]", to_string(*failure.code));
   if (!failure.told) text += " (nobody was told; concluded from its trace)";
   return text + ": " + shortened(failure.text);
 }
@@ -98,6 +99,8 @@ std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFai
     return printable(fmt::format("rank {}: {} failed after {}: {}", failure.rank, subject_text(*failure.store),
                                  human_duration(failure.store->duration), failure.store->object));
   if (failure.hook && failure.hook->duration) return std::nullopt;
+  // A rank that gave up has said itself for what it waited.
+  if (failure.kind == FailureKind::kCancelled) return std::nullopt;
   std::vector<std::string> parts;
   if (!failure.fate_text.empty()) parts.push_back(failure.fate_text);
   if (failure.hook)
@@ -145,10 +148,18 @@ std::string in_store(const TracedStoreOperation& store) {
   return text;
 }
 
-std::string longest_line(const Diagnosis& diagnosis, const PathStep& step) {
-  std::string text = fmt::format("rank {} {}, for {}", step.rank, printable(step.what), human_duration(step.duration));
+std::string for_long(const Diagnosis& diagnosis, Duration duration) {
+  std::string text = "for " + human_duration(duration);
   if (diagnosis.duration > Duration(0))
-    text += fmt::format(" ({:.0f} % of the call)", 100 * in_seconds(step.duration) / in_seconds(diagnosis.duration));
+    text += fmt::format(" ({:.0f} % of the call)", 100 * in_seconds(duration) / in_seconds(diagnosis.duration));
+  return text;
+}
+
+std::string longest_line(const Diagnosis& diagnosis, const PathStep& step) {
+  if (const auto& connection = diagnosis.slow_connection)
+    return fmt::format("{} messages between rank {} and rank {} on their way, {}: the connection was slow", connection->messages,
+                       connection->rank, connection->other, for_long(diagnosis, connection->duration));
+  std::string text = fmt::format("rank {} {}, {}", step.rank, printable(step.what), for_long(diagnosis, step.duration));
   // A store operation belongs to the step if most of it lies within.
   const auto& store = diagnosis.slow_store;
   if (store && store->rank == step.rank && 2 * store->duration > step.duration) text += "; " + in_store(*store);
@@ -250,6 +261,10 @@ Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
                     {"answered", wait->was_answered}};
   if (const auto& step = diagnosis.longest_step)
     json["longest_step"] = {{"rank", step->rank}, {"what", step->what}, {"seconds", in_seconds(step->duration)}};
+  if (const auto& connection = diagnosis.slow_connection)
+    json["slow_connection"] = {{"ranks", {connection->rank, connection->other}},
+                               {"messages", connection->messages},
+                               {"seconds", in_seconds(connection->duration)}};
   if (const auto& store = diagnosis.slow_store)
     json["slow_store"] = {{"rank", store->rank},
                           {"operation", store->name},

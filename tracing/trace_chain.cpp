@@ -143,7 +143,9 @@ std::vector<PathStep> critical_path(const Trace& trace, const TraceClocks& clock
   add({chain.front().event->rank, "had not called yet", first, clocks.at(*chain.front().event) - first});
   for (std::size_t i = 1; i < chain.size(); ++i) {
     const WallTime begin = clocks.at(*chain[i - 1].event);
-    add({chain[i].event->rank, describe(trace, chain[i - 1], *chain[i].event), begin, clocks.at(*chain[i].event) - begin});
+    const ObservedEvent& after = *chain[i].event;
+    const bool is_message = after.kind == EventKind::kHandled && !chain[i - 1].waited;
+    add({after.rank, describe(trace, chain[i - 1], after), begin, clocks.at(after) - begin, is_message ? after.peer : -1});
   }
   return steps;
 }

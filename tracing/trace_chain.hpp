@@ -31,6 +31,7 @@ struct PathStep {
   std::string what;  // "write_data", "coordinated"
   WallTime begin;
   Duration duration{0};
+  int sender = -1;  // of a message on its way to `rank`; -1: it is something else
 };
 // Returns the chain from the attempt's first call to `event` as steps. Adjacent links of one kind
 // form one step; steps without duration are left out.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -346,13 +347,44 @@ std::optional<TracedStoreOperation> slow_store_of(const Trace& trace, const Diag
   return store_operation(*slowest);
 }
 
-std::optional<PathStep> longest_step_of(const Trace& trace, const TraceClocks& clocks) {
-  const ObservedEvent* const outcome = last_outcome(trace, clocks);
-  if (outcome == nullptr) return std::nullopt;
-  const auto steps = critical_path(trace, clocks, *outcome);
-  const auto longest =
-      std::max_element(steps.begin(), steps.end(), [](const auto& a, const auto& b) { return a.duration < b.duration; });
-  return longest == steps.end() ? std::nullopt : std::optional<PathStep>(*longest);
+constexpr Duration kSlowConnectionMin = std::chrono::milliseconds(100);
+
+void find_longest(const std::vector<PathStep>& steps, Diagnosis& diagnosis) {
+  std::map<std::pair<int, int>, TracedConnection> connections;
+  Duration longest{0};
+  for (const auto& step : steps) {
+    if (step.duration > longest) diagnosis.longest_step = step;
+    longest = std::max(longest, step.duration);
+    if (step.sender < 0) continue;
+    const auto [rank, other] = std::minmax(step.rank, step.sender);
+    auto& connection = connections.emplace(std::pair(rank, other), TracedConnection{rank, other}).first->second;
+    ++connection.messages;
+    connection.duration += step.duration;
+    connection.longest = std::max(connection.longest, step.duration);
+  }
+  longest = std::max(longest, kSlowConnectionMin);
+  for (const auto& [ranks, connection] : connections) {
+    if (connection.duration < longest || connection.duration < 2 * connection.longest) continue;
+    diagnosis.slow_connection = connection;
+    longest = connection.duration;
+  }
+}
+
+// A deadline passes on all ranks at once. Ranks that failed otherwise come before those that only
+// met it, or else the rank for which they waited.
+void put_slowest_first(Diagnosis& diagnosis) {
+  const auto has_met_deadline = [](const TracedFailure& failure) {
+    return failure.kind == FailureKind::kCancelled && failure.code == ErrorCode::kDeadline;
+  };
+  auto& failures = diagnosis.failures;
+  std::stable_partition(failures.begin(), failures.end(), std::not_fn(has_met_deadline));
+  if (failures.empty() || !has_met_deadline(failures.front())) return;
+  const auto slowest = std::find_if(failures.begin(), failures.end(), [&](const TracedFailure& failure) {
+    return std::any_of(diagnosis.phases.begin(), diagnosis.phases.end(), [&](const TracedPhase& phase) {
+      return phase.phase == failure.phase && phase.slowest_rank == failure.rank;
+    });
+  });
+  if (slowest != failures.end()) std::rotate(failures.begin(), slowest, slowest + 1);
 }
 
 }  // namespace
@@ -387,10 +419,12 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
   for (const auto& phase : diagnosis.phases)
     if ((phase.phase == Phase::kWrite || phase.phase == Phase::kRead) && phase.duration > Duration(0))
       diagnosis.bytes_per_second = static_cast<double>(diagnosis.bytes) / std::chrono::duration<double>(phase.duration).count();
+  put_slowest_first(diagnosis);
   diagnosis.wait = wait_for_the_gone(trace, clocks, diagnosis);
   if (!diagnosis.wait) diagnosis.wait = longest_wait(trace, clocks, diagnosis.coordinator);
 
-  diagnosis.longest_step = longest_step_of(trace, clocks);
+  if (const ObservedEvent* const outcome = last_outcome(trace, clocks))
+    find_longest(critical_path(trace, clocks, *outcome), diagnosis);
   diagnosis.slow_store = slow_store_of(trace, diagnosis);
   diagnosis.notices = notices_of(trace, messages, clocks, diagnosis);
   return diagnosis;

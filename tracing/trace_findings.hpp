@@ -96,6 +96,15 @@ struct TracedWait {
   bool was_answered = true;
 };
 
+// Two ranks between whom messages of the critical path took long to arrive.
+struct TracedConnection {
+  int rank = 0;
+  int other = 0;  // greater than `rank`
+  std::size_t messages = 0;
+  Duration duration{0};  // of all these messages
+  Duration longest{0};   // of one of them
+};
+
 struct TracedNotice {
   int rank = -1;  // the rank that it is about; -1: several or all
   std::string text;
@@ -107,11 +116,14 @@ struct Diagnosis {
   WallTime begin;
   Duration duration{0};                 // until the last rank's outcome, or the last event
   int coordinator = -1;                 // -1: unknown from the traces
-  std::vector<TracedFailure> failures;  // by rank
+  std::vector<TracedFailure> failures;  // by rank; if a deadline passed, first who held the call up
   std::vector<TracedPhase> phases;      // in order
   std::optional<TracedWait> wait;       // the longest wait
   // The step of the critical path that took longest; nothing if the traces contain no outcome.
   std::optional<PathStep> longest_step;
+  // Set if messages between two ranks took at least 100 ms, longer than `longest_step`, and
+  // at least twice as long as the longest of them.
+  std::optional<TracedConnection> slow_connection;
   // The slowest store operation, if it took at least 100 ms and a fifth of the call.
   std::optional<TracedStoreOperation> slow_store;
   std::uint64_t bytes = 0;            // bytes of tensors to write or read, over all ranks

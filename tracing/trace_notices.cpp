@@ -34,6 +34,19 @@ std::string in_text(Duration duration) {
   return text;
 }
 
+std::string in_text(std::uint64_t bytes) {
+  double amount = static_cast<double>(bytes);
+  const char* unit = "B";
+  for (const char* const larger : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (amount < 1024) break;
+    amount /= 1024;
+    unit = larger;
+  }
+  char text[40];
+  std::snprintf(text, sizeof text, bytes < 1024 ? "%.0f %s" : "%.1f %s", amount, unit);
+  return text;
+}
+
 // One function per kind of notice. Each looks at the whole trace on its own, so that kinds can be
 // added and removed freely.
 struct Noticing {
@@ -98,8 +111,8 @@ struct Noticing {
     // Ranks without data to move count too: an uneven plan leaves them idle.
     const std::uint64_t mean = all / trace.events.size();
     if (most->second > kUnevenBytesMin + mean && most->second > 2 * mean)
-      add(most->first, "the plan is uneven: rank " + std::to_string(most->first) + " moves " + std::to_string(most->second >> 20) +
-                           " MiB, on average a rank moves " + std::to_string(mean >> 20) + " MiB");
+      add(most->first, "the plan is uneven: rank " + std::to_string(most->first) + " moves " + in_text(most->second) +
+                           ", on average a rank moves " + in_text(mean));
   }
 
   void lost() {
@@ -280,10 +293,7 @@ struct Noticing {
     if (!operation.object.empty()) text += ": " + operation.object;
     if (operation.bytes == 0) return text;
     const double rate = static_cast<double>(operation.bytes) / std::chrono::duration<double>(operation.duration).count();
-    char numbers[64];
-    std::snprintf(numbers, sizeof numbers, ", %.3g MiB, %.3g MiB/s", static_cast<double>(operation.bytes) / (1 << 20),
-                  rate / (1 << 20));
-    return text + numbers;
+    return text + ", " + in_text(operation.bytes) + ", " + in_text(static_cast<std::uint64_t>(rate)) + "/s";
   }
 };
 

@@ -29,7 +29,7 @@ struct Unit {
   const char* name;
 };
 Unit unit_of(std::uint64_t bytes) {
-  for (const Unit& unit : {Unit{1e12, "TB"}, Unit{1e9, "GB"}, Unit{1e6, "MB"}, Unit{1e3, "kB"}})
+  for (const Unit& unit : {Unit{0x1p40, "TiB"}, Unit{0x1p30, "GiB"}, Unit{0x1p20, "MiB"}, Unit{0x1p10, "KiB"}})
     if (static_cast<double>(bytes) >= unit.size) return unit;
   return {1, "bytes"};
 }

@@ -39,13 +39,13 @@ int percent_of(const protocol::Moved& moved);
 double rate_of(const protocol::Moved& moved, Duration elapsed);
 std::optional<std::chrono::milliseconds> time_left(const protocol::Moved& moved, Duration elapsed);
 
-// Returns "saving run/step_100: writing 45 %, 4.1 of 9.2 GB, 1.93 GB/s, slowest rank 3 (12 %), 5 s
-// left", at most `columns` wide. Shortens the id first, and keeps the slowest rank longest.
+// Returns "saving run/step_100: writing 45 %, 4.14 of 9.20 GiB, 1.93 GiB/s, slowest rank 3 (12 %),
+// 5 s left", at most `columns` wide. Shortens the id first, and keeps the slowest rank longest.
 std::string status_text(const ShownProgress& progress, int columns);
 // Returns the log line for the beginning of a phase: "saving 'run/step_100': writing on 4 ranks".
 std::string phase_text(const ShownProgress& progress);
-// Returns the log line for the end: "saved 'run/step_100' in 2.4 s: 9.20 GB at 3.83 GB/s", over all
-// phases.
+// Returns the log line for the end: "saved 'run/step_100' in 2.4 s: 9.20 GiB at 3.83 GiB/s", over
+// all phases.
 std::string end_text(const ShownProgress& progress, bool ok, std::chrono::milliseconds took);
 
 }  // namespace cairn

@@ -7,7 +7,7 @@
   launcher, error and setting of docs/launching.md, and each row of the tables of docs/building.md; and
   these tests exist.
 - Rules for alerts are right, according to promtool if it is installed, and name metrics that exist.
-- README and the glossary stay short.
+- README, the glossary and the command stay short.
 """
 
 import functools
@@ -20,6 +20,7 @@ from layers import ROOT, finish, sources
 
 README_LINES_MAX = 180
 GLOSSARY_ENTRIES_MAX = 40
+TOOLS_LINES_MAX = 8500
 
 BLOCK = re.compile(r"^```(?:cpp|python)\n(?://|#) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Text in backquotes that looks like a file of the tree, perhaps with a name that is in it:
@@ -188,6 +189,9 @@ def length_faults():
         faults.append(f"README.md has {lines} lines: at most {README_LINES_MAX}. Move details to docs/")
     if entries > GLOSSARY_ENTRIES_MAX:
         faults.append(f"docs/glossary.md has {entries} entries: at most {GLOSSARY_ENTRIES_MAX}. Use the field's terms")
+    tools = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in sources("tools", ".cpp", ".hpp"))
+    if tools > TOOLS_LINES_MAX:
+        faults.append(f"tools/ has {tools} lines of C++: at most {TOOLS_LINES_MAX}. The command shall get better, not larger")
     return faults
 
 

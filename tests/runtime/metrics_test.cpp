@@ -20,6 +20,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
+#include <cairn/runtime/observation/call_notifier.hpp>
 #include <cairn/runtime/observation/metrics.hpp>
 #include <cairn/runtime/observation/metrics_server.hpp>
 #include <cairn/tests/support/captured_log.hpp>
@@ -236,6 +237,28 @@ TEST_CASE("metrics: the start of the oldest save in progress is told") {
   metrics.on_end(end);
   CHECK(start() == -1);
   CHECK(Exposed(metrics.text()).at("cairn_saves_total{rank=\"0\",outcome=\"failed\"}") == 2);
+}
+
+TEST_CASE("metrics: a rank that waits for others to write is in the phase write, not in finish") {
+  const auto metrics = std::make_shared<PrometheusMetrics>();
+  CallNotifier notifier(0, {metrics}, nullptr);
+  const auto record = [&](int milliseconds, EventKind kind, const What& what) {
+    ObservedEvent event;
+    event.kind = kind;
+    event.what = what;
+    event.time = MonotonicTime(std::chrono::milliseconds(milliseconds));
+    event.call = event.attempt = event.checkpointer = 1;
+    notifier.on_event(event);
+  };
+  record(0, EventKind::kCall, Operation::kSave);
+  record(1, EventKind::kState, RankState::kMoving);
+  record(5, EventKind::kState, RankState::kReported);  // rank 1's store takes 700 ms more
+  record(701, EventKind::kState, CoordinatorState::kFinishing);
+  record(711, EventKind::kOutcome, Committed::kYes);
+  REQUIRE(notifier.flush(kEndOfWorld));
+  const Exposed exposed(metrics->text());
+  CHECK(exposed.at("cairn_save_phase_seconds_sum{rank=\"0\",phase=\"write\"}") == doctest::Approx(0.7));
+  CHECK(exposed.at("cairn_save_phase_seconds_sum{rank=\"0\",phase=\"finish\"}") == doctest::Approx(0.01));
 }
 
 TEST_CASE("metrics: the rules for alerts in the documents use metrics that exist") {

@@ -36,9 +36,9 @@ ShownProgress example() {
   progress.checkpoint_id = "run/step_100";
   progress.ranks = 4;
   progress.step = Step::kMoving;
-  progress.moved = {128, 60, 9'200'000'000, 4'140'000'000};
+  progress.moved = {128, 60, 9'878'424'781, 4'446'000'000};
   progress.of_all_ranks = true;
-  progress.bytes_per_second = 1.934e9;
+  progress.bytes_per_second = 1.934 * 0x1p30;
   progress.left = milliseconds(5200);
   progress.slowest_rank = 3;
   progress.slowest_percent = 12;
@@ -121,13 +121,13 @@ TEST_CASE("progress text: what the handle of an asynchronous save tells") {
 
 TEST_CASE("progress text: the line on a terminal") {
   CHECK(status_text(example(), 120) ==
-        "saving run/step_100: writing 45 %, 4.14 of 9.20 GB, 1.93 GB/s, slowest rank 3 (12 %), 5.2 s left");
+        "saving run/step_100: writing 45 %, 4.14 of 9.20 GiB, 1.93 GiB/s, slowest rank 3 (12 %), 5.2 s left");
   ShownProgress progress = example();
   progress.is_save = false;
   progress.ranks = 1;
   progress.left.reset();
   progress.bytes_per_second = 0;
-  CHECK(status_text(progress, 120) == "loading run/step_100: reading 45 %, 4.14 of 9.20 GB");
+  CHECK(status_text(progress, 120) == "loading run/step_100: reading 45 %, 4.14 of 9.20 GiB");
   progress.moved = {10, 3, 0, 0};
   CHECK(status_text(progress, 120) == "loading run/step_100: reading 30 %, 3 of 10 items");
   progress.step = Step::kMoved;
@@ -143,8 +143,8 @@ TEST_CASE("progress text: the line on a terminal") {
 
 TEST_CASE("progress text: a narrow terminal keeps the slowest rank longest") {
   const auto text = [](int columns) { return status_text(example(), columns); };
-  CHECK(text(95) == "saving …/step_100: writing 45 %, 4.14 of 9.20 GB, 1.93 GB/s, slowest rank 3 (12 %), 5.2 s left");
-  CHECK(text(80) == "saving …p_100: writing 45 %, 4.14 of 9.20 GB, slowest rank 3 (12 %), 5.2 s left");
+  CHECK(text(97) == "saving …/step_100: writing 45 %, 4.14 of 9.20 GiB, 1.93 GiB/s, slowest rank 3 (12 %), 5.2 s left");
+  CHECK(text(81) == "saving …p_100: writing 45 %, 4.14 of 9.20 GiB, slowest rank 3 (12 %), 5.2 s left");
   CHECK(text(70) == "saving run/step_100: writing 45 %, slowest rank 3 (12 %), 5.2 s left");
   CHECK(text(60) == "saving run/step_100: writing 45 %, slowest rank 3 (12 %)");
   CHECK(text(40) == "writing 45 %, slowest rank 3 (12 %)");
@@ -166,10 +166,10 @@ TEST_CASE("progress text: lines of the log") {
   CHECK(phase_text(progress) == "saving 'run/step_100': writing on 4 ranks");
   progress.step = Step::kMoved;
   CHECK(phase_text(progress) == "saving 'run/step_100': publishing");
-  CHECK(end_text(progress, true, milliseconds(2400)) == "saved 'run/step_100' in 2.4 s: 9.20 GB at 3.83 GB/s");
+  CHECK(end_text(progress, true, milliseconds(2400)) == "saved 'run/step_100' in 2.4 s: 9.20 GiB at 3.83 GiB/s");
   CHECK(end_text(progress, false, milliseconds(61'000)) == "saving 'run/step_100' has failed after 61 s");
   progress.of_all_ranks = false;
-  CHECK(end_text(progress, true, std::chrono::hours(3)) == "saved 'run/step_100' in 3 h: 9.20 GB of this rank's at 852 kB/s");
+  CHECK(end_text(progress, true, std::chrono::hours(3)) == "saved 'run/step_100' in 3 h: 9.20 GiB of this rank's at 893 KiB/s");
   progress.is_save = false;
   progress.moved = {};
   progress.ranks = 1;

@@ -114,7 +114,7 @@ class Browser:
             self.connection = WebSocket(pages[0]["webSocketDebuggerUrl"])
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self.call(domain + ".enable")
-            self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+            self.resize(width, height)
         except BaseException:
             self.close()
             raise
@@ -197,6 +197,9 @@ class Browser:
     def type(self, text):
         self.call("Input.insertText", text=text)
         self.drawn()
+
+    def resize(self, width, height):
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def screenshot(self, path):
         with open(path, "wb") as file:

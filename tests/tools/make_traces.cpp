@@ -1,12 +1,13 @@
 // Writes traces of an invented job, for tests of the tools that show traces.
 //
-//   cairn_make_traces DIR good|failed|hostile|torn|job RANKS MESSAGES
+//   cairn_make_traces DIR good|failed|hostile|torn|job|late RANKS MESSAGES
 //
 // MESSAGES is the number of messages that each rank sends to other ranks. The job is one save: all
 // ranks call and join, exchange messages while they write, and end. `failed`: rank 1 runs out of
 // space during the write. `hostile`: the same, with texts that a page must not interpret as markup.
 // `torn`: the traces end while all ranks are writing. `job`: MESSAGES saves, of which the second
-// waits six seconds for the last rank, whose write is slow.
+// waits six seconds for the last rank, whose write is slow. `late`: of three messages between ranks
+// 0 and 1, one is held up for 800 ms in its sender, one on its way, one in its receiver.
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -95,11 +96,22 @@ void script_saves(ScriptedTraces& script, const Job& job) {
   }
 }
 
+void script_late(ScriptedTraces& script) {
+  using cairn::MessageKind;
+  script.call(1, 0);
+  const auto begun = script.pass(0, 1, 1, 1.2, MessageKind::kBegin, script.call(0, 0));
+  const auto planned = script.pass(1, 0, 801.2, 801.4, MessageKind::kLocalSavePlan, begun);
+  const auto moving = script.pass(0, 1, 802, 1602, MessageKind::kGlobalSavePlan, planned);
+  const auto written = script.pass(1, 0, 1603, 1603.2, MessageKind::kWritten, moving);
+  script.state(0, 2403.2, cairn::CoordinatorState::kIdle, written);
+  for (int rank = 0; rank < 2; ++rank) script.outcome(rank, 2404, true, rank == 0 ? written : 0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 5) {
-    std::cerr << "usage: cairn_make_traces DIR good|failed|hostile|torn|job RANKS MESSAGES\n";
+    std::cerr << "usage: cairn_make_traces DIR good|failed|hostile|torn|job|late RANKS MESSAGES\n";
     return 2;
   }
   Job job{argv[2], std::atoi(argv[3]), std::strtoull(argv[4], nullptr, 10), "the disk is full"};
@@ -107,6 +119,8 @@ int main(int argc, char** argv) {
   ScriptedTraces script(job.ranks);
   if (job.mode == "job")
     script_saves(script, job);
+  else if (job.mode == "late")
+    script_late(script);
   else
     script_job(script, job);
   std::filesystem::create_directories(argv[1]);

@@ -17,6 +17,7 @@ from browser import Browser, find_chromium
 
 CAIRN, MAKE_TRACES = (os.path.abspath(path) for path in sys.argv[1:3])
 RANKS, MESSAGES = 4, 50
+SAVES, SLOW = 5, 1  # of a job
 LARGE_RANKS, LARGE_MESSAGES = 64, 10_000
 
 
@@ -46,6 +47,11 @@ class PageTest(unittest.TestCase):
         path = self.export(mode, **size)
         self.browser.open(path)
         self.assertEqual(self.browser.requests, ["file://" + path], "the page asks for something else")
+
+    def open_slow(self, **size):
+        self.open("job", messages=SAVES, **size)
+        self.tell(f"document.querySelectorAll('.attempts a')[{SLOW}].click()")
+        self.browser.drawn()
 
     def tell(self, expression):
         return self.browser.evaluate(expression)
@@ -282,21 +288,14 @@ class Failure(PageTest):
 
 
 class Job(PageTest):
-    SAVES, SLOW = 5, 1
-
-    def open_slow(self, **size):
-        self.open("job", messages=self.SAVES, **size)
-        self.tell(f"document.querySelectorAll('.attempts a')[{self.SLOW}].click()")
-        self.browser.drawn()
-
     def test_all_saves_are_listed_and_slow_ones_are_marked(self):
-        self.open("job", messages=self.SAVES)
+        self.open("job", messages=SAVES)
         listed = self.tell("[...document.querySelectorAll('.attempts a')].map(it => it.innerText)")
-        self.assertEqual(len(listed), self.SAVES)
-        self.assertEqual([place for place, text in enumerate(listed) if "slow" in text], [self.SLOW])
-        self.assertIn("6.011 s", listed[self.SLOW])
-        self.assertEqual(self.text("#job_section h2"), f"{self.SAVES} saves slow")
-        self.assertEqual(self.tell("document.querySelector('#job_section h2 a').hash"), self.tell(f"page.job.attempts[{self.SLOW}].link"))
+        self.assertEqual(len(listed), SAVES)
+        self.assertEqual([place for place, text in enumerate(listed) if "slow" in text], [SLOW])
+        self.assertIn("6.011 s", listed[SLOW])
+        self.assertEqual(self.text("#job_section h2"), f"{SAVES} saves slow")
+        self.assertEqual(self.tell("document.querySelector('#job_section h2 a').hash"), self.tell(f"page.job.attempts[{SLOW}].link"))
         self.assertEqual(self.text("#badge"), "succeeded")
 
     def test_a_save_is_shown_when_it_is_chosen(self):
@@ -346,27 +345,27 @@ class Job(PageTest):
         link = self.tell("document.querySelector('#event_section a').hash")
         self.assertEqual(link, self.tell("location.hash"))
         self.browser.call("Page.navigate", url="about:blank")
-        self.browser.open(self.export("job", messages=self.SAVES) + link)
-        self.assertEqual(self.tell("[page.place, page.selected]"), [self.SLOW, event])
+        self.browser.open(self.export("job", messages=SAVES) + link)
+        self.assertEqual(self.tell("[page.place, page.selected]"), [SLOW, event])
         self.tell("location.hash = page.job.attempts[0].link + '/1/3'")
         self.browser.drawn()
         self.assertEqual(self.tell("[page.place, page.model.rank[page.selected], page.model.id[page.selected]]"), [0, 1, 3])
 
     def test_a_link_to_what_is_not_there_opens_the_page_as_usual(self):
-        self.open("job", messages=self.SAVES)
+        self.open("job", messages=SAVES)
         for link in ("#nothing", "#nothing/1/1", "#/x/y", "#" + self.tell("page.attempt.link") + "/99/99"):
             self.browser.call("Page.navigate", url="about:blank")
-            self.browser.open(self.export("job", messages=self.SAVES) + link)
-            self.assertEqual(self.tell("[page.place, page.selected]"), [self.SAVES - 1, -1])
+            self.browser.open(self.export("job", messages=SAVES) + link)
+            self.assertEqual(self.tell("[page.place, page.selected]"), [SAVES - 1, -1])
 
     def test_a_save_without_its_events_is_listed(self):
-        with open(self.export("job", messages=self.SAVES), encoding="utf-8") as file:
+        with open(self.export("job", messages=SAVES), encoding="utf-8") as file:
             page = file.read()
         large = os.path.join(self.root, "large.html")
         with open(large, "w", encoding="utf-8") as file:
             file.write(page.replace('"exported":true', '"exported":false', 1))
         self.browser.open(large)
-        self.assertEqual(self.tell("document.querySelectorAll('.attempts li').length"), self.SAVES)
+        self.assertEqual(self.tell("document.querySelectorAll('.attempts li').length"), SAVES)
         self.assertIn("cairn trace export --attempt", self.tell("document.querySelector('.attempts li > span').title"))
         self.tell("location.hash = page.job.attempts[1].link")
         self.browser.drawn()
@@ -375,7 +374,7 @@ class Job(PageTest):
 
     def test_one_chosen_save_is_exported_alone(self):
         path = os.path.join(self.root, "alone.html")
-        traces = self.export("job", messages=self.SAVES)[:-5]
+        traces = self.export("job", messages=SAVES)[:-5]
         subprocess.run([CAIRN, "trace", "export", traces, "--attempt", "save:2", "--to", "html", "-o", path], check=True)
         self.browser.open(path)
         self.assertEqual(self.tell("page.job.attempts.map(it => it.attempt)"), [2])
@@ -411,7 +410,97 @@ class Job(PageTest):
             self.assertEqual([it for it in checked if it[1] != 0], [])
 
 
+# All texts and bars that are drawn, with their places.
+RECORD = """(() => {
+    const {painter} = page, {context: c} = painter, texts = [], bars = [], {fillText} = c;
+    let isAxis = false;
+    c.fillText = function(text, x, y) {
+        // What is scrolled is cut at the edges.
+        if (text !== '' && (isAxis || (y > AXIS_HEIGHT + 6 && y < page.view.height - 6))) texts.push([text, x, y, c.measureText(text).width]);
+        fillText.call(c, text, x, y);
+    };
+    painter.axis = function() { isAxis = true; Painter.prototype.axis.call(painter); isAxis = false; };
+    painter.bar = function(x, y, width, height, ...rest) { bars.push([x, y, width, height]); Painter.prototype.bar.call(painter, x, y, width, height, ...rest); };
+    painter.draw();
+    delete c.fillText;
+    delete painter.bar;
+    delete painter.axis;
+    const rows = [];
+    painter.eachVisibleRank((rank, place, top) => rows.push([page.model.ranks[place].number, top, top + rank.line.height]));
+    return {texts, bars, rows, labels: painter.labels.length, width: page.view.width};
+})()"""
+# Parts of the page that lie on each other, or are cut off, or reach out of the window.
+MISPLACED = """(() => {
+    const box = it => it.getBoundingClientRect(), name = it => it.id || it.className || it.tagName, wrong = [];
+    const parts = [...document.querySelectorAll('header > *, header button')].filter(it => box(it).width > 0);
+    for (const one of parts)
+        for (const other of parts) {
+            const a = box(one), b = box(other);
+            if (one !== other && !one.contains(other) && !other.contains(one) && a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+                wrong.push(name(one) + ' lies on ' + name(other));
+        }
+    for (const it of document.querySelectorAll('header *, #panel *'))
+        if (box(it).right > innerWidth || box(it).left < 0) wrong.push(name(it) + ' reaches out of the window');
+    for (const it of document.querySelectorAll('h1, #subtitle, #badge, button, .fields dd, .lines span, .attempts > *'))
+        if (it.scrollWidth > it.clientWidth + 1 && it.clientWidth > 0) wrong.push(name(it) + ' is cut off');
+    const {scrollWidth, scrollHeight} = document.documentElement;
+    if (scrollWidth > innerWidth || scrollHeight > innerHeight) wrong.push('the page is larger than the window');
+    return wrong;
+})()"""
+
+
+class Looks(PageTest):
+    """In windows of two sizes, light and dark. CAIRN_SCREENSHOTS names a directory for pictures of what was checked."""
+    pictures = os.environ.get("CAIRN_SCREENSHOTS")
+
+    def check_drawn(self, drawn):
+        for i, (text, x, y, width) in enumerate(drawn["texts"]):
+            self.assertTrue(0 <= x and x + width <= drawn["width"] + 0.5, f"'{text}' is cut off at {x:.0f}")
+            for other, other_x, other_y, other_width in drawn["texts"][:i]:
+                if abs(y - other_y) < 9 and x < other_x + other_width and other_x < x + width:
+                    self.fail(f"'{text}' and '{other}' lie on each other at {x:.0f}, {y:.0f}")
+        self.assertGreater(drawn["labels"], 0)
+        for rank, top, bottom in drawn["rows"]:
+            of_rank = [width for _, y, width, _ in drawn["bars"] if top <= y < bottom]
+            self.assertTrue(any(width >= 1.5 for width in of_rank), f"rank {rank} has no bar")
+
+    def check(self, ranks):
+        for mode in ("failed", "job"):
+            for width, height in ((800, 600), (1400, 900)):
+                self.browser.resize(width, height)
+                for scheme in ("light", "dark"):
+                    self.browser.prefer(scheme)
+                    if mode == "failed":
+                        self.open("failed", ranks=ranks, messages=20)
+                    else:
+                        self.open_slow(ranks=ranks)
+                    if self.pictures:
+                        self.browser.screenshot(os.path.join(self.pictures, f"{mode}-{ranks}-{width}-{scheme}.png"))
+                    with self.subTest(mode=mode, size=(width, height), scheme=scheme):
+                        self.check_drawn(self.tell(RECORD))
+                        self.assertEqual(self.tell(MISPLACED), [])
+                        self.assertEqual(self.tell("[...document.querySelectorAll('.attempts .bar')].filter(it => it.offsetParent && it.offsetWidth < 2).length"), 0)
+
+    def test_nothing_is_cut_off_or_covered_with_4_ranks(self):
+        self.check(4)
+
+    def test_nothing_is_cut_off_or_covered_with_32_ranks(self):
+        self.check(32)
+
+    def test_nothing_is_cut_off_or_covered_with_128_ranks(self):
+        self.check(128)
+
+
 class OtherTraces(PageTest):
+    def test_a_late_message_tells_whether_sender_wire_or_receiver_held_it_up(self):
+        self.open("late", ranks=2, messages=0)
+        for name, place in (("LocalSavePlan", "Sender"), ("GlobalSavePlan", "Wire"), ("Written", "Receiver")):
+            for kind in ("sent", "handled"):
+                self.assertEqual(self.find(f"{name} kind:{kind}"), 1)
+                told = self.tell("[...document.querySelectorAll('.fields dt')].map(it => [it.innerText, it.nextSibling.innerText])")
+                late = [name for name, text in told if name in ("Sender", "Wire", "Receiver") and re.search(r"\b(800\.\d|799\.\d) ms", text)]
+                self.assertEqual(late, [place], told)
+
     def test_a_good_save_is_shown_as_a_whole(self):
         self.open("good")
         self.assertEqual(self.text("#badge"), "succeeded")

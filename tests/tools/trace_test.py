@@ -4,14 +4,18 @@
 usage: trace_test.py CAIRN RANKS LAUNCHER [unittest arguments]      RANKS: of tests/faults
 """
 
+import fcntl
 import glob
 import json
 import os
+import pty
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 from terminal import on_terminal
@@ -184,6 +188,19 @@ class GoodSave(TraceTest):
         with open(ends, "w") as file:
             file.write(re.sub(r"(?m)^(rank 2 .*) code 0$", r"\1 signal SIGSEGV", text))
         self.assertRegex(self.tell(copy), r"^died +rank 2: its process was killed by SIGSEGV at .* after this call ended\nsave of ")
+
+    def test_a_process_that_died_between_saves_is_the_first_line(self):
+        copy, _ = self.copied()
+        (ends,) = glob.glob(os.path.join(copy, "*.ends"))
+        with open(ends) as file:
+            text = file.read()
+        launched = int(re.search(r"(?m)^launched (\d+)", text).group(1))
+        hour, minute, second = self.told(copy)["begin"].split(":")  # of the second save
+        of_day = int(hour) * 3_600_000 + int(minute) * 60_000 + round(float(second) * 1000)
+        ended = launched + (of_day - launched) % 86_400_000 - 1
+        with open(ends, "w") as file:
+            file.write(re.sub(r"(?m)^(rank 2 \d+) \d+ code 0$", r"\1 %d signal SIGSEGV" % ended, text))
+        self.assertRegex(self.tell(copy), r"^died +rank 2: its process was killed by SIGSEGV at .* before this call began\nsave of ")
 
     def test_json_holds_the_same(self):
         told = self.told(self.recording.traces)
@@ -477,6 +494,12 @@ class KilledRank(TraceTest):
         self.check_says(text, "FAILED", "failed +rank 2 lost in write", "where +rank 2: its process was killed by SIGKILL at .*; write_data .* began .* and has not ended",
                         "rank 0 \\(coordinates\\) waited for rank 2 in write since .* in vain", "4 of 4 ranks")
 
+    def test_a_part_without_an_end_lasted_until_the_failure(self):
+        told = self.told(self.recording.traces)
+        write = told["phases"][-1]
+        self.assertEqual((write["name"], write["unfinished_ranks"], write["slowest_rank"]), ("write", [2], 2))
+        self.assertLessEqual(write["slowest_seconds"], write["seconds"] + told["clock_error_seconds"])
+
     def test_a_hook_without_an_end_is_no_short_one(self):
         told = self.told("diff", self.recording.traces, "--attempt", "1", "--with", "2")
         row = next(row for row in told["rows"] if row["what"] == "write_data")
@@ -602,6 +625,10 @@ class HangingHook(TraceTest):
     def test_the_report_points_to_the_stack(self):
         self.check_says(self.summary(self.recording.run), r"notice +rank 2 was in write_data \(its storage\) for .*`cairn trace explain` shows the stack")
 
+    def test_the_rank_for_which_others_waited_until_the_deadline_is_the_first(self):
+        self.check_says(self.summary(), r"\nfailed +rank 2 (cancelled in write \[deadline\]: .* waited for its own write_data|busy in write).*\nfailed +rank 0 cancelled .* 2 more ranks")
+        self.assertNotIn("no hook was running", self.summary())
+
     def test_explain_names_the_function_in_which_the_hook_waits(self):
         for traces in (self.recording.run, self.recording.traces):
             text = self.tell("explain", traces)
@@ -616,6 +643,32 @@ class HangingHook(TraceTest):
         self.assertIn("wait_in_the_user_hook", functions())
         os.utime(self.recording.program, (1e9, 1e9))
         self.assertEqual(functions(), {""})
+
+
+class ProgressLine(unittest.TestCase):
+    def test_a_save_under_the_launcher_draws_its_progress_on_the_terminal(self):
+        run = tempfile.mkdtemp(prefix="cairn-progress-")
+        self.addCleanup(shutil.rmtree, run)
+        master, slave = pty.openpty()
+        self.addCleanup(os.close, master)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 150, 0, 0))
+        process = subprocess.Popen([LAUNCHER, "-n", "2", "--timeout", str(PATIENCE), "--", RANKS, "save", run, "1", "go"], stdin=subprocess.DEVNULL,
+                                   stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
+        os.close(slave)
+        text = b""
+        while True:
+            try:
+                text += os.read(master, 65536)
+            except OSError:  # EIO: nobody has it open any more
+                break
+            # The ranks wait for this file within their writes.
+            if b": writing " in text:
+                with open(os.path.join(run, "go"), "w"):
+                    pass
+        self.assertEqual(process.wait(), 0, text)
+        drawn, erased = re.findall(rb"\r(saving [^\x1b]*: writing [^\x1b]*)\x1b8", text), text.rindex(b"\x1b[J")
+        self.assertRegex(drawn[0].decode(), r"/checkpoint: writing \d+ %, .* KiB, .* KiB/s")
+        self.assertNotIn(b"saving", text[erased:])
 
 
 if __name__ == "__main__":

@@ -456,7 +456,7 @@ TEST_CASE("trace analysis: notices of plans, clocks, restarts and full mailboxes
   script.set_ahead(2, -3000);
   script.state(2, 902, RankState::kMoving);
   const Analysed it(script.write());
-  CHECK(notes(it.diagnosis, "the plan is uneven: rank 2 moves 600 MiB, on average a rank moves 206 MiB"));
+  CHECK(notes(it.diagnosis, "the plan is uneven: rank 2 moves 600.0 MiB, on average a rank moves 206."));
   CHECK(notes(it.diagnosis, "2 actors of rank 1 died and were restarted"));
   CHECK(notes(it.diagnosis, "2 ignored on ranks 0, 2: message of another attempt"));
   CHECK(notes(it.diagnosis, "Written waited 800.0 ms in the mailbox of the coordinator of rank 0"));
@@ -573,6 +573,31 @@ TEST_CASE("trace analysis: a message that was long on its way is charged to no r
   CHECK(notes(Analysed(other.write()).diagnosis, "the connection was slow, because rank 0 was running"));
 }
 
+TEST_CASE("trace analysis: messages that are all slow between two ranks show a slow connection") {
+  // No message of rank 2 was fast, so its clock may differ by as much: no one delay is sure.
+  ScriptedTraces script(3);
+  for (int rank = 1; rank < 3; ++rank) script.call(rank, 0);
+  auto cause = script.call(0, 0);
+  for (const double at : {1.0, 401.0}) {
+    const auto begun = script.pass(0, 1, at, at + 0.2, MessageKind::kBegin, cause);
+    script.pass(1, 0, at + 0.3, at + 0.5, MessageKind::kWritten, begun);
+    cause = script.pass(0, 2, at, at + 199, MessageKind::kBegin, cause);
+    cause = script.pass(2, 0, at + 200, at + 399, MessageKind::kWritten, cause);
+  }
+  for (int rank = 1; rank < 3; ++rank) script.outcome(rank, 500, true);
+  script.outcome(0, 801, true, cause);
+  const Analysed it(script.write());
+  REQUIRE(it.diagnosis.slow_connection);
+  CHECK(it.diagnosis.slow_connection->rank == 0);
+  CHECK(it.diagnosis.slow_connection->other == 2);
+  CHECK(it.diagnosis.slow_connection->messages == 4);
+  CHECK(it.diagnosis.slow_connection->duration > at_ms(790) - at_ms(0));
+
+  ScriptedTraces one(3);
+  script_late_plan(one, 0, 800, 0);
+  CHECK(!Analysed(one.write()).diagnosis.slow_connection);
+}
+
 TEST_CASE("trace analysis: a message that was acted on late is charged to its receiver") {
   ScriptedTraces script(3);
   script_late_plan(script, 0, 0, 800);
@@ -603,7 +628,7 @@ TEST_CASE("trace analysis: a store operation that was slow beside the whole call
   CHECK(slow.slow_store->name == "write_at");
   CHECK(slow.slow_store->object == "__2_0.distcp");
   CHECK(slow.slow_store->bytes == 5'000'000);
-  CHECK(notes(slow, "rank 2: write_at of its store took 500.0 ms: __2_0.distcp, 4.77 MiB, 9.54 MiB/s"));
+  CHECK(notes(slow, "rank 2: write_at of its store took 500.0 ms: __2_0.distcp, 4.8 MiB, 9.5 MiB/s"));
   CHECK_FALSE(with_store(150).slow_store);  // of a call of 900 ms
 }
 

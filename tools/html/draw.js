@@ -10,6 +10,9 @@ function readTheme() {
   return Object.fromEntries(Array.from(root).filter(name => name.startsWith('--')).map(name => [name.slice(2), now.getPropertyValue(name).trim()]));
 }
 
+// Of text on a bar, where it is not `on-fill`.
+const ON_FILL = {waiting: 'on-waiting', fail: 'surface'};
+
 // States and phases of one kind have one colour.
 const COLOURS = {join: 'joining', local_plan: 'planning', global_plan: 'global', write: 'moving', read: 'moving', finish: 'finishing'};
 // By machine and number of the state, as in base/call_state.hpp.
@@ -106,7 +109,7 @@ class Painter {
   }
   tickText(time, step) {
     const most = Math.max(Math.abs(this.from), Math.abs(this.to), step);
-    const [unit, factor] = most >= 1 ? ['s', 1] : most >= 1e-3 ? ['ms', 1e3] : most >= 1e-6 ? ['µs', 1e6] : ['ns', 1e9];
+    const [unit, factor] = most >= 1 ? ['s', 1] : most >= 1e-3 ? ['ms', 1e3] : most >= 1e-6 ? ['us', 1e6] : ['ns', 1e9];
     const digits = Math.max(0, -Math.floor(Math.log10(step * factor) + 1e-9));
     return `${(time * factor).toFixed(digits)} ${unit}`;
   }
@@ -133,14 +136,14 @@ class Painter {
         c.fillStyle = theme['line-strong'];
         c.fillRect(x, 19, 1, 5);
         c.fillStyle = theme.muted;
-        if (!folds.some(({x0, x1}) => x < x1 && end > x0)) c.fillText(text, x + 4, 13);
+        if (end <= view.width && !folds.some(({x0, x1}) => x < x1 && end > x0)) c.fillText(text, x + 4, 13);
       }
       for (const {x0, x1, text} of folds)
-        if (this.width(text) + 4 < x1 - x0) c.fillText(text, (x0 + x1 - this.width(text)) / 2, 13);
+        if (this.width(text) + 4 < x1 - x0 && x0 >= GUTTER && x1 <= view.width) c.fillText(text, (x0 + x1 - this.width(text)) / 2, 13);
       this.labels = [];
       for (const phase of model.data.phases) {
         const x0 = this.x(phase.begin), x1 = this.x(phase.begin + phase.seconds);
-        this.bar(x0, PHASES_TOP, x1 - x0, PHASES_HEIGHT, theme[colourName(phase.name)], `${phase.name}  ${durationText(phase.seconds)}`);
+        this.bar(x0, PHASES_TOP, x1 - x0, PHASES_HEIGHT, theme[colourName(phase.name)], `${phase.name}  ${durationText(phase.seconds)}`, {short: phase.name});
         if (!phase.ended && x1 - x0 > 4) this.ragged(x1, PHASES_TOP, PHASES_HEIGHT);
       }
       this.foldMarks(19, AXIS_HEIGHT);
@@ -225,7 +228,7 @@ class Painter {
       const x0 = this.x(begins[i]), x1 = this.x(ends[i]);
       if (x1 - x0 >= 1.5) {
         const colour = colourOf(events[i]);
-        this.bar(x0, y, x1 - x0, height, theme[colour], labelOf === null ? '' : labelOf(events[i]), colour === 'waiting', points);
+        this.bar(x0, y, x1 - x0, height, theme[colour], labelOf === null ? '' : labelOf(events[i]), {points, on: ON_FILL[colour]});
         if (model.kind[events[i]] === BEGAN) this.ragged(x1, y, height);
         ++i;
         continue;
@@ -246,7 +249,8 @@ class Painter {
     }
   }
 
-  bar(x, y, width, height, colour, label, isPale = false, points = []) {
+  // `short`: the label where there is no room for all of it. `on`: the colour of text on this bar.
+  bar(x, y, width, height, colour, label, {short = label, points = [], on = 'on-fill'} = {}) {
     const {context: c, theme, view} = this;
     const left = Math.max(x, GUTTER - 4), right = Math.min(x + width, view.width + 4);
     if (right <= left) return;
@@ -255,9 +259,18 @@ class Painter {
     c.roundRect(left, y, Math.max(1, right - left - (width > 3 ? 0.75 : 0)), height, width > 6 && height > 8 ? 2 : 0);
     c.fill();
     if (label === '' || height < 10) return;
-    const [from, room] = this.roomFor(this.width(label), Math.max(left, GUTTER) + 5, right - 4, points);
-    const text = room < 14 ? '' : this.fit(label, room);
-    if (text !== '') this.labels.push({text, x: from, y: y + height / 2, height, fill: colour, colour: theme[isPale ? 'on-waiting' : 'on-fill']});
+    const [from, room] = this.roomFor(this.width(label), ...this.besideFolds(Math.max(left, GUTTER) + 5, right - 4), points);
+    const text = room < 14 ? '' : this.fit(this.width(label) <= room ? label : short, room);
+    if (text !== '') this.labels.push({text, x: from, y: y + height / 2, height, fill: colour, colour: theme[on]});
+  }
+  // The part of this that is before the first fold, or behind a fold in which it begins.
+  besideFolds(left, right) {
+    for (const {from, to} of this.times.folds) {
+      const x0 = this.x(from), x1 = this.x(to);
+      if (x0 > left) return [left, Math.min(right, x0 - 6)];
+      left = Math.max(left, x1 + 6);
+    }
+    return [left, right];
   }
   // The first place from `left` to `right` that is so wide, or else the widest, between the points that are drawn there.
   roomFor(width, left, right, points) {
@@ -387,8 +400,8 @@ class Painter {
     c.strokeStyle = this.isSlow ? theme.warn : theme.text;
     c.lineWidth = this.isSlow ? 2 : 1;
     c.strokeRect(x0, top + 1, Math.max(3, x1 - x0), row.line.height - 3);
-    const text = `longest: ${what}, ${durationText(seconds)}`, width = this.width(text);
-    if (x1 - x0 > width + 140 && row.line === LINES[0]) this.labels.push({text, x: (x0 + x1 - width) / 2, y: top + 12, height: 16, fill: c.strokeStyle, colour: theme.surface, isMark: true});
+    const text = `longest: ${what}, ${durationText(seconds)}`, width = this.width(text), [from, to] = this.besideFolds(Math.max(x0, GUTTER), x1);
+    if (to - from > width + 140 && row.line === LINES[0]) this.labels.push({text, x: (from + to - width) / 2, y: top + 12, height: 16, fill: c.strokeStyle, colour: theme.surface, isMark: true});
   }
 
   // Where time is folded.
@@ -446,7 +459,6 @@ class Painter {
     c.fillRect(0, AXIS_HEIGHT, GUTTER, view.height);
     c.textAlign = 'left';
     this.eachVisibleRank((rank, place, top) => {
-      const info = model.ranks[place];
       const isFailed = this.failed.has(place);
       if (isFailed) {
         c.fillStyle = theme['fail-soft'];
@@ -455,7 +467,12 @@ class Painter {
         c.fillRect(0, top, 3, rank.bottom - rank.top - 1);
       }
       c.fillStyle = theme.line;
-      c.fillRect(0, Math.round(top + rank.bottom - rank.top) - 1, GUTTER - 1, 1);
+      // Lines between the lowest ones would cross the names.
+      if (rank.line !== LINES[2]) c.fillRect(0, Math.round(top + rank.bottom - rank.top) - 1, GUTTER - 1, 1);
+    });
+    this.eachVisibleRank((rank, place, top) => {
+      const info = model.ranks[place];
+      const isFailed = this.failed.has(place);
       // Of the lowest lines there is room for the name of every other one.
       if (rank.line === LINES[2] && place % 2 !== 0) return;
       const middle = top + rank.line.height / 2;

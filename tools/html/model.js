@@ -216,7 +216,7 @@ function durationText(seconds) {
   if (size >= 100) return seconds.toFixed(1) + ' s';
   if (size >= 1) return seconds.toFixed(3) + ' s';
   if (size >= 1e-3) return (seconds * 1e3).toFixed(size >= 0.1 ? 1 : 3) + ' ms';
-  if (size >= 1e-6) return (seconds * 1e6).toFixed(size >= 1e-4 ? 0 : 1) + ' µs';
+  if (size >= 1e-6) return (seconds * 1e6).toFixed(size >= 1e-4 ? 0 : 1) + ' us';
   return size === 0 ? '0' : (seconds * 1e9).toFixed(0) + ' ns';
 }
 

@@ -125,6 +125,8 @@ class Panel {
     if (model.detail[at] !== 0) add(model.kind[at] === OUTCOME ? 'Committed' : 'Detail', name(model.detail[at]));
     if (model.begin[at] < model.time[at]) add('Took', durationText(model.time[at] - model.begin[at]));
     if (model.queued[at] > 0) add('Waited in the mailbox', durationText(model.queued[at]));
+    if (model.isMessage(at) && model.peer[at] >= 0 && model.other[at] >= 0)
+      for (const [name, value] of this.delays(...(model.kind[at] === SENT ? [at, model.other[at]] : [model.other[at], at]))) add(name, value);
     if (model.bytes[at] > 0) add('Bytes', bytesText(model.bytes[at]));
     if (model.number[at] > 0) add('Number', model.number[at]);
     add('Event', element('a', {href: this.page.linkTo(at), title: 'A link to this event'}, `#${model.id[at]}`));
@@ -133,6 +135,15 @@ class Panel {
     else if (model.flags[at] & LOST) add('Outcome', 'never arrived');
     else if (model.hasFailed(at)) add('Outcome', 'failed');
     return list;
+  }
+
+  // What a message between ranks waited for: its sender, the way, its receiver.
+  delays(sent, handled) {
+    const {model} = this, cause = model.cause[sent];
+    const reaction = model.effects(handled).find(at => model.rank[at] === model.rank[handled] && model.time[at] > model.time[handled]);
+    const since = (from, to) => durationText(Math.max(0, model.begin[to] - model.time[from]));
+    return [['Sender', cause < 0 ? '' : `${this.rankName(sent)} sent it ${since(cause, sent)} after its cause`], ['Wire', `${since(sent, handled)} on its way`],
+            ['Receiver', reaction === undefined ? '' : `${this.rankName(handled)} acted ${since(handled, reaction)} later`]].filter(([, value]) => value !== '');
   }
 
   otherEnd(at) {
