@@ -392,6 +392,21 @@ std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan con
   return etag_of_write(key, nonce);
 }
 
+// A server that ignores conditions would let two saves publish in one place, unnoticed.
+void S3Client::require_conditions(const std::string& key, ByteSpan content, const std::string& etag) {
+  if (obeys_conditions_) return;
+  const bool refuses = !put_if(key, content) && !put_if(key, content, std::string(32, '0'));
+  const bool accepts = refuses && put_if(key, content, etag);
+  // Another process may have removed the object meanwhile.
+  if (refuses && !accepts && send({"HEAD", "look for", "s3:GetObject", key}).status == 404) return;
+  if (!accepts)
+    throw Error(ErrorCode::kUnsupported,
+                "cannot save to bucket \"" + bucket_ + "\": the server does not obey conditions on writes (" +
+                    (refuses ? "If-Match" : "If-None-Match") +
+                    "), without which two jobs could publish in one place; Ceph's gateway does not in versioned buckets");
+  obeys_conditions_ = true;
+}
+
 std::optional<std::string> S3Client::etag_of_write(const std::string& key, const std::string& nonce) {
   const S3Response response = send({"HEAD", "look for", "s3:GetObject", key});
   if (!response.succeeded() || response.nonce != nonce) return std::nullopt;

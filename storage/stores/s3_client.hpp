@@ -2,6 +2,7 @@
 // requests, retries and errors, but nothing of stores.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -66,6 +67,9 @@ class S3Client {
   // new ETag; nothing if the condition did not hold, or if the answer was lost and another write
   // has replaced the object since. Throws as `send`.
   std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {});
+  // Finds out, once, whether the server obeys these conditions, on an object of the caller's with
+  // this content and ETag, which it may write again. Throws kUnsupported if it does not.
+  void require_conditions(const std::string& key, ByteSpan content, const std::string& etag);
   // Returns the ETag of the object if the write called `nonce` made it.
   std::optional<std::string> etag_of_write(const std::string& key, const std::string& nonce);
   // Returns a text that no other call returns, for kS3NonceHeader.
@@ -85,8 +89,10 @@ class S3Client {
   const std::string bucket_;
   const std::function<S3Settings()> read_settings_;
   const std::unique_ptr<Random> random_ = system_random();
+  std::atomic<bool> obeys_conditions_{false};
   Mutex mutex_;
   std::shared_ptr<const S3Settings> settings_ CAIRN_GUARDED_BY(mutex_);
+  std::chrono::system_clock::time_point renew_at_ CAIRN_GUARDED_BY(mutex_);  // if the credentials expire
   std::vector<std::unique_ptr<Connection>> idle_ CAIRN_GUARDED_BY(mutex_);
 };
 

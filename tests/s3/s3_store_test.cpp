@@ -20,6 +20,25 @@ TEST_CASE("a bucket keeps the store's contract") {
   check_store_conformance([] { return open_store(new_s3_place()); });
 }
 
+// Ceph's gateway 16 ignores If-None-Match in versioned buckets.
+TEST_CASE("a bucket whose server ignores conditions is refused before a save writes to it") {
+  const std::string bucket = "cairn-versioned";
+  S3Client client(bucket, [&] { return s3_settings_from_environment(bucket); });
+  REQUIRE(client.send({"PUT"}).succeeded());
+  S3Request versioning{"PUT"};
+  versioning.query = {{"versioning", ""}};
+  const std::string status = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+  versioning.body = status;
+  REQUIRE(client.send(versioning).succeeded());
+  const auto store = open_store("s3://" + bucket + "/" + random_hex(*system_random(), 64));
+  const Thrown error = thrown_by([&] { store->begin_attempt("save"); });
+  CAPTURE(error.what);
+  CHECK(error.code == ErrorCode::kUnsupported);
+  CHECK(error.says("versioned"));
+  CHECK(error.says(bucket));
+  CHECK(store->open_attempts().empty());
+}
+
 namespace {
 
 // A client whose process dies: from request `ordinal` on, counted from 0, none succeeds. That one
