@@ -110,6 +110,20 @@ struct Download {
   }
 };
 
+// A Content-Range: "bytes 0-31/1000", and "bytes */0" with 416.
+struct ContentRange {
+  std::uint64_t first = 0;
+  std::uint64_t object_bytes = 0;
+
+  explicit ContentRange(const std::string& text) {
+    const std::size_t digits = text.find_first_of("0123456789*");
+    const std::size_t slash = text.find('/');
+    if (slash == std::string::npos) return;
+    first = std::strtoull(text.c_str() + digits, nullptr, 10);
+    object_bytes = std::strtoull(text.c_str() + slash + 1, nullptr, 10);
+  }
+};
+
 // Expat's callbacks for visit_s3_xml.
 struct XmlWalk {
   const std::function<void(const std::string&, const std::string&)>& visit;
@@ -172,6 +186,26 @@ bool may_pass(const S3Response& response) {
 std::string header_of(CURL* easy, const char* name) {
   curl_header* found = nullptr;
   return curl_easy_header(easy, name, 0, CURLH_HEADER, -1, &found) == CURLHE_OK ? found->value : "";
+}
+
+// Returns how an answer contradicts itself, for a length that its sender or something between has
+// got wrong; "" if it does not.
+std::string cut_short(CURL* easy, const S3Response& response, const ContentRange& range, const Download& download) {
+  const std::size_t asked = download.destination.size();
+  if (response.status == 206 && asked > 0) {
+    const std::uint64_t there = range.object_bytes - std::min(range.first, range.object_bytes);
+    const std::uint64_t expected = std::min<std::uint64_t>(asked, there);
+    if (download.received < expected)
+      return "the answer has " + std::to_string(download.received) + " bytes of " + std::to_string(expected);
+  }
+  if (response.status == 200 && !response.body.empty() && header_of(easy, "Content-Type") == "application/xml") {
+    try {
+      visit_s3_xml(response.body, "XML", [](const std::string&, const std::string&) {});
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+  return "";
 }
 
 // The messages of a server may hold anything; the first line of them is shown.
@@ -315,9 +349,8 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   response.etag = s3_etag(header_of(easy, "ETag"));
   response.nonce = header_of(easy, kS3NonceHeader);
   attempt.region = header_of(easy, "x-amz-bucket-region");
-  // "bytes 0-31/1000", and "bytes */0" with 416.
-  if (const std::string range = header_of(easy, "Content-Range"); range.find('/') != std::string::npos)
-    response.object_bytes = std::strtoull(range.c_str() + range.find('/') + 1, nullptr, 10);
+  const ContentRange range(header_of(easy, "Content-Range"));
+  response.object_bytes = range.object_bytes;
   if (attempt.code != CURLE_OK) {
     attempt.transport = error[0] != '\0' ? error : curl_easy_strerror(attempt.code);
     return attempt;  // without the connection, which may be in the middle of an answer
@@ -336,6 +369,11 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
     }
   }
   if (is_error && status < 300) response.status = response.error_code == "InternalError" ? 500 : 400;
+  if (const std::string cut = is_error ? "" : cut_short(easy, response, range, download); !cut.empty()) {
+    attempt.code = CURLE_PARTIAL_FILE;
+    attempt.transport = cut;
+    return attempt;
+  }
   // The options refer to local variables.
   curl_easy_reset(easy);
   MutexLock lock(mutex_);

@@ -100,6 +100,17 @@ class OvertakenClient : public S3Client {
   const bool answer_is_lost_;
 };
 
+// A client whose answers to parts have other ETags than the server's.
+class WrongEtagClient : public S3Client {
+ public:
+  WrongEtagClient() : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }) {}
+  S3Response send(const S3Request& request) override {
+    S3Response response = S3Client::send(request);
+    if (!request.query.empty() && request.query.front().first == "partNumber") response.etag = std::string(32, '0');
+    return response;
+  }
+};
+
 std::string path_of(const std::string& url) { return url.substr(std::string("s3://").size() + std::string(kS3Bucket).size() + 1); }
 
 std::shared_ptr<Store> store_with(std::shared_ptr<S3Client> client, const std::string& url) {
@@ -319,6 +330,29 @@ TEST_CASE("parts that do not follow each other to the given length are refused")
   writer->discard();
   CHECK_FALSE(store->exists("object"));
   CHECK(code_of([&] { store->create("whole")->write_at(0, part + "x"); }) == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("a part of which the server holds other bytes fails its object, and nothing appears") {
+  const std::string place = new_s3_place();
+  const auto store = store_with(std::make_shared<WrongEtagClient>(), place);
+  const auto writer = store->create("object", in_parts(*store));
+  writer->write_at(0, std::string(store->traits().part_bytes_min, 'p'));
+  const Thrown error = thrown_by([&] { writer->sync(store->traits().part_bytes_min); });
+  CAPTURE(error.what);
+  CHECK(error.code == ErrorCode::kUnavailable);
+  CHECK(error.says("InvalidPart"));
+  CHECK(error.says(place + "/object"));
+  writer->discard();
+  CHECK_FALSE(store->exists("object"));
+  CHECK(uploads_at(place) == 0);
+}
+
+// Under tests/s3/s3_test.py some of these requests stall.
+TEST_CASE("requests that stall are given up and repeated") {
+  const auto client = s3_client([](S3Settings& settings) { settings.stall_timeout = std::chrono::seconds(1); });
+  const auto store = store_with(client, new_s3_place());
+  put_object(*store, "object", "some bytes");
+  for (int i = 0; i < 4; ++i) CHECK(get_object(*store, "object") == "some bytes");
 }
 
 TEST_CASE("a record that was fenced reads as before, also in a copy made without Cairn") {

@@ -69,12 +69,18 @@ class Server(unittest.TestCase):
     def test_faults_of_the_network_and_the_server_change_no_outcome(self):
         server = urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"])
         # A period that no sequence of requests has, so that in time every kind of request meets every fault.
-        with FaultProxy((server.hostname, server.port), period=11) as proxy:
+        with FaultProxy((server.hostname, server.port), 11, FAULTS) as proxy:
             environment = {**os.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_address[1]}"}
             for options in (["-tc=a bucket keeps*", "-sc=objects,writing*,discarding,reading,removing,publishing,fencing,publish races fence,refusals*"],
                             ["-tc=a listing*,four ranks*,a file of several parts*,of two jobs*,a run in a bucket*"]):
                 subprocess.run([S3_TESTS, *options], check=True, env=environment)
             self.assertGreater(proxy.met, 5 * len(FAULTS))
+
+    def test_requests_that_stall_are_given_up_and_repeated(self):
+        server = urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"])
+        with FaultProxy((server.hostname, server.port), 7, ["stall"]) as proxy:
+            subprocess.run([S3_TESTS, "-tc=requests that stall*"], check=True, env={**os.environ, "AWS_ENDPOINT_URL": proxy.url})
+            self.assertGreater(proxy.met, 0)
 
 
 def main():
