@@ -1,17 +1,17 @@
 #include <cairn/storage/stores/s3_client.hpp>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include <curl/curl.h>
 #include <expat.h>
-#include <pthread.h>
 
 #include <cairn/base/digest.hpp>
+#include <cairn/base/log.hpp>
 #include <cairn/base/utf8.hpp>
+#include <cairn/storage/stores/without_sigpipe.hpp>
 
 namespace cairn {
 namespace {
@@ -20,34 +20,6 @@ namespace {
 // thousand names of a kilobyte, percent-encoded.
 constexpr std::size_t kBodyBytesMax = std::size_t{16} << 20;
 constexpr std::size_t kErrorTextMax = 300;
-
-// OpenSSL writes to connections that the server has closed. libcurl's own guard against SIGPIPE
-// changes the handler of the whole process, so it is off, and this thread blocks the signal.
-class WithoutSigpipe {
- public:
-  WithoutSigpipe() {
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~WithoutSigpipe() {
-    const timespec at_once{0, 0};
-    if (!was_pending_)
-      while (sigtimedwait(&pipe_, nullptr, &at_once) == SIGPIPE) {
-      }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  WithoutSigpipe(const WithoutSigpipe&) = delete;
-  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
-
- private:
-  bool was_pending_ = false;
-  sigset_t pipe_;
-  sigset_t before_;
-};
 
 class CurlList {
  public:
@@ -241,22 +213,57 @@ S3Client::S3Client(std::string bucket, std::function<S3Settings()> settings)
 
 S3Client::~S3Client() = default;
 
-std::shared_ptr<const S3Settings> S3Client::settings() {
+std::shared_ptr<const S3Settings> S3Client::current_settings() {
   MutexLock lock(mutex_);
-  if (!settings_) settings_ = std::make_shared<const S3Settings>(read_settings_());
   return settings_;
 }
 
-// Another program may have put new credentials into the shared file.
-bool S3Client::renew_credentials(const S3Settings& refused) {
-  auto fresh = std::make_shared<const S3Settings>(read_settings_());
-  const auto same = [](const S3Credentials& a, const S3Credentials& b) {
-    return a.access_key == b.access_key && a.secret_key == b.secret_key && a.session_token == b.session_token;
-  };
-  if (same(fresh->credentials, refused.credentials)) return false;
+bool S3Client::is_renewal_due() {
+  MutexLock lock(mutex_);
+  return !settings_ || (settings_->credentials.expires && std::chrono::system_clock::now() >= renew_at_);
+}
+
+void S3Client::read_settings() {
+  std::shared_ptr<const S3Settings> fresh = std::make_shared<const S3Settings>(read_settings_());
   MutexLock lock(mutex_);
   settings_ = std::move(fresh);
-  return true;
+  postpone_renewal();
+}
+
+// Not sooner than after a pause, also if the server has none that last longer.
+void S3Client::postpone_renewal() {
+  const S3Credentials& credentials = settings_->credentials;
+  if (!credentials.expires) return;
+  renew_at_ =
+      std::max(*credentials.expires - settings_->renewal_margin, std::chrono::system_clock::now() + settings_->renewal_pause);
+}
+
+std::shared_ptr<const S3Settings> S3Client::settings() {
+  if (is_renewal_due()) {
+    // One thread reads them. Others wait for it, and look again.
+    MutexLock renewing(renewal_);
+    if (is_renewal_due()) {
+      try {
+        read_settings();
+      } catch (const Error& error) {
+        if (!current_settings()) throw;
+        // The old ones may still be good. The server decides, and `renew_credentials` tries again.
+        write_log(LogLevel::kWarning, -1, "cannot renew the credentials for s3://" + bucket_ + " yet: " + error.what());
+        MutexLock lock(mutex_);
+        postpone_renewal();
+      }
+    }
+  }
+  return current_settings();
+}
+
+// Another program may have put new credentials into the shared file.
+bool S3Client::renew_credentials(const std::shared_ptr<const S3Settings>& refused) {
+  MutexLock renewing(renewal_);
+  if (current_settings() == refused) read_settings();
+  const S3Credentials& a = current_settings()->credentials;
+  const S3Credentials& b = refused->credentials;
+  return a.access_key != b.access_key || a.secret_key != b.secret_key || a.session_token != b.session_token;
 }
 
 std::unique_ptr<S3Client::Connection> S3Client::take_connection() {
@@ -318,6 +325,7 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(with.stall_timeout.count()));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  if (!with.ca_bundle.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, with.ca_bundle.c_str());
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, Download::write);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, &download);
   const std::string method = request.method;
@@ -402,8 +410,7 @@ S3Response S3Client::send(const S3Request& request) {
       if (Attempt answer = attempt(why, *with); answer.code == CURLE_OK && !answer.response.succeeded()) made = std::move(answer);
     }
     const std::string& code = made.response.error_code;
-    if (!renewed && (code == "ExpiredToken" || code == "InvalidToken" || code == "InvalidAccessKeyId") &&
-        renew_credentials(*with)) {
+    if (!renewed && (code == "ExpiredToken" || code == "InvalidToken" || code == "InvalidAccessKeyId") && renew_credentials(with)) {
       renewed = true;
       with = settings();
       continue;
@@ -413,6 +420,7 @@ S3Response S3Client::send(const S3Request& request) {
     const auto most = static_cast<std::uint64_t>(pause.count());
     std::this_thread::sleep_for(std::chrono::milliseconds(most / 2 + random_->next() % (most / 2 + 1)));
     pause = std::min(pause * 2, with->pause_max);
+    with = settings();
   }
 }
 
@@ -456,6 +464,11 @@ Error S3Client::failure(const S3Request& request, const Attempt& attempt, const 
                            (request.key.empty() ? "" : "/" + printable_utf8(request.key)) + ": ";
   const S3Response& response = attempt.response;
   const std::string& code = response.error_code;
+  if (attempt.code == CURLE_PEER_FAILED_VERIFICATION || attempt.code == CURLE_SSL_CACERT_BADFILE)
+    return Error(ErrorCode::kPermission,
+                 what + shown(attempt.transport) + " (" + with.endpoint + "); " +
+                     (with.ca_bundle.empty() ? "set AWS_CA_BUNDLE to a file with the server's CA certificate"
+                                             : "AWS_CA_BUNDLE is " + with.ca_bundle));
   if (attempt.code != CURLE_OK) return Error(ErrorCode::kUnavailable, what + shown(attempt.transport) + " (" + with.endpoint + ")");
   const std::string answer = "the server answered " + std::to_string(response.status) + (code.empty() ? "" : " " + shown(code)) +
                              (attempt.message.empty() ? "" : ": " + shown(attempt.message));

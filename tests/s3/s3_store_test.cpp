@@ -7,6 +7,7 @@
 #include <ctime>
 #include <utility>
 
+#include <cairn/base/log.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
 #include <cairn/tests/s3/s3_place.hpp>
@@ -432,6 +433,46 @@ TEST_CASE("credentials that have expired are read again, and the request is repe
   put_object(*store, "object", "x");
   CHECK(get_object(*store, "object") == "x");
   CHECK(reads == 2);
+}
+
+TEST_CASE("credentials are read again before they expire, once for all threads") {
+  std::atomic<int> reads{0};
+  const auto client = s3_client([&](S3Settings& settings) {
+    settings.renewal_pause = std::chrono::seconds(0);
+    settings.credentials.expires =
+        std::chrono::system_clock::now() + (++reads == 1 ? std::chrono::minutes(4) : std::chrono::hours(1));
+  });
+  const auto store = store_with(client, new_s3_place());
+  CHECK_FALSE(store->exists("object"));
+  CHECK(reads == 1);
+  TogetherThreads::run(8, [&](int) { store->exists("object"); });
+  CHECK(reads == 2);
+}
+
+TEST_CASE("credentials that cannot be renewed are used until the server refuses them") {
+  int reads = 0;
+  const auto client = s3_client([&](S3Settings& settings) {
+    if (++reads > 1) throw Error(ErrorCode::kUnavailable, "the metadata service is away");
+    settings.renewal_pause = std::chrono::seconds(0);
+    settings.credentials.expires = std::chrono::system_clock::now();
+  });
+  const auto store = store_with(client, new_s3_place());
+  std::string logged;
+  set_log_sink([&](const LogLine& line) { logged += line.text; });
+  put_object(*store, "object", "x");
+  CHECK(get_object(*store, "object") == "x");
+  set_log_sink({});
+  CHECK(reads > 1);
+  CHECK(logged.find("the metadata service is away") != std::string::npos);
+  CHECK(logged.find(s3_settings_from_environment(kS3Bucket).credentials.secret_key) == std::string::npos);
+
+  reads = 0;
+  const auto refused = store_with(s3_client([&](S3Settings& settings) {
+                                    if (++reads > 1) throw Error(ErrorCode::kUnavailable, "the metadata service is away");
+                                    settings.credentials.access_key = "EXPIRED";
+                                  }),
+                                  store->url());
+  CHECK(thrown_by([&] { get_object(*refused, "object"); }).says("the metadata service is away"));
 }
 
 TEST_CASE("a request that is not signed now is refused with a word on the clock") {
