@@ -33,7 +33,9 @@ if [ ! -f build/release/build.ninja ]; then
   mkdir -p build/release
   cmake --preset release >build/release/configure.log 2>&1 || { cat build/release/configure.log >&2; exit 1; }
 fi
-cmake --build --preset release --parallel "$(nproc)" --target "${targets[@]}" char_lm >&2
+s3=()
+if grep -q '^CAIRN_WITH_S3:BOOL=ON' build/release/CMakeCache.txt; then s3=(cairn_s3_benchmark); fi
+cmake --build --preset release --parallel "$(nproc)" --target "${targets[@]}" "${s3[@]}" char_lm >&2
 
 # PyTorch first: Cairn's own figure is judged by it.
 if [ -n "${CAIRN_PYTORCH:-}" ]; then
@@ -49,4 +51,8 @@ for target in "${targets[@]}"; do
 done
 echo "=== resume" >&2
 python3 benchmarks/resume.py build/release/bin "${quick[@]}" >"$results/1_resume.jsonl"
+if [ ${#s3[@]} -gt 0 ]; then
+  echo "=== s3" >&2
+  python3 benchmarks/s3.py build/release/bin "${quick[@]}" >"$results/1_s3.jsonl"
+fi
 python3 benchmarks/report.py ${json:+--json "$json"} "$results"/*.jsonl

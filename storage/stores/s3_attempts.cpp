@@ -115,7 +115,8 @@ void S3Store::retract_record(const ObjectName& name) {
 void S3Store::begin_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
   // 1
-  const bool begun = client_->put_if(key_of(kOpenMark + save_id), "open\n").has_value();
+  const std::string key = key_of(kOpenMark + save_id);
+  const std::optional<std::string> begun = client_->put_if(key, "open\n");
   // 2
   if (has_object(kFencedMark + save_id)) {
     if (begun) delete_object(kOpenMark + save_id);
@@ -123,6 +124,12 @@ void S3Store::begin_attempt(const std::string& save_id) {
   }
   if (!begun)
     throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
+  try {
+    client_->require_conditions(key, "open\n", *begun);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kUnsupported) delete_object(kOpenMark + save_id);
+    throw;
+  }
 }
 
 // Whether an earlier try wrote this record. Its answer may have been lost, and a fence may have

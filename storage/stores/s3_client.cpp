@@ -1,17 +1,17 @@
 #include <cairn/storage/stores/s3_client.hpp>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include <curl/curl.h>
 #include <expat.h>
-#include <pthread.h>
 
 #include <cairn/base/digest.hpp>
+#include <cairn/base/log.hpp>
 #include <cairn/base/utf8.hpp>
+#include <cairn/storage/stores/without_sigpipe.hpp>
 
 namespace cairn {
 namespace {
@@ -20,34 +20,6 @@ namespace {
 // thousand names of a kilobyte, percent-encoded.
 constexpr std::size_t kBodyBytesMax = std::size_t{16} << 20;
 constexpr std::size_t kErrorTextMax = 300;
-
-// OpenSSL writes to connections that the server has closed. libcurl's own guard against SIGPIPE
-// changes the handler of the whole process, so it is off, and this thread blocks the signal.
-class WithoutSigpipe {
- public:
-  WithoutSigpipe() {
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~WithoutSigpipe() {
-    const timespec at_once{0, 0};
-    if (!was_pending_)
-      while (sigtimedwait(&pipe_, nullptr, &at_once) == SIGPIPE) {
-      }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  WithoutSigpipe(const WithoutSigpipe&) = delete;
-  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
-
- private:
-  bool was_pending_ = false;
-  sigset_t pipe_;
-  sigset_t before_;
-};
 
 class CurlList {
  public:
@@ -107,6 +79,20 @@ struct Download {
       }
     }
     return length;
+  }
+};
+
+// A Content-Range: "bytes 0-31/1000", and "bytes */0" with 416.
+struct ContentRange {
+  std::uint64_t first = 0;
+  std::uint64_t object_bytes = 0;
+
+  explicit ContentRange(const std::string& text) {
+    const std::size_t digits = text.find_first_of("0123456789*");
+    const std::size_t slash = text.find('/');
+    if (slash == std::string::npos) return;
+    first = std::strtoull(text.c_str() + digits, nullptr, 10);
+    object_bytes = std::strtoull(text.c_str() + slash + 1, nullptr, 10);
   }
 };
 
@@ -174,6 +160,26 @@ std::string header_of(CURL* easy, const char* name) {
   return curl_easy_header(easy, name, 0, CURLH_HEADER, -1, &found) == CURLHE_OK ? found->value : "";
 }
 
+// Returns how an answer contradicts itself, for a length that its sender or something between has
+// got wrong; "" if it does not.
+std::string cut_short(CURL* easy, const S3Response& response, const ContentRange& range, const Download& download) {
+  const std::size_t asked = download.destination.size();
+  if (response.status == 206 && asked > 0) {
+    const std::uint64_t there = range.object_bytes - std::min(range.first, range.object_bytes);
+    const std::uint64_t expected = std::min<std::uint64_t>(asked, there);
+    if (download.received < expected)
+      return "the answer has " + std::to_string(download.received) + " bytes of " + std::to_string(expected);
+  }
+  if (response.status == 200 && !response.body.empty() && header_of(easy, "Content-Type") == "application/xml") {
+    try {
+      visit_s3_xml(response.body, "XML", [](const std::string&, const std::string&) {});
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+  return "";
+}
+
 // The messages of a server may hold anything; the first line of them is shown.
 std::string shown(const std::string& text) { return printable_utf8(text.substr(0, kErrorTextMax)); }
 
@@ -207,22 +213,57 @@ S3Client::S3Client(std::string bucket, std::function<S3Settings()> settings)
 
 S3Client::~S3Client() = default;
 
-std::shared_ptr<const S3Settings> S3Client::settings() {
+std::shared_ptr<const S3Settings> S3Client::current_settings() {
   MutexLock lock(mutex_);
-  if (!settings_) settings_ = std::make_shared<const S3Settings>(read_settings_());
   return settings_;
 }
 
-// Another program may have put new credentials into the shared file.
-bool S3Client::renew_credentials(const S3Settings& refused) {
-  auto fresh = std::make_shared<const S3Settings>(read_settings_());
-  const auto same = [](const S3Credentials& a, const S3Credentials& b) {
-    return a.access_key == b.access_key && a.secret_key == b.secret_key && a.session_token == b.session_token;
-  };
-  if (same(fresh->credentials, refused.credentials)) return false;
+bool S3Client::is_renewal_due() {
+  MutexLock lock(mutex_);
+  return !settings_ || (settings_->credentials.expires && std::chrono::system_clock::now() >= renew_at_);
+}
+
+void S3Client::read_settings() {
+  std::shared_ptr<const S3Settings> fresh = std::make_shared<const S3Settings>(read_settings_());
   MutexLock lock(mutex_);
   settings_ = std::move(fresh);
-  return true;
+  postpone_renewal();
+}
+
+// Not sooner than after a pause, also if the server has none that last longer.
+void S3Client::postpone_renewal() {
+  const S3Credentials& credentials = settings_->credentials;
+  if (!credentials.expires) return;
+  renew_at_ =
+      std::max(*credentials.expires - settings_->renewal_margin, std::chrono::system_clock::now() + settings_->renewal_pause);
+}
+
+std::shared_ptr<const S3Settings> S3Client::settings() {
+  if (is_renewal_due()) {
+    // One thread reads them. Others wait for it, and look again.
+    MutexLock renewing(renewal_);
+    if (is_renewal_due()) {
+      try {
+        read_settings();
+      } catch (const Error& error) {
+        if (!current_settings()) throw;
+        // The old ones may still be good. The server decides, and `renew_credentials` tries again.
+        write_log(LogLevel::kWarning, -1, "cannot renew the credentials for s3://" + bucket_ + " yet: " + error.what());
+        MutexLock lock(mutex_);
+        postpone_renewal();
+      }
+    }
+  }
+  return current_settings();
+}
+
+// Another program may have put new credentials into the shared file.
+bool S3Client::renew_credentials(const std::shared_ptr<const S3Settings>& refused) {
+  MutexLock renewing(renewal_);
+  if (current_settings() == refused) read_settings();
+  const S3Credentials& a = current_settings()->credentials;
+  const S3Credentials& b = refused->credentials;
+  return a.access_key != b.access_key || a.secret_key != b.secret_key || a.session_token != b.session_token;
 }
 
 std::unique_ptr<S3Client::Connection> S3Client::take_connection() {
@@ -284,6 +325,7 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(with.stall_timeout.count()));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  if (!with.ca_bundle.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, with.ca_bundle.c_str());
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, Download::write);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, &download);
   const std::string method = request.method;
@@ -315,9 +357,8 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   response.etag = s3_etag(header_of(easy, "ETag"));
   response.nonce = header_of(easy, kS3NonceHeader);
   attempt.region = header_of(easy, "x-amz-bucket-region");
-  // "bytes 0-31/1000", and "bytes */0" with 416.
-  if (const std::string range = header_of(easy, "Content-Range"); range.find('/') != std::string::npos)
-    response.object_bytes = std::strtoull(range.c_str() + range.find('/') + 1, nullptr, 10);
+  const ContentRange range(header_of(easy, "Content-Range"));
+  response.object_bytes = range.object_bytes;
   if (attempt.code != CURLE_OK) {
     attempt.transport = error[0] != '\0' ? error : curl_easy_strerror(attempt.code);
     return attempt;  // without the connection, which may be in the middle of an answer
@@ -336,6 +377,11 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
     }
   }
   if (is_error && status < 300) response.status = response.error_code == "InternalError" ? 500 : 400;
+  if (const std::string cut = is_error ? "" : cut_short(easy, response, range, download); !cut.empty()) {
+    attempt.code = CURLE_PARTIAL_FILE;
+    attempt.transport = cut;
+    return attempt;
+  }
   // The options refer to local variables.
   curl_easy_reset(easy);
   MutexLock lock(mutex_);
@@ -364,8 +410,7 @@ S3Response S3Client::send(const S3Request& request) {
       if (Attempt answer = attempt(why, *with); answer.code == CURLE_OK && !answer.response.succeeded()) made = std::move(answer);
     }
     const std::string& code = made.response.error_code;
-    if (!renewed && (code == "ExpiredToken" || code == "InvalidToken" || code == "InvalidAccessKeyId") &&
-        renew_credentials(*with)) {
+    if (!renewed && (code == "ExpiredToken" || code == "InvalidToken" || code == "InvalidAccessKeyId") && renew_credentials(with)) {
       renewed = true;
       with = settings();
       continue;
@@ -375,6 +420,7 @@ S3Response S3Client::send(const S3Request& request) {
     const auto most = static_cast<std::uint64_t>(pause.count());
     std::this_thread::sleep_for(std::chrono::milliseconds(most / 2 + random_->next() % (most / 2 + 1)));
     pause = std::min(pause * 2, with->pause_max);
+    with = settings();
   }
 }
 
@@ -392,6 +438,21 @@ std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan con
   return etag_of_write(key, nonce);
 }
 
+// A server that ignores conditions would let two saves publish in one place, unnoticed.
+void S3Client::require_conditions(const std::string& key, ByteSpan content, const std::string& etag) {
+  if (obeys_conditions_) return;
+  const bool refuses = !put_if(key, content) && !put_if(key, content, std::string(32, '0'));
+  const bool accepts = refuses && put_if(key, content, etag);
+  // Another process may have removed the object meanwhile.
+  if (refuses && !accepts && send({"HEAD", "look for", "s3:GetObject", key}).status == 404) return;
+  if (!accepts)
+    throw Error(ErrorCode::kUnsupported,
+                "cannot save to bucket \"" + bucket_ + "\": the server does not obey conditions on writes (" +
+                    (refuses ? "If-Match" : "If-None-Match") +
+                    "), without which two jobs could publish in one place; Ceph's gateway does not in versioned buckets");
+  obeys_conditions_ = true;
+}
+
 std::optional<std::string> S3Client::etag_of_write(const std::string& key, const std::string& nonce) {
   const S3Response response = send({"HEAD", "look for", "s3:GetObject", key});
   if (!response.succeeded() || response.nonce != nonce) return std::nullopt;
@@ -403,6 +464,11 @@ Error S3Client::failure(const S3Request& request, const Attempt& attempt, const 
                            (request.key.empty() ? "" : "/" + printable_utf8(request.key)) + ": ";
   const S3Response& response = attempt.response;
   const std::string& code = response.error_code;
+  if (attempt.code == CURLE_PEER_FAILED_VERIFICATION || attempt.code == CURLE_SSL_CACERT_BADFILE)
+    return Error(ErrorCode::kPermission,
+                 what + shown(attempt.transport) + " (" + with.endpoint + "); " +
+                     (with.ca_bundle.empty() ? "set AWS_CA_BUNDLE to a file with the server's CA certificate"
+                                             : "AWS_CA_BUNDLE is " + with.ca_bundle));
   if (attempt.code != CURLE_OK) return Error(ErrorCode::kUnavailable, what + shown(attempt.transport) + " (" + with.endpoint + ")");
   const std::string answer = "the server answered " + std::to_string(response.status) + (code.empty() ? "" : " " + shown(code)) +
                              (attempt.message.empty() ? "" : ": " + shown(attempt.message));

@@ -2,6 +2,8 @@
 // requests, retries and errors, but nothing of stores.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -51,8 +53,9 @@ inline constexpr const char* kS3NonceHeader = "x-amz-meta-cairn-write";
 // once.
 class S3Client {
  public:
-  // Accesses nothing. `settings` is called before the first request, and again when the server says
-  // that the credentials are no longer valid.
+  // Accesses nothing. `settings` is called before the first request, again before credentials that
+  // expire do so, and again when the server says that they are no longer valid. It is never called
+  // twice at once.
   S3Client(std::string bucket, std::function<S3Settings()> settings);
   virtual ~S3Client();
 
@@ -66,6 +69,9 @@ class S3Client {
   // new ETag; nothing if the condition did not hold, or if the answer was lost and another write
   // has replaced the object since. Throws as `send`.
   std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {});
+  // Finds out, once, whether the server obeys these conditions, on an object of the caller's with
+  // this content and ETag, which it may write again. Throws kUnsupported if it does not.
+  void require_conditions(const std::string& key, ByteSpan content, const std::string& etag);
   // Returns the ETag of the object if the write called `nonce` made it.
   std::optional<std::string> etag_of_write(const std::string& key, const std::string& nonce);
   // Returns a text that no other call returns, for kS3NonceHeader.
@@ -74,9 +80,14 @@ class S3Client {
  private:
   struct Connection;
   struct Attempt;
+  // Returns the settings, after it has read them if that is due. Throws only if there are none yet.
   std::shared_ptr<const S3Settings> settings();
+  std::shared_ptr<const S3Settings> current_settings();
   // Reads the settings again. Returns whether the credentials differ from those refused.
-  bool renew_credentials(const S3Settings& refused);
+  bool renew_credentials(const std::shared_ptr<const S3Settings>& refused);
+  bool is_renewal_due();
+  void read_settings() CAIRN_REQUIRES(renewal_);
+  void postpone_renewal() CAIRN_REQUIRES(mutex_);
   Attempt attempt(const S3Request& request, const S3Settings& with);
   std::string url_of(const S3Request& request, const S3Settings& where) const;
   Error failure(const S3Request& request, const Attempt& attempt, const S3Settings& with) const;
@@ -85,8 +96,11 @@ class S3Client {
   const std::string bucket_;
   const std::function<S3Settings()> read_settings_;
   const std::unique_ptr<Random> random_ = system_random();
+  std::atomic<bool> obeys_conditions_{false};
+  Mutex renewal_;  // held while settings are read; locked before mutex_
   Mutex mutex_;
   std::shared_ptr<const S3Settings> settings_ CAIRN_GUARDED_BY(mutex_);
+  std::chrono::system_clock::time_point renew_at_ CAIRN_GUARDED_BY(mutex_);  // if the credentials expire
   std::vector<std::unique_ptr<Connection>> idle_ CAIRN_GUARDED_BY(mutex_);
 };
 

@@ -1,6 +1,5 @@
 #include <cairn/storage/stores/s3_settings.hpp>
 
-#include <cstdlib>
 #include <fstream>
 #include <map>
 
@@ -8,11 +7,6 @@
 
 namespace cairn {
 namespace {
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
 
 std::string trimmed(const std::string& text) {
   const std::size_t first = text.find_first_not_of(" \t\r");
@@ -38,12 +32,12 @@ std::map<std::string, std::string> section_of(const std::string& path, const std
 }
 
 std::string shared_file(const char* variable_name, const char* name) {
-  const std::string path = variable(variable_name);
-  return path.empty() ? variable("HOME") + "/.aws/" + name : path;
+  const std::string path = s3_variable(variable_name);
+  return path.empty() ? s3_variable("HOME") + "/.aws/" + name : path;
 }
 
 bool addresses_by_host(bool is_aws, const std::string& bucket) {
-  const std::string chosen = variable("CAIRN_S3_ADDRESSING");
+  const std::string chosen = s3_variable("CAIRN_S3_ADDRESSING");
   // The certificate of AWS covers one label before its domain, so not a bucket with a '.'.
   if (chosen.empty()) return is_aws && bucket.find('.') == std::string::npos;
   if (chosen != "path" && chosen != "virtual")
@@ -54,39 +48,47 @@ bool addresses_by_host(bool is_aws, const std::string& bucket) {
 }  // namespace
 
 S3Settings s3_settings_from_environment(const std::string& bucket) {
-  const std::string chosen_profile = variable("AWS_PROFILE");
+  const std::string chosen_profile = s3_variable("AWS_PROFILE");
   const std::string profile = chosen_profile.empty() ? "default" : chosen_profile;
   const std::string credentials_path = shared_file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
   auto shared = section_of(credentials_path, profile);
   auto config = section_of(shared_file("AWS_CONFIG_FILE", "config"), profile == "default" ? profile : "profile " + profile);
 
   S3Settings settings;
-  for (const std::string& region :
-       {variable("AWS_REGION"), variable("AWS_DEFAULT_REGION"), shared["region"], config["region"], std::string("us-east-1")}) {
+  for (const std::string& region : {s3_variable("AWS_REGION"), s3_variable("AWS_DEFAULT_REGION"), shared["region"],
+                                    config["region"], std::string("us-east-1")}) {
     settings.region = region;
     if (!region.empty()) break;
   }
 
-  settings.endpoint = variable("AWS_ENDPOINT_URL_S3");
-  if (settings.endpoint.empty()) settings.endpoint = variable("AWS_ENDPOINT_URL");
+  settings.endpoint = s3_variable("AWS_ENDPOINT_URL_S3");
+  if (settings.endpoint.empty()) settings.endpoint = s3_variable("AWS_ENDPOINT_URL");
   const bool is_aws = settings.endpoint.empty();
   if (is_aws) settings.endpoint = "https://s3." + settings.region + ".amazonaws.com";
   while (settings.endpoint.back() == '/') settings.endpoint.pop_back();
   if (settings.endpoint.rfind("https://", 0) != 0 && settings.endpoint.rfind("http://", 0) != 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "the S3 endpoint \"" + settings.endpoint + "\" is no URL that begins with https:// or http://");
+  settings.ca_bundle = s3_variable("AWS_CA_BUNDLE");
   settings.virtual_hosts = addresses_by_host(is_aws, bucket);
 
   // A profile that was asked for by name counts more than keys that are set for everything.
   S3Credentials& credentials = settings.credentials;
-  credentials = {variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"), variable("AWS_SESSION_TOKEN")};
+  credentials = {s3_variable("AWS_ACCESS_KEY_ID"), s3_variable("AWS_SECRET_ACCESS_KEY"), s3_variable("AWS_SESSION_TOKEN")};
   if (credentials.access_key.empty() || !chosen_profile.empty())
     credentials = {shared["aws_access_key_id"], shared["aws_secret_access_key"], shared["aws_session_token"]};
-  if (credentials.access_key.empty() || credentials.secret_key.empty())
-    throw Error(ErrorCode::kPermission,
-                "there are no S3 credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or put them into profile \"" +
-                    profile + "\" of " + credentials_path);
-  return settings;
+  if (!credentials.access_key.empty() && !credentials.secret_key.empty()) return settings;
+
+  // A profile without keys that was asked for by name is a mistake, and gets no other rights.
+  std::string no_machine;
+  if (chosen_profile.empty())
+    if (const auto found = s3_credentials_of_machine(no_machine)) {
+      credentials = *found;
+      return settings;
+    }
+  throw Error(ErrorCode::kPermission,
+              "there are no S3 credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or put them into profile \"" +
+                  profile + "\" of " + credentials_path + (no_machine.empty() ? "" : "; " + no_machine));
 }
 
 }  // namespace cairn

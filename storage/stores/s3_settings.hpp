@@ -4,9 +4,11 @@
 //   endpoint     AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; otherwise AWS itself
 //   region       AWS_REGION, AWS_DEFAULT_REGION, `region` of the profile; otherwise us-east-1
 //   credentials  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; otherwise
-//                aws_access_key_id, aws_secret_access_key and aws_session_token of the profile
+//                aws_access_key_id, aws_secret_access_key and aws_session_token of the profile;
+//                otherwise those of the container or the instance (s3_credentials.hpp)
 //   profile      AWS_PROFILE, otherwise "default", in AWS_SHARED_CREDENTIALS_FILE
 //                (~/.aws/credentials) and AWS_CONFIG_FILE (~/.aws/config)
+//   TLS          AWS_CA_BUNDLE, a file of certificates; otherwise those of the system
 //   addressing   CAIRN_S3_ADDRESSING: `path` (endpoint/bucket/key) or `virtual`
 //                (bucket.endpoint/key); otherwise `virtual` for AWS, and `path` for other endpoints
 #pragma once
@@ -14,17 +16,14 @@
 #include <chrono>
 #include <string>
 
-namespace cairn {
+#include <cairn/storage/stores/s3_credentials.hpp>
 
-struct S3Credentials {
-  std::string access_key;
-  std::string secret_key;
-  std::string session_token;  // "": none
-};
+namespace cairn {
 
 struct S3Settings {
   std::string endpoint;  // "https://s3.eu-central-1.amazonaws.com", without a '/' at the end
   std::string region;
+  std::string ca_bundle;  // "": that of the system
   bool virtual_hosts = false;
   S3Credentials credentials;
 
@@ -35,10 +34,14 @@ struct S3Settings {
   std::chrono::milliseconds pause_max{10'000};
   std::chrono::seconds connect_timeout{10};
   std::chrono::seconds stall_timeout{60};  // without a byte sent or received
+  // Credentials are read again so long before they expire, but not more often than this.
+  std::chrono::seconds renewal_margin{300};
+  std::chrono::seconds renewal_pause{60};
 };
 
-// Reads the settings for a bucket. Throws kInvalidArgument for variables and files that cannot be
-// understood, kPermission if there are no credentials.
+// Reads the settings for a bucket, and asks the metadata service for credentials if there are none.
+// Throws kInvalidArgument for variables and files that cannot be understood, kPermission if there
+// are no credentials, kUnavailable if the metadata service fails.
 S3Settings s3_settings_from_environment(const std::string& bucket);
 
 }  // namespace cairn

@@ -19,7 +19,6 @@ namespace {
 // S3's limit is 5 MiB. A whole number of checksum blocks, and a power of two as other block sizes
 // are.
 constexpr std::uint64_t kPartBytesMin = 8u << 20;
-constexpr std::uint64_t kPartsMax = 10'000;
 constexpr std::size_t kKeyBytesMax = 1024;
 
 bool is_record(const ObjectName& name) {
@@ -76,7 +75,7 @@ std::string S3Store::key_of(const ObjectName& name) const {
 StoreTraits S3Store::traits() const {
   StoreTraits traits;
   traits.part_bytes_min = kPartBytesMin;
-  traits.parts_max = kPartsMax;
+  traits.parts_max = kS3PartsMax;
   traits.create_takes_name = false;
   return traits;
 }
@@ -88,9 +87,9 @@ void S3Store::create_root() {
 
 std::unique_ptr<ObjectWriter> S3Store::create(const ObjectName& name, const CreateOptions& options) {
   check_object_name(name);
-  if (options.part_bytes > 0 && options.expected_bytes / options.part_bytes >= kPartsMax)
+  if (options.part_bytes > 0 && options.expected_bytes / options.part_bytes >= kS3PartsMax)
     throw Error(ErrorCode::kInvalidArgument, "cannot create " + url_of(name) + ": " + std::to_string(options.expected_bytes) +
-                                                 " bytes are more than " + std::to_string(kPartsMax) + " parts of " +
+                                                 " bytes are more than " + std::to_string(kS3PartsMax) + " parts of " +
                                                  std::to_string(options.part_bytes));
   if (exists(name)) throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_of(name) + ": an object of this name exists");
   return std::make_unique<S3Writer>(client_, key_of(name), url_of(name), options, kPartBytesMin);

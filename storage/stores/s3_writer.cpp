@@ -62,6 +62,9 @@ void S3Writer::write_part(std::uint64_t offset, ByteSpan bytes) {
                                                  std::to_string(part_bytes_));
   if (offset == 0 && bytes.size() < part_bytes_) return put_whole(bytes);
   const std::uint64_t index = offset / part_bytes_;
+  if (index >= kS3PartsMax)
+    throw Error(ErrorCode::kInvalidArgument, "cannot write to " + url_ + " beyond " + std::to_string(kS3PartsMax) + " parts of " +
+                                                 std::to_string(part_bytes_) + " bytes");
   S3Request request = request_to("PUT");
   {
     MutexLock lock(mutex_);

@@ -13,6 +13,8 @@
 
 namespace cairn {
 
+inline constexpr std::uint64_t kS3PartsMax = 10'000;  // of one object
+
 class S3Writer : public ObjectWriter {
  public:
   // `buffer_max` limits the size of an object that is not written in parts.

@@ -3,9 +3,9 @@
 
 - Code that names the file it is from is in that file.
 - Files, functions and links to which a document refers exist.
-- promises.toml names a test for each guarantee of the README, each row of the table of failures, each
-  launcher, error and setting of docs/launching.md, and each row of the tables of docs/building.md; and
-  these tests exist.
+- promises.toml names a test for each guarantee of the README, each row of its table of stores, each row
+  of the table of failures, each launcher, error and setting of docs/launching.md, and each row of the
+  tables of docs/building.md; and these tests exist.
 - Rules for alerts are right, according to promtool if it is installed, and name metrics that exist.
 - README, the glossary and the command stay short.
 """
@@ -35,6 +35,7 @@ PROMISES = "tests/house/promises.toml"
 GUARANTEES = re.compile(r"^## Guarantees$(.*?)^## ", re.MULTILINE | re.DOTALL)
 GUARANTEE = re.compile(r"^- (?:\*\*(.+?)\.\*\*)?(.*)$", re.MULTILINE)
 FAILURES = re.compile(r"^## What happens when …$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+STORES = re.compile(r"^## Stores and formats$(.*?)^## ", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| (.+?) \|.*\n(?!\|-)", re.MULTILINE)
 ITEM = re.compile(r"^- ((?!\*\*).*)$", re.MULTILINE)
 
@@ -132,6 +133,11 @@ def failure_rows():
     return ROW.findall(section.group(1)) if section else []
 
 
+def store_rows():
+    section = STORES.search(text_of("README.md"))
+    return ROW.findall(section.group(1)) if section else []
+
+
 def cases_of(document):
     """The first cells of all tables, and the items of lists but those with a bold beginning."""
     text = text_of(document)
@@ -144,6 +150,7 @@ def promise_faults():
     with open(ROOT / PROMISES, "rb") as file:
         promises = tomllib.load(file)
     for kind, document, names in (("guarantees", "README.md", guarantees()),
+                                  ("stores", "README.md", store_rows()),
                                   ("failures", "docs/failures.md", failure_rows()),
                                   ("launching", "docs/launching.md", cases_of("docs/launching.md")),
                                   ("building", "docs/building.md", cases_of("docs/building.md"))):

@@ -62,6 +62,8 @@ osd data = $directory/osd
 [client.rgw.a]
 rgw frontends = beast endpoint=127.0.0.1:$gateway_port tcp_nodelay=1
 rgw data = $directory/rgw
+# Buckets are also reached as <bucket>.localhost.
+rgw dns name = localhost
 CONFIGURATION
 export CEPH_CONF=$directory/ceph.conf
 

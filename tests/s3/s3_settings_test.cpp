@@ -6,6 +6,7 @@
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/s3_client.hpp>
 #include <cairn/storage/stores/s3_settings.hpp>
+#include <cairn/storage/stores/s3_writer.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -22,8 +23,10 @@ S3Settings settings_with(const TemporaryDirectory& home, const Variables& given,
   Variables all{{"HOME", home.path()}};
   for (const char* name :
        {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "CAIRN_S3_ADDRESSING"})
+        "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "CAIRN_S3_ADDRESSING",
+        "AWS_CA_BUNDLE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"})
     all[name] = std::nullopt;
+  all["AWS_EC2_METADATA_DISABLED"] = "true";
   for (const auto& [name, value] : given) all[name] = value;
   const Environment environment(all);
   return s3_settings_from_environment(bucket);
@@ -99,6 +102,46 @@ TEST_CASE("S3 settings: what a signature covers is percent-encoded") {
   CHECK(s3_encode("a/b") == "a%2Fb");
   CHECK(s3_decode("a%20b%2Fc+%zz%") == "a b/c+%zz%");
   CHECK(s3_decode("a+b%2B", true) == "a b+");
+}
+
+namespace {
+
+// A server that accepts every part, and keeps the list with which the object is completed.
+class AcceptingClient : public S3Client {
+ public:
+  AcceptingClient() : S3Client("bucket", [] { return S3Settings(); }) {}
+  S3Response send(const S3Request& request) override {
+    S3Response response;
+    response.status = 200;
+    const std::string query = request.query.empty() ? "" : request.query.front().first;
+    if (query == "uploads") response.body = "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>";
+    if (query == "partNumber") response.etag = "tag-" + request.query.front().second;
+    if (query == "uploadId") {
+      list = std::string(request.body.view());
+      response.body = "<CompleteMultipartUploadResult><ETag>whole</ETag></CompleteMultipartUploadResult>";
+    }
+    return response;
+  }
+  std::string list;
+};
+
+}  // namespace
+
+TEST_CASE("S3 settings: an object has up to 10,000 parts, and a further one is refused") {
+  const auto client = std::make_shared<AcceptingClient>();
+  CreateOptions options;
+  options.part_bytes = 1;
+  S3Writer writer(client, "key", "s3://bucket/key", options, 1);
+  for (std::uint64_t part = kS3PartsMax; part-- > 0;) writer.write_at(part, "x");
+  CHECK(code_of([&] { writer.write_at(kS3PartsMax, "x"); }) == ErrorCode::kInvalidArgument);
+  writer.sync(kS3PartsMax);
+  std::vector<std::string> tags;
+  visit_s3_xml(client->list, "the list", [&](const std::string& path, const std::string& text) {
+    if (path == "CompleteMultipartUpload/Part/PartNumber") CHECK(text == std::to_string(tags.size() + 1));
+    if (path == "CompleteMultipartUpload/Part/ETag") tags.push_back(text);
+  });
+  REQUIRE(tags.size() == 10'000);
+  CHECK(tags.back() == "\"tag-10000\"");
 }
 
 TEST_CASE("S3 settings: an answer that is not XML is an error, and no crash") {

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <utility>
 
+#include <cairn/base/log.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
 #include <cairn/tests/s3/s3_place.hpp>
@@ -18,6 +19,25 @@ using namespace cairn::testing;
 
 TEST_CASE("a bucket keeps the store's contract") {
   check_store_conformance([] { return open_store(new_s3_place()); });
+}
+
+// Ceph's gateway 16 ignores If-None-Match in versioned buckets.
+TEST_CASE("a bucket whose server ignores conditions is refused before a save writes to it") {
+  const std::string bucket = "cairn-versioned";
+  S3Client client(bucket, [&] { return s3_settings_from_environment(bucket); });
+  REQUIRE(client.send({"PUT"}).succeeded());
+  S3Request versioning{"PUT"};
+  versioning.query = {{"versioning", ""}};
+  const std::string status = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+  versioning.body = status;
+  REQUIRE(client.send(versioning).succeeded());
+  const auto store = open_store("s3://" + bucket + "/" + random_hex(*system_random(), 64));
+  const Thrown error = thrown_by([&] { store->begin_attempt("save"); });
+  CAPTURE(error.what);
+  CHECK(error.code == ErrorCode::kUnsupported);
+  CHECK(error.says("versioned"));
+  CHECK(error.says(bucket));
+  CHECK(store->open_attempts().empty());
 }
 
 namespace {
@@ -79,6 +99,17 @@ class OvertakenClient : public S3Client {
  private:
   std::function<void()> overtake_;
   const bool answer_is_lost_;
+};
+
+// A client whose answers to parts have other ETags than the server's.
+class WrongEtagClient : public S3Client {
+ public:
+  WrongEtagClient() : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }) {}
+  S3Response send(const S3Request& request) override {
+    S3Response response = S3Client::send(request);
+    if (!request.query.empty() && request.query.front().first == "partNumber") response.etag = std::string(32, '0');
+    return response;
+  }
 };
 
 std::string path_of(const std::string& url) { return url.substr(std::string("s3://").size() + std::string(kS3Bucket).size() + 1); }
@@ -302,6 +333,29 @@ TEST_CASE("parts that do not follow each other to the given length are refused")
   CHECK(code_of([&] { store->create("whole")->write_at(0, part + "x"); }) == ErrorCode::kInvalidArgument);
 }
 
+TEST_CASE("a part of which the server holds other bytes fails its object, and nothing appears") {
+  const std::string place = new_s3_place();
+  const auto store = store_with(std::make_shared<WrongEtagClient>(), place);
+  const auto writer = store->create("object", in_parts(*store));
+  writer->write_at(0, std::string(store->traits().part_bytes_min, 'p'));
+  const Thrown error = thrown_by([&] { writer->sync(store->traits().part_bytes_min); });
+  CAPTURE(error.what);
+  CHECK(error.code == ErrorCode::kUnavailable);
+  CHECK(error.says("InvalidPart"));
+  CHECK(error.says(place + "/object"));
+  writer->discard();
+  CHECK_FALSE(store->exists("object"));
+  CHECK(uploads_at(place) == 0);
+}
+
+// Under tests/s3/s3_test.py some of these requests stall.
+TEST_CASE("requests that stall are given up and repeated") {
+  const auto client = s3_client([](S3Settings& settings) { settings.stall_timeout = std::chrono::seconds(1); });
+  const auto store = store_with(client, new_s3_place());
+  put_object(*store, "object", "some bytes");
+  for (int i = 0; i < 4; ++i) CHECK(get_object(*store, "object") == "some bytes");
+}
+
 TEST_CASE("a record that was fenced reads as before, also in a copy made without Cairn") {
   const std::string place = new_s3_place();
   const auto store = open_store(place);
@@ -379,6 +433,46 @@ TEST_CASE("credentials that have expired are read again, and the request is repe
   put_object(*store, "object", "x");
   CHECK(get_object(*store, "object") == "x");
   CHECK(reads == 2);
+}
+
+TEST_CASE("credentials are read again before they expire, once for all threads") {
+  std::atomic<int> reads{0};
+  const auto client = s3_client([&](S3Settings& settings) {
+    settings.renewal_pause = std::chrono::seconds(0);
+    settings.credentials.expires =
+        std::chrono::system_clock::now() + (++reads == 1 ? std::chrono::minutes(4) : std::chrono::hours(1));
+  });
+  const auto store = store_with(client, new_s3_place());
+  CHECK_FALSE(store->exists("object"));
+  CHECK(reads == 1);
+  TogetherThreads::run(8, [&](int) { store->exists("object"); });
+  CHECK(reads == 2);
+}
+
+TEST_CASE("credentials that cannot be renewed are used until the server refuses them") {
+  int reads = 0;
+  const auto client = s3_client([&](S3Settings& settings) {
+    if (++reads > 1) throw Error(ErrorCode::kUnavailable, "the metadata service is away");
+    settings.renewal_pause = std::chrono::seconds(0);
+    settings.credentials.expires = std::chrono::system_clock::now();
+  });
+  const auto store = store_with(client, new_s3_place());
+  std::string logged;
+  set_log_sink([&](const LogLine& line) { logged += line.text; });
+  put_object(*store, "object", "x");
+  CHECK(get_object(*store, "object") == "x");
+  set_log_sink({});
+  CHECK(reads > 1);
+  CHECK(logged.find("the metadata service is away") != std::string::npos);
+  CHECK(logged.find(s3_settings_from_environment(kS3Bucket).credentials.secret_key) == std::string::npos);
+
+  reads = 0;
+  const auto refused = store_with(s3_client([&](S3Settings& settings) {
+                                    if (++reads > 1) throw Error(ErrorCode::kUnavailable, "the metadata service is away");
+                                    settings.credentials.access_key = "EXPIRED";
+                                  }),
+                                  store->url());
+  CHECK(thrown_by([&] { get_object(*refused, "object"); }).says("the metadata service is away"));
 }
 
 TEST_CASE("a request that is not signed now is refused with a word on the clock") {

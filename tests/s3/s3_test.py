@@ -1,25 +1,38 @@
 """Everything that needs a real S3 server: starts one, runs the test binary and the command `cairn` against it, and stops it.
 
-usage: s3_test.py S3_TESTS CAIRN MAKE_CHECKPOINT [option of unittest...]      Skipped, with the reason, where no server can be started.
+usage: s3_test.py S3_TESTS CAIRN MAKE_CHECKPOINT CHAR_LM [option of unittest...]      Skipped, with the reason, where no server can be started.
+CHAR_LM is "" if the example trainer was not built.
 """
 
 import json
 import os
 import pathlib
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 import urllib.parse
 
-from fault_proxy import FAULTS, FaultProxy
+from fault_proxy import FAULTS, FaultProxy, TlsFront
+from metadata_server import ROLE, MetadataServer
 
-S3_TESTS, CAIRN, MAKE_CHECKPOINT = sys.argv[1:4]
+S3_TESTS, CAIRN, MAKE_CHECKPOINT, CHAR_LM = sys.argv[1:5]
 SERVER = pathlib.Path(__file__).with_name("s3_server.sh")
 SKIPPED = 77  # SKIP_RETURN_CODE
 FINE, FOUND_BAD, WRONG_USE = 0, 1, 2
 PLACE = "s3://cairn-test/commands"
+
+
+# Nothing of the machine's own: no keys, and no metadata service that it may have.
+NO_KEYS = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+def server_address():
+    server = urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"])
+    return server.hostname, server.port
 
 
 def cairn(*arguments, **variables):
@@ -45,6 +58,13 @@ class Server(unittest.TestCase):
                     if arguments[0] in ("cat", "diff"):
                         self.assertEqual(there.stdout.replace(PLACE + "/run", local), here.stdout)
             self.assertEqual(cairn("diff", PLACE + "/run/step_7", local + "/step_7").returncode, FINE)
+            for form, options in (("safetensors", ["--skip-unsupported"]), ("torch", []), ("dcp", [])):
+                results = []
+                for source, result in ((PLACE + "/run/step_7", f"{local}/there.{form}"), (local + "/step_7", f"{local}/here.{form}")):
+                    converted = cairn("convert", source, result, "--to", form, *options)
+                    self.assertEqual(converted.returncode, FINE, converted.stderr)
+                    results.append(result)
+                self.assertEqual(cairn("diff", *results).returncode, FINE)
             listed = json.loads(cairn("ls", PLACE + "/run", "--json").stdout)
             self.assertEqual([one["name"] for one in listed["checkpoints"]], ["step_8", "step_7"])
             self.assertEqual(cairn("prune", PLACE + "/run", "--keep", "last=1", "--yes").returncode, FINE)
@@ -60,21 +80,150 @@ class Server(unittest.TestCase):
         self.assertIn("nothing is there", empty.stderr)
         denied = cairn("ls", PLACE + "/run", AWS_SECRET_ACCESS_KEY="another")
         self.assertIn("secret key", denied.stderr)
-        nobody = cairn("ls", PLACE + "/run", AWS_ACCESS_KEY_ID="", AWS_SHARED_CREDENTIALS_FILE="/nowhere")
+        nobody = cairn("ls", PLACE + "/run", **NO_KEYS)
         self.assertIn("AWS_ACCESS_KEY_ID", nobody.stderr)
         for answer in (absent, empty, denied, nobody):
             self.assertNotIn(secret, answer.stdout + answer.stderr)
+        with FaultProxy(server_address(), faults=["other_region"]) as proxy:
+            elsewhere = cairn("ls", PLACE + "/run", AWS_ENDPOINT_URL=proxy.url)
+        self.assertIn('the bucket is not in region us-east-1, but in eu-north-1: set AWS_REGION', elsewhere.stderr)
 
+    @unittest.skipUnless(CHAR_LM, "the example trainer is not built")
+    def test_a_killed_trainer_goes_on_from_the_bucket_at_another_number_of_ranks(self):
+        run = PLACE + "/char_lm"
+
+        def command(ranks, *options):
+            launcher = pathlib.Path(CAIRN).with_name("cairn-launch")
+            return [launcher, "-n", str(ranks), "--", CHAR_LM, "--dir", run, *map(str, options)]
+
+        def losses(text):
+            return dict(re.findall(r"step (\d+) loss (\S+)", text))
+
+        with subprocess.Popen(command(3, "--steps", 100_000, "--save-every", 1), stdout=subprocess.PIPE, text=True) as running:
+            for line in running.stdout:
+                if "step 4 loss" in line:  # printed after step 3 was saved
+                    break
+            rank = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()[-1]
+            os.kill(int(rank), signal.SIGKILL)  # the launcher ends the others
+            running.stdout.read()
+        self.assertNotEqual(running.returncode, 0)
+        listed = json.loads(cairn("ls", run, "--json").stdout)["checkpoints"]
+        saved = max(one["step"] for one in listed)
+        self.assertGreaterEqual(saved, 3)
+        resumed = subprocess.run(command(2, "--steps", saved + 2, "--save-every", 0, "--resume"), check=True, capture_output=True, text=True)
+        whole = subprocess.run([CHAR_LM, "--steps", str(saved + 2), "--save-every", "0"], check=True, capture_output=True, text=True)
+        self.assertEqual(losses(resumed.stdout), {step: loss for step, loss in losses(whole.stdout).items() if int(step) > saved})
 
     def test_faults_of_the_network_and_the_server_change_no_outcome(self):
-        server = urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"])
         # A period that no sequence of requests has, so that in time every kind of request meets every fault.
-        with FaultProxy((server.hostname, server.port), period=11) as proxy:
-            environment = {**os.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_address[1]}"}
+        with FaultProxy(server_address(), 11, FAULTS) as proxy:
+            environment = {**os.environ, "AWS_ENDPOINT_URL": proxy.url}
             for options in (["-tc=a bucket keeps*", "-sc=objects,writing*,discarding,reading,removing,publishing,fencing,publish races fence,refusals*"],
                             ["-tc=a listing*,four ranks*,a file of several parts*,of two jobs*,a run in a bucket*"]):
                 subprocess.run([S3_TESTS, *options], check=True, env=environment)
             self.assertGreater(proxy.met, 5 * len(FAULTS))
+
+    def test_requests_that_stall_are_given_up_and_repeated(self):
+        with FaultProxy(server_address(), 7, ["stall"]) as proxy:
+            subprocess.run([S3_TESTS, "-tc=requests that stall*"], check=True, env={**os.environ, "AWS_ENDPOINT_URL": proxy.url})
+            self.assertGreater(proxy.met, 0)
+
+    def lists(self, answer):
+        """The bucket was reached: nothing is at this place in it."""
+        self.assertIn("nothing is there", answer.stderr)
+        self.assertEqual(answer.returncode, WRONG_USE)
+
+    def list_nothing(self, **variables):
+        return cairn("ls", PLACE + "/nothing", **variables)
+
+    def machine(self):
+        """A metadata service that gives the keys of the server under test."""
+        return MetadataServer(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
+
+    def test_an_instance_gives_the_credentials_of_its_role(self):
+        with self.machine() as service:
+            on_instance = {**NO_KEYS, "AWS_EC2_METADATA_DISABLED": "", "AWS_EC2_METADATA_SERVICE_ENDPOINT": service.url + "/",
+                           "http_proxy": "http://127.0.0.1:1"}
+            service.failures = [503]
+            self.lists(self.list_nothing(**on_instance))
+            self.assertEqual(service.seen, ["PUT /latest/api/token", "GET " + ROLE, "GET " + ROLE, "GET " + ROLE + "trainer"])
+            service.failures = [500] * 3
+            failed = self.list_nothing(**on_instance)
+            self.assertIn("instance metadata service at 127.0.0.1: it answered 500", failed.stderr)
+            self.assertNotIn(service.tokens[-1], failed.stdout + failed.stderr)
+            service.failures = [404]
+            self.assertIn("this instance has no role", self.list_nothing(**on_instance).stderr)
+            service.seen.clear()
+            disabled = self.list_nothing(**{**on_instance, "AWS_EC2_METADATA_DISABLED": "True"})
+            self.assertIn("AWS_ACCESS_KEY_ID", disabled.stderr)
+            absent_profile = self.list_nothing(**on_instance, AWS_PROFILE="absent")
+            self.assertIn('profile "absent"', absent_profile.stderr)
+            self.assertEqual(service.seen, [])
+            service.secret_key = "another"
+            refused = self.list_nothing(**on_instance)
+            self.assertIn("secret key", refused.stderr)
+        gone = self.list_nothing(**on_instance)
+        self.assertIn("AWS_ACCESS_KEY_ID", gone.stderr)
+        self.assertIn("instance metadata service at 127.0.0.1", gone.stderr)
+
+    def test_a_container_gives_credentials_for_its_token(self):
+        with self.machine() as service, tempfile.NamedTemporaryFile("w") as file:
+            service.container_tokens = ["the-token"]
+            file.write("the-token\n")
+            file.flush()
+            in_container = {**NO_KEYS, "AWS_CONTAINER_CREDENTIALS_FULL_URI": service.url + "/container"}
+            self.lists(self.list_nothing(**in_container, AWS_CONTAINER_AUTHORIZATION_TOKEN="the-token"))
+            self.lists(self.list_nothing(**in_container, AWS_CONTAINER_AUTHORIZATION_TOKEN="old",
+                                         AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=file.name))
+            wrong = self.list_nothing(**in_container, AWS_CONTAINER_AUTHORIZATION_TOKEN="wrong-token")
+            self.assertIn("it answered 403", wrong.stderr)
+            lines = self.list_nothing(**in_container, AWS_CONTAINER_AUTHORIZATION_TOKEN="wrong-token\nX-Other: header")
+            self.assertIn("more than one line", lines.stderr)
+            unread = self.list_nothing(**in_container, AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE="/nowhere")
+            self.assertIn("/nowhere", unread.stderr)
+            for url in ("http://example.com/secret-path", "http://127.0.0.1.example.com/secret-path", "http://127.0.0.1@example.com/secret-path",
+                        "file:///secret-path"):
+                outside = self.list_nothing(**{**in_container, "AWS_CONTAINER_CREDENTIALS_FULL_URI": url})
+                self.assertIn("loopback", outside.stderr)
+                self.assertNotIn("secret-path", outside.stderr)
+            relative = self.list_nothing(**NO_KEYS, AWS_CONTAINER_CREDENTIALS_RELATIVE_URI="@example.com/secret-path")
+            self.assertNotIn("secret-path", relative.stderr)
+            for answer in (wrong, lines):
+                self.assertNotIn("wrong-token", answer.stdout + answer.stderr)
+
+    def test_a_server_is_trusted_by_its_certificate_only(self):
+        with tempfile.TemporaryDirectory() as directory, TlsFront(server_address(), directory) as front:
+            self.lists(self.list_nothing(AWS_ENDPOINT_URL=front.url, AWS_CA_BUNDLE=front.authority))
+            stranger = self.list_nothing(AWS_ENDPOINT_URL=front.url)
+            self.assertIn("certificate", stranger.stderr)
+            self.assertIn("AWS_CA_BUNDLE", stranger.stderr)
+            absent = self.list_nothing(AWS_ENDPOINT_URL=front.url, AWS_CA_BUNDLE="/nowhere")
+            self.assertIn("AWS_CA_BUNDLE is /nowhere", absent.stderr)
+            # The certificate is for 127.0.0.1.
+            other_name = self.list_nothing(AWS_ENDPOINT_URL=front.url.replace("127.0.0.1", "localhost"), AWS_CA_BUNDLE=front.authority)
+            self.assertIn("localhost", other_name.stderr)
+            with FaultProxy(server_address()) as proxy:
+                through = {"https_proxy": proxy.url, "AWS_ENDPOINT_URL": front.url, "AWS_CA_BUNDLE": front.authority}
+                self.lists(self.list_nothing(**through, no_proxy=""))
+                self.assertEqual([target for target, _ in proxy.seen], [front.url.removeprefix("https://")])
+                self.lists(self.list_nothing(**through, no_proxy="127.0.0.1"))
+                self.assertEqual(len(proxy.seen), 1)
+
+    def test_a_bucket_is_reached_by_host_name_and_through_a_proxy(self):
+        with FaultProxy(server_address()) as proxy:
+            port = proxy.server_address[1]
+            by_host = {"AWS_ENDPOINT_URL": f"http://localhost:{port}", "CAIRN_S3_ADDRESSING": "virtual"}
+            subprocess.run([MAKE_CHECKPOINT, PLACE + "/by_host/step_7"], check=True, env={**os.environ, **by_host})
+            self.assertEqual(cairn("verify", PLACE + "/by_host/step_7").returncode, FINE)
+            self.assertEqual({host for _, host in proxy.seen}, {f"cairn-test.localhost:{port}"})
+            self.assertFalse(any(target.startswith("/cairn-test") for target, _ in proxy.seen))
+            proxy.seen.clear()
+            self.assertEqual(cairn("verify", PLACE + "/by_host/step_7", http_proxy=proxy.url, no_proxy="").returncode, FINE)
+            self.assertTrue(all(target.startswith(os.environ["AWS_ENDPOINT_URL"] + "/cairn-test") for target, _ in proxy.seen))
+            self.assertGreater(len(proxy.seen), 0)
+            proxy.seen.clear()
+            self.assertEqual(cairn("verify", PLACE + "/by_host/step_7", http_proxy=proxy.url, no_proxy="127.0.0.1").returncode, FINE)
+            self.assertEqual(proxy.seen, [])
 
 
 def main():
@@ -87,7 +236,7 @@ def main():
         for line in pathlib.Path(directory, "environment").read_text().splitlines():
             name, value = line.removeprefix("export ").split("=", 1)
             os.environ[name] = value
-        return 0 if unittest.main(argv=[sys.argv[0], *sys.argv[4:]], exit=False).result.wasSuccessful() else 1
+        return 0 if unittest.main(argv=[sys.argv[0], *sys.argv[5:]], exit=False).result.wasSuccessful() else 1
     finally:
         subprocess.run([SERVER, "stop", directory], check=False)
         shutil.rmtree(directory, ignore_errors=True)

@@ -374,6 +374,28 @@ TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets whole ones in 
   CHECK_THROWS_WITH_AS(engine.write(too_large), doctest::Contains("bytes_in_flight_max"), Error);
 }
 
+TEST_CASE_FIXTURE(Fixture, "engine: an object of 5 TiB needs fewer than 10,000 parts") {
+  constexpr std::uint64_t kHuge = std::uint64_t{5} << 40;
+  constexpr std::uint64_t kPartsMax = 10'000;
+  items.add("huge", Bytes());
+  items.plan.items.back().content_bytes = kHuge;
+  WriteRequest huge = request();
+  huge.store = std::make_shared<PartsStore>(memory, 8 << 20, kPartsMax);
+  WriteEngine engine({1, 6 * kBlock, kBlock});
+  std::string refused;
+  try {
+    engine.write(huge);
+  } catch (const Error& error) {
+    refused = error.what();
+  }
+  CAPTURE(refused);
+  const std::string before = "in parts of at least ";
+  REQUIRE(refused.find(before) != std::string::npos);
+  const std::uint64_t part = std::stoull(refused.substr(refused.find(before) + before.size()));
+  CHECK(kHuge / part < kPartsMax * 95 / 100);  // the file is larger than its tensors
+  CHECK(part < std::uint64_t{1} << 30);
+}
+
 TEST_CASE_FIXTURE(Fixture, "engine: every item is resolved exactly once") {
   add_variety(items);
   WriteEngine engine({4, 16 * kBlock, kBlock});

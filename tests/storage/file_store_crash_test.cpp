@@ -440,6 +440,7 @@ TEST_CASE("short writes are continued, and a refusal of direct I/O is no error")
 
 TEST_CASE("the store's contract holds on the simulated file system too") {
   SimulatedFileSystem files;
-  check_store_conformance([&] { return std::make_shared<FileStore>(kRoot, files); },
-                          [&](Store&) { return std::make_shared<FileStore>(kRoot, files); });
+  check_store_conformance(
+      [&] { return std::make_shared<FileStore>(kRoot, files); }, [&](Store&) { return std::make_shared<FileStore>(kRoot, files); },
+      [&](Store&, const std::string& name) { return std::make_shared<FileStore>(child_url(kRoot, name), files); });
 }

@@ -11,9 +11,10 @@
 //   }
 //
 // The function you pass returns a store at an unused place whose root does not exist yet. It is
-// called once per subcase. A second store object for the same place comes from `reopen`, which by
-// default is open_store(url()) and needs a registered scheme. The suite does not cover behaviour
-// that only a power loss or a broken device shows.
+// called once per subcase. `reopen` returns a second store object for the same place, `open_child`
+// one for a place below it. By default they open url() and the URL below it, which needs a
+// registered scheme. The suite does not cover behaviour that only a power loss, a full store or a
+// broken device shows, nor links that a store may have (`leads_elsewhere`).
 #pragma once
 
 #include <algorithm>
@@ -34,6 +35,7 @@ namespace cairn::testing {
 
 using OpenEmptyStore = std::function<std::shared_ptr<Store>()>;
 using ReopenStore = std::function<std::shared_ptr<Store>(Store&)>;
+using OpenChildStore = std::function<std::shared_ptr<Store>(Store&, const std::string& name)>;
 
 namespace conformance {
 
@@ -97,6 +99,67 @@ inline void check_absent_root(Store& store) {
   put_object(store, "a", "there");
   store.create_root();
   CHECK(get_object(store, "a") == "there");
+}
+
+// Two objects for one place say the same of it, and errors name the object.
+inline void check_description(Store& store, Store& other) {
+  CHECK_FALSE(store.url().empty());
+  CHECK(store.url() == other.url());
+  CHECK(store.is_shared() == other.is_shared());
+  CHECK(store.traits().part_bytes_min == other.traits().part_bytes_min);
+  CHECK(store.traits().parts_max == other.traits().parts_max);
+  CHECK(store.traits().create_takes_name == other.traits().create_takes_name);
+  CHECK_FALSE(store.leads_elsewhere());
+  put_object(store, "present", "x");
+  const auto check_names_it = [](const char* name, const std::function<void()>& act) {
+    std::string text;
+    try {
+      act();
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    INFO("error \"", text, "\" names ", name);
+    CHECK(text.find(name) != std::string::npos);
+  };
+  char byte[1];
+  check_names_it("absent", [&] { store.read("absent", {{0, {byte, 1}}}); });
+  check_names_it("absent", [&] { store.size_bytes("absent"); });
+  check_names_it("present", [&] { store.read("present", {{1, {byte, 1}}}); });
+  check_names_it("present", [&] { store.create("present")->sync(0); });
+  check_names_it("never", [&] { store.publish("never", ByteSpan(), Overwrite::kAllowed); });
+}
+
+// A run holds checkpoints: a place and the places below it share objects, but not attempts.
+inline void check_places(Store& run, Store& child, Store& other_child) {
+  CHECK(child.url() == child_url(run.url(), "step_1"));
+  put_object(run, "step_1/data", "of the child");
+  CHECK(get_object(child, "data") == "of the child");
+  put_object(child, "deep/data", "deep");
+  CHECK(get_object(run, "step_1/deep/data") == "deep");
+  put_object(run, "step_10/data", "of another child");
+  CHECK(visible_names(child) == Names{"data", "deep/data"});
+  CHECK(child.children() == Names{"deep"});
+  CHECK(run.children() == Names{"step_1", "step_10"});
+
+  child.begin_attempt("save");
+  CHECK(run.open_attempts().empty());
+  CHECK(other_child.open_attempts().empty());
+  CHECK_FALSE(run.has_attempt("save"));
+  CHECK(code_of([&] { run.publish("save", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  run.fence("save");
+  other_child.fence("save");
+  child.publish("save", ByteSpan("record", 6), Overwrite::kRefused);
+  CHECK(get_object(run, std::string("step_1/") + kCommitRecordName) == "record");
+  CHECK_FALSE(run.exists(kCommitRecordName));
+  CHECK_FALSE(other_child.exists(kCommitRecordName));
+  CHECK(names_of(run.list("step_1/.metadata")) == Names{std::string("step_1/") + kCommitRecordName});
+
+  child.retract();
+  CHECK_FALSE(run.exists(std::string("step_1/") + kCommitRecordName));
+  for (const auto& object : child.list()) child.remove(object.name);
+  child.remove_root();
+  CHECK(get_object(run, "step_10/data") == "of another child");
+  CHECK(run.list("step_1/").empty());
 }
 
 inline void check_objects(Store& store, Store& other) {
@@ -188,9 +251,35 @@ inline void check_removed_while_written(Store& store) {
   writer->write_at(0, ByteSpan("x", 1));
   store.remove("taken");
   put_object(store, "taken", "another's");
-  CHECK(code_of([&] { writer->sync(1); }).has_value());
+  const auto code = code_of([&] { writer->sync(1); });
+  CHECK((code == ErrorCode::kNotFound || (code == ErrorCode::kAlreadyExists && !store.traits().create_takes_name)));
   writer->discard();
   CHECK(get_object(store, "taken") == "another's");
+}
+
+// The first of two writers to create the object, or to finish it, has the name.
+inline void check_two_writers(Store& store) {
+  const auto first = store.create("object");
+  first->write_at(0, "first");
+  if (store.traits().create_takes_name) {
+    CHECK(code_of([&] { store.create("object"); }) == ErrorCode::kAlreadyExists);
+  } else {
+    CHECK_FALSE(store.exists("object"));
+    const auto second = store.create("object");
+    second->write_at(0, "second");
+    CHECK_FALSE(store.exists("object"));
+    first->sync(5);
+    CHECK(code_of([&] { second->sync(6); }) == ErrorCode::kAlreadyExists);
+    CHECK(code_of([&] {
+            const auto third = store.create("other");
+            put_object(store, "other", "won");
+            third->close(0);
+          }) == ErrorCode::kAlreadyExists);
+    CHECK(get_object(store, "other") == "won");
+    second->discard();
+  }
+  if (store.traits().create_takes_name) first->sync(5);
+  CHECK(get_object(store, "object") == "first");
 }
 
 inline void check_parallel_writes(Store& store) {
@@ -255,6 +344,13 @@ inline void check_parts(Store& store) {
     });
     writer->sync(length);
     CHECK((get_object(store, name) == content.substr(0, length)));
+  }
+  // Elsewhere than in parts there is room for a part at most.
+  if (store.traits().part_bytes_min > 0) {
+    const auto whole = store.create("whole");
+    whole->write_at(0, ByteSpan(content.data(), part));
+    CHECK(code_of([&] { whole->write_at(part, ByteSpan(content.data(), 1)); }) == ErrorCode::kInvalidArgument);
+    whole->discard();
   }
   // A discarded object does not come back, nor does one whose writer is destroyed.
   CreateOptions options;
@@ -570,19 +666,22 @@ inline void check_readers_see_whole_records(Store& store, Store& other) {
 }  // namespace conformance
 
 inline void check_store_conformance(
-    const OpenEmptyStore& open_empty, const ReopenStore& reopen = [](Store& store) { return open_store(store.url()); }) {
+    const OpenEmptyStore& open_empty, const ReopenStore& reopen = [](Store& store) { return open_store(store.url()); },
+    const OpenChildStore& open_child = [](Store& store,
+                                          const std::string& name) { return open_store(child_url(store.url(), name)); }) {
   const std::shared_ptr<Store> store = open_empty();
   const std::shared_ptr<Store> other = reopen(*store);
-  CHECK_FALSE(store->url().empty());
-  CHECK(store->url() == other->url());
 
   SUBCASE("a root that does not exist yet") { conformance::check_absent_root(*store); }
   store->create_root();
   SUBCASE("names, prefixes and save ids") { conformance::check_names(*store); }
+  SUBCASE("description") { conformance::check_description(*store, *other); }
+  SUBCASE("child places") { conformance::check_places(*store, *open_child(*store, "step_1"), *open_child(*other, "step_10")); }
   SUBCASE("objects") { conformance::check_objects(*store, *other); }
   SUBCASE("writing") { conformance::check_writer(*store); }
   SUBCASE("discarding") { conformance::check_discard(*store); }
   SUBCASE("removed while written") { conformance::check_removed_while_written(*store); }
+  SUBCASE("two writers") { conformance::check_two_writers(*store); }
   SUBCASE("parallel writes") { conformance::check_parallel_writes(*store); }
   SUBCASE("writing in parts") { conformance::check_parts(*store); }
   SUBCASE("direct I/O") { conformance::check_direct(*store); }

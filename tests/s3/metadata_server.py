@@ -1,0 +1,67 @@
+"""A metadata service such as the hosts of containers and virtual machines have: it gives out the keys that it is started with.
+
+`PUT /latest/api/token` and `GET /latest/meta-data/...` are those of an instance (IMDSv2), `GET /container` that of a container. `seen` has
+every request, `tokens` the session tokens that were given. Tokens of containers are those in `container_tokens`.
+"""
+
+import datetime
+import http.server
+import json
+import threading
+import uuid
+
+ROLE = "/latest/meta-data/iam/security-credentials/"
+
+
+class Request(http.server.BaseHTTPRequestHandler):
+    def answer(self, status, body=""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def do_PUT(self):
+        self.server.seen.append("PUT " + self.path)
+        if self.path != "/latest/api/token" or not self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "").isdigit():
+            return self.answer(400)
+        self.server.tokens.append(str(uuid.uuid4()))
+        self.answer(200, self.server.tokens[-1])
+
+    def do_GET(self):
+        self.server.seen.append("GET " + self.path)
+        if self.server.failures:
+            return self.answer(self.server.failures.pop())
+        if self.path == "/container":
+            known = self.headers.get("Authorization") in self.server.container_tokens
+            return self.answer(200, self.credentials()) if known else self.answer(403)
+        if self.headers.get("X-aws-ec2-metadata-token") not in self.server.tokens:
+            return self.answer(401)
+        if self.path == ROLE:
+            return self.answer(200, "trainer\n")
+        return self.answer(200, self.credentials()) if self.path == ROLE + "trainer" else self.answer(404)
+
+    def credentials(self):
+        expiration = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=1)
+        return json.dumps({"Code": "Success", "AccessKeyId": self.server.access_key, "SecretAccessKey": self.server.secret_key,
+                           "Expiration": expiration.strftime("%Y-%m-%dT%H:%M:%SZ")})
+
+    def log_message(self, *_):
+        pass
+
+
+class MetadataServer(http.server.ThreadingHTTPServer):
+    """Runs as a context. `failures`: the statuses of the next answers to GET."""
+
+    def __init__(self, access_key, secret_key):
+        super().__init__(("127.0.0.1", 0), Request)
+        self.access_key, self.secret_key = access_key, secret_key
+        self.seen, self.tokens, self.container_tokens, self.failures = [], [], [], []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *exception):
+        self.shutdown()
+        self.server_close()
