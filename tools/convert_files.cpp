@@ -5,14 +5,14 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <cairn/planning/pieces.hpp>
 #include <cairn/state/leaf_writer.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/safetensors.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/conversion.hpp>
 #include <cairn/tools/partial_file.hpp>
-#include <cairn/tools/pieces.hpp>
-#include <cairn/tools/safetensors.hpp>
 
 namespace cairn::tools {
 namespace {

@@ -15,14 +15,13 @@
 
 #include <fmt/format.h>
 #include <torch/torch.h>
-#include <nlohmann/json.hpp>
 
 #include <cairn/base/digest.hpp>
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/safetensors.hpp>
 #include <cairn/tools/commands.hpp>
-#include <cairn/tools/safetensors.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -182,7 +181,11 @@ class SafetensorsSource final : public TensorSource {
     for (const auto& [path, promised] : files) {
       std::set<std::string> missing = promised;
       files_.push_back(std::make_unique<MappedFile>(path.string()));
-      for (StoredSafetensor& tensor : read_safetensors(files_.back()->bytes(), printable(path.string()))) {
+      const ByteSpan bytes = files_.back()->bytes();
+      const auto read = [bytes](std::uint64_t offset, MutableByteSpan to) {
+        std::memcpy(to.data(), bytes.data() + offset, to.size());
+      };
+      for (StoredSafetensor& tensor : read_safetensors(bytes.size(), read, printable(path.string()))) {
         missing.erase(tensor.name);
         if (!elements_.emplace(tensor.name, files_.back()->begin() + tensor.offset).second)
           throw Error(ErrorCode::kCorrupt,
@@ -237,39 +240,25 @@ class SafetensorsSource final : public TensorSource {
   Metadata metadata_;
 };
 
-constexpr std::string_view kIndexEnd = ".safetensors.index.json";
-
 bool ends_with(const std::filesystem::path& path, std::string_view end) {
   const std::string name = path.filename().string();
   return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
 }
 
 std::vector<TensorFile> files_in_index(const std::filesystem::path& index) {
-  std::map<std::filesystem::path, std::set<std::string>> files;
-  try {
-    std::ifstream in(index);
-    const Error too_deep(ErrorCode::kCorrupt, printable(index.string()) + " is nested too deeply");
-    const Json names = Json::parse(in, depth_limit(too_deep)).at("weight_map");
-    for (const auto& [key, file] : names.items()) {
-      const std::filesystem::path name = file.get<std::string>();
-      if (name.filename() != name)
-        throw Error(ErrorCode::kCorrupt, printable(index.string()) + " names a file outside its directory");
-      files[index.parent_path() / name].insert(key);
-    }
-  } catch (const Json::exception& error) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{} is not an index of safetensors files: {}", printable(index.string()), error.what()));
-  }
-  if (files.empty()) throw Error(ErrorCode::kCorrupt, printable(index.string()) + " names no files");
+  std::ifstream in(index, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
   std::vector<TensorFile> found;
-  for (auto& [path, keys] : files) found.push_back({path, std::move(keys)});
+  for (auto& [name, keys] : read_safetensors_index(text, printable(index.string())))
+    found.push_back({index.parent_path() / name, std::move(keys)});
   return found;
 }
 
 }  // namespace
 
 std::vector<TensorFile> tensor_files_at(const std::string& place) {
-  if (const auto path = file_at(place)) return ends_with(*path, kIndexEnd) ? files_in_index(*path) : std::vector{TensorFile{*path, {}}};
+  if (const auto path = file_at(place))
+    return ends_with(*path, kSafetensorsIndexEnd) ? files_in_index(*path) : std::vector{TensorFile{*path, {}}};
   std::vector<TensorFile> files;
   std::vector<std::filesystem::path> indexes;
   const auto directory = local_path(place);
@@ -277,7 +266,7 @@ std::vector<TensorFile> tensor_files_at(const std::string& place) {
   if (!directory || std::filesystem::exists(*directory / kCommitRecordName, error)) return files;
   for (const auto& entry : std::filesystem::directory_iterator(*directory, error)) {
     if (!entry.is_regular_file(error)) continue;
-    if (ends_with(entry.path(), kIndexEnd)) indexes.push_back(entry.path());
+    if (ends_with(entry.path(), kSafetensorsIndexEnd)) indexes.push_back(entry.path());
     if (ends_with(entry.path(), ".safetensors")) files.push_back({entry.path(), {}});
   }
   if (indexes.size() > 1) throw WrongUse(printable(place) + " holds several indexes of safetensors files: name one of them");
