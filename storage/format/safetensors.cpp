@@ -74,13 +74,19 @@ Json parse_flat(const Text& text, const Error& too_deep) {
   });
 }
 
+// Lists the tensors in file order.
 std::string header_of(const std::vector<SafetensorsTensor>& tensors, std::map<std::string, std::string> metadata) {
-  Json header = Json::object(), parts = Json::object();
+  using Ordered = nlohmann::ordered_json;
+  Ordered::object_t header;
+  header.emplace_back(kMetadataKey, nullptr);
+  Json parts = Json::object();
   std::uint64_t offset = 0;
   for (const auto& tensor : tensors) {
     const std::uint64_t end = offset + tensor.bytes();
-    header[tensor.name] = {
-        {"dtype", type_name_of(tensor.dtype)}, {"shape", tensor.shape.to_vector()}, {"data_offsets", {offset, end}}};
+    // Appends without searching for the name: a large model would take quadratic time.
+    header.emplace_back(
+        tensor.name,
+        Ordered{{"dtype", type_name_of(tensor.dtype)}, {"shape", tensor.shape.to_vector()}, {"data_offsets", {offset, end}}});
     if (tensor.offsets) parts[tensor.name][kOffsetsKey] = tensor.offsets->to_vector();
     if (tensor.size) parts[tensor.name][kSizeKey] = tensor.size->to_vector();
     offset = end;
@@ -89,8 +95,8 @@ std::string header_of(const std::vector<SafetensorsTensor>& tensors, std::map<st
     metadata[kPartsKey] = parts.dump();
     metadata["DCP_VERSION"] = "1.0";
   }
-  if (!metadata.empty()) header[kMetadataKey] = metadata;
-  std::string text = header.dump();
+  header.front().second = metadata;
+  std::string text = Ordered(std::move(header)).dump();
   text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
   return text;
 }
