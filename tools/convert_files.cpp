@@ -118,7 +118,7 @@ Converted convert_to_safetensors(Conversion& conversion) {
   std::vector<SafetensorsTensor> tensors;
   for (const ConvertedKey& key : conversion.keys()) {
     by_name[key.key] = &key;
-    tensors.push_back({key.key, key.dtype, key.stored.size});
+    tensors.push_back({key.key, key.dtype, key.stored.size, {}, {}});
   }
   const Metadata& metadata = conversion.source().metadata();
   std::map<std::string, std::string> pairs{{"format", "pt"}};  // loaders ask for it

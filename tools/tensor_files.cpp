@@ -21,6 +21,8 @@
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/format/safetensors.hpp>
+#include <cairn/storage/hugging_face.hpp>
+#include <cairn/storage/read_part.hpp>
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
@@ -178,65 +180,34 @@ class TorchFileSource final : public TensorSource {
 class SafetensorsSource final : public TensorSource {
  public:
   SafetensorsSource(std::string name, const std::vector<TensorFile>& files) : name_(std::move(name)) {
+    SafetensorsIndex chosen;
     for (const auto& [path, promised] : files) {
-      std::set<std::string> missing = promised;
-      files_.push_back(std::make_unique<MappedFile>(path.string()));
-      const ByteSpan bytes = files_.back()->bytes();
-      const auto read = [bytes](std::uint64_t offset, MutableByteSpan to) {
-        std::memcpy(to.data(), bytes.data() + offset, to.size());
-      };
-      for (StoredSafetensor& tensor : read_safetensors(bytes.size(), read, printable(path.string()))) {
-        missing.erase(tensor.name);
-        if (!elements_.emplace(tensor.name, files_.back()->begin() + tensor.offset).second)
-          throw Error(ErrorCode::kCorrupt,
-                      fmt::format("\"{}\" is in two files of {}: name one of them", printable(tensor.name), name_));
-        TensorStorageMetadata stored;
-        stored.properties.dtype = tensor.dtype;
-        if (tensor.dtype == DType::kUnknown) stored.unknown_dtype = tensor.type;
-        stored.size = tensor.shape;
-        stored.chunks = {Box::whole(tensor.shape)};
-        metadata_.state_dict_metadata.emplace_back(std::move(tensor.name), std::move(stored));
-      }
-      if (!missing.empty())
-        throw Error(ErrorCode::kCorrupt, fmt::format("{} lacks \"{}\", which the index says is there", printable(path.string()),
-                                                     printable(*missing.begin())));
+      chosen[path.filename().string()] = promised;
+      identity_ += MappedFile(path.string()).identity() + ";";
     }
+    StorageContext context;
+    context.checkpoint_id = std::filesystem::absolute(files.front().path).parent_path().string();
+    reader_.reset(context.checkpoint_id);
+    metadata_ = reader_.read_metadata_of(chosen);
+    reader_.set_up_storage_reader(metadata_, context);
   }
 
   const Metadata& metadata() const override { return metadata_; }
   std::string name() const override { return name_; }
   const char* writer() const override { return "safetensors"; }
-  std::string identity() const override {
-    std::string text;
-    for (const auto& file : files_) text += file->identity() + ";";
-    return text;
-  }
+  std::string identity() const override { return identity_; }
 
   torch::Tensor read(const std::string& fqn, const Box& box) override {
     require_readable(fqn);
-    const auto& stored = std::get<TensorStorageMetadata>(*metadata_.find(fqn));
-    // As bytes, because elements need not be aligned in the file.
-    const auto with_bytes = [&](const Extents& sizes, std::int64_t last) {
-      std::vector<std::int64_t> longer = sizes.to_vector();
-      longer.push_back(last);
-      return Extents(longer);
-    };
-    const auto width = static_cast<std::int64_t>(element_size(stored.properties.dtype));
-    return with_torch("read " + fqn, [&] {
-      const auto all = torch::from_blob(elements_.at(fqn), array_of(with_bytes(stored.size, width)), at::kByte);
-      return part_of(all, with_bytes(box.offsets, 0), with_bytes(box.sizes, width))
-          .clone(at::MemoryFormat::Contiguous)
-          .view(*carrier_type_of(stored.properties.dtype))
-          .reshape(array_of(box.sizes));
-    });
+    return read_part(reader_, fqn, std::get<TensorStorageMetadata>(*metadata_.find(fqn)), box);
   }
   Bytes read_bytes(const std::string& fqn) override { return serialize_leaf(read_value(fqn)); }
   Value read_value(const std::string& fqn) override { throw InternalError("no value is in " + name_ + ": " + fqn); }
 
  private:
   const std::string name_;
-  std::vector<std::unique_ptr<MappedFile>> files_;
-  std::unordered_map<std::string, char*> elements_;
+  std::string identity_;
+  HuggingFaceStorageReader reader_;
   Metadata metadata_;
 };
 
