@@ -25,6 +25,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/hugging_face.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 
@@ -140,15 +141,24 @@ void print(const std::string& name, double value, double limit, double goal) {
   std::fflush(stdout);
 }
 
+enum class Format { kOwn, kSafetensors };
+
 // Writers, readers and planners are reused from save to save, as in a trainer.
 class Ranks {
  public:
-  explicit Ranks(int tensors) {
+  Ranks(int tensors, Format format) {
     for (int rank = 0; rank < kRanks; ++rank) {
       sources_.push_back(state_of(rank, tensors, 1));
       targets_.push_back(state_of(rank, tensors, 0));
-      writers_.push_back(std::make_unique<CheckpointWriter>());
-      readers_.push_back(std::make_unique<CheckpointReader>());
+      if (format == Format::kSafetensors) {
+        HuggingFaceWriterOptions options;
+        options.files = HuggingFaceFiles::kDistributed;
+        writers_.push_back(std::make_unique<HuggingFaceStorageWriter>(options));
+        readers_.push_back(std::make_unique<HuggingFaceStorageReader>());
+      } else {
+        writers_.push_back(std::make_unique<CheckpointWriter>());
+        readers_.push_back(std::make_unique<CheckpointReader>());
+      }
     }
   }
 
@@ -173,8 +183,8 @@ class Ranks {
   std::uint64_t saves_ = 0;
   std::vector<StateDict> sources_;
   std::vector<StateDict> targets_;
-  std::vector<std::unique_ptr<CheckpointWriter>> writers_;
-  std::vector<std::unique_ptr<CheckpointReader>> readers_;
+  std::vector<std::unique_ptr<StorageWriter>> writers_;
+  std::vector<std::unique_ptr<StorageReader>> readers_;
 };
 
 struct Place {
@@ -190,8 +200,8 @@ void measure(const Place& place, int tensors, int repeats, const std::string& si
   const std::string raw = directory.path() + "/raw";
   std::filesystem::create_directory(raw);
   const Shares shares(static_cast<std::size_t>(tensors) * kRows * kColumns * sizeof(float) / kRanks);
-  Ranks ranks(tensors);
-  std::vector<double> saves, loads, writes, reads;
+  Ranks ranks(tensors, Format::kOwn), safetensors(tensors, Format::kSafetensors);
+  std::vector<double> saves, loads, writes, reads, safetensors_saves, safetensors_loads;
   for (int repeat = 0; repeat <= repeats; ++repeat) {
     // Alternate, so that other load on the machine affects both equally.
     const std::string path = directory.path() + "/step";
@@ -204,14 +214,24 @@ void measure(const Place& place, int tensors, int repeats, const std::string& si
     if (place.on_disk) forget_cached(path);
     const double load = ranks.load(path);
     std::filesystem::remove_all(path);
+    const double safetensors_save = safetensors.save(path);
+    if (place.on_disk) forget_cached(path);
+    const double safetensors_load = safetensors.load(path);
+    std::filesystem::remove_all(path);
     if (repeat == 0) continue;  // warm-up of memory and threads
     writes.push_back(write);
     reads.push_back(read);
     saves.push_back(save);
     loads.push_back(load);
+    safetensors_saves.push_back(safetensors_save);
+    safetensors_loads.push_back(safetensors_load);
   }
   print("save_" + size + "_4_ranks" + place.name, median(saves), median(writes), place.save_goal);
   print("load_" + size + "_4_ranks" + place.name, median(loads), median(reads), place.load_goal);
+  // Beside Cairn's own format. A load does not check safetensors files: they have no block
+  // checksums.
+  print("save_" + size + "_4_ranks_safetensors" + place.name, median(safetensors_saves), median(saves), 1 / 0.9);
+  print("load_" + size + "_4_ranks_safetensors" + place.name, median(safetensors_loads), median(loads), 1 / 0.9);
 }
 
 void run(bool quick, const std::string& disk) {

@@ -55,11 +55,11 @@ if(NOT ISAL_INCLUDE_DIR OR NOT ISAL_LIBRARY)
 endif()
 
 if(CAIRN_WITH_S3)
-  cairn_missing_unless(cairn_can_use_s3 "libcurl 7.85, expat or nlohmann's JSON, for s3: URLs, is missing: install libcurl4-openssl-dev, libexpat1-dev and nlohmann-json3-dev, or set \
+  cairn_missing_unless(cairn_can_use_s3 "libcurl 7.85 or expat, for s3: URLs, is missing: install libcurl4-openssl-dev and libexpat1-dev, or set \
 CAIRN_WITH_S3=OFF to build without that store.")
   message(STATUS "S3: libcurl ${CURL_VERSION_STRING}")
 else()
-  message(STATUS "S3: off; s3: URLs need libcurl 7.85, expat and nlohmann's JSON (libcurl4-openssl-dev, libexpat1-dev, nlohmann-json3-dev), and CAIRN_WITH_S3=ON")
+  message(STATUS "S3: off; s3: URLs need libcurl 7.85 and expat (libcurl4-openssl-dev and libexpat1-dev), and CAIRN_WITH_S3=ON")
 endif()
 
 # Training needs the headers of what c10d's groups are made of; LibTorch brings the code.
@@ -69,10 +69,11 @@ if(CAIRN_WITH_TRAINING)
 CAIRN_WITH_TRAINING=OFF to build without sharded training.")
 endif()
 
+find_package(nlohmann_json QUIET)
+cairn_missing_unless(nlohmann_json_FOUND "nlohmann's JSON, for safetensors files, is missing: install nlohmann-json3-dev.")
 if(CAIRN_BUILD_COMMANDS OR CAIRN_BUILD_TESTS)
   find_package(fmt QUIET)
   cairn_missing_unless(fmt_FOUND "fmt, for the commands, is missing: install libfmt-dev.")
-  cairn_missing_unless(nlohmann_json_FOUND "nlohmann's JSON, for the commands, is missing: install nlohmann-json3-dev.")
 endif()
 if(CAIRN_BUILD_COMMANDS OR CAIRN_BUILD_TESTS OR CAIRN_BUILD_EXAMPLES)
   find_package(CLI11 QUIET)

@@ -39,6 +39,7 @@ set(CAIRN_PUBLIC_HEADERS
     state/staging.hpp
     state/stateful.hpp
     storage/checkpoint_writer.hpp
+    storage/hugging_face.hpp
     storage/read_metadata.hpp
     storage/storage.hpp
     storage/store.hpp

@@ -46,6 +46,8 @@ void CheckpointReader::reset(const std::string& checkpoint_id) {
   self.opened_files.reset();
 }
 
+Store& CheckpointReader::opened() { return implementation_->opened(); }
+
 Metadata CheckpointReader::read_metadata() { return cairn::read_metadata(implementation_->opened()); }
 
 void CheckpointReader::set_up_storage_reader(const Metadata& metadata, const StorageContext& context) {

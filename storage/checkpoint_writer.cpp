@@ -10,6 +10,7 @@
 #include <cairn/base/version.hpp>
 #include <cairn/planning/require_coverage.hpp>
 #include <cairn/state/pickle/unicode.hpp>
+#include <cairn/storage/data_format.hpp>
 #include <cairn/storage/engine/write_engine.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
@@ -49,15 +50,37 @@ std::string digest_without_storage_data(const SavePlan& plan) {
 
 }  // namespace
 
+namespace {
+
+// Cairn's own format: one file per rank, or one per item.
+class OwnFormat final : public DataFormat {
+ public:
+  explicit OwnFormat(bool single_file_per_rank) : single_file_per_rank_(single_file_per_rank) {}
+  std::vector<FileLayout> layouts(const SavePlan& plan, const std::string&) const override {
+    return layout_files(plan, single_file_per_rank_);
+  }
+  ObjectName name(int rank, std::size_t file, std::size_t, const std::string&, const std::string& save_id) const override {
+    return data_file_name(rank, static_cast<int>(file), save_id);
+  }
+
+ private:
+  const bool single_file_per_rank_;
+};
+
+}  // namespace
+
 struct CheckpointWriter::Implementation {
-  explicit Implementation(CheckpointWriterOptions given)
-      : options(std::move(given)), engine({options.threads, options.bytes_in_flight_max, options.block_bytes}) {
+  explicit Implementation(CheckpointWriterOptions given, std::unique_ptr<DataFormat> given_format)
+      : options(std::move(given)),
+        format(given_format ? std::move(given_format) : std::make_unique<OwnFormat>(options.single_file_per_rank)),
+        engine({options.threads, options.bytes_in_flight_max, options.block_bytes}) {
     if (options.retired_keep == 0)
       throw Error(ErrorCode::kInvalidArgument,
                   "retired_keep is 0, but the generation that a save replaces must stay until the next one: use 1 or more");
   }
 
   const CheckpointWriterOptions options;
+  const std::unique_ptr<DataFormat> format;
   WriteEngine engine;
   CommitSequence sequence{options.threads > 0 ? std::optional(kSiblingPatience) : std::nullopt};
 
@@ -69,8 +92,9 @@ struct CheckpointWriter::Implementation {
   bool attempt_begun = false;
   bool settled = false;  // the attempt has ended and the checkpoint does not exist
   bool published = false;
-  std::vector<ObjectName> written;    // this rank's files, listed before they are created
-  std::vector<PlannedFiles> planned;  // on the coordinator only; by rank
+  std::vector<ObjectName> written;        // this rank's files, listed before they are created
+  std::vector<PlannedFiles> planned;      // on the coordinator only; by rank
+  std::vector<std::string> arrangements;  // likewise
   std::string plans_digest;
 
   // The last generation that this object published, and where. Lets the next save skip reading the
@@ -88,6 +112,7 @@ struct CheckpointWriter::Implementation {
     published = false;
     written.clear();
     planned.clear();
+    arrangements.clear();
     plans_digest.clear();
   }
 
@@ -103,8 +128,10 @@ struct CheckpointWriter::Implementation {
   void publish(const Metadata& metadata);
 };
 
-CheckpointWriter::CheckpointWriter(CheckpointWriterOptions options)
-    : implementation_(std::make_unique<Implementation>(std::move(options))) {}
+CheckpointWriter::CheckpointWriter(CheckpointWriterOptions options) : CheckpointWriter(std::move(options), nullptr) {}
+
+CheckpointWriter::CheckpointWriter(CheckpointWriterOptions options, std::unique_ptr<DataFormat> format)
+    : implementation_(std::make_unique<Implementation>(std::move(options), std::move(format))) {}
 
 CheckpointWriter::~CheckpointWriter() = default;
 
@@ -150,6 +177,7 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
   // Opened now, so that a bad run URL is reported before anything is written.
   self.run =
       observe_operations(open_store(self.options.run_url.empty() ? parent_url(url) : self.options.run_url), context.store_observer);
+  self.format->require_room(*self.store);
   if (!self.options.overwrite && self.store->exists(kCommitRecordName)) throw already_exists(self.store->url());
   self.store->begin_attempt(context.save_id);
   self.attempt_begun = true;
@@ -157,7 +185,7 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
 
 SavePlan CheckpointWriter::prepare_local_plan(SavePlan plan) {
   for (const std::string& name : plan.names.all()) require_readable_by_python("the key", name);
-  return plan;
+  return implementation_->format->prepare(std::move(plan));
 }
 
 std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan> plans) {
@@ -170,13 +198,17 @@ std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan
   self.planned.clear();
   self.planned.reserve(plans.size());
   std::string digests;
-  for (SavePlan& plan : plans) {
-    self.planned.push_back(keep_plan(plan, self.options.single_file_per_rank));
+  self.arrangements = self.format->arrange(plans);
+  for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+    SavePlan& plan = plans[rank];
+    const std::string& arrangement = self.arrangements[rank];
+    self.planned.push_back(keep_plan(plan, self.format->layouts(plan, arrangement)));
     plan.storage_data.clear();
     // Tells the rank which plan the coordinator knows. A rank whose planner changes the plan after
     // this reports item by item.
-    plan.storage_data = to_hex(plan_digest(plan));
-    digests += plan.storage_data;
+    const std::string digest = to_hex(plan_digest(plan));
+    plan.storage_data = digest + arrangement;
+    digests += digest;
   }
   self.plans_digest = to_hex(sha256(digests));
   return plans;
@@ -185,10 +217,14 @@ std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan
 Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlanner& planner) {
   Implementation& self = *implementation_;
   self.opened();
-  std::vector<FileLayout> layouts = layout_files(plan, self.options.single_file_per_rank);
   // If the plan is the one that the coordinator knows, it can compute all offsets itself, and the
   // results need not name every item.
-  const bool as_planned = plan.storage_data == digest_without_storage_data(plan);
+  const std::string digest = digest_without_storage_data(plan);
+  const bool as_planned = plan.storage_data.compare(0, digest.size(), digest) == 0;
+  if (!as_planned && !self.format->takes_changed_plans())
+    throw Error(ErrorCode::kUnsupported,
+                "the planner of rank " + std::to_string(self.context.rank) +
+                    " changed its plan after the global plan was made; these files need the plan as it was");
 
   WriteRequest request;
   request.store = self.store;
@@ -200,28 +236,35 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
   request.direct = self.options.direct_io;
   request.copy_first = self.options.copy_first;
   request.low_priority = self.options.low_priority && self.options.threads > 0;
-  for (std::size_t i = 0; i < layouts.size(); ++i) {
-    request.files.push_back({data_file_name(self.context.rank, static_cast<int>(i), self.context.save_id), layouts[i]});
-    // Listed before the file is created, so that `discard` removes it even if the creation fails
-    // half-way.
-    self.written.push_back(request.files.back().name);
-  }
+  const std::string arrangement = as_planned ? plan.storage_data.substr(digest.size()) : "";
+  std::vector<FileLayout> layouts = self.format->layouts(plan, arrangement);
+  for (std::size_t i = 0; i < layouts.size(); ++i)
+    request.files.push_back(
+        {self.format->name(self.context.rank, i, layouts.size(), arrangement, self.context.save_id), std::move(layouts[i])});
+  const std::vector<WriteFile> files = as_planned ? std::vector<WriteFile>() : request.files;
+  // Listed before the files are created, so that `discard` removes them even if a creation fails
+  // half-way. A name that another save may use is listed only when this rank has created the file.
+  const bool names_are_unique = self.format->names_are_unique();
+  std::vector<ObjectName> names;
+  for (const WriteFile& file : request.files) (names_are_unique ? self.written : names).push_back(file.name);
   if (!request.files.empty()) self.check_same_place();
 
   auto promise = std::make_shared<Promise<WriteResults>>();
   const Future<WriteResults> future = promise->future();
   // `plan` stays valid until `future` is ready, so it is still valid in this callback.
-  self.engine.write(std::move(request)).on_ready([promise, as_planned, &plan, layouts = std::move(layouts)](const auto& files) {
-    WriteResults results;
-    try {
-      results.files = files.get();
-      if (!as_planned) results.items = describe_items(plan, layouts, results.files);
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-      return;
-    }
-    promise->set_value(std::move(results));
-  });
+  self.engine.write(std::move(request))
+      .on_ready([promise, as_planned, &self, &plan, names = std::move(names), files = std::move(files)](const auto& written) {
+        WriteResults results;
+        try {
+          results.files = written.get();
+          self.written.insert(self.written.end(), names.begin(), names.end());
+          if (!as_planned) results.items = describe_items(plan, files, results.files);
+        } catch (...) {
+          promise->set_exception(std::current_exception());
+          return;
+        }
+        promise->set_value(std::move(results));
+      });
   return future;
 }
 
@@ -248,10 +291,16 @@ void CheckpointWriter::Implementation::record(Metadata& metadata, const std::vec
                                               " plans went through prepare_global_plan: it must run in every save");
   StorageRecorder recorder(metadata);
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    if (results[rank].items.empty())
-      recorder.add_planned(static_cast<int>(rank), planned[rank], results[rank], context.save_id);
-    else
+    if (!results[rank].items.empty()) {
       recorder.add_reported(static_cast<int>(rank), results[rank]);
+      continue;
+    }
+    // Made here, because plans may be prepared before the save id is known.
+    std::vector<ObjectName> names;
+    const std::size_t files = planned[rank].files.size();
+    for (std::size_t i = 0; i < files; ++i)
+      names.push_back(format->name(static_cast<int>(rank), i, files, arrangements[rank], context.save_id));
+    recorder.add_planned(static_cast<int>(rank), planned[rank], results[rank], names);
   }
   recorder.finish();
   require_coverage(metadata, "cannot publish the checkpoint");
@@ -300,6 +349,7 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
     throw Error(ErrorCode::kPrecondition, "only the coordinator's writer can finish a save; this one was set up otherwise");
   self.record(metadata, results);
   self.planned = {};  // as large as all plans; `metadata` holds what is needed from here on
+  const std::function<void()> clean_up = self.format->complete(self.store, self.checkpoint_id, metadata, self.written);
   // Before the record at this place is read, because looking through a large run may take long.
   std::uint64_t next_in_run = self.sequence.next(self.run, self.store->url(), self.context.rank);
   // The last checkpoint of this object may be gone from the run by now. The sequence must grow all
@@ -313,6 +363,7 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
 
   // The checkpoint exists now. The next save cleans up what fails from here on.
   try {
+    if (clean_up) clean_up();
     if (replaced.is_known) remove_leftovers(*self.store, metadata, replaced.generation);
     Metadata last;
     last.save_id = metadata.save_id;

@@ -46,6 +46,8 @@ struct CheckpointReaderOptions {
   bool verify_first = false;  // checks all bytes that this rank needs before it changes any
 };
 
+class DataFormat;
+
 class CheckpointWriter : public StorageWriter {
  public:
   explicit CheckpointWriter(CheckpointWriterOptions options = {});
@@ -64,6 +66,10 @@ class CheckpointWriter : public StorageWriter {
   void release_staging() noexcept override;
   bool validate_checkpoint_id(const std::string& checkpoint_id) const override;
 
+ protected:
+  // Writes data files in another format, with the same protocol. Null: Cairn's own format.
+  CheckpointWriter(CheckpointWriterOptions options, std::unique_ptr<DataFormat> format);
+
  private:
   struct Implementation;
   std::unique_ptr<Implementation> implementation_;
@@ -80,6 +86,9 @@ class CheckpointReader : public StorageReader {
   std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) override;
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
   bool validate_checkpoint_id(const std::string& checkpoint_id) const override;
+
+ protected:
+  Store& opened();  // the store of the checkpoint
 
  private:
   struct Implementation;

@@ -10,10 +10,6 @@
 namespace cairn {
 namespace {
 
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 // In larger runs, the advice in the error text does not look at every place.
 constexpr std::size_t kPlacesLookedAtMax = 1000;
 

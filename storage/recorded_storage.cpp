@@ -5,7 +5,6 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/format/names.hpp>
 
 namespace cairn {
 namespace {
@@ -21,22 +20,22 @@ constexpr std::size_t kNamesListedMax = 20;
 
 // Keeps what the coordinator needs at the end of the save, and not the plans of all ranks, which
 // are larger.
-PlannedFiles keep_plan(const SavePlan& plan, bool single_file_per_rank) {
+PlannedFiles keep_plan(const SavePlan& plan, std::vector<FileLayout> files) {
   PlannedFiles kept;
   kept.names = plan.names.all();
   kept.items.reserve(plan.items.size());
   for (const WriteItem& item : plan.items) kept.items.push_back({item.name, item.type == WriteItemType::kByteIO, item.chunk});
-  kept.files = layout_files(plan, single_file_per_rank);
+  kept.files = std::move(files);
   return kept;
 }
 
-std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<FileLayout>& layouts,
+std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<WriteFile>& files,
                                         const std::vector<FileResult>& results) {
-  check_invariant(layouts.size() == results.size(), "every file of a plan must have a result");
+  check_invariant(files.size() == results.size(), "every file of a plan must have a result");
   std::vector<WriteResult> items;
   items.reserve(plan.items.size());
-  for (std::size_t i = 0; i < layouts.size(); ++i) {
-    for (const PlacedTensor& placed : layouts[i].tensors) {
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (const PlacedTensor& placed : files[i].layout.tensors) {
       const WriteItem& item = plan.items[placed.item];
       WriteResult result;
       result.index = {plan.names[item.name], item.chunk.offsets};
@@ -46,7 +45,7 @@ std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<
       result.length_bytes = placed.layout.total_bytes();
       items.push_back(std::move(result));
     }
-    for (const PlacedBytes& placed : place_bytes(layouts[i], results[i].bytes_item_lengths)) {
+    for (const PlacedBytes& placed : place_bytes(files[i].layout, results[i].bytes_item_lengths)) {
       WriteResult result;
       result.index.fqn = plan.names[plan.items[placed.item].name];
       result.size_bytes = result.length_bytes = placed.length;
@@ -131,7 +130,8 @@ void StorageRecorder::record_bytes(int rank, const std::string& fqn, const Stora
   bytes.storage = info;
 }
 
-void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const WriteResults& results, const std::string& save_id) {
+void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const WriteResults& results,
+                                  const std::vector<std::string>& names) {
   if (results.files.size() != planned.files.size())
     mismatch(rank, "it reports " + std::to_string(results.files.size()) + " files, its plan has " +
                        std::to_string(planned.files.size()) + ": do all ranks use the same options?");
@@ -139,9 +139,7 @@ void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const W
     const FileResult& written = results.files[i];
     const FileLayout& layout = planned.files[i];
     // Offsets come from the plan, so the report must fit it in every respect that can be compared.
-    if (written.name != data_file_name(rank, static_cast<int>(i), save_id))
-      mismatch(rank, "file " + std::to_string(i) + " is called " + written.name + ", not " +
-                         data_file_name(rank, static_cast<int>(i), save_id));
+    if (written.name != names[i]) mismatch(rank, "file " + std::to_string(i) + " is called " + written.name + ", not " + names[i]);
     const std::vector<PlacedBytes> bytes = place_bytes(layout, written.bytes_item_lengths);
     const std::uint64_t content_bytes = bytes.empty() ? layout.tensors_end : bytes.back().offset + bytes.back().length;
     if (written.length_bytes < content_bytes || written.length_bytes - content_bytes != written.trailer_length_bytes)

@@ -30,12 +30,12 @@ struct PlannedFiles {
   std::vector<FileLayout> files;
 };
 
-// Extracts from `plan` the names, items and file layouts that `add_planned` needs.
-PlannedFiles keep_plan(const SavePlan& plan, bool single_file_per_rank);
+// Extracts from `plan` the names and items that `add_planned` needs. `files` contain its items.
+PlannedFiles keep_plan(const SavePlan& plan, std::vector<FileLayout> files);
 
 // Describes each item that a rank wrote, for plans that the coordinator does not know. `results`
-// has one entry per layout.
-std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<FileLayout>& layouts,
+// has one entry per file.
+std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<WriteFile>& files,
                                         const std::vector<FileResult>& results);
 
 // Fills in `files` and all storage locations of `metadata`. Not thread-safe. `metadata` is borrowed
@@ -47,7 +47,8 @@ class StorageRecorder {
   // Records the files of `rank`. `add_planned` takes locations from the coordinator's copy of the
   // plan; `add_reported` takes them from the reported items. Both throw kMismatch if the results do
   // not fit the plan or the metadata.
-  void add_planned(int rank, const PlannedFiles& planned, const WriteResults& results, const std::string& save_id);
+  // `names` are those that the planned files must have.
+  void add_planned(int rank, const PlannedFiles& planned, const WriteResults& results, const std::vector<std::string>& names);
   void add_reported(int rank, const WriteResults& results);
   // Ends the recording. Throws kMismatch, listing the names, if no rank wrote some item.
   void finish();

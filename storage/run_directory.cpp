@@ -8,6 +8,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/read_metadata.hpp>
 
@@ -17,6 +18,24 @@ namespace {
 constexpr const char* kPinName = ".pinned";
 
 std::string record_of(const ObjectName& place) { return place + "/" + kCommitRecordName; }
+
+// Returns the safetensors files of a checkpoint and their index, which goes first. Their names do
+// not tell who wrote them, so only files of the record count.
+std::vector<ObjectName> safetensors_files(Store& place) {
+  if (place.list("model-").empty() && place.list("shard-").empty()) return {};
+  std::optional<Metadata> metadata;
+  try {
+    metadata = published_metadata(place);
+  } catch (const Error& error) {
+    if (!tells_of_the_record(error)) throw;
+  }
+  std::vector<ObjectName> names;
+  if (metadata && metadata->commit)
+    for (const FileInfo& file : metadata->files)
+      if (ends_with(file.name, kSafetensorsEnd)) names.push_back(file.name);
+  if (!names.empty()) names.insert(names.begin(), kSafetensorsIndexName);
+  return names;
+}
 
 // Steps 4 and 5 of a removal: nothing refers to these files any more.
 void remove_data(Store& place, const std::vector<ObjectInfo>& files, const std::function<bool()>& may_go_on) {
@@ -151,9 +170,12 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   if (!head || head->save_id != checkpoint.head.save_id) return "it was replaced or removed meanwhile";
   const auto may_go_on = [&] { return may_change(checkpoint.name); };
   if (!may_go_on()) return "its removal was stopped";
+  const std::vector<ObjectName> safetensors = safetensors_files(*place);
   // The point of no return. Files may go only after the record is gone for good.
   place->retract();
   if (has_own) place->fence(checkpoint.head.save_id);
+  for (const ObjectName& name : safetensors)
+    if (may_go_on()) place->remove(name);
   remove_data(*place, files, may_go_on);
   return std::nullopt;
 }

@@ -16,7 +16,8 @@
 //  1  list its data files, then its open attempts; if another save's attempt is open, stop
 //  2  read the record again; if it is not the expected one, stop
 //  3  remove the record, durably                                              Store::retract
-//  4  remove the listed data files that have Cairn's names, and clear fenced attempts
+//  4  remove the safetensors files that the record listed, the listed data files that have Cairn's
+//     names, and clear fenced attempts
 //  5  remove the place, if nothing else is in it                              Store::remove_root
 //
 // A removal that `MayChange` stops between steps 3 and 5 leaves the same state as a crash.

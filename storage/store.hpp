@@ -43,6 +43,10 @@ struct CreateOptions {
   // All parts before the last are written, each of them once and in any order. The length given to
   // `sync` or `close` is the end of the last part. See StoreTraits::part_bytes_min.
   std::uint64_t part_bytes = 0;
+  // The object appears under its name only when its writer is synced or closed, and then whole, for
+  // programs that read it without a commit record. `sync` and `close` throw kAlreadyExists if
+  // another object has taken the name. Without effect if StoreTraits::create_takes_name is false.
+  bool appears_whole = false;
 };
 
 // Demands of a store on code that writes to it. The defaults are those of a directory.

@@ -185,6 +185,7 @@ class Verification {
       file.readable = false;
       return;
     }
+    if (*info.trailer_length == 0) return;  // a safetensors file
     try {
       Bytes bytes(*info.trailer_length, '\0');
       store_.read(info.name, {{file.length - bytes.size(), {bytes.data(), bytes.size()}}});

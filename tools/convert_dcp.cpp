@@ -20,6 +20,7 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/save_id.hpp>
+#include <cairn/planning/pieces.hpp>
 #include <cairn/state/device_mesh.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
@@ -28,7 +29,6 @@
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/conversion.hpp>
 #include <cairn/tools/conversion_log.hpp>
-#include <cairn/tools/pieces.hpp>
 
 namespace cairn::tools {
 namespace {

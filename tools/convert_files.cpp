@@ -5,14 +5,14 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <cairn/planning/pieces.hpp>
 #include <cairn/state/leaf_writer.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/safetensors.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/conversion.hpp>
 #include <cairn/tools/partial_file.hpp>
-#include <cairn/tools/pieces.hpp>
-#include <cairn/tools/safetensors.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -118,7 +118,7 @@ Converted convert_to_safetensors(Conversion& conversion) {
   std::vector<SafetensorsTensor> tensors;
   for (const ConvertedKey& key : conversion.keys()) {
     by_name[key.key] = &key;
-    tensors.push_back({key.key, key.dtype, key.stored.size});
+    tensors.push_back({key.key, key.dtype, key.stored.size, {}, {}});
   }
   const Metadata& metadata = conversion.source().metadata();
   std::map<std::string, std::string> pairs{{"format", "pt"}};  // loaders ask for it

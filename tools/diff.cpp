@@ -11,10 +11,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <cairn/planning/pieces.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
-#include <cairn/tools/pieces.hpp>
 #include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/terminal.hpp>
 #include <cairn/tools/value_text.hpp>

@@ -15,14 +15,15 @@
 
 #include <fmt/format.h>
 #include <torch/torch.h>
-#include <nlohmann/json.hpp>
 
 #include <cairn/base/digest.hpp>
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/safetensors.hpp>
+#include <cairn/storage/hugging_face.hpp>
+#include <cairn/storage/read_part.hpp>
 #include <cairn/tools/commands.hpp>
-#include <cairn/tools/safetensors.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -179,65 +180,36 @@ class TorchFileSource final : public TensorSource {
 class SafetensorsSource final : public TensorSource {
  public:
   SafetensorsSource(std::string name, const std::vector<TensorFile>& files) : name_(std::move(name)) {
+    SafetensorsIndex chosen;
     for (const auto& [path, promised] : files) {
-      std::set<std::string> missing = promised;
-      files_.push_back(std::make_unique<MappedFile>(path.string()));
-      for (StoredSafetensor& tensor : read_safetensors(files_.back()->bytes(), printable(path.string()))) {
-        missing.erase(tensor.name);
-        if (!elements_.emplace(tensor.name, files_.back()->begin() + tensor.offset).second)
-          throw Error(ErrorCode::kCorrupt,
-                      fmt::format("\"{}\" is in two files of {}: name one of them", printable(tensor.name), name_));
-        TensorStorageMetadata stored;
-        stored.properties.dtype = tensor.dtype;
-        if (tensor.dtype == DType::kUnknown) stored.unknown_dtype = tensor.type;
-        stored.size = tensor.shape;
-        stored.chunks = {Box::whole(tensor.shape)};
-        metadata_.state_dict_metadata.emplace_back(std::move(tensor.name), std::move(stored));
-      }
-      if (!missing.empty())
-        throw Error(ErrorCode::kCorrupt, fmt::format("{} lacks \"{}\", which the index says is there", printable(path.string()),
-                                                     printable(*missing.begin())));
+      chosen[path.filename().string()] = promised;
+      identity_ += MappedFile(path.string()).identity() + ";";
     }
+    StorageContext context;
+    context.checkpoint_id = std::filesystem::absolute(files.front().path).parent_path().string();
+    reader_.reset(context.checkpoint_id);
+    metadata_ = reader_.read_metadata_of(chosen);
+    reader_.set_up_storage_reader(metadata_, context);
   }
 
   const Metadata& metadata() const override { return metadata_; }
   std::string name() const override { return name_; }
   const char* writer() const override { return "safetensors"; }
-  std::string identity() const override {
-    std::string text;
-    for (const auto& file : files_) text += file->identity() + ";";
-    return text;
-  }
+  std::string identity() const override { return identity_; }
 
   torch::Tensor read(const std::string& fqn, const Box& box) override {
     require_readable(fqn);
-    const auto& stored = std::get<TensorStorageMetadata>(*metadata_.find(fqn));
-    // As bytes, because elements need not be aligned in the file.
-    const auto with_bytes = [&](const Extents& sizes, std::int64_t last) {
-      std::vector<std::int64_t> longer = sizes.to_vector();
-      longer.push_back(last);
-      return Extents(longer);
-    };
-    const auto width = static_cast<std::int64_t>(element_size(stored.properties.dtype));
-    return with_torch("read " + fqn, [&] {
-      const auto all = torch::from_blob(elements_.at(fqn), array_of(with_bytes(stored.size, width)), at::kByte);
-      return part_of(all, with_bytes(box.offsets, 0), with_bytes(box.sizes, width))
-          .clone(at::MemoryFormat::Contiguous)
-          .view(*carrier_type_of(stored.properties.dtype))
-          .reshape(array_of(box.sizes));
-    });
+    return read_part(reader_, fqn, std::get<TensorStorageMetadata>(*metadata_.find(fqn)), box);
   }
   Bytes read_bytes(const std::string& fqn) override { return serialize_leaf(read_value(fqn)); }
   Value read_value(const std::string& fqn) override { throw InternalError("no value is in " + name_ + ": " + fqn); }
 
  private:
   const std::string name_;
-  std::vector<std::unique_ptr<MappedFile>> files_;
-  std::unordered_map<std::string, char*> elements_;
+  std::string identity_;
+  HuggingFaceStorageReader reader_;
   Metadata metadata_;
 };
-
-constexpr std::string_view kIndexEnd = ".safetensors.index.json";
 
 bool ends_with(const std::filesystem::path& path, std::string_view end) {
   const std::string name = path.filename().string();
@@ -245,31 +217,19 @@ bool ends_with(const std::filesystem::path& path, std::string_view end) {
 }
 
 std::vector<TensorFile> files_in_index(const std::filesystem::path& index) {
-  std::map<std::filesystem::path, std::set<std::string>> files;
-  try {
-    std::ifstream in(index);
-    const Error too_deep(ErrorCode::kCorrupt, printable(index.string()) + " is nested too deeply");
-    const Json names = Json::parse(in, depth_limit(too_deep)).at("weight_map");
-    for (const auto& [key, file] : names.items()) {
-      const std::filesystem::path name = file.get<std::string>();
-      if (name.filename() != name)
-        throw Error(ErrorCode::kCorrupt, printable(index.string()) + " names a file outside its directory");
-      files[index.parent_path() / name].insert(key);
-    }
-  } catch (const Json::exception& error) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{} is not an index of safetensors files: {}", printable(index.string()), error.what()));
-  }
-  if (files.empty()) throw Error(ErrorCode::kCorrupt, printable(index.string()) + " names no files");
+  std::ifstream in(index, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
   std::vector<TensorFile> found;
-  for (auto& [path, keys] : files) found.push_back({path, std::move(keys)});
+  for (auto& [name, keys] : read_safetensors_index(text, printable(index.string())))
+    found.push_back({index.parent_path() / name, std::move(keys)});
   return found;
 }
 
 }  // namespace
 
 std::vector<TensorFile> tensor_files_at(const std::string& place) {
-  if (const auto path = file_at(place)) return ends_with(*path, kIndexEnd) ? files_in_index(*path) : std::vector{TensorFile{*path, {}}};
+  if (const auto path = file_at(place))
+    return ends_with(*path, kSafetensorsIndexEnd) ? files_in_index(*path) : std::vector{TensorFile{*path, {}}};
   std::vector<TensorFile> files;
   std::vector<std::filesystem::path> indexes;
   const auto directory = local_path(place);
@@ -277,7 +237,7 @@ std::vector<TensorFile> tensor_files_at(const std::string& place) {
   if (!directory || std::filesystem::exists(*directory / kCommitRecordName, error)) return files;
   for (const auto& entry : std::filesystem::directory_iterator(*directory, error)) {
     if (!entry.is_regular_file(error)) continue;
-    if (ends_with(entry.path(), kIndexEnd)) indexes.push_back(entry.path());
+    if (ends_with(entry.path(), kSafetensorsIndexEnd)) indexes.push_back(entry.path());
     if (ends_with(entry.path(), ".safetensors")) files.push_back({entry.path(), {}});
   }
   if (indexes.size() > 1) throw WrongUse(printable(place) + " holds several indexes of safetensors files: name one of them");

@@ -13,25 +13,23 @@
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/read_part.hpp>
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
 namespace {
 
-// A planner for a ready-made plan with one destination.
-class OneDestination : public LoadPlanner {
+// A planner for a ready-made plan that reads one bytes object.
+class OneValue : public LoadPlanner {
  public:
   void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
   LoadPlan create_local_plan() override { return {}; }
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override { return all_plans; }
   LoadPlan finish_plan(LoadPlan central_plan) override { return central_plan; }
   void load_bytes(const LoadPlan&, const ReadItem&, Bytes read) override { bytes = std::move(read); }
-  torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem& item) override {
-    return part_of(tensor, item.dest_offsets, item.lengths);
-  }
+  torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem&) override { return {}; }
   void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
 
-  torch::Tensor tensor;
   Bytes bytes;
 };
 
@@ -60,25 +58,17 @@ class CheckpointSource final : public TensorSource {
     const auto& stored = std::get<TensorStorageMetadata>(*opened_.metadata.find(fqn));
     require_chunks(fqn, stored, box);
     require_readable(fqn);
-    OneDestination planner;
-    planner.tensor = with_torch("make room for " + fqn, [&] {
-      return torch::empty(array_of(box.sizes), *carrier_type_of(stored.properties.dtype));
-    });
-    LoadPlan plan;
-    const NameId name = plan.names.intern(fqn);
-    append_reads(stored, ChunkIndex(stored.chunks), name, name, box, plan);
     CheckpointReader* reader = &checked_;
     if (is_archived(stored) && box != Box::whole(stored.size)) {
       reader = &unchecked_;
       if (check_ == CheckParts::kYes)
-        for (const ReadItem& item : plan.items) check_archive(fqn, stored.storage[item.storage_chunk]);
+        for (const std::uint32_t chunk : ChunkIndex(stored.chunks).find(box)) check_archive(fqn, stored.storage[chunk]);
     }
-    reader->read_data(plan, planner).get();
-    return planner.tensor;
+    return read_part(*reader, fqn, stored, box);
   }
 
   Bytes read_bytes(const std::string& fqn) override {
-    OneDestination planner;
+    OneValue planner;
     LoadPlan plan;
     ReadItem item;
     item.type = LoadItemType::kByteIO;

@@ -98,6 +98,7 @@ std::shared_ptr<const DataFile> ReadJob::look_at(const FileInfo& info) {
   check_file_length(*request_.store, info);
   file->content_bytes = info.length ? *info.length : request_.store->size_bytes(info.name);
   if (!request_.metadata->commit && !info.trailer_length) return file;  // PyTorch's files have none
+  if (info.trailer_length == 0u) return file;  // a safetensors file, which has checksums only in the commit record
   if (!info.length || !info.crc32 || !info.trailer_length)  // decoding refuses such a record; a caller may have made this one
     throw Error(ErrorCode::kCorrupt, "the metadata do not give its length, checksum and trailer length");
   if (*info.trailer_length > file->content_bytes)
@@ -349,6 +350,8 @@ std::exception_ptr ReadJob::explain(std::exception_ptr error) const noexcept {
       const std::string& id = request_.metadata->save_id;
       // The checkpoint is still there, so the error is what it says.
       if (now && now->save_id == id) return error;
+      // Files without a record, such as safetensors files of another program.
+      if (!now && id.empty()) return error;
       return std::make_exception_ptr(
           Error(ErrorCode::kChanged, "the checkpoint at " + request_.store->url() + (now ? " was replaced" : " was removed") +
                                          " while rank " + std::to_string(request_.rank) + " read it" +

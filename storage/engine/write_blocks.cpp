@@ -21,6 +21,7 @@ void WriteJob::copy_overlap(const Block& block, std::uint64_t offset, ByteSpan b
 
 void WriteJob::fill(Block& block) {
   File& file = *block.file;
+  copy_overlap(block, 0, file.source->layout.head);
   // Items ascend by offset; an item may span many blocks.
   auto item = std::partition_point(file.items.begin(), file.items.end(),
                                    [&](const Item& other) { return other.placed->end() <= block.begin; });
@@ -28,7 +29,7 @@ void WriteJob::fill(Block& block) {
     if (failed_) throw Stopped();
     const PlacedTensor& placed = *item->placed;
     const WriteItem& planned = request_.plan->items[placed.item];
-    if (placed.payload_offset() > block.begin)
+    if (placed.layout.prefix_bytes > 0 && placed.payload_offset() > block.begin)
       copy_overlap(block, placed.offset, item_prefix(planned.properties.dtype, planned.chunk.sizes, placed.offset));
     if (placed.layout.payload_bytes > 0)
       fill_payload(block, *item);
@@ -36,7 +37,8 @@ void WriteJob::fill(Block& block) {
       resolve(*item);  // nothing to copy, but the planner is called and the shape is checked
     // The suffix has the checksum of the whole payload, which may be filled by other threads. It is
     // written when the last of them is done.
-    if (placed.payload_end() < block.end && placed.end() > block.begin) block.owed.push_back(&*item);
+    if (placed.layout.suffix_bytes > 0 && placed.payload_end() < block.end && placed.end() > block.begin)
+      block.owed.push_back(&*item);
   }
 }
 
@@ -276,7 +278,8 @@ void WriteJob::write_tail(Block& block) {
   const BlockChecksums& checksums = tail.checksums();
   std::vector<std::uint32_t> block_crc32 = std::move(file.block_crc32);
   block_crc32.insert(block_crc32.end(), checksums.blocks().begin(), checksums.blocks().end());
-  const Bytes trailer = encode_trailer_of(file, std::move(block_crc32), bytes_crc32);
+  const bool has_trailer = file.source->layout.head.empty();
+  const Bytes trailer = has_trailer ? encode_trailer_of(file, std::move(block_crc32), bytes_crc32) : Bytes();
   tail.append_trailer(trailer);
 
   std::uint32_t crc = 0;

@@ -36,11 +36,6 @@
 
 namespace cairn {
 
-struct WriteFile {
-  ObjectName name;
-  FileLayout layout;
-};
-
 struct WriteRequest {
   std::shared_ptr<Store> store;
   const SavePlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`

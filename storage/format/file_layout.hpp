@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <cairn/planning/plan.hpp>
@@ -29,9 +30,18 @@ struct PlacedTensor {
 };
 
 struct FileLayout {
-  std::vector<PlacedTensor> tensors;       // ascending offsets from 0, without holes
+  // The bytes before the first tensor. If there are any, the file is in the safetensors format:
+  // its tensors are bare elements, and it has no trailer.
+  std::string head;
+  std::vector<PlacedTensor> tensors;       // ascending offsets from the end of the head, without holes
   std::vector<std::uint32_t> bytes_items;  // indices into the plan's items
   std::uint64_t tensors_end = 0;           // offset of the first bytes object
+};
+
+// A file that a rank writes.
+struct WriteFile {
+  std::string name;  // object name, relative to the checkpoint
+  FileLayout layout;
 };
 
 // A bytes object in a file, with its length.

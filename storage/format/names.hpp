@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace cairn {
 
@@ -13,6 +14,10 @@ inline constexpr const char* kDataFilePrefix = "__";
 // The prefixes of attempts, open and fenced, in stores that keep attempts beside the objects.
 inline constexpr const char* kOpenMark = ".attempt-";
 inline constexpr const char* kFencedMark = ".fenced-";
+
+inline bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
 
 // Returns the name of file `index` of `rank`: "__<rank>_<index>_<save id>.distcp".
 std::string data_file_name(int rank, int index, const std::string& save_id);

@@ -22,7 +22,10 @@ std::string range_text(std::uint64_t offset, std::size_t size) {
 }  // namespace
 
 FileWriter::FileWriter(FileSystem& files, std::string root, std::string path, const CreateOptions& options)
-    : files_(files), root_(std::move(root)), path_(std::move(path)) {
+    : files_(files),
+      root_(std::move(root)),
+      final_path_(std::move(path)),
+      path_(options.appears_whole ? final_path_ + ".part" : final_path_) {
   file_ = files_.create_exclusively(path_);
   if (file_ < 0) throw system_error("create", path_, -file_);
   try {
@@ -107,6 +110,7 @@ void FileWriter::finish(std::uint64_t length, bool durable) {
   if (!names_this_file())
     throw Error(ErrorCode::kNotFound,
                 "cannot finish writing " + path_ + ": it was removed or replaced meanwhile; was its save ended by another?");
+  if (path_ != final_path_) take_name();
   const int closed = files_.close(file_);
   file_ = -1;
   if (closed < 0) throw system_error("close", path_, -closed);
@@ -122,6 +126,17 @@ void FileWriter::finish(std::uint64_t length, bool durable) {
     }
   }
   state_ = State::kFinished;
+}
+
+// Gives a complete file its final name.
+void FileWriter::take_name() {
+  int result = files_.rename_exclusively(path_, final_path_);
+  if (result == -EINVAL || result == -ENOSYS) {  // not every file system can
+    result = files_.link(path_, final_path_);
+    if (result >= 0) files_.remove_file(path_);
+  }
+  if (result < 0) throw system_error("give its name to", final_path_, -result);
+  path_ = final_path_;
 }
 
 // Returns whether the path still names this writer's file. If another file has its name now, this

@@ -32,11 +32,13 @@ class FileWriter : public ObjectWriter {
 
   void require_writing(const char* action) const CAIRN_REQUIRES_SHARED(mutex_);
   void finish(std::uint64_t length, bool durable);
+  void take_name() CAIRN_REQUIRES(mutex_);
   bool names_this_file() noexcept;
 
   FileSystem& files_;
   const std::string root_;
-  const std::string path_;
+  const std::string final_path_;
+  std::string path_;  // a temporary name until the file is complete, for `appears_whole`
   std::size_t alignment_ = 1;
 
   SharedMutex mutex_;  // shared while writing; exclusive to change the members below

@@ -12,6 +12,12 @@ trap 'rm -rf "$directory"' EXIT
   --torch-save "$directory/saved.pt"
 "$1" read "$directory/overwritten"
 
+"$1" write-safetensors "$directory/safetensors"
+"${pytorch[@]}" "$here/check_safetensors.py" "$directory/safetensors" "$directory/expected.json"
+for form in "$directory"/safetensors/*; do
+  "$1" read-safetensors "$form"
+done
+
 "$2" diff "$directory/checkpoint" "$directory/saved.pt"
 "$2" convert "$directory/checkpoint" "$directory/converted.pt" --to torch --memory 1KiB
 "$2" convert "$directory/saved.pt" "$directory/converted" --to dcp --world 3

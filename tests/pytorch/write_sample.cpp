@@ -2,6 +2,11 @@
 //
 //   write_sample write CHECKPOINT EXPECTED.json
 //       saves a sample state from two ranks, and a description of what PyTorch must find in it
+//   write_sample write-safetensors DIR
+//       saves its tensors as safetensors files, to DIR/model and DIR/distributed, and joins the
+//       latter in DIR/joined
+//   write_sample read-safetensors DIR
+//       reads safetensors files of these tensors; exits with 0 if they are correct
 //   write_sample read DIR
 //       reads the checkpoint that PyTorch wrote over a copy of it; exits with 0 if it is correct
 #include <cstdio>
@@ -14,6 +19,7 @@
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/hugging_face.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 
@@ -84,6 +90,47 @@ void write(const std::string& checkpoint, const std::string& expected_file) {
   std::ofstream(expected_file) << expected.dump(1);
 }
 
+Dict without_complex(const std::vector<std::pair<std::string, torch::Tensor>>& whole) {
+  Dict model;
+  for (const auto& [name, tensor] : whole)
+    if (!tensor.is_complex()) model.insert(name, tensor);  // safetensors has no complex types
+  return model;
+}
+
+// Saves the tensors in both forms of safetensors files.
+void write_safetensors(const std::string& directory) {
+  for (const HuggingFaceFiles files : {HuggingFaceFiles::kModel, HuggingFaceFiles::kDistributed})
+    testing::on_all_ranks(2, [&](World& world) {
+      Dict model = without_complex(tensors());
+      for (const char* name : {"weight", "large"})
+        model[name] = ShardedTensor::distribute(model[name].tensor(), testing::over_all_ranks(2), world.rank());
+      HuggingFaceWriterOptions options;
+      options.files = files;
+      SaveOptions save;
+      save.storage_writer = std::make_shared<HuggingFaceStorageWriter>(options);
+      Checkpointer(world).save(StateDict{{"model", model}},
+                               directory + (files == HuggingFaceFiles::kModel ? "/model" : "/distributed"), save);
+    });
+  consolidate_safetensors_files(directory + "/distributed", directory + "/joined");
+}
+
+int read_safetensors(const std::string& directory) {
+  const Dict expected = without_complex(tensors());
+  Dict model;
+  for (const auto& [name, value] : expected) model.insert(name, torch::zeros_like(value.tensor()));
+  StateDict state{{"model", model}};
+  LoadOptions options;
+  options.storage_reader = std::make_shared<HuggingFaceStorageReader>();
+  load(state, directory, options);
+  for (const auto& [name, value] : expected)
+    if (!torch::equal(state["model"][name].tensor(), value.tensor())) {
+      std::cerr << "\"" << name << "\" of " << directory << " was read wrongly\n";
+      return 1;
+    }
+  std::cout << "Cairn read " << directory << "\n";
+  return 0;
+}
+
 int read(const std::string& directory) {
   if (read_metadata(directory).commit) {
     std::cerr << directory << " still counts as Cairn's after PyTorch has overwritten it\n";
@@ -106,6 +153,11 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (command == "read" && argc == 3) return read(argv[2]);
-  std::cerr << "write_sample write CHECKPOINT EXPECTED.json | write_sample read DIR\n";
+  if (command == "write-safetensors" && argc == 3) {
+    write_safetensors(argv[2]);
+    return 0;
+  }
+  if (command == "read-safetensors" && argc == 3) return read_safetensors(argv[2]);
+  std::cerr << "write_sample write CHECKPOINT EXPECTED.json | write_sample read|write-safetensors|read-safetensors DIR\n";
   return 2;
 }

@@ -219,6 +219,26 @@ inline void check_writer(Store& store) {
   CHECK(store.size_bytes("reserved only") == 0);
 }
 
+inline void check_appears_whole(Store& store) {
+  CreateOptions options;
+  options.appears_whole = true;
+  const auto writer = store.create("whole", options);
+  writer->write_at(0, ByteSpan("abc", 3));
+  CHECK(!store.exists("whole"));
+  writer->sync(3);
+  CHECK(get_object(store, "whole") == "abc");
+  CHECK(code_of([&] {
+          const auto second = store.create("whole", options);
+          second->write_at(0, ByteSpan("xy", 2));
+          second->sync(2);
+        }) == ErrorCode::kAlreadyExists);
+  CHECK(get_object(store, "whole") == "abc");
+  const auto dropped = store.create("dropped", options);
+  dropped->write_at(0, ByteSpan("x", 1));
+  dropped->discard();
+  CHECK(visible_names(store) == Names{"whole"});
+}
+
 inline void check_discard(Store& store) {
   store.create("dropped")->write_at(0, ByteSpan("x", 1));
   {
@@ -679,6 +699,7 @@ inline void check_store_conformance(
   SUBCASE("child places") { conformance::check_places(*store, *open_child(*store, "step_1"), *open_child(*other, "step_10")); }
   SUBCASE("objects") { conformance::check_objects(*store, *other); }
   SUBCASE("writing") { conformance::check_writer(*store); }
+  SUBCASE("appearing whole") { conformance::check_appears_whole(*store); }
   SUBCASE("discarding") { conformance::check_discard(*store); }
   SUBCASE("removed while written") { conformance::check_removed_while_written(*store); }
   SUBCASE("two writers") { conformance::check_two_writers(*store); }

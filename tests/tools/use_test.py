@@ -6,9 +6,10 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 
-from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, NOT_CHECKED, run_tests, without_rights, WRONG_USE
+from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, NOT_CHECKED, read_safetensors, run_tests, without_rights, WRONG_USE
 from terminal import on_terminal
 
 
@@ -69,6 +70,22 @@ class Use(Command):
             self.fails(FOUND_BAD, "inspect", shards, text=why)
         (shards / "model.fp16.safetensors.index.json").write_text("{}")
         self.fails(WRONG_USE, "inspect", shards, text="several indexes")
+
+    def test_the_parts_in_distributed_safetensors_files_are_joined(self):
+        parts = self.root / "parts"
+        parts.mkdir()
+        for rank, values in enumerate(((0, 1, 2), (3, 4))):
+            entry = {"dtype": "F32", "shape": [len(values)], "data_offsets": [0, 4 * len(values)]}
+            sharding = json.dumps({"w": {"saved_offsets": [3 * rank]}})
+            header = json.dumps({"__metadata__": {"DCP_SHARDING_INFO": sharding}, "w": entry}).encode()
+            (parts / f"shard-0000{rank + 1}-model-00001-of-00001.safetensors").write_bytes(
+                struct.pack("<Q", len(header)) + header + struct.pack(f"<{len(values)}f", *values))
+        self.assertIn("[0.0, 1.0, 2.0, 3.0, 4.0]", cairn("cat", parts, "w").stdout.replace(" 0.0", "0.0"))
+        joined = self.root / "joined.safetensors"
+        self.assertEqual(cairn("convert", parts, joined, "--to", "safetensors").returncode, FINE)
+        self.assertEqual(read_safetensors(joined)[0]["w"][-1], struct.pack("<5f", 0, 1, 2, 3, 4))
+        (parts / "shard-00001-model-00001-of-00001.safetensors").unlink()
+        self.fails(FOUND_BAD, "inspect", parts, text="'w' has no data for [0:3]")
 
     def test_a_pipe_named_like_a_file_of_tensors_is_not_waited_for(self):
         shards = self.root / "shards"

@@ -6,7 +6,7 @@
 
 #include <cairn/planning/box.hpp>
 
-namespace cairn::tools {
+namespace cairn {
 
 // Calls `visit(box, begin)` for boxes that tile a tensor of `size`, in row-major order. Each box
 // has at most `elements_max` elements (at least one), which are contiguous in that order. `begin`
@@ -40,4 +40,4 @@ void for_each_piece(const Extents& size, std::int64_t elements_max, Visit&& visi
   }
 }
 
-}  // namespace cairn::tools
+}  // namespace cairn

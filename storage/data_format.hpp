@@ -1,0 +1,50 @@
+// The format of a checkpoint's data files. CheckpointWriter uses it for what depends on the format:
+// which files a rank writes, and how its items lie in them. Internal.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cairn/planning/metadata.hpp>
+#include <cairn/planning/plan.hpp>
+#include <cairn/storage/format/file_layout.hpp>
+#include <cairn/storage/store.hpp>
+
+namespace cairn {
+
+class DataFormat {
+ public:
+  virtual ~DataFormat() = default;
+
+  // Called on the coordinator, before the attempt is opened. Throws if the files cannot be created
+  // at this place.
+  virtual void require_room(Store& /*store*/) {}
+  // Called on every rank with its local plan. May leave items out; throws if some cannot be stored.
+  virtual SavePlan prepare(SavePlan plan) const { return plan; }
+  // Called on the coordinator. Returns, for each rank, what the rank needs to know about the other
+  // ranks to name its files.
+  virtual std::vector<std::string> arrange(const std::vector<SavePlan>& plans) { return std::vector<std::string>(plans.size()); }
+  // Returns the layouts of a rank's files. The rank and the coordinator get the same result from
+  // the same arguments.
+  virtual std::vector<FileLayout> layouts(const SavePlan& plan, const std::string& arrangement) const = 0;
+  // Returns the name of one of the `files` files of a rank.
+  virtual ObjectName name(int rank, std::size_t file, std::size_t files, const std::string& arrangement,
+                          const std::string& save_id) const = 0;
+  // Called on the coordinator when all files are written, before `metadata`, which locates all
+  // items in them, is published. May create objects, which it adds to `written` once they exist,
+  // and change the metadata. Returns an action to run after the publication; may be empty.
+  virtual std::function<void()> complete(const std::shared_ptr<Store>& /*store*/, const std::string& /*url*/,
+                                         Metadata& /*metadata*/, std::vector<ObjectName>& /*written*/) {
+    return {};
+  }
+
+  // Whether a planner may change its plan after the global plan was made.
+  virtual bool takes_changed_plans() const { return true; }
+  // Whether no other save ever uses the names of these files.
+  virtual bool names_are_unique() const { return true; }
+};
+
+}  // namespace cairn

@@ -1,0 +1,497 @@
+#include <cairn/storage/hugging_face.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <unordered_map>
+#include <utility>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/base/random.hpp>
+#include <cairn/base/save_id.hpp>
+#include <cairn/planning/pieces.hpp>
+#include <cairn/planning/require_coverage.hpp>
+#include <cairn/state/pickle/unicode.hpp>
+#include <cairn/storage/data_format.hpp>
+#include <cairn/storage/format/names.hpp>
+#include <cairn/storage/format/safetensors.hpp>
+#include <cairn/storage/read_part.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr const char* kPartsDirectory = "sharded";
+// Loaders of other programs ask for the first.
+const std::map<std::string, std::string> kHeaderMetadata{{"format", "pt"}};
+
+// PyTorch counts ranks and files from 1.
+std::string file_name(std::size_t file, std::size_t files, std::optional<int> rank = {}) {
+  char text[96];
+  if (rank)
+    std::snprintf(text, sizeof text, "shard-%05d-model-%05zu-of-%05zu%s", *rank + 1, file + 1, files, kSafetensorsEnd);
+  else
+    std::snprintf(text, sizeof text, "model-%05zu-of-%05zu%s", file + 1, files, kSafetensorsEnd);
+  return text;
+}
+
+// Deals out tensors to files of at most `bytes_max`, in order; a larger tensor gets a file of its
+// own. Returns indices. Several parts of one tensor go to different files, because a file has one
+// tensor of a name.
+std::vector<std::vector<std::uint32_t>> deal_out(const std::vector<SafetensorsTensor>& tensors, std::uint64_t bytes_max) {
+  struct Filling {
+    std::size_t file = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<std::vector<std::uint32_t>> files;
+  std::vector<Filling> filling;  // by the number of earlier parts of the same tensor
+  std::unordered_map<std::string, std::size_t> parts;
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    const std::size_t part = parts[tensors[i].name]++;
+    const std::uint64_t bytes = tensors[i].bytes();
+    const bool is_new = part == filling.size();
+    if (is_new) filling.emplace_back();
+    Filling& current = filling[part];
+    if (is_new || (bytes_max > 0 && current.bytes > 0 && bytes > bytes_max - std::min(bytes_max, current.bytes))) {
+      current = {files.size(), 0};
+      files.emplace_back();
+    }
+    files[current.file].push_back(i);
+    current.bytes += bytes;
+  }
+  return files;
+}
+
+// Writes an object from front to back, in the parts that every store accepts.
+class SequentialObject {
+ public:
+  SequentialObject(Store& store, const ObjectName& name, std::uint64_t length, std::uint64_t buffer_bytes) : length_(length) {
+    const StoreTraits traits = store.traits();
+    std::uint64_t part_bytes = std::max(buffer_bytes, traits.part_bytes_min);
+    if (traits.parts_max > 0) part_bytes = std::max(part_bytes, (length + traits.parts_max - 1) / traits.parts_max);
+    CreateOptions options;
+    options.expected_bytes = length;
+    options.part_bytes = part_bytes;
+    writer_ = store.create(name, options);
+    buffer_.reserve(static_cast<std::size_t>(std::min(part_bytes, length)));
+    part_bytes_ = static_cast<std::size_t>(part_bytes);
+  }
+
+  void append(ByteSpan bytes) {
+    crc32_ = crc32(crc32_, bytes);
+    while (!bytes.empty()) {
+      const std::size_t taken = std::min(bytes.size(), part_bytes_ - buffer_.size());
+      buffer_.append(bytes.data(), taken);
+      bytes = bytes.subspan(taken, bytes.size() - taken);
+      if (buffer_.size() == part_bytes_) flush();
+    }
+  }
+
+  FileInfo finish(const ObjectName& name, bool sync) {
+    if (!buffer_.empty()) flush();
+    check_invariant(written_ == length_, "a safetensors file must have the length that its header says");
+    if (sync)
+      writer_->sync(length_);
+    else
+      writer_->close(length_);
+    FileInfo info;
+    info.name = name;
+    info.length = length_;
+    info.crc32 = crc32_;
+    info.trailer_length = 0;
+    return info;
+  }
+
+ private:
+  void flush() {
+    writer_->write_at(written_, buffer_);
+    written_ += buffer_.size();
+    buffer_.clear();
+  }
+
+  const std::uint64_t length_;
+  std::unique_ptr<ObjectWriter> writer_;
+  std::size_t part_bytes_ = 0;
+  Bytes buffer_;
+  std::uint64_t written_ = 0;
+  std::uint32_t crc32_ = 0;
+};
+
+// The coordinator's word to a rank: "whole <its first file> <files of all ranks>", "parts" for
+// parts that are joined, or "sharded".
+struct Arrangement {
+  explicit Arrangement(const std::string& text) { std::istringstream(text) >> kind >> first >> files; }
+  bool is_whole() const { return kind == "whole"; }
+
+  std::string kind;
+  std::size_t first = 0;
+  std::size_t files = 0;
+};
+
+class HuggingFaceFormat final : public DataFormat {
+ public:
+  // `source`: the URL of other safetensors files that `complete` consolidates.
+  explicit HuggingFaceFormat(const HuggingFaceWriterOptions& options, std::string source = "")
+      : options_(options), source_(std::move(source)) {}
+
+  bool takes_changed_plans() const override { return false; }
+  bool names_are_unique() const override { return false; }
+
+  void require_room(Store& store) override {
+    if (store.is_taken(kCommitRecordName)) throw occupied(store, kCommitRecordName);
+    for (const ObjectInfo& object : store.list()) {
+      const bool is_ours =
+          object.name.find('/') == std::string::npos || object.name.rfind(kPartsDirectory + std::string("/"), 0) == 0;
+      if (is_ours && object.name.find(kSafetensorsEnd) != std::string::npos) throw occupied(store, object.name);
+    }
+  }
+
+  SavePlan prepare(SavePlan plan) const override {
+    std::string refused;
+    std::set<NameId> left_out;
+    std::vector<WriteItem> kept;
+    for (WriteItem& item : plan.items) {
+      const std::string& name = plan.names[item.name];
+      const std::string objection =
+          item.type == WriteItemType::kByteIO ? "it is not a tensor" : safetensors_objection(name, item.properties.dtype);
+      if (objection.empty()) {
+        kept.push_back(std::move(item));
+        continue;
+      }
+      if (left_out.insert(item.name).second) refused += "\n  \"" + printable(name) + "\": " + objection;
+    }
+    if (left_out.empty()) {
+      plan.items = std::move(kept);
+      return plan;
+    }
+    if (!options_.skip_unsupported)
+      throw Error(ErrorCode::kUnsupported, "safetensors files cannot hold these entries of the state; leave them out of it, or " +
+                                               std::string("set skip_unsupported:") + refused);
+    plan.items = std::move(kept);
+    auto& mappings = plan.mappings.edit();
+    mappings.erase(
+        std::remove_if(mappings.begin(), mappings.end(), [&](const auto& path) { return left_out.count(path.first) > 0; }),
+        mappings.end());
+    return plan;
+  }
+
+  std::vector<std::string> arrange(const std::vector<SavePlan>& plans) override {
+    joins_parts_ = options_.files == HuggingFaceFiles::kModel && !std::all_of(plans.begin(), plans.end(), has_whole_tensors);
+    if (options_.files == HuggingFaceFiles::kDistributed) return std::vector<std::string>(plans.size(), "sharded");
+    if (joins_parts_) return std::vector<std::string>(plans.size(), "parts");
+    std::vector<std::size_t> counts;
+    std::size_t all = 0;
+    for (const SavePlan& plan : plans)
+      all += counts.emplace_back(deal_out(tensors_of(plan, false), options_.file_bytes_max).size());
+    std::vector<std::string> arrangements;
+    std::size_t first = 0;
+    for (const std::size_t count : counts) {
+      arrangements.push_back("whole " + std::to_string(first) + " " + std::to_string(all));
+      first += count;
+    }
+    return arrangements;
+  }
+
+  std::vector<FileLayout> layouts(const SavePlan& plan, const std::string& arrangement) const override {
+    const std::vector<SafetensorsTensor> tensors = tensors_of(plan, !Arrangement(arrangement).is_whole());
+    std::vector<FileLayout> layouts;
+    for (const auto& items : deal_out(tensors, options_.file_bytes_max)) layouts.push_back(lay_out(tensors, items));
+    return layouts;
+  }
+
+  ObjectName name(int rank, std::size_t file, std::size_t files, const std::string& arrangement,
+                  const std::string&) const override {
+    const Arrangement arranged(arrangement);
+    if (arranged.is_whole()) return file_name(arranged.first + file, arranged.files);
+    const std::string name = file_name(file, files, rank);
+    return arranged.kind == "parts" ? kPartsDirectory + ("/" + name) : name;
+  }
+
+  std::function<void()> complete(const std::shared_ptr<Store>& store, const std::string& url, Metadata& metadata,
+                                 std::vector<ObjectName>& written) override {
+    std::function<void()> clean_up;
+    if (!source_.empty()) {
+      HuggingFaceStorageReader source;
+      source.reset(source_);
+      Metadata read = source.read_metadata();
+      join(*store, source_, read, written);
+      metadata.state_dict_metadata = std::move(read.state_dict_metadata);
+      metadata.planner_data = std::move(read.planner_data);
+      metadata.files = std::move(read.files);
+      metadata.reindex();
+    } else if (joins_parts_) {
+      clean_up = [store, url, parts = metadata.files] {
+        for (const FileInfo& file : parts) store->remove(file.name);
+        open_store(child_url(url, kPartsDirectory))->remove_root();
+      };
+      join(*store, url, metadata, written);
+    }
+    if (options_.files == HuggingFaceFiles::kModel) write_index(*store, metadata, written);
+    return clean_up;
+  }
+
+ private:
+  static Error occupied(Store& store, const ObjectName& name) {
+    return Error(ErrorCode::kAlreadyExists, "cannot save safetensors files to " + store.url() + ": " + name +
+                                                " is there already, of another save or of one that died. Save to another " +
+                                                "place, or remove what is there");
+  }
+
+  static bool has_whole_tensors(const SavePlan& plan) {
+    return std::all_of(plan.items.begin(), plan.items.end(),
+                       [](const WriteItem& item) { return item.chunk == Box::whole(item.size); });
+  }
+
+  static std::vector<SafetensorsTensor> tensors_of(const SavePlan& plan, bool as_parts) {
+    std::vector<SafetensorsTensor> tensors;
+    tensors.reserve(plan.items.size());
+    for (const WriteItem& item : plan.items) {
+      SafetensorsTensor tensor{plan.names[item.name], item.properties.dtype, item.chunk.sizes, {}, {}};
+      if (as_parts) {
+        tensor.offsets = item.chunk.offsets;
+        tensor.size = item.size;
+      }
+      tensors.push_back(std::move(tensor));
+    }
+    return tensors;
+  }
+
+  // `items`: indices into `tensors`, which has one entry per item of the plan.
+  static FileLayout lay_out(const std::vector<SafetensorsTensor>& tensors, const std::vector<std::uint32_t>& items) {
+    std::vector<SafetensorsTensor> chosen;
+    std::unordered_map<std::string, std::uint32_t> item_of;
+    for (const std::uint32_t item : items) {
+      chosen.push_back(tensors[item]);
+      item_of.emplace(tensors[item].name, item);
+    }
+    SafetensorsLayout laid_out = lay_out_safetensors(std::move(chosen), kHeaderMetadata);
+    FileLayout layout;
+    layout.head = std::move(laid_out.head);
+    layout.tensors_end = layout.head.size();
+    for (const SafetensorsTensor& tensor : laid_out.tensors) {
+      PlacedTensor placed;
+      placed.item = item_of.at(tensor.name);
+      placed.offset = layout.tensors_end;
+      placed.layout.payload_bytes = tensor.bytes();
+      layout.tensors_end = placed.end();
+      layout.tensors.push_back(placed);
+    }
+    return layout;
+  }
+
+  // Writes whole tensors from the parts at `url` that `metadata` locates, and makes it locate the
+  // whole tensors.
+  void join(Store& store, const std::string& url, Metadata& metadata, std::vector<ObjectName>& written) const {
+    std::vector<SafetensorsTensor> tensors;
+    std::vector<TensorStorageMetadata*> entries;
+    for (auto& [name, entry] : metadata.state_dict_metadata) {
+      auto& tensor = std::get<TensorStorageMetadata>(entry);
+      if (const std::string objection = safetensors_objection(name, tensor.properties.dtype); !objection.empty())
+        throw Error(ErrorCode::kUnsupported, "cannot consolidate \"" + printable(name) + "\": " + objection);
+      tensors.push_back({name, tensor.properties.dtype, tensor.size, {}, {}});
+      entries.push_back(&tensor);
+    }
+    CheckpointReaderOptions reader_options;
+    reader_options.threads = options_.writer.threads;
+    // A third each for the staging memory of the reader, the piece that it fills and the block that
+    // is written.
+    const std::uint64_t third = std::max<std::uint64_t>(options_.writer.bytes_in_flight_max / 3, std::uint64_t{1} << 20);
+    reader_options.bytes_in_flight_max = third;
+    CheckpointReader reader(reader_options);
+    reader.reset(url);
+    StorageContext context;
+    context.checkpoint_id = url;
+    reader.set_up_storage_reader(metadata, context);
+
+    const auto dealt = deal_out(tensors, options_.file_bytes_max);
+    std::vector<FileInfo> files;
+    std::vector<StorageInfo> places(tensors.size());
+    for (std::size_t i = 0; i < dealt.size(); ++i) {
+      const FileLayout layout = lay_out(tensors, dealt[i]);
+      const ObjectName name = file_name(i, dealt.size());
+      SequentialObject file(store, name, layout.tensors_end, third);
+      file.append(layout.head);
+      for (const PlacedTensor& placed : layout.tensors) {
+        copy(reader, tensors[placed.item], *entries[placed.item], third, file);
+        StorageInfo& place = places[placed.item];
+        place.file = static_cast<std::uint32_t>(i);
+        place.offset = place.payload_offset = placed.offset;
+        place.length = placed.layout.payload_bytes;
+      }
+      files.push_back(file.finish(name, options_.writer.sync_files));
+      written.push_back(name);
+    }
+    metadata.files = std::move(files);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      entries[i]->chunks = {Box::whole(entries[i]->size)};
+      entries[i]->storage = {places[i]};
+    }
+  }
+
+  static void copy(CheckpointReader& reader, const SafetensorsTensor& tensor, const TensorStorageMetadata& stored,
+                   std::uint64_t memory, SequentialObject& to) {
+    const auto elements_max = static_cast<std::int64_t>(memory / element_size(tensor.dtype));
+    for_each_piece(tensor.shape, elements_max, [&](const Box& box, std::int64_t) {
+      const torch::Tensor piece = read_part(reader, tensor.name, stored, box);
+      to.append({piece.data_ptr(), piece.nbytes()});
+    });
+  }
+
+  void write_index(Store& store, const Metadata& metadata, std::vector<ObjectName>& written) const {
+    SafetensorsIndex index;
+    std::uint64_t bytes = 0;
+    for (const auto& [name, entry] : metadata.state_dict_metadata) {
+      const StorageInfo& place = std::get<TensorStorageMetadata>(entry).storage.at(0);
+      index[metadata.files.at(place.file).name].insert(name);
+      bytes += place.length;
+    }
+    const std::string text = write_safetensors_index(index, bytes);
+    CreateOptions options;
+    options.appears_whole = true;
+    const auto writer = store.create(kSafetensorsIndexName, options);
+    writer->write_at(0, text);
+    writer->sync(text.size());
+    written.push_back(kSafetensorsIndexName);
+  }
+
+  const HuggingFaceWriterOptions options_;
+  const std::string source_;
+  bool joins_parts_ = false;  // of the current save; set on the coordinator
+};
+
+CheckpointWriterOptions writer_options(const HuggingFaceWriterOptions& options) {
+  CheckpointWriterOptions changed = options.writer;
+  changed.overwrite = false;
+  return changed;
+}
+
+// A save without data of its own: its files are made from others when it is completed.
+class Consolidation final : public CheckpointWriter {
+ public:
+  Consolidation(const HuggingFaceWriterOptions& options, const std::string& from)
+      : CheckpointWriter(writer_options(options), std::make_unique<HuggingFaceFormat>(as_model(options), from)) {}
+
+ private:
+  static HuggingFaceWriterOptions as_model(HuggingFaceWriterOptions options) {
+    options.files = HuggingFaceFiles::kModel;
+    return options;
+  }
+};
+
+SafetensorsIndex index_at(Store& store, const ObjectName& name) {
+  std::string text(static_cast<std::size_t>(store.size_bytes(name)), '\0');
+  store.read(name, {{0, {text.data(), text.size()}}});
+  return read_safetensors_index(text, child_url(store.url(), name));
+}
+
+// The files at the root of `store` to read, with the names that an index promises.
+SafetensorsIndex files_at(Store& store) {
+  SafetensorsIndex files;
+  std::vector<ObjectName> indexes;
+  // Without listing, because a directory of models may have much below it.
+  if (store.exists(kSafetensorsIndexName)) return index_at(store, kSafetensorsIndexName);
+  for (const ObjectInfo& object : store.list()) {
+    if (object.name.find('/') != std::string::npos) continue;
+    if (ends_with(object.name, kSafetensorsIndexEnd)) indexes.push_back(object.name);
+    if (ends_with(object.name, kSafetensorsEnd)) files[object.name];
+  }
+  if (indexes.size() > 1)
+    throw Error(ErrorCode::kCorrupt,
+                store.url() + " holds several indexes of safetensors files: " + indexes[0] + " and " + indexes[1]);
+  if (!indexes.empty()) return index_at(store, indexes[0]);
+  if (files.empty())
+    throw Error(ErrorCode::kNotFound, "there are no safetensors files at " + store.url() + ": neither " + kCommitRecordName +
+                                          " nor any name that ends in " + kSafetensorsEnd + ". Check the path");
+  return files;
+}
+
+// Adds a tensor, or a part of one, to the metadata.
+void add(const StoredSafetensor& tensor, std::uint32_t file, const std::string& what, Metadata& metadata,
+         std::unordered_map<std::string, std::size_t>& entries) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::kCorrupt, "\"" + printable(tensor.name) + "\" " + why + ". One of its files is " + what);
+  };
+  const Extents offsets = tensor.offsets ? *tensor.offsets : Extents::filled(tensor.shape.size(), 0);
+  const auto [found, is_new] = entries.emplace(tensor.name, metadata.state_dict_metadata.size());
+  if (is_new) {
+    TensorStorageMetadata made;
+    made.properties.dtype = tensor.dtype;
+    if (tensor.dtype == DType::kUnknown) made.unknown_dtype = tensor.type;
+    made.size = tensor.size ? *tensor.size : Extents::filled(tensor.shape.size(), 0);
+    metadata.state_dict_metadata.emplace_back(tensor.name, std::move(made));
+  }
+  auto& stored = std::get<TensorStorageMetadata>(metadata.state_dict_metadata[found->second].second);
+  if (!is_new && !tensor.offsets) refuse("is in two files, and the header does not say that it is a part: name one of the files");
+  if (stored.properties.dtype != tensor.dtype || stored.size.size() != tensor.shape.size())
+    refuse("has parts of different types or numbers of dimensions");
+  if (tensor.size && *tensor.size != stored.size) refuse("has parts that name different sizes of the whole tensor");
+  // PyTorch does not say how large the whole tensor is: its parts reach its ends.
+  if (!tensor.size)
+    for (std::size_t dim = 0; dim < offsets.size(); ++dim)
+      stored.size[dim] = std::max(stored.size[dim], offsets[dim] + tensor.shape[dim]);
+  stored.chunks.push_back({offsets, tensor.shape});
+  StorageInfo place;
+  place.file = file;
+  place.offset = place.payload_offset = tensor.offset;
+  place.length = tensor.bytes();
+  stored.storage.push_back(place);
+}
+
+}  // namespace
+
+HuggingFaceStorageWriter::HuggingFaceStorageWriter(const HuggingFaceWriterOptions& options)
+    : CheckpointWriter(writer_options(options), std::make_unique<HuggingFaceFormat>(options)) {}
+
+HuggingFaceStorageReader::HuggingFaceStorageReader(CheckpointReaderOptions options) : CheckpointReader(options) {}
+
+Metadata HuggingFaceStorageReader::read_metadata() {
+  Store& store = opened();
+  if (store.is_taken(kCommitRecordName)) return CheckpointReader::read_metadata();
+  return read_metadata_of(files_at(store));
+}
+
+Metadata HuggingFaceStorageReader::read_metadata_of(const std::map<std::string, std::set<std::string>>& files) {
+  Store& store = opened();
+  Metadata metadata;
+  std::unordered_map<std::string, std::size_t> entries;
+  for (const auto& [name, promised] : files) {
+    const std::string what = child_url(store.url(), name);
+    const std::uint64_t length = store.size_bytes(name);
+    const auto read = [&store, &file = name](std::uint64_t offset, MutableByteSpan to) { store.read(file, {{offset, to}}); };
+    std::set<std::string> missing = promised;
+    for (const StoredSafetensor& tensor : read_safetensors(length, read, what)) {
+      missing.erase(tensor.name);
+      add(tensor, static_cast<std::uint32_t>(metadata.files.size()), what, metadata, entries);
+    }
+    if (!missing.empty())
+      throw Error(ErrorCode::kCorrupt, what + " lacks \"" + printable(*missing.begin()) + "\", which the index says is there");
+    FileInfo info;
+    info.name = name;
+    info.length = length;
+    metadata.files.push_back(std::move(info));
+  }
+  require_coverage(metadata, "cannot read the safetensors files at " + store.url());
+  return metadata;
+}
+
+void consolidate_safetensors_files(const std::string& from, const std::string& to, const HuggingFaceWriterOptions& options) {
+  Consolidation writer(options, from);
+  StorageContext context;
+  context.checkpoint_id = to;
+  context.save_id = make_save_id(random_hex(*system_random(), 128), "consolidate", 1);
+  writer.reset(to);
+  writer.set_up_storage_writer(context);
+  try {
+    writer.prepare_global_plan({SavePlan()});
+    writer.finish({}, {WriteResults()});
+  } catch (...) {
+    writer.discard(true);
+    throw;
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,75 @@
+// Checkpoints in safetensors files, as Hugging Face's and PyTorch's tools name them. Modelled on
+// DCP's HuggingFaceStorageWriter and HuggingFaceStorageReader; docs/stores.md compares them.
+//
+//   cairn::SaveOptions options;
+//   options.storage_writer = std::make_shared<cairn::HuggingFaceStorageWriter>();
+//   cairn::save(model_state, "run/model_100", options);
+//
+// The directory also gets a commit record, so that Cairn's readers and commands treat it like any
+// other checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include <cairn/storage/checkpoint_writer.hpp>
+
+namespace cairn {
+
+// The files that a save makes.
+enum class HuggingFaceFiles : std::uint8_t {
+  // Whole tensors, in model-<file>-of-<files>.safetensors, and model.safetensors.index.json, which
+  // names the file of each tensor. If some tensor is sharded, every rank first writes its parts to
+  // `sharded/` within the checkpoint. The coordinator then joins them, within the memory of
+  // `bytes_in_flight_max`, and removes them.
+  kModel = 1,
+  // The parts of each rank, in shard-<rank + 1>-model-<file>-of-<files>.safetensors. PyTorch's
+  // reader and `consolidate_safetensors_files` read these; programs that expect whole tensors
+  // cannot.
+  kDistributed,
+};
+
+struct HuggingFaceWriterOptions {
+  HuggingFaceFiles files = HuggingFaceFiles::kModel;
+  // A file ends before the tensor that would make it exceed this size, in bytes. 0: no limit. Whole
+  // tensors are written by the ranks that hold them, at least one file per such rank.
+  std::uint64_t file_bytes_max = 5'000'000'000;
+  // Leaves out what safetensors files cannot hold: values that are not tensors, and complex
+  // tensors. Otherwise such a save fails, with a list of them.
+  bool skip_unsupported = false;
+  // `overwrite`, `single_file_per_rank` and `retired_keep` have no effect.
+  CheckpointWriterOptions writer;
+};
+
+// Makes checkpoints only at places without safetensors files: it throws kAlreadyExists otherwise,
+// since programs that read these files by name cannot tell an old file from a new one. An index
+// appears whole, after all files that it names are complete.
+class HuggingFaceStorageWriter : public CheckpointWriter {
+ public:
+  explicit HuggingFaceStorageWriter(const HuggingFaceWriterOptions& options = {});
+};
+
+// Reads a checkpoint of HuggingFaceStorageWriter, or safetensors files of any program: the files
+// that an index names, or all files of a directory, including PyTorch's distributed files. Each
+// rank reads only the parts that it needs, in any layout. Values that are not tensors are not in
+// such files.
+class HuggingFaceStorageReader : public CheckpointReader {
+ public:
+  explicit HuggingFaceStorageReader(CheckpointReaderOptions options = {});
+  // Throws kNotFound without such files; kCorrupt for files that are damaged, or do not fit the
+  // index or one another; kMismatch, with a list, if the parts of a tensor overlap or leave a gap.
+  Metadata read_metadata() override;
+  // Like `read_metadata`, but reads the named files of the directory, without a commit record. Each
+  // must contain the tensors in its set.
+  Metadata read_metadata_of(const std::map<std::string, std::set<std::string>>& files);
+};
+
+// Reads the files of HuggingFaceStorageReader at `from`, and makes a checkpoint of
+// HuggingFaceFiles::kModel at `to`. Both are paths or URLs, and must differ. Uses at most
+// `bytes_in_flight_max` of memory for tensors. Throws what the reader and the writer throw; `to`
+// then holds no checkpoint.
+void consolidate_safetensors_files(const std::string& from, const std::string& to, const HuggingFaceWriterOptions& options = {});
+
+}  // namespace cairn

@@ -1,0 +1,385 @@
+// Checkpoints in safetensors files: what the writer leaves, what the reader takes and refuses, and
+// consolidation. tests/support/safetensors.hpp is a second parser of the format.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/safetensors.hpp>
+#include <cairn/storage/hugging_face.hpp>
+#include <cairn/storage/run_directory.hpp>
+#include <cairn/tests/support/laid_out_state.hpp>
+#include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/safetensors.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+HuggingFaceWriterOptions options_for(HuggingFaceFiles files) {
+  HuggingFaceWriterOptions options;
+  options.files = files;
+  return options;
+}
+
+void save(const std::string& url, const std::vector<StateDict>& states, const HuggingFaceWriterOptions& options = {}) {
+  LocalSave call;
+  call.checkpoint_id = url;
+  call.save_id = local_save_id(1);
+  call.step = 7;
+  std::vector<const StateDict*> ranks;
+  for (const StateDict& state : states) ranks.push_back(&state);
+  save_locally(call, ranks, [&] { return std::make_unique<HuggingFaceStorageWriter>(options); });
+}
+
+void load(const std::string& url, std::vector<StateDict>& states) {
+  std::vector<StateDict*> ranks;
+  for (StateDict& state : states) ranks.push_back(&state);
+  load_locally(url, ranks, [] { return std::make_unique<HuggingFaceStorageReader>(); });
+}
+
+std::vector<StateDict> states_of(const std::string& layout, int world, bool zeroed = false) {
+  std::vector<StateDict> states;
+  for (int rank = 0; rank < world; ++rank) states.push_back(state_in_layout(layout, rank, world, zeroed));
+  return states;
+}
+
+bool loads_as(const std::string& url, const std::string& layout, int world) {
+  std::vector<StateDict> states = states_of(layout, world, true);
+  load(url, states);
+  for (int rank = 0; rank < world; ++rank)
+    if (!holds_expected(states[static_cast<std::size_t>(rank)], layout, rank, world)) return false;
+  return true;
+}
+
+std::set<std::string> names_at(const std::string& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory))
+    if (entry.is_regular_file()) names.insert(std::filesystem::relative(entry.path(), directory).string());
+  return names;
+}
+
+void put(const std::string& path, const std::string& bytes) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+std::string length_of(const std::string& header) {
+  std::string bytes(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header.size() >> (8 * i));
+  return bytes;
+}
+
+// A file as PyTorch's writer makes it: the float32 elements `values` at `offset` of the vector "w".
+void put_part(const std::string& path, std::int64_t offset, const std::vector<float>& values) {
+  const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  const std::string header = R"({"__metadata__":{"DCP_SHARDING_INFO":"{\"w\":{\"saved_offsets\":[)" + std::to_string(offset) +
+                             R"(]}}","DCP_VERSION":"1.0","format":"pt"},"w":{"dtype":"F32","shape":[)" +
+                             std::to_string(values.size()) + R"(],"data_offsets":[0,)" + std::to_string(bytes.size()) + "]}}";
+  put(path, length_of(header) + header + bytes);
+}
+
+std::string error_of_reading(const std::string& directory) {
+  HuggingFaceStorageReader reader;
+  reader.reset(directory);
+  return thrown_by([&] { reader.read_metadata(); }).what;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("Hugging Face: files of one rank load in two, and those of two in three") {
+  TemporaryDirectory directory;
+  for (const HuggingFaceFiles files : {HuggingFaceFiles::kModel, HuggingFaceFiles::kDistributed}) {
+    const std::string place = directory.path() + (files == HuggingFaceFiles::kModel ? "/model" : "/distributed");
+    save(place + "1", states_of("replicated", 1), options_for(files));
+    CHECK(loads_as(place + "1", "dim-0", 2));
+    save(place + "2", states_of("dim-0", 2), options_for(files));
+    CHECK(loads_as(place + "2", "dim-1", 3));
+    save(place + "3", states_of("uneven", 3), options_for(files));
+    CHECK(loads_as(place + "3", "replicated", 1));
+    // The same files without Cairn's commit record.
+    for (const char* world : {"1", "2", "3"}) std::filesystem::remove(place + world + "/.metadata");
+    CHECK(loads_as(place + "1", "dim-0", 2));
+    CHECK(loads_as(place + "2", "dim-1", 3));
+    CHECK(loads_as(place + "3", "replicated", 1));
+  }
+}
+
+TEST_CASE("Hugging Face: files have the names that PyTorch gives them") {
+  TemporaryDirectory directory;
+  const std::string place = directory.path();
+  save(place + "/model", states_of("dim-0", 2));
+  CHECK(names_at(place + "/model") == std::set<std::string>{".metadata", kIndex, "model-00001-of-00001.safetensors"});
+  CHECK(!std::filesystem::exists(place + "/model/sharded"));
+  save(place + "/distributed", states_of("dim-0", 2), options_for(HuggingFaceFiles::kDistributed));
+  CHECK(names_at(place + "/distributed") == std::set<std::string>{".metadata", "shard-00001-model-00001-of-00001.safetensors",
+                                                                  "shard-00002-model-00001-of-00001.safetensors"});
+}
+
+TEST_CASE("Hugging Face: empty, 0-dim, shared and small types return bit for bit") {
+  TemporaryDirectory directory;
+  const torch::Tensor shared = torch::arange(24, torch::kFloat32).reshape({4, 6});
+  StateDict state;
+  state["empty"] = torch::empty({0, 5});
+  state["scalar"] = torch::tensor(-0.0, torch::kFloat64);
+  state["whole"] = shared;
+  state["view"] = shared.t();
+  state["row"] = shared[2];
+  state["bf16"] = torch::randn({33}).to(torch::kBFloat16);
+  state["f16"] = torch::randn({7, 3}).to(torch::kHalf);
+  state["bool"] = torch::tensor({true, false, true});
+  state["u8"] = torch::arange(5, torch::kUInt8);
+  const auto fp8 = scalar_type_of(DType::kFloat8E4M3Fn);
+  if (fp8) state["fp8"] = torch::arange(9, torch::kUInt8).view(*fp8);
+  save(directory.path() + "/model", {state});
+  StateDict loaded;
+  for (const auto& [name, value] : state) loaded.insert(name, torch::empty_like(value.tensor()));
+  std::vector<StateDict> states{loaded};
+  load(directory.path() + "/model", states);
+  for (const auto& [name, value] : state) {
+    INFO(name);
+    const torch::Tensor found = states[0].at(name).tensor().contiguous(), expected = value.tensor().contiguous();
+    REQUIRE(found.nbytes() == expected.nbytes());
+    CHECK((found.numel() == 0 || std::memcmp(found.data_ptr(), expected.data_ptr(), found.nbytes()) == 0));
+  }
+}
+
+TEST_CASE("Hugging Face: files end at the size asked for, and the index names each tensor's") {
+  TemporaryDirectory directory;
+  HuggingFaceWriterOptions options;
+  options.file_bytes_max = 500;
+  const std::string place = directory.path() + "/model";
+  for (const char* layout : {"replicated", "dim-1"}) {
+    std::filesystem::remove_all(place);
+    save(place, states_of(layout, 2), options);
+    const auto index = nlohmann::json::parse(file_bytes(place + "/" + kIndex));
+    std::set<std::string> files;
+    std::uint64_t total = 0;
+    for (const auto& [name, whole] : whole_tensors()) {
+      const std::string file = index.at("weight_map").at(name);
+      files.insert(file);
+      CHECK(torch::equal(tensor_of(cairn::testing::read_safetensors(place + "/" + file).at(name)), whole));
+      total += whole.nbytes();
+    }
+    CHECK(files.size() > 2);
+    CHECK(index.at("weight_map").size() == whole_tensors().size());
+    CHECK(index.at("metadata").at("total_size") == total);
+    CHECK(loads_as(place, "dim-0", 3));
+  }
+}
+
+TEST_CASE("Hugging Face: a parser in Python opens the files") {
+  TemporaryDirectory directory;
+  StateDict state;
+  state["matrix"] = torch::arange(6, torch::kFloat32).reshape({2, 3});
+  state["count"] = torch::tensor(5, torch::kInt64);
+  save(directory.path() + "/model", {state});
+  put(directory.path() + "/parse.py", R"(
+import json, struct, sys
+place = sys.argv[1] + "/"
+index = json.load(open(place + "model.safetensors.index.json"))
+found = {}
+for name in set(index["weight_map"].values()):
+    data = open(place + name, "rb").read()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    assert header.pop("__metadata__") == {"format": "pt"}
+    body, at = data[8 + length:], 0
+    for key, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        assert begin == at and index["weight_map"][key] == name
+        found[key] = entry["shape"], entry["dtype"], struct.unpack({"F32": "<6f", "I64": "<q"}[entry["dtype"]], body[begin:end])
+        at = end
+    assert at == len(body)
+assert found == {"matrix": ([2, 3], "F32", (0, 1, 2, 3, 4, 5)), "count": ([], "I64", (5,))}, found
+)");
+  CHECK(std::system(("python3 " + directory.path() + "/parse.py " + directory.path() + "/model").c_str()) == 0);
+}
+
+TEST_CASE("Hugging Face: consolidated files equal those of a save by one rank") {
+  TemporaryDirectory directory;
+  const std::string place = directory.path();
+  save(place + "/one", states_of("replicated", 1));
+  save(place + "/parts", states_of("uneven", 3), options_for(HuggingFaceFiles::kDistributed));
+  HuggingFaceWriterOptions options;
+  options.writer.bytes_in_flight_max = 3u << 20;
+  for (const bool with_record : {true, false}) {
+    if (!with_record) std::filesystem::remove(place + "/parts/.metadata");
+    const std::string to = place + (with_record ? "/joined" : "/joined_without_record");
+    consolidate_safetensors_files(place + "/parts", to, options);
+    CHECK(names_at(to) == names_at(place + "/one"));
+    for (const std::string name : {kIndex, "model-00001-of-00001.safetensors"})
+      CHECK(file_bytes(to + "/" + name) == file_bytes(place + "/one/" + name));
+    CHECK(loads_as(to, "dim-0", 2));
+  }
+}
+
+TEST_CASE("Hugging Face: what files cannot hold is refused with a full list") {
+  TemporaryDirectory directory;
+  StateDict state;
+  state["weight"] = torch::ones({2});
+  state["step"] = std::int64_t{3};
+  state["wave"] = torch::ones({2}, torch::kComplexFloat);
+  state["name"] = "text";
+  const std::string place = directory.path() + "/model";
+  const Thrown thrown = thrown_by([&] { save(place, {state}); });
+  CHECK(thrown.code == ErrorCode::kUnsupported);
+  for (const char* name : {"\"step\"", "\"wave\"", "\"name\""}) CHECK(thrown.says(name));
+  CHECK(!thrown.says("\"weight\""));
+  CHECK(names_at(place).empty());
+
+  HuggingFaceWriterOptions options;
+  options.skip_unsupported = true;
+  save(place, {state}, options);
+  CHECK(read_metadata(*open_store(place)).state_dict_metadata.size() == 1);
+}
+
+TEST_CASE("Hugging Face: a place with safetensors files is refused and keeps them") {
+  TemporaryDirectory directory;
+  for (const char* name :
+       {"model.safetensors", "model-00001-of-00001.safetensors", "sharded/shard-00001-model-00001-of-00001.safetensors",
+        "model.safetensors.index.json.part", ".metadata"}) {
+    const std::string place = directory.path() + "/" + std::to_string(std::string(name).size());
+    put(place + "/" + name, "theirs");
+    put(place + "/config.json", "{}");
+    CHECK(thrown_by([&] { save(place, states_of("dim-0", 2)); }).says(name));
+    CHECK(names_at(place) == std::set<std::string>{name, "config.json"});
+  }
+}
+
+TEST_CASE("Hugging Face: a save that fails leaves no files") {
+  class Failing : public HuggingFaceStorageWriter {
+   public:
+    using HuggingFaceStorageWriter::HuggingFaceStorageWriter;
+    // Another job ends this save at the last moment.
+    void finish(Metadata metadata, std::vector<WriteResults> results) override {
+      open_store(place)->fence(local_save_id(1));
+      HuggingFaceStorageWriter::finish(std::move(metadata), std::move(results));
+    }
+    std::string place;
+  };
+  TemporaryDirectory directory;
+  LocalSave call;
+  call.checkpoint_id = directory.path() + "/model";
+  call.save_id = local_save_id(1);
+  const std::vector<StateDict> states = states_of("dim-0", 2);
+  const Thrown thrown = thrown_by([&] {
+    save_locally(call, {&states[0], &states[1]}, [&] {
+      auto writer = std::make_unique<Failing>();
+      writer->place = call.checkpoint_id;
+      return writer;
+    });
+  });
+  CHECK(thrown.code == ErrorCode::kFenced);
+  CHECK(names_at(call.checkpoint_id).empty());
+}
+
+TEST_CASE("Hugging Face: verify finds a changed bit in a safetensors file") {
+  TemporaryDirectory directory;
+  const std::string place = directory.path() + "/model", file = place + "/model-00001-of-00001.safetensors";
+  save(place, states_of("replicated", 1));
+  CHECK(verify_checkpoint(*open_store(place)).empty());
+  std::string bytes = file_bytes(file);
+  bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 1);
+  put(file, bytes);
+  CHECK(verify_checkpoint(*open_store(place)).size() == 1);
+}
+
+TEST_CASE("Hugging Face: a removed checkpoint takes its files with it, and no others") {
+  TemporaryDirectory directory;
+  for (const HuggingFaceFiles files : {HuggingFaceFiles::kModel, HuggingFaceFiles::kDistributed}) {
+    save(directory.path() + "/step_7", states_of("dim-0", 2), options_for(files));
+    put(directory.path() + "/step_7/config.json", "{}");
+    put(directory.path() + "/step_7/model-other.safetensors", "theirs");
+    const RunDirectory run(directory.path());
+    CHECK(run.remove(run.list().checkpoints.at(0)) == std::nullopt);
+    CHECK(names_at(directory.path()) == std::set<std::string>{"step_7/config.json", "step_7/model-other.safetensors"});
+    std::filesystem::remove_all(directory.path() + "/step_7");
+  }
+}
+
+TEST_CASE("Hugging Face: PyTorch's distributed files load, and gaps and overlaps are refused") {
+  TemporaryDirectory directory;
+  const auto part = [&](int rank) {
+    return directory.path() + "/shard-0000" + std::to_string(rank) + "-model-00001-of-00001.safetensors";
+  };
+  put_part(part(1), 0, {0, 1, 2});
+  put_part(part(2), 3, {3, 4});
+  put_part(part(3), 5, {5});
+  std::vector<StateDict> states(1);
+  states[0]["w"] = torch::zeros({6});
+  load(directory.path(), states);
+  CHECK(torch::equal(states[0].at("w").tensor(), torch::arange(6, torch::kFloat32)));
+
+  std::filesystem::remove(part(2));
+  CHECK(has(error_of_reading(directory.path()), "'w' has no data for [3:5]"));
+  put_part(part(2), 2, {2, 3, 4});
+  CHECK(has(error_of_reading(directory.path()), "'w' has overlapping chunks"));
+}
+
+TEST_CASE("Hugging Face: a missing last file of a distributed checkpoint is noticed") {
+  TemporaryDirectory directory;
+  save(directory.path() + "/parts", states_of("dim-0", 2), options_for(HuggingFaceFiles::kDistributed));
+  std::filesystem::remove(directory.path() + "/parts/.metadata");
+  std::filesystem::remove(directory.path() + "/parts/shard-00002-model-00001-of-00001.safetensors");
+  const std::string error = error_of_reading(directory.path() + "/parts");
+  for (const auto& [name, whole] : whole_tensors()) CHECK(has(error, "'" + name + "' has no data"));
+}
+
+TEST_CASE("Hugging Face: one tensor in two files without offsets is refused") {
+  TemporaryDirectory directory;
+  const std::string header = R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  for (const char* name : {"/a.safetensors", "/b.safetensors"}) put(directory.path() + name, length_of(header) + header + "x");
+  CHECK(has(error_of_reading(directory.path()), "\"w\" is in two files"));
+  put(directory.path() + "/" + kIndex, R"({"weight_map":{"w":"b.safetensors"}})");
+  CHECK(error_of_reading(directory.path()).empty());
+  put(directory.path() + "/" + kIndex, R"({"weight_map":{"w":"b.safetensors","v":"b.safetensors"}})");
+  CHECK(has(error_of_reading(directory.path()), "lacks \"v\""));
+  put(directory.path() + "/" + kIndex, R"({"weight_map":{"w":"../b.safetensors"}})");
+  CHECK(has(error_of_reading(directory.path()), "outside its directory"));
+}
+
+TEST_CASE("Hugging Face: hostile headers are refused") {
+  TemporaryDirectory directory;
+  const auto parts = [](const std::string& info) {
+    return R"({"__metadata__":{"DCP_SHARDING_INFO":")" + info + R"("},"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  };
+  const std::vector<std::string> headers{"",
+                                         "{",
+                                         "[]",
+                                         "{}",
+                                         std::string(1000, '['),
+                                         R"({"w":)" + std::string(1000, '['),
+                                         R"({"w":{"dtype":"U8","shape":[2],"data_offsets":[0,1]}})",
+                                         R"({"w":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})",
+                                         R"({"w":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,1]}})",
+                                         R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+                                         R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[18446744073709551615,0]}})",
+                                         R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+                                         R"({"w":{"dtype":7,"shape":[1],"data_offsets":[0,1]}})",
+                                         parts("nonsense"),
+                                         parts(R"({\"w\":7})"),
+                                         parts(R"({\"w\":{\"saved_offsets\":[]}})"),
+                                         parts(R"({\"w\":{\"saved_offsets\":[-1]}})"),
+                                         parts(R"({\"w\":{\"saved_offsets\":[9223372036854775807]}})"),
+                                         parts(R"({\"w\":{\"saved_offsets\":[1],\"global_shape\":[1]}})"),
+                                         parts(std::string(1000, '['))};
+  for (const std::string& header : headers) {
+    CAPTURE(header);
+    put(directory.path() + "/model.safetensors", length_of(header) + header + "x");
+    CHECK(has(error_of_reading(directory.path()), "damaged, or not a safetensors file"));
+  }
+  put(directory.path() + "/model.safetensors", std::string(8, '\xff') + "{}");
+  CHECK(has(error_of_reading(directory.path()), "it has no header"));
+}
