@@ -93,7 +93,7 @@ struct VerifyFault {
   std::string fqn;           // the tensor or value at that offset; "" if none
   std::string what;
   // True: nothing is known to be wrong, but this version of Cairn cannot check it. Examples are
-  // compressed items and records of a newer format.
+  // unknown transforms and records of a newer format.
   bool unchecked = false;
 };
 

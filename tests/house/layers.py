@@ -39,6 +39,7 @@ INTERNAL_FOR_TOOLS = {
     "state/pickle/torch_archive.hpp": "the same: their archives",
     "state/tensor_types.hpp": "converts between types of LibTorch and of checkpoints",
     "storage/format/names.hpp": "`convert` and `ls` tell by their names what Cairn made",
+    "storage/format/zstd_item.hpp": "reads parts of PyTorch's compressed tensors with one check of the whole",
     "storage/publication.hpp": "`convert` goes on with, and removes, files of its own unpublished saves",
     "storage/run_directory.hpp": "`ls`, `verify` and `prune` show and remove what lies in a run, sound or not",
     "storage/stores/file_system.hpp": "`convert` syncs directories as saves do",
