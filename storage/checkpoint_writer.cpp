@@ -51,7 +51,7 @@ std::string digest_without_storage_data(const SavePlan& plan) {
 
 struct CheckpointWriter::Implementation {
   explicit Implementation(CheckpointWriterOptions given)
-      : options(std::move(given)), engine({options.threads, options.bytes_in_flight_max, options.block_bytes}) {
+      : options(std::move(given)), engine({options.threads, options.bytes_in_flight_max, options.block_bytes, options.zstd_level}) {
     if (options.retired_keep == 0)
       throw Error(ErrorCode::kInvalidArgument,
                   "retired_keep is 0, but the generation that a save replaces must stay until the next one: use 1 or more");
@@ -171,7 +171,7 @@ std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan
   self.planned.reserve(plans.size());
   std::string digests;
   for (SavePlan& plan : plans) {
-    self.planned.push_back(keep_plan(plan, self.options.single_file_per_rank));
+    self.planned.push_back(keep_plan(plan, self.options.single_file_per_rank, self.options.zstd_level != 0));
     plan.storage_data.clear();
     // Tells the rank which plan the coordinator knows. A rank whose planner changes the plan after
     // this reports item by item.
@@ -185,7 +185,7 @@ std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan
 Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlanner& planner) {
   Implementation& self = *implementation_;
   self.opened();
-  std::vector<FileLayout> layouts = layout_files(plan, self.options.single_file_per_rank);
+  std::vector<FileLayout> layouts = layout_files(plan, self.options.single_file_per_rank, self.options.zstd_level != 0);
   // If the plan is the one that the coordinator knows, it can compute all offsets itself, and the
   // results need not name every item.
   const bool as_planned = plan.storage_data == digest_without_storage_data(plan);
@@ -246,7 +246,8 @@ void CheckpointWriter::Implementation::record(Metadata& metadata, const std::vec
     throw Error(ErrorCode::kPrecondition, "cannot finish the save: " + std::to_string(results.size()) + " ranks reported, but " +
                                               std::to_string(planned.size()) +
                                               " plans went through prepare_global_plan: it must run in every save");
-  StorageRecorder recorder(metadata);
+  StorageRecorder recorder(metadata,
+                           options.zstd_level != 0 ? std::vector<std::string>{kZstdTransform} : std::vector<std::string>{});
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     if (results[rank].items.empty())
       recorder.add_planned(static_cast<int>(rank), planned[rank], results[rank], context.save_id);
