@@ -25,6 +25,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/hugging_face.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -234,6 +235,70 @@ void measure(const Place& place, int tensors, int repeats, const std::string& si
   print("load_" + size + "_4_ranks_safetensors" + place.name, median(safetensors_loads), median(loads), 1 / 0.9);
 }
 
+// Weights in bfloat16: their exponents compress, the rest hardly.
+StateDict weights_of(int rank, int tensors) {
+  StateDict state;
+  for (int i = 0; i < tensors; ++i)
+    state["layer." + std::to_string(i) + "." + std::to_string(rank)] =
+        torch::randn({kRows, kColumns / kRanks}).to(torch::kBFloat16);
+  return state;
+}
+
+// Saves and loads with compression on tmpfs. The limit of saving is a thread per rank that
+// compresses the same bytes in memory.
+void measure_compression(int level, int tensors) {
+  std::vector<StateDict> states, targets;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    states.push_back(weights_of(rank, tensors));
+    targets.push_back(weights_of(rank, tensors));
+  }
+  const double bytes = static_cast<double>(tensors) * kRows * kColumns * 2;
+  const testing::TemporaryDirectory directory("/dev/shm");
+  testing::LocalSave how;
+  how.checkpoint_id = directory.path() + "/step";
+  how.save_id = testing::local_save_id(1);
+  CheckpointWriterOptions options;
+  options.zstd_level = level;
+  std::vector<const StateDict*> sources;
+  std::vector<StateDict*> destinations;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    sources.push_back(&states[static_cast<std::size_t>(rank)]);
+    destinations.push_back(&targets[static_cast<std::size_t>(rank)]);
+  }
+  const double save =
+      seconds_of([&] { testing::save_locally(how, sources, [&] { return std::make_unique<CheckpointWriter>(options); }); });
+  const double load = seconds_of(
+      [&] { testing::load_locally(how.checkpoint_id, destinations, [] { return std::make_unique<CheckpointReader>(); }); });
+  std::uintmax_t stored = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(how.checkpoint_id)) stored += entry.file_size();
+
+  std::vector<std::thread> threads;
+  const double compress = seconds_of([&] {
+    for (const StateDict& state : states)
+      threads.emplace_back([&state, level] {
+        ZstdCompressor compressor(level);
+        Bytes frame(ZstdCompressor::frame_bytes_max(kZstdFrameBytes), '\0');
+        for (const auto& [name, value] : state)
+          for (std::size_t at = 0; at < value.tensor().nbytes(); at += kZstdFrameBytes)
+            compressor.compress(
+                {static_cast<const char*>(value.tensor().data_ptr()) + at, std::min(kZstdFrameBytes, value.tensor().nbytes() - at)},
+                {frame.data(), frame.size()});
+      });
+    for (std::thread& thread : threads) thread.join();
+  });
+  const std::string name = "zstd_level_" + std::to_string(level) + "_bfloat16";
+  const auto print_rate = [&](const std::string& what, double seconds, double limit) {
+    std::printf("{\"name\": \"%s_%s\", \"value\": %.4g, \"unit\": \"GB/s\"", what.c_str(), name.c_str(), bytes / seconds / 1e9);
+    if (limit > 0) std::printf(", \"limit\": %.4g, \"ratio\": %.4g", bytes / limit / 1e9, limit / seconds);
+    std::printf("}\n");
+  };
+  print_rate("save", save, compress);
+  print_rate("load", load, 0);
+  std::printf("{\"name\": \"compression_ratio_%s\", \"value\": %.4g, \"unit\": \"x\"}\n", name.c_str(),
+              bytes / static_cast<double>(stored));
+  std::fflush(stdout);
+}
+
 void run(bool quick, const std::string& disk) {
   torch::set_num_threads(1);
   const int tensors = quick ? 16 : 64;
@@ -243,6 +308,8 @@ void run(bool quick, const std::string& disk) {
   // and computes checksums.
   measure({"", "/dev/shm", false, 2.5, 1.5}, tensors, repeats, size);
   measure({"_disk", disk, true, 1.25, 1.25}, tensors, repeats, size);
+  if (why_not_undone({kZstdTransform}).empty())
+    for (const int level : {1, 3}) measure_compression(level, tensors);
 }
 
 }  // namespace

@@ -62,6 +62,13 @@ else()
   message(STATUS "S3: off; s3: URLs need libcurl 7.85 and expat (libcurl4-openssl-dev and libexpat1-dev), and CAIRN_WITH_S3=ON")
 endif()
 
+if(CAIRN_WITH_ZSTD)
+  cairn_missing_unless(zstd_FOUND "zstd, for compression, is missing: install libzstd-dev, or set CAIRN_WITH_ZSTD=OFF to build without it.")
+  message(STATUS "Compression: zstd ${zstd_VERSION}")
+else()
+  message(STATUS "Compression: off; it needs zstd (libzstd-dev), and CAIRN_WITH_ZSTD=ON")
+endif()
+
 # Training needs the headers of what c10d's groups are made of; LibTorch brings the code.
 if(CAIRN_WITH_TRAINING)
   find_path(GLOO_INCLUDE_DIR gloo/rendezvous/store.h)

@@ -126,8 +126,8 @@ struct FileResult {
   std::uint64_t length_bytes = 0;
   std::uint32_t crc32 = 0;              // covers all bytes of the file
   std::uint32_t trailer_length_bytes = 0;
-  // Lengths of the bytes objects, in the order of the plan. Lengths of tensors follow from the
-  // plan.
+  // Lengths of compressed tensors, then of bytes objects, each in the order of the plan. All other
+  // lengths follow from the plan.
   std::vector<std::uint64_t> bytes_item_lengths;
 };
 

@@ -55,9 +55,9 @@ namespace {
 // Cairn's own format: one file per rank, or one per item.
 class OwnFormat final : public DataFormat {
  public:
-  explicit OwnFormat(bool single_file_per_rank) : single_file_per_rank_(single_file_per_rank) {}
+  OwnFormat(bool single_file_per_rank, bool compressed) : single_file_per_rank_(single_file_per_rank), compressed_(compressed) {}
   std::vector<FileLayout> layouts(const SavePlan& plan, const std::string&) const override {
-    return layout_files(plan, single_file_per_rank_);
+    return layout_files(plan, single_file_per_rank_, compressed_);
   }
   ObjectName name(int rank, std::size_t file, std::size_t, const std::string&, const std::string& save_id) const override {
     return data_file_name(rank, static_cast<int>(file), save_id);
@@ -65,6 +65,7 @@ class OwnFormat final : public DataFormat {
 
  private:
   const bool single_file_per_rank_;
+  const bool compressed_;
 };
 
 }  // namespace
@@ -72,8 +73,9 @@ class OwnFormat final : public DataFormat {
 struct CheckpointWriter::Implementation {
   explicit Implementation(CheckpointWriterOptions given, std::unique_ptr<DataFormat> given_format)
       : options(std::move(given)),
-        format(given_format ? std::move(given_format) : std::make_unique<OwnFormat>(options.single_file_per_rank)),
-        engine({options.threads, options.bytes_in_flight_max, options.block_bytes}) {
+        format(given_format ? std::move(given_format)
+                            : std::make_unique<OwnFormat>(options.single_file_per_rank, options.zstd_level != 0)),
+        engine({options.threads, options.bytes_in_flight_max, options.block_bytes, options.zstd_level}) {
     if (options.retired_keep == 0)
       throw Error(ErrorCode::kInvalidArgument,
                   "retired_keep is 0, but the generation that a save replaces must stay until the next one: use 1 or more");
@@ -289,7 +291,8 @@ void CheckpointWriter::Implementation::record(Metadata& metadata, const std::vec
     throw Error(ErrorCode::kPrecondition, "cannot finish the save: " + std::to_string(results.size()) + " ranks reported, but " +
                                               std::to_string(planned.size()) +
                                               " plans went through prepare_global_plan: it must run in every save");
-  StorageRecorder recorder(metadata);
+  StorageRecorder recorder(metadata,
+                           options.zstd_level != 0 ? std::vector<std::string>{kZstdTransform} : std::vector<std::string>{});
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     if (!results[rank].items.empty()) {
       recorder.add_reported(static_cast<int>(rank), results[rank]);

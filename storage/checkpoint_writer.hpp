@@ -21,6 +21,10 @@ struct CheckpointWriterOptions {
   std::uint64_t bytes_in_flight_max = 64u << 20;  // staging memory of one rank
   std::uint64_t block_bytes = 4u << 20;           // unit of copying, checksums and writing
   bool direct_io = true;                          // if the store and its file system support it
+  // 1 to 19: compresses tensors with zstd at this level; 1 and 3 are fast. 0: does not. Each thread
+  // needs some MiB beyond `bytes_in_flight_max` for it, and `copy_first` has no effect. PyTorch
+  // reads such a checkpoint if the Python package zstandard is installed.
+  int zstd_level = 0;
   // Fills the staging memory before writing anything, for saves whose caller waits only for the
   // copies.
   bool copy_first = false;
@@ -102,7 +106,7 @@ struct VerifyFault {
   std::string fqn;           // the tensor or value at that offset; "" if none
   std::string what;
   // True: nothing is known to be wrong, but this version of Cairn cannot check it. Examples are
-  // compressed items and records of a newer format.
+  // unknown transforms and records of a newer format.
   bool unchecked = false;
 };
 

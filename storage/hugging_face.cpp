@@ -364,6 +364,9 @@ class HuggingFaceFormat final : public DataFormat {
 };
 
 CheckpointWriterOptions writer_options(const HuggingFaceWriterOptions& options) {
+  if (options.writer.zstd_level != 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "zstd_level is " + std::to_string(options.writer.zstd_level) + ", but safetensors files hold no compressed tensors");
   CheckpointWriterOptions changed = options.writer;
   changed.overwrite = false;
   return changed;

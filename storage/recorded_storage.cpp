@@ -45,10 +45,15 @@ std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<
       result.length_bytes = placed.layout.total_bytes();
       items.push_back(std::move(result));
     }
-    for (const PlacedBytes& placed : place_bytes(files[i].layout, results[i].bytes_item_lengths)) {
+    for (const PlacedItem& placed : place_unsized(files[i].layout, results[i].bytes_item_lengths)) {
+      const WriteItem& item = plan.items[placed.item];
       WriteResult result;
-      result.index.fqn = plan.names[plan.items[placed.item].name];
+      result.index.fqn = plan.names[item.name];
       result.size_bytes = result.length_bytes = placed.length;
+      if (item.type != WriteItemType::kByteIO) {
+        result.index.offset = item.chunk.offsets;
+        result.size_bytes = item.payload_bytes();
+      }
       result.relative_path = results[i].name;
       result.offset_bytes = placed.offset;
       items.push_back(std::move(result));
@@ -58,7 +63,8 @@ std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<
 }
 
 // Items are looked up by name once per rank, so that a large world needs the table.
-StorageRecorder::StorageRecorder(Metadata& metadata) : metadata_(metadata) {
+StorageRecorder::StorageRecorder(Metadata& metadata, std::vector<std::string> transforms)
+    : metadata_(metadata), transforms_(std::move(transforms)) {
   metadata.files.clear();
   entries_.resize(metadata.state_dict_metadata.size());
   by_name_.reserve(entries_.size());
@@ -103,6 +109,12 @@ void StorageRecorder::sort_chunks(Entry& entry) {
   std::sort(entry.order.begin(), entry.order.end(), [&](std::uint32_t a, std::uint32_t b) { return chunks[a] < chunks[b]; });
 }
 
+StorageInfo StorageRecorder::compressed(StorageInfo info) const {
+  info.payload_offset = 0;  // the elements are nowhere in the file
+  info.transforms = transforms_;
+  return info;
+}
+
 // Each chunk of the metadata gets exactly one location. A chunk that is written twice or never is a
 // planner's mistake, and a load would find it too late.
 void StorageRecorder::record_tensor(int rank, const std::string& fqn, const Box& chunk, const StorageInfo& info) {
@@ -140,8 +152,8 @@ void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const W
     const FileLayout& layout = planned.files[i];
     // Offsets come from the plan, so the report must fit it in every respect that can be compared.
     if (written.name != names[i]) mismatch(rank, "file " + std::to_string(i) + " is called " + written.name + ", not " + names[i]);
-    const std::vector<PlacedBytes> bytes = place_bytes(layout, written.bytes_item_lengths);
-    const std::uint64_t content_bytes = bytes.empty() ? layout.tensors_end : bytes.back().offset + bytes.back().length;
+    const std::vector<PlacedItem> unsized = place_unsized(layout, written.bytes_item_lengths);
+    const std::uint64_t content_bytes = unsized.empty() ? layout.tensors_end : unsized.back().offset + unsized.back().length;
     if (written.length_bytes < content_bytes || written.length_bytes - content_bytes != written.trailer_length_bytes)
       mismatch(rank, written.name + " has " + std::to_string(written.length_bytes) + " bytes, its plan and trailer make " +
                          std::to_string(content_bytes + written.trailer_length_bytes) +
@@ -155,10 +167,14 @@ void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const W
       info.payload_offset = placed.payload_offset();
       record_tensor(rank, planned.names[item.name], item.chunk, info);
     }
-    for (const PlacedBytes& placed : bytes) {
+    for (const PlacedItem& placed : unsized) {
+      const PlannedFiles::Item& item = planned.items[placed.item];
       info.offset = info.payload_offset = placed.offset;
       info.length = placed.length;
-      record_bytes(rank, planned.names[planned.items[placed.item].name], info);
+      if (item.is_bytes)
+        record_bytes(rank, planned.names[item.name], info);
+      else
+        record_tensor(rank, planned.names[item.name], item.chunk, compressed(info));
     }
   }
 }
@@ -195,7 +211,8 @@ void StorageRecorder::add_reported(int rank, const WriteResults& results) {
     const Box* chunk = nullptr;
     for (; at != entry.order.end() && tensor.chunks[*at].offsets == *item.index.offset; ++at) {
       const ItemLayout layout = item_layout(tensor.properties.dtype, tensor.chunks[*at].sizes, item.offset_bytes);
-      if (layout.payload_bytes != item.size_bytes || layout.total_bytes() != item.length_bytes) continue;
+      const bool is_that_long = !transforms_.empty() || layout.total_bytes() == item.length_bytes;
+      if (layout.payload_bytes != item.size_bytes || !is_that_long) continue;
       chunk = &tensor.chunks[*at];
       info.payload_offset = item.offset_bytes + layout.prefix_bytes;
       if (!entry.recorded[*at]) break;
@@ -203,7 +220,7 @@ void StorageRecorder::add_reported(int rank, const WriteResults& results) {
     if (!chunk)
       mismatch(rank, "the chunk of \"" + item.index.fqn + "\" at " + to_string(*item.index.offset) +
                          " is not in the metadata that the planner made");
-    record_tensor(rank, item.index.fqn, *chunk, info);
+    record_tensor(rank, item.index.fqn, *chunk, transforms_.empty() ? info : compressed(info));
   }
 }
 

@@ -2,8 +2,9 @@
 // chunk and bytes object.
 //
 // Tensor offsets are not sent: the coordinator remembers the layout of each rank's plan. For each
-// file, a rank reports its length, its checksum and the lengths of its bytes objects. A rank
-// reports every item only if its planner changed the plan after the coordinator saw it.
+// file, a rank reports its length, its checksum and the lengths of its bytes objects and compressed
+// tensors. A rank reports every item only if its planner changed the plan after the coordinator saw
+// it.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +43,8 @@ std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<
 // and must not be changed by others until `finish` returns.
 class StorageRecorder {
  public:
-  explicit StorageRecorder(Metadata& metadata);
+  // `transforms` is recorded for each tensor.
+  explicit StorageRecorder(Metadata& metadata, std::vector<std::string> transforms = {});
 
   // Records the files of `rank`. `add_planned` takes locations from the coordinator's copy of the
   // plan; `add_reported` takes them from the reported items. Both throw kMismatch if the results do
@@ -65,8 +67,10 @@ class StorageRecorder {
   void record_tensor(int rank, const std::string& fqn, const Box& chunk, const StorageInfo& info);
   void record_bytes(int rank, const std::string& fqn, const StorageInfo& info);
   void sort_chunks(Entry& entry);
+  StorageInfo compressed(StorageInfo info) const;
 
   Metadata& metadata_;
+  const std::vector<std::string> transforms_;
   std::vector<Entry> entries_;  // in the order of the metadata
   std::unordered_map<std::string_view, std::size_t> by_name_;
 };

@@ -5,6 +5,7 @@
 //                       the record's checksum; the trailer's items against the record
 //   PyTorch's files     each archive: its directory and the checksum of every entry, also for bytes
 //                       objects that are archives
+//   compressed items    the same, after decompression, in Cairn's files too
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -20,6 +21,7 @@
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
 
 namespace cairn {
 namespace {
@@ -44,7 +46,8 @@ struct File {
   std::vector<std::uint32_t> piece_crc32;  // one per kPieceBytes of the file
 };
 
-// One unit of work: a piece of one of Cairn's files, or an item of one of PyTorch's files.
+// One unit of work: a piece of one of Cairn's files, or an item that is compressed or in one of
+// PyTorch's files.
 struct Task {
   File* file = nullptr;
   std::uint64_t begin = 0;
@@ -207,15 +210,15 @@ class Verification {
           tasks_.push_back({&file, begin, std::min(file.length, begin + kPieceBytes), nullptr});
         file.piece_crc32.resize(static_cast<std::size_t>((file.length + kPieceBytes - 1) / kPieceBytes));
         total_ += file.length;
-      } else {
-        const StorageInfo* last = nullptr;
-        for (const RecordedItem& item : file.items) {
-          // Several items may share one archive, which is read once.
-          if (last && last->offset == item.storage->offset && last->length == item.storage->length) continue;
-          last = item.storage;
-          tasks_.push_back({&file, item.storage->offset, item.storage->offset + item.storage->length, &item});
-          total_ += item.storage->length;
-        }
+      }
+      const StorageInfo* last = nullptr;
+      for (const RecordedItem& item : file.items) {
+        if (ours && item.storage->transforms.empty()) continue;
+        // Several items may share one archive, which is read once.
+        if (last && last->offset == item.storage->offset && last->length == item.storage->length) continue;
+        last = item.storage;
+        tasks_.push_back({&file, item.storage->offset, item.storage->offset + item.storage->length, &item});
+        total_ += item.storage->length;
       }
     }
   }
@@ -297,7 +300,8 @@ class Verification {
         continue;
       }
       const TrailerItem& entry = *found->second;
-      const bool same = entry.payload_offset == item.storage->payload_offset && entry.is_bytes == (item.tensor == nullptr) &&
+      const bool compressed = !item.storage->transforms.empty();
+      const bool same = entry.payload_offset == (compressed ? item.storage->offset : item.storage->payload_offset) && entry.is_bytes == (item.tensor == nullptr) &&
                         (!item.tensor || (entry.dtype == item.tensor->properties.dtype && entry.size == item.tensor->size &&
                                           entry.chunk == *item.chunk));
       if (!same) fault(item.storage->offset, item.fqn, "the commit record and the trailer describe it differently");
@@ -314,24 +318,26 @@ class Verification {
           "the metadata place it beyond the end of the file, which has " + std::to_string(task.file->length) + " bytes");
       return;
     }
-    if (!item.storage->transforms.empty()) {
-      add(name, task.begin, item.fqn,
-          "it is stored through the transform " + item.storage->transforms.front() + ", which Cairn cannot undo", true);
+    if (const std::string reason = why_not_undone(item.storage->transforms); !reason.empty()) {
+      add(name, task.begin, item.fqn, reason, true);
       return;
     }
-    const ZipReader::ReadAt read_at = [&](std::uint64_t offset, MutableByteSpan to) {
-      store_.read(name, {{task.begin + offset, to}});
-    };
     const std::string what = child_url(store_.url(), name) + " at offset " + std::to_string(task.begin);
     try {
+      const auto [size_bytes, read_at] = undo_transforms(
+          *item.storage, item.tensor ? item.tensor->properties.dtype : DType::kUnknown, item.tensor ? &item.chunk->sizes : nullptr,
+          [&](std::uint64_t offset, MutableByteSpan to) {
+            store_.read(name, {{task.begin + offset, to}});
+          },
+          what);
       // Values that torch.save wrote are archives too. A blob of the user's own bytes carries no
       // checksum.
-      if (item.tensor || looks_like_zip(task)) {
-        const ZipReader zip(task.end - task.begin, read_at, what);
-        for (const ZipReader::Entry& entry : zip.entries()) check_entry(task, zip, entry);
+      if (item.tensor || looks_like_zip(size_bytes, read_at)) {
+        const ZipReader zip(size_bytes, read_at, what);
+        for (const ZipReader::Entry& entry : zip.entries()) check_entry(task, zip, entry, read_at);
       }
       if (item.tensor) {
-        const TorchArchive archive(task.end - task.begin, read_at, what);
+        const TorchArchive archive(size_bytes, read_at, what);
         const ArchivedTensor tensor = read_archived_tensor(archive);
         if (tensor.description.sizes != item.chunk->sizes || tensor.description.dtype != item.tensor->properties.dtype)
           add(name, task.begin, item.fqn, "it is a tensor of another size or dtype than the metadata say");
@@ -343,27 +349,28 @@ class Verification {
   }
 
   // Looks at both ends, so that an archive damaged at one end is still recognised and checked.
-  bool looks_like_zip(const Task& task) {
-    const std::uint64_t length = task.end - task.begin;
+  static bool looks_like_zip(std::uint64_t length, const ZipReader::ReadAt& read_at) {
     if (length < zip::kEndBytes) return false;
     char begin[4] = {};
     char end[4] = {};
-    store_.read(task.file->info->name, {{task.begin, {begin, sizeof(begin)}}, {task.end - zip::kEndBytes, {end, sizeof(end)}}});
+    read_at(0, {begin, sizeof(begin)});
+    read_at(length - zip::kEndBytes, {end, sizeof(end)});
     return zip::get_u32(begin) == zip::kLocalHeaderSignature || zip::get_u32(end) == zip::kEndSignature;
   }
 
   // Reads in pieces, because an entry may be larger than memory.
-  void check_entry(const Task& task, const ZipReader& zip, const ZipReader::Entry& entry) {
-    const std::uint64_t begin = task.begin + zip.data_offset(entry);
+  void check_entry(const Task& task, const ZipReader& zip, const ZipReader::Entry& entry, const ZipReader::ReadAt& read_at) {
+    const std::uint64_t begin = zip.data_offset(entry);
     std::uint32_t crc = 0;
     Bytes piece;
     for (std::uint64_t done = 0; done < entry.size_bytes; done += piece.size()) {
       piece.resize(static_cast<std::size_t>(std::min(kPieceBytes, entry.size_bytes - done)));
-      store_.read(task.file->info->name, {{begin + done, {piece.data(), piece.size()}}});
+      read_at(begin + done, {piece.data(), piece.size()});
       crc = crc32(crc, piece);
     }
     if (crc != entry.crc32)
-      add(task.file->info->name, begin, task.item->fqn, "the checksum of the archive's entry " + entry.name + " does not match");
+      // Within a compressed item, no offset of the file is that of an entry.
+      add(task.file->info->name, task.item->storage->transforms.empty() ? task.begin + begin : task.begin, task.item->fqn, "the checksum of the archive's entry " + entry.name + " does not match");
   }
 
   Store& store_;

@@ -13,6 +13,7 @@
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/read_part.hpp>
 #include <cairn/tools/commands.hpp>
 
@@ -62,7 +63,7 @@ class CheckpointSource final : public TensorSource {
     if (is_archived(stored) && box != Box::whole(stored.size)) {
       reader = &unchecked_;
       if (check_ == CheckParts::kYes)
-        for (const std::uint32_t chunk : ChunkIndex(stored.chunks).find(box)) check_archive(fqn, stored.storage[chunk]);
+        for (const std::uint32_t chunk : ChunkIndex(stored.chunks).find(box)) check_archive(fqn, stored, chunk);
     }
     return read_part(*reader, fqn, stored, box);
   }
@@ -113,29 +114,32 @@ class CheckpointSource final : public TensorSource {
                                                  printable(to_string(*first))));
   }
 
-  // Returns whether the position of the elements is known only from the archive, as in PyTorch's
-  // checkpoints. Cairn's record contains it.
-  static bool is_archived(const TensorStorageMetadata& stored) {
-    return !stored.storage.empty() && stored.storage.front().payload_offset == 0;
+  // Returns whether the only checksum covers the whole chunk, as in PyTorch's checkpoints. Cairn's
+  // have block checksums.
+  bool is_archived(const TensorStorageMetadata& stored) const {
+    return !opened_.metadata.commit && !stored.storage.empty() && stored.storage.front().payload_offset == 0;
   }
 
   // Verifies a whole chunk of a PyTorch checkpoint against its checksum, once.
-  void check_archive(const std::string& fqn, const StorageInfo& storage) {
+  void check_archive(const std::string& fqn, const TensorStorageMetadata& stored, std::uint32_t chunk) {
+    const StorageInfo& storage = stored.storage[chunk];
     if (!checked_archives_.emplace(storage.file, storage.offset).second) return;
     const std::string& file = opened_.metadata.files.at(storage.file).name;
-    const TorchArchive archive(
-        storage.length,
+    const std::string what = fmt::format("\"{}\" in {} at offset {}", fqn, file, storage.offset);
+    const PlainItem item = undo_transforms(
+        storage, stored.properties.dtype, &stored.chunks[chunk].sizes,
         [&](std::uint64_t offset, MutableByteSpan to) {
           opened_.store->read(file, {{storage.offset + offset, to}});
         },
-        fmt::format("\"{}\" in {} at offset {}", fqn, file, storage.offset));
+        what);
+    const TorchArchive archive(item.size_bytes, item.read_at, what);
     const TorchArchive::Storage elements = read_archived_tensor(archive).storage;
     constexpr std::uint64_t kBlockBytes = 4u << 20;
     Bytes block;
     std::uint32_t crc = 0;
     for (std::uint64_t at = 0; at < elements.size_bytes; at += block.size()) {
       block.resize(std::min(kBlockBytes, elements.size_bytes - at));
-      opened_.store->read(file, {{storage.offset + elements.offset + at, {block.data(), block.size()}}});
+      item.read_at(elements.offset + at, {block.data(), block.size()});
       crc = crc32(crc, block);
     }
     if (crc != elements.crc32)
@@ -155,9 +159,8 @@ class CheckpointSource final : public TensorSource {
 std::string TensorSource::why_unreadable(const std::string& fqn) const {
   const auto* stored = std::get_if<TensorStorageMetadata>(metadata().find(fqn));
   if (stored == nullptr) return "";
-  if (!stored->storage.empty() && !stored->storage.front().transforms.empty())
-    return fmt::format("it is stored through the transform {}, which Cairn cannot undo: save it with PyTorch without it",
-                       printable(stored->storage.front().transforms.front()));
+  for (const StorageInfo& storage : stored->storage)
+    if (const std::string reason = why_not_undone(storage.transforms); !reason.empty()) return printable(reason);
   if (carrier_type_of(stored->properties.dtype)) return "";
   return fmt::format("its type is torch.{}, which this version of Cairn does not know", stored->unknown_dtype);
 }

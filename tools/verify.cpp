@@ -32,7 +32,7 @@ Verdicts:
   fine                exits with 0: everything was read and checked
   faults              exits with 1: lists each fault with file, offset and key, and what cannot be checked
   cannot be checked   exits with 3: no fault was found, but this version of Cairn cannot check everything,
-                      such as compressed items or a record of a newer format
+                      such as unknown transforms or a record of a newer format
 
 Checksums cover every byte of Cairn's checkpoints. In PyTorch's checkpoints they cover the tensors,
 but not the record. Files of torch.save have checksums. Safetensors files have none, so only their

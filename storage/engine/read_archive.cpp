@@ -1,7 +1,7 @@
-// Reads items of PyTorch's own files. Only the archive itself tells where the elements are and how
-// they are laid out.
+// Reads wrapped items: those of PyTorch's own files, where only the archive itself tells where the
+// elements are and how they are laid out, and compressed ones.
 #include <algorithm>
-#include <limits>
+#include <cstring>
 #include <utility>
 
 #include <torch/torch.h>
@@ -14,31 +14,38 @@
 
 namespace cairn {
 
-void ReadJob::read_archive(const Task& task, bool verify_only) {
-  const Item& first = items_[task.items.front()];
+// Reads a range of a data file, in whole checksum blocks if they are checked.
+void ReadJob::read_stored(const File& file, std::uint64_t offset, MutableByteSpan to) {
+  if (failed()) throw Stopped();
+  if (!file.is_checked()) return request_.store->read(file.info->name, {{offset, to}});
+  const std::uint64_t grid = file.grid_bytes;
+  const std::uint64_t begin = offset / grid * grid;
+  const std::uint64_t end = std::min(file.content_bytes, (offset + to.size() + grid - 1) / grid * grid);
+  Bytes blocks(static_cast<std::size_t>(end - begin), '\0');
+  request_.store->read(file.info->name, {{begin, {blocks.data(), blocks.size()}}});
+  for (std::uint64_t at = begin; at < end; at += grid) {
+    const std::uint64_t block_end = std::min(end, at + grid);
+    const ByteSpan block = ByteSpan(blocks).subspan(at - begin, block_end - at);
+    if (crc32(0, block) != file.opened->block_crc32[static_cast<std::size_t>(at / grid)])
+      throw Error(ErrorCode::kCorrupt, "it is damaged between offsets " + std::to_string(at) + " and " + std::to_string(block_end) +
+                                           " (the checksum does not match). Load another checkpoint");
+  }
+  std::memcpy(to.data(), blocks.data() + (offset - begin), to.size());
+}
+
+void ReadJob::read_wrapped(const Task& task, bool verify_only) {
+  Item& first = items_[task.items.front()];
   const StorageInfo& storage = *first.storage;
-  const ObjectName& file = task.file->info->name;
+  const std::string what =
+      "\"" + name_of(first) + "\" in " + url_of(storage) + " at offset " + std::to_string(storage.offset);
   try {
-    const TorchArchive archive(
-        storage.length,
-        [&](std::uint64_t offset, MutableByteSpan to) {
-          request_.store->read(file, {{storage.offset + offset, to}});
-        },
-        "\"" + name_of(first) + "\" in " + url_of(storage) + " at offset " + std::to_string(storage.offset));
-    const ArchivedTensor stored = read_archived_tensor(archive);
-    const TensorDescription& tensor = stored.description;
-    // The metadata and the archive are two descriptions of one tensor. Reading by the wrong one
-    // would fill in wrong values without an error.
-    if (tensor.sizes != *first.chunk_sizes || tensor.dtype != first.stored_dtype)
-      throw Error(ErrorCode::kCorrupt, "it holds a tensor of " + to_string(tensor.sizes) + " " + to_string(tensor.dtype) +
-                                           ", but the metadata say " + to_string(*first.chunk_sizes) + " " +
-                                           to_string(first.stored_dtype));
-    if (tensor.is_contiguous() && !tensor.is_conjugated && !tensor.is_negated)
-      copy_dense(task, archive, stored, verify_only);
-    else if (verify_only)
-      check_strided(archive, stored);
+    const PlainItem item = undo_transforms(
+        storage, first.stored_dtype, first.chunk_sizes,
+        [&](std::uint64_t offset, MutableByteSpan to) { read_stored(*task.file, storage.offset + offset, to); }, what);
+    if (first.item->type == LoadItemType::kByteIO)
+      read_object(first, item, verify_only);
     else
-      copy_strided(task, archive, stored);
+      read_archive(task, item, what, verify_only);
   } catch (const Error&) {
     rethrow_for(first);
   }
@@ -46,43 +53,66 @@ void ReadJob::read_archive(const Task& task, bool verify_only) {
   for (const std::uint32_t item : task.items) release(items_[item]);
 }
 
-void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored, bool verify_only) {
-  const StorageInfo& storage = *items_[task.items.front()].storage;
-  const std::uint64_t storage_begin = storage.offset + stored.storage.offset;
+void ReadJob::read_object(Item& item, const PlainItem& stored, bool verify_only) {
+  Bytes bytes(static_cast<std::size_t>(stored.size_bytes), '\0');
+  stored.read_at(0, {bytes.data(), bytes.size()});
+  if (!verify_only) resolve(item)->bytes = std::move(bytes);
+}
+
+void ReadJob::read_archive(const Task& task, const PlainItem& item, const std::string& what, bool verify_only) {
+  const Item& first = items_[task.items.front()];
+  const TorchArchive archive(item.size_bytes, item.read_at, what);
+  const ArchivedTensor stored = read_archived_tensor(archive);
+  const TensorDescription& tensor = stored.description;
+  // The metadata and the archive are two descriptions of one tensor. Reading by the wrong one would
+  // fill in wrong values without an error.
+  if (tensor.sizes != *first.chunk_sizes || tensor.dtype != first.stored_dtype)
+    throw Error(ErrorCode::kCorrupt, "it holds a tensor of " + to_string(tensor.sizes) + " " + to_string(tensor.dtype) +
+                                         ", but the metadata say " + to_string(*first.chunk_sizes) + " " +
+                                         to_string(first.stored_dtype));
+  if (tensor.is_contiguous() && !tensor.is_conjugated && !tensor.is_negated)
+    copy_dense(task, archive, stored, item.read_at, verify_only);
+  else if (verify_only)
+    check_strided(archive, stored);
+  else
+    copy_strided(task, archive, stored);
+}
+
+void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored,
+                         const ZipReader::ReadAt& read_at, bool verify_only) {
   const std::size_t element_bytes = element_size(stored.description.dtype);
-  const std::uint64_t elements_begin = storage_begin + stored.description.storage_offset * element_bytes;
-  const bool check_all = request_.verify || request_.verify_first;
+  const std::uint64_t elements_begin = stored.storage.offset + stored.description.storage_offset * element_bytes;
+  // Without block checksums, the only checksum covers the whole storage.
+  const bool check_all = (request_.verify || request_.verify_first) && !task.file->is_checked();
 
   // All items of the archive are filled in one pass, so that its bytes are read once.
   std::vector<std::pair<Region, std::shared_ptr<Destination>>> wanted;
-  std::uint64_t begin = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t end = 0;
+  std::vector<Piece> pieces;
   for (const std::uint32_t index : task.items) {
     Item& item = items_[index];
     Region region(elements_begin, *item.chunk_sizes, item.item->storage_offsets, item.item->lengths, element_bytes);
-    for (const Region::Span& span : region.spans(std::numeric_limits<std::uint64_t>::max())) {
-      begin = std::min(begin, span.begin);
-      end = std::max(end, span.end);
-    }
+    for (const Region::Span& span : region.spans(kGapBytesMax)) pieces.push_back({span.begin, span.end});
     if (!verify_only) wanted.emplace_back(std::move(region), resolve(item));
   }
-  if (check_all) {  // the only checksum covers the whole storage
-    begin = storage_begin;
-    end = storage_begin + stored.storage.size_bytes;
-  }
+  if (check_all) pieces = {{stored.storage.offset, stored.storage.offset + stored.storage.size_bytes}};
+  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
 
   const StagingBlock staging = staging_block();
   std::uint32_t crc = 0;
-  for (std::uint64_t at = begin; at < end && !failed();) {
-    const std::uint64_t next = std::min(end, at + ring_.block_bytes());
-    const MutableByteSpan bytes = staging.bytes(0, static_cast<std::size_t>(next - at));
-    request_.store->read(task.file->info->name, {{at, bytes}});
-    if (check_all) crc = crc32(crc, bytes);
-    for (auto& [region, destination] : wanted)
-      region.visit(at, next, [&, &to = destination](std::uint64_t offset, std::uint64_t position, std::uint64_t length) {
-        to->write(position, {bytes.data() + (offset - at), static_cast<std::size_t>(length)});
-      });
-    at = next;
+  std::uint64_t at = 0;
+  for (const Piece& piece : pieces) {
+    at = std::max(at, piece.begin);
+    while (at < piece.end && !failed()) {
+      const std::uint64_t next = std::min(piece.end, at + ring_.block_bytes());
+      const MutableByteSpan bytes = staging.bytes(0, static_cast<std::size_t>(next - at));
+      read_at(at, bytes);
+      if (check_all) crc = crc32(crc, bytes);
+      for (auto& [region, destination] : wanted)
+        region.visit(at, next, [&, &to = destination](std::uint64_t offset, std::uint64_t position, std::uint64_t length) {
+          to->write(position, {bytes.data() + (offset - at), static_cast<std::size_t>(length)});
+        });
+      at = next;
+    }
   }
   if (check_all && !failed() && crc != stored.storage.crc32)
     throw Error(ErrorCode::kCorrupt, archive.what() + " is damaged: the checksum of its elements does not match");

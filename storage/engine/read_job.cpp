@@ -52,8 +52,8 @@ void ReadJob::run_task(int stage, std::size_t index) {
     if (stage == kOpen) return open(*files_[index]);
     Task& task = tasks_[index];
     const bool verify_only = stage == kVerify;
-    if (task.archive) {
-      read_archive(task, verify_only);
+    if (task.wrapped) {
+      read_wrapped(task, verify_only);
     } else if (task.file) {
       read_ranges(task, verify_only);
     } else if (!verify_only) {

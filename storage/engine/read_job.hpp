@@ -23,6 +23,7 @@
 #include <cairn/storage/engine/staged_work.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/tensor_bytes.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
@@ -56,6 +57,10 @@ class ReadJob : public StagedWork {
  private:
   enum Stage { kOpen, kVerify, kRead, kStages };
 
+  // Parts of an item with smaller gaps are read as one range. Stores and checksum blocks work in
+  // units of this order anyway.
+  static constexpr std::uint64_t kGapBytesMax = 64 * 1024;
+
   // The destination of an item: a tensor that the planner resolved, or the buffer of a bytes
   // object.
   struct Destination {
@@ -70,7 +75,7 @@ class ReadJob : public StagedWork {
   struct Item {
     const ReadItem* item = nullptr;
     const StorageInfo* storage = nullptr;
-    Region region;                            // within its file; unset for items read from archives
+    Region region;                            // within its file; unset for wrapped items
     const Extents* chunk_sizes = nullptr;     // the sizes of the stored chunk
     DType stored_dtype = DType::kUnknown;
     torch::ScalarType dtype = torch::kUInt8;  // carrier_type_of(stored_dtype)
@@ -78,6 +83,12 @@ class ReadJob : public StagedWork {
     std::shared_ptr<Destination> destination;  // held from the first copy to the last
     bool resolving = false;
     std::size_t missing = 0;  // parts still to be read
+
+    // Returns whether its position in the file does not follow from the metadata: it is compressed,
+    // or a tensor in an archive of PyTorch.
+    bool is_wrapped() const {
+      return !storage->transforms.empty() || (item->type == LoadItemType::kTensor && storage->payload_offset == 0);
+    }
   };
 
   // A range of a file that an item needs, possibly with small gaps.
@@ -102,13 +113,13 @@ class ReadJob : public StagedWork {
     std::uint64_t end = 0;
   };
 
-  // One unit of work for a thread: ranges of a file, one archive, or all items without bytes.
+  // One unit of work for a thread: ranges of a file, one wrapped item, or all items without bytes.
   struct Task {
     File* file = nullptr;
     std::vector<Piece> pieces;         // ascending
     std::vector<std::uint32_t> spans;  // indices of the file's spans that meet the pieces
-    std::vector<std::uint32_t> items;  // used instead of pieces: the items of one archive, or items without bytes
-    bool archive = false;
+    std::vector<std::uint32_t> items;  // used instead of pieces: those in one wrapped item, or items without bytes
+    bool wrapped = false;
   };
 
   // A range of a task with one target in memory.
@@ -127,7 +138,7 @@ class ReadJob : public StagedWork {
   void make_tasks(File& file);
   void add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes);
 
-  // These functions run the tasks: read_job.cpp, and read_archive.cpp for archives.
+  // These functions run the tasks: read_job.cpp, and read_archive.cpp for wrapped items.
   void open(File& file);
   std::shared_ptr<const DataFile> look_at(const FileInfo& info);
   void read_ranges(Task& task, bool verify_only);
@@ -135,8 +146,12 @@ class ReadJob : public StagedWork {
   void check(const Task& task, const Range& range);
   void keep_end(const File& file, const Range& range);
   void copy(const Task& task, const Range& range);
-  void read_archive(const Task& task, bool verify_only);
-  void copy_dense(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored, bool verify_only);
+  void read_wrapped(const Task& task, bool verify_only);
+  void read_archive(const Task& task, const PlainItem& item, const std::string& what, bool verify_only);
+  void read_object(Item& item, const PlainItem& stored, bool verify_only);
+  void read_stored(const File& file, std::uint64_t offset, MutableByteSpan to);
+  void copy_dense(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored, const ZipReader::ReadAt& read_at,
+                  bool verify_only);
   void check_strided(const TorchArchive& archive, const ArchivedTensor& stored);
   void copy_strided(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored);
 

@@ -12,9 +12,6 @@
 namespace cairn {
 namespace {
 
-// Parts of an item with smaller gaps are read as one range. Stores and checksum blocks work in
-// units of this order anyway.
-constexpr std::uint64_t kGapBytesMax = 64 * 1024;
 // Limit on the ranges in one call to the store.
 constexpr std::size_t kPiecesMax = 512;
 
@@ -72,17 +69,13 @@ void ReadJob::add_item(std::uint32_t index) {
                 "the metadata of " + request_.store->url() + " does not say where \"" + fqn +
                     "\" is stored: it was written by a storage writer of another kind, read it with its reader");
   const StorageInfo& storage = *planned.storage;
-  if (!storage.transforms.empty()) {
-    std::string names;
-    for (const std::string& transform : storage.transforms) names += (names.empty() ? "" : ", ") + transform;
-    throw Error(ErrorCode::kUnsupported, "\"" + fqn + "\" in " + url_of(storage) + " is stored through the transforms " + names +
-                                             ", which Cairn cannot undo: save it with PyTorch without them");
-  }
+  if (const std::string reason = why_not_undone(storage.transforms); !reason.empty())
+    throw Error(ErrorCode::kUnsupported, "cannot read \"" + fqn + "\" in " + url_of(storage) + ": " + reason);
   // Items without bytes need no file, not even an existing one.
   if (is_bytes ? storage.length > 0 : volume(item.lengths) > 0) file_of(storage);
   if (is_bytes)
     planned.region = Region(storage.offset, storage.length);
-  else if (storage.payload_offset != 0)
+  else if (!planned.is_wrapped())
     planned.region =
         Region(storage.payload_offset, *planned.chunk_sizes, item.storage_offsets, item.lengths, c10::elementSize(planned.dtype));
   else  // the archive gives the location; check the requested box now
@@ -96,20 +89,20 @@ void ReadJob::throw_beyond_end(const Item& item) const {
 }
 
 void ReadJob::make_tasks() {
-  // Items stored in archives: one task serves all items of one archive.
+  // Wrapped items: one task serves all items of one archive.
   std::map<std::pair<std::uint32_t, std::uint64_t>, Task> archives;
   Task empty;
   for (std::uint32_t index = 0; index < items_.size(); ++index) {
     Item& item = items_[index];
     const bool is_bytes = item.item->type == LoadItemType::kByteIO;
-    const bool archive = !is_bytes && item.storage->payload_offset == 0;
+    const bool wrapped = item.is_wrapped();
     const bool no_bytes = is_bytes ? item.storage->length == 0 : volume(item.item->lengths) == 0;
     if (no_bytes) {
       empty.items.push_back(index);
       item.missing = 1;
-    } else if (archive) {
+    } else if (wrapped) {
       Task& task = archives[{item.storage->file, item.storage->offset}];
-      task.archive = true;
+      task.wrapped = true;
       task.file = &file_of(*item.storage);
       const StorageInfo& storage = *item.storage;
       // Subtracts, because offset + length may overflow in damaged metadata.

@@ -7,11 +7,39 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/engine/file_appender.hpp>
 #include <cairn/storage/engine/write_job.hpp>
 
 namespace cairn {
 
-const std::string& WriteJob::name_of(std::uint32_t item) const { return request_.plan->names[request_.plan->items[item].name]; }
+std::shared_ptr<const TensorBytes> resolve_tensor(const WriteRequest& request, std::uint32_t item) {
+  const WriteItem& planned = request.plan->items[item];
+  const std::string& name = request.plan->names[planned.name];
+  ResolvedData resolved = request.planner->resolve_data(*request.plan, planned);
+  const auto* tensor = std::get_if<torch::Tensor>(&resolved);
+  if (!tensor)
+    throw Error(ErrorCode::kMismatch,
+                "the planner resolved \"" + name + "\" to bytes, but planned a tensor: plan it as a bytes object");
+  if (const std::string reason = why_not_storable(*tensor); !reason.empty())
+    throw Error(ErrorCode::kUnsupported, "cannot save \"" + name + "\": its tensor " + reason);
+  // A type that LibTorch lacks is resolved to its carrier.
+  if (extents_of(tensor->sizes()) != planned.chunk.sizes || tensor->scalar_type() != carrier_type_of(planned.properties.dtype))
+    throw Error(ErrorCode::kMismatch, "the planner resolved \"" + name + "\" to a tensor of " +
+                                          to_string(extents_of(tensor->sizes())) + " " + c10::toString(tensor->scalar_type()) +
+                                          ", but planned " + to_string(planned.chunk.sizes) + " " +
+                                          to_string(planned.properties.dtype));
+  return std::make_shared<const TensorBytes>(*tensor);
+}
+
+Bytes resolve_bytes(const WriteRequest& request, std::uint32_t item) {
+  const WriteItem& planned = request.plan->items[item];
+  ResolvedData resolved = request.planner->resolve_data(*request.plan, planned);
+  auto* bytes = std::get_if<Bytes>(&resolved);
+  if (!bytes)
+    throw Error(ErrorCode::kMismatch, "the planner resolved \"" + request.plan->names[planned.name] +
+                                          "\" to a tensor, but planned a bytes object: plan it as a tensor");
+  return std::move(*bytes);
+}
 
 void WriteJob::copy_overlap(const Block& block, std::uint64_t offset, ByteSpan bytes) const {
   const std::uint64_t from = std::max(offset, block.begin);
@@ -96,22 +124,7 @@ std::shared_ptr<const TensorBytes> WriteJob::resolve(Item& item) {
     if (item.data) return item.data;
     item.resolving = true;
   }
-  const WriteItem& planned = request_.plan->items[item.placed->item];
-  const std::string& name = name_of(item.placed->item);
-  ResolvedData resolved = request_.planner->resolve_data(*request_.plan, planned);
-  const auto* tensor = std::get_if<torch::Tensor>(&resolved);
-  if (!tensor)
-    throw Error(ErrorCode::kMismatch,
-                "the planner resolved \"" + name + "\" to bytes, but planned a tensor: plan it as a bytes object");
-  if (const std::string reason = why_not_storable(*tensor); !reason.empty())
-    throw Error(ErrorCode::kUnsupported, "cannot save \"" + name + "\": its tensor " + reason);
-  // A type that LibTorch lacks is resolved to its carrier.
-  if (extents_of(tensor->sizes()) != planned.chunk.sizes || tensor->scalar_type() != carrier_type_of(planned.properties.dtype))
-    throw Error(ErrorCode::kMismatch, "the planner resolved \"" + name + "\" to a tensor of " +
-                                          to_string(extents_of(tensor->sizes())) + " " + c10::toString(tensor->scalar_type()) +
-                                          ", but planned " + to_string(planned.chunk.sizes) + " " +
-                                          to_string(planned.properties.dtype));
-  auto data = std::make_shared<const TensorBytes>(*tensor);
+  auto data = resolve_tensor(request_, item.placed->item);
   {
     MutexLock lock(mutex_);
     item.resolving = false;
@@ -121,15 +134,6 @@ std::shared_ptr<const TensorBytes> WriteJob::resolve(Item& item) {
   }
   changed_.notify_all();
   return data;
-}
-
-Bytes WriteJob::resolve_bytes(std::uint32_t item) {
-  ResolvedData resolved = request_.planner->resolve_data(*request_.plan, request_.plan->items[item]);
-  auto* bytes = std::get_if<Bytes>(&resolved);
-  if (!bytes)
-    throw Error(ErrorCode::kMismatch,
-                "the planner resolved \"" + name_of(item) + "\" to a tensor, but planned a bytes object: plan it as a tensor");
-  return std::move(*bytes);
 }
 
 void WriteJob::fill_and_complete(Block& block) {
@@ -188,94 +192,28 @@ void WriteJob::complete(Block& block) {
   drop(block);
 }
 
-// Builds the tail of a file from front to back in one staging block, which is reused.
-class WriteJob::Tail {
- public:
-  Tail(const WriteJob& job, Block& block)
-      : job_(job), block_(block), begin_(block.begin), used_(static_cast<std::size_t>(block.end - block.begin)) {
-    checksums_.add(block.memory.bytes(0, used_), block.parts);
-  }
-
-  // Appends content and returns its CRC-32.
-  std::uint32_t append(ByteSpan bytes) {
-    std::uint32_t crc = 0;
-    put(bytes, [&](ByteSpan part) {
-      const std::uint32_t part_crc = checksums_.add(part, true);
-      crc = crc32_combine(crc, part_crc, part.size());
-    });
-    return crc;
-  }
-
-  // Ends the content.
-  BlockChecksums& checksums() {
-    checksums_.finish();
-    return checksums_;
-  }
-
-  // Appends bytes that block checksums do not cover.
-  void append_trailer(ByteSpan bytes) {
-    put(bytes, [](ByteSpan) {});
-  }
-
-  // Writes the remaining bytes and returns the length of the file.
-  std::uint64_t finish() {
-    const std::uint64_t length = begin_ + used_;
-    const std::size_t alignment = block_.file->writer->alignment_bytes();
-    // Direct I/O writes whole units. Closing the file cuts it to its true length.
-    const std::size_t padded = (used_ + alignment - 1) / alignment * alignment;
-    std::memset(block_.memory.data() + used_, 0, padded - used_);
-    used_ = padded;
-    if (used_ > 0) flush();
-    return length;
-  }
-
- private:
-  template <class Account>
-  void put(ByteSpan bytes, const Account& account) {
-    const std::size_t block_bytes = job_.ring_.block_bytes();
-    while (!bytes.empty()) {
-      if (used_ == block_bytes) flush();
-      // In parts small enough to stay in the CPU cache between copy and checksum.
-      const std::size_t length = std::min({bytes.size(), block_bytes - used_, std::size_t{kChecksumBlockBytes}});
-      const MutableByteSpan part = block_.memory.bytes(used_, length);
-      std::memcpy(part.data(), bytes.data(), length);
-      account(part);
-      used_ += length;
-      bytes = bytes.subspan(length, bytes.size() - length);
-    }
-  }
-
-  void flush() {
-    if (job_.failed_) throw Stopped();
-    block_.file->writer->write_at(begin_, block_.memory.bytes(0, used_));
-    begin_ += used_;
-    used_ = 0;
-  }
-
-  const WriteJob& job_;
-  Block& block_;
-  std::uint64_t begin_;  // offset of the staging block in the file
-  std::size_t used_;     // bytes used in the staging block
-  BlockChecksums checksums_{kChecksumBlockBytes};
-};
-
 // The tail has the end of the tensors, all bytes objects and the trailer. Their lengths become
 // known one by one, so it is built from front to back by one thread.
 void WriteJob::write_tail(Block& block) {
   fill_owed(block);  // all blocks before this one are checksummed, so every owed item is sealed
   File& file = *block.file;
-  Tail tail(*this, block);
+  FileAppender tail(
+      *file.writer, block.memory, ring_.block_bytes(),
+      [this] {
+        if (failed_) throw Stopped();
+      },
+      block.begin, static_cast<std::size_t>(block.end - block.begin), block.parts);
   std::vector<std::uint32_t> bytes_crc32;
-  for (const std::uint32_t item : file.source->layout.bytes_items) {
+  for (const std::uint32_t item : file.source->layout.unsized_items) {
     if (failed_) throw Stopped();
-    const Bytes bytes = resolve_bytes(item);
+    const Bytes bytes = resolve_bytes(request_, item);
     // Resolved one at a time and only now, because bytes objects may be large, and their lengths
     // need not be known before.
     file.result.bytes_item_lengths.push_back(bytes.size());
     bytes_crc32.push_back(tail.append(bytes));
   }
 
-  const BlockChecksums& checksums = tail.checksums();
+  const BlockChecksums& checksums = tail.end_content();
   std::vector<std::uint32_t> block_crc32 = std::move(file.block_crc32);
   block_crc32.insert(block_crc32.end(), checksums.blocks().begin(), checksums.blocks().end());
   const bool has_trailer = file.source->layout.head.empty();
@@ -295,6 +233,18 @@ void WriteJob::write_tail(Block& block) {
   drop(block);
 }
 
+TrailerItem trailer_item_of(const SavePlan& plan, std::uint32_t item) {
+  const WriteItem& planned = plan.items[item];
+  TrailerItem entry;
+  entry.fqn = plan.names[planned.name];
+  entry.is_bytes = planned.type == WriteItemType::kByteIO;
+  if (entry.is_bytes) return entry;
+  entry.dtype = planned.properties.dtype;
+  entry.size = planned.size;
+  entry.chunk = planned.chunk;
+  return entry;
+}
+
 Bytes WriteJob::encode_trailer_of(const File& file, std::vector<std::uint32_t> block_crc32,
                                   const std::vector<std::uint32_t>& bytes_crc32) const {
   Trailer trailer;
@@ -306,12 +256,7 @@ Bytes WriteJob::encode_trailer_of(const File& file, std::vector<std::uint32_t> b
   trailer.items.reserve(file.items.size() + bytes_crc32.size());
   for (const Item& item : file.items) {
     const PlacedTensor& placed = *item.placed;
-    const WriteItem& planned = request_.plan->items[placed.item];
-    TrailerItem entry;
-    entry.fqn = name_of(placed.item);
-    entry.dtype = planned.properties.dtype;
-    entry.size = planned.size;
-    entry.chunk = planned.chunk;
+    TrailerItem entry = trailer_item_of(*request_.plan, placed.item);
     entry.offset = placed.offset;
     entry.length = placed.layout.total_bytes();
     entry.payload_offset = placed.payload_offset();
@@ -319,11 +264,9 @@ Bytes WriteJob::encode_trailer_of(const File& file, std::vector<std::uint32_t> b
     entry.payload_crc32 = item.crc32;
     trailer.items.push_back(std::move(entry));
   }
-  const std::vector<PlacedBytes> placed = place_bytes(file.source->layout, file.result.bytes_item_lengths);
+  const std::vector<PlacedItem> placed = place_unsized(file.source->layout, file.result.bytes_item_lengths);
   for (std::size_t i = 0; i < placed.size(); ++i) {
-    TrailerItem entry;
-    entry.fqn = name_of(placed[i].item);
-    entry.is_bytes = true;
+    TrailerItem entry = trailer_item_of(*request_.plan, placed[i].item);
     entry.offset = entry.payload_offset = placed[i].offset;
     entry.length = entry.payload_bytes = placed[i].length;
     entry.payload_crc32 = bytes_crc32[i];

@@ -11,13 +11,18 @@
 namespace cairn {
 namespace {
 
+// With compression, one block for the file and one for a frame.
+unsigned blocks_needed(int zstd_level) { return zstd_level == 0 ? 1 : 2; }
+
 std::size_t staging_block_bytes(const WriteEngineOptions& options) {
-  if (options.bytes_in_flight_max < kChecksumBlockBytes || options.block_bytes < kChecksumBlockBytes)
+  const unsigned blocks_min = blocks_needed(options.zstd_level);
+  if (options.bytes_in_flight_max < blocks_min * kChecksumBlockBytes || options.block_bytes < kChecksumBlockBytes)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max (" + std::to_string(options.bytes_in_flight_max) +
-                                                 ") and block_bytes (" + std::to_string(options.block_bytes) +
-                                                 ") must each be at least " + std::to_string(kChecksumBlockBytes));
+                                                 ") must be at least " + std::to_string(blocks_min * kChecksumBlockBytes) +
+                                                 ", and block_bytes (" + std::to_string(options.block_bytes) + ") at least " +
+                                                 std::to_string(kChecksumBlockBytes));
   // Whole checksum blocks, so that each block can be checksummed alone.
-  const std::uint64_t bytes = std::min(options.bytes_in_flight_max, options.block_bytes);
+  const std::uint64_t bytes = std::min(options.bytes_in_flight_max / blocks_min, options.block_bytes);
   return static_cast<std::size_t>(bytes / kChecksumBlockBytes * kChecksumBlockBytes);
 }
 
@@ -38,24 +43,39 @@ std::uint64_t part_bytes_min(const WriteRequest& request) {
 WriteEngine::WriteEngine(const WriteEngineOptions& options)
     : bytes_in_flight_max_(options.bytes_in_flight_max),
       block_bytes_(staging_block_bytes(options)),
+      zstd_level_(options.zstd_level),
       ring_(std::make_shared<StagingRing>(bytes_in_flight_max_, block_bytes_)),
-      pool_(options.threads, "cairn-write") {}
+      pool_(options.threads, "cairn-write") {
+  if (zstd_level_ != 0) ZstdCompressor{zstd_level_};  // throws here rather than in a save
+}
 
 Future<std::vector<FileResult>> WriteEngine::write(WriteRequest request) {
   if (request.files.empty()) return ready_future(std::vector<FileResult>{});
-  const auto job = current_.begin("a writer serves one save at a time: wait for the one under way, or use another writer", [&] {
-    auto ring = ring_for(request);
-    ring->keep();
-    auto made = std::make_shared<WriteJob>(std::move(request), std::move(ring), pool_.threads());
-    pool_.start(made);
-    return made;
-  });
-  return job->future();
+  constexpr const char* kBusy = "a writer serves one save at a time: wait for the one under way, or use another writer";
+  const auto start = [&](const auto& make) {
+    return [&, make] {
+      auto ring = ring_for(request);
+      ring->keep();
+      auto made = make(std::move(ring));
+      pool_.start(made);
+      return made;
+    };
+  };
+  if (zstd_level_ == 0)
+    return current_
+        .begin(kBusy,
+               start([&](auto ring) { return std::make_shared<WriteJob>(std::move(request), std::move(ring), pool_.threads()); }))
+        ->future();
+  return compressing_
+      .begin(kBusy,
+             start([&](auto ring) { return std::make_shared<CompressJob>(std::move(request), std::move(ring), zstd_level_); }))
+      ->future();
 }
 
 std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) {
   const std::uint64_t needed = std::max<std::uint64_t>(block_bytes_, part_bytes_min(request));
-  if (needed > bytes_in_flight_max_)
+  const unsigned blocks_min = blocks_needed(zstd_level_);
+  if (needed > bytes_in_flight_max_ / blocks_min)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max is " + std::to_string(bytes_in_flight_max_) + ", but " +
                                                  request.store->url() + " takes these files in parts of at least " +
                                                  std::to_string(needed) + " bytes");
@@ -64,6 +84,9 @@ std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) 
   return ring_;
 }
 
-void WriteEngine::stop() noexcept { current_.stop(); }
+void WriteEngine::stop() noexcept {
+  current_.stop();
+  compressing_.stop();
+}
 
 }  // namespace cairn

@@ -17,6 +17,7 @@
 #include <cairn/base/future.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/planning/plan.hpp>
+#include <cairn/storage/engine/compress_job.hpp>
 #include <cairn/storage/engine/current_job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
@@ -28,15 +29,18 @@ struct WriteEngineOptions {
   unsigned threads = 2;
   std::uint64_t bytes_in_flight_max = 64u << 20;
   std::uint64_t block_bytes = 4u << 20;
+  int zstd_level = 0;  // 0: tensors are not compressed
 };
 
 // Runs one write at a time; otherwise thread-safe. Must not be destroyed in a callback of a future
 // that it returned.
 class WriteEngine {
  public:
-  // Rounds `block_bytes` down to whole checksum blocks and to at most `bytes_in_flight_max`. Throws
-  // kInvalidArgument if either is smaller than one checksum block. Uses larger blocks for a store
-  // that needs larger parts; the first write to it then replaces the blocks prepared before.
+  // Rounds `block_bytes` down to whole checksum blocks and to at most `bytes_in_flight_max`, with
+  // compression half of that. Throws kInvalidArgument if a block would be smaller than one checksum
+  // block or the level cannot be used, and kUnsupported in a build without compression. Uses larger
+  // blocks for a store that needs larger parts; the first write to it then replaces the blocks
+  // prepared before.
   explicit WriteEngine(const WriteEngineOptions& options);
 
   // Returns the results, one per file, in order. The future fails with the first error, whose type
@@ -66,9 +70,11 @@ class WriteEngine {
 
   const std::uint64_t bytes_in_flight_max_;
   const std::size_t block_bytes_;  // for stores that take writes of any size
+  const int zstd_level_;
   mutable Mutex mutex_;
   std::shared_ptr<StagingRing> ring_ CAIRN_GUARDED_BY(mutex_);
   CurrentJob<WriteJob> current_;
+  CurrentJob<CompressJob> compressing_;  // used instead, with compression
   WorkerPool pool_;  // last member: its threads end before the members that they use
 };
 

@@ -16,22 +16,21 @@ namespace {
 constexpr int kIoClassIdle = 3 << 13;  // IOPRIO_CLASS_IDLE; has no libc header
 constexpr int kIoOfThread = 1;         // IOPRIO_WHO_PROCESS
 
-// Lowers the priority of the calling thread. If a sandbox refuses, the thread runs at normal
-// priority.
-void lower_priority() noexcept {
+}  // namespace
+
+void lower_thread_priority() noexcept {
   // On Linux both calls apply to one thread, although their names say process.
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
   syscall(SYS_ioprio_set, kIoOfThread, 0, kIoClassIdle);
 }
 
-}  // namespace
-
 std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
   std::uint64_t content = layout.tensors_end;
-  for (const std::uint32_t item : layout.bytes_items) content += plan.items[item].content_bytes;
+  // Compressed tensors are taken to be as long as their elements.
+  for (const std::uint32_t item : layout.unsized_items) content += plan.items[item].payload_bytes();
   const std::uint64_t checksums = content / kChecksumBlockBytes * sizeof(std::uint32_t);
   constexpr std::uint64_t kTrailerItemBytes = 128;  // estimate, including its name
-  return content + checksums + (layout.tensors.size() + layout.bytes_items.size() + 1) * kTrailerItemBytes;
+  return content + checksums + (layout.tensors.size() + layout.unsized_items.size() + 1) * kTrailerItemBytes;
 }
 
 WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads)
@@ -64,7 +63,7 @@ void WriteJob::fail(std::exception_ptr error) noexcept {
 }
 
 void WriteJob::run() noexcept {
-  if (request_.low_priority) lower_priority();
+  if (request_.low_priority) lower_thread_priority();
   const CurrentStreams::Scope streams(streams_);
   while (true) {
     std::optional<Task> task;

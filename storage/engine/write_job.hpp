@@ -53,6 +53,17 @@ struct WriteRequest {
 // file is truncated when it is closed.
 std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout);
 
+// Ask the planner for an item. Throw kMismatch or kUnsupported if it does not fit the plan.
+std::shared_ptr<const TensorBytes> resolve_tensor(const WriteRequest& request, std::uint32_t item);
+Bytes resolve_bytes(const WriteRequest& request, std::uint32_t item);
+
+// Returns what the plan says of an item; its position and checksum are left to the caller.
+TrailerItem trailer_item_of(const SavePlan& plan, std::uint32_t item);
+
+// Lowers the priority of the calling thread. If a sandbox refuses, the thread runs at normal
+// priority.
+void lower_thread_priority() noexcept;
+
 class WriteJob : public PoolWork {
  public:
   WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads);
@@ -115,8 +126,6 @@ class WriteJob : public PoolWork {
     std::size_t unsealed = 0;  // unsealed items among `owed`, while parked
   };
 
-  class Tail;
-
   struct Task {
     enum class Kind : std::uint8_t { kOpen, kFill, kComplete, kFillTail, kTail, kClose } kind = Kind::kOpen;
     File* file = nullptr;
@@ -147,8 +156,6 @@ class WriteJob : public PoolWork {
   void seal_part(Block& block, Item& item, std::uint32_t crc32);
   void copy_overlap(const Block& block, std::uint64_t offset, ByteSpan bytes) const;
   std::shared_ptr<const TensorBytes> resolve(Item& item);
-  Bytes resolve_bytes(std::uint32_t item);
-  const std::string& name_of(std::uint32_t item) const;
   Bytes encode_trailer_of(const File& file, std::vector<std::uint32_t> block_crc32,
                           const std::vector<std::uint32_t>& bytes_crc32) const;
 

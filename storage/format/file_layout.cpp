@@ -1,5 +1,6 @@
 #include <cairn/storage/format/file_layout.hpp>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -26,17 +27,20 @@ void append_tensor(const SavePlan& plan, std::uint32_t item, FileLayout& file) {
   file.tensors.push_back(placed);
 }
 
-void append(const SavePlan& plan, std::uint32_t item, FileLayout& file) {
-  // Bytes objects follow the tensors: their lengths are known only when they are written.
-  if (plan.items[item].type == WriteItemType::kByteIO)
-    file.bytes_items.push_back(item);
-  else
-    append_tensor(plan, item, file);
+void append(const SavePlan& plan, std::uint32_t item, bool compressed, FileLayout& file) {
+  const bool is_bytes = plan.items[item].type == WriteItemType::kByteIO;
+  if (!is_bytes) {
+    append_tensor(plan, item, file);  // checks it in any case
+    if (!compressed) return;
+    file.tensors.clear();
+    file.tensors_end = 0;
+  }
+  file.unsized_items.push_back(item);
 }
 
 }  // namespace
 
-std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_rank) {
+std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_rank, bool compressed) {
   if (plan.items.size() > std::numeric_limits<std::uint32_t>::max())
     throw Error(ErrorCode::kInvalidArgument, "cannot lay out a plan of " + std::to_string(plan.items.size()) + " items");
   std::vector<FileLayout> files;
@@ -44,27 +48,31 @@ std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_
   const auto count = static_cast<std::uint32_t>(plan.items.size());
   if (single_file_per_rank) {
     files.resize(1);
-    files[0].tensors.reserve(count);
-    for (std::uint32_t item = 0; item < count; ++item) append(plan, item, files[0]);
+    if (!compressed) files[0].tensors.reserve(count);
+    for (std::uint32_t item = 0; item < count; ++item) append(plan, item, compressed, files[0]);
+    // Bytes objects follow the tensors, which loads read first.
+    std::stable_partition(files[0].unsized_items.begin(), files[0].unsized_items.end(),
+                          [&](std::uint32_t item) { return plan.items[item].type != WriteItemType::kByteIO; });
   } else {
     files.resize(count);
-    for (std::uint32_t item = 0; item < count; ++item) append(plan, item, files[item]);
+    for (std::uint32_t item = 0; item < count; ++item) append(plan, item, compressed, files[item]);
   }
   return files;
 }
 
-std::vector<PlacedBytes> place_bytes(const FileLayout& file, const std::vector<std::uint64_t>& lengths) {
-  if (lengths.size() != file.bytes_items.size())
-    throw Error(ErrorCode::kMismatch, "a file was reported with " + std::to_string(lengths.size()) +
-                                          " bytes objects, but its plan has " + std::to_string(file.bytes_items.size()));
-  std::vector<PlacedBytes> placed;
+std::vector<PlacedItem> place_unsized(const FileLayout& file, const std::vector<std::uint64_t>& lengths) {
+  if (lengths.size() != file.unsized_items.size())
+    throw Error(ErrorCode::kMismatch, "a file was reported with the lengths of " + std::to_string(lengths.size()) +
+                                          " items, but its plan has " + std::to_string(file.unsized_items.size()) +
+                                          " that need one: do all ranks use the same options?");
+  std::vector<PlacedItem> placed;
   placed.reserve(lengths.size());
   std::uint64_t offset = file.tensors_end;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     if (lengths[i] > kFileBytesMax - offset)
-      throw Error(ErrorCode::kInvalidArgument, "a bytes object of " + std::to_string(lengths[i]) + " bytes at offset " +
+      throw Error(ErrorCode::kInvalidArgument, "an item of " + std::to_string(lengths[i]) + " bytes at offset " +
                                                    std::to_string(offset) + " would make its file exceed 2^63 bytes");
-    placed.push_back({file.bytes_items[i], offset, lengths[i]});
+    placed.push_back({file.unsized_items[i], offset, lengths[i]});
     offset += lengths[i];
   }
   return placed;

@@ -6,7 +6,7 @@
 //
 // Tensors come first, in the order of the plan and without gaps; their lengths follow from the
 // plan. Bytes objects come next, in the order of the plan; their lengths are known only when they
-// are written.
+// are written. So are those of compressed tensors, which precede them.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,11 @@ struct FileLayout {
   // The bytes before the first tensor. If there are any, the file is in the safetensors format:
   // its tensors are bare elements, and it has no trailer.
   std::string head;
-  std::vector<PlacedTensor> tensors;       // ascending offsets from the end of the head, without holes
-  std::vector<std::uint32_t> bytes_items;  // indices into the plan's items
-  std::uint64_t tensors_end = 0;           // offset of the first bytes object
+  std::vector<PlacedTensor> tensors;  // ascending offsets from the end of the head, without holes
+  // Items whose lengths are known only when they are written, as indices into the plan's items:
+  // compressed tensors, then bytes objects.
+  std::vector<std::uint32_t> unsized_items;
+  std::uint64_t tensors_end = 0;  // offset of the first of them
 };
 
 // A file that a rank writes.
@@ -44,8 +46,8 @@ struct WriteFile {
   FileLayout layout;
 };
 
-// A bytes object in a file, with its length.
-struct PlacedBytes {
+// An item of `unsized_items` in a file, with its length.
+struct PlacedItem {
   std::uint32_t item = 0;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
@@ -53,10 +55,10 @@ struct PlacedBytes {
 
 // Lays out the files of one rank: one file for all items, or one per item. Returns no files if the
 // plan has no items. Throws kInvalidArgument if an item cannot be stored.
-std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_rank);
+std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_rank, bool compressed = false);
 
-// Returns the positions of a file's bytes objects. Throws kMismatch unless `lengths` has one entry
-// for each entry of `bytes_items`.
-std::vector<PlacedBytes> place_bytes(const FileLayout& file, const std::vector<std::uint64_t>& lengths);
+// Returns the positions of a file's `unsized_items`. Throws kMismatch unless `lengths` has one
+// entry for each of them.
+std::vector<PlacedItem> place_unsized(const FileLayout& file, const std::vector<std::uint64_t>& lengths);
 
 }  // namespace cairn

@@ -41,6 +41,7 @@ INTERNAL_FOR_TOOLS = {
     "state/tensor_types.hpp": "converts between types of LibTorch and of checkpoints",
     "storage/format/names.hpp": "`convert` and `ls` tell by their names what Cairn made",
     "storage/format/safetensors.hpp": "`convert` writes, and goes on with, one safetensors file of any source",
+    "storage/format/zstd_item.hpp": "reads parts of PyTorch's compressed tensors with one check of the whole",
     "storage/publication.hpp": "`convert` goes on with, and removes, files of its own unpublished saves",
     "storage/read_part.hpp": "reads parts of tensors outside of a load, as consolidation does",
     "storage/run_directory.hpp": "`ls`, `verify` and `prune` show and remove what lies in a run, sound or not",

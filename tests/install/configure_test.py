@@ -119,19 +119,25 @@ class Dependencies(Configured):
         self.assertIn(f"{site}/nvidia/nccl/include", [os.path.normpath(word) for word in nccl])
 
     def test_each_missing_library_gets_a_sentence(self):
-        done = self.cmake(*(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("OpenSSL", "ZLIB", "Protobuf", "CURL", "fmt", "CLI11", "nlohmann_json")),
-                          "-DCAIRN_WITH_S3=ON",
+        done = self.cmake(*(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("OpenSSL", "ZLIB", "Protobuf", "CURL", "zstd", "fmt", "CLI11", "nlohmann_json")),
+                          "-DCAIRN_WITH_S3=ON", "-DCAIRN_WITH_ZSTD=ON",
                           *(f"-D{name}:PATH=" for name in ("CAF_INCLUDE_DIR", "ISAL_INCLUDE_DIR", "GLOO_INCLUDE_DIR", "DOCTEST_INCLUDE_DIR",
                                                            "Protobuf_PROTOC_EXECUTABLE")))
         self.assertNotEqual(done.returncode, 0)
         self.check_sentences(done.stderr, ["libssl-dev", "zlib1g-dev", "libprotobuf-dev", "protobuf-compiler", "libcaf-dev", "libisal-dev",
-                                           "libcurl4-openssl-dev", "libgloo-dev", "libfmt-dev", "nlohmann-json3-dev", "libcli11-dev", "doctest-dev"])
+                                           "libcurl4-openssl-dev", "libzstd-dev", "libgloo-dev", "libfmt-dev", "nlohmann-json3-dev", "libcli11-dev", "doctest-dev"])
 
     def test_without_libcurl_the_store_for_buckets_is_left_out(self):
         told = self.configure("-DCMAKE_DISABLE_FIND_PACKAGE_CURL=ON")
         self.assertRegex(told, r"-- S3: off; .*libcurl4-openssl-dev")
         commands = json.loads((self.build / "compile_commands.json").read_text())
         self.assertEqual([one["file"] for one in commands if "/s3_" in one["file"] or "CAIRN_WITH_S3" in one["command"]], [])
+
+    def test_without_zstd_compression_is_left_out(self):
+        told = self.configure("-DCMAKE_DISABLE_FIND_PACKAGE_zstd=ON")
+        self.assertRegex(told, r"-- Compression: off; .*libzstd-dev")
+        commands = json.loads((self.build / "compile_commands.json").read_text())
+        self.assertEqual([one["file"] for one in commands if "CAIRN_WITH_ZSTD" in one["command"]], [])
 
     def test_a_missing_libtorch_gets_a_sentence(self):
         done = self.cmake("-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON")

@@ -17,7 +17,7 @@ if [ ! -x "$root/python" ]; then
            -o Acquire::Check-Valid-Until=false)  # a mirror may lag behind sid; its signature is checked in any case
   apt-get "${options[@]}" update >&2
   apt-get "${options[@]}" install -y --no-install-recommends --download-only \
-    python3-torch python3-numpy python3-fsspec python3-yaml >&2
+    python3-torch python3-numpy python3-fsspec python3-yaml python3-zstandard >&2
   # Debian's packages expect these links.
   for name in bin lib lib64 sbin; do ln -sfn "usr/$name" "$root/$name"; done
   for package in "$apt"/cache/archives/*.deb; do dpkg -x "$package" "$root"; done

@@ -22,3 +22,20 @@ done
 "$2" convert "$directory/checkpoint" "$directory/converted.pt" --to torch --memory 1KiB
 "$2" convert "$directory/saved.pt" "$directory/converted" --to dcp --world 3
 "${pytorch[@]}" "$here/check_interchange.py" "$directory/converted" "$directory/expected.json" --torch-file "$directory/converted.pt"
+
+if ! "$1" write "$directory/compressed" "$directory/expected.json" 3 2> "$directory/refusal"; then
+  cat "$directory/refusal"
+  grep -q CAIRN_WITH_ZSTD "$directory/refusal"
+  exit 0
+fi
+"$2" verify "$directory/compressed"
+"$2" diff "$directory/checkpoint" "$directory/compressed"
+code=0
+"${pytorch[@]}" "$here/check_interchange.py" "$directory/compressed" "$directory/expected.json" \
+  --overwritten "$directory/compressed_by_pytorch" || code=$?
+if [ "$code" -eq 0 ]; then
+  "$1" read "$directory/compressed_by_pytorch"
+  "$2" verify "$directory/compressed_by_pytorch"
+elif [ "$code" -ne 77 ]; then
+  exit "$code"
+fi

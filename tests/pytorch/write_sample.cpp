@@ -1,6 +1,6 @@
 // The C++ half of check_interchange.py, which says what the files mean.
 //
-//   write_sample write CHECKPOINT EXPECTED.json
+//   write_sample write CHECKPOINT EXPECTED.json [ZSTD_LEVEL]
 //       saves a sample state from two ranks, and a description of what PyTorch must find in it
 //   write_sample write-safetensors DIR
 //       saves its tensors as safetensors files, to DIR/model and DIR/distributed, and joins the
@@ -53,7 +53,7 @@ std::vector<std::pair<std::string, torch::Tensor>> tensors() {
           {"名前.with.dots", counting({2}, 4, torch::kInt64)}};
 }
 
-void write(const std::string& checkpoint, const std::string& expected_file) {
+void write(const std::string& checkpoint, const std::string& expected_file, int zstd_level) {
   const auto whole = tensors();
   testing::on_all_ranks(2, [&](World& world) {
     Dict model;
@@ -70,7 +70,9 @@ void write(const std::string& checkpoint, const std::string& expected_file) {
                           {"nothing", Value()},
                           {"blob", Blob{std::string("\x80\x00bytes", 7)}},
                           {"list", List{counting({2}), Dict{{"x", counting({3})}}}}};
-    Checkpointer(world).save(state, checkpoint);
+    SaveOptions options;
+    options.writer.zstd_level = zstd_level;
+    Checkpointer(world).save(state, checkpoint, options);
   });
 
   nlohmann::json expected;
@@ -148,8 +150,8 @@ int read(const std::string& directory) {
 
 int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
-  if (command == "write" && argc == 4) {
-    write(argv[2], argv[3]);
+  if (command == "write" && (argc == 4 || argc == 5)) {
+    write(argv[2], argv[3], argc == 5 ? std::stoi(argv[4]) : 0);
     return 0;
   }
   if (command == "read" && argc == 3) return read(argv[2]);
@@ -158,6 +160,6 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (command == "read-safetensors" && argc == 3) return read_safetensors(argv[2]);
-  std::cerr << "write_sample write CHECKPOINT EXPECTED.json | write_sample read|write-safetensors|read-safetensors DIR\n";
+  std::cerr << "write_sample write CHECKPOINT EXPECTED.json [ZSTD_LEVEL] | write_sample read|write-safetensors|read-safetensors DIR\n";
   return 2;
 }

@@ -17,6 +17,7 @@
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
@@ -97,6 +98,8 @@ void save(const std::string& url, std::uint64_t counter, const std::vector<const
 void load(const std::string& url, const std::vector<StateDict*>& states, CheckpointReaderOptions options = {}) {
   load_locally(url, states, [&] { return make_reader(options); });
 }
+
+bool can_compress() { return why_not_undone({kZstdTransform}).empty(); }
 
 struct Memory {
   explicit Memory(std::string name) : name_(std::move(name)) { forget_memory(name_); }
@@ -527,10 +530,12 @@ TEST_CASE("checkpoint reader: every dtype, shape and layout of files loads") {
   state["blob"] = Blob{Bytes(2 * kBlock + 3, 'z')};
 
   for (const std::string& url : {std::string("mem://reader/x"), directory.path() + "/x"})
-    for (const bool single_file : {true, false}) {
+    for (const auto& [single_file, zstd_level] : {std::pair(true, 0), {false, 0}, {true, 3}, {false, 1}}) {
+      if (zstd_level > 0 && !can_compress()) continue;
       CheckpointWriterOptions options;
       options.single_file_per_rank = single_file;
-      save(url, single_file ? 1 : 2, {&state}, options);
+      options.zstd_level = zstd_level;
+      save(url, static_cast<std::uint64_t>(10 * zstd_level + (single_file ? 1 : 2)), {&state}, options);
       CHECK(verify_checkpoint(*open_store(url)).empty());
       for (const std::uint64_t in_flight : {std::uint64_t{kBlock}, std::uint64_t{64} << 20}) {
         StateDict target;

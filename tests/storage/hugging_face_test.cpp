@@ -245,6 +245,12 @@ TEST_CASE("Hugging Face: what files cannot hold is refused with a full list") {
   CHECK(read_metadata(*open_store(place)).state_dict_metadata.size() == 1);
 }
 
+TEST_CASE("Hugging Face: compression is refused") {
+  HuggingFaceWriterOptions options;
+  options.writer.zstd_level = 1;
+  CHECK(code_of([&] { HuggingFaceStorageWriter writer(options); }) == ErrorCode::kInvalidArgument);
+}
+
 TEST_CASE("Hugging Face: a place with safetensors files is refused and keeps them") {
   TemporaryDirectory directory;
   for (const char* name :

@@ -39,10 +39,10 @@ TEST_CASE("layout: bytes objects must be reported as planned") {
   add_bytes(plan, "a");
   add_bytes(plan, "b");
   const FileLayout file = layout_files(plan, true).at(0);
-  CHECK_THROWS_AS(place_bytes(file, {1}), Error);
-  CHECK_THROWS_AS(place_bytes(file, {1, 2, 3}), Error);
-  CHECK_THROWS_AS(place_bytes(file, {1, std::numeric_limits<std::uint64_t>::max()}), Error);
-  const auto placed = place_bytes(file, {5, 7});
+  CHECK_THROWS_AS(place_unsized(file, {1}), Error);
+  CHECK_THROWS_AS(place_unsized(file, {1, 2, 3}), Error);
+  CHECK_THROWS_AS(place_unsized(file, {1, std::numeric_limits<std::uint64_t>::max()}), Error);
+  const auto placed = place_unsized(file, {5, 7});
   REQUIRE(placed.size() == 2);
   CHECK(placed[0].offset == 0);
   CHECK(placed[1].offset == 5);
@@ -64,7 +64,7 @@ TEST_CASE("layout: tensors are adjacent, payloads are aligned, bytes objects com
   const auto files = layout_files(plan, true);
   REQUIRE(files.size() == 1);
   const FileLayout& file = files[0];
-  CHECK(file.bytes_items == std::vector<std::uint32_t>{1});
+  CHECK(file.unsized_items == std::vector<std::uint32_t>{1});
   REQUIRE(file.tensors.size() == 4);
   std::uint64_t end = 0;
   for (const PlacedTensor& tensor : file.tensors) {
@@ -87,7 +87,7 @@ TEST_CASE("layout: one file for each item, in the order of the plan") {
   const auto files = layout_files(plan, false);
   REQUIRE(files.size() == 2);
   CHECK(files[0].tensors.empty());
-  CHECK(files[0].bytes_items == std::vector<std::uint32_t>{0});
+  CHECK(files[0].unsized_items == std::vector<std::uint32_t>{0});
   REQUIRE(files[1].tensors.size() == 1);
   CHECK(files[1].tensors[0].offset == 0);
   CHECK(files[1].tensors[0].item == 1);

@@ -331,6 +331,18 @@ class ConvertTo(Command):
             self.assertIn("the transform zstd, which Cairn cannot undo", done.stderr)
         self.convert(source, "left_out.pt", "--to", "torch", "--skip-unsupported")
 
+    def test_tensors_that_pytorch_compressed_are_read_by_every_command(self):
+        source = pathlib.Path(__file__).parent.parent / "data" / "pytorch-2.14" / "zstd"
+        told = cairn("verify", source, check=False)
+        if "CAIRN_WITH_ZSTD" in told.stdout + told.stderr:
+            self.skipTest("this build has no compression")
+        self.assertEqual(told.returncode, 0)
+        self.assertRegex(cairn("inspect", source).stdout, r"compressed +4\.6 MiB to .* by stream\.zstd/1, ratio \d{3}")
+        self.assertIn("2.5", cairn("cat", source, "scalar").stdout)
+        for options in ((), ("--memory", "1MiB")):
+            target, _ = self.convert(source, f"out{len(options)}.pt", "--to", "torch", *options)
+            self.same(source, target)
+
     def test_a_cast_reads_numbers_that_libtorch_lacks(self):
         source = self.root / "a.pt"
         torch_file.save(source, {"w": torch_file.Tensor("float8_e4m3fn", [0x38, 0x7E, 0x81]), "n": torch_file.Tensor("uint16", [65535])})

@@ -1,0 +1,105 @@
+// One write of WriteEngine with compression: the state that its threads share. Lengths are known
+// only after compression, so each file is written from front to back.
+//
+//   tasks, in order:  open │ frame │ frame │ … │ bytes object │ … │ close │ open │ …
+//   frame:            copy ─ checksum ─ compress ─ (wait for the turn) ─ append
+//
+// Threads copy and compress frames in parallel, each in a staging block of its own. All other steps
+// run one at a time, in the order of the tasks: a task waits until all earlier ones are done.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <cairn/base/future.hpp>
+#include <cairn/base/mutex.hpp>
+#include <cairn/base/running_work.hpp>
+#include <cairn/storage/engine/file_appender.hpp>
+#include <cairn/storage/engine/job_end.hpp>
+#include <cairn/storage/engine/staged_work.hpp>
+#include <cairn/storage/engine/write_job.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
+
+namespace cairn {
+
+class CompressJob : public StagedWork {
+ public:
+  // The layouts of `request` have no tensors: all items are among the `unsized_items`. Needs a ring
+  // of at least two blocks.
+  CompressJob(WriteRequest request, std::shared_ptr<StagingRing> ring, int level);
+
+  const Future<std::vector<FileResult>>& future() const { return end_.future(); }
+  bool ended() const { return end_.reached(); }
+  void wait_until_ended() const { end_.wait(); }
+  void finish() noexcept override;
+
+ protected:
+  std::size_t begin_stage(int stage) override;
+  void run_task(int stage, std::size_t index) override;
+  std::exception_ptr cancellation() const override;
+
+ private:
+  struct Task {
+    enum class Kind : std::uint8_t { kOpen, kFrame, kBytes, kClose } kind = Kind::kOpen;
+    std::uint32_t file = 0;
+    std::uint32_t item = 0;   // kFrame and kBytes: index into the plan
+    std::uint64_t begin = 0;  // kFrame: within the payload
+    std::uint64_t end = 0;
+    bool last = false;  // kFrame: of its item
+  };
+
+  // A tensor from its first frame to its last.
+  struct Item {
+    std::shared_ptr<const TensorBytes> data;
+    std::size_t frames_left = 0;  // to be copied
+  };
+
+  // The file or item that is being written. Used by one task at a time, in its turn.
+  struct Writing {
+    StagingBlock memory;
+    std::optional<FileAppender> file;
+    Trailer trailer;
+    std::vector<ZstdFrame> frames;    // of the current item
+    std::uint32_t payload_crc32 = 0;  // of the frames so far
+    std::uint32_t stored_crc32 = 0;
+    std::uint64_t item_begin = 0;
+  };
+
+  void add_frames(std::uint32_t file, std::uint32_t item);
+  void open(const Task& task);
+  void write_frame(const Task& task, std::size_t index);
+  void write_bytes(const Task& task);
+  void close(const Task& task);
+  std::shared_ptr<const TensorBytes> resolve(const Task& task);
+  void release(std::uint32_t item);
+  void append(ByteSpan bytes);
+  void append_frame(ByteSpan frame, std::size_t plain_bytes);
+  void append_small_frame(ByteSpan bytes, ZstdCompressor& compressor);
+  void end_item(std::uint32_t item);
+  void wait_for_turn(std::size_t index);
+  StagingBlock staging_block();
+  std::unique_ptr<ZstdCompressor> take_compressor();
+
+  const WriteRequest request_;
+  const std::shared_ptr<StagingRing> shared_ring_;
+  StagingRing& ring_;
+  const int level_;
+  const std::uint64_t frame_bytes_;
+  const Work work_;               // of the thread that started the write
+  const CurrentStreams streams_;  // of the thread that started the write
+  JobEnd<std::vector<FileResult>> end_;
+  std::vector<Task> tasks_;
+  std::vector<std::unique_ptr<ObjectWriter>> writers_;  // by file; used in turn
+  std::vector<FileResult> results_;                     // by file; used in turn
+  Writing writing_;                                     // used in turn
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::size_t turn_ CAIRN_GUARDED_BY(mutex_) = 0;  // index of the first task that is not done
+  std::vector<Item> items_ CAIRN_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<ZstdCompressor>> idle_ CAIRN_GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn

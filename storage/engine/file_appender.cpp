@@ -1,0 +1,75 @@
+#include <cairn/storage/engine/file_appender.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/storage/format/trailer.hpp>
+
+namespace cairn {
+
+FileAppender::FileAppender(ObjectWriter& writer, const StagingBlock& memory, std::size_t block_bytes,
+                           std::function<void()> before_write, std::uint64_t begin, std::size_t used,
+                           const std::vector<ChecksummedPart>& parts)
+    : writer_(writer),
+      memory_(memory),
+      block_bytes_(block_bytes),
+      before_write_(std::move(before_write)),
+      begin_(begin),
+      used_(used),
+      checksums_(kChecksumBlockBytes) {
+  checksums_.add(memory.bytes(0, used_), parts);
+}
+
+std::uint32_t FileAppender::append(ByteSpan bytes) {
+  std::uint32_t crc = 0;
+  put(bytes, [&](ByteSpan part) {
+    const std::uint32_t part_crc = checksums_.add(part, true);
+    crc = crc32_combine(crc, part_crc, part.size());
+  });
+  return crc;
+}
+
+const BlockChecksums& FileAppender::end_content() {
+  checksums_.finish();
+  return checksums_;
+}
+
+void FileAppender::append_trailer(ByteSpan bytes) {
+  put(bytes, [](ByteSpan) {});
+}
+
+std::uint64_t FileAppender::finish() {
+  const std::uint64_t length = position();
+  const std::size_t alignment = writer_.alignment_bytes();
+  // Direct I/O writes whole units. Closing the file cuts it to its true length.
+  const std::size_t padded = (used_ + alignment - 1) / alignment * alignment;
+  std::memset(memory_.data() + used_, 0, padded - used_);
+  used_ = padded;
+  if (used_ > 0) flush();
+  return length;
+}
+
+template <class Account>
+void FileAppender::put(ByteSpan bytes, const Account& account) {
+  while (!bytes.empty()) {
+    if (used_ == block_bytes_) flush();
+    // In parts small enough to stay in the CPU cache between copy and checksum.
+    const std::size_t length = std::min({bytes.size(), block_bytes_ - used_, std::size_t{kChecksumBlockBytes}});
+    const MutableByteSpan part = memory_.bytes(used_, length);
+    std::memcpy(part.data(), bytes.data(), length);
+    account(part);
+    used_ += length;
+    bytes = bytes.subspan(length, bytes.size() - length);
+  }
+}
+
+void FileAppender::flush() {
+  before_write_();
+  writer_.write_at(begin_, memory_.bytes(0, used_));
+  begin_ += used_;
+  used_ = 0;
+}
+
+}  // namespace cairn

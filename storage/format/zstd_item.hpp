@@ -1,0 +1,88 @@
+// Items that are compressed with zstd, as PyTorch's extension ZStandard writes and reads them.
+// Cairn writes frames of at most kZstdFrameBytes and after them the seek table of the zstd seekable
+// format (storage/FORMAT.md, "Compressed items"), so that a part of an item can be read. PyTorch
+// writes one frame, which is decompressed from its start.
+//
+// Without CAIRN_WITH_ZSTD, the constructors throw kUnsupported.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/base/bytes.hpp>
+#include <cairn/planning/metadata.hpp>
+#include <cairn/state/pickle/zip_reader.hpp>
+
+namespace cairn {
+
+inline constexpr const char* kZstdTransform = "stream.zstd/1";  // as PyTorch records it
+inline constexpr std::size_t kZstdFrameBytes = 1u << 20;        // before compression
+inline constexpr int kZstdLevelMax = 19;                        // higher levels need memory that readers may refuse
+
+// Returns why this build cannot undo `transforms`, naming them, or "" if it can.
+std::string why_not_undone(const std::vector<std::string>& transforms);
+
+// An item as it was before its transforms.
+struct PlainItem {
+  std::uint64_t size_bytes = 0;
+  ZipReader::ReadAt read_at;  // not thread-safe if there are transforms
+};
+
+// Returns the item at `storage`. `read_stored` fills a buffer from an offset within the stored item
+// and is kept. For a tensor chunk, pass its sizes. The item may not be much larger than these make
+// it; a bytes object not larger than 64 MiB and 1000 times its stored length. Throws as ZstdItem's
+// constructor does, and kUnsupported if this build cannot undo the transforms.
+PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents* chunk_sizes, ZipReader::ReadAt read_stored,
+                          const std::string& what);
+
+// Reads a compressed item. Memory: a few MiB, regardless of the item. Not thread-safe.
+class ZstdItem {
+ public:
+  // `read_at` fills a buffer from an offset within the stored item and is kept. Throws kCorrupt if
+  // the item is damaged or has more than `bytes_max` bytes. Throws kUnsupported if a frame needs a
+  // window of more than 8 MiB. Error texts start with `what`. Decompresses the whole item once if
+  // it has no seek table.
+  ZstdItem(std::uint64_t stored_bytes, ZipReader::ReadAt read_at, std::uint64_t bytes_max, std::string what);
+  ~ZstdItem();
+
+  std::uint64_t size_bytes() const;
+  // Fills `to` with the bytes at `offset`. Decompresses only the frames that it needs, or without a
+  // seek table the item from the last position or the start. Throws kCorrupt.
+  void read(std::uint64_t offset, MutableByteSpan to);
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+// Compresses frames. Not thread-safe.
+class ZstdCompressor {
+ public:
+  // Throws kInvalidArgument unless `level` is between 1 and kZstdLevelMax.
+  explicit ZstdCompressor(int level);
+  ~ZstdCompressor();
+
+  // Returns the longest frame that `bytes` can become.
+  static std::size_t frame_bytes_max(std::size_t bytes);
+  // Writes one frame, which contains its checksum, to the start of `to`, and returns its length.
+  std::size_t compress(ByteSpan from, MutableByteSpan to);
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+// Lengths of a frame: in the file, and before compression.
+struct ZstdFrame {
+  std::uint32_t stored_bytes = 0;
+  std::uint32_t bytes = 0;
+};
+
+// Returns the seek table that follows the frames of an item.
+Bytes encode_seek_table(const std::vector<ZstdFrame>& frames);
+
+}  // namespace cairn

@@ -1,0 +1,462 @@
+// Compressed items: frames with a seek table, as Cairn writes them, and streams without one, as
+// PyTorch does. Hostile ones are refused in bounded memory.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cairn/tests/support/torch.hpp>
+
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/names.hpp>
+#include <cairn/storage/format/torch_metadata.hpp>
+#include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/storage/store_tools.hpp>
+#include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+#include <cairn/tests/support/thrown.hpp>
+#include <cairn/tests/support/wrapped_store.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+constexpr std::size_t kFrame = kZstdFrameBytes;
+constexpr std::uint64_t kBytesMax = 32u << 20;
+const std::string kUrl = "mem://compressed/x";
+
+// Compresses neither well nor not at all.
+Bytes sample(std::size_t bytes) {
+  Bytes text(bytes, '\0');
+  std::uint32_t state = 1;
+  for (char& c : text) {
+    state = state * 1664525 + 1013904223;
+    c = static_cast<char>("abcdefgh"[state >> 29]);
+  }
+  return text;
+}
+
+Bytes frame_of(ByteSpan bytes) {
+  Bytes frame(ZstdCompressor::frame_bytes_max(bytes.size()), '\0');
+  frame.resize(ZstdCompressor(3).compress(bytes, {frame.data(), frame.size()}));
+  return frame;
+}
+
+// Returns an item of frames of `frame_bytes`, with or without their seek table.
+Bytes item_of(const Bytes& bytes, std::size_t frame_bytes, bool seek_table) {
+  Bytes item;
+  std::vector<ZstdFrame> frames;
+  for (std::size_t at = 0; at < bytes.size() || at == 0; at += frame_bytes) {
+    const std::size_t length = std::min(frame_bytes, bytes.size() - at);
+    const Bytes frame = frame_of(ByteSpan(bytes).subspan(at, length));
+    frames.push_back({static_cast<std::uint32_t>(frame.size()), static_cast<std::uint32_t>(length)});
+    item += frame;
+  }
+  return seek_table ? item + encode_seek_table(frames) : item;
+}
+
+struct Opened {
+  explicit Opened(Bytes stored, std::uint64_t bytes_max = kBytesMax)
+      : bytes(std::move(stored)),
+        item(
+            bytes.size(),
+            [this](std::uint64_t offset, MutableByteSpan to) {
+              read_bytes += to.size();
+              std::memcpy(to.data(), bytes.data() + offset, to.size());
+            },
+            bytes_max, "the item") {}
+  Bytes read(std::uint64_t offset, std::size_t length) {
+    Bytes found(length, '\0');
+    item.read(offset, {found.data(), length});
+    return found;
+  }
+  Bytes bytes;
+  std::size_t read_bytes = 0;
+  ZstdItem item;
+};
+
+Thrown opening(const Bytes& stored, std::uint64_t bytes_max = kBytesMax) {
+  return thrown_by([&] {
+    Opened opened(stored, bytes_max);
+    opened.read(0, static_cast<std::size_t>(opened.item.size_bytes()));
+  });
+}
+
+void save(const std::vector<const StateDict*>& states, CheckpointWriterOptions options = {}, std::uint64_t counter = 1) {
+  if (options.zstd_level == 0) options.zstd_level = 3;
+  LocalSave how;
+  how.checkpoint_id = kUrl;
+  how.save_id = local_save_id(counter);
+  save_locally(how, states, [&] { return std::make_unique<CheckpointWriter>(options); });
+}
+
+void load(const std::vector<StateDict*>& states, CheckpointReaderOptions options = {}, const std::string& url = kUrl) {
+  load_locally(url, states, [&] { return std::make_unique<CheckpointReader>(options); });
+}
+
+StorageInfo place_of(const std::string& fqn) {
+  return std::get<TensorStorageMetadata>(*read_metadata(*open_store(kUrl)).find(fqn)).storage.at(0);
+}
+
+struct Memory {
+  Memory() { forget_memory("compressed"); }
+  ~Memory() { forget_memory("compressed"); }
+};
+
+}  // namespace
+
+TEST_CASE("compression: items of any size are read, with a seek table or as a stream") {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kFrame - 1, kFrame, kFrame + 1, 3 * kFrame, 5 * kFrame + 17}) {
+    const Bytes bytes = sample(size);
+    for (const auto& [frame, seek_table] : {std::pair(kFrame, true), {kFrame, false}, {std::size_t{7} << 20, false}}) {
+      CAPTURE(size);
+      CAPTURE(seek_table);
+      Opened opened(item_of(bytes, frame, seek_table));
+      REQUIRE(opened.item.size_bytes() == size);
+      CHECK(opened.read(0, size) == bytes);
+      // Backwards, so that a stream starts anew.
+      for (const std::size_t at : {size * 3 / 4, size / 2, size / 3, std::size_t{0}}) {
+        const std::size_t length = std::min<std::size_t>(size - at, 100'000);
+        CHECK(opened.read(at, length) == bytes.substr(at, length));
+      }
+      CHECK(thrown_by([&] { opened.read(size, 1); }).code == ErrorCode::kCorrupt);
+    }
+  }
+}
+
+TEST_CASE("compression: a read with a seek table decompresses the frames it needs only") {
+  const Bytes bytes = sample(8 * kFrame);
+  Opened opened(item_of(bytes, kFrame, true));
+  const std::size_t before = opened.read_bytes;
+  CHECK(opened.read(5 * kFrame + 10, 1000) == bytes.substr(5 * kFrame + 10, 1000));
+  CHECK(opened.read_bytes - before < opened.bytes.size() / 7);
+}
+
+TEST_CASE("compression: damaged and truncated items are refused as corrupt") {
+  const Bytes bytes = sample(2 * kFrame + 100);
+  for (const bool seek_table : {true, false}) {
+    const Bytes item = item_of(bytes, kFrame, seek_table);
+    CAPTURE(seek_table);
+    CHECK_FALSE(opening(item).is_error);
+    for (std::size_t cut = 1; cut < item.size(); cut += item.size() / 13) {
+      const Thrown thrown = opening(item.substr(0, cut));
+      CHECK(thrown.code == ErrorCode::kCorrupt);
+      CHECK(thrown.says("the item is damaged"));
+    }
+    for (std::size_t at = 0; at < item.size(); at += item.size() / 41) {
+      Bytes damaged = item;
+      damaged[at] = static_cast<char>(damaged[at] ^ 0x20);
+      CAPTURE(at);
+      Bytes found;
+      const Thrown thrown = thrown_by([&] {
+        Opened opened(damaged);
+        found = opened.read(0, static_cast<std::size_t>(opened.item.size_bytes()));
+      });
+      // An item with a damaged seek table can be read as a stream.
+      CHECK((is_refusal(thrown) || (seek_table && found == bytes)));
+    }
+  }
+}
+
+TEST_CASE("compression: an item that expands beyond its limit is refused in bounded memory") {
+  const Bytes zeros(std::size_t{48} << 20, '\0');
+  for (const auto& [frame, seek_table] : {std::pair(zeros.size(), false), {kFrame, false}, {kFrame, true}}) {
+    const Bytes bomb = item_of(zeros, frame, seek_table);
+    CHECK(bomb.size() < 32'000);
+    const Thrown thrown = opening(bomb, std::uint64_t{1} << 20);
+    CHECK(thrown.code == ErrorCode::kCorrupt);
+    CHECK(thrown.says("expands to more than 1048576 bytes"));
+  }
+  // A table that declares more, or less, than its frames have.
+  const Bytes frame = frame_of(sample(1000));
+  for (const std::uint32_t declared : {999u, 1001u, 4u << 20}) {
+    const Bytes item = frame + encode_seek_table({{static_cast<std::uint32_t>(frame.size()), declared}});
+    CHECK(opening(item).code == ErrorCode::kCorrupt);
+  }
+  // One that does not describe all frames.
+  CHECK(opening(frame + frame + encode_seek_table({{static_cast<std::uint32_t>(frame.size()), 1000}})).code == ErrorCode::kCorrupt);
+  // A frame of a window of 128 MiB.
+  const Bytes wide("\x28\xB5\x2F\xFD\x00\x88\x01\x00\x00", 9);
+  CHECK(opening(wide).code == ErrorCode::kUnsupported);
+}
+
+TEST_CASE("compression: unknown and stacked transforms are refused by name") {
+  CHECK(why_not_undone({}).empty());
+  CHECK(why_not_undone({"stream.zstd/1.2"}).empty());
+  for (const std::vector<std::string>& names : {std::vector<std::string>{"stream.zstd/2"},
+                                                {"stream.rot13/1"},
+                                                {"stream.zstd"},
+                                                {"stream.rot13/1", "stream.zstd/1"},
+                                                {"stream.zstd/1", "stream.zstd/1"}}) {
+    const std::string why = why_not_undone(names);
+    for (const std::string& name : names) CHECK(why.find(name) != std::string::npos);
+  }
+}
+
+TEST_CASE("compression: levels outside 1 to 19 are refused by the writer") {
+  for (const int level : {-1, 20}) {
+    CheckpointWriterOptions options;
+    options.zstd_level = level;
+    CHECK(thrown_by([&] { CheckpointWriter{options}; }).code == ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_CASE("compression: two ranks save, one to three load other cuts") {
+  const Memory memory;
+  const torch::Tensor whole = counting({3001, 401});  // 4.8 MB
+  std::vector<StateDict> states(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    states[static_cast<std::size_t>(rank)]["w"] = ShardedTensor::distribute(whole, over_all_ranks(2), rank);
+    states[static_cast<std::size_t>(rank)]["step"] = 7;
+  }
+  CheckpointWriterOptions small;
+  small.bytes_in_flight_max = 2 * kChecksumBlockBytes;  // the least: a block for the file and one for a frame
+  save({&states[0], &states[1]}, small);
+  CHECK(verify_checkpoint(*open_store(kUrl)).empty());
+  for (int world = 1; world <= 3; ++world)
+    for (const std::int64_t dim : {0, 1}) {
+      std::vector<StateDict> targets(static_cast<std::size_t>(world));
+      std::vector<StateDict*> pointers;
+      for (int rank = 0; rank < world; ++rank) {
+        StateDict& target = targets[static_cast<std::size_t>(rank)];
+        target["w"] = ShardedTensor::zeros(over_all_ranks(world, dim), {3001, 401}, rank, torch::TensorOptions());
+        target["step"] = 0;
+        pointers.push_back(&target);
+      }
+      CheckpointReaderOptions reading;
+      reading.verify_first = world == 2;
+      load(pointers, reading);
+      for (int rank = 0; rank < world; ++rank) {
+        const StateDict& target = targets[static_cast<std::size_t>(rank)];
+        const ShardedTensor wanted = ShardedTensor::distribute(whole, over_all_ranks(world, dim), rank);
+        CHECK(target.at("w").sharded().local_shards().at(0).tensor.equal(wanted.local_shards().at(0).tensor));
+        CHECK(target.at("step").to_int() == 7);
+      }
+    }
+}
+
+TEST_CASE("compression: numbers of little entropy shrink, and random ones hardly grow") {
+  const Memory memory;
+  StateDict state;
+  state["small"] = torch::randint(0, 4, {4 << 20}, torch::kUInt8);
+  state["random"] = torch::randint(0, 256, {4 << 20}, torch::kUInt8);
+  save({&state});
+  CHECK(place_of("small").length < (4u << 20) / 3);
+  CHECK(place_of("random").length < (4u << 20) + (4u << 20) / 500);
+  CHECK(place_of("small").transforms == std::vector<std::string>{"stream.zstd/1"});
+}
+
+TEST_CASE("compression: a part of a tensor is loaded from a part of its file") {
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::randint(0, 256, {64, 256 << 10}, torch::kUInt8);
+  save({&state});
+  static std::atomic<std::uint64_t> bytes_read{0};
+  struct Counting : StoreDecorator {
+    using StoreDecorator::StoreDecorator;
+    void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+      if (std::string(operation.name) == "read" && operation.object != kCommitRecordName) bytes_read += operation.bytes;
+      act();
+    }
+  };
+  register_store("countedparts", [](const std::string&) { return std::make_shared<Counting>(open_store(kUrl)); });
+  // Rank 5 of 16 loads rows 20 to 23, a megabyte of sixteen.
+  std::vector<StateDict> targets(16);
+  std::vector<StateDict*> pointers;
+  for (int rank = 0; rank < 16; ++rank) {
+    StateDict& target = targets[static_cast<std::size_t>(rank)];
+    if (rank == 5)
+      target["w"] = ShardedTensor::zeros(over_all_ranks(16), {64, 256 << 10}, rank, torch::TensorOptions(torch::kUInt8));
+    pointers.push_back(&target);
+  }
+  load(pointers, {}, "countedparts://compressed/x");
+  CHECK(targets[5]["w"].sharded().local_shards().at(0).tensor.equal(state["w"].tensor().narrow(0, 20, 4)));
+  CHECK(bytes_read.load() < (3u << 20));
+}
+
+TEST_CASE("compression: a damaged block is named by load and by verify") {
+  const Memory memory;
+  StateDict state;
+  state["a"] = torch::randn({1000, 1000});
+  state["b"] = torch::randn({1000, 1000});
+  save({&state});
+  const auto store = open_store(kUrl);
+  const ObjectName file = data_file_name(0, 0, local_save_id(1));
+  const StorageInfo b = place_of("b");
+  Bytes bytes = get_object(*store, file);
+  const std::uint64_t at = b.offset + b.length / 2;
+  bytes[at] = static_cast<char>(bytes[at] ^ 4);
+  replace_object(*store, file, bytes);
+
+  StateDict target;
+  target["a"] = torch::zeros({1000, 1000});
+  load({&target});
+  CHECK(target["a"].tensor().equal(state["a"].tensor()));
+  target["b"] = torch::zeros({1000, 1000});
+  const Thrown thrown = thrown_by([&] { load({&target}); });
+  CHECK(thrown.code == ErrorCode::kCorrupt);
+  CHECK(thrown.says("\"b\""));
+  CHECK(thrown.says("offsets " + std::to_string(at / kChecksumBlockBytes * kChecksumBlockBytes)));
+  const auto faults = verify_checkpoint(*store);
+  REQUIRE_FALSE(faults.empty());
+  for (const VerifyFault& fault : faults) CHECK(fault.fqn == "b");
+  CHECK(std::any_of(faults.begin(), faults.end(),
+                    [&](const VerifyFault& fault) { return fault.offset == at / kChecksumBlockBytes * kChecksumBlockBytes; }));
+}
+
+TEST_CASE("compression: a store that fails at any operation leaves no file of the save") {
+  const Memory memory;
+  static std::shared_ptr<StoreControl> control;
+  register_store("failingparts", [](const std::string&) { return std::make_shared<WrappedStore>(open_store(kUrl), control); });
+  StateDict state;
+  state["w"] = torch::randint(0, 256, {3 << 20}, torch::kUInt8);
+  state["v"] = torch::zeros({5});
+  CheckpointWriterOptions options;
+  options.zstd_level = 1;
+  options.threads = 3;
+  options.single_file_per_rank = false;
+  options.block_bytes = 512 << 10;
+  std::size_t failing = 0;
+  for (bool failed = true; failed; ++failing) {
+    control = std::make_shared<StoreControl>();
+    control->fail_at(failing);
+    LocalSave how;
+    how.checkpoint_id = "failingparts://compressed/x";
+    how.save_id = local_save_id(failing + 1);
+    try {
+      save_locally(how, {&state}, [&] { return std::make_unique<CheckpointWriter>(options); });
+      failed = false;
+    } catch (const StoreFault&) {
+      const auto objects = open_store(kUrl)->list("");
+      CHECK(std::none_of(objects.begin(), objects.end(),
+                         [](const ObjectInfo& object) { return object.name.find(".distcp") != std::string::npos; }));
+    }
+  }
+  CHECK(failing > 10);
+  CHECK(verify_checkpoint(*open_store(kUrl)).empty());
+}
+
+TEST_CASE("compression: the planner is not asked on the trainer's thread") {
+  const Memory memory;
+  struct Noting : DefaultSavePlanner {
+    std::atomic<int> calls_here{0};
+    const std::thread::id trainer = std::this_thread::get_id();
+    ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) override {
+      calls_here += std::this_thread::get_id() == trainer;
+      return DefaultSavePlanner::resolve_data(plan, item);
+    }
+  } planner;
+  StateDict state;
+  state["w"] = torch::randn({1000});
+  CheckpointWriterOptions options;
+  options.zstd_level = 3;
+  CheckpointWriter writer(options);
+  LocalSave how;
+  how.checkpoint_id = kUrl;
+  how.save_id = local_save_id(1);
+  save_locally(how, {{&state, &planner, &writer}});
+  CHECK(planner.calls_here == 0);
+}
+
+TEST_CASE("compression: what PyTorch compressed loads on one to four ranks") {
+  const std::string url = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/zstd";
+  CHECK(verify_checkpoint(*open_store(url)).empty());
+  // Larger than what a stream keeps of both its ends.
+  const torch::Tensor weight = torch::arange(1'200'000, torch::kFloat32).remainder(251).reshape({1200, 1000});
+  for (int world = 1; world <= 4; ++world)
+    for (const bool verify : {true, false}) {
+      std::vector<StateDict> targets(static_cast<std::size_t>(world));
+      std::vector<StateDict*> pointers;
+      for (int rank = 0; rank < world; ++rank) {
+        StateDict& target = targets[static_cast<std::size_t>(rank)];
+        target["weight"] = ShardedTensor::zeros(over_all_ranks(world, world % 2), {1200, 1000}, rank, torch::TensorOptions());
+        target["bias"] = torch::zeros({33}, torch::kBFloat16);
+        target["scalar"] = torch::zeros({}, torch::kFloat64);
+        target["empty"] = torch::zeros({0, 4});
+        target["transposed"] = torch::zeros({6, 4}, torch::kInt64);
+        target["step"] = 0;
+        target["name"] = "";
+        pointers.push_back(&target);
+      }
+      CheckpointReaderOptions options;
+      options.verify = verify;
+      options.verify_first = world == 2;
+      options.bytes_in_flight_max = kChecksumBlockBytes;
+      load(pointers, options, url);
+      for (int rank = 0; rank < world; ++rank) {
+        const StateDict& target = targets[static_cast<std::size_t>(rank)];
+        const ShardedTensor wanted = ShardedTensor::distribute(weight, over_all_ranks(world, world % 2), rank);
+        CHECK(target.at("weight").sharded().local_shards().at(0).tensor.equal(wanted.local_shards().at(0).tensor));
+        CHECK(target.at("bias").tensor().equal(counting({33}, 0, torch::kBFloat16)));
+        CHECK(target.at("scalar").tensor().item<double>() == 2.5);
+        CHECK(target.at("transposed").tensor().equal(counting({4, 6}, 0, torch::kInt64).t()));
+        CHECK(target.at("step").to_int() == 7);
+        CHECK(target.at("name").to_text() == std::string(300, 'x'));
+      }
+    }
+}
+
+TEST_CASE("compression: damage to what PyTorch compressed never gives wrong values") {
+  const std::string from = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/zstd";
+  const Memory memory;
+  const auto store = open_store(kUrl);
+  put_object(*store, kCommitRecordName, get_object(*open_store(from), kCommitRecordName));
+  const Bytes whole = get_object(*open_store(from), "__0_0.distcp");
+  put_object(*store, "__0_0.distcp", whole);
+  CHECK(verify_checkpoint(*store).empty());
+  const StorageInfo weight = place_of("weight");
+  StateDict right;
+  right["weight"] = torch::zeros({1200, 1000});
+  load({&right});
+  int refused = 0;
+  for (std::uint64_t at = weight.offset; at < weight.offset + weight.length; at += weight.length / 50) {
+    Bytes damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    replace_object(*store, "__0_0.distcp", damaged);
+    StateDict target;
+    target["weight"] = torch::zeros({1200, 1000});
+    CAPTURE(at - weight.offset);
+    const Thrown thrown = thrown_by([&] { load({&target}); });
+    refused += is_refusal(thrown);
+    // Some bytes of an archive mean nothing.
+    CHECK((is_refusal(thrown) || target["weight"].tensor().equal(right["weight"].tensor())));
+  }
+  CHECK(refused > 40);
+}
+
+TEST_CASE("compression: a planner may change the plan after the coordinator saw it") {
+  const Memory memory;
+  struct Reversing : DefaultSavePlanner {
+    SavePlan finish_plan(SavePlan plan) override {
+      plan = DefaultSavePlanner::finish_plan(std::move(plan));
+      std::reverse(plan.items.begin(), plan.items.end());
+      return plan;
+    }
+  } planner;
+  StateDict state;
+  state["a"] = torch::randn({300, 400});
+  state["b"] = torch::zeros({0, 3});
+  state["c"] = "text";
+  CheckpointWriterOptions options;
+  options.zstd_level = 3;
+  CheckpointWriter writer(options);
+  LocalSave how;
+  how.checkpoint_id = kUrl;
+  how.save_id = local_save_id(1);
+  save_locally(how, {{&state, &planner, &writer}});
+  CHECK(verify_checkpoint(*open_store(kUrl)).empty());
+  CHECK(place_of("b").offset < place_of("a").offset);
+  StateDict target;
+  target["a"] = torch::zeros({300, 400});
+  target["c"] = "";
+  load({&target});
+  CHECK(target["a"].tensor().equal(state["a"].tensor()));
+  CHECK(target["c"].to_text() == "text");
+}
