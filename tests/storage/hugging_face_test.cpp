@@ -248,7 +248,7 @@ TEST_CASE("Hugging Face: what files cannot hold is refused with a full list") {
 TEST_CASE("Hugging Face: compression is refused") {
   HuggingFaceWriterOptions options;
   options.writer.zstd_level = 1;
-  CHECK(code_of([&] { HuggingFaceStorageWriter writer(options); }) == ErrorCode::kInvalidArgument);
+  CHECK(thrown_by([&] { HuggingFaceStorageWriter writer(options); }).code == ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("Hugging Face: a place with safetensors files is refused and keeps them") {
