@@ -22,8 +22,10 @@ struct CheckpointWriterOptions {
   std::uint64_t block_bytes = 4u << 20;           // unit of copying, checksums and writing
   bool direct_io = true;                          // if the store and its file system support it
   // 1 to 19: compresses tensors with zstd at this level; 1 and 3 are fast. 0: does not. Each thread
-  // needs some MiB beyond `bytes_in_flight_max` for it, and `copy_first` has no effect. PyTorch
-  // reads such a checkpoint if the Python package zstandard is installed.
+  // needs some MiB beyond `bytes_in_flight_max` for it. `copy_first` has no effect, so that an
+  // `async_save` with StagingOptions::stream returns only when nearly all is written. A full disk
+  // is noticed while the rank writes. PyTorch reads such a checkpoint if the Python package
+  // zstandard is installed.
   int zstd_level = 0;
   // Fills the staging memory before writing anything, for saves whose caller waits only for the
   // copies.

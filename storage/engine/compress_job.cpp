@@ -75,14 +75,14 @@ void CompressJob::add_frames(std::uint32_t file, std::uint32_t item) {
 }
 
 void CompressJob::run_task(int, std::size_t index) {
-  if (request_.low_priority) lower_thread_priority();
-  const RunningWork work(work_);
-  const CurrentStreams::Scope streams(streams_);
-  const Task& task = tasks_[index];
-  const ProfilerRange range(task.kind == Task::Kind::kOpen    ? "open_file"
-                            : task.kind == Task::Kind::kClose ? "close_file"
-                                                              : "write_block");
   try {
+    if (request_.low_priority) lower_thread_priority();
+    const RunningWork work(work_);
+    const CurrentStreams::Scope streams(streams_);
+    const Task& task = tasks_[index];
+    const ProfilerRange range(task.kind == Task::Kind::kOpen    ? "open_file"
+                              : task.kind == Task::Kind::kClose ? "close_file"
+                                                                : "write_block");
     if (task.kind == Task::Kind::kFrame) {
       write_frame(task, index);
     } else {

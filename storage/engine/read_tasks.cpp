@@ -89,8 +89,9 @@ void ReadJob::throw_beyond_end(const Item& item) const {
 }
 
 void ReadJob::make_tasks() {
-  // Wrapped items: one task serves all items of one archive.
-  std::map<std::pair<std::uint32_t, std::uint64_t>, Task> archives;
+  // Wrapped items: one task serves all items of one chunk of a tensor, and each bytes object has its
+  // own. Two names may stand for one place, and their descriptions may differ.
+  std::map<std::tuple<std::uint32_t, std::uint64_t, NameId, std::uint32_t, std::uint32_t>, Task> archives;
   Task empty;
   for (std::uint32_t index = 0; index < items_.size(); ++index) {
     Item& item = items_[index];
@@ -101,7 +102,8 @@ void ReadJob::make_tasks() {
       empty.items.push_back(index);
       item.missing = 1;
     } else if (wrapped) {
-      Task& task = archives[{item.storage->file, item.storage->offset}];
+      Task& task = archives[{item.storage->file, item.storage->offset, item.item->storage_name,
+                             is_bytes ? 0 : item.item->storage_chunk + 1, is_bytes ? index : 0}];
       task.wrapped = true;
       task.file = &file_of(*item.storage);
       const StorageInfo& storage = *item.storage;

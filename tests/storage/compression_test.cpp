@@ -460,3 +460,42 @@ TEST_CASE("compression: a planner may change the plan after the coordinator saw 
   CHECK(target["a"].tensor().equal(state["a"].tensor()));
   CHECK(target["c"].to_text() == "text");
 }
+
+namespace {
+
+// Reads one bytes object into as many places as a plan asks for.
+class ObjectPlanner : public LoadPlanner {
+ public:
+  void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
+  LoadPlan create_local_plan() override { return {}; }
+  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) override { return plans; }
+  LoadPlan finish_plan(LoadPlan plan) override { return plan; }
+  void load_bytes(const LoadPlan&, const ReadItem&, Bytes bytes) override { read.push_back(std::move(bytes)); }
+  torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem&) override { return {}; }
+  void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
+
+  std::vector<Bytes> read;
+};
+
+}  // namespace
+
+TEST_CASE("compression: a plan may ask twice for one compressed bytes object") {
+  const std::string url = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/zstd";
+  CheckpointReader reader;
+  reader.reset(url);
+  StorageContext context;
+  context.checkpoint_id = url;
+  reader.set_up_storage_reader(reader.read_metadata(), context);
+  LoadPlan plan;
+  for (int i = 0; i < 2; ++i) {
+    ReadItem item;
+    item.type = LoadItemType::kByteIO;
+    item.dest_name = item.storage_name = plan.names.intern("name");
+    plan.items.push_back(item);
+  }
+  ObjectPlanner planner;
+  reader.read_data(plan, planner).get();
+  REQUIRE(planner.read.size() == 2);
+  CHECK(!planner.read[0].empty());
+  CHECK(planner.read[0] == planner.read[1]);
+}
