@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <unordered_map>
@@ -76,6 +77,8 @@ class SequentialObject {
     CreateOptions options;
     options.expected_bytes = length;
     options.part_bytes = part_bytes;
+    // A join that is killed must not leave a file that reads as zeros from some tensor on.
+    options.appears_whole = true;
     writer_ = store.create(name, options);
     buffer_.reserve(static_cast<std::size_t>(std::min(part_bytes, length)));
     part_bytes_ = static_cast<std::size_t>(part_bytes);
@@ -391,6 +394,19 @@ SafetensorsIndex index_at(Store& store, const ObjectName& name) {
   return read_safetensors_index(text, child_url(store.url(), name));
 }
 
+// Throws if a file of a set model-<file>-of-<files> is missing.
+void require_whole_sets(Store& store, const SafetensorsIndex& files) {
+  static const std::regex pattern("model-([0-9]{5,9})-of-([0-9]{5,9})" + std::string(kSafetensorsEnd));
+  std::map<std::size_t, std::set<std::size_t>> sets;  // by the number of files
+  for (const auto& [name, promised] : files)
+    if (std::smatch numbers; std::regex_match(name, numbers, pattern)) sets[std::stoul(numbers[2])].insert(std::stoul(numbers[1]));
+  for (const auto& [count, found] : sets)
+    for (std::size_t file = 1; file <= count; ++file)
+      if (found.count(file) == 0)
+        throw Error(ErrorCode::kNotFound, store.url() + " lacks " + file_name(file - 1, count) +
+                                              ", one of a set of files. Complete the set, or remove the other files of it");
+}
+
 // The files at the root of `store` to read, with the names that an index promises.
 SafetensorsIndex files_at(Store& store) {
   SafetensorsIndex files;
@@ -409,6 +425,11 @@ SafetensorsIndex files_at(Store& store) {
   if (files.empty())
     throw Error(ErrorCode::kNotFound, "there are no safetensors files at " + store.url() + ": neither " + kCommitRecordName +
                                           " nor any name that ends in " + kSafetensorsEnd + ". Check the path");
+  if (!store.open_attempts().empty() || !store.fenced_attempts().empty())
+    throw Error(ErrorCode::kCorrupt, store.url() + " holds safetensors files, but neither " + kCommitRecordName +
+                                         " nor an index: a save to this place is under way, or died. Wait for it, or remove " +
+                                         "what it left");
+  require_whole_sets(store, files);
   return files;
 }
 

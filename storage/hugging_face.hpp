@@ -52,14 +52,16 @@ class HuggingFaceStorageWriter : public CheckpointWriter {
 };
 
 // Reads a checkpoint of HuggingFaceStorageWriter, or safetensors files of any program: the files
-// that an index names, or all files of a directory, including PyTorch's distributed files. Each
-// rank reads only the parts that it needs, in any layout. Values that are not tensors are not in
-// such files.
+// that an index names, or all files of a directory, including PyTorch's distributed files. Without
+// record and index, refuses a place where a save has begun and not ended, and sets of files
+// `model-<file>-of-<files>` that are not complete. Each rank reads only the parts that it needs, in
+// any layout. Values that are not tensors are not in such files.
 class HuggingFaceStorageReader : public CheckpointReader {
  public:
   explicit HuggingFaceStorageReader(CheckpointReaderOptions options = {});
-  // Throws kNotFound without such files; kCorrupt for files that are damaged, or do not fit the
-  // index or one another; kMismatch, with a list, if the parts of a tensor overlap or leave a gap.
+  // Throws kNotFound without such files, or if one of a set is missing; kCorrupt for files that are
+  // damaged, do not fit the index or one another, or may belong to a save that has not ended;
+  // kMismatch, with a list, if the parts of a tensor overlap or leave a gap.
   Metadata read_metadata() override;
   // Like `read_metadata`, but reads the named files of the directory, without a commit record. Each
   // must contain the tensors in its set.

@@ -1,5 +1,6 @@
 // Checkpoints in safetensors files: what the writer leaves, what the reader takes and refuses, and
 // consolidation. tests/support/safetensors.hpp is a second parser of the format.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/hugging_face.hpp>
 #include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>
@@ -95,6 +97,22 @@ std::string error_of_reading(const std::string& directory) {
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A directory that looks, at each write to a joined file, whether the file's name is there already.
+class WatchedStore final : public StoreDecorator {
+ public:
+  static constexpr const char* kScheme = "watched://";
+  WatchedStore(const std::string& url, std::vector<bool>& found)
+      : StoreDecorator(open_store(url.substr(std::string(kScheme).size()))), found_(found) {}
+
+ private:
+  void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+    act();
+    if (operation.name == std::string("write_at") && operation.object.rfind("model-", 0) == 0)
+      found_.push_back(inner().exists(std::string(operation.object)));
+  }
+  std::vector<bool>& found_;
+};
 
 }  // namespace
 
@@ -262,6 +280,41 @@ TEST_CASE("Hugging Face: a place with safetensors files is refused and keeps the
     CHECK(thrown_by([&] { save(place, states_of("dim-0", 2)); }).says(name));
     CHECK(names_at(place) == std::set<std::string>{name, "config.json"});
   }
+}
+
+TEST_CASE("Hugging Face: a joined file has its name only when it is whole") {
+  static std::vector<bool> found;
+  register_store("watched", [](const std::string& url) { return std::make_shared<WatchedStore>(url, found); });
+  TemporaryDirectory directory;
+  const std::string place = directory.path() + "/model";
+  save(WatchedStore::kScheme + place, states_of("dim-0", 2));
+  CHECK(!found.empty());
+  CHECK(std::count(found.begin(), found.end(), true) == 0);
+  CHECK(loads_as(place, "dim-1", 2));
+}
+
+TEST_CASE("Hugging Face: files without record and index are refused if a save has begun") {
+  TemporaryDirectory directory;
+  const auto store = open_store(directory.path());
+  put_part(directory.path() + "/model.safetensors", 0, {1, 2});
+  store->begin_attempt(local_save_id(1));
+  CHECK(has(error_of_reading(directory.path()), "a save to this place is under way, or died"));
+  store->fence(local_save_id(1));
+  CHECK(has(error_of_reading(directory.path()), "a save to this place is under way, or died"));
+  store->clear_attempt(local_save_id(1));
+  CHECK(error_of_reading(directory.path()).empty());
+}
+
+TEST_CASE("Hugging Face: files without record and index are refused if one is missing") {
+  TemporaryDirectory directory;
+  const auto file = [&](int number) { return directory.path() + "/model-0000" + std::to_string(number) + "-of-00003.safetensors"; };
+  put_part(file(1), 0, {0});
+  put_part(file(3), 2, {2});
+  CHECK(has(error_of_reading(directory.path()), "lacks model-00002-of-00003.safetensors"));
+  put_part(file(2), 1, {1});
+  CHECK(error_of_reading(directory.path()).empty());
+  std::filesystem::remove(file(3));
+  CHECK(has(error_of_reading(directory.path()), "lacks model-00003-of-00003.safetensors"));
 }
 
 TEST_CASE("Hugging Face: a save that fails leaves no files") {
