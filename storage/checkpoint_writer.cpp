@@ -126,6 +126,7 @@ struct CheckpointWriter::Implementation {
   void check_same_place() const;
   void record(Metadata& metadata, const std::vector<WriteResults>& results) const;
   bool finds_published() const;
+  bool may_remove_by_name() const;
   Replaced find_replaced();
   void publish(const Metadata& metadata);
 };
@@ -406,6 +407,16 @@ bool CheckpointWriter::Implementation::finds_published() const {
   return settle_attempt(*store, context.save_id);
 }
 
+// Returns whether the names of this rank's files can only mean its own. Another save may have given
+// its files the same names while this rank was frozen.
+bool CheckpointWriter::Implementation::may_remove_by_name() const {
+  if (format->names_are_unique()) return true;
+  if (store->is_taken(kCommitRecordName)) return false;
+  std::vector<std::string> attempts = store->open_attempts();
+  for (std::string& id : store->fenced_attempts()) attempts.push_back(std::move(id));
+  return std::all_of(attempts.begin(), attempts.end(), [this](const std::string& id) { return id == context.save_id; });
+}
+
 void CheckpointWriter::abandon() noexcept { implementation_->engine.stop(); }
 
 void CheckpointWriter::discard(bool ends_attempt) noexcept {
@@ -424,7 +435,8 @@ void CheckpointWriter::discard(bool ends_attempt) noexcept {
     }
     // Checks the store once more: the data of a published checkpoint must never be removed.
     if (const auto head = read_commit_head(*self.store); head && head->save_id == save_id) return;
-    for (const ObjectName& name : self.written) self.store->remove(name);
+    if (self.may_remove_by_name())
+      for (const ObjectName& name : self.written) self.store->remove(name);
     self.written.clear();
     if (ends_attempt) self.store->clear_attempt(save_id);
   } catch (...) {

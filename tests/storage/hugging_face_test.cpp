@@ -344,6 +344,39 @@ TEST_CASE("Hugging Face: a save that fails leaves no files") {
   CHECK(names_at(call.checkpoint_id).empty());
 }
 
+TEST_CASE("Hugging Face: a save that fails late keeps files of another save") {
+  class Late : public HuggingFaceStorageWriter {
+   public:
+    explicit Late(std::function<void()> then) : then_(std::move(then)) {}
+    void finish(Metadata, std::vector<WriteResults>) override {
+      then_();
+      throw Error(ErrorCode::kUnavailable, "the process was frozen until now");
+    }
+
+   private:
+    std::function<void()> then_;
+  };
+  TemporaryDirectory directory;
+  const std::vector<StateDict> states = states_of("replicated", 1);
+  LocalSave call;
+  call.checkpoint_id = directory.path() + "/model";
+  call.save_id = local_save_id(2);
+  const std::string file = call.checkpoint_id + "/model-00001-of-00001.safetensors";
+  SUBCASE("that was published") {
+    const auto then = [&] {
+      std::filesystem::remove(file);
+      save(call.checkpoint_id, states);
+    };
+    CHECK(thrown_by([&] { save_locally(call, {&states[0]}, [&] { return std::make_unique<Late>(then); }); }).says("frozen"));
+    CHECK(verify_checkpoint(*open_store(call.checkpoint_id)).empty());
+  }
+  SUBCASE("that has begun") {
+    const auto then = [&] { open_store(call.checkpoint_id)->begin_attempt(local_save_id(1)); };
+    CHECK(thrown_by([&] { save_locally(call, {&states[0]}, [&] { return std::make_unique<Late>(then); }); }).says("frozen"));
+    CHECK(std::filesystem::exists(file));
+  }
+}
+
 TEST_CASE("Hugging Face: verify finds a changed bit in a safetensors file") {
   TemporaryDirectory directory;
   const std::string place = directory.path() + "/model", file = place + "/model-00001-of-00001.safetensors";
