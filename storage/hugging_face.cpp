@@ -145,6 +145,10 @@ class HuggingFaceFormat final : public DataFormat {
   bool names_are_unique() const override { return false; }
 
   void require_room(Store& store) override {
+    if (!store.traits().create_takes_name)
+      throw Error(ErrorCode::kUnsupported, "cannot save safetensors files to " + store.url() +
+                                               ": their names are fixed, and this store lets two saves write files of one name " +
+                                               "at once, so they could mix their files. Save to a directory");
     if (store.is_taken(kCommitRecordName)) throw occupied(store, kCommitRecordName);
     for (const ObjectInfo& object : store.list()) {
       const bool is_ours =

@@ -44,8 +44,9 @@ struct HuggingFaceWriterOptions {
 };
 
 // Makes checkpoints only at places without safetensors files: it throws kAlreadyExists otherwise,
-// since programs that read these files by name cannot tell an old file from a new one. An index
-// appears whole, after all files that it names are complete.
+// since programs that read these files by name cannot tell an old file from a new one. Throws
+// kUnsupported at stores such as `s3:` (StoreTraits::create_takes_name is false), where two saves
+// could mix their files. An index appears whole, after all files that it names are complete.
 class HuggingFaceStorageWriter : public CheckpointWriter {
  public:
   explicit HuggingFaceStorageWriter(const HuggingFaceWriterOptions& options = {});
@@ -69,9 +70,9 @@ class HuggingFaceStorageReader : public CheckpointReader {
 };
 
 // Reads the files of HuggingFaceStorageReader at `from`, and makes a checkpoint of
-// HuggingFaceFiles::kModel at `to`. Both are paths or URLs, and must differ. Uses at most
-// `bytes_in_flight_max` of memory for tensors. Throws what the reader and the writer throw; `to`
-// then holds no checkpoint.
+// HuggingFaceFiles::kModel at `to`. Both are paths or URLs, and must differ; `to` must be a place
+// where HuggingFaceStorageWriter can save. Uses at most `bytes_in_flight_max` of memory for
+// tensors. Throws what the reader and the writer throw; `to` then holds no checkpoint.
 void consolidate_safetensors_files(const std::string& from, const std::string& to, const HuggingFaceWriterOptions& options = {});
 
 }  // namespace cairn

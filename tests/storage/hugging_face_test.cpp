@@ -317,6 +317,35 @@ TEST_CASE("Hugging Face: files without record and index are refused if one is mi
   CHECK(has(error_of_reading(directory.path()), "lacks model-00003-of-00003.safetensors"));
 }
 
+TEST_CASE("Hugging Face: stores that give names only to whole objects are read, not written") {
+  class LateNames final : public StoreDecorator {
+   public:
+    using StoreDecorator::StoreDecorator;
+    StoreTraits traits() const override {
+      StoreTraits traits = StoreDecorator::traits();
+      traits.create_takes_name = false;
+      return traits;
+    }
+
+   private:
+    void around(const DecoratedOperation&, const std::function<void()>& act) override { act(); }
+  };
+  register_store("latenames",
+                 [](const std::string& url) { return std::make_shared<LateNames>(open_store("file" + url.substr(9))); });
+  TemporaryDirectory directory;
+  save(directory.path() + "/from", states_of("dim-0", 2));
+  const std::string at = "latenames://" + directory.path();
+  for (const HuggingFaceFiles files : {HuggingFaceFiles::kModel, HuggingFaceFiles::kDistributed}) {
+    const Thrown thrown = thrown_by([&] { save(at + "/to", states_of("dim-0", 2), options_for(files)); });
+    CHECK(thrown.code == ErrorCode::kUnsupported);
+    CHECK(thrown.says("Save to a directory"));
+  }
+  CHECK(thrown_by([&] { consolidate_safetensors_files(at + "/from", at + "/to"); }).code == ErrorCode::kUnsupported);
+  CHECK(names_at(directory.path() + "/to").empty());
+  consolidate_safetensors_files(at + "/from", directory.path() + "/joined");
+  CHECK(loads_as(directory.path() + "/joined", "dim-1", 2));
+}
+
 TEST_CASE("Hugging Face: a save that fails leaves no files") {
   class Failing : public HuggingFaceStorageWriter {
    public:
