@@ -15,6 +15,7 @@
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/store_observer.hpp>
@@ -31,6 +32,17 @@ constexpr const char* kMetadataVersion = "1.0.0";
 Error already_exists(const std::string& url) {
   return Error(ErrorCode::kAlreadyExists,
                "Checkpoint already exists at " + url + ", and overwrite is off: save to another place, or turn overwrite on");
+}
+
+// Throws if the checkpoint to replace has safetensors files. Clean-up would never remove them, and
+// programs that read them by name would load the old state. Checked late, because only then is the
+// old record read.
+void require_own_files(const Store& store, const Metadata& replaced) {
+  for (const FileInfo& file : replaced.files)
+    if (ends_with(file.name, kSafetensorsEnd))
+      throw Error(ErrorCode::kAlreadyExists, "cannot save to " + store.url() +
+                                                 ": it holds a checkpoint in safetensors files, which " +
+                                                 "a save does not replace. Remove that checkpoint first, or save to another place");
 }
 
 // The commit record stores these as Python strings. Checked before anything is written.
@@ -361,6 +373,7 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
   if (self.last && self.last_run == self.run->url()) next_in_run = std::max(next_in_run, commit_sequence_after(self.last));
   // Done last, so that this save replaces whatever another job has published here meanwhile.
   const Replaced replaced = self.find_replaced();
+  if (replaced.generation) require_own_files(*self.store, *replaced.generation);
   metadata.commit->sequence = std::max(next_in_run, commit_sequence_after(replaced.generation));
   metadata.commit->retired = retired_generations(replaced.generation, self.options.retired_keep);
   self.publish(metadata);

@@ -346,6 +346,20 @@ TEST_CASE("Hugging Face: stores that give names only to whole objects are read, 
   CHECK(loads_as(directory.path() + "/joined", "dim-1", 2));
 }
 
+TEST_CASE("Hugging Face: a checkpoint in Cairn's own format does not replace safetensors files") {
+  TemporaryDirectory directory;
+  save(directory.path(), states_of("dim-0", 2));
+  const std::set<std::string> names = names_at(directory.path());
+  LocalSave call;
+  call.checkpoint_id = directory.path();
+  call.save_id = local_save_id(2);
+  const StateDict state = state_in_layout("replicated", 0, 1);
+  const Thrown thrown = thrown_by([&] { save_locally(call, {&state}, [] { return std::make_unique<CheckpointWriter>(); }); });
+  CHECK(thrown.code == ErrorCode::kAlreadyExists);
+  CHECK(thrown.says("Remove that checkpoint first"));
+  CHECK(names_at(directory.path()) == names);
+}
+
 TEST_CASE("Hugging Face: a save that fails leaves no files") {
   class Failing : public HuggingFaceStorageWriter {
    public:
