@@ -33,7 +33,10 @@ std::vector<ObjectName> safetensors_files(Store& place) {
   if (metadata && metadata->commit)
     for (const FileInfo& file : metadata->files)
       if (ends_with(file.name, kSafetensorsEnd)) names.push_back(file.name);
-  if (!names.empty()) names.insert(names.begin(), kSafetensorsIndexName);
+  // Parts of ranks have no index: one beside them belongs to somebody else.
+  const bool has_index =
+      std::any_of(names.begin(), names.end(), [](const ObjectName& name) { return name.rfind("model-", 0) == 0; });
+  if (has_index) names.insert(names.begin(), kSafetensorsIndexName);
   return names;
 }
 

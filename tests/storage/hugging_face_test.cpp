@@ -444,6 +444,15 @@ TEST_CASE("Hugging Face: a removed checkpoint takes its files with it, and no ot
   }
 }
 
+TEST_CASE("Hugging Face: a removed distributed checkpoint leaves an index that is not its own") {
+  TemporaryDirectory directory;
+  save(directory.path() + "/step_7", states_of("dim-0", 2), options_for(HuggingFaceFiles::kDistributed));
+  put(directory.path() + "/step_7/" + kIndex, "theirs");
+  const RunDirectory run(directory.path());
+  CHECK(run.remove(run.list().checkpoints.at(0)) == std::nullopt);
+  CHECK(names_at(directory.path()) == std::set<std::string>{std::string("step_7/") + kIndex});
+}
+
 TEST_CASE("Hugging Face: PyTorch's distributed files load, and gaps and overlaps are refused") {
   TemporaryDirectory directory;
   const auto part = [&](int rank) {
