@@ -64,12 +64,18 @@ std::string little_endian(std::uint64_t value) {
   return bytes;
 }
 
-// A value nested a hundred thousand times would overflow the stack.
-template <class Text>
-Json parse_flat(const Text& text, const Error& too_deep) {
-  constexpr int kDepthMax = 4;
-  return Json::parse(text.begin(), text.end(), [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kDepthMax) throw too_deep;
+// Throws what `refuse` returns for a value nested too deeply, which could overflow the stack, and
+// for two equal keys of an object, of which readers choose different ones.
+template <class Text, class Refuse>
+Json parse_flat(const Text& text, const Refuse& refuse) {
+  constexpr std::size_t kDepthMax = 4;
+  std::set<std::string> keys[kDepthMax + 1];  // of the current object at each depth
+  return Json::parse(text.begin(), text.end(), [&](int level, Json::parse_event_t event, Json& value) {
+    const auto depth = static_cast<std::size_t>(level);
+    if (depth > kDepthMax) throw refuse("is nested too deeply");
+    if (event == Json::parse_event_t::object_start && depth < kDepthMax) keys[depth + 1].clear();
+    if (event == Json::parse_event_t::key && !keys[depth].insert(value.get<std::string>()).second)
+      throw refuse("has \"" + printable(value.get<std::string>()) + "\" twice");
     return true;
   });
 }
@@ -101,7 +107,16 @@ std::string header_of(const std::vector<SafetensorsTensor>& tensors, std::map<st
   return text;
 }
 
-Extents extents_at(const Json& object, const char* key) { return Extents(object.at(key).get<std::vector<std::int64_t>>()); }
+// `get` alone would round numbers such as 2.7.
+template <class Integer>
+std::vector<Integer> integers_at(const Json& object, const char* key) {
+  const auto& numbers = object.at(key).get_ref<const Json::array_t&>();
+  if (!std::all_of(numbers.begin(), numbers.end(), [](const Json& number) { return number.is_number_integer(); }))
+    throw Error(ErrorCode::kInvalidArgument, std::string(key) + " has something that is no integer");
+  return object.at(key).get<std::vector<Integer>>();
+}
+
+Extents extents_at(const Json& object, const char* key) { return Extents(integers_at<std::int64_t>(object, key)); }
 
 // Returns whether `shape` at `offsets` lies within a tensor of at most 2^63 elements.
 bool is_part(const SafetensorsTensor& tensor) {
@@ -163,11 +178,11 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
   std::vector<StoredSafetensor> tensors;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ends;
   try {
-    const Error too_deep = refuse("its header is nested too deeply");
-    const Json described = parse_flat(header, too_deep);
+    const auto refuse_header = [&](const std::string& why) { return refuse("its header " + why); };
+    const Json described = parse_flat(header, refuse_header);
     Json parts = Json::object();
     if (const auto metadata = described.find(kMetadataKey); metadata != described.end() && metadata->contains(kPartsKey))
-      parts = parse_flat(metadata->at(kPartsKey).get_ref<const std::string&>(), too_deep);
+      parts = parse_flat(metadata->at(kPartsKey).get_ref<const std::string&>(), refuse_header);
     for (const auto& [name, entry] : described.items()) {
       if (name == kMetadataKey) continue;
       StoredSafetensor tensor;
@@ -175,7 +190,9 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
       tensor.type = entry.at("dtype");
       tensor.dtype = dtype_of(tensor.type);
       tensor.shape = extents_at(entry, "shape");
-      const auto [begin, end] = entry.at("data_offsets").get<std::pair<std::uint64_t, std::uint64_t>>();
+      const std::vector<std::uint64_t> range = integers_at<std::uint64_t>(entry, "data_offsets");
+      if (range.size() != 2) throw refuse("\"" + printable(name) + "\" has no begin and end");
+      const std::uint64_t begin = range[0], end = range[1];
       if (const auto part = parts.find(name); part != parts.end()) {
         tensor.offsets = extents_at(*part, kOffsetsKey);
         if (part->contains(kSizeKey)) tensor.size = extents_at(*part, kSizeKey);
@@ -207,7 +224,8 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
 SafetensorsIndex read_safetensors_index(ByteSpan text, const std::string& what) {
   SafetensorsIndex files;
   try {
-    const Json index = parse_flat(text.view(), Error(ErrorCode::kCorrupt, what + " is nested too deeply"));
+    const Json index =
+        parse_flat(text.view(), [&](const std::string& why) { return Error(ErrorCode::kCorrupt, what + " " + why); });
     for (const auto& [key, file] : index.at("weight_map").items()) {
       const std::string name = file.get<std::string>();
       if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
