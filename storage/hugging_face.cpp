@@ -222,6 +222,7 @@ class HuggingFaceFormat final : public DataFormat {
                                  std::vector<ObjectName>& written) override {
     std::function<void()> clean_up;
     if (!source_.empty()) {
+      require_undamaged(*open_store(source_), options_.writer.threads);
       HuggingFaceStorageReader source;
       source.reset(source_);
       Metadata read = source.read_metadata();
@@ -242,6 +243,15 @@ class HuggingFaceFormat final : public DataFormat {
   }
 
  private:
+  // Loads do not check safetensors files, and the new files get checksums of their own: damage
+  // would never be found again.
+  static void require_undamaged(Store& store, unsigned threads) {
+    if (!store.is_taken(kCommitRecordName)) return;  // nothing to compare with
+    for (const VerifyFault& fault : verify_checkpoint(store, threads))
+      if (!fault.unchecked)
+        throw Error(ErrorCode::kCorrupt, "cannot consolidate " + store.url() + ": " + fault.object + ": " + fault.what);
+  }
+
   static Error occupied(Store& store, const ObjectName& name) {
     return Error(ErrorCode::kAlreadyExists, "cannot save safetensors files to " + store.url() + ": " + name +
                                                 " is there already, of another save or of one that died. Save to another " +

@@ -72,7 +72,9 @@ class HuggingFaceStorageReader : public CheckpointReader {
 // Reads the files of HuggingFaceStorageReader at `from`, and makes a checkpoint of
 // HuggingFaceFiles::kModel at `to`. Both are paths or URLs, and must differ; `to` must be a place
 // where HuggingFaceStorageWriter can save. Uses at most `bytes_in_flight_max` of memory for
-// tensors. Throws what the reader and the writer throw; `to` then holds no checkpoint.
+// tensors. First checks the files at `from` as `verify_checkpoint` does, if a commit record
+// describes them; throws kCorrupt if some are damaged. Throws what the reader and the writer throw.
+// After an error `to` holds no checkpoint.
 void consolidate_safetensors_files(const std::string& from, const std::string& to, const HuggingFaceWriterOptions& options = {});
 
 }  // namespace cairn

@@ -431,6 +431,19 @@ TEST_CASE("Hugging Face: verify finds a changed bit in a safetensors file") {
   CHECK(verify_checkpoint(*open_store(place)).size() == 1);
 }
 
+TEST_CASE("Hugging Face: a changed bit is not consolidated") {
+  TemporaryDirectory directory;
+  const std::string from = directory.path() + "/from", file = from + "/shard-00002-model-00001-of-00001.safetensors";
+  save(from, states_of("dim-0", 2), options_for(HuggingFaceFiles::kDistributed));
+  std::string bytes = file_bytes(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  put(file, bytes);
+  const Thrown thrown = thrown_by([&] { consolidate_safetensors_files(from, directory.path() + "/to"); });
+  CHECK(thrown.code == ErrorCode::kCorrupt);
+  CHECK(thrown.says("shard-00002-model-00001-of-00001.safetensors"));
+  CHECK(names_at(directory.path() + "/to").empty());
+}
+
 TEST_CASE("Hugging Face: a removed checkpoint takes its files with it, and no others") {
   TemporaryDirectory directory;
   for (const HuggingFaceFiles files : {HuggingFaceFiles::kModel, HuggingFaceFiles::kDistributed}) {
