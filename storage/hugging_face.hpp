@@ -21,9 +21,10 @@ namespace cairn {
 // The files that a save makes.
 enum class HuggingFaceFiles : std::uint8_t {
   // Whole tensors, in model-<file>-of-<files>.safetensors, and model.safetensors.index.json, which
-  // names the file of each tensor. If some tensor is sharded, every rank first writes its parts to
-  // `sharded/` within the checkpoint. The coordinator then joins them, within the memory of
-  // `bytes_in_flight_max`, and removes them.
+  // names the file of each tensor. If ranks write parts of some tensor, because it is sharded, or
+  // replicated and large enough to be split (GlobalPlanOptions::split_above_bytes), every rank
+  // first writes to `sharded/` within the checkpoint. The coordinator then joins all tensors,
+  // within the memory of `bytes_in_flight_max`, and removes the parts.
   kModel = 1,
   // The parts of each rank, in shard-<rank + 1>-model-<file>-of-<files>.safetensors. PyTorch's
   // reader and `consolidate_safetensors_files` read these; programs that expect whole tensors
