@@ -106,7 +106,9 @@ struct CheckpointWriter::Implementation {
   bool attempt_begun = false;
   bool settled = false;  // the attempt has ended and the checkpoint does not exist
   bool published = false;
-  std::vector<ObjectName> written;        // this rank's files, listed before they are created
+  // This rank's files. Replaced, not emptied: a writing thread of an earlier attempt may still add
+  // names.
+  std::shared_ptr<WrittenNames> written = std::make_shared<WrittenNames>();
   std::vector<PlannedFiles> planned;      // on the coordinator only; by rank
   std::vector<std::string> arrangements;  // likewise
   std::string plans_digest;
@@ -124,7 +126,7 @@ struct CheckpointWriter::Implementation {
     attempt_begun = false;
     settled = false;
     published = false;
-    written.clear();
+    written = std::make_shared<WrittenNames>();
     planned.clear();
     arrangements.clear();
     plans_digest.clear();
@@ -261,18 +263,23 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
   // half-way. A name that another save may use is listed only when this rank has created the file.
   const bool names_are_unique = self.format->names_are_unique();
   std::vector<ObjectName> names;
-  for (const WriteFile& file : request.files) (names_are_unique ? self.written : names).push_back(file.name);
+  for (const WriteFile& file : request.files) names.push_back(file.name);
+  if (names_are_unique) {
+    self.written->add(names);
+    names.clear();
+  }
   if (!request.files.empty()) self.check_same_place();
 
   auto promise = std::make_shared<Promise<WriteResults>>();
   const Future<WriteResults> future = promise->future();
   // `plan` stays valid until `future` is ready, so it is still valid in this callback.
   self.engine.write(std::move(request))
-      .on_ready([promise, as_planned, &self, &plan, names = std::move(names), files = std::move(files)](const auto& written) {
+      .on_ready([promise, as_planned, listed = self.written, &plan, names = std::move(names),
+                 files = std::move(files)](const auto& written) {
         WriteResults results;
         try {
           results.files = written.get();
-          self.written.insert(self.written.end(), names.begin(), names.end());
+          listed->add(names);
           if (!as_planned) results.items = describe_items(plan, files, results.files);
         } catch (...) {
           promise->set_exception(std::current_exception());
@@ -365,7 +372,7 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
     throw Error(ErrorCode::kPrecondition, "only the coordinator's writer can finish a save; this one was set up otherwise");
   self.record(metadata, results);
   self.planned = {};  // as large as all plans; `metadata` holds what is needed from here on
-  const std::function<void()> clean_up = self.format->complete(self.store, self.checkpoint_id, metadata, self.written);
+  const std::function<void()> clean_up = self.format->complete(self.store, self.checkpoint_id, metadata, *self.written);
   // Before the record at this place is read, because looking through a large run may take long.
   std::uint64_t next_in_run = self.sequence.next(self.run, self.store->url(), self.context.rank);
   // The last checkpoint of this object may be gone from the run by now. The sequence must grow all
@@ -437,7 +444,7 @@ void CheckpointWriter::discard(bool ends_attempt) noexcept {
   if (!self.store || self.published) return;
   // If the coordinator began no attempt, no rank has written. A successor does not know whether the
   // coordinator began one.
-  if (self.context.is_coordinator ? !self.attempt_begun : !ends_attempt && self.written.empty()) return;
+  if (self.context.is_coordinator ? !self.attempt_begun : !ends_attempt && self.written->all().empty()) return;
   try {
     const std::string& save_id = self.context.save_id;
     // Files may be removed only when the attempt can never be published. Either the outcome says
@@ -449,8 +456,8 @@ void CheckpointWriter::discard(bool ends_attempt) noexcept {
     // Checks the store once more: the data of a published checkpoint must never be removed.
     if (const auto head = read_commit_head(*self.store); head && head->save_id == save_id) return;
     if (self.may_remove_by_name())
-      for (const ObjectName& name : self.written) self.store->remove(name);
-    self.written.clear();
+      for (const ObjectName& name : self.written->all()) self.store->remove(name);
+    self.written = std::make_shared<WrittenNames>();
     if (ends_attempt) self.store->clear_attempt(save_id);
   } catch (...) {
     // The next successful save removes what is left.

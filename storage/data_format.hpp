@@ -8,12 +8,31 @@
 #include <string>
 #include <vector>
 
+#include <cairn/base/mutex.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/storage/format/file_layout.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
+
+// The names of the files that a rank has made in one attempt. Thread-safe: a save may be discarded
+// while a writing thread adds to them.
+class WrittenNames {
+ public:
+  void add(const std::vector<ObjectName>& names) {
+    MutexLock lock(mutex_);
+    names_.insert(names_.end(), names.begin(), names.end());
+  }
+  std::vector<ObjectName> all() const {
+    MutexLock lock(mutex_);
+    return names_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<ObjectName> names_ CAIRN_GUARDED_BY(mutex_);
+};
 
 class DataFormat {
  public:
@@ -37,7 +56,7 @@ class DataFormat {
   // items in them, is published. May create objects, which it adds to `written` once they exist,
   // and change the metadata. Returns an action to run after the publication; may be empty.
   virtual std::function<void()> complete(const std::shared_ptr<Store>& /*store*/, const std::string& /*url*/,
-                                         Metadata& /*metadata*/, std::vector<ObjectName>& /*written*/) {
+                                         Metadata& /*metadata*/, WrittenNames& /*written*/) {
     return {};
   }
 

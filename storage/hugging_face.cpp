@@ -219,7 +219,7 @@ class HuggingFaceFormat final : public DataFormat {
   }
 
   std::function<void()> complete(const std::shared_ptr<Store>& store, const std::string& url, Metadata& metadata,
-                                 std::vector<ObjectName>& written) override {
+                                 WrittenNames& written) override {
     std::function<void()> clean_up;
     if (!source_.empty()) {
       require_undamaged(*open_store(source_), options_.writer.threads);
@@ -302,7 +302,7 @@ class HuggingFaceFormat final : public DataFormat {
 
   // Writes whole tensors from the parts at `url` that `metadata` locates, and makes it locate the
   // whole tensors.
-  void join(Store& store, const std::string& url, Metadata& metadata, std::vector<ObjectName>& written) const {
+  void join(Store& store, const std::string& url, Metadata& metadata, WrittenNames& written) const {
     std::vector<SafetensorsTensor> tensors;
     std::vector<TensorStorageMetadata*> entries;
     for (auto& [name, entry] : metadata.state_dict_metadata) {
@@ -340,7 +340,7 @@ class HuggingFaceFormat final : public DataFormat {
         place.length = placed.layout.payload_bytes;
       }
       files.push_back(file.finish(name, options_.writer.sync_files));
-      written.push_back(name);
+      written.add({name});
     }
     metadata.files = std::move(files);
     for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -358,7 +358,7 @@ class HuggingFaceFormat final : public DataFormat {
     });
   }
 
-  void write_index(Store& store, const Metadata& metadata, std::vector<ObjectName>& written) const {
+  void write_index(Store& store, const Metadata& metadata, WrittenNames& written) const {
     SafetensorsIndex index;
     std::uint64_t bytes = 0;
     for (const auto& [name, entry] : metadata.state_dict_metadata) {
@@ -372,7 +372,7 @@ class HuggingFaceFormat final : public DataFormat {
     const auto writer = store.create(kSafetensorsIndexName, options);
     writer->write_at(0, text);
     writer->sync(text.size());
-    written.push_back(kSafetensorsIndexName);
+    written.add({kSafetensorsIndexName});
   }
 
   const HuggingFaceWriterOptions options_;
