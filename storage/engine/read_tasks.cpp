@@ -89,8 +89,8 @@ void ReadJob::throw_beyond_end(const Item& item) const {
 }
 
 void ReadJob::make_tasks() {
-  // Wrapped items: one task serves all items of one chunk of a tensor, and each bytes object has its
-  // own. Two names may stand for one place, and their descriptions may differ.
+  // Wrapped items: one task serves all items of one chunk of a tensor, and each bytes object has
+  // its own. Two names may stand for one place, and their descriptions may differ.
   std::map<std::tuple<std::uint32_t, std::uint64_t, NameId, std::uint32_t, std::uint32_t>, Task> archives;
   Task empty;
   for (std::uint32_t index = 0; index < items_.size(); ++index) {
