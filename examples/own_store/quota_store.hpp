@@ -25,6 +25,7 @@ class QuotaStore : public Store {
       : url_(std::move(url)), bytes_max_(bytes_max), directory_(open_store("file" + url_.substr(url_.find(':')))) {}
 
   // The rule. A rank creates its file before it writes, so a save that is too large fails early.
+  // Ranks that create files at once do not see each other's, so the limit is approximate.
   std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) override {
     std::uint64_t bytes = options.expected_bytes;
     for (const ObjectInfo& object : directory_->list()) bytes += object.size_bytes;

@@ -14,6 +14,8 @@ inline constexpr const char* kDataFilePrefix = "__";
 // The prefixes of attempts, open and fenced, in stores that keep attempts beside the objects.
 inline constexpr const char* kOpenMark = ".attempt-";
 inline constexpr const char* kFencedMark = ".fenced-";
+// Begins the names of objects by which a store finds out what its server can do.
+inline constexpr const char* kProbeMark = ".probe-";
 
 inline bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;

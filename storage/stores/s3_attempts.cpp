@@ -14,9 +14,11 @@
 //
 // publish    1  read the ETag of .metadata; if it is absent, write
 //               a fence mark there, and begin again
-//            2  give up unless .attempt-<id> exists and .fenced-<id> does not
+//            2  give up if .fenced-<id> exists, and then unless
+//               .attempt-<id> exists
 //            3  write the record to .metadata, if the ETag is
 //               still that of 1; otherwise begin again           <- now the checkpoint exists
+//               (but end with an error if an answer was lost and the record of another is there)
 //            4  remove .attempt-<id>
 //
 // fence      1  write .fenced-<id>
@@ -26,12 +28,20 @@
 //               ETag is still that of 3                          <- now it cannot publish
 //            5  remove .attempt-<id>
 //
-// A publication that passes its step 2 before fence 1 has passed its step 1 before fence 3. If
+// clear      1  give up if .attempt-<id> exists
+//            2  remove .fenced-<id>
+//
+// A publication that finds no fence, and then an attempt, has done so before fence 1: an attempt
+// whose fence was cleared is gone. So it has passed its step 1 before fence 3. If
 // .metadata changed between these two reads, publish 3 fails. Otherwise publish 3 and fence 4
 // expect the same ETag, and the server lets one of them succeed, or neither if a third write came
 // first. In each case the ETag has changed when the fence ends: the record is there, or publish 3
 // fails, begins again and finds the fence. So the outcome of fence 4 does not matter. No record is
 // written where there was nothing, since "nothing" has no ETag that could have changed meanwhile.
+// Nor is a record written again once it may have been there: its ETag would come back.
+//
+// The proof needs a server that does not carry out a request after its client has given up on it
+// and has asked again, other than a request with a condition.
 //
 // An attempt is fenced only when fence 5 is done. Until then it counts as open, so that others
 // complete a fence whose process died.
@@ -90,6 +100,8 @@ S3Store::Record S3Store::find_record(const ObjectName& name) {
   }
   if (response.status != 206)
     throw Error(ErrorCode::kUnsupported, "cannot read " + url_of(name) + ": the server does not read ranges");
+  if (response.object_bytes == 0 || response.content_length == 0)
+    throw Error(ErrorCode::kUnsupported, "cannot read " + url_of(name) + ": the server does not say how long its answers are");
   record.etag = response.etag;
   record.object_bytes = record.bytes = response.object_bytes;
   end.resize(static_cast<std::size_t>(std::min<std::uint64_t>(response.content_length, end.size())));
@@ -100,8 +112,9 @@ S3Store::Record S3Store::find_record(const ObjectName& name) {
   return record;
 }
 
-std::optional<std::string> S3Store::replace_record(const ObjectName& name, const std::string& seen, ByteSpan content) {
-  return client_->put_if(key_of(name), content, seen.empty() ? std::nullopt : std::optional(seen));
+std::optional<std::string> S3Store::replace_record(const ObjectName& name, const std::string& seen, ByteSpan content,
+                                                   bool* was_repeated) {
+  return client_->put_if(key_of(name), content, seen.empty() ? std::nullopt : std::optional(seen), was_repeated);
 }
 
 void S3Store::retract_record(const ObjectName& name) {
@@ -114,9 +127,14 @@ void S3Store::retract_record(const ObjectName& name) {
 
 void S3Store::begin_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
+  const S3Conditions obeyed = client_->conditions(key_of(kProbeMark + client_->new_nonce()));
+  if (!obeyed.on_creation || !obeyed.on_replacement)
+    throw Error(ErrorCode::kUnsupported,
+                "cannot save to " + url() + ": the server does not obey conditions on writes (" +
+                    (obeyed.on_creation ? "If-Match" : "If-None-Match") +
+                    "), without which two jobs could publish in one place; Ceph's gateway does not in versioned buckets");
   // 1
-  const std::string key = key_of(kOpenMark + save_id);
-  const std::optional<std::string> begun = client_->put_if(key, "open\n");
+  const bool begun = client_->put_if(key_of(kOpenMark + save_id), "open\n").has_value();
   // 2
   if (has_object(kFencedMark + save_id)) {
     if (begun) delete_object(kOpenMark + save_id);
@@ -124,43 +142,48 @@ void S3Store::begin_attempt(const std::string& save_id) {
   }
   if (!begun)
     throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
-  try {
-    client_->require_conditions(key, "open\n", *begun);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kUnsupported) delete_object(kOpenMark + save_id);
-    throw;
-  }
 }
 
-// Whether an earlier try wrote this record. Its answer may have been lost, and a fence may have
-// written the record again since, so that its ETag tells nothing.
-bool S3Store::is_record_of(const Record& seen, ByteSpan record) {
+// A fence may have written the record again since, so its ETag tells nothing.
+bool S3Store::is_published(ByteSpan record) {
+  const Record seen = find_record(kCommitRecordName);
   if (!seen.is_live || seen.bytes != record.size()) return false;
   Bytes content(record.size(), '\0');
-  read_range(kCommitRecordName, 0, {content.data(), content.size()});
+  try {
+    read_range(kCommitRecordName, 0, {content.data(), content.size()});
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound) return false;  // replaced meanwhile
+    throw;
+  }
   return std::equal(content.begin(), content.end(), record.data());
 }
 
 void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
   check_attempt_id(save_id);
-  bool was_sent = false;
+  std::optional<std::string> unanswered;  // the ETag that a write replaced, if it was carried out
   for (int tries = 0; tries < kTriesMax; ++tries) {
     // 1
     const Record seen = find_record(kCommitRecordName);
-    const bool is_published = was_sent && is_record_of(seen, record);
-    if (!is_published) {
+    const bool is_done = unanswered && is_published(record);
+    if (!is_done) {
       if (seen.etag.empty()) {
         replace_record(kCommitRecordName, "", fence_mark());
         continue;
       }
       // 2
-      if (!has_object(kOpenMark + save_id) || has_object(kFencedMark + save_id)) throw fenced(save_id, url());
+      if (has_object(kFencedMark + save_id) || !has_object(kOpenMark + save_id)) throw fenced(save_id, url());
       if (seen.is_live && overwrite == Overwrite::kRefused)
         throw Error(ErrorCode::kAlreadyExists,
                     "cannot publish save " + save_id + ": " + url_of(kCommitRecordName) + " is there already. Nothing was changed");
+      if (unanswered && *unanswered != seen.etag)
+        throw Error(ErrorCode::kUnavailable, "cannot tell whether save " + save_id + " was published in " + url() +
+                                                 ": the server's answer was lost, and another save has changed the record since");
       // 3
-      was_sent = true;
-      if (!replace_record(kCommitRecordName, seen.etag, record)) continue;
+      bool was_repeated = false;
+      if (!replace_record(kCommitRecordName, seen.etag, record, &was_repeated)) {
+        if (was_repeated) unanswered = seen.etag;
+        continue;
+      }
     }
     // 4
     try {
@@ -185,9 +208,9 @@ void S3Store::fence(const std::string& save_id) {
   Bytes content(static_cast<std::size_t>(seen.bytes), '\0');
   try {
     if (seen.bytes > 0) read_range(kCommitRecordName, 0, {content.data(), content.size()});
-  } catch (const Error& error) {
+  } catch (const Error&) {
     // Replaced by a shorter one: it has changed, which is enough.
-    was_replaced = error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound;
+    was_replaced = find_record(kCommitRecordName).etag != seen.etag;
     if (!was_replaced) throw;
   }
   // 4. If the record was replaced between the two reads, the condition does not hold.
@@ -274,27 +297,15 @@ void S3Store::abort_uploads_of(const std::string& save_id) {
 void S3Store::remove_root() {
   std::size_t others = 0;
   visit("", false, [&](const ObjectInfo& object) {
-    if (object.name != kCommitRecordName) ++others;
+    if (object.name != kCommitRecordName && object.name.rfind(kProbeMark, 0) != 0) ++others;
     return others == 0;
   });
   if (others > 0) return;
   const Record record = find_record(kCommitRecordName);
-  if (record.etag.empty() || record.is_live || !deletes_on_condition()) return;
+  if (record.etag.empty() || record.is_live || !client_->conditions(key_of(kProbeMark + client_->new_nonce())).on_deletion) return;
   S3Request request{"DELETE", "remove", "s3:DeleteObject", key_of(kCommitRecordName)};
   request.headers = {{"If-Match", record.etag}};
   client_->send(request);
-}
-
-// Tries it on an object that nobody needs: a server that ignores the condition removes it.
-bool S3Store::deletes_on_condition() {
-  const std::string key = key_of(".probe-" + client_->new_nonce());
-  client_->put_if(key, "probe\n");
-  S3Request request{"DELETE", "remove", "s3:DeleteObject", key};
-  request.headers = {{"If-Match", std::string(32, '0')}};
-  if (client_->send(request).status != 412) return false;
-  request.headers.clear();
-  client_->send(request);
-  return true;
 }
 
 }  // namespace cairn

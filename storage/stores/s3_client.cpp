@@ -38,6 +38,7 @@ class CurlList {
 struct Upload {
   ByteSpan bytes;
   std::size_t sent = 0;
+  bool was_repeated = false;
 
   static std::size_t read(char* to, std::size_t size, std::size_t count, void* self) {
     auto& upload = *static_cast<Upload*>(self);
@@ -50,6 +51,7 @@ struct Upload {
   static int seek(void* self, curl_off_t offset, int origin) {
     auto& upload = *static_cast<Upload*>(self);
     if (origin != SEEK_SET || offset < 0 || static_cast<std::size_t>(offset) > upload.bytes.size()) return CURL_SEEKFUNC_FAIL;
+    upload.was_repeated = upload.was_repeated || upload.sent > 0;
     upload.sent = static_cast<std::size_t>(offset);
     return CURL_SEEKFUNC_OK;
   }
@@ -152,7 +154,7 @@ bool may_pass(const S3Response& response) {
   for (const char* code : {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted",
                            "ConditionalRequestConflict", "BadDigest", "XAmzContentSHA256Mismatch"})
     if (response.error_code == code) return true;
-  return response.status >= 500 || response.status == 429 || response.status == 408;
+  return (response.status >= 500 && response.status != 501) || response.status == 429 || response.status == 408;
 }
 
 std::string header_of(CURL* easy, const char* name) {
@@ -351,6 +353,7 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   long status = 0;
   curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
   response.status = static_cast<int>(status);
+  response.was_repeated = upload.was_repeated;
   curl_off_t length = -1;
   curl_easy_getinfo(easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
   response.content_length = length > 0 ? static_cast<std::uint64_t>(length) : 0;
@@ -391,12 +394,15 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
 
 S3Response S3Client::send(const S3Request& request) {
   std::shared_ptr<const S3Settings> with = settings();
-  bool renewed = false;
+  bool renewed = false, was_unanswered = false;
   auto pause = with->pause_first;
   for (int tries = 1;; ++tries) {
     Attempt made = attempt(request, *with);
+    made.response.was_repeated = made.response.was_repeated || was_unanswered;
     const bool answered = made.code == CURLE_OK;
     const int status = made.response.status;
+    // After another error the server has not carried the request out.
+    was_unanswered = was_unanswered || !answered || status >= 500;
     if (answered && made.response.succeeded()) return std::move(made.response);
     const bool may_repeat = answered ? may_pass(made.response) : may_pass(made.code);
     if (!may_repeat && answered && made.response.error_code != "NoSuchBucket" &&
@@ -424,7 +430,8 @@ S3Response S3Client::send(const S3Request& request) {
   }
 }
 
-std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag) {
+std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag,
+                                            bool* was_repeated) {
   const std::string nonce = new_nonce();
   S3Request request{"PUT", "write", "s3:PutObject", key};
   request.body = content;
@@ -432,25 +439,32 @@ std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan con
   // Unquoted, as Ceph wants it and AWS accepts it.
   request.headers.emplace_back(etag ? "If-Match" : "If-None-Match", etag ? *etag : "*");
   const S3Response response = send(request);
+  if (was_repeated) *was_repeated = response.was_repeated;
   if (response.succeeded()) return response.etag;
   // The object that is in the way may be this one, written by a try whose answer was lost. libcurl
   // itself sends a request again if a connection that it uses again turns out to be closed.
   return etag_of_write(key, nonce);
 }
 
-// A server that ignores conditions would let two saves publish in one place, unnoticed.
-void S3Client::require_conditions(const std::string& key, ByteSpan content, const std::string& etag) {
-  if (obeys_conditions_) return;
-  const bool refuses = !put_if(key, content) && !put_if(key, content, std::string(32, '0'));
-  const bool accepts = refuses && put_if(key, content, etag);
-  // Another process may have removed the object meanwhile.
-  if (refuses && !accepts && send({"HEAD", "look for", "s3:GetObject", key}).status == 404) return;
-  if (!accepts)
-    throw Error(ErrorCode::kUnsupported,
-                "cannot save to bucket \"" + bucket_ + "\": the server does not obey conditions on writes (" +
-                    (refuses ? "If-Match" : "If-None-Match") +
-                    "), without which two jobs could publish in one place; Ceph's gateway does not in versioned buckets");
-  obeys_conditions_ = true;
+S3Conditions S3Client::conditions(const std::string& probe) {
+  {
+    MutexLock lock(mutex_);
+    if (conditions_) return *conditions_;
+  }
+  S3Conditions obeyed;
+  const std::string other(32, '0');
+  if (const auto etag = put_if(probe, "probe\n")) {
+    obeyed.on_creation = !put_if(probe, "probe\n");
+    obeyed.on_replacement = !put_if(probe, "probe\n", other) && put_if(probe, "probe\n", *etag);
+  }
+  S3Request removal{"DELETE", "remove", "s3:DeleteObject", probe};
+  removal.headers = {{"If-Match", other}};
+  obeyed.on_deletion = send(removal).status == 412;
+  removal.headers.clear();
+  send(removal);
+  MutexLock lock(mutex_);
+  conditions_ = obeyed;
+  return obeyed;
 }
 
 std::optional<std::string> S3Client::etag_of_write(const std::string& key, const std::string& nonce) {

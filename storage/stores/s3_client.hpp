@@ -42,12 +42,20 @@ struct S3Response {
   std::uint64_t content_length = 0;  // also of HEAD
   std::uint64_t object_bytes = 0;    // size of the whole object, in the answer to a range
   std::string error_code;            // "NoSuchKey"; "" where there is none
+  bool was_repeated = false;         // an earlier try may have been carried out, too
 
   bool succeeded() const { return status >= 200 && status < 300; }
 };
 
 // Names the write that made an object, so that its writer recognises it after a lost answer.
 inline constexpr const char* kS3NonceHeader = "x-amz-meta-cairn-write";
+
+// What the server obeys: If-None-Match on PUT, If-Match on PUT, If-Match on DELETE.
+struct S3Conditions {
+  bool on_creation = false;
+  bool on_replacement = false;
+  bool on_deletion = false;
+};
 
 // Thread-safe. Keeps connections for later requests, one for each request that was in progress at
 // once.
@@ -67,11 +75,12 @@ class S3Client {
 
   // Writes a whole object if it is absent or, given `etag`, if it still has that ETag. Returns the
   // new ETag; nothing if the condition did not hold, or if the answer was lost and another write
-  // has replaced the object since. Throws as `send`.
-  std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {});
-  // Finds out, once, whether the server obeys these conditions, on an object of the caller's with
-  // this content and ETag, which it may write again. Throws kUnsupported if it does not.
-  void require_conditions(const std::string& key, ByteSpan content, const std::string& etag);
+  // has replaced the object since. Only with `was_repeated` set may the latter be. Throws as `send`.
+  std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {},
+                                    bool* was_repeated = nullptr);
+  // Finds out, once, which conditions the server obeys. Makes and removes an object `probe`, whose
+  // key nobody else may use.
+  S3Conditions conditions(const std::string& probe);
   // Returns the ETag of the object if the write called `nonce` made it.
   std::optional<std::string> etag_of_write(const std::string& key, const std::string& nonce);
   // Returns a text that no other call returns, for kS3NonceHeader.
@@ -96,12 +105,12 @@ class S3Client {
   const std::string bucket_;
   const std::function<S3Settings()> read_settings_;
   const std::unique_ptr<Random> random_ = system_random();
-  std::atomic<bool> obeys_conditions_{false};
   Mutex renewal_;  // held while settings are read; locked before mutex_
   Mutex mutex_;
   std::shared_ptr<const S3Settings> settings_ CAIRN_GUARDED_BY(mutex_);
   std::chrono::system_clock::time_point renew_at_ CAIRN_GUARDED_BY(mutex_);  // if the credentials expire
   std::vector<std::unique_ptr<Connection>> idle_ CAIRN_GUARDED_BY(mutex_);
+  std::optional<S3Conditions> conditions_ CAIRN_GUARDED_BY(mutex_);
 };
 
 // Returns an ETag without its quotes.

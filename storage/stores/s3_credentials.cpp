@@ -164,14 +164,15 @@ S3Credentials container_credentials(const std::string& url) {
 std::optional<S3Credentials> instance_credentials(std::string& reason) {
   std::string host = s3_variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
   if (host.empty()) host = kInstanceHost;
-  while (host.back() == '/') host.pop_back();
+  while (!host.empty() && host.back() == '/') host.pop_back();
   const std::string service = "the instance metadata service at " + host_of(host);
   const auto failed = [&](const Answer& answer) {
     return Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + service + ": " + outcome(answer));
   };
 
   const Answer session = ask("PUT", host + "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds: 21600");
-  if (!session.connected || session.status == 404) {
+  // 403: the service is switched off. Others of 400 to 499: it is not what is there.
+  if (!session.connected || (session.status >= 400 && session.status < 500 && session.status != 429)) {
     reason = service + ": " + outcome(session);
     return std::nullopt;
   }

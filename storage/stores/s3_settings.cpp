@@ -65,7 +65,11 @@ S3Settings s3_settings_from_environment(const std::string& bucket) {
   if (settings.endpoint.empty()) settings.endpoint = s3_variable("AWS_ENDPOINT_URL");
   const bool is_aws = settings.endpoint.empty();
   if (is_aws) settings.endpoint = "https://s3." + settings.region + ".amazonaws.com";
-  while (settings.endpoint.back() == '/') settings.endpoint.pop_back();
+  // Not shown: it would be a password in an error text.
+  if (settings.endpoint.find('@') != std::string::npos)
+    throw Error(ErrorCode::kInvalidArgument, "the S3 endpoint has a user name or password in its URL: set AWS_ACCESS_KEY_ID and " +
+                                                 std::string("AWS_SECRET_ACCESS_KEY instead"));
+  while (!settings.endpoint.empty() && settings.endpoint.back() == '/') settings.endpoint.pop_back();
   if (settings.endpoint.rfind("https://", 0) != 0 && settings.endpoint.rfind("http://", 0) != 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "the S3 endpoint \"" + settings.endpoint + "\" is no URL that begins with https:// or http://");
@@ -77,6 +81,8 @@ S3Settings s3_settings_from_environment(const std::string& bucket) {
   credentials = {s3_variable("AWS_ACCESS_KEY_ID"), s3_variable("AWS_SECRET_ACCESS_KEY"), s3_variable("AWS_SESSION_TOKEN")};
   if (credentials.access_key.empty() || !chosen_profile.empty())
     credentials = {shared["aws_access_key_id"], shared["aws_secret_access_key"], shared["aws_session_token"]};
+  if (credentials.access_key.empty())
+    credentials = {config["aws_access_key_id"], config["aws_secret_access_key"], config["aws_session_token"]};
   if (!credentials.access_key.empty() && !credentials.secret_key.empty()) return settings;
 
   // A profile without keys that was asked for by name is a mistake, and gets no other rights.

@@ -30,7 +30,7 @@ bool is_record(const ObjectName& name) {
 // The objects of the commit protocol are no objects of the store.
 bool is_hidden(const ObjectName& name) {
   const std::string last = name.substr(name.rfind('/') + 1);  // all of it if there is no '/'
-  return last.rfind(kOpenMark, 0) == 0 || last.rfind(kFencedMark, 0) == 0;
+  return last.rfind(kOpenMark, 0) == 0 || last.rfind(kFencedMark, 0) == 0 || last.rfind(kProbeMark, 0) == 0;
 }
 
 // Returns the name as it can be in a key, for which S3 wants printable UTF-8.
@@ -223,7 +223,10 @@ std::vector<ObjectName> S3Store::children() {
 }
 
 void S3Store::delete_object(const ObjectName& name) {
-  client_->send({"DELETE", "remove", "s3:DeleteObject", key_of(name)});
+  const S3Response response = client_->send({"DELETE", "remove", "s3:DeleteObject", key_of(name)});
+  if (!response.succeeded() && response.status != 404)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot remove " + url_of(name) + ": the server answered " + std::to_string(response.status));
 }
 
 void S3Store::remove(const ObjectName& name) {

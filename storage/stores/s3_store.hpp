@@ -60,9 +60,12 @@ class S3Store : public Store {
   Record find_record(const ObjectName& name);
   // Replaces the object `name` with `content` if the object's ETag is still `seen`, or if `seen` is
   // "" and the object is absent. Returns the new ETag, or nothing if the object has changed.
-  std::optional<std::string> replace_record(const ObjectName& name, const std::string& seen, ByteSpan content);
+  // `was_repeated`: see S3Client::put_if.
+  std::optional<std::string> replace_record(const ObjectName& name, const std::string& seen, ByteSpan content,
+                                            bool* was_repeated = nullptr);
   void retract_record(const ObjectName& name);
-  bool is_record_of(const Record& seen, ByteSpan record);
+  // Returns whether `record` is the live commit record.
+  bool is_published(ByteSpan record);
   Bytes fence_mark();
 
   std::string key_of(const ObjectName& name) const;
@@ -75,9 +78,6 @@ class S3Store : public Store {
   void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const ObjectInfo&)>& object);
   std::vector<std::string> attempts_marked(const std::string& mark);
   void abort_uploads_of(const std::string& save_id);
-  // Returns whether the server honours If-Match in a DELETE.
-  bool deletes_on_condition();
-
   const std::string bucket_;
   const std::string place_;  // "" or a prefix of names that ends with '/'
   const std::shared_ptr<S3Client> client_;

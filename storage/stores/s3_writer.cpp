@@ -26,9 +26,7 @@ S3Writer::~S3Writer() {
   if (!finished) discard();
 }
 
-S3Request S3Writer::request_to(const char* method) const {
-  return {method, "write", "s3:PutObject", key_};
-}
+S3Request S3Writer::request_to(const char* method) const { return {method, "write", "s3:PutObject", key_}; }
 
 Error S3Writer::already_exists() const {
   return Error(ErrorCode::kAlreadyExists,
@@ -142,7 +140,8 @@ void S3Writer::finish_upload(std::uint64_t length) {
     const std::optional<std::string> etag = client_->etag_of_write(key_, nonce_);
     if (!etag && response.status == 412) throw already_exists();
     if (!etag && response.succeeded())
-      throw Error(ErrorCode::kUnavailable, "cannot finish writing " + url_ + ": the server's answer names no object, and none is there");
+      throw Error(ErrorCode::kUnavailable,
+                  "cannot finish writing " + url_ + ": the server's answer names no object, and none is there");
     if (!etag)
       throw Error(ErrorCode::kNotFound,
                   "cannot finish writing " + url_ + ": its upload was aborted meanwhile; was its save ended by another?");

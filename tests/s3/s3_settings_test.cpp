@@ -10,6 +10,7 @@
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -87,6 +88,20 @@ TEST_CASE("S3 settings: credentials come from the environment, or from a profile
   by_environment["AWS_SESSION_TOKEN"] = "short-lived";
   CHECK(settings_with(home, by_environment).credentials.access_key == "id");
   CHECK(settings_with(home, by_environment).credentials.session_token == "short-lived");
+}
+
+TEST_CASE("S3 settings: keys may be in the config file") {
+  TemporaryDirectory home;
+  const std::string config = home.path() + "/config";
+  std::ofstream(config) << "[default]\naws_access_key_id = id\naws_secret_access_key = secret\n";
+  CHECK(settings_with(home, {{"AWS_CONFIG_FILE", config}}).credentials.secret_key == "secret");
+}
+
+TEST_CASE("S3 settings: an endpoint with a password is refused, and the password not shown") {
+  TemporaryDirectory home;
+  const Thrown error = thrown_by([&] { settings_with(home, with_keys({{"AWS_ENDPOINT_URL", "http://me:word@minio"}})); });
+  CHECK(error.code == ErrorCode::kInvalidArgument);
+  CHECK_FALSE(error.says("word@"));
 }
 
 TEST_CASE("S3 settings: a URL without a bucket is refused, and opening one accesses nothing") {

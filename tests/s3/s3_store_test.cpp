@@ -9,6 +9,7 @@
 
 #include <cairn/base/log.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
 #include <cairn/tests/s3/s3_place.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
@@ -81,6 +82,11 @@ class OvertakenClient : public S3Client {
     if (has_condition(request) && request.key.find(kCommitRecordName) != std::string::npos && overtake_) {
       if (answer_is_lost_) S3Client::send(request);
       std::exchange(overtake_, {})();
+      if (answer_is_lost_) {
+        S3Response again = S3Client::send(request);
+        again.was_repeated = true;
+        return again;
+      }
     }
     // Ceph removes objects without regard to conditions, and other servers do not.
     if (request.method == std::string("DELETE") && has_condition(request)) {
@@ -259,6 +265,68 @@ TEST_CASE("a publication whose answer is lost has happened, although a fence fol
     store_with(client, place)->publish("slow", "new", Overwrite::kRefused);
     CHECK(get_object(*plain, kCommitRecordName) == "new");
   }
+}
+
+TEST_CASE("a publication whose answer is lost replaces no later one") {
+  for (const bool is_removed : {false, true}) {
+    CAPTURE(is_removed);
+    const std::string place = new_s3_place();
+    const auto plain = open_store(place);
+    plain->begin_attempt("slow");
+    plain->begin_attempt("later");
+    const auto client = std::make_shared<OvertakenClient>(
+        [&] {
+          if (is_removed)
+            plain->retract();
+          else
+            plain->publish("later", "later record", Overwrite::kAllowed);
+        },
+        true);
+    // Its caller fences the attempt, and looks again.
+    CHECK(code_of([&] { store_with(client, place)->publish("slow", "slow record", Overwrite::kAllowed); }) ==
+          ErrorCode::kUnavailable);
+    CHECK(plain->exists(kCommitRecordName) == !is_removed);
+    if (!is_removed) CHECK(get_object(*plain, kCommitRecordName) == "later record");
+  }
+}
+
+namespace {
+
+// A client to which something happens between its looks at the two marks of an attempt.
+class LookingClient : public S3Client {
+ public:
+  explicit LookingClient(std::function<void()> between)
+      : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }), between_(std::move(between)) {}
+  S3Response send(const S3Request& request) override {
+    const bool is_look = request.method == std::string("HEAD") &&
+                         (request.key.find(kOpenMark) != std::string::npos || request.key.find(kFencedMark) != std::string::npos);
+    if (is_look && ++looks_ == 2) between_();
+    return S3Client::send(request);
+  }
+
+ private:
+  const std::function<void()> between_;
+  int looks_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a publication that looks while its attempt is fenced and cleared fails") {
+  const std::string place = new_s3_place();
+  const auto plain = open_store(place);
+  plain->begin_attempt("before");
+  plain->publish("before", "old", Overwrite::kAllowed);
+  plain->begin_attempt("slow");
+  // The fence has written the record again, and has not yet removed the attempt.
+  const auto fencing = std::make_shared<DyingClient>(5, false);
+  REQUIRE(code_of([&] { store_with(fencing, place)->fence("slow"); }) == ErrorCode::kUnavailable);
+  REQUIRE(fencing->requests() == 6);
+  const auto client = std::make_shared<LookingClient>([&] {
+    s3_client()->send({"DELETE", "remove", "s3:DeleteObject", path_of(place) + "/" + kOpenMark + "slow"});
+    plain->clear_attempt("slow");
+  });
+  CHECK(code_of([&] { store_with(client, place)->publish("slow", "new", Overwrite::kAllowed); }) == ErrorCode::kFenced);
+  CHECK(get_object(*plain, kCommitRecordName) == "old");
 }
 
 TEST_CASE("removing an empty place spares a record that was published meanwhile") {
