@@ -50,7 +50,7 @@ struct S3Response {
 // Names the write that made an object, so that its writer recognises it after a lost answer.
 inline constexpr const char* kS3NonceHeader = "x-amz-meta-cairn-write";
 
-// What the server obeys: If-None-Match on PUT, If-Match on PUT, If-Match on DELETE.
+// Whether the server obeys If-None-Match on PUT, If-Match on PUT, If-Match on DELETE.
 struct S3Conditions {
   bool on_creation = false;
   bool on_replacement = false;
@@ -75,7 +75,7 @@ class S3Client {
 
   // Writes a whole object if it is absent or, given `etag`, if it still has that ETag. Returns the
   // new ETag; nothing if the condition did not hold, or if the answer was lost and another write
-  // has replaced the object since. Only with `was_repeated` set may the latter be. Throws as `send`.
+  // has replaced the object since, which cannot be if `was_repeated` is false. Throws as `send`.
   std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {},
                                     bool* was_repeated = nullptr);
   // Finds out, once, which conditions the server obeys. Makes and removes an object `probe`, whose
