@@ -277,9 +277,7 @@ void S3Store::abort_uploads_of(const std::string& save_id) {
     visit_s3_xml(response.body, "a listing of uploads", [&](const std::string& path, const std::string& text) {
       if (path == "ListMultipartUploadsResult/Upload/Key") current.key = s3_decode(text, true);
       if (path == "ListMultipartUploadsResult/Upload/UploadId") current.id = text;
-      const std::size_t begin = current.key.size() - std::min(current.key.size(), file_end.size());
-      if (path == "ListMultipartUploadsResult/Upload" && current.key.compare(begin, std::string::npos, file_end) == 0)
-        uploads.push_back(current);
+      if (path == "ListMultipartUploadsResult/Upload" && ends_with(current.key, file_end)) uploads.push_back(current);
       if (path == "ListMultipartUploadsResult/NextKeyMarker") key_marker = s3_decode(text, true);
       if (path == "ListMultipartUploadsResult/NextUploadIdMarker") id_marker = text;
       if (path == "ListMultipartUploadsResult/IsTruncated") is_truncated = text == "true";

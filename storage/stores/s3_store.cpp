@@ -22,9 +22,7 @@ constexpr std::uint64_t kPartBytesMin = 8u << 20;
 constexpr std::size_t kKeyBytesMax = 1024;
 
 bool is_record(const ObjectName& name) {
-  const std::string record = kCommitRecordName;
-  return name == record ||
-         (name.size() > record.size() && name.compare(name.size() - record.size() - 1, std::string::npos, "/" + record) == 0);
+  return name == kCommitRecordName || ends_with(name, std::string("/") + kCommitRecordName);
 }
 
 // The objects of the commit protocol are no objects of the store.
