@@ -5,25 +5,17 @@
 #include <torch/torch.h>
 
 #include <cairn/planning/resharding.hpp>
-#include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
 namespace {
 
-// A planner for a ready-made plan with one destination.
-class OneTensor : public LoadPlanner {
+class OneTensor : public ReadyPlan {
  public:
   explicit OneTensor(torch::Tensor tensor) : tensor_(std::move(tensor)) {}
-  void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
-  LoadPlan create_local_plan() override { return {}; }
-  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override { return all_plans; }
-  LoadPlan finish_plan(LoadPlan central_plan) override { return central_plan; }
-  void load_bytes(const LoadPlan&, const ReadItem&, Bytes) override {}
   torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem& item) override {
     return part_of(tensor_, item.dest_offsets, item.lengths);
   }
-  void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
 
  private:
   const torch::Tensor tensor_;

@@ -20,16 +20,9 @@
 namespace cairn::tools {
 namespace {
 
-// A planner for a ready-made plan that reads one bytes object.
-class OneValue : public LoadPlanner {
+class OneValue : public ReadyPlan {
  public:
-  void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
-  LoadPlan create_local_plan() override { return {}; }
-  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override { return all_plans; }
-  LoadPlan finish_plan(LoadPlan central_plan) override { return central_plan; }
   void load_bytes(const LoadPlan&, const ReadItem&, Bytes read) override { bytes = std::move(read); }
-  torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem&) override { return {}; }
-  void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
 
   Bytes bytes;
 };

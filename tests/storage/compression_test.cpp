@@ -16,6 +16,7 @@
 #include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
+#include <cairn/storage/read_part.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
@@ -343,6 +344,20 @@ TEST_CASE("compression: a store that fails at any operation leaves no file of th
   CHECK(verify_checkpoint(*open_store(kUrl)).empty());
 }
 
+namespace {
+
+void save_with(SavePlanner& planner, StateDict& state) {
+  CheckpointWriterOptions options;
+  options.zstd_level = 3;
+  CheckpointWriter writer(options);
+  LocalSave how;
+  how.checkpoint_id = kUrl;
+  how.save_id = local_save_id(1);
+  save_locally(how, {{&state, &planner, &writer}});
+}
+
+}  // namespace
+
 TEST_CASE("compression: the planner is not asked on the trainer's thread") {
   const Memory memory;
   struct Noting : DefaultSavePlanner {
@@ -355,13 +370,7 @@ TEST_CASE("compression: the planner is not asked on the trainer's thread") {
   } planner;
   StateDict state;
   state["w"] = torch::randn({1000});
-  CheckpointWriterOptions options;
-  options.zstd_level = 3;
-  CheckpointWriter writer(options);
-  LocalSave how;
-  how.checkpoint_id = kUrl;
-  how.save_id = local_save_id(1);
-  save_locally(how, {{&state, &planner, &writer}});
+  save_with(planner, state);
   CHECK(planner.calls_here == 0);
 }
 
@@ -444,13 +453,7 @@ TEST_CASE("compression: a planner may change the plan after the coordinator saw 
   state["a"] = torch::randn({300, 400});
   state["b"] = torch::zeros({0, 3});
   state["c"] = "text";
-  CheckpointWriterOptions options;
-  options.zstd_level = 3;
-  CheckpointWriter writer(options);
-  LocalSave how;
-  how.checkpoint_id = kUrl;
-  how.save_id = local_save_id(1);
-  save_locally(how, {{&state, &planner, &writer}});
+  save_with(planner, state);
   CHECK(verify_checkpoint(*open_store(kUrl)).empty());
   CHECK(place_of("b").offset < place_of("a").offset);
   StateDict target;
@@ -464,15 +467,9 @@ TEST_CASE("compression: a planner may change the plan after the coordinator saw 
 namespace {
 
 // Reads one bytes object into as many places as a plan asks for.
-class ObjectPlanner : public LoadPlanner {
+class ObjectPlanner : public ReadyPlan {
  public:
-  void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
-  LoadPlan create_local_plan() override { return {}; }
-  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) override { return plans; }
-  LoadPlan finish_plan(LoadPlan plan) override { return plan; }
   void load_bytes(const LoadPlan&, const ReadItem&, Bytes bytes) override { read.push_back(std::move(bytes)); }
-  torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem&) override { return {}; }
-  void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
 
   std::vector<Bytes> read;
 };

@@ -11,6 +11,7 @@
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/torch_metadata.hpp>
+#include <cairn/storage/read_part.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
@@ -37,9 +38,7 @@ class CarriedSavePlanner : public SavePlanner {
     plan.items.push_back(std::move(item));
     return plan;
   }
-  GlobalSavePlan create_global_plan(std::vector<SavePlan> plans) override {
-    return create_global_save_plan(std::move(plans), {});
-  }
+  GlobalSavePlan create_global_plan(std::vector<SavePlan> plans) override { return create_global_save_plan(std::move(plans), {}); }
   SavePlan finish_plan(SavePlan plan) override { return plan; }
   ResolvedData resolve_data(const SavePlan&, const WriteItem&) override { return elements_; }
 
@@ -49,18 +48,12 @@ class CarriedSavePlanner : public SavePlanner {
 };
 
 // Reads into one tensor, whatever its type.
-class PlainLoadPlanner : public LoadPlanner {
+class PlainLoadPlanner : public ReadyPlan {
  public:
   explicit PlainLoadPlanner(torch::Tensor into) : tensor(std::move(into)) {}
-  void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
-  LoadPlan create_local_plan() override { return {}; }
-  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) override { return plans; }
-  LoadPlan finish_plan(LoadPlan plan) override { return plan; }
-  void load_bytes(const LoadPlan&, const ReadItem&, Bytes) override {}
   torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem& item) override {
     return part_of(tensor, item.dest_offsets, item.lengths);
   }
-  void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
 
   const torch::Tensor tensor;
 };
@@ -144,8 +137,7 @@ TEST_CASE("elements of types that LibTorch lacks are stored and read as bytes") 
     CHECK(thrown.says(to_string(dtype)));
     CHECK(numbers.eq(7.0f).all().item<bool>());
     StateDict state{{"t", torch::zeros({3, 5}, type)}};
-    const Thrown loading =
-        thrown_by([&] { load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); }); });
+    const Thrown loading = thrown_by([&] { load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); }); });
     CHECK(loading.code == ErrorCode::kUnsupported);
   }
 }
@@ -160,9 +152,7 @@ TEST_CASE("a tensor of an unknown type leaves the rest of PyTorch's checkpoint r
   CHECK(stored.unknown_dtype == kNewType);
   CHECK((stored.size == Extents{3}));
 
-  const auto load = [&](StateDict& state) {
-    load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); });
-  };
+  const auto load = [&](StateDict& state) { load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); }); };
   StateDict known{{"known", torch::zeros(3)}};
   load(known);
   CHECK(known["known"].tensor().equal(torch::tensor({1.0f, 2.0f, 3.0f})));
