@@ -13,6 +13,8 @@ import struct
 import subprocess
 import threading
 
+from metadata_server import RunsAsContext
+
 FAULTS = ["drop", "lose_answer", "reset", "error_500", "slow_down", "short_answer", "lie_about_length", "damage_request", "delay"]
 
 # Answers that the server under test never gives.
@@ -142,7 +144,7 @@ class Connection(socketserver.StreamRequestHandler):
         self.wfile.write(answer.head + answer.body)
 
 
-class Server(socketserver.ThreadingTCPServer):
+class Server(RunsAsContext, socketserver.ThreadingTCPServer):
     """Passes connections on to `upstream`, an address. Runs as a context."""
 
     daemon_threads = True
@@ -153,14 +155,6 @@ class Server(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), handler)
         self.upstream = upstream
         self.url = f"{self.scheme}://127.0.0.1:{self.server_address[1]}"
-
-    def __enter__(self):
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *exception):
-        self.shutdown()
-        self.server_close()
 
 
 class TlsConnection(socketserver.BaseRequestHandler):

@@ -49,14 +49,8 @@ class Request(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class MetadataServer(http.server.ThreadingHTTPServer):
-    """Runs as a context. `failures`: the statuses of the next answers to GET."""
-
-    def __init__(self, access_key, secret_key):
-        super().__init__(("127.0.0.1", 0), Request)
-        self.access_key, self.secret_key = access_key, secret_key
-        self.seen, self.tokens, self.container_tokens, self.failures = [], [], [], []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+class RunsAsContext:
+    """Of a server: serves on a thread of its own, from the beginning of the context to its end."""
 
     def __enter__(self):
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -65,3 +59,13 @@ class MetadataServer(http.server.ThreadingHTTPServer):
     def __exit__(self, *exception):
         self.shutdown()
         self.server_close()
+
+
+class MetadataServer(RunsAsContext, http.server.ThreadingHTTPServer):
+    """Runs as a context. `failures`: the statuses of the next answers to GET."""
+
+    def __init__(self, access_key, secret_key):
+        super().__init__(("127.0.0.1", 0), Request)
+        self.access_key, self.secret_key = access_key, secret_key
+        self.seen, self.tokens, self.container_tokens, self.failures = [], [], [], []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
