@@ -104,7 +104,7 @@ std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFai
   std::vector<std::string> parts;
   if (!failure.fate_text.empty()) parts.push_back(failure.fate_text);
   if (failure.hook)
-    parts.push_back(fmt::format("{} (its {}) began {} after the call and has not ended", failure.hook->name,
+    parts.push_back(fmt::format("{} (its {}) began {} after the call and had not ended", failure.hook->name,
                                 to_string(failure.hook->actor), human_duration(failure.hook->begin - opened.begin)));
   else if (failure.last_sign)
     parts.push_back("no hook was running");

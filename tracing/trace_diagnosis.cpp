@@ -74,16 +74,17 @@ std::string heard_last(const TraceClocks& clocks, const Contact& contact) {
          " UTC";
 }
 
-// Returns `TracedFailure::last_event`.
+// Returns `TracedFailure::last_event`. `told`: the failure in another rank's map, or null.
 const ObservedEvent* last_event_of(const Trace& trace, const TraceClocks& clocks, const TracedFailure& failure,
-                                   const Contact& contact) {
+                                   const Contact& contact, const ObservedEvent* told) {
   const auto own = trace.events.find(failure.rank);
   if (own == trace.events.end() || own->second.empty()) return nullptr;
   const ObservedEvent* const last = &own->second.back();
-  if (!is_gone(failure) || contact.first_miss == nullptr) return last;
-  // A process that was stopped may go on later. Its events after the others missed it are not its
-  // last sign.
-  const WallTime time = clocks.at(*contact.first_miss);
+  const ObservedEvent* const given_up = is_gone(failure) ? contact.first_miss : failure.kind == FailureKind::kBusy ? told : nullptr;
+  if (given_up == nullptr) return last;
+  // A process that was stopped may go on later, and a busy hook may end. What the rank did after the
+  // others gave it up is not its last sign.
+  const WallTime time = clocks.at(*given_up);
   const auto after =
       std::find_if(own->second.begin(), own->second.end(), [&](const auto& event) { return clocks.at(event) >= time; });
   return after == own->second.begin() ? last : &*std::prev(after);
@@ -217,11 +218,12 @@ std::optional<TracedStoreOperation> failed_store_of(const Trace& trace, const Ob
   return failed;
 }
 
+// `position`: the event of the failed hook; 0 if there is none. `told`: as in `last_event_of`.
 void add_what_the_trace_says(const Trace& trace, const TraceClocks& clocks, const Contacts& contacts, std::uint64_t position,
-                             TracedFailure& failure) {
+                             const ObservedEvent* told, TracedFailure& failure) {
   const auto found = contacts.find(failure.rank);
   const Contact contact = found == contacts.end() ? Contact{} : found->second;
-  const ObservedEvent* const sign = failure.last_event = last_event_of(trace, clocks, failure, contact);
+  const ObservedEvent* const sign = failure.last_event = last_event_of(trace, clocks, failure, contact, told);
   if (sign != nullptr) failure.last_sign = clocks.at(*sign);
   const ObservedEvent* const origin = position == 0 ? nullptr : trace.find(failure.rank, position);
   if (origin != nullptr && origin->kind == EventKind::kOperation) {
@@ -251,7 +253,7 @@ std::vector<TracedFailure> told_failures(const Trace& trace, const TraceClocks& 
     failure.code = event->code;
     failure.phase = event->phase;
     failure.text = event->text;
-    add_what_the_trace_says(trace, clocks, contacts, event->number, failure);
+    add_what_the_trace_says(trace, clocks, contacts, event->number, event, failure);
     failures.push_back(std::move(failure));
   }
   return failures;
@@ -271,7 +273,7 @@ std::vector<TracedFailure> concluded_failures(const Trace& trace, const TraceClo
       failure.kind = FailureKind::kRaised;
       failure.phase = thrown->phase;
       failure.text = thrown->text;
-      add_what_the_trace_says(trace, clocks, contacts, thrown->id, failure);
+      add_what_the_trace_says(trace, clocks, contacts, thrown->id, nullptr, failure);
     } else if (const auto hook = events.empty() ? std::nullopt : running_hook(trace, clocks, events.back())) {
       failure.hook = hook;
       failure.text = "its trace ends within " + hook->name;

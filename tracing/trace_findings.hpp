@@ -24,7 +24,7 @@ struct TracedHook {
   std::string name;  // "write_data"
   Actor actor = Actor::kStorage;
   WallTime begin;
-  std::optional<Duration> duration;  // nothing: the trace does not contain its end
+  std::optional<Duration> duration;  // nothing: it had not ended when the rank was last heard of
 };
 
 // The fate of a rank that other ranks lost touch with, according to its trace and cairn-launch.
@@ -58,8 +58,8 @@ struct TracedFailure {
   std::string text;                           // the exception's type and text, at most kEventTextMax bytes
   std::optional<TracedHook> hook;             // the hook that failed, or that was running when the rank was last heard of
   std::optional<TracedStoreOperation> store;  // the store operation that failed in `hook`
-  // The rank's last event in this attempt. If other ranks lost touch with the rank, the last event
-  // before the loss, because a frozen process may go on later. Points into the trace; may be null.
+  // The rank's last event in this attempt. If other ranks gave the rank up, the last event before
+  // that, because a frozen process may go on later. Points into the trace; may be null.
   const ObservedEvent* last_event = nullptr;
   std::optional<WallTime> last_sign;  // the time of `last_event`
   RankFate fate = RankFate::kUnknown;
@@ -80,7 +80,7 @@ struct TracedPhase {
   bool has_ended = true;
   // The ranks' own parts of the phase. For `join`: the time from the first rank's call to each
   // rank's own. Unset for phases in which only the coordinator works.
-  int slowest_rank = -1;
+  int slowest_rank = -1;  // ranks in `unfinished` count as slower than all others
   Duration slowest{0};
   Duration median{0};
   std::vector<int> unfinished;  // ranks that began their part and did not finish it

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include <cairn/base/call_phase.hpp>
@@ -105,25 +106,24 @@ Part part_of(const Trace& trace, const TraceClocks& clocks, const PhaseNames& na
 // `end`: when the phase ended, or the trace.
 void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, const TraceClocks& clocks,
                const StatesByRank& states, WallTime end) {
-  std::vector<std::pair<Duration, int>> parts;
+  std::vector<std::tuple<bool, Duration, int>> parts;  // whether it is unfinished, its duration, its rank
   for (const auto& [rank, of_rank] : states) {
     const auto* const state = find(of_rank, *names.of_ranks);
     if (state == nullptr) continue;
     if (phase.phase == Phase::kJoin) {
-      parts.emplace_back(std::max(Duration(0), Duration(state->begin - phase.begin)), rank);
+      parts.emplace_back(false, std::max(Duration(0), Duration(state->begin - phase.begin)), rank);
       continue;
     }
     const Part part = part_of(trace, clocks, names, *state, phase.begin);
-    parts.emplace_back(std::max(Duration(0), Duration(part.end.value_or(end) - part.begin)), rank);
+    parts.emplace_back(!part.end, std::max(Duration(0), Duration(part.end.value_or(end) - part.begin)), rank);
     if (!part.end) phase.unfinished.push_back(rank);
   }
   if (parts.empty()) return;
   std::sort(parts.begin(), parts.end());
   // The lower median: with two ranks, the faster one. Otherwise the slower of two would be its own
   // median.
-  phase.median = parts[(parts.size() - 1) / 2].first;
-  phase.slowest = parts.back().first;
-  phase.slowest_rank = parts.back().second;
+  phase.median = std::get<Duration>(parts[(parts.size() - 1) / 2]);
+  std::tie(std::ignore, phase.slowest, phase.slowest_rank) = parts.back();
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ def in_save(rule, says, rank=VICTIM, victim=None, never=()):
 FAILURES = {
     "killed_in_a_hook": in_save(
         "kill@hook:write_data,rank=%d,nth=2",
-        [r"failed +rank {rank} lost in write", r"its process was killed by SIGKILL", r"write_data \(its storage\) began .* and has not ended"],
+        [r"failed +rank {rank} lost in write", r"its process was killed by SIGKILL", r"write_data \(its storage\) began .* and had not ended"],
         victim=VICTIM),
     "killed_before_a_message": in_save(
         "kill@send:Written,rank=%d,nth=2",
@@ -60,7 +60,7 @@ FAILURES = {
     "frozen": Cause(
         ["freeze", "save", "0", "freeze@hook:write_data,rank=%d" % VICTIM], [NEVER],
         [r"failed +rank {rank} silent in write", r"its process stood still from",
-         r"write_data \(its storage\) began .*has not ended"],
+         r"write_data \(its storage\) began .*had not ended"],
         env=["CAIRN_TEST_SILENCE_MS=%d" % SILENCE]),
     "connection_cut": in_save(
         "drop-link=0@send:Written,rank=%d,nth=2",

@@ -491,7 +491,7 @@ class KilledRank(TraceTest):
 
     def test_rank_phase_and_hook_are_named(self):
         text = self.summary()
-        self.check_says(text, "FAILED", "failed +rank 2 lost in write", "where +rank 2: its process was killed by SIGKILL at .*; write_data .* began .* and has not ended",
+        self.check_says(text, "FAILED", "failed +rank 2 lost in write", "where +rank 2: its process was killed by SIGKILL at .*; write_data .* began .* and had not ended",
                         "rank 0 \\(coordinates\\) waited for rank 2 in write since .* in vain", "4 of 4 ranks")
 
     def test_a_part_without_an_end_lasted_until_the_failure(self):

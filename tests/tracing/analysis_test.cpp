@@ -221,6 +221,45 @@ TEST_CASE("trace analysis: of a silent rank it tells the time, the hook and who 
   CHECK(near(milliseconds(it.diagnosis.wait->duration), 5001.2));
 }
 
+TEST_CASE("trace analysis: a busy rank was in the hook that ended after it was given up") {
+  ScriptedTraces script(2);
+  script_joins(script, 2);
+  script.state(0, 1, CoordinatorState::kMoving);
+  script.pass(0, 1, 1.1, 1.4, MessageKind::kGlobalSavePlan);
+  script.state(1, 1.5, RankState::kMoving);
+  const auto began = script.began(1, 2, "write_data", Phase::kWrite);
+  for (const int rank : {0, 1}) {
+    if (rank == 1) script.ended(1, 1003, "write_data", Phase::kWrite, began, 1001);
+    script.failure(rank, rank == 0 ? 1000 : 1004, 1, FailureKind::kBusy, Phase::kWrite, "rank 1 had not stopped after 0.5 s");
+    script.outcome(rank, rank == 0 ? 1001 : 1005, false);
+  }
+  const Analysed it(script.write());
+  REQUIRE(it.diagnosis.failures.size() == 1);
+  REQUIRE(it.diagnosis.failures[0].hook);
+  CHECK(it.diagnosis.failures[0].hook->name == "write_data");
+  CHECK_FALSE(it.diagnosis.failures[0].hook->duration);
+}
+
+TEST_CASE("trace analysis: a rank that did not finish its part is slower than all that did") {
+  ScriptedTraces script(2);
+  script_joins(script, 2);
+  script.state(0, 1, CoordinatorState::kMoving);
+  for (const int rank : {0, 1}) {
+    // Rank 1 begins later and ends with the phase, so its time alone would be the shorter one.
+    script.state(rank, rank == 0 ? 1.5 : 5, RankState::kMoving);
+    const auto began = script.began(rank, 6, "write_data", Phase::kWrite);
+    if (rank == 1) continue;  // it is killed
+    script.state(0, 19, RankState::kReported, script.ended(0, 18, "write_data", Phase::kWrite, began, 12));
+  }
+  script.add(0, 20, lost_link(1, "the connection was closed"));
+  script.state(0, 20.1, CoordinatorState::kIdle);
+  script.failure(0, 21, 1, FailureKind::kLost, Phase::kWrite, "lost touch with rank 1");
+  script.outcome(0, 22, false);
+  const Analysed it(script.write());
+  CHECK(phase(it.diagnosis, Phase::kWrite).unfinished == std::vector<int>{1});
+  CHECK(phase(it.diagnosis, Phase::kWrite).slowest_rank == 1);
+}
+
 TEST_CASE("trace analysis: the chain of causes crosses ranks and fills the whole time") {
   ScriptedTraces script(4);
   script_good_save(script, {5, 40, 900, 50});
