@@ -76,9 +76,11 @@ std::string output_of(const std::string& command) {
 // Programs that install libraries set st_mtime, but not st_ctime.
 bool is_same_module(const std::string& path, WallTime loaded) {
   struct stat status {};
-  return !path.empty() && path[0] == '/' && path.find('\0') == std::string::npos && ::stat(path.c_str(), &status) == 0 &&
-         S_ISREG(status.st_mode) &&
-         std::max(status.st_mtime, status.st_ctime) <= std::chrono::system_clock::to_time_t(std::chrono::floor<std::chrono::seconds>(loaded));
+  if (path.empty() || path[0] != '/' || path.find('\0') != std::string::npos || ::stat(path.c_str(), &status) != 0) return false;
+  const auto is_before = [&](const timespec& time) {
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec) <= loaded.time_since_epoch();
+  };
+  return S_ISREG(status.st_mode) && is_before(status.st_mtim) && is_before(status.st_ctim);
 }
 
 Functions functions_of(const std::vector<TracedStack>& stacks) {

@@ -106,16 +106,18 @@ std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFai
   if (failure.hook)
     parts.push_back(fmt::format("{} (its {}) began {} after the call and had not ended", failure.hook->name,
                                 to_string(failure.hook->actor), human_duration(failure.hook->begin - opened.begin)));
-  else if (failure.last_sign)
+  else if (failure.last_sign && failure.fate != RankFate::kActorEnded)  // that text says what it did
     parts.push_back("no hook was running");
   if (!failure.last_sign) {
     const auto& missing = opened.trace.job.missing;
     const bool has_trace = std::find(missing.begin(), missing.end(), failure.rank) == missing.end();
     const std::string recorded = has_trace ? "it recorded nothing in this call" : "its trace is not here";
     parts.push_back(failure.last_action.empty() ? recorded : recorded + ", and " + failure.last_action);
-  } else if (!failure.last_action.empty() && !failure.hook)
+  } else if (!failure.last_action.empty() && !failure.hook && failure.fate != RankFate::kActorEnded)
     parts.push_back("it last " + failure.last_action);
-  if (failure.last_sign) parts.push_back(fmt::format("its last event was at {} UTC", time_of_day(*failure.last_sign)));
+  const bool went_on = failure.fate == RankFate::kCutOff || failure.fate == RankFate::kFrozen;
+  if (failure.last_sign)
+    parts.push_back(fmt::format("its last event{} was at {} UTC", went_on ? " before that" : "", time_of_day(*failure.last_sign)));
   return printable(fmt::format("rank {}: {}", failure.rank, fmt::join(parts, "; ")));
 }
 
@@ -157,8 +159,8 @@ std::string for_long(const Diagnosis& diagnosis, Duration duration) {
 
 std::string longest_line(const Diagnosis& diagnosis, const PathStep& step) {
   if (const auto& connection = diagnosis.slow_connection)
-    return fmt::format("{} messages between rank {} and rank {} on their way, {}: the connection was slow", connection->messages,
-                       connection->rank, connection->other, for_long(diagnosis, connection->duration));
+    return fmt::format("{} messages between rank {} and rank {} on their way, together {}: the connection was slow",
+                       connection->messages, connection->rank, connection->other, for_long(diagnosis, connection->duration));
   std::string text = fmt::format("rank {} {}, {}", step.rank, printable(step.what), for_long(diagnosis, step.duration));
   // A store operation belongs to the step if most of it lies within.
   const auto& store = diagnosis.slow_store;
@@ -168,10 +170,10 @@ std::string longest_line(const Diagnosis& diagnosis, const PathStep& step) {
 
 std::string wait_line(const Diagnosis& diagnosis, const TracedWait& wait) {
   const bool for_itself = wait.awaited == std::vector<int>{wait.waiter};
-  return fmt::format("rank {}{} waited for {} in {} since {} UTC, for {}{}", wait.waiter,
-                     wait.waiter == diagnosis.coordinator ? " (coordinates)" : "",
-                     for_itself ? "its own part" : name_ranks(wait.awaited), text_of(wait.phase), time_of_day(wait.since),
-                     human_duration(wait.duration), wait.was_answered ? "" : ", in vain");
+  return fmt::format(
+      "rank {}{} {} {} since {} UTC, for {}{}", wait.waiter, wait.waiter == diagnosis.coordinator ? " (coordinates)" : "",
+      for_itself ? "was busy with its own part of" : "waited for " + name_ranks(wait.awaited) + " in", text_of(wait.phase),
+      time_of_day(wait.since), human_duration(wait.duration), wait.was_answered ? "" : ", in vain");
 }
 
 std::string phases_line(const Diagnosis& diagnosis) {

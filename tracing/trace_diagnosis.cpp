@@ -82,8 +82,8 @@ const ObservedEvent* last_event_of(const Trace& trace, const TraceClocks& clocks
   const ObservedEvent* const last = &own->second.back();
   const ObservedEvent* const given_up = is_gone(failure) ? contact.first_miss : failure.kind == FailureKind::kBusy ? told : nullptr;
   if (given_up == nullptr) return last;
-  // A process that was stopped may go on later, and a busy hook may end. What the rank did after the
-  // others gave it up is not its last sign.
+  // A process that was stopped may go on later, and a busy hook may end. What a rank did after the
+  // others had given it up is not its last sign.
   const WallTime time = clocks.at(*given_up);
   const auto after =
       std::find_if(own->second.begin(), own->second.end(), [&](const auto& event) { return clocks.at(event) >= time; });
@@ -103,7 +103,7 @@ std::string unsent_answer(const Trace& trace, const ObservedEvent& reached, cons
     if (event.id > reached.id && event.kind == EventKind::kSent && kind != nullptr && is_answer(*kind)) return "";
   }
   const bool loads = trace.attempt.operation == Operation::kLoad;
-  return std::string(", and did not send ") + (has_failed                     ? to_string(MessageKind::kPhaseFailed)
+  return std::string(", and had not sent ") + (has_failed                     ? to_string(MessageKind::kPhaseFailed)
                                                : state == RankState::kPlanned ? "its plan"
                                                : loads                        ? to_string(MessageKind::kReadDone)
                                                                               : to_string(MessageKind::kWritten));
@@ -139,7 +139,7 @@ std::string last_action_before(const Trace& trace, const ObservedEvent& sign) {
     case EventKind::kCall:
       return "called " + name;
     default:
-      return std::string("reached the state ") + to_string(*action->as<RankState>()) + unsent_answer(trace, *action, sign);
+      return "reached the state `" + std::string(to_string(*action->as<RankState>())) + "`" + unsent_answer(trace, *action, sign);
   }
 }
 

@@ -84,13 +84,15 @@ struct Noticing {
     const std::string object = longest->ok && !longest->text.empty() ? " of " + std::string(longest->text) : "";
     add(longest->rank, "rank " + std::to_string(longest->rank) + " was in " + name_of(*longest) + object + " (its " +
                            to_string(longest->actor) + ") for " + in_text(longest->duration) +
-                           ": `cairn trace explain` shows the stack");
+                           " when its stack was taken: `cairn trace explain` shows it");
   }
 
   void stragglers() {
     for (const auto& phase : diagnosis.phases) {
       if (phase.slowest_rank < 0 || phase.slowest < kStragglerMin + phase.median || phase.slowest < kStragglerRatio * phase.median)
         continue;
+      // When ranks called is compared between clocks, all other durations are of one clock.
+      if (phase.phase == Phase::kJoin && phase.slowest <= 2 * clocks.error_max()) continue;
       add_slowness(phase.slowest_rank,
                    phase.phase == Phase::kJoin
                        ? "rank " + std::to_string(phase.slowest_rank) + " called " + in_text(phase.slowest) + " after the first one"

@@ -173,7 +173,7 @@ class GoodSave(TraceTest):
     def test_how_it_ended_and_what_took_how_long(self):
         self.assertEqual(self.recording.code, 0, self.recording.output)
         text = self.summary()
-        self.check_says(text, r"^save of '.*/run/checkpoint' succeeded in ", "waited +rank 0 \\(coordinates\\) waited for (rank|its own)",
+        self.check_says(text, r"^save of '.*/run/checkpoint' succeeded in ", "waited +rank 0 \\(coordinates\\) (waited for rank|was busy with its own)",
                         "phases +join .* local_plan .* global_plan .* write .* finish ",
                         "traces +4 of 4 ranks.*; clocks agree within [0-9.]+ (us|ms)$")
         self.assertNotIn("failed", text)
@@ -415,7 +415,7 @@ class KilledAfterItsPart(TraceTest):
 
     def test_the_end_of_the_process_and_its_last_action_are_named(self):
         self.check_says(self.summary(), "failed +rank 3 lost in write",
-                        "where +rank 3: its process was killed by SIGKILL at .*; no hook was running; it last reached the state reported")
+                        "where +rank 3: its process was killed by SIGKILL at .*; no hook was running; it last reached the state `reported`")
         told = self.told(self.recording.traces)
         self.assertEqual(told["failures"][0]["fate"], "ended")
         self.assertEqual([(end["rank"], end.get("signal")) for end in told["processes"] if "signal" in end], [(3, "SIGKILL")])
@@ -623,7 +623,7 @@ class HangingHook(TraceTest):
             self.skipTest("addr2line, of the package binutils, is not installed")
 
     def test_the_report_points_to_the_stack(self):
-        self.check_says(self.summary(self.recording.run), r"notice +rank 2 was in write_data \(its storage\) for .*`cairn trace explain` shows the stack")
+        self.check_says(self.summary(self.recording.run), r"notice +rank 2 was in write_data \(its storage\) for .* when its stack was taken: `cairn trace explain` shows it")
 
     def test_the_rank_for_which_others_waited_until_the_deadline_is_the_first(self):
         self.check_says(self.summary(), r"\nfailed +rank 2 (cancelled in write \[deadline\]: .* waited for its own write_data|busy in write).*\nfailed +rank 0 cancelled .* 2 more ranks")

@@ -388,8 +388,8 @@ TEST_CASE("trace analysis: of a lost rank it names the answer that it did not se
     script.outcome(0, 22, false);
     return Analysed(script.write()).diagnosis.failures.at(0).last_action;
   };
-  CHECK(last_action(RankState::kPlanned, false) == "reached the state planned, and did not send its plan");
-  CHECK(last_action(RankState::kReported, false) == "reached the state reported, and did not send Written");
+  CHECK(last_action(RankState::kPlanned, false) == "reached the state `planned`, and had not sent its plan");
+  CHECK(last_action(RankState::kReported, false) == "reached the state `reported`, and had not sent Written");
   CHECK(last_action(RankState::kReported, true) == "sent Written to rank 0, which arrived");
 }
 
@@ -689,7 +689,7 @@ TEST_CASE("trace analysis: the first notice points to the stack of what had run 
   REQUIRE_FALSE(it.diagnosis.notices.empty());
   CHECK(it.diagnosis.notices[0].rank == 2);
   CHECK(it.diagnosis.notices[0].text ==
-        "rank 2 was in sync of __2_0.distcp (its store) for 40.00 s: `cairn trace explain` shows the stack");
+        "rank 2 was in sync of __2_0.distcp (its store) for 40.00 s when its stack was taken: `cairn trace explain` shows it");
 }
 
 // Scripts a save in which rank 1 has done its part of the write and is then given up.
@@ -731,7 +731,7 @@ TEST_CASE("trace analysis: a rank whose process ended is told from one that was 
   TracedFailure failure = given_up(killed.write());
   CHECK(failure.fate == RankFate::kEnded);
   CHECK(failure.fate_text.find("its process was killed by SIGKILL at ") == 0);
-  CHECK(failure.last_action == "reached the state reported, and did not send Written");
+  CHECK(failure.last_action == "reached the state `reported`, and had not sent Written");
   CHECK(phase(Analysed(killed.directory()).diagnosis, Phase::kWrite).unfinished == std::vector<int>{1});  // its answer was not sent
 
   ScriptedTraces exited(3);
