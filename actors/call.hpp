@@ -28,8 +28,8 @@ struct CallId {
   std::uint64_t ordinal = 0;
 };
 
-// The end of a call on this rank. The message protocol::Outcome tells the ranks how it ends.
-using Outcome = protocol::Finished;
+// How a call ended on this rank. The coordinator tells the ranks in the message protocol::Outcome.
+using protocol::CallResult;
 
 // The inputs of a call. The pointers must stay valid until `done` is called.
 struct Call {

@@ -47,7 +47,7 @@ class StoreTap final : public StoreObserver {
 }  // namespace
 
 CallContext::CallContext(AnyCall call, std::uint64_t ticket, int rank, int world_size, bool one_process,
-                         std::function<void(Outcome)> done)
+                         std::function<void(CallResult)> done)
     : call_(std::move(call)),
       ticket_(ticket),
       rank_(rank),
@@ -105,11 +105,11 @@ void CallContext::trace_stores(std::shared_ptr<Tracer> tracer, Duration duration
   store_duration_min_ = duration_min;
 }
 
-void CallContext::report_early(Outcome outcome) {
+void CallContext::report_early(CallResult outcome) {
   if (const auto report = std::exchange(early_report_, nullptr)) report(std::move(outcome));
 }
 
-void CallContext::finish(Outcome outcome) {
+void CallContext::deliver(CallResult outcome) {
   if (!outcome_) outcome_ = std::move(outcome);
 }
 

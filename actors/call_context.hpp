@@ -24,7 +24,7 @@ class CallContext {
   static protocol::Operation operation_of(const AnyCall& call);
 
   CallContext(AnyCall call, std::uint64_t ticket, int rank, int world_size, bool one_process,
-              std::function<void(Outcome)> done);
+              std::function<void(CallResult)> done);
   ~CallContext();
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;
@@ -56,13 +56,13 @@ class CallContext {
 
   // Makes `report_early` call `report`, once, with this call's outcome. It is for a call that fails
   // while one of its hooks still runs. Must be called before the context is shared.
-  void set_early_report(std::function<void(Outcome)> report) { early_report_ = std::move(report); }
-  void report_early(Outcome outcome);
+  void set_early_report(std::function<void(CallResult)> report) { early_report_ = std::move(report); }
+  void report_early(CallResult outcome);
 
   // Sets the outcome that `done` receives. Only the supervisor calls this; it then releases the
-  // context. If `finish` is called again, the later outcome is ignored.
-  void finish(Outcome outcome);
-  // Sets the failure that `done` receives if nobody calls `finish`.
+  // context. If `deliver` is called again, the later outcome is ignored.
+  void deliver(CallResult outcome);
+  // Sets the failure that `done` receives if nobody calls `deliver`.
   void set_last_resort(Failure failure) { last_resort_ = std::move(failure); }
 
  private:
@@ -71,13 +71,13 @@ class CallContext {
   const int rank_;
   const int world_size_;
   const bool one_process_;  // all ranks live in this process
-  const std::function<void(Outcome)> done_;
-  std::function<void(Outcome)> early_report_;
+  const std::function<void(CallResult)> done_;
+  std::function<void(CallResult)> early_report_;
   std::shared_ptr<Tracer> tracer_;  // null: store operations are not traced
   Duration store_duration_min_{0};
   std::atomic<bool> told_to_stop_{false};
   std::atomic<const char*> running_hook_{nullptr};
-  std::optional<Outcome> outcome_;
+  std::optional<CallResult> outcome_;
   Failure last_resort_;
 };
 

@@ -50,7 +50,7 @@ void record_stacks(Tap& tap, const CallContext& context, std::uint64_t counter, 
   }
 }
 
-void record_outcome(Tap& tap, int rank, const std::string& checkpointer, std::uint64_t counter, const Outcome& outcome) {
+void record_outcome(Tap& tap, int rank, const std::string& checkpointer, std::uint64_t counter, const CallResult& outcome) {
   for (const auto& [whose, failure] : outcome.failures) {
     ObservedEvent event = call_event(EventKind::kFailure, failure.kind, checkpointer, counter, false);
     event.peer = whose == rank ? -1 : whose;

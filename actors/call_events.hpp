@@ -24,6 +24,6 @@ void record_effect(Tap& tap, const protocol::InputIgnored& ignored, const std::s
 void record_stacks(Tap& tap, const CallContext& context, std::uint64_t counter, Duration running_min);
 
 // Records each entry of the call's failure map. Then records how the call ended on this rank.
-void record_outcome(Tap& tap, int rank, const std::string& checkpointer, std::uint64_t counter, const Outcome& outcome);
+void record_outcome(Tap& tap, int rank, const std::string& checkpointer, std::uint64_t counter, const CallResult& outcome);
 
 }  // namespace cairn

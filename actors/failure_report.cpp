@@ -37,7 +37,7 @@ constexpr const char* kTextName = "report.txt";
 
 struct Report {
   std::shared_ptr<ReportedCall> call;
-  Outcome outcome;  // a copy, since `done` may be called before the report is written
+  CallResult outcome;  // a copy, since `done` may be called before the report is written
   TraceHeader header;
 };
 
@@ -223,7 +223,7 @@ bool is_reported(const ReportedCall& call, const FailureMap& failures) {
   return reporting_ranks(failures, call.world_size).count(call.rank) != 0 || is_first_silent(failures, call.rank);
 }
 
-std::shared_ptr<const Report> make_report(const std::shared_ptr<ReportedCall>& call, Outcome outcome) {
+std::shared_ptr<const Report> make_report(const std::shared_ptr<ReportedCall>& call, CallResult outcome) {
   auto report = std::make_shared<Report>();
   report->call = call;
   report->outcome = std::move(outcome);
@@ -232,7 +232,7 @@ std::shared_ptr<const Report> make_report(const std::shared_ptr<ReportedCall>& c
 }
 
 // Releases `done` as it calls it: a report that hangs keeps the call.
-void finish(ReportedCall& call) {
+void deliver(ReportedCall& call) {
   const auto done = std::move(call.done);
   done(std::move(call.outcome));
 }
@@ -269,7 +269,7 @@ bool leaves_traces(const FailureMap& failures) {
   return std::none_of(failures.begin(), failures.end(), [](const auto& entry) { return entry.second.code == ErrorCode::kNoSpace; });
 }
 
-void report_running_call(const std::shared_ptr<ReportedCall>& call, Outcome outcome) noexcept {
+void report_running_call(const std::shared_ptr<ReportedCall>& call, CallResult outcome) noexcept {
   try_to([&] {
     if (!is_reported(*call, outcome.failures)) return;
     auto report = make_report(call, std::move(outcome));
@@ -278,7 +278,7 @@ void report_running_call(const std::shared_ptr<ReportedCall>& call, Outcome outc
   });
 }
 
-void end_call(std::shared_ptr<ReportedCall> call, Outcome outcome) {
+void end_call(std::shared_ptr<ReportedCall> call, CallResult outcome) {
   call->outcome = std::move(outcome);
   try {
     if (is_reported(*call, call->outcome.failures)) {
@@ -286,7 +286,7 @@ void end_call(std::shared_ptr<ReportedCall> call, Outcome outcome) {
       const SignalsBlocked blocked;
       std::thread([report, call] {
         try_to([&] { write_in_time(report); });
-        try_to([&] { finish(*call); });
+        try_to([&] { deliver(*call); });
       }).detach();
       return;
     }
@@ -294,7 +294,7 @@ void end_call(std::shared_ptr<ReportedCall> call, Outcome outcome) {
   } catch (const std::exception&) {
     write_log(LogLevel::kInfo, call->rank, "cannot write the report of a failed call: no thread can be started");
   }
-  finish(*call);
+  deliver(*call);
 }
 
 }  // namespace cairn

@@ -44,21 +44,21 @@ struct ReportedCall {
   int rank = 0;
   int world_size = 1;
   std::shared_ptr<const Tracer> tracer;
-  std::function<void(Outcome)> done;
-  Outcome outcome{};  // set by `end_call`
+  std::function<void(CallResult)> done;
+  CallResult outcome{};  // set by `end_call`
   Mutex writing;      // held while a report of the call is written
 };
 
 // Writes the report if this rank reports. Call this when a call has failed with `outcome` but
 // cannot end, because one of its hooks still runs. Does not wait. `end_call` later writes the trace
 // file again, with the events since then. It leaves report.txt as it is.
-void report_running_call(const std::shared_ptr<ReportedCall>& call, Outcome outcome) noexcept;
+void report_running_call(const std::shared_ptr<ReportedCall>& call, CallResult outcome) noexcept;
 
 // Ends a call: calls `done` once with `outcome`. If this rank reports, and the call has a failure
 // other than an explicit cancellation, first writes the report. `done` then runs on a thread of its
 // own, which waits at most 2 s for the report, so that a hung file system does not delay the caller
 // longer. Without a report, or if memory or threads run out, `done` runs on the calling thread.
 // Errors of the report are only logged.
-void end_call(std::shared_ptr<ReportedCall> call, Outcome outcome);
+void end_call(std::shared_ptr<ReportedCall> call, CallResult outcome);
 
 }  // namespace cairn

@@ -141,7 +141,7 @@ struct RankRuntime::Implementation {
     return supervisor;
   }
 
-  std::uint64_t start(CallContext::AnyCall call, std::function<void(Outcome)> done) {
+  std::uint64_t start(CallContext::AnyCall call, std::function<void(CallResult)> done) {
     auto context = admit(std::move(call), std::move(done));
     const std::uint64_t ticket = context->ticket();
     if (context->operation() == protocol::Operation::kAgree)
@@ -162,7 +162,7 @@ struct RankRuntime::Implementation {
     return tap.record(event);
   }
 
-  std::shared_ptr<CallContext> admit(CallContext::AnyCall call, std::function<void(Outcome)> done) {
+  std::shared_ptr<CallContext> admit(CallContext::AnyCall call, std::function<void(CallResult)> done) {
     const Call& common = std::visit([](const auto& it) -> const Call& { return it; }, call);
     const std::string checkpointer = common.id.checkpointer;
     const auto refuse = [&](const std::string& why) {
@@ -183,17 +183,17 @@ struct RankRuntime::Implementation {
     ending->world_size = config.world_size;
     ending->tracer = tracer;
     // The checkpointer is free again before `done` runs, so that `done` may start the next call.
-    ending->done = [shared = running, checkpointer, done = std::move(done)](Outcome outcome) {
+    ending->done = [shared = running, checkpointer, done = std::move(done)](CallResult outcome) {
       {
         const MutexLock leaving(shared->mutex);
         shared->calls.erase(checkpointer);
       }
       if (done) done(std::move(outcome));
     };
-    auto leave = [ending](Outcome outcome) { end_call(ending, std::move(outcome)); };
+    auto leave = [ending](CallResult outcome) { end_call(ending, std::move(outcome)); };
     context = std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,
                                             config.one_process, std::move(leave));
-    context->set_early_report([ending](Outcome outcome) { report_running_call(ending, std::move(outcome)); });
+    context->set_early_report([ending](CallResult outcome) { report_running_call(ending, std::move(outcome)); });
     context->trace_stores(tracer, config.options.trace_store_operations);
     running->calls.emplace(checkpointer, context);
     return context;
@@ -213,17 +213,17 @@ RankRuntime::~RankRuntime() {
   }
 }
 
-std::uint64_t RankRuntime::save(SaveCall call, std::function<void(Outcome)> done) {
+std::uint64_t RankRuntime::save(SaveCall call, std::function<void(CallResult)> done) {
   check_call(call, implementation_->config.world_size, call.state_dict != nullptr, call.planner != nullptr, call.writer != nullptr);
   return implementation_->start(std::move(call), std::move(done));
 }
 
-std::uint64_t RankRuntime::load(LoadCall call, std::function<void(Outcome)> done) {
+std::uint64_t RankRuntime::load(LoadCall call, std::function<void(CallResult)> done) {
   check_call(call, implementation_->config.world_size, call.state_dict != nullptr, call.planner != nullptr, call.reader != nullptr);
   return implementation_->start(std::move(call), std::move(done));
 }
 
-std::uint64_t RankRuntime::agree(AgreeCall call, std::function<void(Outcome)> done) {
+std::uint64_t RankRuntime::agree(AgreeCall call, std::function<void(CallResult)> done) {
   if (!call.decide)
     throw Error(ErrorCode::kInvalidArgument, "cannot agree on \"" + call.checkpoint_id + "\": no decide function was given");
   check_call(call, implementation_->config.world_size);

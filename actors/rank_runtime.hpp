@@ -36,9 +36,9 @@ class RankRuntime {
   // after the last hook has released the objects that `call` points to. Throws kPrecondition after
   // shutdown, or while an attempt of the same checkpointer runs; other checkpointers may run theirs
   // meanwhile. Throws kInvalidArgument if `call` is incomplete. Thread-safe.
-  std::uint64_t save(SaveCall call, std::function<void(Outcome)> done);
-  std::uint64_t load(LoadCall call, std::function<void(Outcome)> done);
-  std::uint64_t agree(AgreeCall call, std::function<void(Outcome)> done);
+  std::uint64_t save(SaveCall call, std::function<void(CallResult)> done);
+  std::uint64_t load(LoadCall call, std::function<void(CallResult)> done);
+  std::uint64_t agree(AgreeCall call, std::function<void(CallResult)> done);
 
   // Cancels a call on all ranks, by a failure of this rank. `done` is still called. Does nothing if
   // the call has ended, or if its checkpoint is already being published. Returns at once.

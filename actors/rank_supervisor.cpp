@@ -155,9 +155,9 @@ class Supervisor : public SupervisorActor::base {
     if (stopping_) {
       Failure failure = own_failure(FailureKind::kCancelled, ErrorCode::kCancelled,
                                     "the runtime of rank " + std::to_string(config_.rank) + " is being shut down");
-      Outcome outcome;
+      CallResult outcome;
       outcome.failures.emplace(config_.rank, std::move(failure));
-      context->finish(std::move(outcome));
+      context->deliver(std::move(outcome));
       return;
     }
     const std::string& checkpointer = context->call().id.checkpointer;
@@ -231,11 +231,11 @@ class Supervisor : public SupervisorActor::base {
         record_effect(tap_, *ignored, checkpointer, slot.machine.counter());
       } else if (const auto* shown = std::get_if<protocol::ProgressTold>(&effect)) {
         if (auto* progress = progress_of(slot)) progress->take(shown->job);
-      } else if (auto* finished = std::get_if<protocol::Finished>(&effect)) {
+      } else if (auto* finished = std::get_if<protocol::CallResult>(&effect)) {
         report_stopped();
         const auto context = std::exchange(slot.context, nullptr);
         record_outcome(tap_, config_.rank, checkpointer, slot.machine.counter(), *finished);
-        context->finish(std::move(*finished));
+        context->deliver(std::move(*finished));
       }
     }
     timers_.arm(this);

@@ -1,20 +1,8 @@
 #include <cairn/base/call_state.hpp>
 
-#include <cstddef>
+#include <cairn/base/enum_names.hpp>
 
 namespace cairn {
-namespace {
-
-// Returns the name of a value of an enumeration that counts from 1 to `kLast`. A program may pass
-// any other number.
-template <auto kLast, std::size_t kCount>
-const char* name_in(const char* const (&names)[kCount], decltype(kLast) value, const char* unknown) noexcept {
-  static_assert(kCount == static_cast<std::size_t>(kLast), "each value needs a name");
-  const std::size_t index = static_cast<std::size_t>(value) - 1;
-  return index < kCount ? names[index] : unknown;
-}
-
-}  // namespace
 
 const char* to_string(Operation operation) noexcept {
   static constexpr const char* kNames[] = {"save", "load", "agreement"};

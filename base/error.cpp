@@ -3,46 +3,16 @@
 #include <cerrno>
 #include <cstring>
 
+#include <cairn/base/enum_names.hpp>
+
 namespace cairn {
 
 const char* to_string(ErrorCode code) noexcept {
-  // The switches over enumerations have no default case: the compiler then reports a missing value.
   // Texts and JSON show these names, so they never change.
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-      return "invalid_argument";
-    case ErrorCode::kPrecondition:
-      return "precondition";
-    case ErrorCode::kNotFound:
-      return "not_found";
-    case ErrorCode::kAlreadyExists:
-      return "already_exists";
-    case ErrorCode::kCorrupt:
-      return "corrupt";
-    case ErrorCode::kUnsupported:
-      return "unsupported";
-    case ErrorCode::kMismatch:
-      return "mismatch";
-    case ErrorCode::kUnavailable:
-      return "unavailable";
-    case ErrorCode::kNoSpace:
-      return "no_space";
-    case ErrorCode::kPermission:
-      return "permission";
-    case ErrorCode::kDeadline:
-      return "deadline";
-    case ErrorCode::kCancelled:
-      return "cancelled";
-    case ErrorCode::kFenced:
-      return "fenced";
-    case ErrorCode::kChanged:
-      return "changed";
-    case ErrorCode::kCheckpoint:
-      return "checkpoint";
-    case ErrorCode::kInternal:
-      return "internal";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {
+      "invalid_argument", "precondition", "not_found", "already_exists", "corrupt", "unsupported", "mismatch",   "unavailable",
+      "no_space",         "permission",   "deadline",  "cancelled",      "fenced",  "changed",     "checkpoint", "internal"};
+  return name_in<ErrorCode::kInternal>(kNames, code, "unknown");
 }
 
 // A function and not assert(): a broken invariant must end the attempt in release builds as well.

@@ -11,57 +11,25 @@
 
 #include <cxxabi.h>
 
+#include <cairn/base/enum_names.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/utf8.hpp>
 
 namespace cairn {
 
 const char* to_string(Phase phase) noexcept {
-  switch (phase) {
-    case Phase::kJoin:
-      return "join";
-    case Phase::kLocalPlan:
-      return "local_plan";
-    case Phase::kGlobalPlan:
-      return "global_plan";
-    case Phase::kWrite:
-      return "write";
-    case Phase::kRead:
-      return "read";
-    case Phase::kFinish:
-      return "finish";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"join", "local_plan", "global_plan", "write", "read", "finish"};
+  return name_in<Phase::kFinish>(kNames, phase, "unknown");
 }
 
 const char* to_string(FailureKind kind) noexcept {
-  switch (kind) {
-    case FailureKind::kRaised:
-      return "raised";
-    case FailureKind::kLost:
-      return "lost";
-    case FailureKind::kSilent:
-      return "silent";
-    case FailureKind::kCancelled:
-      return "cancelled";
-    case FailureKind::kBusy:
-      return "busy";
-    case FailureKind::kInternal:
-      return "internal";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"raised", "lost", "silent", "cancelled", "busy", "internal"};
+  return name_in<FailureKind::kInternal>(kNames, kind, "unknown");
 }
 
 const char* to_string(Committed committed) noexcept {
-  switch (committed) {
-    case Committed::kNo:
-      return "no";
-    case Committed::kYes:
-      return "yes";
-    case Committed::kUnknown:
-      return "unknown";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"no", "yes", "unknown"};
+  return name_in<Committed::kUnknown>(kNames, committed, "unknown");
 }
 
 bool operator==(const Failure& a, const Failure& b) {
@@ -141,7 +109,7 @@ Cause cause_of(const std::exception_ptr& exception) {
     if (const auto* known = dynamic_cast<const Error*>(&error)) cause.code = known->code();
     cause.what = text_of(error);
     if (const auto* outer = dynamic_cast<const std::nested_exception*>(&error)) cause.nested = outer->nested_ptr();
-  // Some programs throw plain texts.
+    // Some programs throw plain texts.
   } catch (const std::string& text) {
     name_type();
     cause.what = clean_text(text, kFailureTextMax);

@@ -1,35 +1,17 @@
 #include <cairn/base/observer.hpp>
 
+#include <cairn/base/enum_names.hpp>
+
 namespace cairn {
 
 const char* to_string(Actor actor) noexcept {
-  switch (actor) {
-    case Actor::kRuntime:
-      return "runtime";
-    case Actor::kSupervisor:
-      return "supervisor";
-    case Actor::kCoordinator:
-      return "coordinator";
-    case Actor::kPlanner:
-      return "planner";
-    case Actor::kStorage:
-      return "storage";
-    case Actor::kStore:
-      return "store";
-  }
-  return "unknown actor";
+  static constexpr const char* kNames[] = {"runtime", "supervisor", "coordinator", "planner", "storage", "store"};
+  return name_in<Actor::kStore>(kNames, actor, "unknown actor");
 }
 
 const char* to_string(LinkChange change) noexcept {
-  switch (change) {
-    case LinkChange::kUp:
-      return "LinkUp";
-    case LinkChange::kDown:
-      return "LinkDown";
-    case LinkChange::kLeft:
-      return "LinkDown, as the rank leaves";
-  }
-  return "unknown change";
+  static constexpr const char* kNames[] = {"LinkUp", "LinkDown", "LinkDown, as the rank leaves"};
+  return name_in<LinkChange::kLeft>(kNames, change, "unknown change");
 }
 
 }  // namespace cairn

@@ -165,7 +165,7 @@ Path PathDecoder::take(std::string_view name) {
   return path;
 }
 
-void PathDecoder::finish() const {
+void PathDecoder::check_end() const {
   check_decode(next_step_ == message_.steps_size() && next_renamed_ == message_.renamed_size() && renamed_text_.empty(), what_,
                "there is more than its paths need");
 }

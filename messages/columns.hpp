@@ -68,7 +68,7 @@ class PathDecoder {
   // duplicate.
   std::uint32_t next_name(std::size_t names);
   Path take(std::string_view name);
-  void finish() const;
+  void check_end() const;
 
  private:
   const v1::Paths& message_;
@@ -88,7 +88,7 @@ void paths_from_proto(const v1::Paths& message, std::size_t names, const char* w
     const std::uint32_t id = decoder.next_name(names);
     add(id, decoder.take(name_of(id)));
   }
-  decoder.finish();
+  decoder.check_end();
 }
 
 // --- tensor properties ---------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class ExtentsReader {
     left_ -= dims;
     return extents;
   }
-  void finish() const { check_decode(left_ == 0, what_, "there are more sizes and offsets than items need"); }
+  void check_end() const { check_decode(left_ == 0, what_, "there are more sizes and offsets than items need"); }
 
  private:
   [[noreturn]] void fail(std::size_t dims) const;

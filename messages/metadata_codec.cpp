@@ -286,8 +286,8 @@ void entries_from_proto(const v1::Metadata& message, const NameTable& names, Met
   }
   check_decode(tensors == message.dims_size(), kWhat, "there are more tensors than entries of that kind");
   check_decode(locations.left() == 0, kWhat, "there are more locations than chunks and bytes objects");
-  sizes.finish();
-  chunk_extents.finish();
+  sizes.check_end();
+  chunk_extents.check_end();
 }
 
 CommitInfo commit_from_proto(const v1::CommitInfo& message) {

@@ -115,7 +115,7 @@ SavePlan from_proto(const v1::SavePlan& message) {
                      columns::is_countable(item.chunk.offsets, item.chunk.sizes),
                  kSavePlan, "a tensor is too large to count its bytes");
   }
-  extents.finish();
+  extents.check_end();
   for (const std::uint32_t i : message.per_rank_items()) {
     check_decode(i < plan.items.size(), kSavePlan, "an item that is not there is marked as the rank's own");
     plan.items[i].per_rank = true;
@@ -197,7 +197,7 @@ LoadPlan from_proto(const v1::LoadPlan& message) {
                      columns::is_countable(item.storage_chunk_offset, item.storage_offsets),
                  kLoadPlan, "an item is too large to count its elements");
   }
-  extents.finish();
+  extents.check_end();
   plan.planner_data = message.planner_data();
   plan.storage_data = message.storage_data();
   return plan;

@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <map>
 
-#include <cairn/tools/terminal.hpp>
-
 namespace cairn::tools {
 namespace {
 

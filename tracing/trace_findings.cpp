@@ -1,5 +1,6 @@
 #include <cairn/tracing/trace_findings.hpp>
 
+#include <cairn/base/enum_names.hpp>
 #include <cairn/base/failure.hpp>
 
 namespace cairn {
@@ -13,35 +14,13 @@ std::string subject_text(const TracedStoreOperation& operation) {
 std::string kind_text(const TracedFailure& failure) { return failure.kind ? to_string(*failure.kind) : "unfinished"; }
 
 const char* to_string(RankFate fate) noexcept {
-  switch (fate) {
-    case RankFate::kEnded:
-      return "ended";
-    case RankFate::kCutOff:
-      return "cut_off";
-    case RankFate::kFrozen:
-      return "frozen";
-    case RankFate::kLeft:
-      return "left";
-    case RankFate::kActorEnded:
-      return "actor_ended";
-    case RankFate::kUnknown:
-      return "unknown";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"unknown", "ended", "cut_off", "frozen", "left", "actor_ended"};
+  return name_in<RankFate::kActorEnded>(kNames, fate, "unknown");
 }
 
 const char* to_string(TracedEnd end) noexcept {
-  switch (end) {
-    case TracedEnd::kSucceeded:
-      return "succeeded";
-    case TracedEnd::kFailed:
-      return "failed";
-    case TracedEnd::kCancelled:
-      return "cancelled";
-    case TracedEnd::kUnfinished:
-      return "unfinished";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"succeeded", "failed", "cancelled", "unfinished"};
+  return name_in<TracedEnd::kUnfinished>(kNames, end, "unknown");
 }
 
 }  // namespace cairn

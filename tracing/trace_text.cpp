@@ -4,34 +4,14 @@
 #include <cstdio>
 #include <ctime>
 
+#include <cairn/base/enum_names.hpp>
+
 namespace cairn {
 
 const char* verb_of(EventKind kind) noexcept {
-  switch (kind) {
-    case EventKind::kSent:
-      return "sent";
-    case EventKind::kHandled:
-      return "handled";
-    case EventKind::kState:
-      return "is";
-    case EventKind::kOperation:
-      return "ended";
-    case EventKind::kBegan:
-      return "began";
-    case EventKind::kCall:
-      return "called";
-    case EventKind::kFailure:
-      return "was told:";
-    case EventKind::kOutcome:
-      return "has the";
-    case EventKind::kStore:
-      return "did";
-    case EventKind::kStack:
-      return "was in";
-    case EventKind::kFrame:
-      return "called from";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {"sent",      "handled", "is",  "ended",  "began",      "called",
+                                           "was told:", "has the", "did", "was in", "called from"};
+  return name_in<EventKind::kFrame>(kNames, kind, "?");
 }
 
 namespace {

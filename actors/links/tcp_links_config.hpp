@@ -21,12 +21,11 @@ struct LinkCounters {
   std::atomic<std::uint64_t> established{0};     // opened by either side, after the exchange of hellos
   std::atomic<std::uint64_t> garbage{0};         // closed: not a frame, not a hello, or out of place
   std::atomic<std::uint64_t> oversize{0};        // closed: a frame announced more bytes than allowed
-  std::atomic<std::uint64_t> wrong_protocol{0};  // this and the next six: answered by a LinkRefusal
+  std::atomic<std::uint64_t> wrong_protocol{0};  // this and the next five: answered by a LinkRefusal
   std::atomic<std::uint64_t> wrong_incarnation{0};
   std::atomic<std::uint64_t> wrong_world_size{0};
   std::atomic<std::uint64_t> wrong_rank{0};
   std::atomic<std::uint64_t> duplicate{0};
-  std::atomic<std::uint64_t> crossed{0};  // two ranks opened at once; not reported to the owner
   std::atomic<std::uint64_t> no_link{0};
   std::atomic<std::uint64_t> wrong_secret{0};        // closed: no proof of the job's secret, or a proof where no secret is used
   std::atomic<std::uint64_t> handshake_deadline{0};  // closed: no hello arrived in time

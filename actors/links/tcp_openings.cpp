@@ -255,8 +255,7 @@ void TcpLinks::refuse(const ConnectionPtr& connection, v1::LinkRefusalReason rea
       turned_away(counters.duplicate, "refused: a rank that is connected already");
       break;
     case v1::LINK_REFUSAL_REASON_CROSSED:
-      ++counters.crossed;  // happens whenever two ranks open at once; not a real refusal
-      break;
+      break;  // happens whenever two ranks open at once; not a real refusal
     case v1::LINK_REFUSAL_REASON_NO_LINK:
       turned_away(counters.no_link, "refused: a heartbeat without its link");
       break;

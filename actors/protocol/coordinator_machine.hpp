@@ -162,7 +162,7 @@ class CoordinatorMachine {
   void plan_load_globally();
   void start_moving();
   void send_global_plan(int rank);
-  void finish();
+  void publish();
   void settle(bool given_up, std::optional<Committed> committed);
   void ask_for_end(int rank);
   void end_settling_if_complete();

@@ -186,7 +186,7 @@ struct StopTimer {
 
 // The rank's call has ended, and no task is running. The outcome is the same on every rank that is
 // alive and reachable.
-struct Finished {
+struct CallResult {
   FailureMap failures;  // empty: success
   Committed committed = Committed::kNo;
   std::string save_id;
@@ -219,7 +219,7 @@ struct Warn {
 // same map.
 Failure make_failure(int rank, Phase phase, FailureKind kind, ErrorCode code, const char* actor, const std::string& what);
 
-using Effect = std::variant<Send, RunTask, StopTasks, StartTimer, StopTimer, Finished, ProgressTold, StateChanged, InputIgnored, Warn>;
+using Effect = std::variant<Send, RunTask, StopTasks, StartTimer, StopTimer, CallResult, ProgressTold, StateChanged, InputIgnored, Warn>;
 using Effects = std::vector<Effect>;
 
 // --- events --------------------------------------------------------------------------------------

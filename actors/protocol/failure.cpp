@@ -25,7 +25,7 @@ void RankMachine::on(const TaskEnded& task) {
   const bool is_abandon = stop_outstanding_ != 0 && task.sequence == stop_outstanding_;
   if (!is_abandon && (outstanding_ == 0 || task.sequence != outstanding_)) return ignore("end of a task that is not running");
   (is_abandon ? stop_outstanding_ : outstanding_) = 0;
-  if (state_ == State::kEnding) return finish();
+  if (state_ == State::kEnding) return become_idle();
   const auto* failure = is_abandon ? nullptr : std::get_if<Failure>(&task.result);
   // A task that failed because it was told to stop has not failed.
   const bool was_stopped = (abandoned_ || stopping_) && failure && failure->code == ErrorCode::kCancelled;

@@ -59,7 +59,7 @@ class RankMachine {
   std::uint64_t counter() const { return counter_; }               // the running attempt's counter, 0 before Begin
   std::uint64_t counter_seen() const { return counter_seen_; }     // the largest counter that this machine knows of
   // Returns the outcome of a failed call that waits for a running task to end.
-  std::optional<Finished> outcome_before_end() const;
+  std::optional<CallResult> outcome_before_end() const;
   int coordinator_rank() const { return call_.coordinator_rank; }  // as given by the caller; possibly not a valid rank
 
  private:
@@ -148,7 +148,7 @@ class RankMachine {
   void release_call();
   void release();
   void restore_own_exception(FailureMap& failures) const;
-  void finish();
+  void become_idle();
 
   void become(State state);
   void send(Message body);

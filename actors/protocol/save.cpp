@@ -103,7 +103,7 @@ void CoordinatorMachine::end_phase_if_complete() {
   if (!collects() || answered_.size() < joins_.size()) return;
   if (!failures_.empty()) return end(std::exchange(failures_, {}), Committed::kNo);
   if (state_ == State::kLocalPlans) return operation() == Operation::kSave ? plan_globally() : plan_load_globally();
-  if (operation() == Operation::kSave) return finish();
+  if (operation() == Operation::kSave) return publish();
   end({}, Committed::kNo);
 }
 
@@ -157,7 +157,7 @@ void CoordinatorMachine::receive(int from, const Written& message) {
   answered(from);
 }
 
-void CoordinatorMachine::finish() {
+void CoordinatorMachine::publish() {
   become(State::kFinishing);
   // No rank asks for a plan any more, and publication needs the memory. The plan cache keeps the
   // local plans.
@@ -210,19 +210,19 @@ void RankMachine::end(const Outcome& outcome, bool alone) {
 
 // After a success nothing is left to release.
 void RankMachine::release_call() {
-  if (!began_ || outcome_->ending->failures.empty()) return finish();
+  if (!began_ || outcome_->ending->failures.empty()) return become_idle();
   release();
 }
 
-std::optional<Finished> RankMachine::outcome_before_end() const {
+std::optional<CallResult> RankMachine::outcome_before_end() const {
   if (!outcome_ || outcome_->ending->failures.empty() || state_ == State::kEnding) return std::nullopt;
   const Ending& ending = *outcome_->ending;
-  return Finished{ungrouped(ending.failures), ending.committed, ending.save_id, ending.answer};
+  return CallResult{ungrouped(ending.failures), ending.committed, ending.save_id, ending.answer};
 }
 
-void RankMachine::finish() {
+void RankMachine::become_idle() {
   const Ending& ending = *outcome_->ending;
-  Finished finished{ungrouped(ending.failures), ending.committed, ending.save_id, ending.answer};
+  CallResult finished{ungrouped(ending.failures), ending.committed, ending.save_id, ending.answer};
   restore_own_exception(finished.failures);
   outcome_.reset();
   own_failure_.reset();

@@ -69,7 +69,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
     // The save's own thread keeps this object alive until it has seen the outcome. The callback
     // holds no handle: as the last one, it could destroy this object on one of the writer's
     // threads, which cannot join itself.
-    ticket_ = parts_.start(std::move(call), [this](Outcome outcome) { executor_.finish(std::move(outcome)); });
+    ticket_ = parts_.start(std::move(call), [this](CallResult outcome) { executor_.deliver(std::move(outcome)); });
   } catch (...) {
     MutexLock lock(parts_.order->mutex);
     parts_.order->turns.end(parts_.number);
@@ -128,7 +128,7 @@ void AsyncSave::serve() noexcept {
   {
     // Work that hooks queue on devices comes after that of the caller.
     const c10::MultiStreamGuard of_devices(streams_.all());
-    Outcome outcome;
+    CallResult outcome;
     {
       // Ends before callers learn that the save has ended: they may then end the profiler.
       const ProfilerRange range("background_save");
@@ -191,7 +191,7 @@ const StateDict& AsyncSave::staged_state() {
   return state_;
 }
 
-void AsyncSave::end(Outcome outcome) {
+void AsyncSave::end(CallResult outcome) {
   // From here on no cancellation calls back into this save.
   heeding_.clear();
   leases_.disarm();

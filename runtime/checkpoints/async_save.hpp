@@ -52,7 +52,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   // Constructor arguments.
   struct Parts {
     // RankRuntime::save and cancel. The runtime must live until the save has ended.
-    std::function<std::uint64_t(SaveCall call, std::function<void(Outcome)> done)> start;
+    std::function<std::uint64_t(SaveCall call, std::function<void(CallResult)> done)> start;
     std::function<void(const std::string& slot, std::uint64_t ticket, const std::string& why)> end;
     // Records in the trace how long the copy of the state took.
     std::function<void(const std::string& slot, std::uint64_t ticket, Duration duration)> note_staging;
@@ -116,7 +116,7 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   void set_staged();
   void request_end(const std::string& why);
   void serve() noexcept;
-  void end(Outcome outcome);
+  void end(CallResult outcome);
   const StateDict& staged_state();
   bool had_turn() const;
   bool is_news() const CAIRN_REQUIRES(parts_.order->mutex);

@@ -275,10 +275,10 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   call.progress = progress;
   auto what_to_show = self.what_to_show(true, checkpoint_id);
   const auto ticket =
-      self.world.runtime().save(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+      self.world.runtime().save(std::move(call), [&executor](CallResult outcome) { executor.deliver(std::move(outcome)); });
   const auto watch = self.watch_cancellation(options.cancellation, ticket);
   ProgressDisplay display(std::move(what_to_show), progress);
-  Outcome outcome = executor.run();
+  CallResult outcome = executor.run();
   display.end(outcome.ok());
   if (!outcome.ok()) throw exception_of(saving(checkpoint_id), std::move(outcome));
   // Last, so that the error can say that this save has succeeded.
@@ -306,7 +306,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   const WhileInFlight policy = async_options.while_in_flight;
   AsyncSave::Parts parts;
   // By reference: a save that outlives the checkpointer keeps its world.
-  parts.start = [&actors = self.world.runtime()](SaveCall call, std::function<void(Outcome)> done) {
+  parts.start = [&actors = self.world.runtime()](SaveCall call, std::function<void(CallResult)> done) {
     return actors.save(std::move(call), std::move(done));
   };
   parts.end = [&actors = self.world.runtime()](const std::string& slot, std::uint64_t ticket, const std::string& why) {
@@ -442,11 +442,11 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     // The display follows this object over both tries.
     progress->restart();
     const auto ticket =
-        world.runtime().load(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+        world.runtime().load(std::move(call), [&executor](CallResult outcome) { executor.deliver(std::move(outcome)); });
     const auto watch = watch_cancellation(options.cancellation, ticket);
     // One display for both tries, which are one load to the user.
     if (!display) display.emplace(std::move(to_show), progress);
-    Outcome outcome = executor.run();
+    CallResult outcome = executor.run();
     if (outcome.ok()) {
       display->end(true);
       // Tensors were filled in place. Other leaves reach the caller only after all ranks have

@@ -14,7 +14,7 @@ inline std::string saving(const std::string& checkpoint_id) { return "saving '" 
 inline std::string loading(const std::string& checkpoint_id) { return "loading '" + checkpoint_id + "'"; }
 
 // Returns the exception for a failed call. `outcome` must be a failure.
-inline CheckpointException exception_of(std::string call, Outcome outcome) {
+inline CheckpointException exception_of(std::string call, CallResult outcome) {
   return CheckpointException(std::move(call), std::move(outcome.failures), outcome.committed, std::move(outcome.save_id));
 }
 

@@ -1,23 +1,12 @@
 #include <cairn/runtime/observation/progress.hpp>
 
+#include <cairn/base/enum_names.hpp>
+
 namespace cairn {
 
 const char* to_string(SaveProgress::Step step) noexcept {
-  switch (step) {
-    case SaveProgress::Step::kStaging:
-      return "staging";
-    case SaveProgress::Step::kQueued:
-      return "queued";
-    case SaveProgress::Step::kPlanning:
-      return "planning";
-    case SaveProgress::Step::kWriting:
-      return "writing";
-    case SaveProgress::Step::kPublishing:
-      return "publishing";
-    case SaveProgress::Step::kDone:
-      return "done";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"staging", "queued", "planning", "writing", "publishing", "done"};
+  return name_in<SaveProgress::Step::kDone>(kNames, step, "unknown");
 }
 
 }  // namespace cairn

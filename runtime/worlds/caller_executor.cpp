@@ -15,7 +15,7 @@ void CallerExecutor::post(std::function<void()> task) {
   changed_.notify_one();
 }
 
-void CallerExecutor::finish(Outcome outcome) {
+void CallerExecutor::deliver(CallResult outcome) {
   MutexLock lock(mutex_);
   outcome_ = std::move(outcome);
   changed_.notify_one();
@@ -36,7 +36,7 @@ bool CallerExecutor::run_one() {
   return true;
 }
 
-Outcome CallerExecutor::run() {
+CallResult CallerExecutor::run() {
   while (run_one()) {
   }
   MutexLock lock(mutex_);
@@ -48,10 +48,10 @@ void CallerExecutor::run_until(const std::function<bool()>& reached) {
   }
 }
 
-Outcome run_agreement(RankRuntime& actors, AgreeCall call) {
+CallResult run_agreement(RankRuntime& actors, AgreeCall call) {
   CallerExecutor executor;
   call.executor = &executor;
-  actors.agree(std::move(call), [&executor](Outcome outcome) { executor.finish(std::move(outcome)); });
+  actors.agree(std::move(call), [&executor](CallResult outcome) { executor.deliver(std::move(outcome)); });
   return executor.run();
 }
 

@@ -19,10 +19,10 @@ class CallerExecutor : public TrainerExecutor {
   void post(std::function<void()> task) override;
 
   // Ends the call. The runtime calls this once. No task may be posted after that.
-  void finish(Outcome outcome);
+  void deliver(CallResult outcome);
 
-  // Runs tasks on the caller's thread until `finish` has been called and no task is left.
-  Outcome run();
+  // Runs tasks on the caller's thread until `deliver` has been called and no task is left.
+  CallResult run();
   // Does the same, but also returns after a task that makes `reached` true.
   void run_until(const std::function<bool()>& reached);
 
@@ -32,10 +32,10 @@ class CallerExecutor : public TrainerExecutor {
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ CAIRN_GUARDED_BY(mutex_);
-  std::optional<Outcome> outcome_ CAIRN_GUARDED_BY(mutex_);
+  std::optional<CallResult> outcome_ CAIRN_GUARDED_BY(mutex_);
 };
 
 // Runs an agreement on the calling thread, and returns how it ended. Sets `call.executor`.
-Outcome run_agreement(RankRuntime& actors, AgreeCall call);
+CallResult run_agreement(RankRuntime& actors, AgreeCall call);
 
 }  // namespace cairn

@@ -485,7 +485,7 @@ void await_all(const World& world, std::chrono::milliseconds deadline) {
   call.deadline = deadline;
   call.report_directory = world.report_directory("", "");
   call.decide = [](const auto&) { return std::string(); };
-  const Outcome outcome = run_agreement(world.runtime(), std::move(call));
+  const CallResult outcome = run_agreement(world.runtime(), std::move(call));
   if (outcome.ok()) return;
   const std::string all = "the world of " + std::to_string(world.size()) + " ranks did not assemble within " +
                           std::to_string(deadline.count()) + " ms: ";

@@ -2,38 +2,16 @@
 
 #include <cstring>
 
+#include <cairn/base/enum_names.hpp>
 #include <cairn/base/error.hpp>
 
 namespace cairn {
 
 const char* to_string(PickleKind kind) noexcept {
-  switch (kind) {
-    case PickleKind::kNone:
-      return "None";
-    case PickleKind::kBool:
-      return "a bool";
-    case PickleKind::kInt:
-      return "an int";
-    case PickleKind::kFloat:
-      return "a float";
-    case PickleKind::kText:
-      return "a str";
-    case PickleKind::kBytes:
-      return "bytes";
-    case PickleKind::kList:
-      return "a list";
-    case PickleKind::kTuple:
-      return "a tuple";
-    case PickleKind::kDict:
-      return "a dict";
-    case PickleKind::kGlobal:
-      return "a class or function";
-    case PickleKind::kObject:
-      return "an object";
-    case PickleKind::kPersistentId:
-      return "a persistent id";
-  }
-  return "an unknown kind";
+  static constexpr const char* kNames[] = {"None",      "a bool",         "an int",  "a float", "a str",
+                                           "bytes",     "a list",         "a tuple", "a dict",  "a class or function",
+                                           "an object", "a persistent id"};
+  return name_in<PickleKind::kPersistentId>(kNames, kind, "an unknown kind");
 }
 
 std::string to_string(const PickleGlobal& global) { return std::string(global.module) + "." + std::string(global.name); }

@@ -7,6 +7,7 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/messages/trailer.pb.h>
+#include <cairn/state/pickle/zip_format.hpp>
 
 namespace cairn {
 namespace {
@@ -19,16 +20,6 @@ constexpr std::size_t kBodyCrcAt = 12;
 constexpr std::size_t kBodyBytesAt = 16;
 constexpr std::size_t kFooterCrcAt = 24;
 static_assert(kFooterCrcAt + 4 == kTrailerFooterBytes);
-
-void put(char* at, std::uint64_t value, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; ++i) at[i] = static_cast<char>(value >> (8 * i));
-}
-
-std::uint64_t get(const char* at, std::size_t bytes) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < bytes; ++i) value |= std::uint64_t{static_cast<unsigned char>(at[i])} << (8 * i);
-  return value;
-}
 
 struct Footer {
   std::uint32_t body_crc32 = 0;
@@ -44,13 +35,13 @@ Footer read_footer(ByteSpan bytes, const std::string& object) {
   const char* data = bytes.data();
   if (std::memcmp(data, kMagic, sizeof(kMagic)) != 0) corrupt(object, "its magic number is missing");
   // Before the version, which may be damaged as well.
-  if (crc32(0, {data, kFooterCrcAt}) != get(data + kFooterCrcAt, 4)) corrupt(object, "the checksum of its footer does not match");
-  const std::uint64_t version = get(data + kVersionAt, 4);
+  if (crc32(0, {data, kFooterCrcAt}) != zip::get_u32(data + kFooterCrcAt)) corrupt(object, "the checksum of its footer does not match");
+  const std::uint64_t version = zip::get_u32(data + kVersionAt);
   if (version == 0) corrupt(object, "version 0 does not exist");
   if (version > kTrailerVersion)
     throw Error(ErrorCode::kUnsupported, object + " was written in trailer version " + std::to_string(version) +
                                              "; this Cairn reads up to " + std::to_string(kTrailerVersion) + ": use a newer one");
-  return {static_cast<std::uint32_t>(get(data + kBodyCrcAt, 4)), get(data + kBodyBytesAt, 8)};
+  return {zip::get_u32(data + kBodyCrcAt), zip::get_u64(data + kBodyBytesAt)};
 }
 
 std::uint64_t blocks_of(std::uint64_t content_bytes, std::uint64_t block_bytes) {
@@ -143,14 +134,15 @@ Bytes encode_trailer(const Trailer& trailer) {
 
   const std::size_t body_bytes = encoded.ByteSizeLong();
   check_invariant(body_bytes <= std::numeric_limits<int>::max(), "a trailer must stay below 2 GiB");
-  Bytes bytes(body_bytes + kTrailerFooterBytes, '\0');
-  check_invariant(encoded.SerializeToArray(bytes.data(), static_cast<int>(body_bytes)), "a trailer must serialise");
-  char* footer = bytes.data() + body_bytes;
-  std::memcpy(footer, kMagic, sizeof(kMagic));
-  put(footer + kVersionAt, kTrailerVersion, 4);
-  put(footer + kBodyCrcAt, crc32(0, {bytes.data(), body_bytes}), 4);
-  put(footer + kBodyBytesAt, body_bytes, 8);
-  put(footer + kFooterCrcAt, crc32(0, {footer, kFooterCrcAt}), 4);
+  Bytes bytes;
+  bytes.reserve(body_bytes + kTrailerFooterBytes);
+  check_invariant(encoded.AppendToString(&bytes), "a trailer must serialise");
+  const std::uint32_t body_crc32 = crc32(0, bytes);
+  bytes.append(kMagic, sizeof(kMagic));
+  zip::put_u32(bytes, kTrailerVersion);
+  zip::put_u32(bytes, body_crc32);
+  zip::put_u64(bytes, body_bytes);
+  zip::put_u32(bytes, crc32(0, {bytes.data() + body_bytes, kFooterCrcAt}));
   return bytes;
 }
 

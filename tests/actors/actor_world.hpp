@@ -160,30 +160,30 @@ class ActorWorld {
     return call;
   }
 
-  Future<Outcome> start_save(int index, const CallSettings& settings = {}) {
-    auto promise = std::make_shared<Promise<Outcome>>();
-    runtime(index).save(save_call(index, settings), [promise](Outcome outcome) { promise->set_value(std::move(outcome)); });
+  Future<CallResult> start_save(int index, const CallSettings& settings = {}) {
+    auto promise = std::make_shared<Promise<CallResult>>();
+    runtime(index).save(save_call(index, settings), [promise](CallResult outcome) { promise->set_value(std::move(outcome)); });
     return promise->future();
   }
-  Future<Outcome> start_load(int index, const CallSettings& settings = {}) {
-    auto promise = std::make_shared<Promise<Outcome>>();
-    runtime(index).load(load_call(index, settings), [promise](Outcome outcome) { promise->set_value(std::move(outcome)); });
+  Future<CallResult> start_load(int index, const CallSettings& settings = {}) {
+    auto promise = std::make_shared<Promise<CallResult>>();
+    runtime(index).load(load_call(index, settings), [promise](CallResult outcome) { promise->set_value(std::move(outcome)); });
     return promise->future();
   }
 
   // Runs a save on every rank. Returns the outcomes by rank.
-  std::vector<Outcome> save(const CallSettings& settings = {}) {
-    std::vector<Future<Outcome>> futures;
+  std::vector<CallResult> save(const CallSettings& settings = {}) {
+    std::vector<Future<CallResult>> futures;
     for (int index = 0; index < size(); ++index) futures.push_back(start_save(index, settings));
     return collect(futures);
   }
-  std::vector<Outcome> load(const CallSettings& settings = {}) {
-    std::vector<Future<Outcome>> futures;
+  std::vector<CallResult> load(const CallSettings& settings = {}) {
+    std::vector<Future<CallResult>> futures;
     for (int index = 0; index < size(); ++index) futures.push_back(start_load(index, settings));
     return collect(futures);
   }
-  static std::vector<Outcome> collect(const std::vector<Future<Outcome>>& futures) {
-    std::vector<Outcome> outcomes;
+  static std::vector<CallResult> collect(const std::vector<Future<CallResult>>& futures) {
+    std::vector<CallResult> outcomes;
     for (const auto& future : futures) outcomes.push_back(future.get());
     return outcomes;
   }
@@ -202,7 +202,7 @@ class ActorWorld {
 };
 
 // Returns whether every rank has the same outcome.
-inline bool all_equal(const std::vector<Outcome>& outcomes) {
+inline bool all_equal(const std::vector<CallResult>& outcomes) {
   for (const auto& outcome : outcomes)
     if (outcome.failures != outcomes.front().failures || outcome.committed != outcomes.front().committed ||
         outcome.save_id != outcomes.front().save_id)

@@ -24,7 +24,7 @@ void arrange(ActorWorld& world, const Case& failing) {
     world.rank(rank).script.on(failing.hook, [text = text_of(failing, rank)] { throw DiskOnFire(text); });
 }
 
-void check_outcomes(const std::vector<Outcome>& outcomes, const Case& failing) {
+void check_outcomes(const std::vector<CallResult>& outcomes, const Case& failing) {
   CAPTURE(failing.hook);
   CHECK(all_equal(outcomes));
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {

@@ -24,7 +24,7 @@ constexpr milliseconds kDeadline{2000};
 
 TEST_CASE("different checkpoint ids fail all ranks, naming who passed which") {
   ActorWorld world(3);
-  std::vector<Future<Outcome>> futures;
+  std::vector<Future<CallResult>> futures;
   for (int rank = 0; rank < 3; ++rank) {
     CallSettings settings;
     settings.checkpoint_id = rank == 2 ? "step_200" : "step_100";
@@ -53,7 +53,7 @@ TEST_CASE("a save on one rank and a load on another") {
 
 TEST_CASE("options that differ") {
   ActorWorld world(4);
-  std::vector<Future<Outcome>> futures;
+  std::vector<Future<CallResult>> futures;
   for (int rank = 0; rank < 4; ++rank) {
     CallSettings settings;
     settings.options_digest[0] = rank % 2 == 0 ? 1 : 2;
@@ -68,7 +68,7 @@ TEST_CASE("options that differ") {
 TEST_CASE("different or invalid coordinator ranks are an error at once") {
   for (const int odd : {1, 9, -1}) {
     ActorWorld world(3);
-    std::vector<Future<Outcome>> futures;
+    std::vector<Future<CallResult>> futures;
     for (int rank = 0; rank < 3; ++rank) {
       CallSettings settings;
       settings.coordinator_rank = rank == 2 ? odd : 0;
@@ -115,7 +115,7 @@ TEST_CASE("a rank that never calls is named when the join deadline has passed") 
   RuntimeOptions options;
   options.join_deadline = kDeadline;
   ActorWorld world(4, options);
-  std::vector<Future<Outcome>> futures;
+  std::vector<Future<CallResult>> futures;
   for (const int rank : {0, 1, 3}) futures.push_back(world.start_save(rank));
   const auto outcomes = ActorWorld::collect(futures);
   CHECK(all_equal(outcomes));
@@ -280,7 +280,7 @@ TEST_CASE("shutting down a rank in the middle ends the call on all ranks") {
     ActorWorld world(3);
     Gate gate;
     world.rank(2).script.on("planner.create_local_plan", [&gate] { gate.pass(); });
-    std::vector<Future<Outcome>> futures;
+    std::vector<Future<CallResult>> futures;
     for (int rank = 0; rank < 3; ++rank) futures.push_back(world.start_save(rank));
     gate.wait_until_reached();
     CHECK(world.runtime(leaving).shutdown(std::chrono::minutes(1)));

@@ -122,7 +122,7 @@ TEST_CASE("hooks run in DCP's order and on DCP's ranks, with a cold and a warm p
 
 TEST_CASE("Stateful hooks run in the sorted order of all ranks' keys") {
   ActorWorld world(2);
-  std::vector<Future<Outcome>> futures;
+  std::vector<Future<CallResult>> futures;
   CallSettings settings;
   settings.stateful_keys = {"b", "a"};
   futures.push_back(world.start_save(0, settings));
@@ -191,7 +191,7 @@ TEST_CASE("several checkpointers run side by side, with different coordinators")
     ScriptedWriter writer{script};
   };
   std::vector<std::unique_ptr<Own>> owned;
-  std::vector<Future<Outcome>> futures;
+  std::vector<Future<CallResult>> futures;
   for (int which = 0; which < kCheckpointers; ++which) {
     for (int rank = 0; rank < kSize; ++rank) {
       owned.push_back(std::make_unique<Own>());
@@ -205,8 +205,8 @@ TEST_CASE("several checkpointers run side by side, with different coordinators")
       call.planner = &own.planner;
       call.writer = &own.writer;
       call.state_dict = &own.state;
-      auto promise = std::make_shared<Promise<Outcome>>();
-      world.runtime(rank).save(std::move(call), [promise](Outcome outcome) { promise->set_value(std::move(outcome)); });
+      auto promise = std::make_shared<Promise<CallResult>>();
+      world.runtime(rank).save(std::move(call), [promise](CallResult outcome) { promise->set_value(std::move(outcome)); });
       futures.push_back(promise->future());
     }
   }
@@ -221,12 +221,12 @@ TEST_CASE("several checkpointers run side by side, with different coordinators")
 
 TEST_CASE("`done` may start the next call") {
   ActorWorld world(2);
-  std::vector<std::shared_ptr<Promise<Outcome>>> promises;
+  std::vector<std::shared_ptr<Promise<CallResult>>> promises;
   for (int rank = 0; rank < 2; ++rank) {
-    auto promise = std::make_shared<Promise<Outcome>>();
+    auto promise = std::make_shared<Promise<CallResult>>();
     promises.push_back(promise);
-    world.runtime(rank).save(world.save_call(rank, {}), [&world, rank, promise](Outcome) {
-      world.runtime(rank).load(world.load_call(rank, {}), [promise](Outcome second) { promise->set_value(std::move(second)); });
+    world.runtime(rank).save(world.save_call(rank, {}), [&world, rank, promise](CallResult) {
+      world.runtime(rank).load(world.load_call(rank, {}), [promise](CallResult second) { promise->set_value(std::move(second)); });
     });
   }
   for (const auto& promise : promises) CHECK(promise->future().get().ok());

@@ -69,20 +69,20 @@ class SupervisedRanks {
 
   Rank& rank(int index) { return *ranks_.at(static_cast<std::size_t>(index)); }
 
-  Future<Outcome> start_save(int index) {
-    auto promise = std::make_shared<Promise<Outcome>>();
+  Future<CallResult> start_save(int index) {
+    auto promise = std::make_shared<Promise<CallResult>>();
     auto context = std::make_shared<CallContext>(save_call_of(rank(index), {}, ++ordinals_[index]), ++ticket_, index,
                                                  static_cast<int>(ranks_.size()), true,
-                                                 [promise](Outcome outcome) { promise->set_value(std::move(outcome)); });
+                                                 [promise](CallResult outcome) { promise->set_value(std::move(outcome)); });
     caf::anon_send(supervisor(index), tap(index).wrap(StartCall{std::move(context)}));
     return promise->future();
   }
-  std::vector<Future<Outcome>> start_saves() {
-    std::vector<Future<Outcome>> futures;
+  std::vector<Future<CallResult>> start_saves() {
+    std::vector<Future<CallResult>> futures;
     for (int index = 0; index < static_cast<int>(ranks_.size()); ++index) futures.push_back(start_save(index));
     return futures;
   }
-  std::vector<Outcome> save() { return ActorWorld::collect(start_saves()); }
+  std::vector<CallResult> save() { return ActorWorld::collect(start_saves()); }
 
   // Stops the supervisor and waits until it has ended all calls.
   void stop(int index) {
@@ -147,7 +147,7 @@ TEST_CASE("a dead coordinator actor ends the attempt on all ranks and is replace
   SupervisedRanks world(3);
   Gate gate;
   world.rank(1).script.on("writer.write_data", [&gate] { gate.pass(); });
-  std::vector<Future<Outcome>> futures = world.start_saves();
+  std::vector<Future<CallResult>> futures = world.start_saves();
   gate.wait_until_reached();
   world.kill_coordinator(0);
   gate.open();
@@ -174,10 +174,10 @@ TEST_CASE("the store decides if a coordinator is lost while it publishes") {
     Gate gate;
     world.rank(0).script.on("writer.finish", [&gate] { gate.pass(); });
     world.rank(1).script.committed = answer;
-    std::vector<Future<Outcome>> futures = world.start_saves();
+    std::vector<Future<CallResult>> futures = world.start_saves();
     gate.wait_until_reached();
     world.kill_links(0);
-    std::vector<Outcome> outcomes;
+    std::vector<CallResult> outcomes;
     for (const int rank : {1, 2, 3}) outcomes.push_back(futures[static_cast<std::size_t>(rank)].get());
     CHECK(all_equal(outcomes));
     CHECK(ranks_of(outcomes[0].failures) == std::set<int>{0});
@@ -195,7 +195,7 @@ TEST_CASE("a supervisor waits for a replaced coordinator to end its calls") {
   SupervisedRanks world(2, {}, told);
   world.kill_coordinator(0);
   world.rank(0).script.on("planner.create_local_plan", [&told] { told->gate.pass(); });
-  const std::vector<Future<Outcome>> futures = {world.start_save(0), world.start_save(1)};
+  const std::vector<Future<CallResult>> futures = {world.start_save(0), world.start_save(1)};
   told->gate.wait_until_reached();
   world.stop(0);
   const auto outcomes = ActorWorld::collect(futures);
@@ -207,7 +207,7 @@ TEST_CASE("a dead supervisor ends its children and counts as a lost rank") {
   SupervisedRanks world(3);
   Gate gate;
   world.rank(1).script.on("writer.write_data", [&gate] { gate.pass(); });
-  std::vector<Future<Outcome>> futures = world.start_saves();
+  std::vector<Future<CallResult>> futures = world.start_saves();
   gate.wait_until_reached();
   world.kill_supervisor(1);
   const auto first = futures[0].get();
@@ -226,7 +226,7 @@ TEST_CASE("a links actor that dies counts as the loss of all other ranks") {
   SupervisedRanks world(3, options);
   Gate gate;
   world.rank(2).script.on("planner.create_local_plan", [&gate] { gate.pass(); });
-  std::vector<Future<Outcome>> futures = world.start_saves();
+  std::vector<Future<CallResult>> futures = world.start_saves();
   gate.wait_until_reached();
   world.kill_links(1);
   const auto alone = futures[1].get();

@@ -107,11 +107,11 @@ TEST_CASE("failure report: a call gets its outcome if its report has no memory")
     call->incarnation = std::string(32, 'a');
     call->tracer = tracer;
     int calls = 0;
-    std::promise<std::pair<Outcome, std::thread::id>> ended;
-    call->done = [&](Outcome outcome) {
+    std::promise<std::pair<CallResult, std::thread::id>> ended;
+    call->done = [&](CallResult outcome) {
       if (++calls == 1) ended.set_value({std::move(outcome), std::this_thread::get_id()});
     };
-    Outcome outcome;
+    CallResult outcome;
     outcome.failures[0].what = "the disk is on fire, and the text is too long for a string without an allocation";
     const FailureMap failures = outcome.failures;
     {

@@ -84,7 +84,7 @@ TEST_CASE("a rank that has left before anybody called is lost on all others") {
     CHECK(world.runtime(1).shutdown(std::chrono::minutes(1)));
     CallSettings settings;
     settings.coordinator_rank = coordinator;
-    std::vector<Future<Outcome>> futures;
+    std::vector<Future<CallResult>> futures;
     for (const int rank : {0, 2, 3}) futures.push_back(world.start_save(rank, settings));
     const auto outcomes = ActorWorld::collect(futures);
     CHECK(all_equal(outcomes));

@@ -43,7 +43,7 @@ void check_answers(const MachineWorld& world) {
   std::string all;
   for (int rank = 0; rank < world.size(); ++rank) all += "of " + std::to_string(rank) + ";";
   for (int rank = 0; rank < world.size(); ++rank)
-    for (const Finished& finished : world.finished(rank)) CHECK(finished.answer == (finished.failures.empty() ? all : ""));
+    for (const CallResult& finished : world.finished(rank)) CHECK(finished.answer == (finished.failures.empty() ? all : ""));
 }
 
 // --- machine by machine --------------------------------------------------------------------------
@@ -57,7 +57,7 @@ TEST_CASE("agreement: a rank sends its text with its Join and gets the answer") 
   const auto effects = rank.receive(0, answer_of("yes"), 7);
   CHECK(all_of<RunTask>(effects).empty());
   CHECK(all_of<Send>(effects).empty());
-  const auto finished = all_of<Finished>(effects);
+  const auto finished = all_of<CallResult>(effects);
   REQUIRE(finished.size() == 1);
   CHECK(finished[0].failures.empty());
   CHECK(finished[0].committed == Committed::kNo);
@@ -236,7 +236,7 @@ TEST_CASE("agreement: a call that some ranks cannot join fails, and later calls 
       REQUIRE(world.finished(rank).size() == kCalls);
       for (std::uint64_t call = 1; call <= kCalls; ++call) {
         CAPTURE(call);
-        const Finished& finished = world.finished(rank)[call - 1];
+        const CallResult& finished = world.finished(rank)[call - 1];
         bool is_joined = true;
         for (int other = 1; other < kRanks; ++other) is_joined = is_joined && unsendable.count({other, call}) == 0;
         CHECK(finished.failures.empty() == is_joined);
@@ -273,7 +273,7 @@ TEST_CASE("agreement: ranks may die at any moment, and the others agree") {
     const int survivor = check_survivors(world, 1);
     check_answers(world);
     if (survivor == -1) continue;
-    const Finished& own = world.finished(survivor).back();
+    const CallResult& own = world.finished(survivor).back();
     ++(own.failures.empty() ? answered : failed);
     CHECK(own.committed == Committed::kNo);
     for (const auto& [rank, failure] : own.failures) CHECK_FALSE(world.is_alive(rank));

@@ -50,7 +50,7 @@ TEST_CASE("a rank that stopped in its local plan stays in that phase") {
   RankSteps rank(1, 2);
   rank.plan(1);
   rank.receive(StopPhase{});
-  const auto finished = all_of<Finished>(rank.run_tasks(rank.step(Cancelled{"shut down"})));
+  const auto finished = all_of<CallResult>(rank.run_tasks(rank.step(Cancelled{"shut down"})));
   REQUIRE(finished.size() == 1);
   CHECK(finished[0].failures.at(1).phase == Phase::kLocalPlan);
 }
@@ -102,7 +102,7 @@ TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the ou
     effects = rank.done(move);
   }
   CHECK(all_of<RunTask>(effects).empty());
-  CHECK(all_of<Finished>(effects).empty());
+  CHECK(all_of<CallResult>(effects).empty());
   const auto failed = sent<PhaseFailed>(effects);
   REQUIRE(failed.size() == 1);
   CHECK(failed[0].second.failure.kind == FailureKind::kCancelled);
@@ -111,7 +111,7 @@ TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the ou
 
   Told outcome{1, {}, Committed::kNo, "id"};
   outcome.failures.emplace(1, failed[0].second.failure);
-  const auto finished = all_of<Finished>(rank.run_tasks(rank.receive(outcome)));
+  const auto finished = all_of<CallResult>(rank.run_tasks(rank.receive(outcome)));
   REQUIRE(finished.size() == 1);
   CHECK(finished[0].failures == outcome.failures);
   CHECK(was_ignored(rank.step(kEnough)));  // the call has ended
@@ -123,7 +123,7 @@ TEST_CASE("a cancelled rank with delivered results leaves the decision to the co
   const auto effects = rank.step(kEnough);
   CHECK(only_cancel(effects).phase == Phase::kWrite);
   CHECK(sent<PhaseFailed>(effects).empty());
-  const auto finished = all_of<Finished>(rank.receive(Told{1, {}, Committed::kYes, "id"}));
+  const auto finished = all_of<CallResult>(rank.receive(Told{1, {}, Committed::kYes, "id"}));
   REQUIRE(finished.size() == 1);
   CHECK(finished[0].failures.empty());
 }
@@ -329,7 +329,7 @@ TEST_CASE("calls may be cancelled at any moment, all ranks agree, the next succe
     REQUIRE(world.run());
     check_all_ended_once(world, 1);
     check_all_agree(world);
-    const Finished& first = world.finished(0).back();
+    const CallResult& first = world.finished(0).back();
     for (const auto& [rank, failure] : first.failures) {
       CHECK(failure.kind == FailureKind::kCancelled);
       CHECK(world.cancelled_calls().count(rank) != 0);

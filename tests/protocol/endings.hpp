@@ -9,7 +9,7 @@ namespace cairn::test {
 
 using testing::ranks_of;
 
-inline bool same(const Finished& a, const Finished& b) {
+inline bool same(const CallResult& a, const CallResult& b) {
   return a.failures == b.failures && a.committed == b.committed && a.save_id == b.save_id;
 }
 
@@ -29,7 +29,7 @@ inline void check_all_agree(const MachineWorld& world) {
 }
 
 // Checks that a rank which says whether the checkpoint exists is right.
-inline void check_knows_its_save(const MachineWorld& world, const Finished& own) {
+inline void check_knows_its_save(const MachineWorld& world, const CallResult& own) {
   if (own.committed == Committed::kYes) CHECK(world.is_published(own.save_id));
   if (own.committed == Committed::kNo) CHECK_FALSE(world.is_published(own.save_id));
 }
@@ -42,7 +42,7 @@ inline int check_survivors(MachineWorld& world, std::size_t calls) {
   for (int rank = 0; rank < world.size(); ++rank) {
     if (!world.is_alive(rank)) continue;
     CAPTURE(rank);
-    const Finished& own = world.finished(rank).back();
+    const CallResult& own = world.finished(rank).back();
     check_knows_its_save(world, own);
     if (world.was_frozen(rank)) continue;
     if (reference == -1) reference = rank;

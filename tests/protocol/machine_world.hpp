@@ -155,7 +155,7 @@ class MachineWorld {
     return true;
   }
 
-  const std::vector<Finished>& finished(int index) const { return finished_[at(index)]; }
+  const std::vector<CallResult>& finished(int index) const { return finished_[at(index)]; }
   bool was_cut() const { return was_cut_; }
   bool deadline_passed() const { return deadline_passed_; }
   Duration passed() const { return now_; }
@@ -449,7 +449,7 @@ class MachineWorld {
         timers_[{index, start->timer}] = now_ + start->after;
       } else if (const auto* stop = std::get_if<StopTimer>(&effect)) {
         timers_.erase({index, stop->timer});
-      } else if (const auto* finished = std::get_if<Finished>(&effect)) {
+      } else if (const auto* finished = std::get_if<CallResult>(&effect)) {
         // No task of the rank may run when its call has ended. A coordinator's task may still be
         // pending, because the executor queues it behind the release.
         for (const auto& pending : pending_) CHECK_FALSE((pending.rank == index && !pending.for_coordinator));
@@ -477,7 +477,7 @@ class MachineWorld {
   std::set<int> told_to_stop_;  // ranks
   std::map<std::pair<int, Timer>, Duration> timers_;
   Duration now_{0};
-  std::vector<std::vector<Finished>> finished_;
+  std::vector<std::vector<CallResult>> finished_;
   std::vector<std::pair<int, PeerDown>> news_;  // the first is the rank to tell
   std::set<int> dead_;
   std::set<int> frozen_;

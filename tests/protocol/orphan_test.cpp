@@ -26,9 +26,9 @@ TEST_CASE("an orphan asks its coordinator, then the successors, then itself") {
   // except rank 1, a limited number of times.
   CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == -1);
   CHECK(to_whom(rank.step(TimerFired{Timer::kAnswer})) == 0);
-  std::vector<Finished> finished;
+  std::vector<CallResult> finished;
   for (int step = 0; finished.empty() && step < 100; ++step)
-    finished = all_of<Finished>(rank.run_tasks(rank.step(TimerFired{Timer::kAnswer})));
+    finished = all_of<CallResult>(rank.run_tasks(rank.step(TimerFired{Timer::kAnswer})));
   REQUIRE(finished.size() == 1);
   CHECK(ranks_of(finished[0].failures) == std::set<int>{0});
   CHECK(finished[0].committed == Committed::kUnknown);
@@ -90,7 +90,7 @@ TEST_CASE("a follower accepts only its successor's outcome") {
   CHECK(was_ignored(rank.receive(0, Told{1, {}, Committed::kYes, "id"}, 5)));
   CHECK(was_ignored(rank.receive(3, outcome, 5)));
   const auto ended = rank.run_tasks(rank.receive(1, outcome, 5));
-  CHECK(all_of<Finished>(ended).at(0).failures == outcome.failures);
+  CHECK(all_of<CallResult>(ended).at(0).failures == outcome.failures);
   // A rank that asks later hears the outcome.
   const auto later = sent<StatusReply>(rank.receive(3, ask_of(9), 5));
   CHECK(later.at(0).second.kind == RankStatus::kEnded);
@@ -113,7 +113,7 @@ TEST_CASE("delivered results stay delivered if their rank fails later") {
   leaving.done(leaving.move(1, 5));
   leaving.step(protocol::ActorDied{"planner", "a test"});
   const auto ended = leaving.run_tasks(leaving.step(protocol::Cancelled{"shut down"}));
-  CHECK(all_of<Finished>(ended).at(0).committed == Committed::kUnknown);
+  CHECK(all_of<CallResult>(ended).at(0).committed == Committed::kUnknown);
 }
 
 TEST_CASE("a rank that makes the call after a successor has asked about it says so") {
@@ -178,7 +178,7 @@ TEST_CASE("a follower that was redirected follows no rank until the next one ask
   {
     RankSteps rank = sent_on();  // the successor that redirected it had the outcome after all
     const auto ended = rank.run_tasks(rank.receive(1, outcome, 5));
-    CHECK(all_of<Finished>(ended).at(0).failures == outcome.failures);
+    CHECK(all_of<CallResult>(ended).at(0).failures == outcome.failures);
   }
   {
     RankSteps rank = sent_on();  // a third successor asks first
@@ -191,8 +191,8 @@ TEST_CASE("a follower that was redirected follows no rank until the next one ask
   {
     RankSteps rank = sent_on();  // its runtime shuts down
     const auto ended = rank.run_tasks(rank.step(protocol::Cancelled{"no more"}));
-    CHECK(all_of<Finished>(ended).size() <= 1);
-    CHECK(all_of<Finished>(rank.run_tasks(rank.receive(4, outcome, 5))).size() + all_of<Finished>(ended).size() == 1);
+    CHECK(all_of<CallResult>(ended).size() <= 1);
+    CHECK(all_of<CallResult>(rank.run_tasks(rank.receive(4, outcome, 5))).size() + all_of<CallResult>(ended).size() == 1);
   }
 }
 

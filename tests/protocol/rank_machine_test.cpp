@@ -19,7 +19,7 @@ TEST_CASE("the registrar gets every Join, the only one for an invalid coordinato
   REQUIRE(joins.size() == 1);
   CHECK(joins[0].first == kRegistrar);
   // No other rank could tell it an outcome.
-  const auto finished = all_of<Finished>(lost_rank.step(lost(kRegistrar)));
+  const auto finished = all_of<CallResult>(lost_rank.step(lost(kRegistrar)));
   REQUIRE(finished.size() == 1);
   CHECK(finished[0].failures.at(2).code == ErrorCode::kInvalidArgument);
 }
@@ -35,7 +35,7 @@ TEST_CASE("the registrar's outcome ends the call, and the rank withdraws its Joi
   const auto effects = rank.receive(0, outcome, 0);
   REQUIRE(sent<Withdraw>(effects).size() == 1);
   CHECK(sent<Withdraw>(effects)[0].first == 1);
-  CHECK(all_of<Finished>(effects).at(0).failures == outcome.failures);
+  CHECK(all_of<CallResult>(effects).at(0).failures == outcome.failures);
 }
 
 TEST_CASE("a rank whose message could not be read is told, if it waits for the others") {
@@ -43,7 +43,7 @@ TEST_CASE("a rank whose message could not be read is told, if it waits for the o
   rank.step(call_of(1));
   const auto effects = rank.receive(0, Unreadable{failure_on(1, "too long", ErrorCode::kCorrupt)}, 0);
   CHECK(sent<Withdraw>(effects).size() == 1);
-  CHECK(all_of<Finished>(effects).at(0).failures.at(1).what == "too long");
+  CHECK(all_of<CallResult>(effects).at(0).failures.at(1).what == "too long");
   // In an attempt, the coordinator's outcome reports the failure.
   RankSteps member;
   member.plan(1);
@@ -58,7 +58,7 @@ TEST_CASE("a message that cannot be sent or read fails its rank, with one text")
   rank.step(call_of(1));
   auto effects = rank.step(unsent);
   REQUIRE(sent<Cancel>(effects).size() == 1);
-  CHECK(all_of<Finished>(effects).at(0).failures.at(1) == sent<Cancel>(effects)[0].second.failure);
+  CHECK(all_of<CallResult>(effects).at(0).failures.at(1) == sent<Cancel>(effects)[0].second.failure);
   CHECK(sent<Cancel>(effects)[0].second.failure.kind == FailureKind::kRaised);
   // In an attempt, the rank hears the outcome with the others.
   RankSteps member;
@@ -66,7 +66,7 @@ TEST_CASE("a message that cannot be sent or read fails its rank, with one text")
   effects = member.step(unreadable(0));
   REQUIRE(sent<PhaseFailed>(effects).size() == 1);
   CHECK(sent<PhaseFailed>(effects)[0].second.failure.code == ErrorCode::kCorrupt);
-  CHECK(all_of<Finished>(effects).empty());
+  CHECK(all_of<CallResult>(effects).empty());
   // The rank waits only once. A second unreadable message may be the outcome, so the rank leaves.
   CHECK(sent<Cancel>(member.step(unreadable(0))).size() == 1);
 }
@@ -159,12 +159,12 @@ TEST_CASE("an outcome during a write ends the call when all hooks have ended") {
   const auto stop = all_of<RunTask>(rank.receive(StopPhase{}));
   Told outcome{1, {}, Committed::kNo, "id"};
   outcome.failures.emplace(1, failure_on(1, "busy"));
-  CHECK(all_of<Finished>(rank.receive(outcome)).empty());
+  CHECK(all_of<CallResult>(rank.receive(outcome)).empty());
   CHECK(all_of<RunTask>(rank.done(move)).empty());
   auto effects = rank.done(stop.at(0));
   REQUIRE(all_of<RunTask>(effects).size() == 1);
   effects = rank.done(all_of<RunTask>(effects)[0]);
-  CHECK(all_of<Finished>(effects).size() == 1);
+  CHECK(all_of<CallResult>(effects).size() == 1);
 }
 
 TEST_CASE("a rank that is told to stop stops its tasks, and says so when they have ended") {
@@ -193,7 +193,7 @@ TEST_CASE("an outcome stops the running task, and the call ends after it") {
   const auto release = all_of<RunTask>(rank.step(TaskEnded{task.sequence, Stopped{}}));
   REQUIRE(release.size() == 1);
   CHECK(std::holds_alternative<Abandon>(release[0].task));
-  CHECK(all_of<Finished>(rank.done(release[0])).size() == 1);
+  CHECK(all_of<CallResult>(rank.done(release[0])).size() == 1);
 }
 
 }  // namespace

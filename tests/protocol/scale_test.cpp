@@ -162,7 +162,7 @@ TEST_CASE("memory for calls that failed on all ranks is bounded") {
       FailureMap failures;
       for (int index = 0; index < kRanks; ++index) failures.emplace(index, long_failure(index, texts));
       const Outcome outcome{call, make_ending(failures, Committed::kNo, "id")};
-      CHECK(all_of<Finished>(rank.receive(0, outcome, 0)).at(0).failures.size() == kRanks);
+      CHECK(all_of<CallResult>(rank.receive(0, outcome, 0)).at(0).failures.size() == kRanks);
       coordinator.join(call);
       for (int index = 0; index < kRanks; ++index) coordinator.receive(index, PhaseFailed{long_failure(index, texts)});
       if (call == 1) first = meter.held();

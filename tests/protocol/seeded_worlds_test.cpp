@@ -92,7 +92,7 @@ TEST_CASE("a rank that is shut down in the middle: the others agree") {
     if (world.cancelled().empty()) continue;
     ++cancelled_worlds;
     const int gone = *world.cancelled().begin();
-    const Finished* reference = nullptr;
+    const CallResult* reference = nullptr;
     for (int rank = 0; rank < 4; ++rank) {
       if (rank == gone) continue;
       if (reference) CHECK(same(world.finished(rank).back(), *reference));

@@ -19,7 +19,7 @@ TEST_CASE("ranks may die at any moment; the others agree and know what is commit
     const int survivor = check_survivors(world, 1);
     if (!world.had_victims() || survivor == -1) continue;
     ++with_victims;
-    const Finished& finished = world.finished(survivor).back();
+    const CallResult& finished = world.finished(survivor).back();
     if (finished.committed == Committed::kYes && !finished.failures.empty()) ++published;
     for (const auto& [rank, failure] : finished.failures) CHECK_FALSE(world.is_alive(rank));
   }
@@ -42,7 +42,7 @@ TEST_CASE("the others know whether a coordinator that died has published") {
       world.kill(coordinator);
       REQUIRE(world.run());
       const int survivor = check_survivors(world, 1);
-      const Finished& finished = world.finished(survivor).back();
+      const CallResult& finished = world.finished(survivor).back();
       CHECK(ranks_of(finished.failures) == std::set<int>{coordinator});
       CHECK(finished.failures.at(coordinator).kind == FailureKind::kLost);
       CHECK(finished.committed == (before ? Committed::kNo : Committed::kYes));
@@ -173,7 +173,7 @@ TEST_CASE("each partition agrees, and at most one believes that it has saved") {
     for (int rank = 0; rank < size; ++rank) {
       CAPTURE(rank);
       REQUIRE(world.finished(rank).size() == 1);
-      const Finished& own = world.finished(rank).back();
+      const CallResult& own = world.finished(rank).back();
       CHECK(same(own, world.finished(rank < first_part ? 0 : first_part).back()));
       check_knows_its_save(world, own);
     }

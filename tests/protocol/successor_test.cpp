@@ -409,7 +409,7 @@ TEST_CASE("a live coordinator gives an orphan the outcome that lists it as lost"
   CHECK(all_of<StartTimer>(found).size() == 1);
   CHECK(sent<LocalSavePlan>(found).size() == 1);  // the first one may be lost
   const auto ended = rank.run_tasks(rank.receive(0, told[1].second, 5));
-  CHECK(all_of<Finished>(ended).at(0).failures == told[1].second.failures);
+  CHECK(all_of<CallResult>(ended).at(0).failures == told[1].second.failures);
 }
 
 }  // namespace

@@ -29,11 +29,11 @@ class DirectRuntime {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  std::uint64_t save(SaveCall call, std::function<void(Outcome)> done) {
+  std::uint64_t save(SaveCall call, std::function<void(CallResult)> done) {
     cancelled_ = false;
     ++saves_;
     threads_.emplace_back([this, call = std::move(call), done = std::move(done), save_id = local_save_id(saves_)] {
-      Outcome outcome;
+      CallResult outcome;
       outcome.save_id = save_id;
       try {
         make(call, save_id);
@@ -115,7 +115,7 @@ TEST_CASE("handles: many threads ask, wait and cancel in every mode of staging")
     CAPTURE(mode.overlaps);
     DirectRuntime runtime;
     AsyncSave::Parts parts;
-    parts.start = [&](SaveCall call, std::function<void(Outcome)> done) { return runtime.save(std::move(call), std::move(done)); };
+    parts.start = [&](SaveCall call, std::function<void(CallResult)> done) { return runtime.save(std::move(call), std::move(done)); };
     parts.end = [&](const std::string&, std::uint64_t, const std::string&) { runtime.cancel(); };
     parts.order = std::make_shared<SaveOrder>();
     parts.checkpoint_id = "mem://handles/step";
@@ -178,7 +178,7 @@ TEST_CASE("handles: many threads ask, wait and cancel in every mode of staging")
 TEST_CASE("handles: a save whose beginning throws has ended when the call returns") {
   DirectRuntime runtime;
   AsyncSave::Parts parts;
-  parts.start = [&](SaveCall call, std::function<void(Outcome)> done) { return runtime.save(std::move(call), std::move(done)); };
+  parts.start = [&](SaveCall call, std::function<void(CallResult)> done) { return runtime.save(std::move(call), std::move(done)); };
   int ends = 0;
   parts.end = [&](const std::string&, std::uint64_t, const std::string&) {
     if (ends++ == 0) throw std::bad_alloc();

@@ -217,11 +217,11 @@ TEST_CASE("a failure report is not written through a link of its name") {
     call->directory = folder;
     call->operation = "save";
     call->incarnation = std::string(32, 'a');
-    Outcome outcome;
+    CallResult outcome;
     outcome.save_id = save_id;
     outcome.failures[0].code = ErrorCode::kNoSpace;  // so that no traces are written
     const auto written = std::make_shared<std::promise<void>>();
-    call->done = [written](const Outcome&) { written->set_value(); };
+    call->done = [written](const CallResult&) { written->set_value(); };
     end_call(call, std::move(outcome));
     written->get_future().wait();
   };

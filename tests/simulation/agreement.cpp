@@ -14,7 +14,7 @@ namespace {
 constexpr Duration kOnItsWayMax = std::chrono::milliseconds(500);  // of a message between ranks that nothing blocks
 
 // A rank that never heard that the attempt began has no save id for it.
-bool are_alike(const protocol::Finished& a, const protocol::Finished& b) {
+bool are_alike(const protocol::CallResult& a, const protocol::CallResult& b) {
   const bool one_unnamed = a.save_id.empty() || b.save_id.empty();
   return a.failures == b.failures && a.committed == b.committed && (a.save_id == b.save_id || one_unnamed);
 }

@@ -11,11 +11,11 @@
 
 namespace cairn::simulation {
 
-bool same_outcome(const protocol::Finished& a, const protocol::Finished& b) {
+bool same_outcome(const protocol::CallResult& a, const protocol::CallResult& b) {
   return a.failures == b.failures && a.committed == b.committed && a.save_id == b.save_id && a.answer == b.answer;
 }
 
-std::string to_string(const protocol::Finished& finished) {
+std::string to_string(const protocol::CallResult& finished) {
   std::string text;
   for (const auto& [rank, failure] : finished.failures)
     text += "rank " + std::to_string(rank) + ": " + cairn::to_string(failure.kind) + " in " + cairn::to_string(failure.phase) +

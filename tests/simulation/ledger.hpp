@@ -37,7 +37,7 @@ struct Report {
   int decided_by = -1;       // the sender of that outcome; -1: not tracked, since all ranks can talk, or the rank heard none
   bool undisturbed = false;  // so far, no fault has hit any rank of the job
   Duration began{0}, ended{0};
-  protocol::Finished finished;
+  protocol::CallResult finished;
 };
 
 class Ledger {
@@ -91,8 +91,8 @@ class Ledger {
   std::vector<std::string> violations_;
 };
 
-bool same_outcome(const protocol::Finished& a, const protocol::Finished& b);
+bool same_outcome(const protocol::CallResult& a, const protocol::CallResult& b);
 // For texts, like "rank 2: silent in write (...); committed: no, save id \"...\"".
-std::string to_string(const protocol::Finished& finished);
+std::string to_string(const protocol::CallResult& finished);
 
 }  // namespace cairn::simulation

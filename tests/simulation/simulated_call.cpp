@@ -61,7 +61,7 @@ void SimulatedCall::start(RankRuntime& runtime) {
   began_ = world_.time.now();
   rank_.trace("calls " + std::string(to_string(call.operation)) + " of " + call.place +
               (call.background ? " in the background" : ""));
-  const auto ended = [this](cairn::Outcome outcome) { done(std::move(outcome)); };
+  const auto ended = [this](cairn::CallResult outcome) { done(std::move(outcome)); };
   if (call.operation == Operation::kSave) {
     SaveCall save;
     fill(save);
@@ -228,7 +228,7 @@ void SimulatedCall::look_at_turn() {
 
 // --- the outcome ---------------------------------------------------------------------------------
 
-void SimulatedCall::done(cairn::Outcome outcome) {
+void SimulatedCall::done(cairn::CallResult outcome) {
   if (!rank_.alive()) return;
   if (finished_) return accuse("its outcome was reported twice");
   if (!thread_.is_idle()) accuse("its outcome was reported before its last hook had ended");
@@ -237,7 +237,7 @@ void SimulatedCall::done(cairn::Outcome outcome) {
 }
 
 void SimulatedCall::end() {
-  const protocol::Finished& finished = *finished_;
+  const protocol::CallResult& finished = *finished_;
   judged_ = true;
   const int teller = told_by(finished);
   const bool heard = teller >= 0;
@@ -266,7 +266,7 @@ void SimulatedCall::end() {
   if (spec().background) rank_.save_ended(number_);
 }
 
-int SimulatedCall::told_by(const protocol::Finished& finished) const {
+int SimulatedCall::told_by(const protocol::CallResult& finished) const {
   for (const auto& [from, outcome] : outcomes_) {
     const protocol::Ending& ending = *outcome.ending;
     if (ungrouped(ending.failures) == finished.failures && ending.committed == finished.committed &&
@@ -277,7 +277,7 @@ int SimulatedCall::told_by(const protocol::Finished& finished) const {
 }
 
 // Checks that this rank may end the call with this result.
-void SimulatedCall::judge(const protocol::Finished& finished, bool heard) const {
+void SimulatedCall::judge(const protocol::CallResult& finished, bool heard) const {
   const RankWatch::Call& seen = rank_.watch().call(checkpointer_key(checkpointer_));
   const bool undisturbed =
       rank_.disturbances() == 0 && !rank_.has_lost_link_to(spec().coordinator) && job_.rank(spec().coordinator).disturbances() == 0;
@@ -327,7 +327,7 @@ void SimulatedCall::judge(const protocol::Finished& finished, bool heard) const 
 }
 
 // Expects the answer that `decide` makes from the texts of all ranks for this call only.
-void SimulatedCall::judge_answer(const protocol::Finished& finished) const {
+void SimulatedCall::judge_answer(const protocol::CallResult& finished) const {
   std::string answer;
   for (int rank = 0; rank < job_.size() && finished.failures.empty(); ++rank) answer += text_of(number_, rank);
   if (finished.failures.empty()) world_.coverage.hit("agreement succeeded");

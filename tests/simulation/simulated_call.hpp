@@ -60,12 +60,12 @@ class SimulatedCall final : private HookWatcher {
   void save_settles(Committed committed) override;
 
   // The runtime reports the outcome. The trainer hears of it once its process runs.
-  void done(Outcome outcome);
+  void done(CallResult outcome);
   void end();
   // Returns the rank that sent this outcome, or -1 if no rank did.
-  int told_by(const protocol::Finished& finished) const;
-  void judge(const protocol::Finished& finished, bool heard) const;
-  void judge_answer(const protocol::Finished& finished) const;
+  int told_by(const protocol::CallResult& finished) const;
+  void judge(const protocol::CallResult& finished, bool heard) const;
+  void judge_answer(const protocol::CallResult& finished) const;
   void accuse(const std::string& what) const;
 
   World& world_;
@@ -94,7 +94,7 @@ class SimulatedCall final : private HookWatcher {
   std::string loaded_;        // the save id that `read_metadata` returned
   std::optional<Phase> phase_shown_;
   std::vector<std::pair<int, protocol::Outcome>> outcomes_;  // with the sender
-  std::optional<protocol::Finished> finished_;
+  std::optional<protocol::CallResult> finished_;
   bool judged_ = false;
   Duration began_{0};
 };
