@@ -119,6 +119,7 @@ void CompressJob::open(const Task& task) {
   options.direct = request_.direct;
   options.part_bytes = ring_.block_bytes();
   writers_[task.file] = request_.store->create(file.name, options);
+  require_alignment(*writers_[task.file], *request_.store);
   results_[task.file].name = file.name;
   if (!writing_.memory) writing_.memory = staging_block();
   writing_.file.emplace(*writers_[task.file], writing_.memory, ring_.block_bytes(), [this] {
@@ -271,7 +272,7 @@ void CompressJob::finish() noexcept {
       // Removes finished files as well: without a commit record nobody reads them.
       if (writer) writer->discard();
   writers_.clear();
-  end_.reach(failure, std::move(results_));
+  set_ended(failure, std::move(results_));
 }
 
 }  // namespace cairn

@@ -24,15 +24,11 @@
 
 namespace cairn {
 
-class CompressJob : public StagedWork {
+class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
  public:
   // The layouts of `request` have no tensors: all items are among the `unsized_items`. Needs a ring
   // of at least two blocks.
   CompressJob(WriteRequest request, std::shared_ptr<StagingRing> ring, int level);
-
-  const Future<std::vector<FileResult>>& future() const { return end_.future(); }
-  bool ended() const { return end_.reached(); }
-  void wait_until_ended() const { end_.wait(); }
   void finish() noexcept override;
 
  protected:
@@ -89,7 +85,6 @@ class CompressJob : public StagedWork {
   const std::uint64_t frame_bytes_;
   const Work work_;               // of the thread that started the write
   const CurrentStreams streams_;  // of the thread that started the write
-  JobEnd<std::vector<FileResult>> end_;
   std::vector<Task> tasks_;
   std::vector<std::unique_ptr<ObjectWriter>> writers_;  // by file; used in turn
   std::vector<FileResult> results_;                     // by file; used in turn

@@ -40,13 +40,9 @@ struct ReadRequest {
   bool verify_first = false;            // checks all bytes this rank needs before it changes any
 };
 
-class ReadJob : public StagedWork {
+class ReadJob : public StagedWork, public JobEnd<bool> {
  public:
   ReadJob(ReadRequest request, StagingRing& ring);
-
-  const Future<bool>& future() const { return end_.future(); }
-  bool ended() const { return end_.reached(); }
-  void wait_until_ended() const { end_.wait(); }
   void finish() noexcept override;
 
  protected:
@@ -173,7 +169,6 @@ class ReadJob : public StagedWork {
   StagingRing& ring_;
   const Work work_;               // the work of the thread that started the read
   const CurrentStreams streams_;  // the streams of the thread that started the read
-  JobEnd<bool> end_;
   std::vector<Item> items_;
   std::vector<std::unique_ptr<File>> files_;
   std::vector<File*> file_by_index_;  // by index into the metadata's files

@@ -12,6 +12,7 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
@@ -310,6 +311,46 @@ TEST_CASE("compression: a damaged block is named by load and by verify") {
   for (const VerifyFault& fault : faults) CHECK(fault.fqn == "b");
   CHECK(std::any_of(faults.begin(), faults.end(),
                     [&](const VerifyFault& fault) { return fault.offset == at / kChecksumBlockBytes * kChecksumBlockBytes; }));
+}
+
+TEST_CASE("compression: a store whose alignment no staging block has is refused") {
+  struct Aligned : ObjectWriter {
+    Aligned(std::unique_ptr<ObjectWriter> own, std::size_t bytes) : inner(std::move(own)), alignment(bytes) {}
+    void write_at(std::uint64_t offset, ByteSpan bytes) override { inner->write_at(offset, bytes); }
+    std::size_t alignment_bytes() const override { return alignment; }
+    void sync(std::uint64_t length) override { inner->sync(length); }
+    void close(std::uint64_t length) override { inner->close(length); }
+    void discard() noexcept override { inner->discard(); }
+    std::unique_ptr<ObjectWriter> inner;
+    std::size_t alignment;
+  };
+  struct AligningStore : WrappedStore {
+    AligningStore(std::shared_ptr<Store> own, std::size_t bytes)
+        : WrappedStore(std::move(own), std::make_shared<StoreControl>()), alignment(bytes) {}
+    std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options) override {
+      return std::make_unique<Aligned>(WrappedStore::create(name, options), alignment);
+    }
+    std::size_t alignment;
+  };
+  static std::size_t alignment;
+  register_store("alignedparts",
+                 [](const std::string&) { return std::make_shared<AligningStore>(open_store(kUrl), alignment); });
+  StateDict state;
+  state["w"] = torch::zeros({100});
+  for (const std::size_t bytes : {std::size_t{0}, 2 * StagingRing::kAlignmentBytes}) {
+    const Memory memory;
+    alignment = bytes;
+    CheckpointWriterOptions options;
+    options.zstd_level = 1;
+    LocalSave how;
+    how.checkpoint_id = "alignedparts://compressed/x";
+    how.save_id = local_save_id(1);
+    const Thrown thrown =
+        thrown_by([&] { save_locally(how, {&state}, [&] { return std::make_unique<CheckpointWriter>(options); }); });
+    CHECK(thrown.code == ErrorCode::kUnsupported);
+    CHECK(thrown.says("aligned to " + std::to_string(bytes) + " bytes"));
+    CHECK(open_store(kUrl)->list("").empty());
+  }
 }
 
 TEST_CASE("compression: a store that fails at any operation leaves no file of the save") {
