@@ -8,6 +8,8 @@
 // the checksum of the archive's payload is known. The tail of a file follows its last whole block
 // of tensors: the rest of the tensors, the bytes objects and the trailer. One thread writes it from
 // front to back after all whole blocks are checksummed. The rest of the tensors is copied earlier.
+//
+// With compression, CompressJob writes instead: see compress_job.hpp.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +48,7 @@ class WriteEngine {
   // Returns the results, one per file, in order. The future fails with the first error, whose type
   // is kept. By then the engine's threads no longer use plan, planner or tensors, and everything
   // written has been discarded. Throws kInvalidArgument if the store needs parts larger than
-  // `bytes_in_flight_max`.
+  // `bytes_in_flight_max`, with compression half of that.
   Future<std::vector<FileResult>> write(WriteRequest request);
 
   // Returns the bytes of staging blocks, in use or kept.

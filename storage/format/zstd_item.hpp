@@ -39,13 +39,13 @@ struct PlainItem {
 PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents* chunk_sizes, ZipReader::ReadAt read_stored,
                           const std::string& what);
 
-// Reads a compressed item. Memory: a few MiB, regardless of the item. Not thread-safe.
+// Reads a compressed item. Memory: a few MiB, and 24 bytes for each frame. Not thread-safe.
 class ZstdItem {
  public:
   // `read_at` fills a buffer from an offset within the stored item and is kept. Throws kCorrupt if
-  // the item is damaged or has more than `bytes_max` bytes. Throws kUnsupported if a frame needs a
-  // window of more than 8 MiB. Error texts start with `what`. Decompresses the whole item once if
-  // it has no seek table.
+  // the item is damaged or has more than `bytes_max` bytes. Error texts start with `what`. If the
+  // item has no seek table, or one of frames above 4 MiB, decompresses it once, and throws
+  // kUnsupported if a frame needs a window of more than 8 MiB.
   ZstdItem(std::uint64_t stored_bytes, ZipReader::ReadAt read_at, std::uint64_t bytes_max, std::string what);
   ~ZstdItem();
 
