@@ -23,13 +23,15 @@ std::uint64_t frame_bytes_for(std::size_t block_bytes) {
 
 }  // namespace
 
-CompressJob::CompressJob(WriteRequest request, std::shared_ptr<StagingRing> ring, int level)
+CompressJob::CompressJob(WriteRequest request, std::shared_ptr<StagingRing> ring, int level,
+                         std::vector<StreamTransform> transforms)
     // One staging block is that of the file.
     : StagedWork(1, ring->blocks_max() - 1),
       request_(std::move(request)),
       shared_ring_(std::move(ring)),
       ring_(*shared_ring_),
       level_(level),
+      transforms_(std::move(transforms)),
       frame_bytes_(frame_bytes_for(ring_.block_bytes())),
       work_(RunningWork::of_this_thread()),
       streams_(CurrentStreams::capture()),
@@ -138,56 +140,64 @@ void CompressJob::write_frame(const Task& task, std::size_t index) {
   if (!payload.empty()) data->read(task.begin, payload);
   release(task.item);
   const std::uint32_t payload_crc32 = crc32(0, payload);
-  std::unique_ptr<ZstdCompressor> compressor = take_compressor();
-  const std::size_t frame_bytes = payload.empty() ? 0 : compressor->compress(payload, frame);
+  std::unique_ptr<ZstdCompressor> compressor = level_ > 0 ? take_compressor() : nullptr;
+  const ByteSpan stored = compressor && !payload.empty() ? frame.subspan(0, compressor->compress(payload, frame)) : payload;
 
   wait_for_turn(index);
   // Prefix and suffix have frames of their own: the suffix has the checksum of the whole payload,
   // and readers of a part need both.
   if (task.begin == 0) {
-    writing_.item_begin = writing_.file->position();
-    writing_.payload_crc32 = writing_.stored_crc32 = 0;
+    begin_item();
+    writing_.payload_crc32 = 0;
     writing_.frames.clear();
-    append_small_frame(item_prefix(dtype, sizes, 0), *compressor);
+    append_small_frame(item_prefix(dtype, sizes, 0), compressor.get());
   }
-  if (frame_bytes > 0) append_frame(frame.subspan(0, frame_bytes), payload.size());
+  if (!stored.empty()) append_frame(stored, payload.size());
   writing_.payload_crc32 = crc32_combine(writing_.payload_crc32, payload_crc32, payload.size());
   if (task.last) {
-    append_small_frame(item_suffix(dtype, sizes, 0, writing_.payload_crc32), *compressor);
-    append(encode_seek_table(writing_.frames));
-    results_[task.file].bytes_item_lengths.push_back(writing_.file->position() - writing_.item_begin);
-    end_item(task.item);
+    append_small_frame(item_suffix(dtype, sizes, 0, writing_.payload_crc32), compressor.get());
+    if (compressor) writing_.sink(encode_seek_table(writing_.frames));
+    end_item(task);
   }
+  if (!compressor) return;
   MutexLock lock(mutex_);
   idle_.push_back(std::move(compressor));
 }
 
-void CompressJob::append_small_frame(ByteSpan bytes, ZstdCompressor& compressor) {
+void CompressJob::append_small_frame(ByteSpan bytes, ZstdCompressor* compressor) {
+  if (!compressor) return append_frame(bytes, bytes.size());
   Bytes frame(ZstdCompressor::frame_bytes_max(bytes.size()), '\0');
-  const std::size_t length = compressor.compress(bytes, {frame.data(), frame.size()});
+  const std::size_t length = compressor->compress(bytes, {frame.data(), frame.size()});
   append_frame({frame.data(), length}, bytes.size());
 }
 
 void CompressJob::append_frame(ByteSpan frame, std::size_t plain_bytes) {
-  append(frame);
+  writing_.sink(frame);
   writing_.frames.push_back({static_cast<std::uint32_t>(frame.size()), static_cast<std::uint32_t>(plain_bytes)});
-}
-
-void CompressJob::append(ByteSpan bytes) {
-  writing_.stored_crc32 = crc32_combine(writing_.stored_crc32, writing_.file->append(bytes), bytes.size());
 }
 
 void CompressJob::write_bytes(const Task& task) {
   const Bytes bytes = resolve_bytes(request_, task.item);
+  begin_item();
+  if (!bytes.empty()) writing_.sink(bytes);
+  end_item(task);
+}
+
+void CompressJob::begin_item() {
   writing_.item_begin = writing_.file->position();
-  writing_.stored_crc32 = writing_.file->append(bytes);
-  results_[task.file].bytes_item_lengths.push_back(bytes.size());
-  end_item(task.item);
+  writing_.stored_crc32 = 0;
+  writing_.sink = [this](ByteSpan bytes) {
+    writing_.stored_crc32 = crc32_combine(writing_.stored_crc32, writing_.file->append(bytes), bytes.size());
+  };
+  for (const StreamTransform& transform : transforms_) writing_.sink = transform.transform_to(std::move(writing_.sink));
 }
 
 // The trailer gives the stored bytes as the payload: the elements have no place in the file.
-void CompressJob::end_item(std::uint32_t item) {
-  TrailerItem entry = trailer_item_of(*request_.plan, item);
+void CompressJob::end_item(const Task& task) {
+  writing_.sink({});
+  writing_.sink = nullptr;
+  results_[task.file].bytes_item_lengths.push_back(writing_.file->position() - writing_.item_begin);
+  TrailerItem entry = trailer_item_of(*request_.plan, task.item);
   entry.offset = entry.payload_offset = writing_.item_begin;
   entry.length = entry.payload_bytes = writing_.file->position() - writing_.item_begin;
   entry.payload_crc32 = writing_.stored_crc32;
@@ -259,6 +269,7 @@ std::unique_ptr<ZstdCompressor> CompressJob::take_compressor() {
 
 void CompressJob::finish() noexcept {
   const std::exception_ptr failure = error();
+  writing_.sink = nullptr;
   writing_.file.reset();
   writing_.memory.release();
   tasks_.clear();

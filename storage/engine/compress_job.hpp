@@ -1,8 +1,8 @@
-// One write of WriteEngine with compression: the state that its threads share. Lengths are known
-// only after compression, so each file is written from front to back.
+// One write of WriteEngine with compression or other transforms: the state that its threads share.
+// Lengths are known only afterwards, so each file is written from front to back.
 //
 //   tasks, in order:  open │ frame │ frame │ … │ bytes object │ … │ close │ open │ …
-//   frame:            copy ─ checksum ─ compress ─ (wait for the turn) ─ append
+//   frame:            copy ─ checksum ─ compress ─ (wait for the turn) ─ transform ─ append
 //
 // Threads copy and compress frames in parallel, each in a staging block of its own. All other steps
 // run one at a time, in the order of the tasks: a task waits until all earlier ones are done.
@@ -21,14 +21,16 @@
 #include <cairn/storage/engine/staged_work.hpp>
 #include <cairn/storage/engine/write_job.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
+#include <cairn/storage/stream_transform.hpp>
 
 namespace cairn {
 
 class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
  public:
   // The layouts of `request` have no tensors: all items are among the `unsized_items`. Needs a ring
-  // of at least two blocks.
-  CompressJob(WriteRequest request, std::shared_ptr<StagingRing> ring, int level);
+  // of at least two blocks. Compresses tensors at `level` unless that is 0. Then passes all items
+  // through `transforms`, the last of them first.
+  CompressJob(WriteRequest request, std::shared_ptr<StagingRing> ring, int level, std::vector<StreamTransform> transforms);
   void finish() noexcept override;
 
  protected:
@@ -59,6 +61,7 @@ class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
     Trailer trailer;
     std::vector<ZstdFrame> frames;    // of the current item
     std::uint32_t payload_crc32 = 0;  // of the frames so far
+    ByteSink sink;  // of the current item
     std::uint32_t stored_crc32 = 0;
     std::uint64_t item_begin = 0;
   };
@@ -70,10 +73,10 @@ class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
   void close(const Task& task);
   std::shared_ptr<const TensorBytes> resolve(const Task& task);
   void release(std::uint32_t item);
-  void append(ByteSpan bytes);
+  void begin_item();
   void append_frame(ByteSpan frame, std::size_t plain_bytes);
-  void append_small_frame(ByteSpan bytes, ZstdCompressor& compressor);
-  void end_item(std::uint32_t item);
+  void append_small_frame(ByteSpan bytes, ZstdCompressor* compressor);
+  void end_item(const Task& task);
   void wait_for_turn(std::size_t index);
   StagingBlock staging_block();
   std::unique_ptr<ZstdCompressor> take_compressor();
@@ -82,6 +85,7 @@ class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
   const std::shared_ptr<StagingRing> shared_ring_;
   StagingRing& ring_;
   const int level_;
+  const std::vector<StreamTransform> transforms_;
   const std::uint64_t frame_bytes_;
   const Work work_;               // of the thread that started the write
   const CurrentStreams streams_;  // of the thread that started the write

@@ -9,7 +9,7 @@
 // of tensors: the rest of the tensors, the bytes objects and the trailer. One thread writes it from
 // front to back after all whole blocks are checksummed. The rest of the tensors is copied earlier.
 //
-// With compression, CompressJob writes instead: see compress_job.hpp.
+// With compression or other transforms, CompressJob writes instead: see compress_job.hpp.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,10 @@ struct WriteEngineOptions {
   unsigned threads = 2;
   std::uint64_t bytes_in_flight_max = 64u << 20;
   std::uint64_t block_bytes = 4u << 20;
-  int zstd_level = 0;  // 0: tensors are not compressed
+  int zstd_level = 0;                            // 0: tensors are not compressed
+  std::vector<StreamTransform> transforms = {};  // of all items, the outermost first
+
+  bool changes_items() const { return zstd_level != 0 || !transforms.empty(); }
 };
 
 // Runs one write at a time; otherwise thread-safe. Must not be destroyed in a callback of a future
@@ -73,10 +76,12 @@ class WriteEngine {
   const std::uint64_t bytes_in_flight_max_;
   const std::size_t block_bytes_;  // for stores that take writes of any size
   const int zstd_level_;
+  const std::vector<StreamTransform> transforms_;
+  const bool changes_items_;
   mutable Mutex mutex_;
   std::shared_ptr<StagingRing> ring_ CAIRN_GUARDED_BY(mutex_);
   CurrentJob<WriteJob> current_;
-  CurrentJob<CompressJob> compressing_;  // used instead, with compression
+  CurrentJob<CompressJob> compressing_;  // used instead, if items are changed
   WorkerPool pool_;  // last member: its threads end before the members that they use
 };
 

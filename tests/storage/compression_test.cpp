@@ -19,6 +19,7 @@
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/read_part.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/storage/stream_transform.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -92,7 +93,7 @@ Thrown opening(const Bytes& stored, std::uint64_t bytes_max = kBytesMax) {
 }
 
 void save(const std::vector<const StateDict*>& states, CheckpointWriterOptions options = {}, std::uint64_t counter = 1) {
-  if (options.zstd_level == 0) options.zstd_level = 3;
+  if (options.zstd_level == 0 && options.transforms.empty()) options.zstd_level = 3;
   LocalSave how;
   how.checkpoint_id = kUrl;
   how.save_id = local_save_id(counter);
@@ -189,17 +190,13 @@ TEST_CASE("compression: an item that expands beyond its limit is refused in boun
   CHECK(opening(wide).code == ErrorCode::kUnsupported);
 }
 
-TEST_CASE("compression: unknown and stacked transforms are refused by name") {
+TEST_CASE("compression: the transform that is not known is named") {
   CHECK(why_not_undone({}).empty());
   CHECK(why_not_undone({"stream.zstd/1.2"}).empty());
-  for (const std::vector<std::string>& names : {std::vector<std::string>{"stream.zstd/2"},
-                                                {"stream.rot13/1"},
-                                                {"stream.zstd"},
-                                                {"stream.rot13/1", "stream.zstd/1"},
-                                                {"stream.zstd/1", "stream.zstd/1"}}) {
-    const std::string why = why_not_undone(names);
-    for (const std::string& name : names) CHECK(why.find(name) != std::string::npos);
-  }
+  CHECK(why_not_undone({"stream.zstd/1", "stream.zstd/1"}).empty());
+  for (const std::string unknown : {"stream.zstd/2", "stream.zstd/11", "stream.rot13/1", "stream.zstd"})
+    for (const auto& names : {std::vector<std::string>{unknown}, {unknown, "stream.zstd/1"}, {"stream.zstd/1", unknown}})
+      CHECK(why_not_undone(names).find("the transform " + unknown + ",") != std::string::npos);
 }
 
 TEST_CASE("compression: levels outside 1 to 19 are refused by the writer") {
@@ -313,6 +310,168 @@ TEST_CASE("compression: a damaged block is named by load and by verify") {
                     [&](const VerifyFault& fault) { return fault.offset == at / kChecksumBlockBytes * kChecksumBlockBytes; }));
 }
 
+namespace {
+
+constexpr const char* kSalt = "some salt";
+
+// Puts a salt in front of each item and a byte behind it.
+StreamTransform salted() {
+  return {[](ByteSink output) -> ByteSink {
+            return [output, begun = false](ByteSpan bytes) mutable {
+              if (!begun) output(std::string(kSalt));
+              begun = true;
+              output(bytes.empty() ? ByteSpan(".") : bytes);
+              if (bytes.empty()) output({});
+            };
+          },
+          [](ByteSource input) -> ByteSource {
+            return [input, rest = Bytes(), begun = false](MutableByteSpan to) mutable {
+              Bytes salt(std::strlen(kSalt), '\0');
+              if (!begun && (input({salt.data(), salt.size()}) != salt.size() || salt != kSalt))
+                throw Error(ErrorCode::kCorrupt, "it has another salt");
+              begun = true;
+              // Holds the last byte back.
+              Bytes more(to.size() + 1 - rest.size(), '\0');
+              more.resize(input({more.data(), more.size()}));
+              rest += more;
+              const std::size_t length = rest.size() - 1;
+              std::memcpy(to.data(), rest.data(), length);
+              rest.erase(0, length);
+              return length;
+            };
+          }};
+}
+
+// Hides each byte by its position.
+StreamTransform masked() {
+  const auto mask = [](char c, std::size_t at) { return static_cast<char>(c ^ static_cast<char>(at % 251 + 1)); };
+  return {[mask](ByteSink output) -> ByteSink {
+            return [mask, output, at = std::size_t{0}](ByteSpan bytes) mutable {
+              Bytes hidden(bytes.view());
+              for (char& c : hidden) c = mask(c, at++);
+              output(hidden);
+            };
+          },
+          [mask](ByteSource input) -> ByteSource {
+            return [mask, input, at = std::size_t{0}](MutableByteSpan to) mutable {
+              const std::size_t length = input(to);
+              for (std::size_t i = 0; i < length; ++i) to.data()[i] = mask(to.data()[i], at++);
+              return length;
+            };
+          }};
+}
+
+void register_both() {
+  static const bool done = [] {
+    register_stream_transform("stream.salted/1", salted());
+    register_stream_transform("stream.masked/1", masked());
+    return true;
+  }();
+  CHECK(done);
+}
+
+}  // namespace
+
+TEST_CASE("compression: a save through transforms loads on one to three ranks") {
+  register_both();
+  const torch::Tensor whole = counting({3001, 401});  // 4.8 MB
+  for (const int level : {0, 3}) {
+    const Memory memory;
+    StateDict state;
+    state["w"] = whole;
+    state["empty"] = torch::zeros({0, 3});
+    state["step"] = 7;
+    state["name"] = "some text in the open";
+    CheckpointWriterOptions options;
+    options.zstd_level = level;
+    options.transforms = {"stream.salted/1", "stream.masked/1"};
+    save({&state}, options);
+    CHECK(verify_checkpoint(*open_store(kUrl)).empty());
+    std::vector<std::string> recorded = options.transforms;
+    if (level > 0) recorded.emplace_back(kZstdTransform);
+    CHECK(place_of("w").transforms == recorded);
+    for (int world = 1; world <= 3; ++world) {
+      std::vector<StateDict> targets(static_cast<std::size_t>(world));
+      std::vector<StateDict*> pointers;
+      for (int rank = 0; rank < world; ++rank) {
+        StateDict& target = targets[static_cast<std::size_t>(rank)];
+        target["w"] = ShardedTensor::zeros(over_all_ranks(world, world % 2), {3001, 401}, rank, torch::TensorOptions());
+        target["empty"] = torch::zeros({0, 3});
+        target["step"] = 0;
+        target["name"] = "";
+        pointers.push_back(&target);
+      }
+      load(pointers);
+      for (int rank = 0; rank < world; ++rank) {
+        const StateDict& target = targets[static_cast<std::size_t>(rank)];
+        const ShardedTensor wanted = ShardedTensor::distribute(whole, over_all_ranks(world, world % 2), rank);
+        CHECK(target.at("w").sharded().local_shards().at(0).tensor.equal(wanted.local_shards().at(0).tensor));
+        CHECK(target.at("step").to_int() == 7);
+        CHECK(target.at("name").to_text() == "some text in the open");
+      }
+    }
+  }
+}
+
+TEST_CASE("compression: transforms are recorded in the order in which they are undone") {
+  register_both();
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::zeros({100});
+  state["name"] = "some text in the open";
+  CheckpointWriterOptions options;
+  options.zstd_level = 3;
+  options.transforms = {"stream.salted/1", "stream.masked/1"};
+  save({&state}, options);
+  const Bytes file = get_object(*open_store(kUrl), data_file_name(0, 0, local_save_id(1)));
+  const StorageInfo w = place_of("w");
+  const Bytes stored = file.substr(w.offset, w.length);
+  const std::size_t salt = std::strlen(kSalt);
+  CHECK(stored.substr(0, salt) == kSalt);
+  Bytes magic = stored.substr(salt, 4);
+  for (std::size_t i = 0; i < magic.size(); ++i) magic[i] = static_cast<char>(magic[i] ^ static_cast<char>(i + 1));
+  CHECK(magic == "\x28\xB5\x2F\xFD");
+  CHECK(file.find("some text in the open") == Bytes::npos);
+}
+
+TEST_CASE("compression: damage below a transform is reported as damage") {
+  register_both();
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::zeros({100});
+  CheckpointWriterOptions options;
+  options.transforms = {"stream.salted/1"};
+  save({&state}, options);
+  const auto store = open_store(kUrl);
+  const ObjectName file = data_file_name(0, 0, local_save_id(1));
+  Bytes bytes = get_object(*store, file);
+  bytes[0] = 'S';
+  replace_object(*store, file, bytes);
+  CheckpointReaderOptions unchecked;
+  unchecked.verify = false;
+  const Thrown thrown = thrown_by([&] { load({&state}, unchecked); });
+  CHECK(thrown.code == ErrorCode::kCorrupt);
+  CHECK(thrown.says("another salt"));
+}
+
+TEST_CASE("compression: descriptors that are taken, malformed or not registered are refused") {
+  register_both();
+  const auto refusal = [](const std::string& descriptor, StreamTransform transform) {
+    return thrown_by([&] { register_stream_transform(descriptor, std::move(transform)); }).code;
+  };
+  CHECK(refusal("stream.salted/1", salted()) == ErrorCode::kAlreadyExists);
+  CHECK(refusal("stream.zstd/1", salted()) == ErrorCode::kAlreadyExists);
+  for (const std::string& bad : {std::string(), std::string("stream"), std::string("stream/"), std::string("/1"),
+                                 std::string("a/1/2"), std::string(256, 'a') + "/1"})
+    CHECK(refusal(bad, salted()) == ErrorCode::kInvalidArgument);
+  CHECK(refusal("stream.half/1", {salted().transform_to, {}}) == ErrorCode::kInvalidArgument);
+  for (const char* const unknown : {"stream.rot13/1", kZstdTransform}) {
+    CheckpointWriterOptions options;
+    options.transforms = {unknown};
+    CHECK(thrown_by([&] { CheckpointWriter{options}; }).code == ErrorCode::kInvalidArgument);
+  }
+}
+
 TEST_CASE("compression: a store whose alignment no staging block has is refused") {
   struct Aligned : ObjectWriter {
     Aligned(std::unique_ptr<ObjectWriter> own, std::size_t bytes) : inner(std::move(own)), alignment(bytes) {}
@@ -333,8 +492,7 @@ TEST_CASE("compression: a store whose alignment no staging block has is refused"
     std::size_t alignment;
   };
   static std::size_t alignment;
-  register_store("alignedparts",
-                 [](const std::string&) { return std::make_shared<AligningStore>(open_store(kUrl), alignment); });
+  register_store("alignedparts", [](const std::string&) { return std::make_shared<AligningStore>(open_store(kUrl), alignment); });
   StateDict state;
   state["w"] = torch::zeros({100});
   for (const std::size_t bytes : {std::size_t{0}, 2 * StagingRing::kAlignmentBytes}) {
