@@ -239,7 +239,8 @@ class ZstdItem::Implementation {
       const char* at = table.data() + kSkippableHeaderBytes + i * entry_bytes;
       frames[i] = {stored_end, size_bytes_, {u32_at(at), u32_at(at + 4)}};
       const ZstdFrame& lengths = frames[i].lengths;
-      if (lengths.bytes > kFrameBytesMax) {
+      // Nothing would look at a frame that is said to be empty.
+      if (lengths.bytes > kFrameBytesMax || (lengths.bytes == 0 && lengths.stored_bytes > 0)) {
         size_bytes_ = 0;
         return false;
       }

@@ -183,6 +183,9 @@ TEST_CASE("compression: an item that expands beyond its limit is refused in boun
     const Bytes item = frame + encode_seek_table({{static_cast<std::uint32_t>(frame.size()), declared}});
     CHECK(opening(item).code == ErrorCode::kCorrupt);
   }
+  // One that hides a frame.
+  const Bytes zeros_frame = frame_of(Bytes(1000, '\0'));
+  CHECK(Opened(zeros_frame + encode_seek_table({{static_cast<std::uint32_t>(zeros_frame.size()), 0}})).item.size_bytes() == 1000);
   // One that does not describe all frames.
   CHECK(opening(frame + frame + encode_seek_table({{static_cast<std::uint32_t>(frame.size()), 1000}})).code == ErrorCode::kCorrupt);
   // A frame of a window of 128 MiB.
