@@ -65,6 +65,14 @@ PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents
   if (storage.transforms.empty()) return {storage.length, std::move(read_stored)};
   if (const std::string reason = why_not_undone(storage.transforms); !reason.empty())
     throw Error(ErrorCode::kUnsupported, what + ": " + reason);
+  if (storage.length <= kZstdFrameBytes) {
+    // One read instead of one for each of seek table, directory, header and elements.
+    Bytes all(static_cast<std::size_t>(storage.length), '\0');
+    read_stored(0, {all.data(), all.size()});
+    read_stored = [all = std::make_shared<const Bytes>(std::move(all))](std::uint64_t offset, MutableByteSpan to) {
+      std::memcpy(to.data(), all->data() + offset, to.size());
+    };
+  }
   const std::uint64_t bytes_max = plain_bytes_max(storage.length, dtype, chunk_sizes);
   if (storage.transforms.size() == 1 && is_zstd(storage.transforms.front())) {
     const auto item = std::make_shared<ZstdItem>(storage.length, std::move(read_stored), bytes_max, what);

@@ -36,7 +36,8 @@ struct PlainItem {
 // and is kept. For a tensor chunk, pass its sizes. The item may not be much larger than these make
 // it; a bytes object not larger than 64 MiB and 1000 times its stored length. Throws as ZstdItem's
 // constructor does, and kUnsupported if this program cannot undo the transforms. Anything but a
-// seek table of zstd alone is read as a stream, from front to back.
+// seek table of zstd alone is read as a stream, from front to back. Reads a stored item of at most
+// kZstdFrameBytes at once.
 PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents* chunk_sizes, ZipReader::ReadAt read_stored,
                           const std::string& what);
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -281,6 +282,35 @@ TEST_CASE("compression: a part of a tensor is loaded from a part of its file") {
   load(pointers, {}, "countedparts://compressed/x");
   CHECK(targets[5]["w"].sharded().local_shards().at(0).tensor.equal(state["w"].tensor().narrow(0, 20, 4)));
   CHECK(bytes_read.load() < (3u << 20));
+}
+
+namespace {
+
+// Opens kUrl as `<scheme>://compressed/x`. Operations are counted by what `control` is then.
+std::string wrapped_url(const std::string& scheme, const std::shared_ptr<StoreControl>& control) {
+  static std::shared_ptr<StoreControl> now;
+  now = control;
+  static std::set<std::string> known;
+  if (known.insert(scheme).second)
+    register_store(scheme, [](const std::string&) { return std::make_shared<WrappedStore>(open_store(kUrl), now); });
+  return scheme + "://compressed/x";
+}
+
+}  // namespace
+
+TEST_CASE("compression: a small tensor is loaded with one read of its item") {
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::randint(0, 256, {500'000}, torch::kUInt8);
+  save({&state});
+  const auto control = std::make_shared<StoreControl>();
+  std::atomic<int> reads{0};
+  control->before = [&](const std::string& operation) { reads += operation == "read " + data_file_name(0, 0, local_save_id(1)); };
+  StateDict target;
+  target["w"] = torch::zeros({500'000}, torch::kUInt8);
+  load({&target}, {}, wrapped_url("countedreads", control));
+  CHECK(target["w"].tensor().equal(state["w"].tensor()));
+  CHECK(reads == 2);  // and one of the trailer
 }
 
 TEST_CASE("compression: a damaged block is named by load and by verify") {
