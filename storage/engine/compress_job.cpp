@@ -25,8 +25,9 @@ std::uint64_t frame_bytes_for(std::size_t block_bytes) {
 
 CompressJob::CompressJob(WriteRequest request, std::shared_ptr<StagingRing> ring, int level,
                          std::vector<StreamTransform> transforms)
-    // One staging block is that of the file.
-    : StagedWork(1, ring->blocks_max() - 1),
+    // One staging block is that of the file. A task has one for its frame or a full one, and both
+    // in its turn.
+    : StagedWork(1, ring->blocks_max() - 2),
       request_(std::move(request)),
       shared_ring_(std::move(ring)),
       ring_(*shared_ring_),
@@ -96,8 +97,20 @@ void CompressJob::run_task(int, std::size_t index) {
       else
         close(task);
     }
-    MutexLock lock(mutex_);
-    turn_ = index + 1;
+    std::optional<FullBlock> full;
+    full.swap(writing_.full);
+    {
+      MutexLock lock(mutex_);
+      turn_ = index + 1;
+      if (full) ++writes_;
+    }
+    if (full) {
+      changed_.notify_all();
+      full->writer->write_at(full->begin, full->memory.bytes(0, full->length));
+      full.reset();
+      MutexLock lock(mutex_);
+      --writes_;
+    }
   } catch (...) {
     // Other threads may wait for their turn: records the failure, then wakes them. Taking the lock
     // once prevents a lost wake-up, because `failed` does not use this lock.
@@ -124,10 +137,21 @@ void CompressJob::open(const Task& task) {
   require_alignment(*writers_[task.file], *request_.store);
   results_[task.file].name = file.name;
   if (!writing_.memory) writing_.memory = staging_block();
-  writing_.file.emplace(*writers_[task.file], writing_.memory, ring_.block_bytes(), [this] {
-    if (failed()) throw Stopped();
-  });
+  ObjectWriter& writer = *writers_[task.file];
+  writing_.file.emplace(
+      writer.alignment_bytes(), writing_.memory, ring_.block_bytes(),
+      [this, &writer](std::uint64_t begin, StagingBlock& memory, std::size_t length) { write(writer, begin, memory, length); });
+  writing_.closing = false;
   writing_.trailer = {};
+}
+
+// Leaves the block to the end of the task, if there is memory for the bytes that follow.
+void CompressJob::write(ObjectWriter& writer, std::uint64_t begin, StagingBlock& memory, std::size_t length) {
+  if (failed()) throw Stopped();
+  char* const next = writing_.closing || writing_.full ? nullptr : ring_.try_acquire();
+  if (next == nullptr) return writer.write_at(begin, memory.bytes(0, length));
+  writing_.full.emplace(FullBlock{&writer, begin, std::move(memory), length});
+  memory = StagingBlock(ring_, next);
 }
 
 void CompressJob::write_frame(const Task& task, std::size_t index) {
@@ -205,6 +229,12 @@ void CompressJob::end_item(const Task& task) {
 }
 
 void CompressJob::close(const Task& task) {
+  {
+    MutexLock lock(mutex_);
+    while (!failed() && writes_ > 0) changed_.wait(mutex_);
+    if (failed()) throw Stopped();
+  }
+  writing_.closing = true;
   FileAppender& file = *writing_.file;
   Trailer& trailer = writing_.trailer;
   trailer.save_id = request_.save_id;
@@ -271,6 +301,7 @@ void CompressJob::finish() noexcept {
   const std::exception_ptr failure = error();
   writing_.sink = nullptr;
   writing_.file.reset();
+  writing_.full.reset();
   writing_.memory.release();
   tasks_.clear();
   {

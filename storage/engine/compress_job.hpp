@@ -5,7 +5,8 @@
 //   frame:            copy ─ checksum ─ compress ─ (wait for the turn) ─ transform ─ append
 //
 // Threads copy and compress frames in parallel, each in a staging block of its own. All other steps
-// run one at a time, in the order of the tasks: a task waits until all earlier ones are done.
+// run one at a time, in the order of the tasks: a task waits until all earlier ones are done. The
+// task that fills a block of the file writes it after its turn, while other tasks go on.
 #pragma once
 
 #include <cstdint>
@@ -54,14 +55,24 @@ class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
     std::size_t frames_left = 0;  // to be copied
   };
 
+  // A full block of a file, which is to be written.
+  struct FullBlock {
+    ObjectWriter* writer = nullptr;
+    std::uint64_t begin = 0;
+    StagingBlock memory;
+    std::size_t length = 0;
+  };
+
   // The file or item that is being written. Used by one task at a time, in its turn.
   struct Writing {
     StagingBlock memory;
     std::optional<FileAppender> file;
+    std::optional<FullBlock> full;  // of the current task
+    bool closing = false;
     Trailer trailer;
     std::vector<ZstdFrame> frames;    // of the current item
     std::uint32_t payload_crc32 = 0;  // of the frames so far
-    ByteSink sink;  // of the current item
+    ByteSink sink;                    // of the current item
     std::uint32_t stored_crc32 = 0;
     std::uint64_t item_begin = 0;
   };
@@ -73,6 +84,7 @@ class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
   void close(const Task& task);
   std::shared_ptr<const TensorBytes> resolve(const Task& task);
   void release(std::uint32_t item);
+  void write(ObjectWriter& writer, std::uint64_t begin, StagingBlock& memory, std::size_t length);
   void begin_item();
   void append_frame(ByteSpan frame, std::size_t plain_bytes);
   void append_small_frame(ByteSpan bytes, ZstdCompressor* compressor);
@@ -97,6 +109,7 @@ class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
   Mutex mutex_;
   CondVar changed_;
   std::size_t turn_ CAIRN_GUARDED_BY(mutex_) = 0;  // index of the first task that is not done
+  std::size_t writes_ CAIRN_GUARDED_BY(mutex_) = 0;  // of full blocks, not done yet
   std::vector<Item> items_ CAIRN_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<ZstdCompressor>> idle_ CAIRN_GUARDED_BY(mutex_);
 };

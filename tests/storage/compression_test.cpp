@@ -313,6 +313,53 @@ TEST_CASE("compression: a small tensor is loaded with one read of its item") {
   CHECK(reads == 2);  // and one of the trailer
 }
 
+TEST_CASE("compression: several blocks are written at once") {
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::randint(0, 256, {8 << 20}, torch::kUInt8);
+  state["text"] = std::string(1'000'000, 'x');
+  const auto control = std::make_shared<StoreControl>();
+  CheckpointWriterOptions options;
+  options.zstd_level = 1;
+  options.threads = 4;
+  options.block_bytes = 512 << 10;
+  LocalSave how;
+  how.checkpoint_id = wrapped_url("gatedparts", control);
+  how.save_id = local_save_id(1);
+  control->close_gate();
+  std::thread saver([&] { save_locally(how, {&state}, [&] { return std::make_unique<CheckpointWriter>(options); }); });
+  control->wait_for_writes(3);
+  control->open_gate();
+  saver.join();
+  CHECK(verify_checkpoint(*open_store(kUrl)).empty());
+  StateDict target;
+  target["w"] = torch::zeros({8 << 20}, torch::kUInt8);
+  target["text"] = "";
+  load({&target});
+  CHECK(target["w"].tensor().equal(state["w"].tensor()));
+  CHECK(target["text"].to_text() == state["text"].to_text());
+}
+
+TEST_CASE("compression: the files are the same whatever the threads") {
+  StateDict state;
+  state["w"] = torch::randint(0, 4, {5 << 20}, torch::kUInt8);
+  state["v"] = torch::zeros({5});
+  state["text"] = std::string(1'000'000, 'x');
+  Bytes first;
+  for (const unsigned threads : {0u, 1u, 4u}) {
+    const Memory memory;
+    CheckpointWriterOptions options;
+    options.zstd_level = 1;
+    options.threads = threads;
+    options.block_bytes = 512 << 10;
+    save({&state}, options);
+    CHECK(verify_checkpoint(*open_store(kUrl)).empty());
+    const Bytes file = get_object(*open_store(kUrl), data_file_name(0, 0, local_save_id(1)));
+    if (first.empty()) first = file;
+    CHECK(file == first);
+  }
+}
+
 TEST_CASE("compression: a damaged block is named by load and by verify") {
   const Memory memory;
   StateDict state;
