@@ -33,6 +33,9 @@ void ReadJob::read_stored(const File& file, std::uint64_t offset, MutableByteSpa
   std::memcpy(to.data(), blocks.data() + (offset - begin), to.size());
 }
 
+// Without block checksums, the only checksum covers the whole storage.
+bool ReadJob::checks_archives(const File& file) const { return (request_.verify || request_.verify_first) && !file.is_checked(); }
+
 void ReadJob::read_wrapped(const Task& task, bool verify_only) {
   Item& first = items_[task.items.front()];
   const StorageInfo& storage = *first.storage;
@@ -72,6 +75,8 @@ void ReadJob::read_archive(const Task& task, const PlainItem& item, const std::s
                                          to_string(first.stored_dtype));
   if (tensor.is_contiguous() && !tensor.is_conjugated && !tensor.is_negated)
     copy_dense(task, archive, stored, item.read_at, verify_only);
+  else if (task.share.begin > 0)
+    return;  // the first share reads all of it
   else if (verify_only)
     check_strided(archive, stored);
   else
@@ -82,8 +87,7 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
                          const ZipReader::ReadAt& read_at, bool verify_only) {
   const std::size_t element_bytes = element_size(stored.description.dtype);
   const std::uint64_t elements_begin = stored.storage.offset + stored.description.storage_offset * element_bytes;
-  // Without block checksums, the only checksum covers the whole storage.
-  const bool check_all = (request_.verify || request_.verify_first) && !task.file->is_checked();
+  const bool check_all = checks_archives(*task.file);
 
   // All items of the archive are filled in one pass, so that its bytes are read once.
   std::vector<std::pair<Region, std::shared_ptr<Destination>>> wanted;
@@ -91,7 +95,11 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
   for (const std::uint32_t index : task.items) {
     Item& item = items_[index];
     Region region(elements_begin, *item.chunk_sizes, item.item->storage_offsets, item.item->lengths, element_bytes);
-    for (const Region::Span& span : region.spans(kGapBytesMax)) pieces.push_back({span.begin, span.end});
+    for (const Region::Span& span : region.spans(kGapBytesMax)) {
+      const std::uint64_t begin = std::max(span.begin - elements_begin, task.share.begin);
+      const std::uint64_t end = std::min(span.end - elements_begin, task.share.end);
+      if (begin < end) pieces.push_back({elements_begin + begin, elements_begin + end});
+    }
     if (!verify_only) wanted.emplace_back(std::move(region), resolve(item));
   }
   if (check_all) pieces = {{stored.storage.offset, stored.storage.offset + stored.storage.size_bytes}};

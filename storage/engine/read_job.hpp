@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -116,6 +117,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
     std::vector<std::uint32_t> spans;  // indices of the file's spans that meet the pieces
     std::vector<std::uint32_t> items;  // used instead of pieces: those in one wrapped item, or items without bytes
     bool wrapped = false;
+    Piece share{0, std::numeric_limits<std::uint64_t>::max()};  // of the elements of a wrapped tensor, in bytes
   };
 
   // A range of a task with one target in memory.
@@ -132,6 +134,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   File& file_of(const StorageInfo& storage);
   void make_tasks();
   void make_tasks(File& file);
+  void add_archive(Task task);
   void add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes);
 
   // These functions run the tasks: read_job.cpp, and read_archive.cpp for wrapped items.
@@ -142,6 +145,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   void check(const Task& task, const Range& range);
   void keep_end(const File& file, const Range& range);
   void copy(const Task& task, const Range& range);
+  bool checks_archives(const File& file) const;
   void read_wrapped(const Task& task, bool verify_only);
   void read_archive(const Task& task, const PlainItem& item, const std::string& what, bool verify_only);
   void read_object(Item& item, const PlainItem& stored, bool verify_only);

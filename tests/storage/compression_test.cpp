@@ -2,8 +2,11 @@
 // PyTorch does. Hostile ones are refused in bounded memory.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <string>
@@ -311,6 +314,45 @@ TEST_CASE("compression: a small tensor is loaded with one read of its item") {
   load({&target}, {}, wrapped_url("countedreads", control));
   CHECK(target["w"].tensor().equal(state["w"].tensor()));
   CHECK(reads == 2);  // and one of the trailer
+}
+
+TEST_CASE("compression: several threads load one large tensor") {
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::randint(0, 4, {48 << 20}, torch::kUInt8);
+  CheckpointWriterOptions options;
+  options.zstd_level = 1;
+  save({&state}, options);
+  const auto control = std::make_shared<StoreControl>();
+  std::mutex mutex;
+  std::condition_variable changed;
+  int reads = 0;
+  int inside = 0;
+  bool met = false;
+  control->before = [&](const std::string& operation) {
+    if (operation != "read " + data_file_name(0, 0, local_save_id(1))) return;
+    std::unique_lock lock(mutex);
+    if (++reads == 1) return;  // of the trailer
+    met = met || ++inside == 2;
+    changed.notify_all();
+    // The first read waits for another one, in vain if there is one thread only.
+    if (reads == 2) changed.wait_for(lock, std::chrono::seconds(20), [&] { return met; });
+    --inside;
+  };
+  StateDict target;
+  target["w"] = torch::zeros({48 << 20}, torch::kUInt8);
+  load({&target}, {}, wrapped_url("meetingreads", control));
+  CHECK(met);
+  CHECK(target["w"].tensor().equal(state["w"].tensor()));
+  // A part whose ends are within shares.
+  CheckpointReader reader;
+  reader.reset(kUrl);
+  StorageContext context;
+  context.checkpoint_id = kUrl;
+  const Metadata metadata = reader.read_metadata();
+  reader.set_up_storage_reader(metadata, context);
+  const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("w"));
+  CHECK(read_part(reader, "w", stored, {{5'000'000}, {30'000'000}}).equal(state["w"].tensor().narrow(0, 5'000'000, 30'000'000)));
 }
 
 TEST_CASE("compression: several blocks are written at once") {
