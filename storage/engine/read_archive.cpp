@@ -2,6 +2,7 @@
 // elements are and how they are laid out, and compressed ones.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <torch/torch.h>
@@ -42,13 +43,20 @@ void ReadJob::read_wrapped(const Task& task, bool verify_only) {
   const std::string what =
       "\"" + name_of(first) + "\" in " + url_of(storage) + " at offset " + std::to_string(storage.offset);
   try {
-    const PlainItem item = undo_transforms(
-        storage, first.stored_dtype, first.chunk_sizes,
-        [&](std::uint64_t offset, MutableByteSpan to) { read_stored(*task.file, storage.offset + offset, to); }, what);
+    std::optional<OpenedItem> opened = request_.opened->take_item(storage);
+    const auto reader = opened ? opened->read_stored : std::make_shared<ZipReader::ReadAt>();
+    *reader = [&](std::uint64_t offset, MutableByteSpan to) { read_stored(*task.file, storage.offset + offset, to); };
+    if (!opened)
+      opened = OpenedItem{undo_transforms(
+                              storage, first.stored_dtype, first.chunk_sizes,
+                              [reader](std::uint64_t offset, MutableByteSpan to) { (*reader)(offset, to); }, what),
+                          reader};
     if (first.item->type == LoadItemType::kByteIO)
-      read_object(first, item, verify_only);
+      read_object(first, opened->item, verify_only);
     else
-      read_archive(task, item, what, verify_only);
+      read_archive(task, opened->item, what, verify_only);
+    *reader = nullptr;
+    if (request_.keep_blocks) request_.opened->keep_item(storage, *std::move(opened));
   } catch (const Error&) {
     rethrow_for(first);
   }

@@ -382,6 +382,31 @@ TEST_CASE("compression: several blocks are written at once") {
   CHECK(target["text"].to_text() == state["text"].to_text());
 }
 
+TEST_CASE("compression: parts of an item that PyTorch compressed are read from one pass") {
+  const std::string from = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/zstd";
+  const Memory memory;
+  const auto store = open_store(kUrl);
+  for (const std::string& name : {std::string(kCommitRecordName), std::string("__0_0.distcp")})
+    put_object(*store, name, get_object(*open_store(from), name));
+  const auto control = std::make_shared<StoreControl>();
+  std::atomic<int> reads{0};
+  control->before = [&](const std::string& operation) { reads += operation == "read __0_0.distcp"; };
+  const std::string url = wrapped_url("slicedreads", control);
+  CheckpointReaderOptions options;
+  options.verify = false;
+  CheckpointReader reader(options);
+  reader.reset(url);
+  StorageContext context;
+  context.checkpoint_id = url;
+  const Metadata metadata = reader.read_metadata();
+  reader.set_up_storage_reader(metadata, context);
+  const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("weight"));
+  const torch::Tensor weight = torch::arange(1'200'000, torch::kFloat32).remainder(251).reshape({1200, 1000});
+  for (std::int64_t row = 0; row < 1200; row += 50)
+    CHECK(read_part(reader, "weight", stored, {{row, 0}, {50, 1000}}).equal(weight.narrow(0, row, 50)));
+  CHECK(reads <= 3);
+}
+
 TEST_CASE("compression: the files are the same whatever the threads") {
   StateDict state;
   state["w"] = torch::randint(0, 4, {5 << 20}, torch::kUInt8);
