@@ -48,7 +48,7 @@ class LocationEncoder {
     message_.add_offsets(storage.offset);
     message_.add_lengths(storage.length);
     message_.add_payload_offsets(storage.payload_offset);
-    // The column is written only if a location has transforms. Cairn's own files have none.
+    // The column is written only if a location has transforms.
     transforms_.push_back(index_of(storage.transforms));
     any_transform_ = any_transform_ || transforms_.back() > 0;
   }

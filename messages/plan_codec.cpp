@@ -246,7 +246,7 @@ WriteResults from_proto(const v1::WriteResults& message) {
     // Subtracts from the length: the sum of damaged lengths could overflow.
     std::uint64_t left = file.length_bytes;
     for (const std::uint64_t length : file.bytes_item_lengths) {
-      check_decode(length <= left, kWriteResults, "the bytes objects of a file are longer than the file");
+      check_decode(length <= left, kWriteResults, "the items of a file are longer than the file");
       left -= length;
     }
   }

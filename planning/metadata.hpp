@@ -33,14 +33,14 @@ struct TensorProperties {
 };
 
 // The location of one chunk or bytes object. `file` is an index into Metadata::files. PyTorch reads
-// [offset, offset + length): a whole torch.save archive, or the bytes of a bytes object.
+// [offset, offset + length): a torch.save archive or a bytes object, as `transforms` left it.
 struct StorageInfo {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;          // bytes from the start of the file
   std::uint64_t length = 0;          // bytes
-  // Bytes from the start of the file to the raw elements. 0: unknown until the archive is parsed.
+  // Bytes from the file's start to the raw elements. 0: unknown until the archive is read, or none.
   std::uint64_t payload_offset = 0;
-  std::vector<std::string> transforms;  // DCP's transform_descriptors ("zstd"); empty: none
+  std::vector<std::string> transforms;  // DCP's transform_descriptors ("stream.zstd/1"), in the order of undoing
 };
 
 struct FileInfo {

@@ -16,6 +16,7 @@
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/safetensors.hpp>
+#include <cairn/storage/format/streamed_item.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/store_observer.hpp>
@@ -64,6 +65,18 @@ std::string digest_without_storage_data(const SavePlan& plan) {
 
 namespace {
 
+WriteEngineOptions engine_options(const CheckpointWriterOptions& options) {
+  WriteEngineOptions engine{options.threads, options.bytes_in_flight_max, options.block_bytes, options.zstd_level, {}};
+  for (const std::string& descriptor : options.transforms) {
+    const auto transform = find_stream_transform(descriptor);
+    if (!transform)
+      throw Error(ErrorCode::kInvalidArgument, "the transform \"" + descriptor + "\" is not known: register it with " +
+                                                   "register_stream_transform; zstd is chosen by zstd_level");
+    engine.transforms.push_back(*transform);
+  }
+  return engine;
+}
+
 // Cairn's own format: one file per rank, or one per item.
 class OwnFormat final : public DataFormat {
  public:
@@ -86,8 +99,8 @@ struct CheckpointWriter::Implementation {
   explicit Implementation(CheckpointWriterOptions given, std::unique_ptr<DataFormat> given_format)
       : options(std::move(given)),
         format(given_format ? std::move(given_format)
-                            : std::make_unique<OwnFormat>(options.single_file_per_rank, options.zstd_level != 0)),
-        engine({options.threads, options.bytes_in_flight_max, options.block_bytes, options.zstd_level}) {
+                            : std::make_unique<OwnFormat>(options.single_file_per_rank, engine_options(options).changes_items())),
+        engine(engine_options(options)) {
     if (options.retired_keep == 0)
       throw Error(ErrorCode::kInvalidArgument,
                   "retired_keep is 0, but the generation that a save replaces must stay until the next one: use 1 or more");
@@ -311,8 +324,9 @@ void CheckpointWriter::Implementation::record(Metadata& metadata, const std::vec
     throw Error(ErrorCode::kPrecondition, "cannot finish the save: " + std::to_string(results.size()) + " ranks reported, but " +
                                               std::to_string(planned.size()) +
                                               " plans went through prepare_global_plan: it must run in every save");
-  StorageRecorder recorder(metadata,
-                           options.zstd_level != 0 ? std::vector<std::string>{kZstdTransform} : std::vector<std::string>{});
+  std::vector<std::string> of_tensors = options.transforms;
+  if (options.zstd_level != 0) of_tensors.emplace_back(kZstdTransform);
+  StorageRecorder recorder(metadata, std::move(of_tensors), options.transforms);
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     if (!results[rank].items.empty()) {
       recorder.add_reported(static_cast<int>(rank), results[rank]);

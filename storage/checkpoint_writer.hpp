@@ -27,6 +27,11 @@ struct CheckpointWriterOptions {
   // is noticed while the rank writes. PyTorch reads such a checkpoint if the Python package
   // zstandard is installed.
   int zstd_level = 0;
+  // Descriptors of registered transforms, such as "stream.rot13/1" (storage/stream_transform.hpp).
+  // All items pass through them, tensors after compression, in reverse order: readers undo the
+  // first of them first, as PyTorch's do. Loads then read an item from its start, whatever part
+  // they need. `copy_first` has no effect.
+  std::vector<std::string> transforms;
   // Fills the staging memory before writing anything, for saves whose caller waits only for the
   // copies.
   bool copy_first = false;

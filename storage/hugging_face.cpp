@@ -384,6 +384,9 @@ CheckpointWriterOptions writer_options(const HuggingFaceWriterOptions& options) 
   if (options.writer.zstd_level != 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "zstd_level is " + std::to_string(options.writer.zstd_level) + ", but safetensors files hold no compressed tensors");
+  if (!options.writer.transforms.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "the transform \"" + options.writer.transforms.front() + "\" is given, but safetensors files hold plain tensors");
   CheckpointWriterOptions changed = options.writer;
   changed.overwrite = false;
   return changed;

@@ -40,7 +40,8 @@ struct HuggingFaceWriterOptions {
   // Leaves out what safetensors files cannot hold: values that are not tensors, and complex
   // tensors. Otherwise such a save fails, with a list of them.
   bool skip_unsupported = false;
-  // `overwrite`, `single_file_per_rank` and `retired_keep` have no effect. `zstd_level` must be 0.
+  // `overwrite`, `single_file_per_rank` and `retired_keep` have no effect. `zstd_level` must be 0,
+  // and `transforms` empty.
   CheckpointWriterOptions writer;
 };
 

@@ -16,6 +16,13 @@ constexpr std::size_t kNamesListedMax = 20;
   throw Error(ErrorCode::kMismatch, "cannot record what rank " + std::to_string(rank) + " wrote: " + what);
 }
 
+StorageInfo transformed(StorageInfo info, const std::vector<std::string>& transforms) {
+  if (transforms.empty()) return info;
+  info.payload_offset = 0;  // the elements are nowhere in the file
+  info.transforms = transforms;
+  return info;
+}
+
 }  // namespace
 
 // Keeps what the coordinator needs at the end of the save, and not the plans of all ranks, which
@@ -63,8 +70,8 @@ std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<
 }
 
 // Items are looked up by name once per rank, so that a large world needs the table.
-StorageRecorder::StorageRecorder(Metadata& metadata, std::vector<std::string> transforms)
-    : metadata_(metadata), transforms_(std::move(transforms)) {
+StorageRecorder::StorageRecorder(Metadata& metadata, std::vector<std::string> of_tensors, std::vector<std::string> of_bytes)
+    : metadata_(metadata), of_tensors_(std::move(of_tensors)), of_bytes_(std::move(of_bytes)) {
   metadata.files.clear();
   entries_.resize(metadata.state_dict_metadata.size());
   by_name_.reserve(entries_.size());
@@ -109,12 +116,6 @@ void StorageRecorder::sort_chunks(Entry& entry) {
   std::sort(entry.order.begin(), entry.order.end(), [&](std::uint32_t a, std::uint32_t b) { return chunks[a] < chunks[b]; });
 }
 
-StorageInfo StorageRecorder::compressed(StorageInfo info) const {
-  info.payload_offset = 0;  // the elements are nowhere in the file
-  info.transforms = transforms_;
-  return info;
-}
-
 // Each chunk of the metadata gets exactly one location. A chunk that is written twice or never is a
 // planner's mistake, and a load would find it too late.
 void StorageRecorder::record_tensor(int rank, const std::string& fqn, const Box& chunk, const StorageInfo& info) {
@@ -129,7 +130,7 @@ void StorageRecorder::record_tensor(int rank, const std::string& fqn, const Box&
     // Empty chunks may be equal, so the search goes on to one that is free.
     if (entry.recorded[*at]) continue;
     entry.recorded[*at] = true;
-    tensor.storage[*at] = info;
+    tensor.storage[*at] = transformed(info, of_tensors_);
     return;
   }
   mismatch(rank, "chunk " + to_string(chunk) + " of \"" + fqn + "\" " +
@@ -139,7 +140,7 @@ void StorageRecorder::record_tensor(int rank, const std::string& fqn, const Box&
 void StorageRecorder::record_bytes(int rank, const std::string& fqn, const StorageInfo& info) {
   auto& bytes = std::get<BytesStorageMetadata>(*find(rank, fqn, true).metadata);
   if (bytes.storage) mismatch(rank, "\"" + fqn + "\" was written more than once");
-  bytes.storage = info;
+  bytes.storage = transformed(info, of_bytes_);
 }
 
 void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const WriteResults& results,
@@ -174,7 +175,7 @@ void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const W
       if (item.is_bytes)
         record_bytes(rank, planned.names[item.name], info);
       else
-        record_tensor(rank, planned.names[item.name], item.chunk, compressed(info));
+        record_tensor(rank, planned.names[item.name], item.chunk, info);
     }
   }
 }
@@ -211,7 +212,7 @@ void StorageRecorder::add_reported(int rank, const WriteResults& results) {
     const Box* chunk = nullptr;
     for (; at != entry.order.end() && tensor.chunks[*at].offsets == *item.index.offset; ++at) {
       const ItemLayout layout = item_layout(tensor.properties.dtype, tensor.chunks[*at].sizes, item.offset_bytes);
-      const bool is_that_long = !transforms_.empty() || layout.total_bytes() == item.length_bytes;
+      const bool is_that_long = !of_tensors_.empty() || layout.total_bytes() == item.length_bytes;
       if (layout.payload_bytes != item.size_bytes || !is_that_long) continue;
       chunk = &tensor.chunks[*at];
       info.payload_offset = item.offset_bytes + layout.prefix_bytes;
@@ -220,7 +221,7 @@ void StorageRecorder::add_reported(int rank, const WriteResults& results) {
     if (!chunk)
       mismatch(rank, "the chunk of \"" + item.index.fqn + "\" at " + to_string(*item.index.offset) +
                          " is not in the metadata that the planner made");
-    record_tensor(rank, item.index.fqn, *chunk, transforms_.empty() ? info : compressed(info));
+    record_tensor(rank, item.index.fqn, *chunk, info);
   }
 }
 

@@ -43,8 +43,8 @@ std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<
 // and must not be changed by others until `finish` returns.
 class StorageRecorder {
  public:
-  // `transforms` is recorded for each tensor.
-  explicit StorageRecorder(Metadata& metadata, std::vector<std::string> transforms = {});
+  // The transforms are recorded for each tensor and bytes object, respectively.
+  explicit StorageRecorder(Metadata& metadata, std::vector<std::string> of_tensors = {}, std::vector<std::string> of_bytes = {});
 
   // Records the files of `rank`. `add_planned` takes locations from the coordinator's copy of the
   // plan; `add_reported` takes them from the reported items. Both throw kMismatch if the results do
@@ -67,10 +67,10 @@ class StorageRecorder {
   void record_tensor(int rank, const std::string& fqn, const Box& chunk, const StorageInfo& info);
   void record_bytes(int rank, const std::string& fqn, const StorageInfo& info);
   void sort_chunks(Entry& entry);
-  StorageInfo compressed(StorageInfo info) const;
 
   Metadata& metadata_;
-  const std::vector<std::string> transforms_;
+  const std::vector<std::string> of_tensors_;
+  const std::vector<std::string> of_bytes_;
   std::vector<Entry> entries_;  // in the order of the metadata
   std::unordered_map<std::string_view, std::size_t> by_name_;
 };

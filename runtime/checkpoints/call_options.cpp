@@ -19,7 +19,8 @@ void add(DigestBuilder& digest, const CheckpointWriterOptions& options) {
       .add(std::uint64_t{options.sync_files})
       .add(std::uint64_t{options.overwrite});
   digest.add(ByteSpan(options.run_url)).add(std::uint64_t{options.retired_keep});
-  digest.add(static_cast<std::uint64_t>(options.zstd_level));
+  digest.add(static_cast<std::uint64_t>(options.zstd_level)).add(std::uint64_t{options.transforms.size()});
+  for (const std::string& transform : options.transforms) digest.add(ByteSpan(transform));
 }
 
 // Stands in for Cairn's own writer or reader if that cannot be made from its options. Its hooks

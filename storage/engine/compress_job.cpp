@@ -23,13 +23,16 @@ std::uint64_t frame_bytes_for(std::size_t block_bytes) {
 
 }  // namespace
 
-CompressJob::CompressJob(WriteRequest request, std::shared_ptr<StagingRing> ring, int level)
-    // One staging block is that of the file.
-    : StagedWork(1, ring->blocks_max() - 1),
+CompressJob::CompressJob(WriteRequest request, std::shared_ptr<StagingRing> ring, int level,
+                         std::vector<StreamTransform> transforms)
+    // One staging block is that of the file. A task has one for its frame or a full one, and both
+    // in its turn.
+    : StagedWork(1, ring->blocks_max() - 2),
       request_(std::move(request)),
       shared_ring_(std::move(ring)),
       ring_(*shared_ring_),
       level_(level),
+      transforms_(std::move(transforms)),
       frame_bytes_(frame_bytes_for(ring_.block_bytes())),
       work_(RunningWork::of_this_thread()),
       streams_(CurrentStreams::capture()),
@@ -94,8 +97,20 @@ void CompressJob::run_task(int, std::size_t index) {
       else
         close(task);
     }
-    MutexLock lock(mutex_);
-    turn_ = index + 1;
+    std::optional<FullBlock> full;
+    full.swap(writing_.full);
+    {
+      MutexLock lock(mutex_);
+      turn_ = index + 1;
+      if (full) ++writes_;
+    }
+    if (full) {
+      changed_.notify_all();
+      full->writer->write_at(full->begin, full->memory.bytes(0, full->length));
+      full.reset();
+      MutexLock lock(mutex_);
+      --writes_;
+    }
   } catch (...) {
     // Other threads may wait for their turn: records the failure, then wakes them. Taking the lock
     // once prevents a lost wake-up, because `failed` does not use this lock.
@@ -119,12 +134,24 @@ void CompressJob::open(const Task& task) {
   options.direct = request_.direct;
   options.part_bytes = ring_.block_bytes();
   writers_[task.file] = request_.store->create(file.name, options);
+  require_alignment(*writers_[task.file], *request_.store);
   results_[task.file].name = file.name;
   if (!writing_.memory) writing_.memory = staging_block();
-  writing_.file.emplace(*writers_[task.file], writing_.memory, ring_.block_bytes(), [this] {
-    if (failed()) throw Stopped();
-  });
+  ObjectWriter& writer = *writers_[task.file];
+  writing_.file.emplace(
+      writer.alignment_bytes(), writing_.memory, ring_.block_bytes(),
+      [this, &writer](std::uint64_t begin, StagingBlock& memory, std::size_t length) { write(writer, begin, memory, length); });
+  writing_.closing = false;
   writing_.trailer = {};
+}
+
+// Leaves the block to the end of the task, if there is memory for the bytes that follow.
+void CompressJob::write(ObjectWriter& writer, std::uint64_t begin, StagingBlock& memory, std::size_t length) {
+  if (failed()) throw Stopped();
+  char* const next = writing_.closing || writing_.full ? nullptr : ring_.try_acquire();
+  if (next == nullptr) return writer.write_at(begin, memory.bytes(0, length));
+  writing_.full.emplace(FullBlock{&writer, begin, std::move(memory), length});
+  memory = StagingBlock(ring_, next);
 }
 
 void CompressJob::write_frame(const Task& task, std::size_t index) {
@@ -137,56 +164,64 @@ void CompressJob::write_frame(const Task& task, std::size_t index) {
   if (!payload.empty()) data->read(task.begin, payload);
   release(task.item);
   const std::uint32_t payload_crc32 = crc32(0, payload);
-  std::unique_ptr<ZstdCompressor> compressor = take_compressor();
-  const std::size_t frame_bytes = payload.empty() ? 0 : compressor->compress(payload, frame);
+  std::unique_ptr<ZstdCompressor> compressor = level_ > 0 ? take_compressor() : nullptr;
+  const ByteSpan stored = compressor && !payload.empty() ? frame.subspan(0, compressor->compress(payload, frame)) : payload;
 
   wait_for_turn(index);
   // Prefix and suffix have frames of their own: the suffix has the checksum of the whole payload,
   // and readers of a part need both.
   if (task.begin == 0) {
-    writing_.item_begin = writing_.file->position();
-    writing_.payload_crc32 = writing_.stored_crc32 = 0;
+    begin_item();
+    writing_.payload_crc32 = 0;
     writing_.frames.clear();
-    append_small_frame(item_prefix(dtype, sizes, 0), *compressor);
+    append_small_frame(item_prefix(dtype, sizes, 0), compressor.get());
   }
-  if (frame_bytes > 0) append_frame(frame.subspan(0, frame_bytes), payload.size());
+  if (!stored.empty()) append_frame(stored, payload.size());
   writing_.payload_crc32 = crc32_combine(writing_.payload_crc32, payload_crc32, payload.size());
   if (task.last) {
-    append_small_frame(item_suffix(dtype, sizes, 0, writing_.payload_crc32), *compressor);
-    append(encode_seek_table(writing_.frames));
-    results_[task.file].bytes_item_lengths.push_back(writing_.file->position() - writing_.item_begin);
-    end_item(task.item);
+    append_small_frame(item_suffix(dtype, sizes, 0, writing_.payload_crc32), compressor.get());
+    if (compressor) writing_.sink(encode_seek_table(writing_.frames));
+    end_item(task);
   }
+  if (!compressor) return;
   MutexLock lock(mutex_);
   idle_.push_back(std::move(compressor));
 }
 
-void CompressJob::append_small_frame(ByteSpan bytes, ZstdCompressor& compressor) {
+void CompressJob::append_small_frame(ByteSpan bytes, ZstdCompressor* compressor) {
+  if (!compressor) return append_frame(bytes, bytes.size());
   Bytes frame(ZstdCompressor::frame_bytes_max(bytes.size()), '\0');
-  const std::size_t length = compressor.compress(bytes, {frame.data(), frame.size()});
+  const std::size_t length = compressor->compress(bytes, {frame.data(), frame.size()});
   append_frame({frame.data(), length}, bytes.size());
 }
 
 void CompressJob::append_frame(ByteSpan frame, std::size_t plain_bytes) {
-  append(frame);
+  writing_.sink(frame);
   writing_.frames.push_back({static_cast<std::uint32_t>(frame.size()), static_cast<std::uint32_t>(plain_bytes)});
-}
-
-void CompressJob::append(ByteSpan bytes) {
-  writing_.stored_crc32 = crc32_combine(writing_.stored_crc32, writing_.file->append(bytes), bytes.size());
 }
 
 void CompressJob::write_bytes(const Task& task) {
   const Bytes bytes = resolve_bytes(request_, task.item);
+  begin_item();
+  if (!bytes.empty()) writing_.sink(bytes);
+  end_item(task);
+}
+
+void CompressJob::begin_item() {
   writing_.item_begin = writing_.file->position();
-  writing_.stored_crc32 = writing_.file->append(bytes);
-  results_[task.file].bytes_item_lengths.push_back(bytes.size());
-  end_item(task.item);
+  writing_.stored_crc32 = 0;
+  writing_.sink = [this](ByteSpan bytes) {
+    writing_.stored_crc32 = crc32_combine(writing_.stored_crc32, writing_.file->append(bytes), bytes.size());
+  };
+  for (const StreamTransform& transform : transforms_) writing_.sink = transform.transform_to(std::move(writing_.sink));
 }
 
 // The trailer gives the stored bytes as the payload: the elements have no place in the file.
-void CompressJob::end_item(std::uint32_t item) {
-  TrailerItem entry = trailer_item_of(*request_.plan, item);
+void CompressJob::end_item(const Task& task) {
+  writing_.sink({});
+  writing_.sink = nullptr;
+  results_[task.file].bytes_item_lengths.push_back(writing_.file->position() - writing_.item_begin);
+  TrailerItem entry = trailer_item_of(*request_.plan, task.item);
   entry.offset = entry.payload_offset = writing_.item_begin;
   entry.length = entry.payload_bytes = writing_.file->position() - writing_.item_begin;
   entry.payload_crc32 = writing_.stored_crc32;
@@ -194,6 +229,12 @@ void CompressJob::end_item(std::uint32_t item) {
 }
 
 void CompressJob::close(const Task& task) {
+  {
+    MutexLock lock(mutex_);
+    while (!failed() && writes_ > 0) changed_.wait(mutex_);
+    if (failed()) throw Stopped();
+  }
+  writing_.closing = true;
   FileAppender& file = *writing_.file;
   Trailer& trailer = writing_.trailer;
   trailer.save_id = request_.save_id;
@@ -258,7 +299,9 @@ std::unique_ptr<ZstdCompressor> CompressJob::take_compressor() {
 
 void CompressJob::finish() noexcept {
   const std::exception_ptr failure = error();
+  writing_.sink = nullptr;
   writing_.file.reset();
+  writing_.full.reset();
   writing_.memory.release();
   tasks_.clear();
   {
@@ -271,7 +314,7 @@ void CompressJob::finish() noexcept {
       // Removes finished files as well: without a commit record nobody reads them.
       if (writer) writer->discard();
   writers_.clear();
-  end_.reach(failure, std::move(results_));
+  set_ended(failure, std::move(results_));
 }
 
 }  // namespace cairn

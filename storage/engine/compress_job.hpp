@@ -1,11 +1,12 @@
-// One write of WriteEngine with compression: the state that its threads share. Lengths are known
-// only after compression, so each file is written from front to back.
+// One write of WriteEngine with compression or other transforms: the state that its threads share.
+// Lengths are known only afterwards, so each file is written from front to back.
 //
 //   tasks, in order:  open │ frame │ frame │ … │ bytes object │ … │ close │ open │ …
-//   frame:            copy ─ checksum ─ compress ─ (wait for the turn) ─ append
+//   frame:            copy ─ checksum ─ compress ─ (wait for the turn) ─ transform ─ append
 //
 // Threads copy and compress frames in parallel, each in a staging block of its own. All other steps
-// run one at a time, in the order of the tasks: a task waits until all earlier ones are done.
+// run one at a time, in the order of the tasks: a task waits until all earlier ones are done. The
+// task that fills a block of the file writes it after its turn, while other tasks go on.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +22,16 @@
 #include <cairn/storage/engine/staged_work.hpp>
 #include <cairn/storage/engine/write_job.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
+#include <cairn/storage/stream_transform.hpp>
 
 namespace cairn {
 
-class CompressJob : public StagedWork {
+class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
  public:
   // The layouts of `request` have no tensors: all items are among the `unsized_items`. Needs a ring
-  // of at least two blocks.
-  CompressJob(WriteRequest request, std::shared_ptr<StagingRing> ring, int level);
-
-  const Future<std::vector<FileResult>>& future() const { return end_.future(); }
-  bool ended() const { return end_.reached(); }
-  void wait_until_ended() const { end_.wait(); }
+  // of at least two blocks. Compresses tensors at `level` unless that is 0. Then passes all items
+  // through `transforms`, the last of them first.
+  CompressJob(WriteRequest request, std::shared_ptr<StagingRing> ring, int level, std::vector<StreamTransform> transforms);
   void finish() noexcept override;
 
  protected:
@@ -56,13 +55,24 @@ class CompressJob : public StagedWork {
     std::size_t frames_left = 0;  // to be copied
   };
 
+  // A full block of a file, which is to be written.
+  struct FullBlock {
+    ObjectWriter* writer = nullptr;
+    std::uint64_t begin = 0;
+    StagingBlock memory;
+    std::size_t length = 0;
+  };
+
   // The file or item that is being written. Used by one task at a time, in its turn.
   struct Writing {
     StagingBlock memory;
     std::optional<FileAppender> file;
+    std::optional<FullBlock> full;  // of the current task
+    bool closing = false;
     Trailer trailer;
     std::vector<ZstdFrame> frames;    // of the current item
     std::uint32_t payload_crc32 = 0;  // of the frames so far
+    ByteSink sink;                    // of the current item
     std::uint32_t stored_crc32 = 0;
     std::uint64_t item_begin = 0;
   };
@@ -74,10 +84,11 @@ class CompressJob : public StagedWork {
   void close(const Task& task);
   std::shared_ptr<const TensorBytes> resolve(const Task& task);
   void release(std::uint32_t item);
-  void append(ByteSpan bytes);
+  void write(ObjectWriter& writer, std::uint64_t begin, StagingBlock& memory, std::size_t length);
+  void begin_item();
   void append_frame(ByteSpan frame, std::size_t plain_bytes);
-  void append_small_frame(ByteSpan bytes, ZstdCompressor& compressor);
-  void end_item(std::uint32_t item);
+  void append_small_frame(ByteSpan bytes, ZstdCompressor* compressor);
+  void end_item(const Task& task);
   void wait_for_turn(std::size_t index);
   StagingBlock staging_block();
   std::unique_ptr<ZstdCompressor> take_compressor();
@@ -86,10 +97,10 @@ class CompressJob : public StagedWork {
   const std::shared_ptr<StagingRing> shared_ring_;
   StagingRing& ring_;
   const int level_;
+  const std::vector<StreamTransform> transforms_;
   const std::uint64_t frame_bytes_;
   const Work work_;               // of the thread that started the write
   const CurrentStreams streams_;  // of the thread that started the write
-  JobEnd<std::vector<FileResult>> end_;
   std::vector<Task> tasks_;
   std::vector<std::unique_ptr<ObjectWriter>> writers_;  // by file; used in turn
   std::vector<FileResult> results_;                     // by file; used in turn
@@ -98,6 +109,7 @@ class CompressJob : public StagedWork {
   Mutex mutex_;
   CondVar changed_;
   std::size_t turn_ CAIRN_GUARDED_BY(mutex_) = 0;  // index of the first task that is not done
+  std::size_t writes_ CAIRN_GUARDED_BY(mutex_) = 0;  // of full blocks, not done yet
   std::vector<Item> items_ CAIRN_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<ZstdCompressor>> idle_ CAIRN_GUARDED_BY(mutex_);
 };

@@ -77,6 +77,20 @@ void OpenedFiles::keep(std::size_t file, std::uint64_t block, ByteSpan bytes) {
   }
 }
 
+void OpenedFiles::keep_item(const StorageInfo& place, OpenedItem item) {
+  std::optional<OpenedItem> kept(std::move(item));  // the item before it is destroyed after the lock is released
+  MutexLock lock(mutex_);
+  item_.swap(kept);
+  item_place_ = &place;
+}
+
+std::optional<OpenedItem> OpenedFiles::take_item(const StorageInfo& place) {
+  std::optional<OpenedItem> taken;
+  MutexLock lock(mutex_);
+  if (item_place_ == &place) taken.swap(item_);
+  return taken;
+}
+
 std::shared_ptr<const Bytes> OpenedFiles::kept(std::size_t file, std::uint64_t block) const {
   MutexLock lock(mutex_);
   const auto found = blocks_.find({file, block});

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
@@ -34,6 +36,13 @@ struct DataFile {
   std::vector<std::uint32_t> block_crc32;  // empty if nothing is checked
 };
 
+// A wrapped item between two reads: for the next part of a stream, its reader continues where the
+// last one ended.
+struct OpenedItem {
+  PlainItem item;
+  std::shared_ptr<ZipReader::ReadAt> read_stored;  // used by `item`; each read sets its own
+};
+
 // The data files of one checkpoint that were opened so far, by their index in the metadata, and
 // some of their checked blocks. When many small tensors are read one after another, the next one is
 // usually in the same block as the last one. Thread-safe.
@@ -48,6 +57,10 @@ class OpenedFiles {
   void keep(std::size_t file, std::uint64_t block, ByteSpan bytes);
   std::shared_ptr<const Bytes> kept(std::size_t file, std::uint64_t block) const;  // null: not kept
 
+  // Keeps one item, the last, until somebody takes it.
+  void keep_item(const StorageInfo& place, OpenedItem item);
+  std::optional<OpenedItem> take_item(const StorageInfo& place);
+
  private:
   using Place = std::pair<std::size_t, std::uint64_t>;  // file and block
 
@@ -57,6 +70,8 @@ class OpenedFiles {
   std::map<Place, std::shared_ptr<const Bytes>> blocks_ CAIRN_GUARDED_BY(mutex_);
   std::deque<Place> oldest_first_ CAIRN_GUARDED_BY(mutex_);
   std::uint64_t kept_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;
+  const StorageInfo* item_place_ CAIRN_GUARDED_BY(mutex_) = nullptr;
+  std::optional<OpenedItem> item_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn

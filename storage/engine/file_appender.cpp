@@ -9,13 +9,12 @@
 
 namespace cairn {
 
-FileAppender::FileAppender(ObjectWriter& writer, const StagingBlock& memory, std::size_t block_bytes,
-                           std::function<void()> before_write, std::uint64_t begin, std::size_t used,
-                           const std::vector<ChecksummedPart>& parts)
-    : writer_(writer),
+FileAppender::FileAppender(std::size_t alignment_bytes, StagingBlock& memory, std::size_t block_bytes, Write write,
+                           std::uint64_t begin, std::size_t used, const std::vector<ChecksummedPart>& parts)
+    : alignment_bytes_(alignment_bytes),
       memory_(memory),
       block_bytes_(block_bytes),
-      before_write_(std::move(before_write)),
+      write_(std::move(write)),
       begin_(begin),
       used_(used),
       checksums_(kChecksumBlockBytes) {
@@ -42,9 +41,8 @@ void FileAppender::append_trailer(ByteSpan bytes) {
 
 std::uint64_t FileAppender::finish() {
   const std::uint64_t length = position();
-  const std::size_t alignment = writer_.alignment_bytes();
   // Direct I/O writes whole units. Closing the file cuts it to its true length.
-  const std::size_t padded = (used_ + alignment - 1) / alignment * alignment;
+  const std::size_t padded = (used_ + alignment_bytes_ - 1) / alignment_bytes_ * alignment_bytes_;
   std::memset(memory_.data() + used_, 0, padded - used_);
   used_ = padded;
   if (used_ > 0) flush();
@@ -66,8 +64,7 @@ void FileAppender::put(ByteSpan bytes, const Account& account) {
 }
 
 void FileAppender::flush() {
-  before_write_();
-  writer_.write_at(begin_, memory_.bytes(0, used_));
+  write_(begin_, memory_, used_);
   begin_ += used_;
   used_ = 0;
 }

@@ -9,18 +9,21 @@
 #include <cairn/base/bytes.hpp>
 #include <cairn/storage/engine/checksums.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
-#include <cairn/storage/store.hpp>
 
 namespace cairn {
 
 // Not thread-safe.
 class FileAppender {
  public:
+  // Writes the first `length` bytes of `memory` to offset `begin` of the object. May put another
+  // block in the place of `memory` and write later. May throw.
+  using Write = std::function<void(std::uint64_t begin, StagingBlock& memory, std::size_t length)>;
+
   // Continues at offset `begin`, a multiple of `block_bytes`. The first `used` bytes of `memory`, a
-  // block of `block_bytes`, are filled already; `parts` lists known checksums of them. Calls
-  // `before_write` before each write; it may throw. Borrows `writer` and `memory`.
-  FileAppender(ObjectWriter& writer, const StagingBlock& memory, std::size_t block_bytes, std::function<void()> before_write,
-               std::uint64_t begin = 0, std::size_t used = 0, const std::vector<ChecksummedPart>& parts = {});
+  // block of `block_bytes`, are filled already; `parts` lists known checksums of them. Borrows
+  // `memory`.
+  FileAppender(std::size_t alignment_bytes, StagingBlock& memory, std::size_t block_bytes, Write write, std::uint64_t begin = 0,
+               std::size_t used = 0, const std::vector<ChecksummedPart>& parts = {});
 
   // Appends content and returns its CRC-32.
   std::uint32_t append(ByteSpan bytes);
@@ -38,10 +41,10 @@ class FileAppender {
   void put(ByteSpan bytes, const Account& account);
   void flush();
 
-  ObjectWriter& writer_;
-  const StagingBlock& memory_;
+  const std::size_t alignment_bytes_;
+  StagingBlock& memory_;
   const std::size_t block_bytes_;
-  const std::function<void()> before_write_;
+  const Write write_;
   std::uint64_t begin_;  // offset of the staging block in the file
   std::size_t used_;     // bytes used in the staging block
   BlockChecksums checksums_;

@@ -13,26 +13,29 @@ namespace cairn {
 // recorded.
 struct Stopped {};
 
-// The future of a job, and a way to wait until the job has released everything. Thread-safe.
+// Base of a job: its future, and a way to wait until the job has released everything. Thread-safe.
 template <class Result>
 class JobEnd {
  public:
   const Future<Result>& future() const { return promise_.future(); }
 
-  bool reached() const {
+  bool ended() const {
     MutexLock lock(mutex_);
-    return reached_;
+    return ended_;
   }
-  void wait() const {
+  void wait_until_ended() const {
     MutexLock lock(mutex_);
-    while (!reached_) changed_.wait(mutex_);
+    while (!ended_) changed_.wait(mutex_);
   }
 
+ protected:
+  ~JobEnd() = default;
+
   // Fulfils the future. Call it once, when the job has released its resources. Null: no error.
-  void reach(const std::exception_ptr& error, Result result) noexcept {
+  void set_ended(const std::exception_ptr& error, Result result) noexcept {
     {
       MutexLock lock(mutex_);
-      reached_ = true;
+      ended_ = true;
     }
     changed_.notify_all();
     try {
@@ -50,7 +53,7 @@ class JobEnd {
   Promise<Result> promise_;
   mutable Mutex mutex_;
   mutable CondVar changed_;
-  bool reached_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool ended_ CAIRN_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace cairn

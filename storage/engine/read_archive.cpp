@@ -2,6 +2,7 @@
 // elements are and how they are laid out, and compressed ones.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <torch/torch.h>
@@ -33,19 +34,29 @@ void ReadJob::read_stored(const File& file, std::uint64_t offset, MutableByteSpa
   std::memcpy(to.data(), blocks.data() + (offset - begin), to.size());
 }
 
+// Without block checksums, the only checksum covers the whole storage.
+bool ReadJob::checks_archives(const File& file) const { return (request_.verify || request_.verify_first) && !file.is_checked(); }
+
 void ReadJob::read_wrapped(const Task& task, bool verify_only) {
   Item& first = items_[task.items.front()];
   const StorageInfo& storage = *first.storage;
   const std::string what =
       "\"" + name_of(first) + "\" in " + url_of(storage) + " at offset " + std::to_string(storage.offset);
   try {
-    const PlainItem item = undo_transforms(
-        storage, first.stored_dtype, first.chunk_sizes,
-        [&](std::uint64_t offset, MutableByteSpan to) { read_stored(*task.file, storage.offset + offset, to); }, what);
+    std::optional<OpenedItem> opened = request_.opened->take_item(storage);
+    const auto reader = opened ? opened->read_stored : std::make_shared<ZipReader::ReadAt>();
+    *reader = [&](std::uint64_t offset, MutableByteSpan to) { read_stored(*task.file, storage.offset + offset, to); };
+    if (!opened)
+      opened = OpenedItem{undo_transforms(
+                              storage, first.stored_dtype, first.chunk_sizes,
+                              [reader](std::uint64_t offset, MutableByteSpan to) { (*reader)(offset, to); }, what),
+                          reader};
     if (first.item->type == LoadItemType::kByteIO)
-      read_object(first, item, verify_only);
+      read_object(first, opened->item, verify_only);
     else
-      read_archive(task, item, what, verify_only);
+      read_archive(task, opened->item, what, verify_only);
+    *reader = nullptr;
+    if (request_.keep_blocks) request_.opened->keep_item(storage, *std::move(opened));
   } catch (const Error&) {
     rethrow_for(first);
   }
@@ -72,6 +83,8 @@ void ReadJob::read_archive(const Task& task, const PlainItem& item, const std::s
                                          to_string(first.stored_dtype));
   if (tensor.is_contiguous() && !tensor.is_conjugated && !tensor.is_negated)
     copy_dense(task, archive, stored, item.read_at, verify_only);
+  else if (task.share.begin > 0)
+    return;  // the first share reads all of it
   else if (verify_only)
     check_strided(archive, stored);
   else
@@ -82,8 +95,7 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
                          const ZipReader::ReadAt& read_at, bool verify_only) {
   const std::size_t element_bytes = element_size(stored.description.dtype);
   const std::uint64_t elements_begin = stored.storage.offset + stored.description.storage_offset * element_bytes;
-  // Without block checksums, the only checksum covers the whole storage.
-  const bool check_all = (request_.verify || request_.verify_first) && !task.file->is_checked();
+  const bool check_all = checks_archives(*task.file);
 
   // All items of the archive are filled in one pass, so that its bytes are read once.
   std::vector<std::pair<Region, std::shared_ptr<Destination>>> wanted;
@@ -91,7 +103,11 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
   for (const std::uint32_t index : task.items) {
     Item& item = items_[index];
     Region region(elements_begin, *item.chunk_sizes, item.item->storage_offsets, item.item->lengths, element_bytes);
-    for (const Region::Span& span : region.spans(kGapBytesMax)) pieces.push_back({span.begin, span.end});
+    for (const Region::Span& span : region.spans(kGapBytesMax)) {
+      const std::uint64_t begin = std::max(span.begin - elements_begin, task.share.begin);
+      const std::uint64_t end = std::min(span.end - elements_begin, task.share.end);
+      if (begin < end) pieces.push_back({elements_begin + begin, elements_begin + end});
+    }
     if (!verify_only) wanted.emplace_back(std::move(region), resolve(item));
   }
   if (check_all) pieces = {{stored.storage.offset, stored.storage.offset + stored.storage.size_bytes}};

@@ -370,7 +370,7 @@ void ReadJob::finish() noexcept {
   items_.clear();
   tasks_.clear();
   files_.clear();
-  end_.reach(failure, true);
+  set_ended(failure, true);
 }
 
 }  // namespace cairn

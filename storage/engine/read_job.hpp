@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,13 +41,9 @@ struct ReadRequest {
   bool verify_first = false;            // checks all bytes this rank needs before it changes any
 };
 
-class ReadJob : public StagedWork {
+class ReadJob : public StagedWork, public JobEnd<bool> {
  public:
   ReadJob(ReadRequest request, StagingRing& ring);
-
-  const Future<bool>& future() const { return end_.future(); }
-  bool ended() const { return end_.reached(); }
-  void wait_until_ended() const { end_.wait(); }
   void finish() noexcept override;
 
  protected:
@@ -120,6 +117,7 @@ class ReadJob : public StagedWork {
     std::vector<std::uint32_t> spans;  // indices of the file's spans that meet the pieces
     std::vector<std::uint32_t> items;  // used instead of pieces: those in one wrapped item, or items without bytes
     bool wrapped = false;
+    Piece share{0, std::numeric_limits<std::uint64_t>::max()};  // of the elements of a wrapped tensor, in bytes
   };
 
   // A range of a task with one target in memory.
@@ -136,6 +134,7 @@ class ReadJob : public StagedWork {
   File& file_of(const StorageInfo& storage);
   void make_tasks();
   void make_tasks(File& file);
+  void add_archive(Task task);
   void add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes);
 
   // These functions run the tasks: read_job.cpp, and read_archive.cpp for wrapped items.
@@ -146,6 +145,7 @@ class ReadJob : public StagedWork {
   void check(const Task& task, const Range& range);
   void keep_end(const File& file, const Range& range);
   void copy(const Task& task, const Range& range);
+  bool checks_archives(const File& file) const;
   void read_wrapped(const Task& task, bool verify_only);
   void read_archive(const Task& task, const PlainItem& item, const std::string& what, bool verify_only);
   void read_object(Item& item, const PlainItem& stored, bool verify_only);
@@ -173,7 +173,6 @@ class ReadJob : public StagedWork {
   StagingRing& ring_;
   const Work work_;               // the work of the thread that started the read
   const CurrentStreams streams_;  // the streams of the thread that started the read
-  JobEnd<bool> end_;
   std::vector<Item> items_;
   std::vector<std::unique_ptr<File>> files_;
   std::vector<File*> file_by_index_;  // by index into the metadata's files

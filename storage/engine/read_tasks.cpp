@@ -1,5 +1,6 @@
 // Decides which byte ranges a load reads: turns its plan into the tasks of ReadJob.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -14,6 +15,10 @@ namespace {
 
 // Limit on the ranges in one call to the store.
 constexpr std::size_t kPiecesMax = 512;
+// Tasks that share a compressed tensor decompress at least so many bytes each, in whole frames.
+// More tasks than the limit would only open the item more often.
+constexpr std::uint64_t kShareBytesMin = 16 * kZstdFrameBytes;
+constexpr std::uint64_t kSharesMax = 64;
 
 }  // namespace
 
@@ -111,15 +116,41 @@ void ReadJob::make_tasks() {
       if (storage.length > task.file->content_bytes || storage.offset > task.file->content_bytes - storage.length)
         throw_beyond_end(item);
       task.items.push_back(index);
-      item.missing = 1;
     } else {
       File& file = file_of(*item.storage);
       for (const Region::Span& span : item.region.spans(kGapBytesMax)) file.spans.push_back({span, index});
     }
   }
   for (const auto& file : files_) make_tasks(*file);
-  for (auto& [place, task] : archives) tasks_.push_back(std::move(task));
+  for (auto& [place, task] : archives) add_archive(std::move(task));
   if (!empty.items.empty()) tasks_.push_back(std::move(empty));
+}
+
+// Frames that Cairn compressed are independent, so that several threads can share a large tensor.
+void ReadJob::add_archive(Task task) {
+  const Item& first = items_[task.items.front()];
+  std::uint64_t begin = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t end = 0;
+  if (first.chunk_sizes != nullptr && first.storage->transforms == std::vector<std::string>{kZstdTransform} &&
+      request_.metadata->commit && !checks_archives(*task.file))
+    for (const std::uint32_t index : task.items) {
+      const ReadItem& item = *items_[index].item;
+      const Region needed(0, *first.chunk_sizes, item.storage_offsets, item.lengths, c10::elementSize(first.dtype));
+      const std::vector<Region::Span> spans = needed.spans(std::numeric_limits<std::uint64_t>::max());
+      begin = std::min(begin, spans.front().begin);
+      end = std::max(end, spans.back().end);
+    }
+  const std::uint64_t share_bytes = begin < end ? kShareBytesMin * (1 + (end - begin) / (kShareBytesMin * kSharesMax)) : 0;
+  std::size_t shares = 0;
+  for (; begin < end && end - begin > share_bytes; ++shares) {
+    const std::uint64_t cut = (begin / share_bytes + 1) * share_bytes;
+    tasks_.push_back(task);
+    tasks_.back().share = {shares == 0 ? 0 : begin, cut};
+    begin = cut;
+  }
+  if (shares > 0) task.share.begin = begin;
+  for (const std::uint32_t item : task.items) items_[item].missing = shares + 1;
+  tasks_.push_back(std::move(task));
 }
 
 void ReadJob::make_tasks(File& file) {

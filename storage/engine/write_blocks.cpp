@@ -198,9 +198,10 @@ void WriteJob::write_tail(Block& block) {
   fill_owed(block);  // all blocks before this one are checksummed, so every owed item is sealed
   File& file = *block.file;
   FileAppender tail(
-      *file.writer, block.memory, ring_.block_bytes(),
-      [this] {
+      file.writer->alignment_bytes(), block.memory, ring_.block_bytes(),
+      [&](std::uint64_t begin, const StagingBlock& memory, std::size_t length) {
         if (failed_) throw Stopped();
+        file.writer->write_at(begin, memory.bytes(0, length));
       },
       block.begin, static_cast<std::size_t>(block.end - block.begin), block.parts);
   std::vector<std::uint32_t> bytes_crc32;

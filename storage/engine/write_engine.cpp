@@ -11,11 +11,11 @@
 namespace cairn {
 namespace {
 
-// With compression, one block for the file and one for a frame.
-unsigned blocks_needed(int zstd_level) { return zstd_level == 0 ? 1 : 2; }
+// With compression or other transforms, one block for the file and one for a frame.
+unsigned blocks_needed(bool changes_items) { return changes_items ? 2 : 1; }
 
 std::size_t staging_block_bytes(const WriteEngineOptions& options) {
-  const unsigned blocks_min = blocks_needed(options.zstd_level);
+  const unsigned blocks_min = blocks_needed(options.changes_items());
   if (options.bytes_in_flight_max < blocks_min * kChecksumBlockBytes || options.block_bytes < kChecksumBlockBytes)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max (" + std::to_string(options.bytes_in_flight_max) +
                                                  ") must be at least " + std::to_string(blocks_min * kChecksumBlockBytes) +
@@ -44,6 +44,8 @@ WriteEngine::WriteEngine(const WriteEngineOptions& options)
     : bytes_in_flight_max_(options.bytes_in_flight_max),
       block_bytes_(staging_block_bytes(options)),
       zstd_level_(options.zstd_level),
+      transforms_(options.transforms),
+      changes_items_(options.changes_items()),
       ring_(std::make_shared<StagingRing>(bytes_in_flight_max_, block_bytes_)),
       pool_(options.threads, "cairn-write") {
   if (zstd_level_ != 0) ZstdCompressor{zstd_level_};  // throws here rather than in a save
@@ -61,20 +63,21 @@ Future<std::vector<FileResult>> WriteEngine::write(WriteRequest request) {
       return made;
     };
   };
-  if (zstd_level_ == 0)
+  if (!changes_items_)
     return current_
         .begin(kBusy,
                start([&](auto ring) { return std::make_shared<WriteJob>(std::move(request), std::move(ring), pool_.threads()); }))
         ->future();
   return compressing_
-      .begin(kBusy,
-             start([&](auto ring) { return std::make_shared<CompressJob>(std::move(request), std::move(ring), zstd_level_); }))
+      .begin(kBusy, start([&](auto ring) {
+               return std::make_shared<CompressJob>(std::move(request), std::move(ring), zstd_level_, transforms_);
+             }))
       ->future();
 }
 
 std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) {
   const std::uint64_t needed = std::max<std::uint64_t>(block_bytes_, part_bytes_min(request));
-  const unsigned blocks_min = blocks_needed(zstd_level_);
+  const unsigned blocks_min = blocks_needed(changes_items_);
   if (needed > bytes_in_flight_max_ / blocks_min)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max is " + std::to_string(bytes_in_flight_max_) + ", but " +
                                                  request.store->url() + " takes these files in parts of at least " +

@@ -8,6 +8,8 @@
 // the checksum of the archive's payload is known. The tail of a file follows its last whole block
 // of tensors: the rest of the tensors, the bytes objects and the trailer. One thread writes it from
 // front to back after all whole blocks are checksummed. The rest of the tensors is copied earlier.
+//
+// With compression or other transforms, CompressJob writes instead: see compress_job.hpp.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +31,10 @@ struct WriteEngineOptions {
   unsigned threads = 2;
   std::uint64_t bytes_in_flight_max = 64u << 20;
   std::uint64_t block_bytes = 4u << 20;
-  int zstd_level = 0;  // 0: tensors are not compressed
+  int zstd_level = 0;                            // 0: tensors are not compressed
+  std::vector<StreamTransform> transforms = {};  // of all items, the outermost first
+
+  bool changes_items() const { return zstd_level != 0 || !transforms.empty(); }
 };
 
 // Runs one write at a time; otherwise thread-safe. Must not be destroyed in a callback of a future
@@ -46,7 +51,7 @@ class WriteEngine {
   // Returns the results, one per file, in order. The future fails with the first error, whose type
   // is kept. By then the engine's threads no longer use plan, planner or tensors, and everything
   // written has been discarded. Throws kInvalidArgument if the store needs parts larger than
-  // `bytes_in_flight_max`.
+  // `bytes_in_flight_max`, with compression half of that.
   Future<std::vector<FileResult>> write(WriteRequest request);
 
   // Returns the bytes of staging blocks, in use or kept.
@@ -71,10 +76,12 @@ class WriteEngine {
   const std::uint64_t bytes_in_flight_max_;
   const std::size_t block_bytes_;  // for stores that take writes of any size
   const int zstd_level_;
+  const std::vector<StreamTransform> transforms_;
+  const bool changes_items_;
   mutable Mutex mutex_;
   std::shared_ptr<StagingRing> ring_ CAIRN_GUARDED_BY(mutex_);
   CurrentJob<WriteJob> current_;
-  CurrentJob<CompressJob> compressing_;  // used instead, with compression
+  CurrentJob<CompressJob> compressing_;  // used instead, if items are changed
   WorkerPool pool_;  // last member: its threads end before the members that they use
 };
 

@@ -33,6 +33,14 @@ std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
   return content + checksums + (layout.tensors.size() + layout.unsized_items.size() + 1) * kTrailerItemBytes;
 }
 
+void require_alignment(const ObjectWriter& writer, const Store& store) {
+  const std::size_t bytes = writer.alignment_bytes();
+  if (bytes == 0 || StagingRing::kAlignmentBytes % bytes != 0)
+    throw Error(ErrorCode::kUnsupported, "the store at " + store.url() + " asks for writes aligned to " + std::to_string(bytes) +
+                                             " bytes; at most " + std::to_string(StagingRing::kAlignmentBytes) +
+                                             " is possible: turn direct_io off");
+}
+
 WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads)
     : request_(std::move(request)),
       shared_ring_(std::move(ring)),
@@ -203,14 +211,10 @@ void WriteJob::open(File& file) {
     item.parts_missing = static_cast<std::size_t>((item.placed->payload_end() - 1) / block_bytes - item.first_block + 1);
     item.part_crc32.resize(item.parts_missing);
   }
-  const std::size_t alignment = writer->alignment_bytes();
+  file.writer = std::move(writer);  // from here on it is discarded if anything fails
+  require_alignment(*file.writer, *request_.store);
 
   MutexLock lock(mutex_);
-  file.writer = std::move(writer);  // from here on it is discarded if anything fails
-  if (alignment == 0 || StagingRing::kAlignmentBytes % alignment != 0)
-    throw Error(ErrorCode::kUnsupported, "the store at " + request_.store->url() + " asks for writes aligned to " +
-                                             std::to_string(alignment) + " bytes; at most " +
-                                             std::to_string(StagingRing::kAlignmentBytes) + " is possible: turn direct_io off");
   file.items = std::move(items);
   file.whole_blocks = layout.tensors_end / block_bytes;
   file.block_crc32.resize(file.whole_blocks * (block_bytes / kChecksumBlockBytes));
@@ -258,7 +262,7 @@ void WriteJob::finish() noexcept {
     }
   }
   files.clear();
-  end_.reach(error, std::move(results));
+  set_ended(error, std::move(results));
 }
 
 }  // namespace cairn

@@ -57,6 +57,9 @@ std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout);
 std::shared_ptr<const TensorBytes> resolve_tensor(const WriteRequest& request, std::uint32_t item);
 Bytes resolve_bytes(const WriteRequest& request, std::uint32_t item);
 
+// Throws kUnsupported if staging blocks do not have the alignment that a writer of `store` needs.
+void require_alignment(const ObjectWriter& writer, const Store& store);
+
 // Returns what the plan says of an item; its position and checksum are left to the caller.
 TrailerItem trailer_item_of(const SavePlan& plan, std::uint32_t item);
 
@@ -64,14 +67,10 @@ TrailerItem trailer_item_of(const SavePlan& plan, std::uint32_t item);
 // priority.
 void lower_thread_priority() noexcept;
 
-class WriteJob : public PoolWork {
+class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
  public:
   WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads);
   ~WriteJob() override;
-
-  const Future<std::vector<FileResult>>& future() const { return end_.future(); }
-  bool ended() const { return end_.reached(); }
-  void wait_until_ended() const { end_.wait(); }
 
   void run() noexcept override;
   void cancel() noexcept override;
@@ -165,7 +164,6 @@ class WriteJob : public PoolWork {
   const unsigned files_open_max_;
   const Work work_;               // the work of the thread that started the write
   const CurrentStreams streams_;  // the streams of the thread that started the write
-  JobEnd<std::vector<FileResult>> end_;
   std::atomic<bool> failed_{false};  // set under the lock; read without it to stop early
 
   Mutex mutex_;

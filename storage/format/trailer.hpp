@@ -36,8 +36,10 @@ struct TrailerItem {
   Box chunk;                 // within it
   std::uint64_t offset = 0;  // the archive or bytes object begins here, as PyTorch reads it
   std::uint64_t length = 0;
-  std::uint64_t payload_offset = 0;  // the raw elements begin here; for bytes objects equal to `offset`
-  std::uint64_t payload_bytes = 0;   // the size of the raw elements; for bytes objects equal to `length`
+  // The position and size of the raw elements. Bytes objects and compressed tensors have none:
+  // equal to `offset` and `length`.
+  std::uint64_t payload_offset = 0;
+  std::uint64_t payload_bytes = 0;
   std::uint32_t payload_crc32 = 0;
 };
 

@@ -7,10 +7,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <new>
+#include <optional>
 
 #include <cairn/base/error.hpp>
 #include <cairn/storage/format/item_archive.hpp>
+#include <cairn/storage/format/streamed_item.hpp>
 
 namespace cairn {
 namespace {
@@ -33,6 +36,9 @@ std::uint64_t plain_bytes_max(std::uint64_t stored_bytes, DType dtype, const Ext
   return std::min(stored_bytes, (std::uint64_t{1} << 53)) * kRatioMax + kRoom;
 }
 
+// PyTorch reads any minor version, too.
+bool is_zstd(const std::string& transform) { return is_version_of(transform, kZstdTransform); }
+
 void append_u32(Bytes& to, std::uint32_t value) {
   for (int i = 0; i < 4; ++i) to.push_back(static_cast<char>(value >> (8 * i)));
 }
@@ -40,21 +46,18 @@ void append_u32(Bytes& to, std::uint32_t value) {
 }  // namespace
 
 std::string why_not_undone(const std::vector<std::string>& transforms) {
-  if (transforms.empty()) return "";
-  std::string names;
-  for (const std::string& transform : transforms) names += (names.empty() ? "" : ", ") + transform;
-  // PyTorch reads any minor version, too.
-  const bool is_zstd =
-      transforms.size() == 1 && (names == kZstdTransform || names.rfind(kZstdTransform + std::string("."), 0) == 0);
-  if (!is_zstd)
-    return "it is stored through the " + std::string(transforms.size() == 1 ? "transform " : "transforms ") + names +
-           ", which Cairn cannot undo: it knows " + kZstdTransform + " alone";
-#ifdef CAIRN_WITH_ZSTD
-  return "";
-#else
-  return "it is stored through the transform " + names +
-         ", which this build of Cairn cannot undo: build it with CAIRN_WITH_ZSTD=ON";
+  const std::string through = "it is stored through the transform ";
+  for (const std::string& transform : transforms) {
+    if (is_zstd(transform)) {
+#ifndef CAIRN_WITH_ZSTD
+      return through + transform + ", which this build of Cairn cannot undo: build it with CAIRN_WITH_ZSTD=ON";
 #endif
+    } else if (!find_stream_transform(transform)) {
+      return through + transform + ", which Cairn cannot undo: it knows " + kZstdTransform +
+             ", and those that the program registers with register_stream_transform";
+    }
+  }
+  return "";
 }
 
 PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents* chunk_sizes, ZipReader::ReadAt read_stored,
@@ -62,8 +65,31 @@ PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents
   if (storage.transforms.empty()) return {storage.length, std::move(read_stored)};
   if (const std::string reason = why_not_undone(storage.transforms); !reason.empty())
     throw Error(ErrorCode::kUnsupported, what + ": " + reason);
-  const auto item =
-      std::make_shared<ZstdItem>(storage.length, std::move(read_stored), plain_bytes_max(storage.length, dtype, chunk_sizes), what);
+  if (storage.length <= kZstdFrameBytes) {
+    // One read instead of one for each of seek table, directory, header and elements.
+    Bytes all(static_cast<std::size_t>(storage.length), '\0');
+    read_stored(0, {all.data(), all.size()});
+    read_stored = [all = std::make_shared<const Bytes>(std::move(all))](std::uint64_t offset, MutableByteSpan to) {
+      std::memcpy(to.data(), all->data() + offset, to.size());
+    };
+  }
+  const std::uint64_t bytes_max = plain_bytes_max(storage.length, dtype, chunk_sizes);
+  if (storage.transforms.size() == 1 && is_zstd(storage.transforms.front())) {
+    const auto item = std::make_shared<ZstdItem>(storage.length, std::move(read_stored), bytes_max, what);
+    return {item->size_bytes(), [item](std::uint64_t offset, MutableByteSpan to) { item->read(offset, to); }};
+  }
+  std::vector<std::function<ByteSource(ByteSource)>> steps;
+  for (const std::string& transform : storage.transforms)
+    if (is_zstd(transform))
+      steps.push_back([what](ByteSource stored) { return zstd_stream(std::move(stored), what); });
+    else
+      steps.push_back(find_stream_transform(transform)->transform_from);
+  const auto open = [steps = std::move(steps), bytes = storage.length, read_stored = std::move(read_stored)] {
+    ByteSource source = stream_of(bytes, read_stored);
+    for (const auto& step : steps) source = step(std::move(source));
+    return source;
+  };
+  const auto item = std::make_shared<StreamedItem>(open, bytes_max, what);
   return {item->size_bytes(), [item](std::uint64_t offset, MutableByteSpan to) { item->read(offset, to); }};
 }
 
@@ -86,7 +112,6 @@ Bytes encode_seek_table(const std::vector<ZstdFrame>& frames) {
 namespace {
 
 constexpr std::uint32_t kFrameBytesMax = 4u << 20;  // larger frames are streamed
-constexpr std::size_t kStreamBlockBytes = 1u << 20;
 constexpr int kWindowLogMax = 23;  // levels up to 19 need no more
 
 struct FreeContext {
@@ -100,23 +125,91 @@ std::uint32_t u32_at(const char* at) {
   return value;
 }
 
+// Decompresses frames, or a stream of them. Not thread-safe.
+class Decompressor {
+ public:
+  explicit Decompressor(std::string what) : what_(std::move(what)) {
+    if (!context_) throw std::bad_alloc();
+    check(ZSTD_DCtx_setParameter(context_.get(), ZSTD_d_windowLogMax, kWindowLogMax));
+  }
+
+  std::size_t decompress(ByteSpan stored, MutableByteSpan to) {
+    return check(ZSTD_decompressDCtx(context_.get(), to.data(), to.size(), stored.data(), stored.size()));
+  }
+
+  // Returns false at the end of a frame.
+  bool decompress(ZSTD_outBuffer& output, ZSTD_inBuffer& input) {
+    return check(ZSTD_decompressStream(context_.get(), &output, &input)) != 0;
+  }
+
+  const std::string& what() const { return what_; }
+
+ private:
+  std::size_t check(std::size_t result) const {
+    if (!ZSTD_isError(result)) return result;
+    if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
+    if (ZSTD_getErrorCode(result) == ZSTD_error_frameParameter_windowTooLarge)
+      throw Error(ErrorCode::kUnsupported, what_ + " was compressed with a window of more than " +
+                                               std::to_string((1u << kWindowLogMax) >> 20) + " MiB: compress it at a level up to " +
+                                               std::to_string(kZstdLevelMax));
+    throw_damaged(what_, std::string("zstd reports \"") + ZSTD_getErrorName(result) + "\"");
+  }
+
+  const std::string what_;
+  const std::unique_ptr<ZSTD_DCtx, FreeContext> context_{ZSTD_createDCtx()};
+};
+
+class ZstdStream {
+ public:
+  ZstdStream(ByteSource stored, std::string what)
+      : stored_(std::move(stored)), zstd_(std::move(what)), block_(ZSTD_DStreamInSize(), '\0') {}
+
+  // Returns fewer bytes than `to` has only at the end.
+  std::size_t read(MutableByteSpan to) {
+    ZSTD_outBuffer output{to.data(), to.size(), 0};
+    while (output.pos < output.size) {
+      if (input_.pos == input_.size) input_ = {block_.data(), stored_({block_.data(), block_.size()}), 0};
+      const bool at_end = input_.size == 0;
+      if (at_end && !in_frame_) break;
+      const std::size_t before = output.pos;
+      in_frame_ = zstd_.decompress(output, input_);
+      if (at_end && in_frame_ && output.pos == before) throw_damaged(zstd_.what(), "it ends within a zstd frame");
+    }
+    return output.pos;
+  }
+
+ private:
+  const ByteSource stored_;
+  Decompressor zstd_;
+  Bytes block_;            // stored bytes
+  ZSTD_inBuffer input_{};  // the rest of them
+  bool in_frame_ = false;
+};
+
 }  // namespace
+
+ByteSource zstd_stream(ByteSource stored, const std::string& what) {
+  const auto stream = std::make_shared<ZstdStream>(std::move(stored), what);
+  return [stream](MutableByteSpan to) { return stream->read(to); };
+}
 
 class ZstdItem::Implementation {
  public:
   Implementation(std::uint64_t stored_bytes, ZipReader::ReadAt read_at, std::uint64_t bytes_max, std::string what)
-      : stored_bytes_(stored_bytes), read_at_(std::move(read_at)), bytes_max_(bytes_max), what_(std::move(what)) {
-    if (!context_) throw std::bad_alloc();
-    check(ZSTD_DCtx_setParameter(context_.get(), ZSTD_d_windowLogMax, kWindowLogMax));
-    if (!read_seek_table()) scan();
+      : stored_bytes_(stored_bytes), read_at_(std::move(read_at)), bytes_max_(bytes_max), zstd_(std::move(what)) {
+    if (read_seek_table()) return;
+    const auto open = [this] { return zstd_stream(stream_of(stored_bytes_, read_at_), zstd_.what()); };
+    streamed_.emplace(open, bytes_max_, zstd_.what());
+    size_bytes_ = streamed_->size_bytes();
   }
 
   std::uint64_t size_bytes() const { return size_bytes_; }
 
   void read(std::uint64_t offset, MutableByteSpan to) {
+    if (streamed_) return streamed_->read(offset, to);
     if (to.size() > size_bytes_ || offset > size_bytes_ - to.size()) corrupt("bytes beyond its end are asked for");
     while (!to.empty()) {
-      const std::size_t length = frames_.empty() ? read_stream(offset, to) : read_frame(offset, to);
+      const std::size_t length = read_frame(offset, to);
       offset += length;
       to = to.subspan(length, to.size() - length);
     }
@@ -129,19 +222,7 @@ class ZstdItem::Implementation {
     ZstdFrame lengths;
   };
 
-  [[noreturn]] void corrupt(const std::string& why) const { throw Error(ErrorCode::kCorrupt, what_ + " is damaged: " + why); }
-  [[noreturn]] void too_large() const {
-    corrupt("it expands to more than " + std::to_string(bytes_max_) + " bytes, which its metadata rule out");
-  }
-  std::size_t check(std::size_t result) const {
-    if (!ZSTD_isError(result)) return result;
-    if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
-    if (ZSTD_getErrorCode(result) == ZSTD_error_frameParameter_windowTooLarge)
-      throw Error(ErrorCode::kUnsupported, what_ + " was compressed with a window of more than " +
-                                               std::to_string((1u << kWindowLogMax) >> 20) + " MiB: compress it at a level up to " +
-                                               std::to_string(kZstdLevelMax));
-    corrupt(std::string("zstd reports \"") + ZSTD_getErrorName(result) + "\"");
-  }
+  [[noreturn]] void corrupt(const std::string& why) const { throw_damaged(zstd_.what(), why); }
 
   // Returns false if the item has no seek table, or one that would take much memory.
   bool read_seek_table() {
@@ -166,7 +247,8 @@ class ZstdItem::Implementation {
       const char* at = table.data() + kSkippableHeaderBytes + i * entry_bytes;
       frames[i] = {stored_end, size_bytes_, {u32_at(at), u32_at(at + 4)}};
       const ZstdFrame& lengths = frames[i].lengths;
-      if (lengths.bytes > kFrameBytesMax) {
+      // Nothing would look at a frame that is said to be empty.
+      if (lengths.bytes > kFrameBytesMax || (lengths.bytes == 0 && lengths.stored_bytes > 0)) {
         size_bytes_ = 0;
         return false;
       }
@@ -176,7 +258,7 @@ class ZstdItem::Implementation {
       size_bytes_ += lengths.bytes;
     }
     if (stored_end != table_begin) corrupt("its seek table does not describe all of it");
-    if (size_bytes_ > bytes_max_) too_large();
+    if (size_bytes_ > bytes_max_) throw_too_large(zstd_.what(), bytes_max_);
     frames_ = std::move(frames);
     return true;
   }
@@ -205,100 +287,23 @@ class ZstdItem::Implementation {
   void decompress(const Frame& frame, MutableByteSpan to) {
     stored_.resize(frame.lengths.stored_bytes);
     read_at_(frame.stored_begin, {stored_.data(), stored_.size()});
-    const std::size_t length =
-        check(ZSTD_decompressDCtx(context_.get(), to.data(), frame.lengths.bytes, stored_.data(), stored_.size()));
-    if (length != frame.lengths.bytes) corrupt("a frame is shorter than its seek table says");
-  }
-
-  // Decompresses everything once to learn its size. Keeps both ends: the directory of an archive is
-  // at its end, and its first entries are at its start.
-  void scan() {
-    restart();
-    block_.resize(kStreamBlockBytes);
-    while (const std::size_t length = next({block_.data(), block_.size()})) {
-      if (position_ > bytes_max_) too_large();
-      if (head_.empty()) {
-        head_.assign(block_.data(), length);
-      } else {
-        if (tail_.size() > kStreamBlockBytes) tail_.erase(0, kStreamBlockBytes);
-        tail_.append(block_.data(), length);
-      }
-    }
-    size_bytes_ = position_;
-  }
-
-  void restart() {
-    check(ZSTD_DCtx_reset(context_.get(), ZSTD_reset_session_only));
-    input_ = {};
-    stored_position_ = position_ = 0;
-    in_frame_ = false;
-  }
-
-  std::size_t read_stream(std::uint64_t offset, MutableByteSpan to) {
-    const std::uint64_t tail_begin = size_bytes_ - tail_.size();
-    if (offset < head_.size() || offset >= tail_begin) {
-      const Bytes& kept = offset < head_.size() ? head_ : tail_;
-      const auto from = static_cast<std::size_t>(offset < head_.size() ? offset : offset - tail_begin);
-      const std::size_t length = std::min(to.size(), kept.size() - from);
-      std::memcpy(to.data(), kept.data() + from, length);
-      return length;
-    }
-    if (offset < position_) restart();
-    while (position_ < offset) {
-      const auto skipped = static_cast<std::size_t>(std::min<std::uint64_t>(block_.size(), offset - position_));
-      if (next({block_.data(), skipped}) != skipped) corrupt("it changed while it was read");
-    }
-    const auto length = static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), tail_begin - offset));
-    if (next(to.subspan(0, length)) != length) corrupt("it changed while it was read");
-    return length;
-  }
-
-  // Decompresses the next bytes of the stream. Returns fewer than `to` has only at the end.
-  std::size_t next(MutableByteSpan to) {
-    ZSTD_outBuffer output{to.data(), to.size(), 0};
-    while (output.pos < output.size) {
-      if (input_.pos == input_.size && stored_position_ < stored_bytes_) {
-        stored_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(ZSTD_DStreamInSize(), stored_bytes_ - stored_position_)));
-        read_at_(stored_position_, {stored_.data(), stored_.size()});
-        input_ = {stored_.data(), stored_.size(), 0};
-        if (stored_position_ == 0) check_declared_size();
-        stored_position_ += stored_.size();
-      }
-      const bool at_end = input_.pos == input_.size;
-      if (at_end && !in_frame_) break;
-      const std::size_t before = output.pos;
-      in_frame_ = check(ZSTD_decompressStream(context_.get(), &output, &input_)) != 0;
-      if (at_end && in_frame_ && output.pos == before) corrupt("it ends within a zstd frame");
-    }
-    position_ += output.pos;
-    return output.pos;
-  }
-
-  void check_declared_size() const {
-    const unsigned long long declared = ZSTD_getFrameContentSize(stored_.data(), stored_.size());
-    if (declared != ZSTD_CONTENTSIZE_UNKNOWN && declared != ZSTD_CONTENTSIZE_ERROR && declared > bytes_max_) too_large();
+    if (zstd_.decompress(stored_, to.subspan(0, frame.lengths.bytes)) != frame.lengths.bytes)
+      corrupt("a frame is shorter than its seek table says");
   }
 
   const std::uint64_t stored_bytes_;
   const ZipReader::ReadAt read_at_;
   const std::uint64_t bytes_max_;
-  const std::string what_;
-  const std::unique_ptr<ZSTD_DCtx, FreeContext> context_{ZSTD_createDCtx()};
+  Decompressor zstd_;
   std::uint64_t size_bytes_ = 0;
-  Bytes stored_;  // a part of the item as it is stored
-  Bytes block_;   // a part of the item before compression
 
   // With a seek table:
   std::vector<Frame> frames_;
+  Bytes stored_;                   // a frame
+  Bytes block_;                    // a frame before compression
   const Frame* loaded_ = nullptr;  // in block_
 
-  // Without:
-  ZSTD_inBuffer input_{};              // the rest of stored_
-  std::uint64_t stored_position_ = 0;  // of the end of stored_
-  std::uint64_t position_ = 0;         // before compression
-  bool in_frame_ = false;
-  Bytes head_;  // the first bytes
-  Bytes tail_;  // the last bytes; empty if head_ has all
+  std::optional<StreamedItem> streamed_;  // without one
 };
 
 ZstdItem::ZstdItem(std::uint64_t stored_bytes, ZipReader::ReadAt read_at, std::uint64_t bytes_max, std::string what)
@@ -344,6 +349,8 @@ namespace {
   throw Error(ErrorCode::kUnsupported, "this build of Cairn has no zstd: build it with CAIRN_WITH_ZSTD=ON");
 }
 }  // namespace
+
+ByteSource zstd_stream(ByteSource, const std::string&) { refuse(); }
 
 class ZstdItem::Implementation {};
 ZstdItem::ZstdItem(std::uint64_t, ZipReader::ReadAt, std::uint64_t, std::string) { refuse(); }

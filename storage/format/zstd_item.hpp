@@ -16,14 +16,14 @@
 #include <cairn/base/bytes.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/state/pickle/zip_reader.hpp>
+#include <cairn/storage/stream_transform.hpp>
 
 namespace cairn {
 
-inline constexpr const char* kZstdTransform = "stream.zstd/1";  // as PyTorch records it
 inline constexpr std::size_t kZstdFrameBytes = 1u << 20;        // before compression
 inline constexpr int kZstdLevelMax = 19;                        // higher levels need memory that readers may refuse
 
-// Returns why this build cannot undo `transforms`, naming them, or "" if it can.
+// Returns why this program cannot undo `transforms`, naming one of them, or "" if it can.
 std::string why_not_undone(const std::vector<std::string>& transforms);
 
 // An item as it was before its transforms.
@@ -35,17 +35,23 @@ struct PlainItem {
 // Returns the item at `storage`. `read_stored` fills a buffer from an offset within the stored item
 // and is kept. For a tensor chunk, pass its sizes. The item may not be much larger than these make
 // it; a bytes object not larger than 64 MiB and 1000 times its stored length. Throws as ZstdItem's
-// constructor does, and kUnsupported if this build cannot undo the transforms.
+// constructor does, and kUnsupported if this program cannot undo the transforms. Anything but a
+// seek table of zstd alone is read as a stream, from front to back. Reads a stored item of at most
+// kZstdFrameBytes at once.
 PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents* chunk_sizes, ZipReader::ReadAt read_stored,
                           const std::string& what);
 
-// Reads a compressed item. Memory: a few MiB, regardless of the item. Not thread-safe.
+// Returns a stream of what `stored` was before compression with zstd. Error texts start with
+// `what`.
+ByteSource zstd_stream(ByteSource stored, const std::string& what);
+
+// Reads a compressed item. Memory: a few MiB, and 24 bytes for each frame. Not thread-safe.
 class ZstdItem {
  public:
   // `read_at` fills a buffer from an offset within the stored item and is kept. Throws kCorrupt if
-  // the item is damaged or has more than `bytes_max` bytes. Throws kUnsupported if a frame needs a
-  // window of more than 8 MiB. Error texts start with `what`. Decompresses the whole item once if
-  // it has no seek table.
+  // the item is damaged or has more than `bytes_max` bytes. Error texts start with `what`. If the
+  // item has no seek table, or one of frames above 4 MiB, decompresses it once, and throws
+  // kUnsupported if a frame needs a window of more than 8 MiB.
   ZstdItem(std::uint64_t stored_bytes, ZipReader::ReadAt read_at, std::uint64_t bytes_max, std::string what);
   ~ZstdItem();
 

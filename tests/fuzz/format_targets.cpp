@@ -1,4 +1,6 @@
 // The formats of checkpoints: pickles, archives, trailers, commit records.
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -19,8 +21,10 @@
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/item_archive.hpp>
+#include <cairn/storage/format/streamed_item.hpp>
 #include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/fuzz/samples.hpp>
 #include <cairn/tests/fuzz/targets.hpp>
@@ -169,6 +173,52 @@ std::vector<Bytes> leaf_pickles() {
   return seeds;
 }
 
+// --- compressed items -------------------------------------------------------------------------
+
+constexpr std::uint64_t kPlainBytesMax = 1u << 20;
+
+bool run_zstd_item(ByteSpan input) {
+  const auto read_at = [&](std::uint64_t offset, MutableByteSpan to) {
+    if (to.size() > input.size() || offset > input.size() - to.size()) throw FuzzFault("more was read than there is");
+    std::memcpy(to.data(), input.data() + offset, to.size());
+  };
+  Bytes by_frames;
+  const bool accepted = goes_through([&] {
+    ZstdItem item(input.size(), read_at, kPlainBytesMax, "an item");
+    by_frames.resize(static_cast<std::size_t>(item.size_bytes()));
+    // Backwards, in parts.
+    for (std::size_t end = by_frames.size(); end > 0;) {
+      const std::size_t begin = end - std::min<std::size_t>(end, 3000);
+      item.read(begin, {by_frames.data() + begin, end - begin});
+      end = begin;
+    }
+  });
+  if (!accepted) return false;
+  Bytes streamed(by_frames.size() + 1, '\0');
+  // PyTorch knows no seek tables.
+  const bool streams = goes_through([&] {
+    const ByteSource stream = zstd_stream(stream_of(input.size(), read_at), "an item");
+    streamed.resize(stream({streamed.data(), streamed.size()}));
+  });
+  if (streams && streamed != by_frames) throw FuzzFault("by its seek table, an item is another than as a stream");
+  return true;
+}
+
+std::vector<Bytes> zstd_items() {
+  const Bytes plain = stored_item() + Bytes(9000, 'x');
+  ZstdCompressor compressor(1);
+  std::vector<ZstdFrame> frames;
+  Bytes item;
+  for (std::size_t at = 0; at < plain.size(); at += 4096) {
+    const ByteSpan part = ByteSpan(plain).subspan(at, std::min<std::size_t>(4096, plain.size() - at));
+    Bytes frame(ZstdCompressor::frame_bytes_max(part.size()), '\0');
+    frame.resize(compressor.compress(part, {frame.data(), frame.size()}));
+    frames.push_back({static_cast<std::uint32_t>(frame.size()), static_cast<std::uint32_t>(part.size())});
+    item += frame;
+  }
+  return {item + encode_seek_table(frames), item};
+}
+
 // --- trailers ------------------------------------------------------------------------------------
 
 bool run_trailer(ByteSpan input) {
@@ -273,19 +323,21 @@ std::vector<Bytes> commit_records() { return {encode_commit_record(sample_metada
 }  // namespace
 
 std::vector<FuzzTarget> format_targets() {
-  return {{"unpickler", run_unpickler, pickles},
-          {"torch_metadata", run_torch_metadata, torch_metadata},
-          {"zip", run_zip, archives},
-          {"tensor_archive", run_tensor_archive, archives},
-          {"leaf", run_leaf, leaves},
-          {"leaf_pickle", run_leaf_pickle, leaf_pickles},
-          {"trailer", run_trailer, trailers},
-          {"trailer_body", run_trailer_body, trailer_bodies},
-          {"commit_record", run_commit_record, commit_records},
-          {"commit_section", run_commit_section, metadata_sections},
-          {"metadata_section", run_metadata_section, metadata_sections},
-          {"verify_record", run_verify_record, pytorch_records},
-          {"verify_data", run_verify_data, pytorch_data}};
+  std::vector<FuzzTarget> targets{{"unpickler", run_unpickler, pickles},
+                                  {"torch_metadata", run_torch_metadata, torch_metadata},
+                                  {"zip", run_zip, archives},
+                                  {"tensor_archive", run_tensor_archive, archives},
+                                  {"leaf", run_leaf, leaves},
+                                  {"leaf_pickle", run_leaf_pickle, leaf_pickles},
+                                  {"trailer", run_trailer, trailers},
+                                  {"trailer_body", run_trailer_body, trailer_bodies},
+                                  {"commit_record", run_commit_record, commit_records},
+                                  {"commit_section", run_commit_section, metadata_sections},
+                                  {"metadata_section", run_metadata_section, metadata_sections},
+                                  {"verify_record", run_verify_record, pytorch_records},
+                                  {"verify_data", run_verify_data, pytorch_data}};
+  if (why_not_undone({kZstdTransform}).empty()) targets.push_back({"zstd_item", run_zstd_item, zstd_items});
+  return targets;
 }
 
 }  // namespace cairn::testing

@@ -36,6 +36,8 @@ code=0
 if [ "$code" -eq 0 ]; then
   "$1" read "$directory/compressed_by_pytorch"
   "$2" verify "$directory/compressed_by_pytorch"
+  "$1" write "$directory/stacked" "$directory/expected.json" 3 masked
+  "${pytorch[@]}" "$here/check_interchange.py" "$directory/stacked" "$directory/expected.json"
 elif [ "$code" -ne 77 ]; then
   exit "$code"
 fi

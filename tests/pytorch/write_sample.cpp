@@ -1,6 +1,6 @@
 // The C++ half of check_interchange.py, which says what the files mean.
 //
-//   write_sample write CHECKPOINT EXPECTED.json [ZSTD_LEVEL]
+//   write_sample write CHECKPOINT EXPECTED.json [ZSTD_LEVEL [masked]]
 //       saves a sample state from two ranks, and a description of what PyTorch must find in it
 //   write_sample write-safetensors DIR
 //       saves its tensors as safetensors files, to DIR/model and DIR/distributed, and joins the
@@ -20,6 +20,7 @@
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/hugging_face.hpp>
+#include <cairn/storage/stream_transform.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 
@@ -53,7 +54,26 @@ std::vector<std::pair<std::string, torch::Tensor>> tensors() {
           {"名前.with.dots", counting({2}, 4, torch::kInt64)}};
 }
 
-void write(const std::string& checkpoint, const std::string& expected_file, int zstd_level) {
+// Registers a transform that check_interchange.py knows, and returns its descriptor.
+std::string register_masked() {
+  const auto mask = [](ByteSpan bytes) {
+    Bytes masked(bytes.view());
+    for (char& c : masked) c = static_cast<char>(c ^ 0x5A);
+    return masked;
+  };
+  register_stream_transform(
+      "stream.masked/1", {[mask](ByteSink output) -> ByteSink { return [mask, output](ByteSpan bytes) { output(mask(bytes)); }; },
+                          [mask](ByteSource input) -> ByteSource {
+                            return [mask, input](MutableByteSpan to) {
+                              const std::size_t length = input(to);
+                              std::memcpy(to.data(), mask(to.subspan(0, length)).data(), length);
+                              return length;
+                            };
+                          }});
+  return "stream.masked/1";
+}
+
+void write(const std::string& checkpoint, const std::string& expected_file, const SaveOptions& options) {
   const auto whole = tensors();
   testing::on_all_ranks(2, [&](World& world) {
     Dict model;
@@ -70,8 +90,6 @@ void write(const std::string& checkpoint, const std::string& expected_file, int 
                           {"nothing", Value()},
                           {"blob", Blob{std::string("\x80\x00bytes", 7)}},
                           {"list", List{counting({2}), Dict{{"x", counting({3})}}}}};
-    SaveOptions options;
-    options.writer.zstd_level = zstd_level;
     Checkpointer(world).save(state, checkpoint, options);
   });
 
@@ -150,8 +168,12 @@ int read(const std::string& directory) {
 
 int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
-  if (command == "write" && (argc == 4 || argc == 5)) {
-    write(argv[2], argv[3], argc == 5 ? std::stoi(argv[4]) : 0);
+  const bool is_masked = argc == 6 && std::strcmp(argv[5], "masked") == 0;
+  if (command == "write" && (argc == 4 || argc == 5 || is_masked)) {
+    SaveOptions options;
+    if (argc > 4) options.writer.zstd_level = std::stoi(argv[4]);
+    if (is_masked) options.writer.transforms = {register_masked()};
+    write(argv[2], argv[3], options);
     return 0;
   }
   if (command == "read" && argc == 3) return read(argv[2]);
@@ -160,6 +182,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (command == "read-safetensors" && argc == 3) return read_safetensors(argv[2]);
-  std::cerr << "write_sample write CHECKPOINT EXPECTED.json [ZSTD_LEVEL] | write_sample read|write-safetensors|read-safetensors DIR\n";
+  std::cerr << "write_sample write CHECKPOINT EXPECTED.json [ZSTD_LEVEL [masked]] | write_sample "
+               "read|write-safetensors|read-safetensors DIR\n";
   return 2;
 }

@@ -2,9 +2,13 @@
 // PyTorch does. Hostile ones are refused in bounded memory.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <numeric>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,12 +16,14 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/read_part.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/storage/stream_transform.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -91,7 +97,7 @@ Thrown opening(const Bytes& stored, std::uint64_t bytes_max = kBytesMax) {
 }
 
 void save(const std::vector<const StateDict*>& states, CheckpointWriterOptions options = {}, std::uint64_t counter = 1) {
-  if (options.zstd_level == 0) options.zstd_level = 3;
+  if (options.zstd_level == 0 && options.transforms.empty()) options.zstd_level = 3;
   LocalSave how;
   how.checkpoint_id = kUrl;
   how.save_id = local_save_id(counter);
@@ -181,6 +187,9 @@ TEST_CASE("compression: an item that expands beyond its limit is refused in boun
     const Bytes item = frame + encode_seek_table({{static_cast<std::uint32_t>(frame.size()), declared}});
     CHECK(opening(item).code == ErrorCode::kCorrupt);
   }
+  // One that hides a frame.
+  const Bytes zeros_frame = frame_of(Bytes(1000, '\0'));
+  CHECK(Opened(zeros_frame + encode_seek_table({{static_cast<std::uint32_t>(zeros_frame.size()), 0}})).item.size_bytes() == 1000);
   // One that does not describe all frames.
   CHECK(opening(frame + frame + encode_seek_table({{static_cast<std::uint32_t>(frame.size()), 1000}})).code == ErrorCode::kCorrupt);
   // A frame of a window of 128 MiB.
@@ -188,17 +197,13 @@ TEST_CASE("compression: an item that expands beyond its limit is refused in boun
   CHECK(opening(wide).code == ErrorCode::kUnsupported);
 }
 
-TEST_CASE("compression: unknown and stacked transforms are refused by name") {
+TEST_CASE("compression: the transform that is not known is named") {
   CHECK(why_not_undone({}).empty());
   CHECK(why_not_undone({"stream.zstd/1.2"}).empty());
-  for (const std::vector<std::string>& names : {std::vector<std::string>{"stream.zstd/2"},
-                                                {"stream.rot13/1"},
-                                                {"stream.zstd"},
-                                                {"stream.rot13/1", "stream.zstd/1"},
-                                                {"stream.zstd/1", "stream.zstd/1"}}) {
-    const std::string why = why_not_undone(names);
-    for (const std::string& name : names) CHECK(why.find(name) != std::string::npos);
-  }
+  CHECK(why_not_undone({"stream.zstd/1", "stream.zstd/1"}).empty());
+  for (const std::string unknown : {"stream.zstd/2", "stream.zstd/11", "stream.rot13/1", "stream.zstd"})
+    for (const auto& names : {std::vector<std::string>{unknown}, {unknown, "stream.zstd/1"}, {"stream.zstd/1", unknown}})
+      CHECK(why_not_undone(names).find("the transform " + unknown + ",") != std::string::npos);
 }
 
 TEST_CASE("compression: levels outside 1 to 19 are refused by the writer") {
@@ -282,6 +287,146 @@ TEST_CASE("compression: a part of a tensor is loaded from a part of its file") {
   CHECK(bytes_read.load() < (3u << 20));
 }
 
+namespace {
+
+// Opens kUrl as `<scheme>://compressed/x`. Operations are counted by what `control` is then.
+std::string wrapped_url(const std::string& scheme, const std::shared_ptr<StoreControl>& control) {
+  static std::shared_ptr<StoreControl> now;
+  now = control;
+  static std::set<std::string> known;
+  if (known.insert(scheme).second)
+    register_store(scheme, [](const std::string&) { return std::make_shared<WrappedStore>(open_store(kUrl), now); });
+  return scheme + "://compressed/x";
+}
+
+}  // namespace
+
+TEST_CASE("compression: a small tensor is loaded with one read of its item") {
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::randint(0, 256, {500'000}, torch::kUInt8);
+  save({&state});
+  const auto control = std::make_shared<StoreControl>();
+  std::atomic<int> reads{0};
+  control->before = [&](const std::string& operation) { reads += operation == "read " + data_file_name(0, 0, local_save_id(1)); };
+  StateDict target;
+  target["w"] = torch::zeros({500'000}, torch::kUInt8);
+  load({&target}, {}, wrapped_url("countedreads", control));
+  CHECK(target["w"].tensor().equal(state["w"].tensor()));
+  CHECK(reads == 2);  // and one of the trailer
+}
+
+TEST_CASE("compression: several threads load one large tensor") {
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::randint(0, 4, {48 << 20}, torch::kUInt8);
+  CheckpointWriterOptions options;
+  options.zstd_level = 1;
+  save({&state}, options);
+  const auto control = std::make_shared<StoreControl>();
+  std::mutex mutex;
+  std::condition_variable changed;
+  int reads = 0;
+  int inside = 0;
+  bool met = false;
+  control->before = [&](const std::string& operation) {
+    if (operation != "read " + data_file_name(0, 0, local_save_id(1))) return;
+    std::unique_lock lock(mutex);
+    if (++reads == 1) return;  // of the trailer
+    met = met || ++inside == 2;
+    changed.notify_all();
+    // The first read waits for another one, in vain if there is one thread only.
+    if (reads == 2) changed.wait_for(lock, std::chrono::seconds(20), [&] { return met; });
+    --inside;
+  };
+  StateDict target;
+  target["w"] = torch::zeros({48 << 20}, torch::kUInt8);
+  load({&target}, {}, wrapped_url("meetingreads", control));
+  CHECK(met);
+  CHECK(target["w"].tensor().equal(state["w"].tensor()));
+  // A part whose ends are within shares.
+  CheckpointReader reader;
+  reader.reset(kUrl);
+  StorageContext context;
+  context.checkpoint_id = kUrl;
+  const Metadata metadata = reader.read_metadata();
+  reader.set_up_storage_reader(metadata, context);
+  const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("w"));
+  CHECK(read_part(reader, "w", stored, {{5'000'000}, {30'000'000}}).equal(state["w"].tensor().narrow(0, 5'000'000, 30'000'000)));
+}
+
+TEST_CASE("compression: several blocks are written at once") {
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::randint(0, 256, {8 << 20}, torch::kUInt8);
+  state["text"] = std::string(1'000'000, 'x');
+  const auto control = std::make_shared<StoreControl>();
+  CheckpointWriterOptions options;
+  options.zstd_level = 1;
+  options.threads = 4;
+  options.block_bytes = 512 << 10;
+  LocalSave how;
+  how.checkpoint_id = wrapped_url("gatedparts", control);
+  how.save_id = local_save_id(1);
+  control->close_gate();
+  std::thread saver([&] { save_locally(how, {&state}, [&] { return std::make_unique<CheckpointWriter>(options); }); });
+  control->wait_for_writes(3);
+  control->open_gate();
+  saver.join();
+  CHECK(verify_checkpoint(*open_store(kUrl)).empty());
+  StateDict target;
+  target["w"] = torch::zeros({8 << 20}, torch::kUInt8);
+  target["text"] = "";
+  load({&target});
+  CHECK(target["w"].tensor().equal(state["w"].tensor()));
+  CHECK(target["text"].to_text() == state["text"].to_text());
+}
+
+TEST_CASE("compression: parts of an item that PyTorch compressed are read from one pass") {
+  const std::string from = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/zstd";
+  const Memory memory;
+  const auto store = open_store(kUrl);
+  for (const std::string& name : {std::string(kCommitRecordName), std::string("__0_0.distcp")})
+    put_object(*store, name, get_object(*open_store(from), name));
+  const auto control = std::make_shared<StoreControl>();
+  std::atomic<int> reads{0};
+  control->before = [&](const std::string& operation) { reads += operation == "read __0_0.distcp"; };
+  const std::string url = wrapped_url("slicedreads", control);
+  CheckpointReaderOptions options;
+  options.verify = false;
+  CheckpointReader reader(options);
+  reader.reset(url);
+  StorageContext context;
+  context.checkpoint_id = url;
+  const Metadata metadata = reader.read_metadata();
+  reader.set_up_storage_reader(metadata, context);
+  const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("weight"));
+  const torch::Tensor weight = torch::arange(1'200'000, torch::kFloat32).remainder(251).reshape({1200, 1000});
+  for (std::int64_t row = 0; row < 1200; row += 50)
+    CHECK(read_part(reader, "weight", stored, {{row, 0}, {50, 1000}}).equal(weight.narrow(0, row, 50)));
+  CHECK(reads <= 3);
+}
+
+TEST_CASE("compression: the files are the same whatever the threads") {
+  StateDict state;
+  state["w"] = torch::randint(0, 4, {5 << 20}, torch::kUInt8);
+  state["v"] = torch::zeros({5});
+  state["text"] = std::string(1'000'000, 'x');
+  Bytes first;
+  for (const unsigned threads : {0u, 1u, 4u}) {
+    const Memory memory;
+    CheckpointWriterOptions options;
+    options.zstd_level = 1;
+    options.threads = threads;
+    options.block_bytes = 512 << 10;
+    save({&state}, options);
+    CHECK(verify_checkpoint(*open_store(kUrl)).empty());
+    const Bytes file = get_object(*open_store(kUrl), data_file_name(0, 0, local_save_id(1)));
+    if (first.empty()) first = file;
+    CHECK(file == first);
+  }
+}
+
 TEST_CASE("compression: a damaged block is named by load and by verify") {
   const Memory memory;
   StateDict state;
@@ -310,6 +455,207 @@ TEST_CASE("compression: a damaged block is named by load and by verify") {
   for (const VerifyFault& fault : faults) CHECK(fault.fqn == "b");
   CHECK(std::any_of(faults.begin(), faults.end(),
                     [&](const VerifyFault& fault) { return fault.offset == at / kChecksumBlockBytes * kChecksumBlockBytes; }));
+}
+
+namespace {
+
+constexpr const char* kSalt = "some salt";
+
+// Puts a salt in front of each item and a byte behind it.
+StreamTransform salted() {
+  return {[](ByteSink output) -> ByteSink {
+            return [output, begun = false](ByteSpan bytes) mutable {
+              if (!begun) output(std::string(kSalt));
+              begun = true;
+              output(bytes.empty() ? ByteSpan(".") : bytes);
+              if (bytes.empty()) output({});
+            };
+          },
+          [](ByteSource input) -> ByteSource {
+            return [input, rest = Bytes(), begun = false](MutableByteSpan to) mutable {
+              Bytes salt(std::strlen(kSalt), '\0');
+              if (!begun && (input({salt.data(), salt.size()}) != salt.size() || salt != kSalt))
+                throw Error(ErrorCode::kCorrupt, "it has another salt");
+              begun = true;
+              // Holds the last byte back.
+              Bytes more(to.size() + 1 - rest.size(), '\0');
+              more.resize(input({more.data(), more.size()}));
+              rest += more;
+              const std::size_t length = rest.size() - 1;
+              std::memcpy(to.data(), rest.data(), length);
+              rest.erase(0, length);
+              return length;
+            };
+          }};
+}
+
+// Hides each byte by its position.
+StreamTransform masked() {
+  const auto mask = [](char c, std::size_t at) { return static_cast<char>(c ^ static_cast<char>(at % 251 + 1)); };
+  return {[mask](ByteSink output) -> ByteSink {
+            return [mask, output, at = std::size_t{0}](ByteSpan bytes) mutable {
+              Bytes hidden(bytes.view());
+              for (char& c : hidden) c = mask(c, at++);
+              output(hidden);
+            };
+          },
+          [mask](ByteSource input) -> ByteSource {
+            return [mask, input, at = std::size_t{0}](MutableByteSpan to) mutable {
+              const std::size_t length = input(to);
+              for (std::size_t i = 0; i < length; ++i) to.data()[i] = mask(to.data()[i], at++);
+              return length;
+            };
+          }};
+}
+
+void register_both() {
+  static const bool done = [] {
+    register_stream_transform("stream.salted/1", salted());
+    register_stream_transform("stream.masked/1", masked());
+    return true;
+  }();
+  CHECK(done);
+}
+
+}  // namespace
+
+TEST_CASE("compression: a save through transforms loads on one to three ranks") {
+  register_both();
+  const torch::Tensor whole = counting({3001, 401});  // 4.8 MB
+  for (const int level : {0, 3}) {
+    const Memory memory;
+    StateDict state;
+    state["w"] = whole;
+    state["empty"] = torch::zeros({0, 3});
+    state["step"] = 7;
+    state["name"] = "some text in the open";
+    CheckpointWriterOptions options;
+    options.zstd_level = level;
+    options.transforms = {"stream.salted/1", "stream.masked/1"};
+    save({&state}, options);
+    CHECK(verify_checkpoint(*open_store(kUrl)).empty());
+    std::vector<std::string> recorded = options.transforms;
+    if (level > 0) recorded.emplace_back(kZstdTransform);
+    CHECK(place_of("w").transforms == recorded);
+    for (int world = 1; world <= 3; ++world) {
+      std::vector<StateDict> targets(static_cast<std::size_t>(world));
+      std::vector<StateDict*> pointers;
+      for (int rank = 0; rank < world; ++rank) {
+        StateDict& target = targets[static_cast<std::size_t>(rank)];
+        target["w"] = ShardedTensor::zeros(over_all_ranks(world, world % 2), {3001, 401}, rank, torch::TensorOptions());
+        target["empty"] = torch::zeros({0, 3});
+        target["step"] = 0;
+        target["name"] = "";
+        pointers.push_back(&target);
+      }
+      load(pointers);
+      for (int rank = 0; rank < world; ++rank) {
+        const StateDict& target = targets[static_cast<std::size_t>(rank)];
+        const ShardedTensor wanted = ShardedTensor::distribute(whole, over_all_ranks(world, world % 2), rank);
+        CHECK(target.at("w").sharded().local_shards().at(0).tensor.equal(wanted.local_shards().at(0).tensor));
+        CHECK(target.at("step").to_int() == 7);
+        CHECK(target.at("name").to_text() == "some text in the open");
+      }
+    }
+  }
+}
+
+TEST_CASE("compression: transforms are recorded in the order in which they are undone") {
+  register_both();
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::zeros({100});
+  state["name"] = "some text in the open";
+  CheckpointWriterOptions options;
+  options.zstd_level = 3;
+  options.transforms = {"stream.salted/1", "stream.masked/1"};
+  save({&state}, options);
+  const Bytes file = get_object(*open_store(kUrl), data_file_name(0, 0, local_save_id(1)));
+  const StorageInfo w = place_of("w");
+  const Bytes stored = file.substr(w.offset, w.length);
+  const std::size_t salt = std::strlen(kSalt);
+  CHECK(stored.substr(0, salt) == kSalt);
+  Bytes magic = stored.substr(salt, 4);
+  for (std::size_t i = 0; i < magic.size(); ++i) magic[i] = static_cast<char>(magic[i] ^ static_cast<char>(i + 1));
+  CHECK(magic == "\x28\xB5\x2F\xFD");
+  CHECK(file.find("some text in the open") == Bytes::npos);
+}
+
+TEST_CASE("compression: damage below a transform is reported as damage") {
+  register_both();
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::zeros({100});
+  CheckpointWriterOptions options;
+  options.transforms = {"stream.salted/1"};
+  save({&state}, options);
+  const auto store = open_store(kUrl);
+  const ObjectName file = data_file_name(0, 0, local_save_id(1));
+  Bytes bytes = get_object(*store, file);
+  bytes[0] = 'S';
+  replace_object(*store, file, bytes);
+  CheckpointReaderOptions unchecked;
+  unchecked.verify = false;
+  const Thrown thrown = thrown_by([&] { load({&state}, unchecked); });
+  CHECK(thrown.code == ErrorCode::kCorrupt);
+  CHECK(thrown.says("another salt"));
+}
+
+TEST_CASE("compression: descriptors that are taken, malformed or not registered are refused") {
+  register_both();
+  const auto refusal = [](const std::string& descriptor, StreamTransform transform) {
+    return thrown_by([&] { register_stream_transform(descriptor, std::move(transform)); }).code;
+  };
+  CHECK(refusal("stream.salted/1", salted()) == ErrorCode::kAlreadyExists);
+  CHECK(refusal("stream.zstd/1", salted()) == ErrorCode::kAlreadyExists);
+  for (const std::string& bad : {std::string(), std::string("stream"), std::string("stream/"), std::string("/1"),
+                                 std::string("a/1/2"), std::string(256, 'a') + "/1"})
+    CHECK(refusal(bad, salted()) == ErrorCode::kInvalidArgument);
+  CHECK(refusal("stream.half/1", {salted().transform_to, {}}) == ErrorCode::kInvalidArgument);
+  for (const char* const unknown : {"stream.rot13/1", kZstdTransform}) {
+    CheckpointWriterOptions options;
+    options.transforms = {unknown};
+    CHECK(thrown_by([&] { CheckpointWriter{options}; }).code == ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_CASE("compression: a store whose alignment no staging block has is refused") {
+  struct Aligned : ObjectWriter {
+    Aligned(std::unique_ptr<ObjectWriter> own, std::size_t bytes) : inner(std::move(own)), alignment(bytes) {}
+    void write_at(std::uint64_t offset, ByteSpan bytes) override { inner->write_at(offset, bytes); }
+    std::size_t alignment_bytes() const override { return alignment; }
+    void sync(std::uint64_t length) override { inner->sync(length); }
+    void close(std::uint64_t length) override { inner->close(length); }
+    void discard() noexcept override { inner->discard(); }
+    std::unique_ptr<ObjectWriter> inner;
+    std::size_t alignment;
+  };
+  struct AligningStore : WrappedStore {
+    AligningStore(std::shared_ptr<Store> own, std::size_t bytes)
+        : WrappedStore(std::move(own), std::make_shared<StoreControl>()), alignment(bytes) {}
+    std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options) override {
+      return std::make_unique<Aligned>(WrappedStore::create(name, options), alignment);
+    }
+    std::size_t alignment;
+  };
+  static std::size_t alignment;
+  register_store("alignedparts", [](const std::string&) { return std::make_shared<AligningStore>(open_store(kUrl), alignment); });
+  StateDict state;
+  state["w"] = torch::zeros({100});
+  for (const std::size_t bytes : {std::size_t{0}, 2 * StagingRing::kAlignmentBytes}) {
+    const Memory memory;
+    alignment = bytes;
+    CheckpointWriterOptions options;
+    options.zstd_level = 1;
+    LocalSave how;
+    how.checkpoint_id = "alignedparts://compressed/x";
+    how.save_id = local_save_id(1);
+    const Thrown thrown =
+        thrown_by([&] { save_locally(how, {&state}, [&] { return std::make_unique<CheckpointWriter>(options); }); });
+    CHECK(thrown.code == ErrorCode::kUnsupported);
+    CHECK(thrown.says("aligned to " + std::to_string(bytes) + " bytes"));
+    CHECK(open_store(kUrl)->list("").empty());
+  }
 }
 
 TEST_CASE("compression: a store that fails at any operation leaves no file of the save") {

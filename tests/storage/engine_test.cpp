@@ -1,7 +1,9 @@
 // The write engine: the bytes that reach the store, the limit on writes in flight, and failures.
+#include <cstring>
 #include <map>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include <cairn/tests/support/torch.hpp>
 
@@ -12,6 +14,7 @@
 #include <cairn/storage/engine/tensor_bytes.hpp>
 #include <cairn/storage/engine/write_engine.hpp>
 #include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/support/wrapped_store.hpp>
 
@@ -64,6 +67,9 @@ class ListedItems : public SavePlanner {
 
 constexpr std::uint64_t kBlock = kChecksumBlockBytes;
 
+// Levels of compression: none, and 1 in a build with zstd.
+std::vector<int> levels() { return why_not_undone({kZstdTransform}).empty() ? std::vector{0, 1} : std::vector{0}; }
+
 struct Fixture {
   Fixture() : store(std::make_shared<WrappedStore>(memory, control)) {}
 
@@ -74,7 +80,7 @@ struct Fixture {
     request.planner = &items;
     request.save_id = "id";
     request.copy_first = copy_first;
-    for (FileLayout& layout : layout_files(items.plan, single_file))
+    for (FileLayout& layout : layout_files(items.plan, single_file, compressed))
       request.files.push_back({"file" + std::to_string(request.files.size()), std::move(layout)});
     return request;
   }
@@ -111,9 +117,15 @@ struct Fixture {
           CHECK(stored.view() == std::get<Bytes>(expected));
           continue;
         }
-        const TorchArchive archive(stored, item.fqn);
+        StorageInfo place;
+        place.length = item.length;
+        if (compressed) place.transforms = {kZstdTransform};
+        const PlainItem plain = undo_transforms(
+            place, item.dtype, &item.chunk.sizes,
+            [&](std::uint64_t offset, MutableByteSpan to) { std::memcpy(to.data(), stored.data() + offset, to.size()); }, item.fqn);
+        const TorchArchive archive(plain.size_bytes, plain.read_at, item.fqn);
         const ArchivedTensor archived = read_archived_tensor(archive);
-        CHECK(archived.storage.offset + item.offset == item.payload_offset);
+        CHECK((compressed || archived.storage.offset + item.offset == item.payload_offset));
         CHECK(archived.description.sizes == item.chunk.sizes);
         const torch::Tensor dense = std::get<torch::Tensor>(expected).resolve_conj().resolve_neg().contiguous();
         CHECK(archive.read_storage(archived.description.storage_key) ==
@@ -136,6 +148,7 @@ struct Fixture {
   std::shared_ptr<WrappedStore> store;
   ListedItems items;
   bool copy_first = false;
+  bool compressed = false;
 };
 
 // Adds items of all kinds. Their archives end at various positions within a block.
@@ -228,22 +241,25 @@ TEST_CASE_FIXTURE(Fixture, "engine: a name that is taken stays whose it is") {
 
 TEST_CASE_FIXTURE(Fixture, "engine: stopping ends a write as cancelled and leaves nothing") {
   add_variety(items);
-  control->close_gate();
-  WriteEngine engine({2, 4 * kBlock, kBlock});
-  const auto future = engine.write(request());
-  control->wait_for_writes(2);
-  CHECK_THROWS_AS(engine.write(request()), Error);  // an engine runs one write at a time
-  std::thread stopper([&] { engine.stop(); });
-  control->open_gate();
-  stopper.join();
-  try {
-    future.get();
-    // The write ended before the call to stop.
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kCancelled);
-    CHECK(memory->list().empty());
+  items.add("eight blocks", torch::randint(0, 256, {static_cast<std::int64_t>(8 * kBlock)}, torch::kUInt8));
+  for (const int level : levels()) {
+    compressed = level > 0;
+    control->close_gate();
+    WriteEngine engine({2, 4 * kBlock, kBlock, level, {}});
+    const auto future = engine.write(request());
+    control->wait_for_writes(2);
+    CHECK_THROWS_AS(engine.write(request()), Error);  // an engine runs one write at a time
+    std::thread stopper([&] { engine.stop(); });
+    control->open_gate();
+    stopper.join();
+    try {
+      for (const FileResult& file : future.get()) memory->remove(file.name);  // it ended before the call to stop
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kCancelled);
+      CHECK(memory->list().empty());
+    }
+    engine.stop();  // nothing is in flight
   }
-  engine.stop();  // nothing is in flight
 }
 
 TEST_CASE_FIXTURE(Fixture, "engine: destroying it ends the write under way") {
@@ -345,8 +361,15 @@ TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets whole ones in 
   add_variety(items);
   items.add("nine blocks", torch::ones({static_cast<std::int64_t>(9 * kBlock)}, torch::kUInt8));
   items.add("five blocks", Bytes(5 * kBlock, 'b'));
-  WriteEngine engine({3, 6 * kBlock, kBlock});
-  for (const auto& [part_bytes_min, parts_max] : {std::pair{std::uint64_t{3 * kBlock - 1}, std::uint64_t{0}}, {1, 12}, {1, 0}}) {
+  for (const auto& [level, part_bytes_min, parts_max] : {std::tuple{0, std::uint64_t{3 * kBlock - 1}, std::uint64_t{0}},
+                                                         {0, 1, 12},
+                                                         {0, 1, 0},
+                                                         {1, 3 * kBlock - 1, 0},
+                                                         {1, 1, 24}}) {
+    if (level > levels().back()) continue;
+    compressed = level > 0;
+    WriteEngine engine({3, 6 * kBlock, kBlock, level, {}});
+    CAPTURE(level);
     CAPTURE(part_bytes_min);
     CAPTURE(parts_max);
     const auto parts_store = std::make_shared<PartsStore>(memory, part_bytes_min, parts_max);
@@ -369,6 +392,8 @@ TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets whole ones in 
     CHECK(parts_store->part_bytes >= part_bytes_min);
     for (const FileResult& file : results) memory->remove(file.name);
   }
+  compressed = false;
+  WriteEngine engine({3, 6 * kBlock, kBlock});
   WriteRequest too_large = request();
   too_large.store = std::make_shared<PartsStore>(memory, 7 * kBlock, 0);
   CHECK_THROWS_WITH_AS(engine.write(too_large), doctest::Contains("bytes_in_flight_max"), Error);
