@@ -12,6 +12,7 @@
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/hugging_face.hpp>
+#include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/run_directory.hpp>
 #include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
@@ -261,6 +262,12 @@ TEST_CASE("Hugging Face: what files cannot hold is refused with a full list") {
   options.skip_unsupported = true;
   save(place, {state}, options);
   CHECK(read_metadata(*open_store(place)).state_dict_metadata.size() == 1);
+}
+
+TEST_CASE("Hugging Face: the coordinator keeps no headers of files") {
+  FileLayout file;
+  file.head = std::string(1000, 'h');
+  CHECK(keep_plan(SavePlan(), {file}).files.at(0).head.capacity() < 100);
 }
 
 TEST_CASE("Hugging Face: compression is refused") {
