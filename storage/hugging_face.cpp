@@ -27,6 +27,7 @@ namespace cairn {
 namespace {
 
 constexpr const char* kPartsDirectory = "sharded";
+constexpr const char* kNoTensor = "it is not a tensor";
 // Loaders of other programs ask for the first.
 const std::map<std::string, std::string> kHeaderMetadata{{"format", "pt"}};
 
@@ -164,21 +165,15 @@ class HuggingFaceFormat final : public DataFormat {
     for (WriteItem& item : plan.items) {
       const std::string& name = plan.names[item.name];
       const std::string objection =
-          item.type == WriteItemType::kByteIO ? "it is not a tensor" : safetensors_objection(name, item.properties.dtype);
-      if (objection.empty()) {
+          item.type == WriteItemType::kByteIO ? kNoTensor : safetensors_objection(name, item.properties.dtype);
+      if (objection.empty())
         kept.push_back(std::move(item));
-        continue;
-      }
-      if (left_out.insert(item.name).second) refused += "\n  \"" + printable(name) + "\": " + objection;
+      else if (left_out.insert(item.name).second)
+        refused += line(name, objection);
     }
-    if (left_out.empty()) {
-      plan.items = std::move(kept);
-      return plan;
-    }
-    if (!options_.skip_unsupported)
-      throw Error(ErrorCode::kUnsupported, "safetensors files cannot hold these entries of the state; leave them out of it, or " +
-                                               std::string("set skip_unsupported:") + refused);
     plan.items = std::move(kept);
+    if (left_out.empty()) return plan;
+    require_leave(refused);
     auto& mappings = plan.mappings.edit();
     mappings.erase(
         std::remove_if(mappings.begin(), mappings.end(), [&](const auto& path) { return left_out.count(path.first) > 0; }),
@@ -226,6 +221,7 @@ class HuggingFaceFormat final : public DataFormat {
       HuggingFaceStorageReader source;
       source.reset(source_);
       Metadata read = source.read_metadata();
+      leave_out_unsupported(read);
       join(*store, source_, read, written);
       metadata.state_dict_metadata = std::move(read.state_dict_metadata);
       metadata.planner_data = std::move(read.planner_data);
@@ -250,6 +246,39 @@ class HuggingFaceFormat final : public DataFormat {
     for (const VerifyFault& fault : verify_checkpoint(store, threads))
       if (!fault.unchecked)
         throw Error(ErrorCode::kCorrupt, "cannot consolidate " + store.url() + ": " + fault.object + ": " + fault.what);
+  }
+
+  static std::string line(const std::string& name, const std::string& objection) {
+    return "\n  \"" + printable(name) + "\": " + objection;
+  }
+
+  // Throws unless the options leave out the entries that `lines` lists.
+  void require_leave(const std::string& lines) const {
+    if (!options_.skip_unsupported)
+      throw Error(ErrorCode::kUnsupported, "safetensors files cannot hold these entries of the state; leave them out of it, or " +
+                                               std::string("set skip_unsupported:") + lines);
+  }
+
+  // Does for a consolidation what `prepare` does for a save. Its source may be any checkpoint.
+  void leave_out_unsupported(Metadata& metadata) const {
+    std::string refused;
+    std::set<std::string> left_out;
+    for (const auto& [name, entry] : metadata.state_dict_metadata) {
+      const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
+      const std::string objection = tensor ? safetensors_objection(name, tensor->properties.dtype) : kNoTensor;
+      if (objection.empty()) continue;
+      refused += line(name, objection);
+      left_out.insert(name);
+    }
+    if (left_out.empty()) return;
+    require_leave(refused);
+    const auto remove_from = [&](auto& named) {
+      named.erase(std::remove_if(named.begin(), named.end(), [&](const auto& entry) { return left_out.count(entry.first) > 0; }),
+                  named.end());
+    };
+    remove_from(metadata.state_dict_metadata);
+    remove_from(metadata.planner_data);
+    metadata.reindex();
   }
 
   static Error occupied(Store& store, const ObjectName& name) {
@@ -307,8 +336,6 @@ class HuggingFaceFormat final : public DataFormat {
     std::vector<TensorStorageMetadata*> entries;
     for (auto& [name, entry] : metadata.state_dict_metadata) {
       auto& tensor = std::get<TensorStorageMetadata>(entry);
-      if (const std::string objection = safetensors_objection(name, tensor.properties.dtype); !objection.empty())
-        throw Error(ErrorCode::kUnsupported, "cannot consolidate \"" + printable(name) + "\": " + objection);
       tensors.push_back({name, tensor.properties.dtype, tensor.size, {}, {}});
       entries.push_back(&tensor);
     }

@@ -264,6 +264,32 @@ TEST_CASE("Hugging Face: what files cannot hold is refused with a full list") {
   CHECK(read_metadata(*open_store(place)).state_dict_metadata.size() == 1);
 }
 
+TEST_CASE("Hugging Face: consolidation lists what files cannot hold, or leaves it out") {
+  TemporaryDirectory directory;
+  StateDict state;
+  state["weight"] = torch::ones({2});
+  state["step"] = std::int64_t{3};
+  state["wave"] = torch::ones({2}, torch::kComplexFloat);
+  LocalSave call;
+  call.checkpoint_id = directory.path() + "/from";
+  call.save_id = local_save_id(1);
+  save_locally(call, {&state}, [] { return std::make_unique<CheckpointWriter>(); });
+
+  const std::string to = directory.path() + "/to";
+  const Thrown thrown = thrown_by([&] { consolidate_safetensors_files(call.checkpoint_id, to); });
+  CHECK(thrown.code == ErrorCode::kUnsupported);
+  for (const char* name : {"\"step\"", "\"wave\""}) CHECK(thrown.says(name));
+  CHECK(!thrown.says("\"weight\""));
+  CHECK(names_at(to).empty());
+
+  HuggingFaceWriterOptions options;
+  options.skip_unsupported = true;
+  consolidate_safetensors_files(call.checkpoint_id, to, options);
+  const Metadata metadata = read_metadata(*open_store(to));
+  CHECK(metadata.state_dict_metadata.size() == 1);
+  CHECK(metadata.planner_data.size() == 1);
+}
+
 TEST_CASE("Hugging Face: the coordinator keeps no headers of files") {
   FileLayout file;
   file.head = std::string(1000, 'h');
