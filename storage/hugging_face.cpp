@@ -28,6 +28,8 @@ namespace {
 
 constexpr const char* kPartsDirectory = "sharded";
 constexpr const char* kNoTensor = "it is not a tensor";
+// Ten times what the largest models need. A larger index is damage, and is not read into memory.
+constexpr std::uint64_t kIndexBytesMax = 100'000'000;
 // Loaders of other programs ask for the first.
 const std::map<std::string, std::string> kHeaderMetadata{{"format", "pt"}};
 
@@ -430,21 +432,25 @@ class Consolidation final : public CheckpointWriter {
 };
 
 SafetensorsIndex index_at(Store& store, const ObjectName& name) {
-  std::string text(static_cast<std::size_t>(store.size_bytes(name)), '\0');
+  const std::uint64_t bytes = store.size_bytes(name);
+  if (bytes > kIndexBytesMax) throw Error(ErrorCode::kCorrupt, child_url(store.url(), name) + " is too large for an index");
+  std::string text(static_cast<std::size_t>(bytes), '\0');
   store.read(name, {{0, {text.data(), text.size()}}});
   return read_safetensors_index(text, child_url(store.url(), name));
 }
 
-// Throws if a file of a set model-<file>-of-<files> is missing.
+// Throws if a file of a set model-<file>-of-<files> is missing. Of distributed files each must be
+// there for some rank: PyTorch makes none for a rank that has no tensor of it.
 void require_whole_sets(Store& store, const SafetensorsIndex& files) {
-  static const std::regex pattern("model-([0-9]{5,9})-of-([0-9]{5,9})" + std::string(kSafetensorsEnd));
-  std::map<std::size_t, std::set<std::size_t>> sets;  // by the number of files
+  static const std::regex pattern("(shard-[0-9]{5,9}-)?model-([0-9]{5,9})-of-([0-9]{5,9})" + std::string(kSafetensorsEnd));
+  std::map<std::pair<bool, std::size_t>, std::set<std::size_t>> sets;  // by whether they are distributed, and the number of files
   for (const auto& [name, promised] : files)
-    if (std::smatch numbers; std::regex_match(name, numbers, pattern)) sets[std::stoul(numbers[2])].insert(std::stoul(numbers[1]));
-  for (const auto& [count, found] : sets)
-    for (std::size_t file = 1; file <= count; ++file)
+    if (std::smatch found; std::regex_match(name, found, pattern))
+      sets[{found[1].matched, std::stoul(found[3])}].insert(std::stoul(found[2]));
+  for (const auto& [set, found] : sets)
+    for (std::size_t file = 1; file <= set.second; ++file)
       if (found.count(file) == 0)
-        throw Error(ErrorCode::kNotFound, store.url() + " lacks " + file_name(file - 1, count) +
+        throw Error(ErrorCode::kNotFound, store.url() + " lacks " + (set.first ? "shard-*-" : "") + file_name(file - 1, set.second) +
                                               ", one of a set of files. Complete the set, or remove the other files of it");
 }
 
@@ -516,7 +522,9 @@ HuggingFaceStorageReader::HuggingFaceStorageReader(CheckpointReaderOptions optio
 Metadata HuggingFaceStorageReader::read_metadata() {
   Store& store = opened();
   if (store.is_taken(kCommitRecordName)) return CheckpointReader::read_metadata();
-  return read_metadata_of(files_at(store));
+  const SafetensorsIndex files = files_at(store);
+  // A save that was under way at the listing may have ended since: `files` may lack some of it.
+  return store.is_taken(kCommitRecordName) ? CheckpointReader::read_metadata() : read_metadata_of(files);
 }
 
 Metadata HuggingFaceStorageReader::read_metadata_of(const std::map<std::string, std::set<std::string>>& files) {

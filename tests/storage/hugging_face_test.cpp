@@ -350,6 +350,49 @@ TEST_CASE("Hugging Face: files without record and index are refused if one is mi
   CHECK(has(error_of_reading(directory.path()), "lacks model-00003-of-00003.safetensors"));
 }
 
+TEST_CASE("Hugging Face: distributed files are refused if no rank has one of their set") {
+  TemporaryDirectory directory;
+  put_part(directory.path() + "/shard-00002-model-00001-of-00002.safetensors", 0, {0});
+  CHECK(has(error_of_reading(directory.path()), "lacks shard-*-model-00002-of-00002.safetensors"));
+  put_part(directory.path() + "/shard-00001-model-00002-of-00002.safetensors", 1, {1});
+  CHECK(error_of_reading(directory.path()).empty());
+}
+
+TEST_CASE("Hugging Face: a save that ends while its place is listed is read whole") {
+  TemporaryDirectory directory;
+  const std::string place = directory.path() + "/model", aside = directory.path() + "/aside";
+  save(place, states_of("dim-0", 2), options_for(HuggingFaceFiles::kDistributed));
+  std::filesystem::create_directory(aside);
+  for (const char* name : {"/.metadata", "/shard-00002-model-00001-of-00001.safetensors"})
+    std::filesystem::rename(place + name, aside + name);
+  // The save of another process goes on once the files are listed.
+  class Saving final : public StoreDecorator {
+   public:
+    using StoreDecorator::StoreDecorator;
+
+   private:
+    void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+      act();
+      if (operation.name != std::string("list")) return;
+      const std::string to = inner().url();
+      const std::string from = std::filesystem::path(to).parent_path().string() + "/aside";
+      for (const auto& entry : std::filesystem::directory_iterator(from))
+        std::filesystem::rename(entry.path(), to / entry.path().filename());
+    }
+  };
+  register_store("saving", [](const std::string& url) { return std::make_shared<Saving>(open_store("file" + url.substr(6))); });
+  HuggingFaceStorageReader reader;
+  reader.reset("saving://" + place);
+  CHECK(reader.read_metadata().files.size() == 2);
+}
+
+TEST_CASE("Hugging Face: an index that is too large to be one is refused") {
+  TemporaryDirectory directory;
+  put(directory.path() + "/" + kIndex, "{");
+  std::filesystem::resize_file(directory.path() + "/" + kIndex, std::uintmax_t{1} << 40);
+  CHECK(has(error_of_reading(directory.path()), "is too large for an index"));
+}
+
 TEST_CASE("Hugging Face: stores that give names only to whole objects are read, not written") {
   class LateNames final : public StoreDecorator {
    public:
