@@ -431,7 +431,7 @@ class Consolidation final : public CheckpointWriter {
   }
 };
 
-SafetensorsIndex index_at(Store& store, const ObjectName& name) {
+SafetensorsFiles index_at(Store& store, const ObjectName& name) {
   const std::uint64_t bytes = store.size_bytes(name);
   if (bytes > kIndexBytesMax) throw Error(ErrorCode::kCorrupt, child_url(store.url(), name) + " is too large for an index");
   std::string text(static_cast<std::size_t>(bytes), '\0');
@@ -441,7 +441,7 @@ SafetensorsIndex index_at(Store& store, const ObjectName& name) {
 
 // Throws if a file of a set model-<file>-of-<files> is missing. Of distributed files each must be
 // there for some rank: PyTorch makes none for a rank that has no tensor of it.
-void require_whole_sets(Store& store, const SafetensorsIndex& files) {
+void require_whole_sets(Store& store, const SafetensorsFiles& files) {
   static const std::regex pattern("(shard-[0-9]{5,9}-)?model-([0-9]{5,9})-of-([0-9]{5,9})" + std::string(kSafetensorsEnd));
   std::map<std::pair<bool, std::size_t>, std::set<std::size_t>> sets;  // by whether they are distributed, and the number of files
   for (const auto& [name, promised] : files)
@@ -452,32 +452,6 @@ void require_whole_sets(Store& store, const SafetensorsIndex& files) {
       if (found.count(file) == 0)
         throw Error(ErrorCode::kNotFound, store.url() + " lacks " + (set.first ? "shard-*-" : "") + file_name(file - 1, set.second) +
                                               ", one of a set of files. Complete the set, or remove the other files of it");
-}
-
-// The files at the root of `store` to read, with the names that an index promises.
-SafetensorsIndex files_at(Store& store) {
-  SafetensorsIndex files;
-  std::vector<ObjectName> indexes;
-  // Without listing, because a directory of models may have much below it.
-  if (store.exists(kSafetensorsIndexName)) return index_at(store, kSafetensorsIndexName);
-  for (const ObjectInfo& object : store.list()) {
-    if (object.name.find('/') != std::string::npos) continue;
-    if (ends_with(object.name, kSafetensorsIndexEnd)) indexes.push_back(object.name);
-    if (ends_with(object.name, kSafetensorsEnd)) files[object.name];
-  }
-  if (indexes.size() > 1)
-    throw Error(ErrorCode::kCorrupt,
-                store.url() + " holds several indexes of safetensors files: " + indexes[0] + " and " + indexes[1]);
-  if (!indexes.empty()) return index_at(store, indexes[0]);
-  if (files.empty())
-    throw Error(ErrorCode::kNotFound, "there are no safetensors files at " + store.url() + ": neither " + kCommitRecordName +
-                                          " nor any name that ends in " + kSafetensorsEnd + ". Check the path");
-  if (!store.open_attempts().empty() || !store.fenced_attempts().empty())
-    throw Error(ErrorCode::kCorrupt, store.url() + " holds safetensors files, but neither " + kCommitRecordName +
-                                         " nor an index: a save to this place is under way, or died. Wait for it, or remove " +
-                                         "what it left");
-  require_whole_sets(store, files);
-  return files;
 }
 
 // Adds a tensor, or a part of one, to the metadata.
@@ -517,17 +491,45 @@ void add(const StoredSafetensor& tensor, std::uint32_t file, const std::string& 
 HuggingFaceStorageWriter::HuggingFaceStorageWriter(const HuggingFaceWriterOptions& options)
     : CheckpointWriter(writer_options(options), std::make_unique<HuggingFaceFormat>(options)) {}
 
+SafetensorsFiles find_safetensors_files(Store& store, const std::string& index) {
+  if (!index.empty()) return index_at(store, index);
+  // Without listing, because a directory of models may have much below it.
+  if (store.exists(kSafetensorsIndexName)) return index_at(store, kSafetensorsIndexName);
+  SafetensorsFiles files;
+  std::vector<ObjectName> indexes;
+  for (const ObjectInfo& object : store.list()) {
+    if (object.name.find('/') != std::string::npos) continue;
+    if (ends_with(object.name, kSafetensorsIndexEnd)) indexes.push_back(object.name);
+    if (ends_with(object.name, kSafetensorsEnd)) files[object.name];
+  }
+  if (indexes.size() > 1)
+    throw Error(ErrorCode::kCorrupt,
+                store.url() + " holds several indexes of safetensors files: " + indexes[0] + " and " + indexes[1]);
+  if (!indexes.empty()) return index_at(store, indexes[0]);
+  if (files.empty()) return files;
+  if (!store.open_attempts().empty() || !store.fenced_attempts().empty())
+    throw Error(ErrorCode::kCorrupt, store.url() + " holds safetensors files, but neither " + kCommitRecordName +
+                                         " nor an index: a save to this place is under way, or died. Wait for it, or remove " +
+                                         "what it left");
+  require_whole_sets(store, files);
+  return files;
+}
+
 HuggingFaceStorageReader::HuggingFaceStorageReader(CheckpointReaderOptions options) : CheckpointReader(options) {}
 
 Metadata HuggingFaceStorageReader::read_metadata() {
   Store& store = opened();
   if (store.is_taken(kCommitRecordName)) return CheckpointReader::read_metadata();
-  const SafetensorsIndex files = files_at(store);
+  const SafetensorsFiles files = find_safetensors_files(store);
   // A save that was under way at the listing may have ended since: `files` may lack some of it.
-  return store.is_taken(kCommitRecordName) ? CheckpointReader::read_metadata() : read_metadata_of(files);
+  if (store.is_taken(kCommitRecordName)) return CheckpointReader::read_metadata();
+  if (files.empty())
+    throw Error(ErrorCode::kNotFound, "there are no safetensors files at " + store.url() + ": neither " + kCommitRecordName +
+                                          " nor any name that ends in " + kSafetensorsEnd + ". Check the path");
+  return read_metadata_of(files);
 }
 
-Metadata HuggingFaceStorageReader::read_metadata_of(const std::map<std::string, std::set<std::string>>& files) {
+Metadata HuggingFaceStorageReader::read_metadata_of(const SafetensorsFiles& files) {
   Store& store = opened();
   Metadata metadata;
   std::unordered_map<std::string, std::size_t> entries;

@@ -53,6 +53,16 @@ class HuggingFaceStorageWriter : public CheckpointWriter {
   explicit HuggingFaceStorageWriter(const HuggingFaceWriterOptions& options = {});
 };
 
+// The names of safetensors files, each with the tensors that an index says it contains.
+using SafetensorsFiles = std::map<std::string, std::set<std::string>>;
+
+// Returns the files that the index `index` at `store` names; or, if `index` is "", the only index
+// there; or, without an index, all safetensors files at the root. Returns nothing if there are
+// none. Does not look for a commit record. Throws kCorrupt for a damaged index, for several
+// indexes, and, without an index, if a save to this place has begun and not ended. Throws kNotFound
+// if files of a set `model-<file>-of-<files>` are missing.
+SafetensorsFiles find_safetensors_files(Store& store, const std::string& index = "");
+
 // Reads a checkpoint of HuggingFaceStorageWriter, or safetensors files of any program: the files
 // that an index names, or all files of a directory, including PyTorch's distributed files. Without
 // record and index, refuses a place where a save has begun and not ended, and sets of files
@@ -67,7 +77,7 @@ class HuggingFaceStorageReader : public CheckpointReader {
   Metadata read_metadata() override;
   // Like `read_metadata`, but reads the named files of the directory, without a commit record. Each
   // must contain the tensors in its set.
-  Metadata read_metadata_of(const std::map<std::string, std::set<std::string>>& files);
+  Metadata read_metadata_of(const SafetensorsFiles& files);
 };
 
 // Reads the files of HuggingFaceStorageReader at `from`, and makes a checkpoint of

@@ -5,9 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -20,6 +18,7 @@
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/hugging_face.hpp>
 #include <cairn/storage/read_part.hpp>
@@ -180,7 +179,7 @@ class TorchFileSource final : public TensorSource {
 class SafetensorsSource final : public TensorSource {
  public:
   SafetensorsSource(std::string name, const std::vector<TensorFile>& files) : name_(std::move(name)) {
-    SafetensorsIndex chosen;
+    SafetensorsFiles chosen;
     for (const auto& [path, promised] : files) {
       chosen[path.filename().string()] = promised;
       identity_ += MappedFile(path.string()).identity() + ";";
@@ -211,38 +210,20 @@ class SafetensorsSource final : public TensorSource {
   Metadata metadata_;
 };
 
-bool ends_with(const std::filesystem::path& path, std::string_view end) {
-  const std::string name = path.filename().string();
-  return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
-}
-
-std::vector<TensorFile> files_in_index(const std::filesystem::path& index) {
-  std::ifstream in(index, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  std::vector<TensorFile> found;
-  for (auto& [name, keys] : read_safetensors_index(text, printable(index.string())))
-    found.push_back({index.parent_path() / name, std::move(keys)});
-  return found;
-}
-
 }  // namespace
 
 std::vector<TensorFile> tensor_files_at(const std::string& place) {
-  if (const auto path = file_at(place))
-    return ends_with(*path, kSafetensorsIndexEnd) ? files_in_index(*path) : std::vector{TensorFile{*path, {}}};
-  std::vector<TensorFile> files;
-  std::vector<std::filesystem::path> indexes;
-  const auto directory = local_path(place);
+  const auto named = file_at(place);
+  const std::string index = named ? named->filename().string() : "";
+  if (named && !ends_with(index, kSafetensorsIndexEnd)) return {{*named, {}}};
   std::error_code error;
-  if (!directory || std::filesystem::exists(*directory / kCommitRecordName, error)) return files;
-  for (const auto& entry : std::filesystem::directory_iterator(*directory, error)) {
-    if (!entry.is_regular_file(error)) continue;
-    if (ends_with(entry.path(), kSafetensorsIndexEnd)) indexes.push_back(entry.path());
-    if (ends_with(entry.path(), ".safetensors")) files.push_back({entry.path(), {}});
-  }
-  if (indexes.size() > 1) throw WrongUse(printable(place) + " holds several indexes of safetensors files: name one of them");
-  if (!indexes.empty()) return files_in_index(indexes.front());
-  std::sort(files.begin(), files.end(), [](const TensorFile& a, const TensorFile& b) { return a.path < b.path; });
+  const auto path = local_path(place);
+  const bool is_directory = path && std::filesystem::is_directory(*path, error);
+  if (!named && (!is_directory || std::filesystem::exists(*path / kCommitRecordName, error))) return {};
+  const std::filesystem::path directory = named ? std::filesystem::absolute(*named).parent_path() : *path;
+  std::vector<TensorFile> files;
+  for (auto& [name, promised] : find_safetensors_files(*open_store(std::filesystem::absolute(directory).string()), index))
+    files.push_back({directory / name, std::move(promised)});
   return files;
 }
 
