@@ -18,6 +18,8 @@
 #include <cairn/planning/pieces.hpp>
 #include <cairn/planning/require_coverage.hpp>
 #include <cairn/state/pickle/unicode.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/block_scales.hpp>
 #include <cairn/storage/data_format.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/safetensors.hpp>
@@ -27,6 +29,7 @@ namespace cairn {
 namespace {
 
 constexpr const char* kPartsDirectory = "sharded";
+constexpr const char* kScalesEnd = "_scale_inv";  // follows the name of a quantised weight
 constexpr const char* kNoTensor = "it is not a tensor";
 // Ten times what the largest models need. A larger index is damage, and is not read into memory.
 constexpr std::uint64_t kIndexBytesMax = 100'000'000;
@@ -431,6 +434,9 @@ class Consolidation final : public CheckpointWriter {
   }
 };
 
+// Whether weights can be loaded as this type, and scales stored in it.
+bool is_float(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
+
 SafetensorsFiles index_at(Store& store, const ObjectName& name) {
   const std::uint64_t bytes = store.size_bytes(name);
   if (bytes > kIndexBytesMax) throw Error(ErrorCode::kCorrupt, child_url(store.url(), name) + " is too large for an index");
@@ -450,7 +456,8 @@ void require_whole_sets(Store& store, const SafetensorsFiles& files) {
   for (const auto& [set, found] : sets)
     for (std::size_t file = 1; file <= set.second; ++file)
       if (found.count(file) == 0)
-        throw Error(ErrorCode::kNotFound, store.url() + " lacks " + (set.first ? "shard-*-" : "") + file_name(file - 1, set.second) +
+        throw Error(ErrorCode::kNotFound, store.url() + " lacks " + (set.first ? "shard-*-" : "") +
+                                              file_name(file - 1, set.second) +
                                               ", one of a set of files. Complete the set, or remove the other files of it");
 }
 
@@ -515,14 +522,26 @@ SafetensorsFiles find_safetensors_files(Store& store, const std::string& index) 
   return files;
 }
 
-HuggingFaceStorageReader::HuggingFaceStorageReader(CheckpointReaderOptions options) : CheckpointReader(options) {}
+HuggingFaceStorageReader::HuggingFaceStorageReader(const HuggingFaceReaderOptions& options)
+    : CheckpointReader(options.reader), options_(options) {
+  if (options_.dequantize_to && (!is_float(*options_.dequantize_to) || options_.block_size < 1))
+    throw Error(ErrorCode::kInvalidArgument, "dequantize_to is " + std::string(to_string(*options_.dequantize_to)) +
+                                                 " with a block_size of " + std::to_string(options_.block_size) +
+                                                 ": use float32, float16 or bfloat16, and blocks of 1 or more");
+}
+
+void HuggingFaceStorageReader::reset(const std::string& checkpoint_id) {
+  CheckpointReader::reset(checkpoint_id);
+  quantized_.clear();
+  stored_.reset();
+}
 
 Metadata HuggingFaceStorageReader::read_metadata() {
   Store& store = opened();
-  if (store.is_taken(kCommitRecordName)) return CheckpointReader::read_metadata();
+  if (store.is_taken(kCommitRecordName)) return with_target_types(CheckpointReader::read_metadata());
   const SafetensorsFiles files = find_safetensors_files(store);
   // A save that was under way at the listing may have ended since: `files` may lack some of it.
-  if (store.is_taken(kCommitRecordName)) return CheckpointReader::read_metadata();
+  if (store.is_taken(kCommitRecordName)) return with_target_types(CheckpointReader::read_metadata());
   if (files.empty())
     throw Error(ErrorCode::kNotFound, "there are no safetensors files at " + store.url() + ": neither " + kCommitRecordName +
                                           " nor any name that ends in " + kSafetensorsEnd + ". Check the path");
@@ -550,7 +569,75 @@ Metadata HuggingFaceStorageReader::read_metadata_of(const SafetensorsFiles& file
     metadata.files.push_back(std::move(info));
   }
   require_coverage(metadata, "cannot read the safetensors files at " + store.url());
+  return with_target_types(std::move(metadata));
+}
+
+// Remembers quantised weights as they are stored, and gives them the type as which they are loaded.
+Metadata HuggingFaceStorageReader::with_target_types(Metadata metadata) {
+  quantized_.clear();
+  if (!options_.dequantize_to) return metadata;
+  for (auto& [name, entry] : metadata.state_dict_metadata) {
+    auto* const weight = std::get_if<TensorStorageMetadata>(&entry);
+    if (!weight || !ends_with(name, ".weight") || weight->size.size() != 2 || !is_quantized_type(weight->properties.dtype))
+      continue;
+    const auto* const scales = std::get_if<TensorStorageMetadata>(metadata.find(name + kScalesEnd));
+    if (!scales) continue;
+    const Extents expected = scales_of(Box::whole(weight->size), options_.block_size).sizes;
+    if (scales->size != expected)
+      throw Error(ErrorCode::kMismatch, "\"" + printable(name) + kScalesEnd + "\" has the size " + to_string(scales->size) +
+                                            ", but blocks of " + std::to_string(options_.block_size) + " need " +
+                                            to_string(expected) + ": set block_size");
+    if (!is_float(scales->properties.dtype))
+      throw Error(ErrorCode::kUnsupported,
+                  "\"" + printable(name) + kScalesEnd + "\" is stored as " + to_string(scales->properties.dtype) +
+                      ": scales must be float32, float16 or bfloat16. Load the weights as they are stored");
+    quantized_[name] = {*weight, *scales};
+    weight->properties.dtype = *options_.dequantize_to;
+  }
   return metadata;
+}
+
+void HuggingFaceStorageReader::set_up_storage_reader(const Metadata& metadata, const StorageContext& context) {
+  CheckpointReader::set_up_storage_reader(metadata, context);
+  if (quantized_.empty()) return;
+  Metadata stored = metadata;
+  for (const auto& [name, tensors] : quantized_)
+    if (auto* const entry = stored.find(name)) *entry = tensors.weight;
+  stored_ = std::make_unique<CheckpointReader>(options_.reader);
+  stored_->reset(context.checkpoint_id);
+  stored_->set_up_storage_reader(stored, context);
+}
+
+Future<bool> HuggingFaceStorageReader::read_data(const LoadPlan& plan, LoadPlanner& planner) {
+  if (quantized_.empty()) return CheckpointReader::read_data(plan, planner);
+  LoadPlan others = plan;
+  const auto is_quantized = [&](const ReadItem& item) { return quantized_.count(plan.names[item.storage_name]) > 0; };
+  others.items.erase(std::remove_if(others.items.begin(), others.items.end(), is_quantized), others.items.end());
+  CheckpointReader::read_data(others, planner).get();
+  for (const ReadItem& item : plan.items)
+    if (is_quantized(item)) dequantize(plan, item, planner);
+  return ready_future(true);
+}
+
+void HuggingFaceStorageReader::dequantize(const LoadPlan& plan, const ReadItem& item, LoadPlanner& planner) {
+  const std::string& name = plan.names[item.storage_name];
+  const auto& [weight, scales] = quantized_.at(name);
+  const Extents& chunk = weight.chunks.at(item.storage_chunk).offsets;
+  const torch::Tensor to = planner.resolve_tensor(plan, item);
+  // An element takes 7 to 9 bytes, in its stored type, in float32 and in the target type.
+  const auto elements_max = static_cast<std::int64_t>(options_.reader.bytes_in_flight_max / 9);
+  for_each_piece(item.lengths, elements_max, [&](const Box& piece, std::int64_t) {
+    Box box = piece;
+    for (std::size_t dim = 0; dim < box.offsets.size(); ++dim) box.offsets[dim] += chunk[dim] + item.storage_offsets[dim];
+    const torch::Tensor elements = read_part(*stored_, name, weight, box);
+    const torch::Tensor factors = read_part(*stored_, name + kScalesEnd, scales, scales_of(box, options_.block_size));
+    with_torch("dequantise " + name, [&] {
+      part_of(to, piece.offsets, piece.sizes)
+          .copy_(dequantize_blocks(elements, weight.properties.dtype, factors, box, options_.block_size,
+                                   *scalar_type_of(*options_.dequantize_to)));
+    });
+  });
+  planner.commit_tensor(plan, item, to);
 }
 
 void consolidate_safetensors_files(const std::string& from, const std::string& to, const HuggingFaceWriterOptions& options) {

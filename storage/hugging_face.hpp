@@ -11,9 +11,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
+#include <cairn/planning/dtype.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 
 namespace cairn {
@@ -63,6 +66,16 @@ using SafetensorsFiles = std::map<std::string, std::set<std::string>>;
 // if files of a set `model-<file>-of-<files>` are missing.
 SafetensorsFiles find_safetensors_files(Store& store, const std::string& index = "");
 
+struct HuggingFaceReaderOptions {
+  CheckpointReaderOptions reader;
+  // Loads quantised weights as this type, kFloat32, kFloat16 or kBFloat16, multiplied by their
+  // scales. These are the tensors `<name>.weight` of two dimensions and of type float8_e4m3fn,
+  // float8_e5m2 or int8, with one scale per block in `<name>.weight_scale_inv`. Without a type,
+  // weights and scales load as they are stored.
+  std::optional<DType> dequantize_to;
+  std::int64_t block_size = 128;  // elements of a block in each dimension
+};
+
 // Reads a checkpoint of HuggingFaceStorageWriter, or safetensors files of any program: the files
 // that an index names, or all files of a directory, including PyTorch's distributed files. Without
 // record and index, refuses a place where a save has begun and not ended, and sets of files
@@ -70,14 +83,30 @@ SafetensorsFiles find_safetensors_files(Store& store, const std::string& index =
 // any layout. Values that are not tensors are not in such files.
 class HuggingFaceStorageReader : public CheckpointReader {
  public:
-  explicit HuggingFaceStorageReader(CheckpointReaderOptions options = {});
+  explicit HuggingFaceStorageReader(const HuggingFaceReaderOptions& options = {});
+  void reset(const std::string& checkpoint_id) override;
   // Throws kNotFound without such files, or if one of a set is missing; kCorrupt for files that are
   // damaged, do not fit the index or one another, or may belong to a save that has not ended;
-  // kMismatch, with a list, if the parts of a tensor overlap or leave a gap.
+  // kMismatch, with a list, if the parts of a tensor overlap or leave a gap, and if the number of
+  // scales of a quantised weight does not fit `block_size`; kUnsupported if scales are no floats.
   Metadata read_metadata() override;
   // Like `read_metadata`, but reads the named files of the directory, without a commit record. Each
   // must contain the tensors in its set.
   Metadata read_metadata_of(const SafetensorsFiles& files);
+  void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
+  Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
+
+ private:
+  struct Quantized {
+    TensorStorageMetadata weight, scales;  // as they are stored
+  };
+  Metadata with_target_types(Metadata metadata);
+  void dequantize(const LoadPlan& plan, const ReadItem& item, LoadPlanner& planner);
+
+  const HuggingFaceReaderOptions options_;
+  // State of the current attempt:
+  std::map<std::string, Quantized> quantized_;  // by the name of the weight
+  std::unique_ptr<CheckpointReader> stored_;    // reads what is in `quantized_`
 };
 
 // Reads the files of HuggingFaceStorageReader at `from`, and makes a checkpoint of

@@ -1,6 +1,7 @@
 // Checkpoints in safetensors files: what the writer leaves, what the reader takes and refuses, and
 // consolidation. tests/support/safetensors.hpp is a second parser of the format.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/hugging_face.hpp>
+#include <cairn/storage/read_part.hpp>
 #include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/run_directory.hpp>
 #include <cairn/storage/stores/store_decorator.hpp>
@@ -44,10 +46,10 @@ void save(const std::string& url, const std::vector<StateDict>& states, const Hu
   save_locally(call, ranks, [&] { return std::make_unique<HuggingFaceStorageWriter>(options); });
 }
 
-void load(const std::string& url, std::vector<StateDict>& states) {
+void load(const std::string& url, std::vector<StateDict>& states, const HuggingFaceReaderOptions& options = {}) {
   std::vector<StateDict*> ranks;
   for (StateDict& state : states) ranks.push_back(&state);
-  load_locally(url, ranks, [] { return std::make_unique<HuggingFaceStorageReader>(); });
+  load_locally(url, ranks, [&] { return std::make_unique<HuggingFaceStorageReader>(options); });
 }
 
 std::vector<StateDict> states_of(const std::string& layout, int world, bool zeroed = false) {
@@ -89,6 +91,24 @@ void put_part(const std::string& path, std::int64_t offset, const std::vector<fl
                              R"(]}}","DCP_VERSION":"1.0","format":"pt"},"w":{"dtype":"F32","shape":[)" +
                              std::to_string(values.size()) + R"(],"data_offsets":[0,)" + std::to_string(bytes.size()) + "]}}";
   put(path, length_of(header) + header + bytes);
+}
+
+// A file with weight "a.weight" of one-byte elements, and its scales.
+void put_quantized(const std::string& path, const std::string& type, const torch::Tensor& weight, const torch::Tensor& scales,
+                   const std::string& scale_type = "F32") {
+  const std::string bytes = std::string(static_cast<const char*>(scales.data_ptr()), scales.nbytes()) +
+                            std::string(static_cast<const char*>(weight.data_ptr()), weight.nbytes());
+  const nlohmann::json header{
+      {"a.weight", {{"dtype", type}, {"shape", weight.sizes().vec()}, {"data_offsets", {scales.nbytes(), bytes.size()}}}},
+      {"a.weight_scale_inv", {{"dtype", scale_type}, {"shape", scales.sizes().vec()}, {"data_offsets", {0, scales.nbytes()}}}}};
+  put(path, length_of(header.dump()) + header.dump() + bytes);
+}
+
+HuggingFaceReaderOptions dequantized(std::int64_t block_size) {
+  HuggingFaceReaderOptions options;
+  options.dequantize_to = DType::kFloat32;
+  options.block_size = block_size;
+  return options;
 }
 
 std::string error_of_reading(const std::string& directory) {
@@ -581,6 +601,87 @@ TEST_CASE("Hugging Face: one tensor in two files without offsets is refused") {
   CHECK(has(error_of_reading(directory.path()), "lacks \"v\""));
   put(directory.path() + "/" + kIndex, R"({"weight_map":{"w":"../b.safetensors"}})");
   CHECK(has(error_of_reading(directory.path()), "outside its directory"));
+}
+
+TEST_CASE("Hugging Face: quantised weights load multiplied by the scales of their blocks") {
+  struct Number {
+    const char* type;
+    unsigned char bits;
+    float value;
+  };
+  const float nan = std::nanf(""), infinity = HUGE_VALF;
+  const Number numbers[] = {
+      {"F8_E4M3", 0x00, 0},      {"F8_E4M3", 0x01, 0x1p-9f}, {"F8_E4M3", 0x08, 0x1p-6f},   {"F8_E4M3", 0x38, 1},
+      {"F8_E4M3", 0xc5, -3.25f}, {"F8_E4M3", 0x7e, 448},     {"F8_E4M3", 0xff, nan},       {"F8_E5M2", 0x01, 0x1p-16f},
+      {"F8_E5M2", 0x3c, 1},      {"F8_E5M2", 0x7b, 57344},   {"F8_E5M2", 0xfc, -infinity}, {"F8_E5M2", 0x7d, nan},
+      {"I8", 0x7f, 127},         {"I8", 0x80, -128}};
+  TemporaryDirectory directory;
+  const torch::Tensor scales = torch::tensor({{1.f, 2.f, 3.f}, {4.f, 5.f, 6.f}});
+  const torch::Tensor factors = scales.repeat_interleave(3, 0).repeat_interleave(3, 1).narrow(0, 0, 5).narrow(1, 0, 7);
+  for (const Number& number : numbers) {
+    CAPTURE(number.type);
+    CAPTURE(static_cast<int>(number.bits));
+    const torch::Tensor weight = torch::full({5, 7}, number.bits, torch::kUInt8);
+    put_quantized(directory.path() + "/model.safetensors", number.type, weight, scales);
+    std::vector<StateDict> states(1);
+    states[0]["a.weight"] = torch::zeros({5, 7});
+    load(directory.path(), states, dequantized(3));
+    CHECK(torch::allclose(states[0].at("a.weight").tensor(), factors * number.value, 0, 0, true));
+  }
+}
+
+TEST_CASE("Hugging Face: parts of quantised weights load within the reader's memory") {
+  TemporaryDirectory directory;
+  const torch::Tensor weight = torch::randint(-128, 128, {600, 300}, torch::kInt8);
+  const torch::Tensor scales = torch::rand({5, 3});
+  put_quantized(directory.path() + "/model.safetensors", "I8", weight, scales);
+  const torch::Tensor expected =
+      weight.to(torch::kFloat32) * scales.repeat_interleave(128, 0).repeat_interleave(128, 1).narrow(0, 0, 600).narrow(1, 0, 300);
+  HuggingFaceReaderOptions options = dequantized(128);
+  options.dequantize_to = DType::kBFloat16;
+  options.reader.bytes_in_flight_max = 300'000;  // 33,333 elements at a time
+  HuggingFaceStorageReader reader(options);
+  reader.reset(directory.path());
+  const Metadata metadata = reader.read_metadata();
+  const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("a.weight"));
+  CHECK(stored.properties.dtype == DType::kBFloat16);
+  StorageContext context;
+  context.checkpoint_id = directory.path();
+  reader.set_up_storage_reader(metadata, context);
+  CHECK(torch::equal(read_part(reader, "a.weight", stored, Box::whole(stored.size)), expected.to(torch::kBFloat16)));
+  const torch::Tensor part = read_part(reader, "a.weight", stored, {{100, 127}, {300, 2}});
+  CHECK(torch::equal(part, expected.narrow(0, 100, 300).narrow(1, 127, 2).to(torch::kBFloat16)));
+}
+
+TEST_CASE("Hugging Face: quantised weights load as they are stored unless a type is given") {
+  TemporaryDirectory directory;
+  put_quantized(directory.path() + "/model.safetensors", "F8_E4M3", torch::ones({5, 7}, torch::kUInt8), torch::ones({2, 3}));
+  HuggingFaceStorageReader reader;
+  reader.reset(directory.path());
+  const Metadata metadata = reader.read_metadata();
+  CHECK(std::get<TensorStorageMetadata>(*metadata.find("a.weight")).properties.dtype == DType::kFloat8E4M3Fn);
+}
+
+TEST_CASE("Hugging Face: scales that do not fit the block size are refused") {
+  TemporaryDirectory directory;
+  put_quantized(directory.path() + "/model.safetensors", "I8", torch::ones({5, 7}, torch::kUInt8), torch::ones({2, 3}));
+  HuggingFaceStorageReader reader(dequantized(128));
+  reader.reset(directory.path());
+  const Thrown thrown = thrown_by([&] { reader.read_metadata(); });
+  CHECK(thrown.code == ErrorCode::kMismatch);
+  CHECK(thrown.says("has the size [2, 3], but blocks of 128 need [1, 1]"));
+  CHECK(thrown_by([] { HuggingFaceStorageReader refused(dequantized(0)); }).code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("Hugging Face: scales that are exponents alone are refused, not misread") {
+  TemporaryDirectory directory;
+  put_quantized(directory.path() + "/model.safetensors", "F8_E4M3", torch::ones({5, 7}, torch::kUInt8),
+                torch::ones({2, 3}, torch::kUInt8), "F8_E8M0");
+  HuggingFaceStorageReader reader(dequantized(3));
+  reader.reset(directory.path());
+  const Thrown thrown = thrown_by([&] { reader.read_metadata(); });
+  CHECK(thrown.code == ErrorCode::kUnsupported);
+  CHECK(thrown.says("float8_e8m0fnu"));
 }
 
 TEST_CASE("Hugging Face: hostile headers are refused") {
