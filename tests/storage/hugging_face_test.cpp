@@ -11,6 +11,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/hugging_face.hpp>
 #include <cairn/storage/read_part.hpp>
@@ -119,7 +120,8 @@ std::string error_of_reading(const std::string& directory) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A directory that looks, at each write to a joined file, whether the file's name is there already.
+// A directory that looks, at each write to a safetensors file, whether the file's name is there
+// already.
 class WatchedStore final : public StoreDecorator {
  public:
   static constexpr const char* kScheme = "watched://";
@@ -129,7 +131,7 @@ class WatchedStore final : public StoreDecorator {
  private:
   void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
     act();
-    if (operation.name == std::string("write_at") && operation.object.rfind("model-", 0) == 0)
+    if (operation.name == std::string("write_at") && ends_with(operation.object, kSafetensorsEnd))
       found_.push_back(inner().exists(std::string(operation.object)));
   }
   std::vector<bool>& found_;
@@ -335,15 +337,21 @@ TEST_CASE("Hugging Face: a place with safetensors files is refused and keeps the
   }
 }
 
-TEST_CASE("Hugging Face: a joined file has its name only when it is whole") {
+TEST_CASE("Hugging Face: a file has its name only when it is whole") {
   static std::vector<bool> found;
   register_store("watched", [](const std::string& url) { return std::make_shared<WatchedStore>(url, found); });
-  TemporaryDirectory directory;
-  const std::string place = directory.path() + "/model";
-  save(WatchedStore::kScheme + place, states_of("dim-0", 2));
-  CHECK(!found.empty());
-  CHECK(std::count(found.begin(), found.end(), true) == 0);
-  CHECK(loads_as(place, "dim-1", 2));
+  for (const std::string layout : {"replicated", "dim-0"}) {
+    for (const HuggingFaceFiles files : {HuggingFaceFiles::kModel, HuggingFaceFiles::kDistributed}) {
+      CAPTURE(layout);
+      TemporaryDirectory directory;
+      const std::string place = directory.path() + "/model";
+      found.clear();
+      save(WatchedStore::kScheme + place, states_of(layout, 2), options_for(files));
+      CHECK(!found.empty());
+      CHECK(std::count(found.begin(), found.end(), true) == 0);
+      CHECK(loads_as(place, "dim-1", 2));
+    }
+  }
 }
 
 TEST_CASE("Hugging Face: files without record and index are refused if a save has begun") {
