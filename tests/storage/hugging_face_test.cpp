@@ -354,6 +354,43 @@ TEST_CASE("Hugging Face: a file has its name only when it is whole") {
   }
 }
 
+TEST_CASE("Hugging Face: a save that fails removes its index before its files") {
+  static std::vector<std::string> removed;
+  class Removals final : public StoreDecorator {
+   public:
+    using StoreDecorator::StoreDecorator;
+
+   private:
+    void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+      act();
+      if (operation.name == std::string("remove")) removed.emplace_back(operation.object);
+    }
+  };
+  class Late : public HuggingFaceStorageWriter {
+   public:
+    void finish(Metadata metadata, std::vector<WriteResults> results) override {
+      open_store(place)->fence(local_save_id(1));
+      HuggingFaceStorageWriter::finish(std::move(metadata), std::move(results));
+    }
+    std::string place;
+  };
+  register_store("removals", [](const std::string& url) { return std::make_shared<Removals>(open_store("file" + url.substr(8))); });
+  TemporaryDirectory directory;
+  const std::vector<StateDict> states = states_of("replicated", 1);
+  LocalSave call;
+  call.checkpoint_id = "removals://" + directory.path() + "/model";
+  call.save_id = local_save_id(1);
+  const Thrown thrown = thrown_by([&] {
+    save_locally(call, {&states[0]}, [&] {
+      auto writer = std::make_unique<Late>();
+      writer->place = directory.path() + "/model";
+      return writer;
+    });
+  });
+  CHECK(thrown.code == ErrorCode::kFenced);
+  CHECK(removed == std::vector<std::string>{kIndex, "model-00001-of-00001.safetensors"});
+}
+
 TEST_CASE("Hugging Face: files without record and index are refused if a save has begun") {
   TemporaryDirectory directory;
   const auto store = open_store(directory.path());
