@@ -461,7 +461,7 @@ void CheckpointWriter::discard(bool ends_attempt) noexcept {
     // before the save; in the other order they would find one that lacks files. A crash in between
     // leaves files without record and index, which Cairn's reader refuses.
     for (auto name = written.rbegin(); name != written.rend(); ++name)
-      if (may_remove_by_name) self.store->remove(*name);
+      if (may_remove_by_name || save_id_of_file(*name)) self.store->remove(*name);
     self.written = std::make_shared<WrittenNames>();
     if (ends_attempt) self.store->clear_attempt(save_id);
   } catch (...) {

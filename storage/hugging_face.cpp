@@ -28,7 +28,6 @@
 namespace cairn {
 namespace {
 
-constexpr const char* kPartsDirectory = "sharded";
 constexpr const char* kScalesEnd = "_scale_inv";  // follows the name of a quantised weight
 constexpr const char* kNoTensor = "it is not a tensor";
 // Ten times what the largest models need. A larger index is damage, and is not read into memory.
@@ -157,9 +156,8 @@ class HuggingFaceFormat final : public DataFormat {
                                                "at once, so they could mix their files. Save to a directory");
     if (store.is_taken(kCommitRecordName)) throw occupied(store, kCommitRecordName);
     for (const ObjectInfo& object : store.list()) {
-      const bool is_ours =
-          object.name.find('/') == std::string::npos || object.name.rfind(kPartsDirectory + std::string("/"), 0) == 0;
-      if (is_ours && object.name.find(kSafetensorsEnd) != std::string::npos) throw occupied(store, object.name);
+      const bool is_at_root = object.name.find('/') == std::string::npos;
+      if (is_at_root && object.name.find(kSafetensorsEnd) != std::string::npos) throw occupied(store, object.name);
     }
   }
 
@@ -211,11 +209,12 @@ class HuggingFaceFormat final : public DataFormat {
   }
 
   ObjectName name(int rank, std::size_t file, std::size_t files, const std::string& arrangement,
-                  const std::string&) const override {
+                  const std::string& save_id) const override {
     const Arrangement arranged(arrangement);
     if (arranged.is_whole()) return file_name(arranged.first + file, arranged.files);
-    const std::string name = file_name(file, files, rank);
-    return arranged.kind == "parts" ? kPartsDirectory + ("/" + name) : name;
+    // Parts that are joined have the names of Cairn's own format, by which later saves remove those
+    // that a killed save left.
+    return arranged.kind == "parts" ? data_file_name(rank, static_cast<int>(file), save_id) : file_name(file, files, rank);
   }
 
   std::function<void()> complete(const std::shared_ptr<Store>& store, const std::string& url, Metadata& metadata,
@@ -233,9 +232,8 @@ class HuggingFaceFormat final : public DataFormat {
       metadata.files = std::move(read.files);
       metadata.reindex();
     } else if (joins_parts_) {
-      clean_up = [store, url, parts = metadata.files] {
+      clean_up = [store, parts = metadata.files] {
         for (const FileInfo& file : parts) store->remove(file.name);
-        open_store(child_url(url, kPartsDirectory))->remove_root();
       };
       join(*store, url, metadata, written);
     }

@@ -26,8 +26,8 @@ enum class HuggingFaceFiles : std::uint8_t {
   // Whole tensors, in model-<file>-of-<files>.safetensors, and model.safetensors.index.json, which
   // names the file of each tensor. If ranks write parts of some tensor, because it is sharded, or
   // replicated and large enough to be split (GlobalPlanOptions::split_above_bytes), every rank
-  // first writes to `sharded/` within the checkpoint. The coordinator then joins all tensors,
-  // within the memory of `bytes_in_flight_max`, and removes the parts.
+  // first writes its parts to files with names of Cairn's own format. The coordinator then joins
+  // all tensors, within the memory of `bytes_in_flight_max`, and removes the parts.
   kModel = 1,
   // The parts of each rank, in shard-<rank + 1>-model-<file>-of-<files>.safetensors. PyTorch's
   // reader and `consolidate_safetensors_files` read these; programs that expect whole tensors
@@ -50,7 +50,9 @@ struct HuggingFaceWriterOptions {
 // Makes checkpoints only at places without safetensors files: it throws kAlreadyExists otherwise,
 // since programs that read these files by name cannot tell an old file from a new one. Throws
 // kUnsupported at stores such as `s3:` (StoreTraits::create_takes_name is false), where two saves
-// could mix their files. An index appears whole, after all files that it names are complete.
+// could mix their files. A file appears under its name when it is whole, and the index after all
+// files that it names. A save that was killed while ranks wrote parts leaves only parts, which the
+// next save to the place removes.
 class HuggingFaceStorageWriter : public CheckpointWriter {
  public:
   explicit HuggingFaceStorageWriter(const HuggingFaceWriterOptions& options = {});

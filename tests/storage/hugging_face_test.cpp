@@ -326,9 +326,8 @@ TEST_CASE("Hugging Face: compression is refused") {
 
 TEST_CASE("Hugging Face: a place with safetensors files is refused and keeps them") {
   TemporaryDirectory directory;
-  for (const char* name :
-       {"model.safetensors", "model-00001-of-00001.safetensors", "sharded/shard-00001-model-00001-of-00001.safetensors",
-        "model.safetensors.index.json.part", ".metadata"}) {
+  for (const char* name : {"model.safetensors", "model-00001-of-00001.safetensors", "shard-00001-model-00001-of-00001.safetensors",
+                           "model.safetensors.index.json.part", ".metadata"}) {
     const std::string place = directory.path() + "/" + std::to_string(std::string(name).size());
     put(place + "/" + name, "theirs");
     put(place + "/config.json", "{}");
@@ -352,6 +351,25 @@ TEST_CASE("Hugging Face: a file has its name only when it is whole") {
       CHECK(loads_as(place, "dim-1", 2));
     }
   }
+}
+
+TEST_CASE("Hugging Face: the next save removes parts that a killed save left") {
+  class Killed : public HuggingFaceStorageWriter {
+   public:
+    void finish(Metadata, std::vector<WriteResults>) override { throw Error(ErrorCode::kUnavailable, "killed"); }
+    void discard(bool) noexcept override {}
+  };
+  TemporaryDirectory directory;
+  const std::vector<StateDict> states = states_of("dim-0", 2);
+  LocalSave call;
+  call.checkpoint_id = directory.path() + "/model";
+  call.save_id = local_save_id(2);
+  CHECK(thrown_by([&] { save_locally(call, {&states[0], &states[1]}, [] { return std::make_unique<Killed>(); }); }).says("killed"));
+  CHECK(names_at(call.checkpoint_id).size() == 2);
+  save(call.checkpoint_id, states);
+  CHECK(names_at(call.checkpoint_id) == std::set<std::string>{".metadata", kIndex, "model-00001-of-00001.safetensors"});
+  CHECK(open_store(call.checkpoint_id)->open_attempts().empty());
+  CHECK(loads_as(call.checkpoint_id, "dim-1", 2));
 }
 
 TEST_CASE("Hugging Face: a save that fails removes its index before its files") {
@@ -525,7 +543,7 @@ TEST_CASE("Hugging Face: a save that fails leaves no files") {
     });
   });
   CHECK(thrown.code == ErrorCode::kFenced);
-  CHECK(names_at(call.checkpoint_id).empty());
+  CHECK(std::filesystem::is_empty(call.checkpoint_id));
 }
 
 TEST_CASE("Hugging Face: a save that fails late keeps files of another save") {
