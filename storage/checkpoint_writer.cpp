@@ -469,8 +469,13 @@ void CheckpointWriter::discard(bool ends_attempt) noexcept {
     }
     // Checks the store once more: the data of a published checkpoint must never be removed.
     if (const auto head = read_commit_head(*self.store); head && head->save_id == save_id) return;
-    if (self.may_remove_by_name())
-      for (const ObjectName& name : self.written->all()) self.store->remove(name);
+    const bool may_remove_by_name = self.may_remove_by_name();
+    const std::vector<ObjectName> written = self.written->all();
+    // The last first: an index goes before the files that it names. Then programs find no model, as
+    // before the save; in the other order they would find one that lacks files. A crash in between
+    // leaves files without record and index, which Cairn's reader refuses.
+    for (auto name = written.rbegin(); name != written.rend(); ++name)
+      if (may_remove_by_name || save_id_of_file(*name)) self.store->remove(*name);
     self.written = std::make_shared<WrittenNames>();
     if (ends_attempt) self.store->clear_attempt(save_id);
   } catch (...) {

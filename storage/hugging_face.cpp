@@ -18,6 +18,8 @@
 #include <cairn/planning/pieces.hpp>
 #include <cairn/planning/require_coverage.hpp>
 #include <cairn/state/pickle/unicode.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/block_scales.hpp>
 #include <cairn/storage/data_format.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/safetensors.hpp>
@@ -26,7 +28,10 @@
 namespace cairn {
 namespace {
 
-constexpr const char* kPartsDirectory = "sharded";
+constexpr const char* kScalesEnd = "_scale_inv";  // follows the name of a quantised weight
+constexpr const char* kNoTensor = "it is not a tensor";
+// Ten times what the largest models need. A larger index is damage, and is not read into memory.
+constexpr std::uint64_t kIndexBytesMax = 100'000'000;
 // Loaders of other programs ask for the first.
 const std::map<std::string, std::string> kHeaderMetadata{{"format", "pt"}};
 
@@ -151,9 +156,8 @@ class HuggingFaceFormat final : public DataFormat {
                                                "at once, so they could mix their files. Save to a directory");
     if (store.is_taken(kCommitRecordName)) throw occupied(store, kCommitRecordName);
     for (const ObjectInfo& object : store.list()) {
-      const bool is_ours =
-          object.name.find('/') == std::string::npos || object.name.rfind(kPartsDirectory + std::string("/"), 0) == 0;
-      if (is_ours && object.name.find(kSafetensorsEnd) != std::string::npos) throw occupied(store, object.name);
+      const bool is_at_root = object.name.find('/') == std::string::npos;
+      if (is_at_root && object.name.find(kSafetensorsEnd) != std::string::npos) throw occupied(store, object.name);
     }
   }
 
@@ -164,21 +168,15 @@ class HuggingFaceFormat final : public DataFormat {
     for (WriteItem& item : plan.items) {
       const std::string& name = plan.names[item.name];
       const std::string objection =
-          item.type == WriteItemType::kByteIO ? "it is not a tensor" : safetensors_objection(name, item.properties.dtype);
-      if (objection.empty()) {
+          item.type == WriteItemType::kByteIO ? kNoTensor : safetensors_objection(name, item.properties.dtype);
+      if (objection.empty())
         kept.push_back(std::move(item));
-        continue;
-      }
-      if (left_out.insert(item.name).second) refused += "\n  \"" + printable(name) + "\": " + objection;
+      else if (left_out.insert(item.name).second)
+        refused += line(name, objection);
     }
-    if (left_out.empty()) {
-      plan.items = std::move(kept);
-      return plan;
-    }
-    if (!options_.skip_unsupported)
-      throw Error(ErrorCode::kUnsupported, "safetensors files cannot hold these entries of the state; leave them out of it, or " +
-                                               std::string("set skip_unsupported:") + refused);
     plan.items = std::move(kept);
+    if (left_out.empty()) return plan;
+    require_leave(refused);
     auto& mappings = plan.mappings.edit();
     mappings.erase(
         std::remove_if(mappings.begin(), mappings.end(), [&](const auto& path) { return left_out.count(path.first) > 0; }),
@@ -211,11 +209,12 @@ class HuggingFaceFormat final : public DataFormat {
   }
 
   ObjectName name(int rank, std::size_t file, std::size_t files, const std::string& arrangement,
-                  const std::string&) const override {
+                  const std::string& save_id) const override {
     const Arrangement arranged(arrangement);
     if (arranged.is_whole()) return file_name(arranged.first + file, arranged.files);
-    const std::string name = file_name(file, files, rank);
-    return arranged.kind == "parts" ? kPartsDirectory + ("/" + name) : name;
+    // Parts that are joined have the names of Cairn's own format, by which later saves remove those
+    // that a killed save left.
+    return arranged.kind == "parts" ? data_file_name(rank, static_cast<int>(file), save_id) : file_name(file, files, rank);
   }
 
   std::function<void()> complete(const std::shared_ptr<Store>& store, const std::string& url, Metadata& metadata,
@@ -226,15 +225,15 @@ class HuggingFaceFormat final : public DataFormat {
       HuggingFaceStorageReader source;
       source.reset(source_);
       Metadata read = source.read_metadata();
+      leave_out_unsupported(read);
       join(*store, source_, read, written);
       metadata.state_dict_metadata = std::move(read.state_dict_metadata);
       metadata.planner_data = std::move(read.planner_data);
       metadata.files = std::move(read.files);
       metadata.reindex();
     } else if (joins_parts_) {
-      clean_up = [store, url, parts = metadata.files] {
+      clean_up = [store, parts = metadata.files] {
         for (const FileInfo& file : parts) store->remove(file.name);
-        open_store(child_url(url, kPartsDirectory))->remove_root();
       };
       join(*store, url, metadata, written);
     }
@@ -250,6 +249,39 @@ class HuggingFaceFormat final : public DataFormat {
     for (const VerifyFault& fault : verify_checkpoint(store, threads))
       if (!fault.unchecked)
         throw Error(ErrorCode::kCorrupt, "cannot consolidate " + store.url() + ": " + fault.object + ": " + fault.what);
+  }
+
+  static std::string line(const std::string& name, const std::string& objection) {
+    return "\n  \"" + printable(name) + "\": " + objection;
+  }
+
+  // Throws unless the options leave out the entries that `lines` lists.
+  void require_leave(const std::string& lines) const {
+    if (!options_.skip_unsupported)
+      throw Error(ErrorCode::kUnsupported, "safetensors files cannot hold these entries of the state; leave them out of it, or " +
+                                               std::string("set skip_unsupported:") + lines);
+  }
+
+  // Does for a consolidation what `prepare` does for a save. Its source may be any checkpoint.
+  void leave_out_unsupported(Metadata& metadata) const {
+    std::string refused;
+    std::set<std::string> left_out;
+    for (const auto& [name, entry] : metadata.state_dict_metadata) {
+      const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
+      const std::string objection = tensor ? safetensors_objection(name, tensor->properties.dtype) : kNoTensor;
+      if (objection.empty()) continue;
+      refused += line(name, objection);
+      left_out.insert(name);
+    }
+    if (left_out.empty()) return;
+    require_leave(refused);
+    const auto remove_from = [&](auto& named) {
+      named.erase(std::remove_if(named.begin(), named.end(), [&](const auto& entry) { return left_out.count(entry.first) > 0; }),
+                  named.end());
+    };
+    remove_from(metadata.state_dict_metadata);
+    remove_from(metadata.planner_data);
+    metadata.reindex();
   }
 
   static Error occupied(Store& store, const ObjectName& name) {
@@ -307,8 +339,6 @@ class HuggingFaceFormat final : public DataFormat {
     std::vector<TensorStorageMetadata*> entries;
     for (auto& [name, entry] : metadata.state_dict_metadata) {
       auto& tensor = std::get<TensorStorageMetadata>(entry);
-      if (const std::string objection = safetensors_objection(name, tensor.properties.dtype); !objection.empty())
-        throw Error(ErrorCode::kUnsupported, "cannot consolidate \"" + printable(name) + "\": " + objection);
       tensors.push_back({name, tensor.properties.dtype, tensor.size, {}, {}});
       entries.push_back(&tensor);
     }
@@ -405,49 +435,31 @@ class Consolidation final : public CheckpointWriter {
   }
 };
 
-SafetensorsIndex index_at(Store& store, const ObjectName& name) {
-  std::string text(static_cast<std::size_t>(store.size_bytes(name)), '\0');
+// Whether weights can be loaded as this type, and scales stored in it.
+bool is_float(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
+
+SafetensorsFiles index_at(Store& store, const ObjectName& name) {
+  const std::uint64_t bytes = store.size_bytes(name);
+  if (bytes > kIndexBytesMax) throw Error(ErrorCode::kCorrupt, child_url(store.url(), name) + " is too large for an index");
+  std::string text(static_cast<std::size_t>(bytes), '\0');
   store.read(name, {{0, {text.data(), text.size()}}});
   return read_safetensors_index(text, child_url(store.url(), name));
 }
 
-// Throws if a file of a set model-<file>-of-<files> is missing.
-void require_whole_sets(Store& store, const SafetensorsIndex& files) {
-  static const std::regex pattern("model-([0-9]{5,9})-of-([0-9]{5,9})" + std::string(kSafetensorsEnd));
-  std::map<std::size_t, std::set<std::size_t>> sets;  // by the number of files
+// Throws if a file of a set model-<file>-of-<files> is missing. Of distributed files each must be
+// there for some rank: PyTorch makes none for a rank that has no tensor of it.
+void require_whole_sets(Store& store, const SafetensorsFiles& files) {
+  static const std::regex pattern("(shard-[0-9]{5,9}-)?model-([0-9]{5,9})-of-([0-9]{5,9})" + std::string(kSafetensorsEnd));
+  std::map<std::pair<bool, std::size_t>, std::set<std::size_t>> sets;  // by whether they are distributed, and the number of files
   for (const auto& [name, promised] : files)
-    if (std::smatch numbers; std::regex_match(name, numbers, pattern)) sets[std::stoul(numbers[2])].insert(std::stoul(numbers[1]));
-  for (const auto& [count, found] : sets)
-    for (std::size_t file = 1; file <= count; ++file)
+    if (std::smatch found; std::regex_match(name, found, pattern))
+      sets[{found[1].matched, std::stoul(found[3])}].insert(std::stoul(found[2]));
+  for (const auto& [set, found] : sets)
+    for (std::size_t file = 1; file <= set.second; ++file)
       if (found.count(file) == 0)
-        throw Error(ErrorCode::kNotFound, store.url() + " lacks " + file_name(file - 1, count) +
+        throw Error(ErrorCode::kNotFound, store.url() + " lacks " + (set.first ? "shard-*-" : "") +
+                                              file_name(file - 1, set.second) +
                                               ", one of a set of files. Complete the set, or remove the other files of it");
-}
-
-// The files at the root of `store` to read, with the names that an index promises.
-SafetensorsIndex files_at(Store& store) {
-  SafetensorsIndex files;
-  std::vector<ObjectName> indexes;
-  // Without listing, because a directory of models may have much below it.
-  if (store.exists(kSafetensorsIndexName)) return index_at(store, kSafetensorsIndexName);
-  for (const ObjectInfo& object : store.list()) {
-    if (object.name.find('/') != std::string::npos) continue;
-    if (ends_with(object.name, kSafetensorsIndexEnd)) indexes.push_back(object.name);
-    if (ends_with(object.name, kSafetensorsEnd)) files[object.name];
-  }
-  if (indexes.size() > 1)
-    throw Error(ErrorCode::kCorrupt,
-                store.url() + " holds several indexes of safetensors files: " + indexes[0] + " and " + indexes[1]);
-  if (!indexes.empty()) return index_at(store, indexes[0]);
-  if (files.empty())
-    throw Error(ErrorCode::kNotFound, "there are no safetensors files at " + store.url() + ": neither " + kCommitRecordName +
-                                          " nor any name that ends in " + kSafetensorsEnd + ". Check the path");
-  if (!store.open_attempts().empty() || !store.fenced_attempts().empty())
-    throw Error(ErrorCode::kCorrupt, store.url() + " holds safetensors files, but neither " + kCommitRecordName +
-                                         " nor an index: a save to this place is under way, or died. Wait for it, or remove " +
-                                         "what it left");
-  require_whole_sets(store, files);
-  return files;
 }
 
 // Adds a tensor, or a part of one, to the metadata.
@@ -487,15 +499,57 @@ void add(const StoredSafetensor& tensor, std::uint32_t file, const std::string& 
 HuggingFaceStorageWriter::HuggingFaceStorageWriter(const HuggingFaceWriterOptions& options)
     : CheckpointWriter(writer_options(options), std::make_unique<HuggingFaceFormat>(options)) {}
 
-HuggingFaceStorageReader::HuggingFaceStorageReader(CheckpointReaderOptions options) : CheckpointReader(options) {}
+SafetensorsFiles find_safetensors_files(Store& store, const std::string& index) {
+  if (!index.empty()) return index_at(store, index);
+  // Without listing, because a directory of models may have much below it.
+  if (store.exists(kSafetensorsIndexName)) return index_at(store, kSafetensorsIndexName);
+  SafetensorsFiles files;
+  std::vector<ObjectName> indexes;
+  for (const ObjectInfo& object : store.list()) {
+    if (object.name.find('/') != std::string::npos) continue;
+    if (ends_with(object.name, kSafetensorsIndexEnd)) indexes.push_back(object.name);
+    if (ends_with(object.name, kSafetensorsEnd)) files[object.name];
+  }
+  if (indexes.size() > 1)
+    throw Error(ErrorCode::kCorrupt,
+                store.url() + " holds several indexes of safetensors files: " + indexes[0] + " and " + indexes[1]);
+  if (!indexes.empty()) return index_at(store, indexes[0]);
+  if (files.empty()) return files;
+  if (!store.open_attempts().empty() || !store.fenced_attempts().empty())
+    throw Error(ErrorCode::kCorrupt, store.url() + " holds safetensors files, but neither " + kCommitRecordName +
+                                         " nor an index: a save to this place is under way, or died. Wait for it, or remove " +
+                                         "what it left");
+  require_whole_sets(store, files);
+  return files;
+}
+
+HuggingFaceStorageReader::HuggingFaceStorageReader(const HuggingFaceReaderOptions& options)
+    : CheckpointReader(options.reader), options_(options) {
+  if (options_.dequantize_to && (!is_float(*options_.dequantize_to) || options_.block_size < 1))
+    throw Error(ErrorCode::kInvalidArgument, "dequantize_to is " + std::string(to_string(*options_.dequantize_to)) +
+                                                 " with a block_size of " + std::to_string(options_.block_size) +
+                                                 ": use float32, float16 or bfloat16, and blocks of 1 or more");
+}
+
+void HuggingFaceStorageReader::reset(const std::string& checkpoint_id) {
+  CheckpointReader::reset(checkpoint_id);
+  quantized_.clear();
+  stored_.reset();
+}
 
 Metadata HuggingFaceStorageReader::read_metadata() {
   Store& store = opened();
-  if (store.is_taken(kCommitRecordName)) return CheckpointReader::read_metadata();
-  return read_metadata_of(files_at(store));
+  if (store.is_taken(kCommitRecordName)) return with_target_types(CheckpointReader::read_metadata());
+  const SafetensorsFiles files = find_safetensors_files(store);
+  // A save that was under way at the listing may have ended since: `files` may lack some of it.
+  if (store.is_taken(kCommitRecordName)) return with_target_types(CheckpointReader::read_metadata());
+  if (files.empty())
+    throw Error(ErrorCode::kNotFound, "there are no safetensors files at " + store.url() + ": neither " + kCommitRecordName +
+                                          " nor any name that ends in " + kSafetensorsEnd + ". Check the path");
+  return read_metadata_of(files);
 }
 
-Metadata HuggingFaceStorageReader::read_metadata_of(const std::map<std::string, std::set<std::string>>& files) {
+Metadata HuggingFaceStorageReader::read_metadata_of(const SafetensorsFiles& files) {
   Store& store = opened();
   Metadata metadata;
   std::unordered_map<std::string, std::size_t> entries;
@@ -516,7 +570,75 @@ Metadata HuggingFaceStorageReader::read_metadata_of(const std::map<std::string, 
     metadata.files.push_back(std::move(info));
   }
   require_coverage(metadata, "cannot read the safetensors files at " + store.url());
+  return with_target_types(std::move(metadata));
+}
+
+// Remembers quantised weights as they are stored, and gives them the type as which they are loaded.
+Metadata HuggingFaceStorageReader::with_target_types(Metadata metadata) {
+  quantized_.clear();
+  if (!options_.dequantize_to) return metadata;
+  for (auto& [name, entry] : metadata.state_dict_metadata) {
+    auto* const weight = std::get_if<TensorStorageMetadata>(&entry);
+    if (!weight || !ends_with(name, ".weight") || weight->size.size() != 2 || !is_quantized_type(weight->properties.dtype))
+      continue;
+    const auto* const scales = std::get_if<TensorStorageMetadata>(metadata.find(name + kScalesEnd));
+    if (!scales) continue;
+    const Extents expected = scales_of(Box::whole(weight->size), options_.block_size).sizes;
+    if (scales->size != expected)
+      throw Error(ErrorCode::kMismatch, "\"" + printable(name) + kScalesEnd + "\" has the size " + to_string(scales->size) +
+                                            ", but blocks of " + std::to_string(options_.block_size) + " need " +
+                                            to_string(expected) + ": set block_size");
+    if (!is_float(scales->properties.dtype))
+      throw Error(ErrorCode::kUnsupported,
+                  "\"" + printable(name) + kScalesEnd + "\" is stored as " + to_string(scales->properties.dtype) +
+                      ": scales must be float32, float16 or bfloat16. Load the weights as they are stored");
+    quantized_[name] = {*weight, *scales};
+    weight->properties.dtype = *options_.dequantize_to;
+  }
   return metadata;
+}
+
+void HuggingFaceStorageReader::set_up_storage_reader(const Metadata& metadata, const StorageContext& context) {
+  CheckpointReader::set_up_storage_reader(metadata, context);
+  if (quantized_.empty()) return;
+  Metadata stored = metadata;
+  for (const auto& [name, tensors] : quantized_)
+    if (auto* const entry = stored.find(name)) *entry = tensors.weight;
+  stored_ = std::make_unique<CheckpointReader>(options_.reader);
+  stored_->reset(context.checkpoint_id);
+  stored_->set_up_storage_reader(stored, context);
+}
+
+Future<bool> HuggingFaceStorageReader::read_data(const LoadPlan& plan, LoadPlanner& planner) {
+  if (quantized_.empty()) return CheckpointReader::read_data(plan, planner);
+  LoadPlan others = plan;
+  const auto is_quantized = [&](const ReadItem& item) { return quantized_.count(plan.names[item.storage_name]) > 0; };
+  others.items.erase(std::remove_if(others.items.begin(), others.items.end(), is_quantized), others.items.end());
+  CheckpointReader::read_data(others, planner).get();
+  for (const ReadItem& item : plan.items)
+    if (is_quantized(item)) dequantize(plan, item, planner);
+  return ready_future(true);
+}
+
+void HuggingFaceStorageReader::dequantize(const LoadPlan& plan, const ReadItem& item, LoadPlanner& planner) {
+  const std::string& name = plan.names[item.storage_name];
+  const auto& [weight, scales] = quantized_.at(name);
+  const Extents& chunk = weight.chunks.at(item.storage_chunk).offsets;
+  const torch::Tensor to = planner.resolve_tensor(plan, item);
+  // An element takes 7 to 9 bytes, in its stored type, in float32 and in the target type.
+  const auto elements_max = static_cast<std::int64_t>(options_.reader.bytes_in_flight_max / 9);
+  for_each_piece(item.lengths, elements_max, [&](const Box& piece, std::int64_t) {
+    Box box = piece;
+    for (std::size_t dim = 0; dim < box.offsets.size(); ++dim) box.offsets[dim] += chunk[dim] + item.storage_offsets[dim];
+    const torch::Tensor elements = read_part(*stored_, name, weight, box);
+    const torch::Tensor factors = read_part(*stored_, name + kScalesEnd, scales, scales_of(box, options_.block_size));
+    with_torch("dequantise " + name, [&] {
+      part_of(to, piece.offsets, piece.sizes)
+          .copy_(dequantize_blocks(elements, weight.properties.dtype, factors, box, options_.block_size,
+                                   *scalar_type_of(*options_.dequantize_to)));
+    });
+  });
+  planner.commit_tensor(plan, item, to);
 }
 
 void consolidate_safetensors_files(const std::string& from, const std::string& to, const HuggingFaceWriterOptions& options) {

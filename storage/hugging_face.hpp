@@ -11,9 +11,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
+#include <cairn/planning/dtype.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 
 namespace cairn {
@@ -23,8 +26,8 @@ enum class HuggingFaceFiles : std::uint8_t {
   // Whole tensors, in model-<file>-of-<files>.safetensors, and model.safetensors.index.json, which
   // names the file of each tensor. If ranks write parts of some tensor, because it is sharded, or
   // replicated and large enough to be split (GlobalPlanOptions::split_above_bytes), every rank
-  // first writes to `sharded/` within the checkpoint. The coordinator then joins all tensors,
-  // within the memory of `bytes_in_flight_max`, and removes the parts.
+  // first writes its parts to files with names of Cairn's own format. The coordinator then joins
+  // all tensors, within the memory of `bytes_in_flight_max`, and removes the parts.
   kModel = 1,
   // The parts of each rank, in shard-<rank + 1>-model-<file>-of-<files>.safetensors. PyTorch's
   // reader and `consolidate_safetensors_files` read these; programs that expect whole tensors
@@ -48,10 +51,32 @@ struct HuggingFaceWriterOptions {
 // Makes checkpoints only at places without safetensors files: it throws kAlreadyExists otherwise,
 // since programs that read these files by name cannot tell an old file from a new one. Throws
 // kUnsupported at stores such as `s3:` (StoreTraits::create_takes_name is false), where two saves
-// could mix their files. An index appears whole, after all files that it names are complete.
+// could mix their files. A file appears under its name when it is whole, and the index after all
+// files that it names. A save that was killed while ranks wrote parts leaves only parts, which the
+// next save to the place removes.
 class HuggingFaceStorageWriter : public CheckpointWriter {
  public:
   explicit HuggingFaceStorageWriter(const HuggingFaceWriterOptions& options = {});
+};
+
+// The names of safetensors files, each with the tensors that an index says it contains.
+using SafetensorsFiles = std::map<std::string, std::set<std::string>>;
+
+// Returns the files that the index `index` at `store` names; or, if `index` is "", the only index
+// there; or, without an index, all safetensors files at the root. Returns nothing if there are
+// none. Does not look for a commit record. Throws kCorrupt for a damaged index, for several
+// indexes, and, without an index, if a save to this place has begun and not ended. Throws kNotFound
+// if files of a set `model-<file>-of-<files>` are missing.
+SafetensorsFiles find_safetensors_files(Store& store, const std::string& index = "");
+
+struct HuggingFaceReaderOptions {
+  CheckpointReaderOptions reader;
+  // Loads quantised weights as this type, kFloat32, kFloat16 or kBFloat16, multiplied by their
+  // scales. These are the tensors `<name>.weight` of two dimensions and of type float8_e4m3fn,
+  // float8_e5m2 or int8, with one scale per block in `<name>.weight_scale_inv`. Without a type,
+  // weights and scales load as they are stored.
+  std::optional<DType> dequantize_to;
+  std::int64_t block_size = 128;  // elements of a block in each dimension
 };
 
 // Reads a checkpoint of HuggingFaceStorageWriter, or safetensors files of any program: the files
@@ -61,14 +86,30 @@ class HuggingFaceStorageWriter : public CheckpointWriter {
 // any layout. Values that are not tensors are not in such files.
 class HuggingFaceStorageReader : public CheckpointReader {
  public:
-  explicit HuggingFaceStorageReader(CheckpointReaderOptions options = {});
+  explicit HuggingFaceStorageReader(const HuggingFaceReaderOptions& options = {});
+  void reset(const std::string& checkpoint_id) override;
   // Throws kNotFound without such files, or if one of a set is missing; kCorrupt for files that are
   // damaged, do not fit the index or one another, or may belong to a save that has not ended;
-  // kMismatch, with a list, if the parts of a tensor overlap or leave a gap.
+  // kMismatch, with a list, if the parts of a tensor overlap or leave a gap, and if the number of
+  // scales of a quantised weight does not fit `block_size`; kUnsupported if scales are no floats.
   Metadata read_metadata() override;
   // Like `read_metadata`, but reads the named files of the directory, without a commit record. Each
   // must contain the tensors in its set.
-  Metadata read_metadata_of(const std::map<std::string, std::set<std::string>>& files);
+  Metadata read_metadata_of(const SafetensorsFiles& files);
+  void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
+  Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
+
+ private:
+  struct Quantized {
+    TensorStorageMetadata weight, scales;  // as they are stored
+  };
+  Metadata with_target_types(Metadata metadata);
+  void dequantize(const LoadPlan& plan, const ReadItem& item, LoadPlanner& planner);
+
+  const HuggingFaceReaderOptions options_;
+  // State of the current attempt:
+  std::map<std::string, Quantized> quantized_;  // by the name of the weight
+  std::unique_ptr<CheckpointReader> stored_;    // reads what is in `quantized_`
 };
 
 // Reads the files of HuggingFaceStorageReader at `from`, and makes a checkpoint of

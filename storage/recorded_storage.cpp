@@ -33,6 +33,8 @@ PlannedFiles keep_plan(const SavePlan& plan, std::vector<FileLayout> files) {
   kept.items.reserve(plan.items.size());
   for (const WriteItem& item : plan.items) kept.items.push_back({item.name, item.type == WriteItemType::kByteIO, item.chunk});
   kept.files = std::move(files);
+  // As large as all names; only the rank writes it. An assignment would keep the memory.
+  for (FileLayout& file : kept.files) std::string().swap(file.head);
   return kept;
 }
 

@@ -68,7 +68,7 @@ struct TensorFile {
 // Returns the files of tensors at `place`, or nothing if there are no such files. A file stands for
 // itself, or, if it is an index (`*.safetensors.index.json`), for those that it names. A directory
 // without a commit record stands for its index, or else for its files in the safetensors format.
-// Throws kCorrupt for an index that cannot be read; WrongUse for a directory with several indexes.
+// Throws what find_safetensors_files throws.
 std::vector<TensorFile> tensor_files_at(const std::string& place);
 
 // Opens a state dict that torch.save wrote, or files in the safetensors format, and maps the files.

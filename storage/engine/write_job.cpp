@@ -9,6 +9,8 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/profiler_range.hpp>
+#include <cairn/storage/format/names.hpp>
+#include <cairn/storage/format/safetensors.hpp>
 
 namespace cairn {
 namespace {
@@ -198,6 +200,8 @@ void WriteJob::open(File& file) {
   options.expected_bytes = expected_bytes(*request_.plan, layout);
   options.direct = request_.direct;
   options.part_bytes = ring_.block_bytes();
+  // Programs read such a file by its name, without a commit record.
+  options.appears_whole = ends_with(file.source->name, kSafetensorsEnd);
   auto writer = request_.store->create(file.source->name, options);
 
   const std::uint64_t block_bytes = ring_.block_bytes();

@@ -1,6 +1,7 @@
 // Checkpoints in safetensors files: what the writer leaves, what the reader takes and refuses, and
 // consolidation. tests/support/safetensors.hpp is a second parser of the format.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,8 +11,11 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/hugging_face.hpp>
+#include <cairn/storage/read_part.hpp>
+#include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/run_directory.hpp>
 #include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
@@ -43,10 +47,10 @@ void save(const std::string& url, const std::vector<StateDict>& states, const Hu
   save_locally(call, ranks, [&] { return std::make_unique<HuggingFaceStorageWriter>(options); });
 }
 
-void load(const std::string& url, std::vector<StateDict>& states) {
+void load(const std::string& url, std::vector<StateDict>& states, const HuggingFaceReaderOptions& options = {}) {
   std::vector<StateDict*> ranks;
   for (StateDict& state : states) ranks.push_back(&state);
-  load_locally(url, ranks, [] { return std::make_unique<HuggingFaceStorageReader>(); });
+  load_locally(url, ranks, [&] { return std::make_unique<HuggingFaceStorageReader>(options); });
 }
 
 std::vector<StateDict> states_of(const std::string& layout, int world, bool zeroed = false) {
@@ -90,6 +94,24 @@ void put_part(const std::string& path, std::int64_t offset, const std::vector<fl
   put(path, length_of(header) + header + bytes);
 }
 
+// A file with weight "a.weight" of one-byte elements, and its scales.
+void put_quantized(const std::string& path, const std::string& type, const torch::Tensor& weight, const torch::Tensor& scales,
+                   const std::string& scale_type = "F32") {
+  const std::string bytes = std::string(static_cast<const char*>(scales.data_ptr()), scales.nbytes()) +
+                            std::string(static_cast<const char*>(weight.data_ptr()), weight.nbytes());
+  const nlohmann::json header{
+      {"a.weight", {{"dtype", type}, {"shape", weight.sizes().vec()}, {"data_offsets", {scales.nbytes(), bytes.size()}}}},
+      {"a.weight_scale_inv", {{"dtype", scale_type}, {"shape", scales.sizes().vec()}, {"data_offsets", {0, scales.nbytes()}}}}};
+  put(path, length_of(header.dump()) + header.dump() + bytes);
+}
+
+HuggingFaceReaderOptions dequantized(std::int64_t block_size) {
+  HuggingFaceReaderOptions options;
+  options.dequantize_to = DType::kFloat32;
+  options.block_size = block_size;
+  return options;
+}
+
 std::string error_of_reading(const std::string& directory) {
   HuggingFaceStorageReader reader;
   reader.reset(directory);
@@ -98,7 +120,8 @@ std::string error_of_reading(const std::string& directory) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A directory that looks, at each write to a joined file, whether the file's name is there already.
+// A directory that looks, at each write to a safetensors file, whether the file's name is there
+// already.
 class WatchedStore final : public StoreDecorator {
  public:
   static constexpr const char* kScheme = "watched://";
@@ -108,7 +131,7 @@ class WatchedStore final : public StoreDecorator {
  private:
   void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
     act();
-    if (operation.name == std::string("write_at") && operation.object.rfind("model-", 0) == 0)
+    if (operation.name == std::string("write_at") && ends_with(operation.object, kSafetensorsEnd))
       found_.push_back(inner().exists(std::string(operation.object)));
   }
   std::vector<bool>& found_;
@@ -263,6 +286,38 @@ TEST_CASE("Hugging Face: what files cannot hold is refused with a full list") {
   CHECK(read_metadata(*open_store(place)).state_dict_metadata.size() == 1);
 }
 
+TEST_CASE("Hugging Face: consolidation lists what files cannot hold, or leaves it out") {
+  TemporaryDirectory directory;
+  StateDict state;
+  state["weight"] = torch::ones({2});
+  state["step"] = std::int64_t{3};
+  state["wave"] = torch::ones({2}, torch::kComplexFloat);
+  LocalSave call;
+  call.checkpoint_id = directory.path() + "/from";
+  call.save_id = local_save_id(1);
+  save_locally(call, {&state}, [] { return std::make_unique<CheckpointWriter>(); });
+
+  const std::string to = directory.path() + "/to";
+  const Thrown thrown = thrown_by([&] { consolidate_safetensors_files(call.checkpoint_id, to); });
+  CHECK(thrown.code == ErrorCode::kUnsupported);
+  for (const char* name : {"\"step\"", "\"wave\""}) CHECK(thrown.says(name));
+  CHECK(!thrown.says("\"weight\""));
+  CHECK(names_at(to).empty());
+
+  HuggingFaceWriterOptions options;
+  options.skip_unsupported = true;
+  consolidate_safetensors_files(call.checkpoint_id, to, options);
+  const Metadata metadata = read_metadata(*open_store(to));
+  CHECK(metadata.state_dict_metadata.size() == 1);
+  CHECK(metadata.planner_data.size() == 1);
+}
+
+TEST_CASE("Hugging Face: the coordinator keeps no headers of files") {
+  FileLayout file;
+  file.head = std::string(1000, 'h');
+  CHECK(keep_plan(SavePlan(), {file}).files.at(0).head.capacity() < 100);
+}
+
 TEST_CASE("Hugging Face: compression is refused") {
   HuggingFaceWriterOptions options;
   options.writer.zstd_level = 1;
@@ -271,9 +326,8 @@ TEST_CASE("Hugging Face: compression is refused") {
 
 TEST_CASE("Hugging Face: a place with safetensors files is refused and keeps them") {
   TemporaryDirectory directory;
-  for (const char* name :
-       {"model.safetensors", "model-00001-of-00001.safetensors", "sharded/shard-00001-model-00001-of-00001.safetensors",
-        "model.safetensors.index.json.part", ".metadata"}) {
+  for (const char* name : {"model.safetensors", "model-00001-of-00001.safetensors", "shard-00001-model-00001-of-00001.safetensors",
+                           "model.safetensors.index.json.part", ".metadata"}) {
     const std::string place = directory.path() + "/" + std::to_string(std::string(name).size());
     put(place + "/" + name, "theirs");
     put(place + "/config.json", "{}");
@@ -282,15 +336,77 @@ TEST_CASE("Hugging Face: a place with safetensors files is refused and keeps the
   }
 }
 
-TEST_CASE("Hugging Face: a joined file has its name only when it is whole") {
+TEST_CASE("Hugging Face: a file has its name only when it is whole") {
   static std::vector<bool> found;
   register_store("watched", [](const std::string& url) { return std::make_shared<WatchedStore>(url, found); });
+  for (const std::string layout : {"replicated", "dim-0"}) {
+    for (const HuggingFaceFiles files : {HuggingFaceFiles::kModel, HuggingFaceFiles::kDistributed}) {
+      CAPTURE(layout);
+      TemporaryDirectory directory;
+      const std::string place = directory.path() + "/model";
+      found.clear();
+      save(WatchedStore::kScheme + place, states_of(layout, 2), options_for(files));
+      CHECK(!found.empty());
+      CHECK(std::count(found.begin(), found.end(), true) == 0);
+      CHECK(loads_as(place, "dim-1", 2));
+    }
+  }
+}
+
+TEST_CASE("Hugging Face: the next save removes parts that a killed save left") {
+  class Killed : public HuggingFaceStorageWriter {
+   public:
+    void finish(Metadata, std::vector<WriteResults>) override { throw Error(ErrorCode::kUnavailable, "killed"); }
+    void discard(bool) noexcept override {}
+  };
   TemporaryDirectory directory;
-  const std::string place = directory.path() + "/model";
-  save(WatchedStore::kScheme + place, states_of("dim-0", 2));
-  CHECK(!found.empty());
-  CHECK(std::count(found.begin(), found.end(), true) == 0);
-  CHECK(loads_as(place, "dim-1", 2));
+  const std::vector<StateDict> states = states_of("dim-0", 2);
+  LocalSave call;
+  call.checkpoint_id = directory.path() + "/model";
+  call.save_id = local_save_id(2);
+  CHECK(thrown_by([&] { save_locally(call, {&states[0], &states[1]}, [] { return std::make_unique<Killed>(); }); }).says("killed"));
+  CHECK(names_at(call.checkpoint_id).size() == 2);
+  save(call.checkpoint_id, states);
+  CHECK(names_at(call.checkpoint_id) == std::set<std::string>{".metadata", kIndex, "model-00001-of-00001.safetensors"});
+  CHECK(open_store(call.checkpoint_id)->open_attempts().empty());
+  CHECK(loads_as(call.checkpoint_id, "dim-1", 2));
+}
+
+TEST_CASE("Hugging Face: a save that fails removes its index before its files") {
+  static std::vector<std::string> removed;
+  class Removals final : public StoreDecorator {
+   public:
+    using StoreDecorator::StoreDecorator;
+
+   private:
+    void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+      act();
+      if (operation.name == std::string("remove")) removed.emplace_back(operation.object);
+    }
+  };
+  class Late : public HuggingFaceStorageWriter {
+   public:
+    void finish(Metadata metadata, std::vector<WriteResults> results) override {
+      open_store(place)->fence(local_save_id(1));
+      HuggingFaceStorageWriter::finish(std::move(metadata), std::move(results));
+    }
+    std::string place;
+  };
+  register_store("removals", [](const std::string& url) { return std::make_shared<Removals>(open_store("file" + url.substr(8))); });
+  TemporaryDirectory directory;
+  const std::vector<StateDict> states = states_of("replicated", 1);
+  LocalSave call;
+  call.checkpoint_id = "removals://" + directory.path() + "/model";
+  call.save_id = local_save_id(1);
+  const Thrown thrown = thrown_by([&] {
+    save_locally(call, {&states[0]}, [&] {
+      auto writer = std::make_unique<Late>();
+      writer->place = directory.path() + "/model";
+      return writer;
+    });
+  });
+  CHECK(thrown.code == ErrorCode::kFenced);
+  CHECK(removed == std::vector<std::string>{kIndex, "model-00001-of-00001.safetensors"});
 }
 
 TEST_CASE("Hugging Face: files without record and index are refused if a save has begun") {
@@ -315,6 +431,49 @@ TEST_CASE("Hugging Face: files without record and index are refused if one is mi
   CHECK(error_of_reading(directory.path()).empty());
   std::filesystem::remove(file(3));
   CHECK(has(error_of_reading(directory.path()), "lacks model-00003-of-00003.safetensors"));
+}
+
+TEST_CASE("Hugging Face: distributed files are refused if no rank has one of their set") {
+  TemporaryDirectory directory;
+  put_part(directory.path() + "/shard-00002-model-00001-of-00002.safetensors", 0, {0});
+  CHECK(has(error_of_reading(directory.path()), "lacks shard-*-model-00002-of-00002.safetensors"));
+  put_part(directory.path() + "/shard-00001-model-00002-of-00002.safetensors", 1, {1});
+  CHECK(error_of_reading(directory.path()).empty());
+}
+
+TEST_CASE("Hugging Face: a save that ends while its place is listed is read whole") {
+  TemporaryDirectory directory;
+  const std::string place = directory.path() + "/model", aside = directory.path() + "/aside";
+  save(place, states_of("dim-0", 2), options_for(HuggingFaceFiles::kDistributed));
+  std::filesystem::create_directory(aside);
+  for (const char* name : {"/.metadata", "/shard-00002-model-00001-of-00001.safetensors"})
+    std::filesystem::rename(place + name, aside + name);
+  // The save of another process goes on once the files are listed.
+  class Saving final : public StoreDecorator {
+   public:
+    using StoreDecorator::StoreDecorator;
+
+   private:
+    void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+      act();
+      if (operation.name != std::string("list")) return;
+      const std::string to = inner().url();
+      const std::string from = std::filesystem::path(to).parent_path().string() + "/aside";
+      for (const auto& entry : std::filesystem::directory_iterator(from))
+        std::filesystem::rename(entry.path(), to / entry.path().filename());
+    }
+  };
+  register_store("saving", [](const std::string& url) { return std::make_shared<Saving>(open_store("file" + url.substr(6))); });
+  HuggingFaceStorageReader reader;
+  reader.reset("saving://" + place);
+  CHECK(reader.read_metadata().files.size() == 2);
+}
+
+TEST_CASE("Hugging Face: an index that is too large to be one is refused") {
+  TemporaryDirectory directory;
+  put(directory.path() + "/" + kIndex, "{");
+  std::filesystem::resize_file(directory.path() + "/" + kIndex, std::uintmax_t{1} << 40);
+  CHECK(has(error_of_reading(directory.path()), "is too large for an index"));
 }
 
 TEST_CASE("Hugging Face: stores that give names only to whole objects are read, not written") {
@@ -384,7 +543,7 @@ TEST_CASE("Hugging Face: a save that fails leaves no files") {
     });
   });
   CHECK(thrown.code == ErrorCode::kFenced);
-  CHECK(names_at(call.checkpoint_id).empty());
+  CHECK(std::filesystem::is_empty(call.checkpoint_id));
 }
 
 TEST_CASE("Hugging Face: a save that fails late keeps files of another save") {
@@ -505,6 +664,87 @@ TEST_CASE("Hugging Face: one tensor in two files without offsets is refused") {
   CHECK(has(error_of_reading(directory.path()), "lacks \"v\""));
   put(directory.path() + "/" + kIndex, R"({"weight_map":{"w":"../b.safetensors"}})");
   CHECK(has(error_of_reading(directory.path()), "outside its directory"));
+}
+
+TEST_CASE("Hugging Face: quantised weights load multiplied by the scales of their blocks") {
+  struct Number {
+    const char* type;
+    unsigned char bits;
+    float value;
+  };
+  const float nan = std::nanf(""), infinity = HUGE_VALF;
+  const Number numbers[] = {
+      {"F8_E4M3", 0x00, 0},      {"F8_E4M3", 0x01, 0x1p-9f}, {"F8_E4M3", 0x08, 0x1p-6f},   {"F8_E4M3", 0x38, 1},
+      {"F8_E4M3", 0xc5, -3.25f}, {"F8_E4M3", 0x7e, 448},     {"F8_E4M3", 0xff, nan},       {"F8_E5M2", 0x01, 0x1p-16f},
+      {"F8_E5M2", 0x3c, 1},      {"F8_E5M2", 0x7b, 57344},   {"F8_E5M2", 0xfc, -infinity}, {"F8_E5M2", 0x7d, nan},
+      {"I8", 0x7f, 127},         {"I8", 0x80, -128}};
+  TemporaryDirectory directory;
+  const torch::Tensor scales = torch::tensor({{1.f, 2.f, 3.f}, {4.f, 5.f, 6.f}});
+  const torch::Tensor factors = scales.repeat_interleave(3, 0).repeat_interleave(3, 1).narrow(0, 0, 5).narrow(1, 0, 7);
+  for (const Number& number : numbers) {
+    CAPTURE(number.type);
+    CAPTURE(static_cast<int>(number.bits));
+    const torch::Tensor weight = torch::full({5, 7}, number.bits, torch::kUInt8);
+    put_quantized(directory.path() + "/model.safetensors", number.type, weight, scales);
+    std::vector<StateDict> states(1);
+    states[0]["a.weight"] = torch::zeros({5, 7});
+    load(directory.path(), states, dequantized(3));
+    CHECK(torch::allclose(states[0].at("a.weight").tensor(), factors * number.value, 0, 0, true));
+  }
+}
+
+TEST_CASE("Hugging Face: parts of quantised weights load within the reader's memory") {
+  TemporaryDirectory directory;
+  const torch::Tensor weight = torch::randint(-128, 128, {600, 300}, torch::kInt8);
+  const torch::Tensor scales = torch::rand({5, 3});
+  put_quantized(directory.path() + "/model.safetensors", "I8", weight, scales);
+  const torch::Tensor expected =
+      weight.to(torch::kFloat32) * scales.repeat_interleave(128, 0).repeat_interleave(128, 1).narrow(0, 0, 600).narrow(1, 0, 300);
+  HuggingFaceReaderOptions options = dequantized(128);
+  options.dequantize_to = DType::kBFloat16;
+  options.reader.bytes_in_flight_max = 300'000;  // 33,333 elements at a time
+  HuggingFaceStorageReader reader(options);
+  reader.reset(directory.path());
+  const Metadata metadata = reader.read_metadata();
+  const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("a.weight"));
+  CHECK(stored.properties.dtype == DType::kBFloat16);
+  StorageContext context;
+  context.checkpoint_id = directory.path();
+  reader.set_up_storage_reader(metadata, context);
+  CHECK(torch::equal(read_part(reader, "a.weight", stored, Box::whole(stored.size)), expected.to(torch::kBFloat16)));
+  const torch::Tensor part = read_part(reader, "a.weight", stored, {{100, 127}, {300, 2}});
+  CHECK(torch::equal(part, expected.narrow(0, 100, 300).narrow(1, 127, 2).to(torch::kBFloat16)));
+}
+
+TEST_CASE("Hugging Face: quantised weights load as they are stored unless a type is given") {
+  TemporaryDirectory directory;
+  put_quantized(directory.path() + "/model.safetensors", "F8_E4M3", torch::ones({5, 7}, torch::kUInt8), torch::ones({2, 3}));
+  HuggingFaceStorageReader reader;
+  reader.reset(directory.path());
+  const Metadata metadata = reader.read_metadata();
+  CHECK(std::get<TensorStorageMetadata>(*metadata.find("a.weight")).properties.dtype == DType::kFloat8E4M3Fn);
+}
+
+TEST_CASE("Hugging Face: scales that do not fit the block size are refused") {
+  TemporaryDirectory directory;
+  put_quantized(directory.path() + "/model.safetensors", "I8", torch::ones({5, 7}, torch::kUInt8), torch::ones({2, 3}));
+  HuggingFaceStorageReader reader(dequantized(128));
+  reader.reset(directory.path());
+  const Thrown thrown = thrown_by([&] { reader.read_metadata(); });
+  CHECK(thrown.code == ErrorCode::kMismatch);
+  CHECK(thrown.says("has the size [2, 3], but blocks of 128 need [1, 1]"));
+  CHECK(thrown_by([] { HuggingFaceStorageReader refused(dequantized(0)); }).code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("Hugging Face: scales that are exponents alone are refused, not misread") {
+  TemporaryDirectory directory;
+  put_quantized(directory.path() + "/model.safetensors", "F8_E4M3", torch::ones({5, 7}, torch::kUInt8),
+                torch::ones({2, 3}, torch::kUInt8), "F8_E8M0");
+  HuggingFaceStorageReader reader(dequantized(3));
+  reader.reset(directory.path());
+  const Thrown thrown = thrown_by([&] { reader.read_metadata(); });
+  CHECK(thrown.code == ErrorCode::kUnsupported);
+  CHECK(thrown.says("float8_e8m0fnu"));
 }
 
 TEST_CASE("Hugging Face: hostile headers are refused") {

@@ -69,7 +69,20 @@ class Use(Command):
             index.write_text(hostile)
             self.fails(FOUND_BAD, "inspect", shards, text=why)
         (shards / "model.fp16.safetensors.index.json").write_text("{}")
-        self.fails(WRONG_USE, "inspect", shards, text="several indexes")
+        self.assertEqual(cairn("inspect", shards / "model.fp16.safetensors.index.json").returncode, FOUND_BAD)
+        index.rename(shards / "other.safetensors.index.json")
+        self.fails(FOUND_BAD, "inspect", shards, text="several indexes")
+
+    def test_a_directory_of_safetensors_files_that_may_lack_some_is_refused(self):
+        shards = self.root / "shards"
+        shards.mkdir()
+        cairn("convert", self.checkpoint(), shards / "model-00001-of-00002.safetensors", "--to", "safetensors", "--select", "model.*")
+        for command in (["inspect", shards], ["verify", shards], ["cat", shards, "model.bias"]):
+            self.fails(FOUND_BAD, *command, text="lacks model-00002-of-00002.safetensors")
+        (shards / "model-00001-of-00002.safetensors").rename(shards / "model.safetensors")
+        self.assertEqual(cairn("inspect", shards).returncode, FINE)
+        (shards / ".attempt-x").mkdir()
+        self.fails(FOUND_BAD, "inspect", shards, text="a save to this place is under way, or died")
 
     def test_the_parts_in_distributed_safetensors_files_are_joined(self):
         parts = self.root / "parts"

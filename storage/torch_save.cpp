@@ -1,0 +1,165 @@
+#include <cairn/storage/torch_save.hpp>
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include <torch/torch.h>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/state/leaf_reader.hpp>
+#include <cairn/state/pickle/unicode.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/mapped_file.hpp>
+#include <cairn/storage/store.hpp>
+
+namespace cairn {
+namespace {
+
+// Visits the tensors within a plain value: those in a tuple, as flattening splits all other
+// containers of tensors.
+template <class Visit>
+void for_each_tensor_in(const Value& value, const Visit& visit) {
+  if (value.is_tensor()) return visit(value.tensor());
+  if (!value.is_ivalue()) return;
+  std::unordered_set<const void*> seen;  // a node may be referenced several times
+  value.ivalue().visit([&](const c10::IValue& node) {
+    if (node.isPtrType() && !seen.insert(node.internalToPointer()).second) return true;
+    if (node.isTensor()) visit(node.toTensor());
+    return false;
+  });
+}
+
+}  // namespace
+
+struct TorchSaveReader::Implementation {
+  explicit Implementation(const std::string& path) : file(path), archive(file.bytes(), printable(path)) {
+    const Dict saved = read_saved_dict(
+        archive, [this](const std::string& key, at::ScalarType type) { return elements_of(key, type); }, carried);
+    for (FlatEntry& entry : flatten(saved)) {
+      Metadata::Entry described = BytesStorageMetadata{};
+      if (entry.value.is_tensor()) described = describe(entry.value.tensor());
+      metadata.state_dict_metadata.emplace_back(entry.fqn, std::move(described));
+      metadata.planner_data.emplace_back(entry.fqn, std::move(entry.path));
+      values.emplace(std::move(entry.fqn), std::move(entry.value));
+    }
+  }
+
+  TensorStorageMetadata describe(const torch::Tensor& tensor) const {
+    TensorStorageMetadata stored;
+    if (const auto found = carried.find(tensor.unsafeGetTensorImpl()); found != carried.end()) {
+      stored.properties.dtype = found->second.dtype;
+      stored.properties.requires_grad = found->second.requires_grad;
+      stored.unknown_dtype = found->second.unknown_dtype;
+    } else {
+      stored.properties.dtype = *dtype_of(tensor.scalar_type());
+      stored.properties.requires_grad = tensor.requires_grad();
+    }
+    stored.size = extents_of(tensor.sizes());
+    stored.chunks = {Box::whole(stored.size)};
+    return stored;
+  }
+
+  torch::Tensor elements_of(const std::string& key, at::ScalarType type) {
+    const TorchArchive::Storage storage = archive.storage(key);
+    const auto width = static_cast<std::uint64_t>(c10::elementSize(type));
+    const auto count = static_cast<std::int64_t>(storage.size_bytes / width);
+    char* const begin = file.begin() + storage.offset;
+    if (reinterpret_cast<std::uintptr_t>(begin) % width != 0) {  // not aligned: written by a program other than torch.save
+      const Bytes bytes = archive.read_storage(key);
+      torch::Tensor copied = torch::empty({count}, type);
+      if (count > 0) std::memcpy(copied.data_ptr(), bytes.data(), copied.nbytes());
+      return copied;
+    }
+    if (count > 0) unchecked.emplace(begin, storage);
+    return torch::from_blob(begin, {count}, torch::TensorOptions().dtype(type));
+  }
+
+  void check_storage(const torch::Tensor& tensor) {
+    const auto found = unchecked.find(tensor.storage().data());
+    if (found == unchecked.end()) return;
+    const auto [begin, storage] = *found;
+    if (crc32(0, {begin, storage.size_bytes}) != storage.crc32)
+      throw Error(ErrorCode::kCorrupt, archive.what() + " is damaged: the checksum of a tensor's elements does not match");
+    unchecked.erase(found);
+  }
+
+  const MappedFile file;
+  const TorchArchive archive;
+  Metadata metadata;
+  std::unordered_map<std::string, Value> values;
+  CarriedTypes carried;
+  std::map<const void*, TorchArchive::Storage> unchecked;  // by the address of their first byte
+};
+
+TorchSaveReader::TorchSaveReader() = default;
+TorchSaveReader::~TorchSaveReader() = default;
+
+void TorchSaveReader::reset(const std::string& checkpoint_id) {
+  path_ = checkpoint_id;
+  implementation_.reset();
+}
+
+Metadata TorchSaveReader::read_metadata() {
+  const auto path = local_path(path_);
+  if (!path) throw Error(ErrorCode::kUnsupported, "cannot read " + path_ + ": files of torch.save are read from directories only");
+  implementation_ = std::make_unique<Implementation>(path->string());
+  return implementation_->metadata;
+}
+
+void TorchSaveReader::set_up_storage_reader(const Metadata&, const StorageContext&) {}
+
+LoadPlan TorchSaveReader::prepare_local_plan(LoadPlan plan) { return plan; }
+
+std::vector<LoadPlan> TorchSaveReader::prepare_global_plan(std::vector<LoadPlan> plans) { return plans; }
+
+Future<bool> TorchSaveReader::read_data(const LoadPlan& plan, LoadPlanner& planner) {
+  for (const ReadItem& item : plan.items) {
+    const std::string& name = plan.names[item.storage_name];
+    if (item.type == LoadItemType::kByteIO) {
+      planner.load_bytes(plan, item, serialize_leaf(value(name)));
+      continue;
+    }
+    const torch::Tensor tensor = value(name).tensor();
+    const torch::Tensor to = planner.resolve_tensor(plan, item);
+    const auto found = implementation_->carried.find(tensor.unsafeGetTensorImpl());
+    if (found != implementation_->carried.end() && to.scalar_type() != tensor.scalar_type())
+      throw Error(ErrorCode::kUnsupported, "\"" + printable(name) + "\" is stored as " + to_string(found->second.dtype) +
+                                               ", which the LibTorch in use lacks; load it into a tensor of " +
+                                               c10::toString(tensor.scalar_type()) + " to read the bytes of its elements");
+    with_torch("read " + name, [&] { to.copy_(part_of(tensor, item.storage_offsets, item.lengths)); });
+    planner.commit_tensor(plan, item, to);
+  }
+  return ready_future(true);
+}
+
+const Value& TorchSaveReader::value(const std::string& fqn) {
+  if (!implementation_) throw Error(ErrorCode::kPrecondition, "the reader was not set up: call read_metadata first");
+  if (const std::string reason = why_unreadable(fqn); !reason.empty())
+    throw Error(ErrorCode::kUnsupported, "\"" + printable(fqn) + "\": " + reason);
+  const Value& found = implementation_->values.at(fqn);
+  for_each_tensor_in(found, [this](const torch::Tensor& tensor) { implementation_->check_storage(tensor); });
+  return found;
+}
+
+std::string TorchSaveReader::why_unreadable(const std::string& fqn) const {
+  const Value& value = implementation_->values.at(fqn);
+  std::string reason;
+  for_each_tensor_in(value, [&](const torch::Tensor& tensor) {
+    const auto found = implementation_->carried.find(tensor.unsafeGetTensorImpl());
+    if (found == implementation_->carried.end()) return;
+    const CarriedType& type = found->second;
+    const std::string name = type.dtype == DType::kUnknown ? type.unknown_dtype : to_string(type.dtype);
+    if (!value.is_tensor())
+      reason = "it holds, in a tuple, a tensor of torch." + name + ", which the LibTorch in use lacks";
+    else if (type.dtype == DType::kUnknown)
+      reason = "its type is torch." + name + ", which this version of Cairn does not know";
+  });
+  return reason;
+}
+
+}  // namespace cairn
