@@ -86,10 +86,7 @@ class LeafReader {
  public:
   // Refuses tensors of types that LibTorch lacks if `carried` is null.
   LeafReader(const TorchArchive& archive, std::uint64_t pickle_bytes, const LoadStorage& load_storage, CarriedTypes* carried)
-      : archive_(archive),
-        load_storage_(load_storage),
-        carried_(carried),
-        budget_bytes_(kHeldFree + kHeldPerByte * pickle_bytes) {}
+      : archive_(archive), load_storage_(load_storage), carried_(carried), budget_bytes_(kHeldFree + kHeldPerByte * pickle_bytes) {}
 
   Value value(const PickleValue& from) {
     spend(from, sizeof(Value));
@@ -116,6 +113,9 @@ class LeafReader {
     for (std::size_t i = 0; i < pairs.size(); ++i) {
       auto key = key_text(pairs.key(i));
       spend(from, kKeyBytes + 2 * key.size());
+      // Keys become texts: 1 and "1" would be one.
+      if (result.contains(key))
+        throw Error(ErrorCode::kUnsupported, archive_.what() + " holds a dict with two keys \"" + printable(key) + "\"");
       result[key] = value(pairs.mapped(i));
     }
     return result;
@@ -360,7 +360,8 @@ class LeafReader {
 }  // namespace
 
 Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried) {
-  const auto pickle = archive.pickle();
+  constexpr std::uint64_t kPickleBytesMax = std::uint64_t{1} << 30;  // a sparse file may claim any size
+  const auto pickle = archive.pickle(kPickleBytesMax);
   const auto tree = unpickle(pickle, archive.what(), leaf_globals());
   const auto pairs = pairs_of(tree.root());
   if (!pairs)

@@ -54,7 +54,8 @@ Box scales_of(const Box& box, std::int64_t block_size) {
   Box scales = box;
   for (std::size_t dim = 0; dim < box.sizes.size(); ++dim) {
     scales.offsets[dim] = box.offsets[dim] / block_size;
-    scales.sizes[dim] = (box.offsets[dim] + box.sizes[dim] + block_size - 1) / block_size - scales.offsets[dim];
+    const std::int64_t end = box.offsets[dim] + box.sizes[dim];
+    scales.sizes[dim] = end / block_size + (end % block_size != 0) - scales.offsets[dim];
   }
   return scales;
 }

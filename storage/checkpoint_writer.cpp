@@ -154,6 +154,7 @@ struct CheckpointWriter::Implementation {
   void record(Metadata& metadata, const std::vector<WriteResults>& results) const;
   bool finds_published() const;
   bool may_remove_by_name() const;
+  bool leaves_files_for_readers() const;
   Replaced find_replaced();
   void publish(const Metadata& metadata);
 };
@@ -451,6 +452,14 @@ bool CheckpointWriter::Implementation::may_remove_by_name() const {
   return std::all_of(attempts.begin(), attempts.end(), [this](const std::string& id) { return id == context.save_id; });
 }
 
+// Returns whether files are left that readers would take for a checkpoint, such as those of a rank
+// that was lost. The attempt stays then: it tells readers that they are none.
+bool CheckpointWriter::Implementation::leaves_files_for_readers() const {
+  if (format->names_are_unique()) return false;
+  const auto objects = store->list();
+  return std::any_of(objects.begin(), objects.end(), [&](const auto& object) { return format->needs_no_record(object.name); });
+}
+
 void CheckpointWriter::abandon() noexcept { implementation_->engine.stop(); }
 
 void CheckpointWriter::discard(bool ends_attempt) noexcept {
@@ -477,7 +486,7 @@ void CheckpointWriter::discard(bool ends_attempt) noexcept {
     for (auto name = written.rbegin(); name != written.rend(); ++name)
       if (may_remove_by_name || save_id_of_file(*name)) self.store->remove(*name);
     self.written = std::make_shared<WrittenNames>();
-    if (ends_attempt) self.store->clear_attempt(save_id);
+    if (ends_attempt && !self.leaves_files_for_readers()) self.store->clear_attempt(save_id);
   } catch (...) {
     // The next successful save removes what is left.
   }

@@ -64,6 +64,8 @@ class DataFormat {
   virtual bool takes_changed_plans() const { return true; }
   // Whether no other save ever uses the names of these files.
   virtual bool names_are_unique() const { return true; }
+  // Whether readers take an object of this name for a part of a checkpoint, even without a record.
+  virtual bool needs_no_record(const ObjectName& /*name*/) const { return false; }
 };
 
 }  // namespace cairn

@@ -148,6 +148,7 @@ class HuggingFaceFormat final : public DataFormat {
 
   bool takes_changed_plans() const override { return false; }
   bool names_are_unique() const override { return false; }
+  bool needs_no_record(const ObjectName& name) const override { return ends_with(name, kSafetensorsEnd); }
 
   void require_room(Store& store) override {
     if (!store.traits().create_takes_name)
@@ -412,8 +413,8 @@ class HuggingFaceFormat final : public DataFormat {
 
 CheckpointWriterOptions writer_options(const HuggingFaceWriterOptions& options) {
   if (options.writer.zstd_level != 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                "zstd_level is " + std::to_string(options.writer.zstd_level) + ", but safetensors files hold no compressed tensors");
+    throw Error(ErrorCode::kInvalidArgument, "zstd_level is " + std::to_string(options.writer.zstd_level) +
+                                                 ", but safetensors files hold no compressed tensors");
   if (!options.writer.transforms.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "the transform \"" + options.writer.transforms.front() + "\" is given, but safetensors files hold plain tensors");
@@ -515,6 +516,8 @@ SafetensorsFiles find_safetensors_files(Store& store, const std::string& index) 
                 store.url() + " holds several indexes of safetensors files: " + indexes[0] + " and " + indexes[1]);
   if (!indexes.empty()) return index_at(store, indexes[0]);
   if (files.empty()) return files;
+  // A save that was under way at the listing may have ended since: the list may lack some of it.
+  if (store.is_taken(kCommitRecordName)) return {};
   if (!store.open_attempts().empty() || !store.fenced_attempts().empty())
     throw Error(ErrorCode::kCorrupt, store.url() + " holds safetensors files, but neither " + kCommitRecordName +
                                          " nor an index: a save to this place is under way, or died. Wait for it, or remove " +
@@ -595,6 +598,19 @@ Metadata HuggingFaceStorageReader::with_target_types(Metadata metadata) {
     quantized_[name] = {*weight, *scales};
     weight->properties.dtype = *options_.dequantize_to;
   }
+  // Such a tensor would be loaded without its scales, beside others that were multiplied by theirs.
+  std::string unscaled;
+  for (const auto& [name, entry] : metadata.state_dict_metadata) {
+    const auto* const tensor = std::get_if<TensorStorageMetadata>(&entry);
+    if (!tensor || quantized_.count(name) != 0) continue;
+    const bool has_scales = metadata.find(name + kScalesEnd) != nullptr;
+    if (has_scales || tensor->properties.dtype == DType::kFloat8E4M3Fn || tensor->properties.dtype == DType::kFloat8E5M2)
+      unscaled += (unscaled.empty() ? "\"" : ", \"") + printable(name) + "\"";
+  }
+  if (!unscaled.empty())
+    throw Error(ErrorCode::kUnsupported, "cannot multiply " + unscaled + " by scales: a weight needs two dimensions, a name that " +
+                                             "ends with .weight, and scales of blocks in the tensor of that name with " +
+                                             kScalesEnd + ". Load without dequantize_to");
   return metadata;
 }
 
@@ -623,13 +639,13 @@ Future<bool> HuggingFaceStorageReader::read_data(const LoadPlan& plan, LoadPlann
 void HuggingFaceStorageReader::dequantize(const LoadPlan& plan, const ReadItem& item, LoadPlanner& planner) {
   const std::string& name = plan.names[item.storage_name];
   const auto& [weight, scales] = quantized_.at(name);
-  const Extents& chunk = weight.chunks.at(item.storage_chunk).offsets;
   const torch::Tensor to = planner.resolve_tensor(plan, item);
   // An element takes 7 to 9 bytes, in its stored type, in float32 and in the target type.
   const auto elements_max = static_cast<std::int64_t>(options_.reader.bytes_in_flight_max / 9);
   for_each_piece(item.lengths, elements_max, [&](const Box& piece, std::int64_t) {
     Box box = piece;
-    for (std::size_t dim = 0; dim < box.offsets.size(); ++dim) box.offsets[dim] += chunk[dim] + item.storage_offsets[dim];
+    for (std::size_t dim = 0; dim < box.offsets.size(); ++dim)
+      box.offsets[dim] += item.storage_chunk_offset[dim] + item.storage_offsets[dim];
     const torch::Tensor elements = read_part(*stored_, name, weight, box);
     const torch::Tensor factors = read_part(*stored_, name + kScalesEnd, scales, scales_of(box, options_.block_size));
     with_torch("dequantise " + name, [&] {

@@ -546,6 +546,32 @@ TEST_CASE("Hugging Face: a save that fails leaves no files") {
   CHECK(std::filesystem::is_empty(call.checkpoint_id));
 }
 
+TEST_CASE("Hugging Face: files that a failed save could not remove are no checkpoint") {
+  class Failing : public HuggingFaceStorageWriter {
+   public:
+    Failing() : HuggingFaceStorageWriter(options_for(HuggingFaceFiles::kDistributed)) {}
+    void finish(Metadata, std::vector<WriteResults>) override { throw Error(ErrorCode::kUnavailable, "rank 1 was lost"); }
+    // The lost rank removes nothing.
+    void discard(bool ends_attempt) noexcept override {
+      if (ends_attempt) HuggingFaceStorageWriter::discard(ends_attempt);
+    }
+  };
+  TemporaryDirectory directory;
+  LocalSave call;
+  call.checkpoint_id = directory.path() + "/model";
+  call.save_id = local_save_id(1);
+  const std::vector<StateDict> states = states_of("dim-0", 2);
+  CHECK(thrown_by([&] {
+          save_locally(call, {&states[0], &states[1]}, [] { return std::make_unique<Failing>(); });
+        }).says("was lost"));
+  // The lost rank had given its file a name, as it does when it has written.
+  const auto parts = open_store(call.checkpoint_id)->list();
+  REQUIRE(parts.size() == 1);
+  std::filesystem::rename(call.checkpoint_id + "/" + parts[0].name,
+                          call.checkpoint_id + "/shard-00002-model-00001-of-00001.safetensors");
+  CHECK(has(error_of_reading(call.checkpoint_id), "a save to this place is under way, or died"));
+}
+
 TEST_CASE("Hugging Face: a save that fails late keeps files of another save") {
   class Late : public HuggingFaceStorageWriter {
    public:
@@ -714,6 +740,48 @@ TEST_CASE("Hugging Face: parts of quantised weights load within the reader's mem
   CHECK(torch::equal(read_part(reader, "a.weight", stored, Box::whole(stored.size)), expected.to(torch::kBFloat16)));
   const torch::Tensor part = read_part(reader, "a.weight", stored, {{100, 127}, {300, 2}});
   CHECK(torch::equal(part, expected.narrow(0, 100, 300).narrow(1, 127, 2).to(torch::kBFloat16)));
+}
+
+TEST_CASE("Hugging Face: a quantised weight in parts of two ranks loads on two others") {
+  TemporaryDirectory directory;
+  const torch::Tensor weight = torch::arange(-20, 15, torch::kInt8).reshape({5, 7});
+  const torch::Tensor scales = torch::tensor({{1.f, 2.f, 3.f}, {4.f, 5.f, 6.f}});
+  for (const int begin : {0, 2}) {
+    const torch::Tensor rows = weight.narrow(0, begin, begin == 0 ? 2 : 3).contiguous();
+    const nlohmann::json offsets{{"a.weight", {{"saved_offsets", {begin, 0}}}}};
+    nlohmann::json header{{"__metadata__", {{"DCP_SHARDING_INFO", offsets.dump()}, {"DCP_VERSION", "1.0"}, {"format", "pt"}}},
+                          {"a.weight", {{"dtype", "I8"}, {"shape", rows.sizes().vec()}, {"data_offsets", {0, rows.nbytes()}}}}};
+    std::string bytes(static_cast<const char*>(rows.data_ptr()), rows.nbytes());
+    if (begin == 2) {
+      header["a.weight_scale_inv"] = {
+          {"dtype", "F32"}, {"shape", {2, 3}}, {"data_offsets", {bytes.size(), bytes.size() + scales.nbytes()}}};
+      bytes.append(static_cast<const char*>(scales.data_ptr()), scales.nbytes());
+    }
+    put(directory.path() + "/" + std::to_string(begin) + ".safetensors", length_of(header.dump()) + header.dump() + bytes);
+  }
+  const torch::Tensor expected =
+      weight.to(torch::kFloat32) * scales.repeat_interleave(3, 0).repeat_interleave(3, 1).narrow(0, 0, 5).narrow(1, 0, 7);
+  for (const Box& part : {Box{{0, 0}, {3, 7}}, Box{{3, 0}, {2, 7}}, Box{{1, 2}, {3, 4}}}) {
+    HuggingFaceStorageReader reader(dequantized(3));
+    reader.reset(directory.path());
+    const Metadata metadata = reader.read_metadata();
+    StorageContext context;
+    context.checkpoint_id = directory.path();
+    reader.set_up_storage_reader(metadata, context);
+    const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("a.weight"));
+    const torch::Tensor loaded = read_part(reader, "a.weight", stored, part);
+    CHECK(torch::equal(loaded, expected.narrow(0, part.offsets[0], part.sizes[0]).narrow(1, part.offsets[1], part.sizes[1])));
+  }
+}
+
+TEST_CASE("Hugging Face: float8 tensors that no scales belong to are refused with a type") {
+  TemporaryDirectory directory;
+  put_quantized(directory.path() + "/model.safetensors", "F8_E4M3", torch::ones({5, 7, 1}, torch::kUInt8), torch::ones({2, 3}));
+  HuggingFaceStorageReader reader(dequantized(3));
+  reader.reset(directory.path());
+  const Thrown thrown = thrown_by([&] { reader.read_metadata(); });
+  CHECK(thrown.code == ErrorCode::kUnsupported);
+  CHECK(thrown.says("\"a.weight\""));
 }
 
 TEST_CASE("Hugging Face: quantised weights load as they are stored unless a type is given") {
