@@ -204,20 +204,30 @@ bool run_zstd_item(ByteSpan input) {
   return true;
 }
 
-std::vector<Bytes> zstd_items() {
+// Returns an item's frames and its seek table.
+std::pair<Bytes, Bytes> compressed_item() {
   const Bytes plain = stored_item() + Bytes(9000, 'x');
   ZstdCompressor compressor(1);
   std::vector<ZstdFrame> frames;
-  Bytes item;
+  Bytes stored;
   for (std::size_t at = 0; at < plain.size(); at += 4096) {
     const ByteSpan part = ByteSpan(plain).subspan(at, std::min<std::size_t>(4096, plain.size() - at));
     Bytes frame(ZstdCompressor::frame_bytes_max(part.size()), '\0');
     frame.resize(compressor.compress(part, {frame.data(), frame.size()}));
     frames.push_back({static_cast<std::uint32_t>(frame.size()), static_cast<std::uint32_t>(part.size())});
-    item += frame;
+    stored += frame;
   }
-  return {item + encode_seek_table(frames), item};
+  return {stored, encode_seek_table(frames)};
 }
+
+// The input is the seek table. The frames are sound.
+bool run_seek_table(ByteSpan input) {
+  static const Bytes frames = compressed_item().first;
+  return run_zstd_item(frames + Bytes(input.view()));
+}
+
+std::vector<Bytes> zstd_items() { return {compressed_item().first + compressed_item().second, compressed_item().first}; }
+std::vector<Bytes> seek_tables() { return {compressed_item().second}; }
 
 // --- trailers ------------------------------------------------------------------------------------
 
@@ -336,7 +346,8 @@ std::vector<FuzzTarget> format_targets() {
                                   {"metadata_section", run_metadata_section, metadata_sections},
                                   {"verify_record", run_verify_record, pytorch_records},
                                   {"verify_data", run_verify_data, pytorch_data}};
-  if (why_not_undone({kZstdTransform}).empty()) targets.push_back({"zstd_item", run_zstd_item, zstd_items});
+  if (why_not_undone({kZstdTransform}).empty())
+    targets.insert(targets.end(), {{"zstd_item", run_zstd_item, zstd_items}, {"seek_table", run_seek_table, seek_tables}});
   return targets;
 }
 
