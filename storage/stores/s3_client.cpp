@@ -151,10 +151,13 @@ bool may_pass(CURLcode code) {
 
 bool may_pass(const S3Response& response) {
   // The last two: the server received other bytes than were sent.
-  for (const char* code : {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted",
-                           "ConditionalRequestConflict", "BadDigest", "XAmzContentSHA256Mismatch"})
+  for (const char* code :
+       {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch"})
     if (response.error_code == code) return true;
-  return (response.status >= 500 && response.status != 501) || response.status == 429 || response.status == 408;
+  // 409: another request to the object was in progress, so it is not known whether a condition
+  // holds.
+  return (response.status >= 500 && response.status != 501) || response.status == 429 || response.status == 408 ||
+         response.status == 409;
 }
 
 std::string header_of(CURL* easy, const char* name) {
@@ -406,7 +409,7 @@ S3Response S3Client::send(const S3Request& request) {
     if (answered && made.response.succeeded()) return std::move(made.response);
     const bool may_repeat = answered ? may_pass(made.response) : may_pass(made.code);
     if (!may_repeat && answered && made.response.error_code != "NoSuchBucket" &&
-        (status == 404 || status == 409 || status == 412 || status == 416))
+        (status == 404 || status == 412 || status == 416))
       return std::move(made.response);
     if (!may_repeat && answered && std::string(request.method) == "HEAD") {
       // The answer to HEAD says nothing of the reason. That to GET does.
@@ -441,6 +444,9 @@ std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan con
   const S3Response response = send(request);
   if (was_repeated) *was_repeated = response.was_repeated;
   if (response.succeeded()) return response.etag;
+  if (response.status != 412 && (response.status != 404 || !etag))
+    throw Error(ErrorCode::kUnavailable, "cannot write s3://" + bucket_ + "/" + printable_utf8(key) + ": the server answered " +
+                                             std::to_string(response.status));
   // The object that is in the way may be this one, written by a try whose answer was lost. libcurl
   // itself sends a request again if a connection that it uses again turns out to be closed.
   return etag_of_write(key, nonce);

@@ -68,7 +68,7 @@ class S3Client {
   virtual ~S3Client();
 
   // Sends a request. Returns the answer if it is a success, or 404 (except for an absent bucket),
-  // 409, 412 or 416. Repeats the request after failures that may pass: those of the network and the
+  // 412 or 416. Repeats the request after failures that may pass: those of the network and the
   // server's own. Throws kPermission, kNotFound (no such bucket), kNoSpace, kUnavailable and the
   // errors of `settings`. No text contains credentials. Virtual for tests.
   virtual S3Response send(const S3Request& request);

@@ -15,12 +15,13 @@ import threading
 
 from metadata_server import RunsAsContext
 
-FAULTS = ["drop", "lose_answer", "reset", "error_500", "slow_down", "short_answer", "lie_about_length", "damage_request", "delay"]
+FAULTS = ["drop", "lose_answer", "reset", "error_500", "slow_down", "conflict", "short_answer", "lie_about_length", "damage_request", "delay"]
 
 # Answers that the server under test never gives.
 ANSWERS = {
     "error_500": ("500 Internal Server Error", "<Code>InternalError</Code>"),
     "slow_down": ("503 Slow Down", "<Code>SlowDown</Code>"),
+    "conflict": ("409 Conflict", "<Code>ConcurrentModification</Code>"),
     "other_region": ("400 Bad Request", "<Code>AuthorizationHeaderMalformed</Code><Region>eu-north-1</Region>"),
 }
 
