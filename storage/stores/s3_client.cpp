@@ -327,7 +327,7 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, error);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, static_cast<long>(with.connect_timeout.count()));
-  curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, with.bytes_per_second_min);
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(with.stall_timeout.count()));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   if (!with.ca_bundle.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, with.ca_bundle.c_str());
@@ -399,6 +399,7 @@ S3Response S3Client::send(const S3Request& request) {
   std::shared_ptr<const S3Settings> with = settings();
   bool renewed = false, was_unanswered = false;
   auto pause = with->pause_first;
+  const auto first = std::chrono::steady_clock::now();
   for (int tries = 1;; ++tries) {
     Attempt made = attempt(request, *with);
     made.response.was_repeated = made.response.was_repeated || was_unanswered;
@@ -424,7 +425,8 @@ S3Response S3Client::send(const S3Request& request) {
       with = settings();
       continue;
     }
-    if (!may_repeat || tries >= with->tries_max) throw failure(request, made, *with);
+    const bool is_over = tries >= with->tries_max || std::chrono::steady_clock::now() - first >= with->retry_time;
+    if (!may_repeat || is_over) throw failure(request, made, *with);
     // Ranks that the server has refused at the same moment must not come back at the same moment.
     const auto most = static_cast<std::uint64_t>(pause.count());
     std::this_thread::sleep_for(std::chrono::milliseconds(most / 2 + random_->next() % (most / 2 + 1)));

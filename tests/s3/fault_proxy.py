@@ -6,6 +6,7 @@ The client must get over each of them: none loses, repeats or damages what it wr
 import itertools
 import pathlib
 import re
+import select
 import socket
 import socketserver
 import ssl
@@ -131,10 +132,15 @@ class Connection(socketserver.StreamRequestHandler):
         answer.read_body(answers)
         if fault == "lose_answer":
             raise Gone
-        if fault in ("short_answer", "stall") and answer.body:
+        if fault in ("short_answer", "stall", "trickle") and answer.body:
             self.wfile.write(answer.head + answer.body[:len(answer.body) // 2])
             if fault == "stall":
                 self.rfile.read(1)  # until the client gives up
+            rest = answer.body[len(answer.body) // 2:] if fault == "trickle" else b""
+            for byte in rest:
+                self.wfile.write(bytes([byte]))
+                if select.select([self.request], [], [], 0.05)[0]:
+                    break  # the client has given up
             raise Gone
         if fault == "lie_about_length" and answer.body and "content-length" in answer.fields:
             answer.body = answer.body[:len(answer.body) // 2]

@@ -416,12 +416,26 @@ TEST_CASE("a part of which the server holds other bytes fails its object, and no
   CHECK(uploads_at(place) == 0);
 }
 
-// Under tests/s3/s3_test.py some of these requests stall.
-TEST_CASE("requests that stall are given up and repeated") {
+// Under tests/s3/s3_test.py some of these requests stall, or are answered a few bytes a second.
+TEST_CASE("requests that stall or trickle are given up and repeated") {
   const auto client = s3_client([](S3Settings& settings) { settings.stall_timeout = std::chrono::seconds(1); });
   const auto store = store_with(client, new_s3_place());
-  put_object(*store, "object", "some bytes");
-  for (int i = 0; i < 4; ++i) CHECK(get_object(*store, "object") == "some bytes");
+  const std::string content(100'000, 'x');
+  put_object(*store, "object", content);
+  for (int i = 0; i < 8; ++i) CHECK((get_object(*store, "object") == content));
+}
+
+TEST_CASE("a request is not repeated when its time is over") {
+  int tries = 0;
+  const auto client = s3_client([&](S3Settings& settings) {
+    ++tries;  // with these settings they are read before each try
+    settings.endpoint = "http://127.0.0.1:1";
+    settings.tries_max = 3;
+    settings.renewal_pause = settings.retry_time = std::chrono::seconds(0);
+    settings.credentials.expires = std::chrono::system_clock::now();
+  });
+  CHECK(code_of([&] { client->send({"HEAD"}); }) == ErrorCode::kUnavailable);
+  CHECK(tries == 1);
 }
 
 TEST_CASE("a record that was fenced reads as before, also in a copy made without Cairn") {
