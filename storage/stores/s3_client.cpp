@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include <curl/curl.h>
@@ -20,6 +21,7 @@ namespace {
 // thousand names of a kilobyte, percent-encoded.
 constexpr std::size_t kBodyBytesMax = std::size_t{16} << 20;
 constexpr std::size_t kErrorTextMax = 300;
+constexpr int kRenewalsMax = 3;  // for one request
 
 class CurlList {
  public:
@@ -244,19 +246,24 @@ void S3Client::postpone_renewal() {
 }
 
 std::shared_ptr<const S3Settings> S3Client::settings() {
+  if (!is_renewal_due()) return current_settings();
+  const auto current = current_settings();
+  // One thread reads them. Others wait for it, and look again, if they have none that are valid.
+  std::unique_lock<Mutex> renewing(renewal_, std::try_to_lock);
+  if (!renewing) {
+    if (current && (!current->credentials.expires || std::chrono::system_clock::now() < *current->credentials.expires))
+      return current;
+    renewing.lock();
+  }
   if (is_renewal_due()) {
-    // One thread reads them. Others wait for it, and look again.
-    MutexLock renewing(renewal_);
-    if (is_renewal_due()) {
-      try {
-        read_settings();
-      } catch (const Error& error) {
-        if (!current_settings()) throw;
-        // The old ones may still be good. The server decides, and `renew_credentials` tries again.
-        write_log(LogLevel::kWarning, -1, "cannot renew the credentials for s3://" + bucket_ + " yet: " + error.what());
-        MutexLock lock(mutex_);
-        postpone_renewal();
-      }
+    try {
+      read_settings();
+    } catch (const Error& error) {
+      if (!current_settings()) throw;
+      // The old ones may still be good. The server decides, and `renew_credentials` tries again.
+      write_log(LogLevel::kWarning, -1, "cannot renew the credentials for s3://" + bucket_ + " yet: " + error.what());
+      MutexLock lock(mutex_);
+      postpone_renewal();
     }
   }
   return current_settings();
@@ -397,8 +404,15 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
 
 S3Response S3Client::send(const S3Request& request) {
   std::shared_ptr<const S3Settings> with = settings();
-  bool renewed = false, was_unanswered = false;
+  int renewals = 0;
+  bool was_unanswered = false;
   auto pause = with->pause_first;
+  // Ranks that the server has refused at the same moment must not come back at the same moment.
+  const auto wait = [&] {
+    const auto most = static_cast<std::uint64_t>(pause.count());
+    std::this_thread::sleep_for(std::chrono::milliseconds(most / 2 + random_->next() % (most / 2 + 1)));
+    pause = std::min(pause * 2, with->pause_max);
+  };
   const auto first = std::chrono::steady_clock::now();
   for (int tries = 1;; ++tries) {
     Attempt made = attempt(request, *with);
@@ -420,17 +434,23 @@ S3Response S3Client::send(const S3Request& request) {
       if (Attempt answer = attempt(why, *with); answer.code == CURLE_OK && !answer.response.succeeded()) made = std::move(answer);
     }
     const std::string& code = made.response.error_code;
-    if (!renewed && (code == "ExpiredToken" || code == "InvalidToken" || code == "InvalidAccessKeyId") && renew_credentials(with)) {
-      renewed = true;
+    const bool is_refused =
+        code == "ExpiredToken" || code == "InvalidToken" || code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch";
+    if (is_refused && renewals < kRenewalsMax) {
+      // Again after a pause: another program may be writing the shared file.
+      if (++renewals > 1) wait();
+      bool may_differ = true;
+      try {
+        may_differ = renew_credentials(with);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kPermission || renewals == kRenewalsMax) throw;
+      }
       with = settings();
-      continue;
+      if (may_differ) continue;
     }
     const bool is_over = tries >= with->tries_max || std::chrono::steady_clock::now() - first >= with->retry_time;
     if (!may_repeat || is_over) throw failure(request, made, *with);
-    // Ranks that the server has refused at the same moment must not come back at the same moment.
-    const auto most = static_cast<std::uint64_t>(pause.count());
-    std::this_thread::sleep_for(std::chrono::milliseconds(most / 2 + random_->next() % (most / 2 + 1)));
-    pause = std::min(pause * 2, with->pause_max);
+    wait();
     with = settings();
   }
 }

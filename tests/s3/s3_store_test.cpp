@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <ctime>
+#include <future>
+#include <thread>
 #include <utility>
 
 #include <cairn/base/log.hpp>
@@ -529,6 +531,43 @@ TEST_CASE("credentials are read again before they expire, once for all threads")
   CHECK(reads == 1);
   TogetherThreads::run(8, [&](int) { store->exists("object"); });
   CHECK(reads == 2);
+}
+
+TEST_CASE("a renewal delays no other request while the old credentials are valid") {
+  std::atomic<int> reads{0};
+  std::promise<void> renewing, answered;
+  bool was_answered = false;
+  const auto client = s3_client([&](S3Settings& settings) {
+    const int read = ++reads;
+    settings.renewal_pause = std::chrono::seconds(0);
+    settings.credentials.expires = std::chrono::system_clock::now() + (read == 1 ? std::chrono::minutes(4) : std::chrono::hours(1));
+    if (read != 2) return;
+    renewing.set_value();
+    was_answered = answered.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  });
+  const auto store = store_with(client, new_s3_place());
+  CHECK_FALSE(store->exists("object"));
+  std::thread renewer([&] { store->exists("object"); });
+  renewing.get_future().wait();
+  CHECK_FALSE(store->exists("object"));
+  answered.set_value();
+  renewer.join();
+  CHECK(was_answered);
+  CHECK(reads == 2);
+}
+
+TEST_CASE("credentials that are read while a program writes them are read again") {
+  int reads = 0;
+  const auto client = s3_client([&](S3Settings& settings) {
+    ++reads;
+    if (reads == 1) settings.credentials.access_key = "EXPIRED";
+    if (reads == 2) throw Error(ErrorCode::kPermission, "there are no S3 credentials");
+    if (reads == 3) settings.credentials.secret_key.pop_back();
+  });
+  const auto store = store_with(client, new_s3_place());
+  put_object(*store, "object", "x");
+  CHECK(get_object(*store, "object") == "x");
+  CHECK(reads == 4);
 }
 
 TEST_CASE("credentials that cannot be renewed are used until the server refuses them") {

@@ -153,6 +153,10 @@ class Server(unittest.TestCase):
             self.assertNotIn(service.tokens[-1], failed.stdout + failed.stderr)
             service.failures = [404]
             self.assertIn("this instance has no role", self.list_nothing(**on_instance).stderr)
+            service.is_silent = True
+            unheard = self.list_nothing(**on_instance)
+            self.assertIn("in a container, set the hop limit", unheard.stderr)
+            service.is_silent = False
             service.seen.clear()
             disabled = self.list_nothing(**{**on_instance, "AWS_EC2_METADATA_DISABLED": "True"})
             self.assertIn("AWS_ACCESS_KEY_ID", disabled.stderr)
