@@ -22,6 +22,7 @@ namespace {
 constexpr std::size_t kBodyBytesMax = std::size_t{16} << 20;
 constexpr std::size_t kErrorTextMax = 300;
 constexpr int kRenewalsMax = 3;  // for one request
+constexpr long kUploadBufferBytes = 512 * 1024;  // of each connection
 
 class CurlList {
  public:
@@ -346,6 +347,9 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   } else if (method == "PUT" || method == "POST") {
     curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method);
+    // The body follows at once. A server that has refused the request by then ends it all the same.
+    curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 0L);
+    curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kUploadBufferBytes);
     curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
     curl_easy_setopt(easy, CURLOPT_READFUNCTION, Upload::read);
     curl_easy_setopt(easy, CURLOPT_READDATA, &upload);
