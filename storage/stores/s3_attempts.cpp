@@ -41,7 +41,7 @@
 // Nor is a record written again once it may have been there: its ETag would come back.
 //
 // The proof needs a server that does not carry out a request after its client has given up on it
-// and has asked again, other than a request with a condition.
+// and has asked again, other than one with If-Match.
 //
 // An attempt is fenced only when fence 5 is done. Until then it counts as open, so that others
 // complete a fence whose process died.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include <curl/curl.h>
@@ -20,6 +21,8 @@ namespace {
 // thousand names of a kilobyte, percent-encoded.
 constexpr std::size_t kBodyBytesMax = std::size_t{16} << 20;
 constexpr std::size_t kErrorTextMax = 300;
+constexpr int kRenewalsMax = 3;  // for one request
+constexpr long kUploadBufferBytes = 512 * 1024;  // of each connection
 
 class CurlList {
  public:
@@ -151,10 +154,13 @@ bool may_pass(CURLcode code) {
 
 bool may_pass(const S3Response& response) {
   // The last two: the server received other bytes than were sent.
-  for (const char* code : {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted",
-                           "ConditionalRequestConflict", "BadDigest", "XAmzContentSHA256Mismatch"})
+  for (const char* code :
+       {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch"})
     if (response.error_code == code) return true;
-  return (response.status >= 500 && response.status != 501) || response.status == 429 || response.status == 408;
+  // 409: another request to the object was in progress, so it is not known whether a condition
+  // holds.
+  return (response.status >= 500 && response.status != 501) || response.status == 429 || response.status == 408 ||
+         response.status == 409;
 }
 
 std::string header_of(CURL* easy, const char* name) {
@@ -241,19 +247,24 @@ void S3Client::postpone_renewal() {
 }
 
 std::shared_ptr<const S3Settings> S3Client::settings() {
+  if (!is_renewal_due()) return current_settings();
+  const auto current = current_settings();
+  // One thread reads them. Others wait for it, and look again, if they have none that are valid.
+  std::unique_lock<Mutex> renewing(renewal_, std::try_to_lock);
+  if (!renewing) {
+    if (current && (!current->credentials.expires || std::chrono::system_clock::now() < *current->credentials.expires))
+      return current;
+    renewing.lock();
+  }
   if (is_renewal_due()) {
-    // One thread reads them. Others wait for it, and look again.
-    MutexLock renewing(renewal_);
-    if (is_renewal_due()) {
-      try {
-        read_settings();
-      } catch (const Error& error) {
-        if (!current_settings()) throw;
-        // The old ones may still be good. The server decides, and `renew_credentials` tries again.
-        write_log(LogLevel::kWarning, -1, "cannot renew the credentials for s3://" + bucket_ + " yet: " + error.what());
-        MutexLock lock(mutex_);
-        postpone_renewal();
-      }
+    try {
+      read_settings();
+    } catch (const Error& error) {
+      if (!current_settings()) throw;
+      // The old ones may still be good. The server decides, and `renew_credentials` tries again.
+      write_log(LogLevel::kWarning, -1, "cannot renew the credentials for s3://" + bucket_ + " yet: " + error.what());
+      MutexLock lock(mutex_);
+      postpone_renewal();
     }
   }
   return current_settings();
@@ -324,7 +335,7 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, error);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, static_cast<long>(with.connect_timeout.count()));
-  curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, with.bytes_per_second_min);
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(with.stall_timeout.count()));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   if (!with.ca_bundle.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, with.ca_bundle.c_str());
@@ -336,6 +347,9 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   } else if (method == "PUT" || method == "POST") {
     curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method);
+    // The body follows at once. A server that has refused the request by then ends it all the same.
+    curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 0L);
+    curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kUploadBufferBytes);
     curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
     curl_easy_setopt(easy, CURLOPT_READFUNCTION, Upload::read);
     curl_easy_setopt(easy, CURLOPT_READDATA, &upload);
@@ -394,8 +408,16 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
 
 S3Response S3Client::send(const S3Request& request) {
   std::shared_ptr<const S3Settings> with = settings();
-  bool renewed = false, was_unanswered = false;
+  int renewals = 0;
+  bool was_unanswered = false;
   auto pause = with->pause_first;
+  // Ranks that the server has refused at the same moment must not come back at the same moment.
+  const auto wait = [&] {
+    const auto most = static_cast<std::uint64_t>(pause.count());
+    std::this_thread::sleep_for(std::chrono::milliseconds(most / 2 + random_->next() % (most / 2 + 1)));
+    pause = std::min(pause * 2, with->pause_max);
+  };
+  const auto first = std::chrono::steady_clock::now();
   for (int tries = 1;; ++tries) {
     Attempt made = attempt(request, *with);
     made.response.was_repeated = made.response.was_repeated || was_unanswered;
@@ -406,7 +428,7 @@ S3Response S3Client::send(const S3Request& request) {
     if (answered && made.response.succeeded()) return std::move(made.response);
     const bool may_repeat = answered ? may_pass(made.response) : may_pass(made.code);
     if (!may_repeat && answered && made.response.error_code != "NoSuchBucket" &&
-        (status == 404 || status == 409 || status == 412 || status == 416))
+        (status == 404 || status == 412 || status == 416))
       return std::move(made.response);
     if (!may_repeat && answered && std::string(request.method) == "HEAD") {
       // The answer to HEAD says nothing of the reason. That to GET does.
@@ -416,16 +438,23 @@ S3Response S3Client::send(const S3Request& request) {
       if (Attempt answer = attempt(why, *with); answer.code == CURLE_OK && !answer.response.succeeded()) made = std::move(answer);
     }
     const std::string& code = made.response.error_code;
-    if (!renewed && (code == "ExpiredToken" || code == "InvalidToken" || code == "InvalidAccessKeyId") && renew_credentials(with)) {
-      renewed = true;
+    const bool is_refused =
+        code == "ExpiredToken" || code == "InvalidToken" || code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch";
+    if (is_refused && renewals < kRenewalsMax) {
+      // Again after a pause: another program may be writing the shared file.
+      if (++renewals > 1) wait();
+      bool may_differ = true;
+      try {
+        may_differ = renew_credentials(with);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kPermission || renewals == kRenewalsMax) throw;
+      }
       with = settings();
-      continue;
+      if (may_differ) continue;
     }
-    if (!may_repeat || tries >= with->tries_max) throw failure(request, made, *with);
-    // Ranks that the server has refused at the same moment must not come back at the same moment.
-    const auto most = static_cast<std::uint64_t>(pause.count());
-    std::this_thread::sleep_for(std::chrono::milliseconds(most / 2 + random_->next() % (most / 2 + 1)));
-    pause = std::min(pause * 2, with->pause_max);
+    const bool is_over = tries >= with->tries_max || std::chrono::steady_clock::now() - first >= with->retry_time;
+    if (!may_repeat || is_over) throw failure(request, made, *with);
+    wait();
     with = settings();
   }
 }
@@ -441,6 +470,9 @@ std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan con
   const S3Response response = send(request);
   if (was_repeated) *was_repeated = response.was_repeated;
   if (response.succeeded()) return response.etag;
+  if (response.status != 412 && (response.status != 404 || !etag))
+    throw Error(ErrorCode::kUnavailable, "cannot write s3://" + bucket_ + "/" + printable_utf8(key) + ": the server answered " +
+                                             std::to_string(response.status));
   // The object that is in the way may be this one, written by a try whose answer was lost. libcurl
   // itself sends a request again if a connection that it uses again turns out to be closed.
   return etag_of_write(key, nonce);

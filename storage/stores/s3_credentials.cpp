@@ -176,6 +176,9 @@ std::optional<S3Credentials> instance_credentials(std::string& reason) {
     reason = service + ": " + outcome(session);
     return std::nullopt;
   }
+  if (session.status == 0)
+    throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + service + ": " + outcome(session) +
+                                             "; in a container, set the hop limit of the instance's metadata to 2, or give keys");
   if (session.status != 200 || session.body.find_first_of("\r\n") != std::string::npos) throw failed(session);
   const std::string token = "X-aws-ec2-metadata-token: " + session.body;
 

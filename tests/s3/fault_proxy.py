@@ -6,6 +6,7 @@ The client must get over each of them: none loses, repeats or damages what it wr
 import itertools
 import pathlib
 import re
+import select
 import socket
 import socketserver
 import ssl
@@ -15,12 +16,13 @@ import threading
 
 from metadata_server import RunsAsContext
 
-FAULTS = ["drop", "lose_answer", "reset", "error_500", "slow_down", "short_answer", "lie_about_length", "damage_request", "delay"]
+FAULTS = ["drop", "lose_answer", "reset", "error_500", "slow_down", "conflict", "short_answer", "lie_about_length", "damage_request", "delay"]
 
 # Answers that the server under test never gives.
 ANSWERS = {
     "error_500": ("500 Internal Server Error", "<Code>InternalError</Code>"),
     "slow_down": ("503 Slow Down", "<Code>SlowDown</Code>"),
+    "conflict": ("409 Conflict", "<Code>ConcurrentModification</Code>"),
     "other_region": ("400 Bad Request", "<Code>AuthorizationHeaderMalformed</Code><Region>eu-north-1</Region>"),
 }
 
@@ -130,10 +132,15 @@ class Connection(socketserver.StreamRequestHandler):
         answer.read_body(answers)
         if fault == "lose_answer":
             raise Gone
-        if fault in ("short_answer", "stall") and answer.body:
+        if fault in ("short_answer", "stall", "trickle") and answer.body:
             self.wfile.write(answer.head + answer.body[:len(answer.body) // 2])
             if fault == "stall":
                 self.rfile.read(1)  # until the client gives up
+            rest = answer.body[len(answer.body) // 2:] if fault == "trickle" else b""
+            for byte in rest:
+                self.wfile.write(bytes([byte]))
+                if select.select([self.request], [], [], 0.05)[0]:
+                    break  # the client has given up
             raise Gone
         if fault == "lie_about_length" and answer.body and "content-length" in answer.fields:
             answer.body = answer.body[:len(answer.body) // 2]

@@ -22,6 +22,9 @@ class Request(http.server.BaseHTTPRequestHandler):
 
     def do_PUT(self):
         self.server.seen.append("PUT " + self.path)
+        if self.server.is_silent:
+            self.close_connection = True
+            return
         if self.path != "/latest/api/token" or not self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "").isdigit():
             return self.answer(400)
         self.server.tokens.append(str(uuid.uuid4()))
@@ -62,10 +65,11 @@ class RunsAsContext:
 
 
 class MetadataServer(RunsAsContext, http.server.ThreadingHTTPServer):
-    """Runs as a context. `failures`: the statuses of the next answers to GET."""
+    """Runs as a context. `failures`: the statuses of the next answers to GET. `is_silent`: PUT gets no answer."""
 
     def __init__(self, access_key, secret_key):
         super().__init__(("127.0.0.1", 0), Request)
         self.access_key, self.secret_key = access_key, secret_key
+        self.is_silent = False
         self.seen, self.tokens, self.container_tokens, self.failures = [], [], [], []
         self.url = f"http://127.0.0.1:{self.server_address[1]}"

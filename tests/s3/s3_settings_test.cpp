@@ -140,6 +140,18 @@ class AcceptingClient : public S3Client {
   std::string list;
 };
 
+// A server that gives every request the same answer.
+class AnsweringClient : public S3Client {
+ public:
+  AnsweringClient() : S3Client("bucket", [] { return S3Settings(); }) {}
+  S3Response send(const S3Request&) override {
+    S3Response response;
+    response.status = status;
+    return response;
+  }
+  int status = 0;
+};
+
 }  // namespace
 
 TEST_CASE("S3 settings: an object has up to 10,000 parts, and a further one is refused") {
@@ -157,6 +169,18 @@ TEST_CASE("S3 settings: an object has up to 10,000 parts, and a further one is r
   });
   REQUIRE(tags.size() == 10'000);
   CHECK(tags.back() == "\"tag-10000\"");
+}
+
+TEST_CASE("S3 settings: a conditional write is refused by its condition only") {
+  const auto client = std::make_shared<AnsweringClient>();
+  for (const int status : {412, 404}) {
+    client->status = status;
+    CAPTURE(status);
+    CHECK_FALSE(client->put_if("key", "content", "etag"));
+  }
+  CHECK(code_of([&] { client->put_if("key", "content"); }) == ErrorCode::kUnavailable);
+  client->status = 416;
+  CHECK(code_of([&] { client->put_if("key", "content", "etag"); }) == ErrorCode::kUnavailable);
 }
 
 TEST_CASE("S3 settings: an answer that is not XML is an error, and no crash") {

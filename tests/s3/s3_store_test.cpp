@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <ctime>
+#include <future>
+#include <thread>
 #include <utility>
 
 #include <cairn/base/log.hpp>
@@ -416,12 +418,26 @@ TEST_CASE("a part of which the server holds other bytes fails its object, and no
   CHECK(uploads_at(place) == 0);
 }
 
-// Under tests/s3/s3_test.py some of these requests stall.
-TEST_CASE("requests that stall are given up and repeated") {
+// Under tests/s3/s3_test.py some of these requests stall, or are answered a few bytes a second.
+TEST_CASE("requests that stall or trickle are given up and repeated") {
   const auto client = s3_client([](S3Settings& settings) { settings.stall_timeout = std::chrono::seconds(1); });
   const auto store = store_with(client, new_s3_place());
-  put_object(*store, "object", "some bytes");
-  for (int i = 0; i < 4; ++i) CHECK(get_object(*store, "object") == "some bytes");
+  const std::string content(100'000, 'x');
+  put_object(*store, "object", content);
+  for (int i = 0; i < 8; ++i) CHECK((get_object(*store, "object") == content));
+}
+
+TEST_CASE("a request is not repeated when its time is over") {
+  int tries = 0;
+  const auto client = s3_client([&](S3Settings& settings) {
+    ++tries;  // with these settings they are read before each try
+    settings.endpoint = "http://127.0.0.1:1";
+    settings.tries_max = 3;
+    settings.renewal_pause = settings.retry_time = std::chrono::seconds(0);
+    settings.credentials.expires = std::chrono::system_clock::now();
+  });
+  CHECK(code_of([&] { client->send({"HEAD"}); }) == ErrorCode::kUnavailable);
+  CHECK(tries == 1);
 }
 
 TEST_CASE("a record that was fenced reads as before, also in a copy made without Cairn") {
@@ -515,6 +531,43 @@ TEST_CASE("credentials are read again before they expire, once for all threads")
   CHECK(reads == 1);
   TogetherThreads::run(8, [&](int) { store->exists("object"); });
   CHECK(reads == 2);
+}
+
+TEST_CASE("a renewal delays no other request while the old credentials are valid") {
+  std::atomic<int> reads{0};
+  std::promise<void> renewing, answered;
+  bool was_answered = false;
+  const auto client = s3_client([&](S3Settings& settings) {
+    const int read = ++reads;
+    settings.renewal_pause = std::chrono::seconds(0);
+    settings.credentials.expires = std::chrono::system_clock::now() + (read == 1 ? std::chrono::minutes(4) : std::chrono::hours(1));
+    if (read != 2) return;
+    renewing.set_value();
+    was_answered = answered.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  });
+  const auto store = store_with(client, new_s3_place());
+  CHECK_FALSE(store->exists("object"));
+  std::thread renewer([&] { store->exists("object"); });
+  renewing.get_future().wait();
+  CHECK_FALSE(store->exists("object"));
+  answered.set_value();
+  renewer.join();
+  CHECK(was_answered);
+  CHECK(reads == 2);
+}
+
+TEST_CASE("credentials that are read while a program writes them are read again") {
+  int reads = 0;
+  const auto client = s3_client([&](S3Settings& settings) {
+    ++reads;
+    if (reads == 1) settings.credentials.access_key = "EXPIRED";
+    if (reads == 2) throw Error(ErrorCode::kPermission, "there are no S3 credentials");
+    if (reads == 3) settings.credentials.secret_key.pop_back();
+  });
+  const auto store = store_with(client, new_s3_place());
+  put_object(*store, "object", "x");
+  CHECK(get_object(*store, "object") == "x");
+  CHECK(reads == 4);
 }
 
 TEST_CASE("credentials that cannot be renewed are used until the server refuses them") {

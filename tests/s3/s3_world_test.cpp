@@ -36,6 +36,59 @@ TEST_CASE("four ranks save to a bucket, and three load it into another layout") 
   });
 }
 
+TEST_CASE("B2.8 B3.3 saving again to a bucket replaces the content, and overwrite=false refuses to") {
+  const auto vector = [](int seed) { return torch::arange(10) * seed; };
+  const auto require = [](bool holds, const char* what) {
+    if (!holds) throw std::runtime_error(what);  // doctest's checks are for the thread of the test
+  };
+  for (const int ranks : {4, 2}) {
+    CAPTURE(ranks);
+    const std::string place = new_s3_place();
+    on_all_ranks(ranks, [&](World& world) {
+      Checkpointer checkpointer(world);
+      SaveOptions refuse;
+      refuse.writer.overwrite = false;
+      const auto holds = [&](int seed) {
+        StateDict state{{"vector", torch::zeros({10}, torch::kInt64)}};
+        checkpointer.load(state, place);
+        return torch::equal(state.at("vector").tensor(), vector(seed));
+      };
+      checkpointer.save({{"vector", vector(1)}}, place, refuse);
+      require(holds(1), "the first save is not there");
+      checkpointer.save({{"vector", vector(2)}}, place);
+      require(holds(2), "the second save did not replace the first");
+      std::string refused;
+      try {
+        checkpointer.save({{"vector", vector(3)}}, place, refuse);
+      } catch (const CheckpointException& exception) {
+        refused = exception.what();
+      }
+      require(refused.find("Checkpoint already exists") != std::string::npos, "the third save was not refused");
+      require(holds(2), "the refused save changed the content");
+    });
+  }
+}
+
+TEST_CASE("B3.1 a module's state dict goes through a bucket") {
+  const std::string place = new_s3_place();
+  const auto make = [](std::uint64_t seed) {
+    torch::manual_seed(seed);
+    return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU(), torch::nn::Linear(16, 4));
+  };
+  const auto saved = make(1), loaded = make(2);
+  const auto agree = [&](const std::string& name) {
+    return torch::equal(saved->named_parameters()[name], loaded->named_parameters()[name]);
+  };
+  for (const std::string& name : saved->named_parameters().keys()) CHECK_FALSE(agree(name));
+  SaveOptions save_options;
+  LoadOptions load_options;
+  save_options.no_dist = load_options.no_dist = true;
+  save(module_state_dict(*saved), place, save_options);
+  Dict state = module_state_dict(*loaded);
+  load(state, place, load_options);
+  for (const std::string& name : saved->named_parameters().keys()) CHECK(agree(name));
+}
+
 TEST_CASE("a file of several parts is saved through staging memory of two parts, and is sound") {
   const std::string place = new_s3_place();
   SaveOptions options;
