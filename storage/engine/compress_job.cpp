@@ -210,7 +210,9 @@ void CompressJob::write_bytes(const Task& task) {
 void CompressJob::begin_item() {
   writing_.item_begin = writing_.file->position();
   writing_.stored_crc32 = 0;
+  writing_.item_ended = false;
   writing_.sink = [this](ByteSpan bytes) {
+    writing_.item_ended = bytes.empty();
     writing_.stored_crc32 = crc32_combine(writing_.stored_crc32, writing_.file->append(bytes), bytes.size());
   };
   for (const StreamTransform& transform : transforms_) writing_.sink = transform.transform_to(std::move(writing_.sink));
@@ -220,6 +222,9 @@ void CompressJob::begin_item() {
 void CompressJob::end_item(const Task& task) {
   writing_.sink({});
   writing_.sink = nullptr;
+  if (!writing_.item_ended)
+    throw Error(ErrorCode::kInternal, "a stream transform did not pass on the end of an item: " +
+                                          std::to_string(transforms_.size()) + " transforms are in use");
   results_[task.file].bytes_item_lengths.push_back(writing_.file->position() - writing_.item_begin);
   TrailerItem entry = trailer_item_of(*request_.plan, task.item);
   entry.offset = entry.payload_offset = writing_.item_begin;

@@ -74,6 +74,7 @@ class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
     std::uint32_t payload_crc32 = 0;  // of the frames so far
     ByteSink sink;                    // of the current item
     std::uint32_t stored_crc32 = 0;
+    bool item_ended = false;  // the end has passed all transforms
     std::uint64_t item_begin = 0;
   };
 

@@ -40,8 +40,7 @@ bool ReadJob::checks_archives(const File& file) const { return (request_.verify 
 void ReadJob::read_wrapped(const Task& task, bool verify_only) {
   Item& first = items_[task.items.front()];
   const StorageInfo& storage = *first.storage;
-  const std::string what =
-      "\"" + name_of(first) + "\" in " + url_of(storage) + " at offset " + std::to_string(storage.offset);
+  const std::string what = "\"" + name_of(first) + "\" in " + url_of(storage) + " at offset " + std::to_string(storage.offset);
   try {
     std::optional<OpenedItem> opened = request_.opened->take_item(storage);
     const auto reader = opened ? opened->read_stored : std::make_shared<ZipReader::ReadAt>();
@@ -130,7 +129,8 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
       at = next;
     }
   }
-  if (check_all && !failed() && crc != stored.storage.crc32)
+  if (failed()) throw Stopped();  // the tensors are incomplete: nobody may commit them
+  if (check_all && crc != stored.storage.crc32)
     throw Error(ErrorCode::kCorrupt, archive.what() + " is damaged: the checksum of its elements does not match");
 }
 
@@ -173,6 +173,7 @@ void ReadJob::copy_strided(const Task& task, const TorchArchive& archive, const 
       at += length;
     }
   }
+  if (failed()) throw Stopped();
 }
 
 }  // namespace cairn

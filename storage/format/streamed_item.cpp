@@ -38,7 +38,7 @@ void register_stream_transform(const std::string& descriptor, StreamTransform tr
   if (!transform.transform_to || !transform.transform_from) refuse(ErrorCode::kInvalidArgument, "one of its functions is empty");
   Transforms& known = transforms();
   MutexLock lock(known.mutex);
-  if (descriptor == kZstdTransform || !known.by_descriptor.emplace(descriptor, std::move(transform)).second)
+  if (is_version_of(descriptor, kZstdTransform) || !known.by_descriptor.emplace(descriptor, std::move(transform)).second)
     refuse(ErrorCode::kAlreadyExists, "it is registered already; choose another name or version");
 }
 
@@ -49,6 +49,7 @@ bool is_version_of(const std::string& descriptor, const std::string& known) {
 std::optional<StreamTransform> find_stream_transform(const std::string& descriptor) {
   Transforms& known = transforms();
   MutexLock lock(known.mutex);
+  if (const auto found = known.by_descriptor.find(descriptor); found != known.by_descriptor.end()) return found->second;
   for (const auto& [name, transform] : known.by_descriptor)
     if (is_version_of(descriptor, name)) return transform;
   return std::nullopt;

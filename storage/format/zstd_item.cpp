@@ -60,6 +60,19 @@ std::string why_not_undone(const std::vector<std::string>& transforms) {
   return "";
 }
 
+// Checks what a source of the program returns, and asks it no more after its end: it may have
+// finished what it holds.
+static ByteSource checked(ByteSource source, const std::string& transform, const std::string& what) {
+  return [source = std::move(source), transform, what, has_ended = false](MutableByteSpan to) mutable {
+    if (has_ended || to.empty()) return std::size_t{0};
+    const std::size_t length = source(to);
+    if (length > to.size())
+      throw Error(ErrorCode::kInternal, what + ": the stream transform " + transform + " returned more bytes than were asked for");
+    has_ended = length == 0;
+    return length;
+  };
+}
+
 PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents* chunk_sizes, ZipReader::ReadAt read_stored,
                           const std::string& what) {
   if (storage.transforms.empty()) return {storage.length, std::move(read_stored)};
@@ -83,7 +96,9 @@ PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents
     if (is_zstd(transform))
       steps.push_back([what](ByteSource stored) { return zstd_stream(std::move(stored), what); });
     else
-      steps.push_back(find_stream_transform(transform)->transform_from);
+      steps.push_back([undo = find_stream_transform(transform)->transform_from, transform, what](ByteSource stored) {
+        return checked(undo(std::move(stored)), transform, what);
+      });
   const auto open = [steps = std::move(steps), bytes = storage.length, read_stored = std::move(read_stored)] {
     ByteSource source = stream_of(bytes, read_stored);
     for (const auto& step : steps) source = step(std::move(source));
@@ -112,7 +127,7 @@ Bytes encode_seek_table(const std::vector<ZstdFrame>& frames) {
 namespace {
 
 constexpr std::uint32_t kFrameBytesMax = 4u << 20;  // larger frames are streamed
-constexpr int kWindowLogMax = 23;  // levels up to 19 need no more
+constexpr int kWindowLogMax = 23;                   // levels up to 19 need no more
 
 struct FreeContext {
   void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }

@@ -21,7 +21,7 @@ namespace {
 // thousand names of a kilobyte, percent-encoded.
 constexpr std::size_t kBodyBytesMax = std::size_t{16} << 20;
 constexpr std::size_t kErrorTextMax = 300;
-constexpr int kRenewalsMax = 3;  // for one request
+constexpr int kRenewalsMax = 3;                  // for one request
 constexpr long kUploadBufferBytes = 512 * 1024;  // of each connection
 
 class CurlList {
@@ -161,6 +161,14 @@ bool may_pass(const S3Response& response) {
   // holds.
   return (response.status >= 500 && response.status != 501) || response.status == 429 || response.status == 408 ||
          response.status == 409;
+}
+
+// Returns the status of an error that came in an answer with status 200.
+int status_of(const std::string& error_code) {
+  if (error_code == "InternalError") return 500;
+  if (error_code == "OperationAborted" || error_code == "ConditionalRequestConflict") return 409;
+  if (error_code == "PreconditionFailed") return 412;
+  return error_code == "NoSuchUpload" ? 404 : 400;
 }
 
 std::string header_of(CURL* easy, const char* name) {
@@ -393,7 +401,7 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
       // An answer of something between: its status says enough.
     }
   }
-  if (is_error && status < 300) response.status = response.error_code == "InternalError" ? 500 : 400;
+  if (is_error && status < 300) response.status = status_of(response.error_code);
   if (const std::string cut = is_error ? "" : cut_short(easy, response, range, download); !cut.empty()) {
     attempt.code = CURLE_PARTIAL_FILE;
     attempt.transport = cut;
@@ -417,9 +425,10 @@ S3Response S3Client::send(const S3Request& request) {
     std::this_thread::sleep_for(std::chrono::milliseconds(most / 2 + random_->next() % (most / 2 + 1)));
     pause = std::min(pause * 2, with->pause_max);
   };
-  const auto first = std::chrono::steady_clock::now();
+  std::optional<std::chrono::steady_clock::time_point> first_failure;  // a part may take long, and then fail
   for (int tries = 1;; ++tries) {
     Attempt made = attempt(request, *with);
+    if (!first_failure) first_failure = std::chrono::steady_clock::now();
     made.response.was_repeated = made.response.was_repeated || was_unanswered;
     const bool answered = made.code == CURLE_OK;
     const int status = made.response.status;
@@ -427,8 +436,7 @@ S3Response S3Client::send(const S3Request& request) {
     was_unanswered = was_unanswered || !answered || status >= 500;
     if (answered && made.response.succeeded()) return std::move(made.response);
     const bool may_repeat = answered ? may_pass(made.response) : may_pass(made.code);
-    if (!may_repeat && answered && made.response.error_code != "NoSuchBucket" &&
-        (status == 404 || status == 412 || status == 416))
+    if (!may_repeat && answered && made.response.error_code != "NoSuchBucket" && (status == 404 || status == 412 || status == 416))
       return std::move(made.response);
     if (!may_repeat && answered && std::string(request.method) == "HEAD") {
       // The answer to HEAD says nothing of the reason. That to GET does.
@@ -452,7 +460,7 @@ S3Response S3Client::send(const S3Request& request) {
       with = settings();
       if (may_differ) continue;
     }
-    const bool is_over = tries >= with->tries_max || std::chrono::steady_clock::now() - first >= with->retry_time;
+    const bool is_over = tries >= with->tries_max || std::chrono::steady_clock::now() - *first_failure >= with->retry_time;
     if (!may_repeat || is_over) throw failure(request, made, *with);
     wait();
     with = settings();
@@ -470,7 +478,8 @@ std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan con
   const S3Response response = send(request);
   if (was_repeated) *was_repeated = response.was_repeated;
   if (response.succeeded()) return response.etag;
-  if (response.status != 412 && (response.status != 404 || !etag))
+  const bool is_gone = etag && response.status == 404 && response.error_code == "NoSuchKey";  // not a proxy's 404
+  if (response.status != 412 && !is_gone)
     throw Error(ErrorCode::kUnavailable, "cannot write s3://" + bucket_ + "/" + printable_utf8(key) + ": the server answered " +
                                              std::to_string(response.status));
   // The object that is in the way may be this one, written by a try whose answer was lost. libcurl

@@ -35,7 +35,7 @@ struct S3Settings {
   std::chrono::seconds connect_timeout{10};
   std::chrono::seconds stall_timeout{60};  // at less than `bytes_per_second_min`
   long bytes_per_second_min = 1024;
-  std::chrono::seconds retry_time{300};  // since the first try; no try begins later
+  std::chrono::seconds retry_time{300};  // since the first failure; no pause begins later
   // Credentials are read again so long before they expire, but not more often than this.
   std::chrono::seconds renewal_margin{300};
   std::chrono::seconds renewal_pause{60};

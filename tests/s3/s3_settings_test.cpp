@@ -147,9 +147,11 @@ class AnsweringClient : public S3Client {
   S3Response send(const S3Request&) override {
     S3Response response;
     response.status = status;
+    response.error_code = error_code;
     return response;
   }
   int status = 0;
+  std::string error_code;
 };
 
 }  // namespace
@@ -175,9 +177,12 @@ TEST_CASE("S3 settings: a conditional write is refused by its condition only") {
   const auto client = std::make_shared<AnsweringClient>();
   for (const int status : {412, 404}) {
     client->status = status;
+    client->error_code = status == 404 ? "NoSuchKey" : "";
     CAPTURE(status);
     CHECK_FALSE(client->put_if("key", "content", "etag"));
   }
+  client->error_code = "";  // of a proxy
+  CHECK(code_of([&] { client->put_if("key", "content", "etag"); }) == ErrorCode::kUnavailable);
   CHECK(code_of([&] { client->put_if("key", "content"); }) == ErrorCode::kUnavailable);
   client->status = 416;
   CHECK(code_of([&] { client->put_if("key", "content", "etag"); }) == ErrorCode::kUnavailable);

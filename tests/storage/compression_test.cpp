@@ -581,6 +581,65 @@ TEST_CASE("compression: transforms are recorded in the order in which they are u
   CHECK(file.find("some text in the open") == Bytes::npos);
 }
 
+TEST_CASE("compression: a transform that keeps the end of an item to itself fails the save") {
+  StreamTransform silent = masked();
+  silent.transform_to = [](ByteSink output) -> ByteSink {
+    return [output](ByteSpan bytes) {
+      if (!bytes.empty()) output(bytes);
+    };
+  };
+  register_stream_transform("stream.silent/1", silent);
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::zeros({100});
+  CheckpointWriterOptions options;
+  options.transforms = {"stream.silent/1"};
+  CHECK(thrown_by([&] { save({&state}, options); }).says("did not pass on the end"));
+}
+
+TEST_CASE("compression: a source of a program is not asked again after its end") {
+  StreamTransform once = masked();
+  once.transform_to = [](ByteSink output) { return output; };
+  once.transform_from = [](ByteSource input) -> ByteSource {
+    return [input, has_ended = false](MutableByteSpan to) mutable {
+      if (has_ended) throw Error(ErrorCode::kCorrupt, "asked after its end");
+      const std::size_t length = input(to);
+      has_ended = length == 0;
+      return length;
+    };
+  };
+  register_stream_transform("stream.once/1", once);
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::ones({100});
+  CheckpointWriterOptions options;
+  options.zstd_level = 3;
+  options.transforms = {"stream.once/1"};
+  save({&state}, options);
+  StateDict target;
+  target["w"] = torch::zeros({100});
+  load({&target});
+  CHECK(target.at("w").tensor().equal(state.at("w").tensor()));
+}
+
+TEST_CASE("compression: a version that is registered itself is not taken for another") {
+  StreamTransform other = masked();
+  other.transform_from = [](ByteSource) -> ByteSource { throw Error(ErrorCode::kCorrupt, "the wrong version"); };
+  register_stream_transform("stream.versioned/1", other);
+  register_stream_transform("stream.versioned/1.2", masked());
+  CHECK(thrown_by([] { register_stream_transform("stream.zstd/1.5", masked()); }).code == ErrorCode::kAlreadyExists);
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::ones({100});
+  CheckpointWriterOptions options;
+  options.transforms = {"stream.versioned/1.2"};
+  save({&state}, options);
+  StateDict target;
+  target["w"] = torch::zeros({100});
+  load({&target});
+  CHECK(target.at("w").tensor().equal(state.at("w").tensor()));
+}
+
 TEST_CASE("compression: damage below a transform is reported as damage") {
   register_both();
   const Memory memory;
