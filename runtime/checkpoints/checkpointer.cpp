@@ -15,6 +15,7 @@
 #include <cairn/runtime/checkpoints/async_queue.hpp>
 #include <cairn/runtime/checkpoints/call_options.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
+#include <cairn/runtime/checkpoints/own_part.hpp>
 #include <cairn/runtime/checkpoints/stateful_objects.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/runtime/observation/progress_display.hpp>
@@ -141,6 +142,14 @@ struct Checkpointer::Implementation {
     }
   }
 
+  // Returns the checkpointer for calls with `use_collectives` off.
+  Checkpointer& for_own_part() {
+    check_process();
+    const OneCall one(running, busy());
+    if (!own_part) own_part = std::make_unique<Checkpointer>(world.alone(), name);
+    return *own_part;
+  }
+
   World world;
   std::string name;
   const pid_t process = ::getpid();
@@ -154,6 +163,7 @@ struct Checkpointer::Implementation {
   StagingOptions stager_options;
   std::uint64_t async_saves = 0;
   AsyncQueue saves;
+  std::unique_ptr<Checkpointer> own_part;  // in a world of this rank alone; null until needed
 };
 
 namespace {
@@ -243,6 +253,9 @@ const World& Checkpointer::world() const { return implementation_->world; }
 
 void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return alone().save(state_dict, checkpoint_id, options);
+  if (!options.use_collectives)
+    return implementation_->for_own_part().save(state_dict, part_to_save(checkpoint_id, world()),
+                                                options_of_part(options, checkpoint_id, world()));
   const ProfilerRange range("save");
   auto& self = *implementation_;
   self.check_process();
@@ -293,6 +306,9 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
     response.checkpointer_ = checkpointer;
     return response;
   }
+  if (!options.use_collectives)
+    return implementation_->for_own_part().async_save(state_dict, part_to_save(checkpoint_id, world()),
+                                                      options_of_part(options, checkpoint_id, world()), async_options);
   const ProfilerRange range("async_save");
   auto& self = *implementation_;
   self.check_process();
@@ -365,6 +381,8 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
 
 void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options) {
   auto& self = *implementation_;
+  if (!options.use_collectives)
+    return self.for_own_part().prepare(state_dict, async_options, options_of_part(options, "", world()));
   self.check_process();
   const OneCall one(self.running, self.busy());
   const StatefulObjects objects(state_dict);
@@ -387,13 +405,17 @@ void Checkpointer::release() {
   const OneCall one(self.running, self.busy());
   if (self.stager) self.stager->release();
   self.own.release();
+  if (self.own_part) self.own_part->release();
 }
 
 bool Checkpointer::wait_for_saves(std::optional<std::chrono::milliseconds> deadline) {
   auto& self = *implementation_;
   self.check_process();
   const OneCall one(self.running, self.busy());
+  const MonotonicTime start = system_clock().now();
   if (!self.saves.wait(deadline)) return false;
+  if (deadline) deadline = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - (system_clock().now() - start));
+  if (self.own_part && !self.own_part->wait_for_saves(deadline)) return false;
   if (const auto unread = self.saves.take_unread("waiting for asynchronous saves")) std::rethrow_exception(unread);
   return true;
 }
@@ -461,6 +483,9 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
 
 LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return alone().load(state_dict, checkpoint_id, options);
+  if (!options.use_collectives)
+    return implementation_->for_own_part().load(state_dict, part_to_load(checkpoint_id, world()),
+                                                options_of_part(options, world()));
   const auto planner = options.planner ? options.planner : std::make_shared<DefaultLoadPlanner>(options.planning);
   implementation_->load(state_dict, checkpoint_id, options, {}, planner);
   return planner->report();
@@ -469,6 +494,11 @@ LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoi
 StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes,
                                      const LoadOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return alone().load_by_keys(checkpoint_id, prefixes, options);
+  if (!options.use_collectives) {
+    LoadOptions own = options_of_part(options, world());
+    own.planner.reset();  // this call plans by itself
+    return implementation_->for_own_part().load_by_keys(part_to_load(checkpoint_id, world()), prefixes, own);
+  }
   if (options.planner)
     throw Error(ErrorCode::kInvalidArgument, "load_by_keys plans by itself: leave LoadOptions::planner empty, or call load");
   StateDict state_dict;

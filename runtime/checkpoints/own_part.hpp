@@ -1,0 +1,23 @@
+// Saves and loads with `use_collectives` off: each rank keeps its own part of a checkpoint, through
+// the same code as a world of one rank. Internal.
+#pragma once
+
+#include <string>
+
+#include <cairn/runtime/checkpoints/options.hpp>
+#include <cairn/runtime/worlds/world.hpp>
+
+namespace cairn {
+
+// Return the location of this rank's part of a checkpoint. `part_to_save` throws kAlreadyExists if
+// one checkpoint of all ranks is there. `part_to_load` throws kMismatch if that, or the parts of a
+// world of another size, are there, and kNotFound if only other ranks have parts.
+std::string part_to_save(const std::string& checkpoint_id, const World& world);
+std::string part_to_load(const std::string& checkpoint_id, const World& world);
+
+// Return the options with which a world of this rank alone saves or loads the part. Throw
+// kInvalidArgument if a planner or storage of the user's is set.
+SaveOptions options_of_part(SaveOptions options, const std::string& checkpoint_id, const World& world);
+LoadOptions options_of_part(LoadOptions options, const World& world);
+
+}  // namespace cairn
