@@ -1,5 +1,7 @@
 #include <cairn/tools/tensor_source.hpp>
 
+#include <algorithm>
+#include <iostream>
 #include <map>
 #include <optional>
 #include <set>
@@ -8,11 +10,13 @@
 #include <fmt/format.h>
 
 #include <cairn/base/digest.hpp>
+#include <cairn/base/rank_text.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/read_part.hpp>
 #include <cairn/tools/commands.hpp>
@@ -27,10 +31,10 @@ class OneValue : public ReadyPlan {
   Bytes bytes;
 };
 
-class CheckpointSource final : public TensorSource {
+class CheckpointSource : public TensorSource {
  public:
-  CheckpointSource(const std::string& url, CheckParts check)
-      : opened_(open_checkpoint(url)), check_(check), unchecked_(without_checks()) {
+  CheckpointSource(const std::string& url, OpenedCheckpoint opened, CheckParts check)
+      : opened_(std::move(opened)), check_(check), unchecked_(without_checks()) {
     for (CheckpointReader* reader : {&checked_, &unchecked_}) {
       reader->reset(url);
       StorageContext context;
@@ -147,6 +151,165 @@ class CheckpointSource final : public TensorSource {
   std::map<std::string, std::optional<CoverageFault>> first_faults_;  // of each tensor read so far; nothing if there is no fault
 };
 
+// The parts of a checkpoint that ranks saved for themselves, joined in memory. File names begin
+// with the part's place.
+struct JoinedParts {
+  OpenedCheckpoint checkpoint;
+  std::string identity;
+  std::map<std::string, std::string> faults;  // by key: why the parts do not make one value
+};
+
+class PartsSource final : public CheckpointSource {
+ public:
+  PartsSource(const std::string& url, JoinedParts parts, CheckParts check)
+      : CheckpointSource(url, std::move(parts.checkpoint), check), identity_(parts.identity), faults_(std::move(parts.faults)) {}
+
+  std::string identity() const override { return identity_; }
+  std::string why_unreadable(const std::string& fqn) const override {
+    const auto fault = faults_.find(fqn);
+    return fault == faults_.end() ? TensorSource::why_unreadable(fqn) : printable(fault->second);
+  }
+
+ private:
+  const std::string identity_;
+  const std::map<std::string, std::string> faults_;
+};
+
+// Returns the records of the parts at `store`, by rank; nothing if there are none. Throws kMismatch
+// if worlds of several sizes have saved there.
+std::map<int, Metadata> records_of_parts(Store& store, int& world_size) {
+  std::map<int, Metadata> records;
+  std::error_code error;
+  const auto path = local_path(store.url());
+  if ((path && !std::filesystem::is_directory(*path, error)) || store.exists(kCommitRecordName)) return records;
+  for (const ObjectName& place : store.children()) {
+    const auto part = part_of_name(place);
+    if (!part || part->world_size > kWorldSizeMax || !store.exists(place + "/" + kCommitRecordName)) continue;
+    if (!records.empty() && part->world_size != world_size)
+      throw Error(ErrorCode::kMismatch, fmt::format("worlds of {} and {} ranks have saved parts at {}: remove those of one world",
+                                                    world_size, part->world_size, printable(store.url())));
+    world_size = part->world_size;
+    const auto opened = open_store(child_url(store.url(), place));
+    records.emplace(part->rank, read_metadata(*opened));
+  }
+  return records;
+}
+
+// Throws kMismatch unless all parts are of one save, as far as their records tell.
+void require_one_save(const std::string& place, const std::map<int, Metadata>& records) {
+  std::map<std::string, std::vector<int>> saves;
+  for (const auto& [rank, record] : records) {
+    if (!record.commit)
+      throw Error(ErrorCode::kUnsupported, fmt::format("Cairn did not save the part of rank {} at {}", rank, place));
+    const CommitInfo& commit = *record.commit;
+    saves[commit.step ? fmt::format("step {}", *commit.step) : fmt::format("save number {} to this place", commit.sequence)]
+        .push_back(rank);
+  }
+  if (saves.size() == 1) return;
+  std::string text;
+  for (const auto& [save, ranks] : saves) text += fmt::format("{}{} of {}", text.empty() ? "" : ", ", save, name_ranks(ranks));
+  throw Error(ErrorCode::kMismatch, fmt::format("the parts at {} are of different saves: {}", place, text));
+}
+
+WriteItem item_of(NameId name, const TensorStorageMetadata& tensor, const Box& chunk) {
+  WriteItem item;
+  item.name = name;
+  item.type = WriteItemType::kShard;
+  item.properties = tensor.properties;
+  item.size = tensor.size;
+  item.chunk = chunk;
+  return item;
+}
+
+Bytes raw_bytes(Store& store, const FileInfo& file, const StorageInfo& storage) {
+  Bytes bytes(storage.length, '\0');
+  store.read(file.name, {{storage.offset, {bytes.data(), bytes.size()}}});
+  return bytes;
+}
+
+JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, int world_size) {
+  JoinedParts joined;
+  const std::string place = printable(store->url());
+  require_one_save(place, records);
+  // Each rank's plan is what it saved, so that planning drops duplicates and finds differences.
+  std::vector<SavePlan> plans(static_cast<std::size_t>(world_size));
+  std::vector<FileInfo> files;
+  std::map<std::string, std::vector<std::pair<int, StorageInfo>>> values;
+  for (auto& [rank, record] : records) {
+    SavePlan& plan = plans[static_cast<std::size_t>(rank)];
+    const auto in_joined = [first = static_cast<std::uint32_t>(files.size())](StorageInfo& storage) { storage.file += first; };
+    for (FileInfo& file : record.files) {
+      file.name = part_name(rank, world_size) + "/" + file.name;
+      files.push_back(file);
+    }
+    for (auto& [fqn, entry] : record.state_dict_metadata) {
+      const NameId name = plan.names.intern(fqn);
+      if (auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
+        for (const Box& chunk : tensor->chunks) plan.items.push_back(item_of(name, *tensor, chunk));
+        for (StorageInfo& storage : tensor->storage) in_joined(storage);
+      } else if (auto& storage = std::get<BytesStorageMetadata>(entry).storage) {
+        plan.items.emplace_back().name = name;
+        in_joined(*storage);
+        values[fqn].emplace_back(rank, *storage);
+      }
+    }
+    for (const auto& [fqn, path] : record.planner_data)
+      if (const auto name = plan.names.find(fqn)) plan.mappings.edit().emplace_back(*name, path);
+    joined.identity += record.save_id + " ";
+  }
+  GlobalPlanOptions lowest_rank;
+  lowest_rank.dedup = Dedup::kLowestRank;
+  lowest_rank.split_above_bytes = 0;
+  GlobalSavePlan global = create_global_save_plan(std::move(plans), lowest_rank);
+
+  Metadata& metadata = joined.checkpoint.metadata;
+  metadata = std::move(global.metadata);
+  for (const auto& [rank, record] : records) {
+    const SavePlan& plan = global.plans[static_cast<std::size_t>(rank)];
+    for (const WriteItem& item : plan.items) {
+      const std::string& fqn = plan.names[item.name];
+      if (item.type == WriteItemType::kByteIO) {
+        std::get<BytesStorageMetadata>(*metadata.find(fqn)) = std::get<BytesStorageMetadata>(*record.find(fqn));
+        continue;
+      }
+      auto& to = std::get<TensorStorageMetadata>(*metadata.find(fqn));
+      const auto& from = std::get<TensorStorageMetadata>(*record.find(fqn));
+      to.storage.resize(to.chunks.size());
+      const auto stored = std::find(from.chunks.begin(), from.chunks.end(), item.chunk) - from.chunks.begin();
+      const auto position = std::lower_bound(to.chunks.begin(), to.chunks.end(), item.chunk) - to.chunks.begin();
+      to.storage.at(static_cast<std::size_t>(position)) = from.storage.at(static_cast<std::size_t>(stored));
+    }
+    // A tensor of which only missing parts have elements.
+    for (const auto& [fqn, entry] : record.state_dict_metadata)
+      if (metadata.find(fqn) == nullptr) {
+        metadata.state_dict_metadata.emplace_back(fqn, entry);
+        metadata.reindex();
+      }
+  }
+  metadata.files = std::move(files);
+  metadata.commit = records.begin()->second.commit;
+  metadata.commit->world_size = world_size;
+
+  std::vector<int> missing;
+  for (int rank = 0; rank < world_size; ++rank)
+    if (records.count(rank) == 0) missing.push_back(rank);
+  const std::string lacking =
+      missing.empty() ? "" : fmt::format("{} {} no part", name_ranks(missing), missing.size() == 1 ? "has" : "have");
+  if (!missing.empty()) std::cerr << fmt::format("cairn: {} of the checkpoint at {}\n", lacking, place);
+  for (const CoverageFault& fault : check_coverage(metadata))
+    joined.faults.emplace(fault.fqn, to_string(fault) + (missing.empty() ? "" : "; " + lacking));
+  for (const auto& [fqn, held] : values) {
+    std::vector<int> others;
+    const Bytes first = raw_bytes(*store, metadata.files[held.front().second.file], held.front().second);
+    for (const auto& [rank, storage] : held)
+      if (raw_bytes(*store, metadata.files[storage.file], storage) != first) others.push_back(rank);
+    if (!others.empty())
+      joined.faults[fqn] = fmt::format("its value on {} differs from that on rank {}", name_ranks(others), held.front().first);
+  }
+  joined.checkpoint.store = std::move(store);
+  return joined;
+}
+
 }  // namespace
 
 std::string TensorSource::why_unreadable(const std::string& fqn) const {
@@ -165,7 +328,11 @@ void TensorSource::require_readable(const std::string& fqn) const {
 
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check) {
   if (const auto files = tensor_files_at(place); !files.empty()) return open_tensor_files(place, files);
-  return std::make_unique<CheckpointSource>(place, check);
+  auto store = open_store(place);
+  int world_size = 0;
+  if (auto records = records_of_parts(*store, world_size); !records.empty())
+    return std::make_unique<PartsSource>(place, join(std::move(store), std::move(records), world_size), check);
+  return std::make_unique<CheckpointSource>(place, open_checkpoint(place), check);
 }
 
 }  // namespace cairn::tools
