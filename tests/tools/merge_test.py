@@ -74,7 +74,16 @@ class Merge(Command):
         parts, later = self.parts(), self.parts("--step", "8", name="later")
         shutil.rmtree(parts / "rank_2_of_4")
         shutil.copytree(later / "rank_2_of_4", parts / "rank_2_of_4")
-        self.refused(parts, text="step 7 of ranks 0, 1, 3, step 8 of rank 2")
+        self.refused(parts, text="step 7 of ranks 0, 1, 3, save number 1 of step 8 of rank 2")
+
+    def test_parts_of_two_saves_of_one_step_are_refused(self):
+        parts = self.parts()
+        shutil.copytree(parts / "rank_2_of_4", self.root / "first")
+        self.parts()
+        shutil.rmtree(parts / "rank_2_of_4")
+        shutil.copytree(self.root / "first", parts / "rank_2_of_4")
+        told = self.refused(parts, text="save number 1 of step 7 of rank 2, save number 2 of step 7 of ranks 0, 1, 3")
+        self.assertIn("load its part and save it at a new place", told)
 
     def test_parts_of_two_worlds_are_refused(self):
         parts = self.parts()
@@ -123,7 +132,7 @@ class Merge(Command):
         done = self.launch("own", saved, "load", "-1")
         self.assertRegex(done.stdout, r"\b2\b.*generation 1")
         self.assertIn("generation 2", done.stdout)
-        self.refused(saved / "checkpoint", text="step 1 of rank 2, step 2 of ranks 0, 1, 3")
+        self.refused(saved / "checkpoint", text="save number 1 of step 1 of rank 2, save number 2 of step 2 of ranks 0, 1, 3")
 
 
 if __name__ == "__main__":
