@@ -105,7 +105,7 @@ struct Checkpointer::Implementation {
   }
 
   std::shared_ptr<SavePlanner> planner_for(const SaveOptions& options) {
-    return options.planner ? options.planner : own.planner_for(options.planning);
+    return options.planner ? options.planner : own.planner_for(options.planning, part_rank);
   }
   std::shared_ptr<StorageWriter> writer_for(const SaveOptions& options) {
     return options.storage_writer ? options.storage_writer : own.writer_for(options.writer, false);
@@ -146,7 +146,10 @@ struct Checkpointer::Implementation {
   Checkpointer& for_own_part() {
     check_process();
     const OneCall one(running, busy());
-    if (!own_part) own_part = std::make_unique<Checkpointer>(world.alone(), name);
+    if (!own_part) {
+      own_part = std::make_unique<Checkpointer>(world.alone(), name);
+      own_part->implementation_->part_rank = world.rank();
+    }
     return *own_part;
   }
 
@@ -164,6 +167,7 @@ struct Checkpointer::Implementation {
   std::uint64_t async_saves = 0;
   AsyncQueue saves;
   std::unique_ptr<Checkpointer> own_part;  // in a world of this rank alone; null until needed
+  std::optional<int> part_rank;            // set in `own_part`: the rank in the real world
 };
 
 namespace {
@@ -486,7 +490,10 @@ LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoi
   if (!options.use_collectives)
     return implementation_->for_own_part().load(state_dict, part_to_load(checkpoint_id, world()),
                                                 options_of_part(options, world()));
-  const auto planner = options.planner ? options.planner : std::make_shared<DefaultLoadPlanner>(options.planning);
+  const auto& part_rank = implementation_->part_rank;
+  const auto planner = options.planner ? options.planner
+                       : part_rank     ? make_part_load_planner(options.planning, *part_rank)
+                                       : std::make_shared<DefaultLoadPlanner>(options.planning);
   implementation_->load(state_dict, checkpoint_id, options, {}, planner);
   return planner->report();
 }
@@ -494,11 +501,9 @@ LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoi
 StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes,
                                      const LoadOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return alone().load_by_keys(checkpoint_id, prefixes, options);
-  if (!options.use_collectives) {
-    LoadOptions own = options_of_part(options, world());
-    own.planner.reset();  // this call plans by itself
-    return implementation_->for_own_part().load_by_keys(part_to_load(checkpoint_id, world()), prefixes, own);
-  }
+  if (!options.use_collectives)
+    return implementation_->for_own_part().load_by_keys(part_to_load(checkpoint_id, world()), prefixes,
+                                                        options_of_part(options, world()));
   if (options.planner)
     throw Error(ErrorCode::kInvalidArgument, "load_by_keys plans by itself: leave LoadOptions::planner empty, or call load");
   StateDict state_dict;

@@ -1,7 +1,6 @@
 #include <cairn/runtime/checkpoints/own_part.hpp>
 
 #include <algorithm>
-#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -120,16 +119,22 @@ std::string part_to_load(const std::string& checkpoint_id, const World& world) {
   return child_url(checkpoint_id, own);  // the load says what is there
 }
 
+std::shared_ptr<SavePlanner> make_part_save_planner(const SavePlannerOptions& options, int rank) {
+  return std::make_shared<PartSavePlanner>(options, rank);
+}
+
+std::shared_ptr<LoadPlanner> make_part_load_planner(const LoadPlannerOptions& options, int rank) {
+  return std::make_shared<PartLoadPlanner>(options, rank);
+}
+
 SaveOptions options_of_part(SaveOptions options, const std::string& checkpoint_id, const World& world) {
   options = in_world_of_one(options, options.storage_writer);
-  options.planner = std::make_shared<PartSavePlanner>(options.planning, world.rank());
   options.failure_directory = world.report_directory(options.failure_directory, checkpoint_id);
   return options;
 }
 
 LoadOptions options_of_part(LoadOptions options, const World& world) {
   options = in_world_of_one(options, options.storage_reader);
-  options.planner = std::make_shared<PartLoadPlanner>(options.planning, world.rank());
   options.failure_directory = world.report_directory(options.failure_directory, "");
   return options;
 }

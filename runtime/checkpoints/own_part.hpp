@@ -2,6 +2,7 @@
 // the same code as a world of one rank. Internal.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include <cairn/runtime/checkpoints/options.hpp>
@@ -14,6 +15,10 @@ namespace cairn {
 // world of another size, are there, and kNotFound if only other ranks have parts.
 std::string part_to_save(const std::string& checkpoint_id, const World& world);
 std::string part_to_load(const std::string& checkpoint_id, const World& world);
+
+// Make Cairn's own planners for the part of `rank`.
+std::shared_ptr<SavePlanner> make_part_save_planner(const SavePlannerOptions& options, int rank);
+std::shared_ptr<LoadPlanner> make_part_load_planner(const LoadPlannerOptions& options, int rank);
 
 // Return the options with which a world of this rank alone saves or loads the part. Throw
 // kInvalidArgument if a planner or storage of the user's is set.

@@ -114,6 +114,16 @@ TEST_CASE("a rank's later save replaces its own part only") {
   }
 }
 
+TEST_CASE("an asynchronous own save that has ended holds no staged state") {
+  Ranks ranks(1);
+  std::vector<AsyncSaveResponse> held;
+  for (int i = 0; i < 2; ++i) {
+    held.push_back(ranks.checkpointers[0].async_save({{"a", torch::ones({1000})}}, "mem://own_part/held", own_save()));
+    held.back().result();
+  }
+  CHECK(held.back().progress().staging_bytes == 0);
+}
+
 TEST_CASE("a rank's own save and load refuse planners and storage of the user's") {
   Ranks ranks(1);
   SaveOptions saving = own_save();
