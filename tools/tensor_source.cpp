@@ -198,17 +198,17 @@ std::map<int, Metadata> records_of_parts(Store& store, int& world_size) {
 // Throws kMismatch unless all parts are of one save, as far as their records tell. The step alone
 // does not: after a restart, a run may reach it again.
 void require_one_save(const std::string& place, const std::map<int, Metadata>& records) {
-  std::map<std::pair<std::optional<std::int64_t>, std::uint64_t>, std::vector<int>> saves;  // by step and sequence
+  std::map<std::pair<std::int64_t, std::uint64_t>, std::vector<int>> saves;  // by step and sequence
   for (const auto& [rank, record] : records) {
-    if (!record.commit)
-      throw Error(ErrorCode::kUnsupported, fmt::format("Cairn did not save the part of rank {} at {}", rank, place));
-    saves[{record.commit->step, record.commit->sequence}].push_back(rank);
+    if (!record.commit || !record.commit->step)
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("rank {} did not save its part at {} with use_collectives off: its record has no step", rank, place));
+    saves[{*record.commit->step, record.commit->sequence}].push_back(rank);
   }
   if (saves.size() == 1) return;
   std::string text;
   for (const auto& [save, ranks] : saves)
-    text += fmt::format("{}save number {}{} of {}", text.empty() ? "" : ", ", save.second,
-                        save.first ? fmt::format(" of step {}", *save.first) : "", name_ranks(ranks));
+    text += fmt::format("{}save number {} of step {} of {}", text.empty() ? "" : ", ", save.second, save.first, name_ranks(ranks));
   throw Error(ErrorCode::kMismatch,
               fmt::format("the parts at {} are of different saves: {} (counted at each rank's place). Remove those of one save; or, "
                           "if all hold the same state, let each rank load its part and save it at a new place",

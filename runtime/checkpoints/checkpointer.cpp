@@ -209,7 +209,10 @@ bool are_both_users(const Planner& planner, const Storage& storage) {
   return planner != nullptr && storage != nullptr;
 }
 
-void check_step(const SaveOptions& options) {
+void check_step(const SaveOptions& options, bool is_own_part) {
+  if (is_own_part && !options.step)
+    throw Error(ErrorCode::kInvalidArgument,
+                "with use_collectives off, set SaveOptions::step: only the step tells which parts of the ranks belong together");
   if (options.step && *options.step < 0)
     throw Error(ErrorCode::kInvalidArgument, "SaveOptions::step is " + std::to_string(*options.step) + ": steps are not negative");
 }
@@ -280,7 +283,7 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   call.executor = &executor;
   call.stateful_keys = objects.keys();
   call.begin = [&](const std::vector<std::string>& key_order) {
-    check_step(options);
+    check_step(options, self.part_rank.has_value());
     check_checkpoint_id(*writer, checkpoint_id);
     objects.get().describe(key_order, working);
   };
@@ -364,7 +367,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   const auto writer = parts.writer;
   const auto save = std::make_shared<AsyncSave>(std::move(parts));
   save->begin(std::move(call), [&](const std::vector<std::string>& key_order) {
-    check_step(options);
+    check_step(options, self.part_rank.has_value());
     check_checkpoint_id(*writer, checkpoint_id);
     StateDict working = state_dict;
     objects.get().describe(key_order, working);

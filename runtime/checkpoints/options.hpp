@@ -28,11 +28,13 @@ struct SaveOptions {
   // checkpoint's, such as "rank_2_of_8"; like DCP's use_collectives. It replaces only its own
   // earlier part, atomically. A load with this option off, in a world of the same size, reads the
   // part back; `cairn merge` makes one checkpoint of all parts, for any world. Ranks may fail or
-  // save other steps without knowing of each other, so set `step`, or save each step elsewhere.
+  // save other steps without knowing of each other, so give each step a place of its own. A merge
+  // takes only parts with the same step, each saved equally often to its place.
   //
   // Throws kAlreadyExists if one checkpoint of all ranks is at the place, kInvalidArgument if
-  // `planner` or `storage_writer` is set. Errors and traces name the rank as rank 0, in a world of
-  // its own. Does not wait for saves of the checkpointer with this option on, nor they for it.
+  // `step` is not set, or `planner` or `storage_writer` is. Errors and traces name the rank as rank
+  // 0, in a world of its own. Does not wait for saves of the checkpointer with this option on, nor
+  // they for it.
   bool use_collectives = true;
   int coordinator_rank = 0;    // the rank that makes the global plan and publishes the checkpoint
   // The time limit of the whole call. When it expires, the call ends on all ranks as if this rank

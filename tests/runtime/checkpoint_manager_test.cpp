@@ -618,6 +618,7 @@ TEST_CASE_FIXTURE(RunOfPyTorch, "manager: without a step in Cairn's latest, the 
 TEST_CASE_FIXTURE(RunOfPyTorch, "manager: parts that ranks saved for themselves are reported, and kept") {
   SaveOptions alone;
   alone.use_collectives = false;
+  alone.step = 6;
   on_all_ranks(kManagedRanks, [&](World& world) { Checkpointer(world).save(blank(world), place("step_6"), alone); });
   managed(run, {}, [&](CheckpointManager& manager) { manager.save(3, blank(manager.world())); });
   managed(run, {}, [&](CheckpointManager& manager) {

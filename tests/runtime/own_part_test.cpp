@@ -17,6 +17,7 @@ namespace {
 SaveOptions own_save() {
   SaveOptions options;
   options.use_collectives = false;
+  options.step = 1;
   return options;
 }
 
@@ -24,6 +25,18 @@ LoadOptions own_load() {
   LoadOptions options;
   options.use_collectives = false;
   return options;
+}
+
+// Returns the failure of a call that this rank makes alone.
+template <class Call>
+Thrown failure_of(Call&& call) {
+  try {
+    call();
+  } catch (const CheckpointException& exception) {
+    const Failure& failure = exception.failures().at(0);
+    return {true, failure.code, failure.what};
+  }
+  return {};
 }
 
 struct Ranks {
@@ -112,6 +125,13 @@ TEST_CASE("a rank's later save replaces its own part only") {
     ranks.checkpointers[static_cast<std::size_t>(rank)].load(state, id, own_load());
     CHECK(state.at("a").to_int() == rank + 1);
   }
+}
+
+TEST_CASE("a rank's own save names its step") {
+  Ranks ranks(1);
+  SaveOptions saving = own_save();
+  saving.step.reset();
+  CHECK(failure_of([&] { ranks.checkpointers[0].save({}, "mem://own_part/no_step", saving); }).code == ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("an asynchronous own save that has ended holds no staged state") {
