@@ -203,6 +203,12 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
   // The code below runs before the coordinator answers any plan. No other rank writes before that
   // answer.
   if (!context.is_coordinator) return;
+  if (is_part(url)) {
+    const auto checkpoint = observe_operations(open_store(parent_url(url)), context.store_observer);
+    if (checkpoint->exists(kCommitRecordName))
+      throw Error(ErrorCode::kAlreadyExists, "one checkpoint of all ranks exists at " + checkpoint->url() +
+                                                 ", and a save with use_collectives off does not replace it: save to another place");
+  }
   if (self.options.before_attempt) self.options.before_attempt(url, context.store_observer.get());
   self.store->create_root();
   // Opened now, so that a bad run URL is reported before anything is written.

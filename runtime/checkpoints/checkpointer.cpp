@@ -261,7 +261,7 @@ const World& Checkpointer::world() const { return implementation_->world; }
 void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return alone().save(state_dict, checkpoint_id, options);
   if (!options.use_collectives)
-    return implementation_->for_own_part().save(state_dict, part_to_save(checkpoint_id, world()),
+    return implementation_->for_own_part().save(state_dict, place_of_part(checkpoint_id, world()),
                                                 options_of_part(options, checkpoint_id, world()));
   const ProfilerRange range("save");
   auto& self = *implementation_;
@@ -314,7 +314,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
     return response;
   }
   if (!options.use_collectives)
-    return implementation_->for_own_part().async_save(state_dict, part_to_save(checkpoint_id, world()),
+    return implementation_->for_own_part().async_save(state_dict, place_of_part(checkpoint_id, world()),
                                                       options_of_part(options, checkpoint_id, world()), async_options);
   const ProfilerRange range("async_save");
   auto& self = *implementation_;
@@ -459,6 +459,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     call.stateful_keys = objects.keys();
     call.begin = [&](const std::vector<std::string>& key_order) {
       check_checkpoint_id(*reader, checkpoint_id);
+      if (part_rank) require_part(checkpoint_id);
       agreed_order = key_order;
       objects.get().describe(key_order, working);
     };
@@ -491,7 +492,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
 LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return alone().load(state_dict, checkpoint_id, options);
   if (!options.use_collectives)
-    return implementation_->for_own_part().load(state_dict, part_to_load(checkpoint_id, world()),
+    return implementation_->for_own_part().load(state_dict, place_of_part(checkpoint_id, world()),
                                                 options_of_part(options, world()));
   const auto& part_rank = implementation_->part_rank;
   const auto planner = options.planner ? options.planner
@@ -505,7 +506,7 @@ StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std
                                      const LoadOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return alone().load_by_keys(checkpoint_id, prefixes, options);
   if (!options.use_collectives)
-    return implementation_->for_own_part().load_by_keys(part_to_load(checkpoint_id, world()), prefixes,
+    return implementation_->for_own_part().load_by_keys(place_of_part(checkpoint_id, world()), prefixes,
                                                         options_of_part(options, world()));
   if (options.planner)
     throw Error(ErrorCode::kInvalidArgument, "load_by_keys plans by itself: leave LoadOptions::planner empty, or call load");

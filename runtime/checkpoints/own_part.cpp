@@ -84,39 +84,36 @@ bool has_record(Store& store, const ObjectName& place) { return store.exists(pla
 
 }  // namespace
 
-std::string part_to_save(const std::string& checkpoint_id, const World& world) {
-  const auto store = open_store(checkpoint_id);
-  if (store->exists(kCommitRecordName))
-    throw Error(ErrorCode::kAlreadyExists, "one checkpoint of all ranks exists at " + store->url() +
-                                               ", and a save with use_collectives off does not replace it: save to another place");
-  return child_url(checkpoint_id, part_name(world.rank(), world.size()));
+std::string place_of_part(const std::string& checkpoint_id, const World& world) {
+  // The call refuses an empty id.
+  return checkpoint_id.empty() ? "" : child_url(checkpoint_id, part_name(world.rank(), world.size()));
 }
 
-std::string part_to_load(const std::string& checkpoint_id, const World& world) {
-  const auto store = open_store(checkpoint_id);
+void require_part(const std::string& place) {
+  const auto store = open_store(parent_url(place));
   if (store->exists(kCommitRecordName))
     throw Error(ErrorCode::kMismatch, "one checkpoint of all ranks is at " + store->url() + ": load it with use_collectives on");
-  const std::string own = part_name(world.rank(), world.size());
-  if (has_record(*store, own)) return child_url(checkpoint_id, own);
+  const std::string own = place.substr(place.rfind('/') + 1);
+  if (has_record(*store, own)) return;
+  const PartName wanted = part_of_name(own).value();
   std::vector<int> ranks;
   int other_size = 0;
-  for (const ObjectName& place : store->children()) {
-    const auto part = part_of_name(place);
-    if (!part || !has_record(*store, place)) continue;
-    if (part->world_size == world.size())
+  for (const ObjectName& child : store->children()) {
+    const auto part = part_of_name(child);
+    if (!part || !has_record(*store, child)) continue;
+    if (part->world_size == wanted.world_size)
       ranks.push_back(part->rank);
     else
       other_size = part->world_size;
   }
   std::sort(ranks.begin(), ranks.end());
   if (!ranks.empty())
-    throw Error(ErrorCode::kNotFound, "rank " + std::to_string(world.rank()) + " has no part of the checkpoint at " + store->url() +
+    throw Error(ErrorCode::kNotFound, "rank " + std::to_string(wanted.rank) + " has no part of the checkpoint at " + store->url() +
                                           ", only " + name_ranks(ranks) + " finished a save there: load an earlier one");
   if (other_size != 0)
     throw Error(ErrorCode::kMismatch, std::to_string(other_size) + " ranks have saved a part each at " + store->url() +
-                                          ", and this world has " + std::to_string(world.size()) + ": " + kMergeAdvice +
+                                          ", and this world has " + std::to_string(wanted.world_size) + ": " + kMergeAdvice +
                                           ", which any number of ranks loads with use_collectives on");
-  return child_url(checkpoint_id, own);  // the load says what is there
 }
 
 std::shared_ptr<SavePlanner> make_part_save_planner(const SavePlannerOptions& options, int rank) {

@@ -10,11 +10,13 @@
 
 namespace cairn {
 
-// Return the location of this rank's part of a checkpoint. `part_to_save` throws kAlreadyExists if
-// one checkpoint of all ranks is there. `part_to_load` throws kMismatch if that, or the parts of a
-// world of another size, are there, and kNotFound if only other ranks have parts.
-std::string part_to_save(const std::string& checkpoint_id, const World& world);
-std::string part_to_load(const std::string& checkpoint_id, const World& world);
+// Returns the location of this rank's part of a checkpoint, "" if `checkpoint_id` is.
+std::string place_of_part(const std::string& checkpoint_id, const World& world);
+
+// Throws kMismatch if one checkpoint of all ranks, or the parts of a world of another size, are
+// where this part should be, and kNotFound if only other ranks have parts. Otherwise the load says
+// what is there.
+void require_part(const std::string& place);
 
 // Make Cairn's own planners for the part of `rank`.
 std::shared_ptr<SavePlanner> make_part_save_planner(const SavePlannerOptions& options, int rank);

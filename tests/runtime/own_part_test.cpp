@@ -83,7 +83,7 @@ TEST_CASE("a rank without a part is told which ranks have one") {
   Ranks ranks(4);
   for (const std::size_t rank : {0, 1, 3}) ranks.checkpointers[rank].save({{"a", 1}}, directory.path() + "/step_1", own_save());
   StateDict state{{"a", 0}};
-  const Thrown thrown = thrown_by([&] { ranks.checkpointers[2].load(state, directory.path() + "/step_1", own_load()); });
+  const Thrown thrown = failure_of([&] { ranks.checkpointers[2].load(state, directory.path() + "/step_1", own_load()); });
   CHECK(thrown.code == ErrorCode::kNotFound);
   CHECK_MESSAGE(thrown.says("rank 2 has no part of the checkpoint"), thrown.what);
   CHECK_MESSAGE(thrown.says("only ranks 0, 1, 3 finished a save there"), thrown.what);
@@ -93,7 +93,7 @@ TEST_CASE("a world of another size, or a load of all ranks, is told of cairn mer
   const TemporaryDirectory directory;
   Ranks(2).checkpointers[0].save({{"a", 1}}, directory.path() + "/step_1", own_save());
   StateDict state{{"a", 0}};
-  const Thrown own = thrown_by([&] { Ranks(3).checkpointers[0].load(state, directory.path() + "/step_1", own_load()); });
+  const Thrown own = failure_of([&] { Ranks(3).checkpointers[0].load(state, directory.path() + "/step_1", own_load()); });
   CHECK(own.code == ErrorCode::kMismatch);
   CHECK_MESSAGE(own.says("2 ranks have saved a part each"), own.what);
   CHECK_MESSAGE(own.says("cairn merge"), own.what);
@@ -107,9 +107,9 @@ TEST_CASE("a rank's own save does not replace a checkpoint of all ranks, nor a l
   Ranks ranks(1);
   ranks.checkpointers[0].save({{"a", 1}}, id, own_save());
   ranks.checkpointers[0].save({{"a", 2}}, id);
-  CHECK(thrown_by([&] { ranks.checkpointers[0].save({{"a", 3}}, id, own_save()); }).code == ErrorCode::kAlreadyExists);
+  CHECK(failure_of([&] { ranks.checkpointers[0].save({{"a", 3}}, id, own_save()); }).code == ErrorCode::kAlreadyExists);
   StateDict state{{"a", 0}};
-  const Thrown thrown = thrown_by([&] { ranks.checkpointers[0].load(state, id, own_load()); });
+  const Thrown thrown = failure_of([&] { ranks.checkpointers[0].load(state, id, own_load()); });
   CHECK(thrown.code == ErrorCode::kMismatch);
   CHECK_MESSAGE(thrown.says("use_collectives on"), thrown.what);
 }
@@ -142,6 +142,16 @@ TEST_CASE("an asynchronous own save that has ended holds no staged state") {
     held.back().result();
   }
   CHECK(held.back().progress().staging_bytes == 0);
+}
+
+TEST_CASE("own saves and loads look at the store within the call") {
+  const std::string id = "mem://own_part/within";
+  Ranks ranks(1);
+  ranks.checkpointers[0].save({{"a", 1}}, id);
+  const AsyncSaveResponse saving = ranks.checkpointers[0].async_save({{"a", 2}}, id, own_save());
+  CHECK(failure_of([&] { saving.result(); }).code == ErrorCode::kAlreadyExists);
+  StateDict state{{"a", 0}};
+  CHECK(failure_of([&] { ranks.checkpointers[0].load(state, id, own_load()); }).code == ErrorCode::kMismatch);
 }
 
 TEST_CASE("a rank's own save and load refuse planners and storage of the user's") {
