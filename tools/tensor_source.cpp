@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -156,7 +157,7 @@ class CheckpointSource : public TensorSource {
 struct JoinedParts {
   OpenedCheckpoint checkpoint;
   std::string identity;
-  std::map<std::string, std::string> faults;  // by key: why the parts do not make one value
+  std::map<std::string, std::string> faults;  // by key: why the parts do not make one entry
 };
 
 class PartsSource final : public CheckpointSource {
@@ -225,6 +226,19 @@ WriteItem item_of(NameId name, const TensorStorageMetadata& tensor, const Box& c
   return item;
 }
 
+bool are_of_one_kind(const Metadata::Entry& a, const Metadata::Entry& b) {
+  const auto* first = std::get_if<TensorStorageMetadata>(&a);
+  const auto* second = std::get_if<TensorStorageMetadata>(&b);
+  if (first == nullptr || second == nullptr) return first == second;
+  return first->size == second->size && first->properties.dtype == second->properties.dtype;
+}
+
+std::string kind_of(const Metadata::Entry& entry) {
+  const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
+  return tensor == nullptr ? "a value" : fmt::format("a tensor of size {} and type {}", to_string(tensor->size),
+                                                     to_string(tensor->properties.dtype));
+}
+
 Bytes raw_bytes(Store& store, const FileInfo& file, const StorageInfo& storage) {
   Bytes bytes(storage.length, '\0');
   store.read(file.name, {{storage.offset, {bytes.data(), bytes.size()}}});
@@ -239,6 +253,8 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
   std::vector<SavePlan> plans(static_cast<std::size_t>(world_size));
   std::vector<FileInfo> files;
   std::map<std::string, std::vector<std::pair<int, StorageInfo>>> values;
+  std::unordered_map<std::string, std::pair<int, const Metadata::Entry*>> firsts;  // by key: the entry of the lowest rank
+  std::unordered_map<std::string, std::pair<int, const Path*>> paths;
   for (auto& [rank, record] : records) {
     SavePlan& plan = plans[static_cast<std::size_t>(rank)];
     const auto in_joined = [first = static_cast<std::uint32_t>(files.size())](StorageInfo& storage) { storage.file += first; };
@@ -247,6 +263,12 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
       files.push_back(file);
     }
     for (auto& [fqn, entry] : record.state_dict_metadata) {
+      const auto [lowest, entry_of_lowest] = firsts.try_emplace(fqn, rank, &entry).first->second;
+      if (!are_of_one_kind(*entry_of_lowest, entry)) {
+        joined.faults.emplace(
+            fqn, fmt::format("it is {} on rank {}, and {} on rank {}", kind_of(*entry_of_lowest), lowest, kind_of(entry), rank));
+        continue;
+      }
       const NameId name = plan.names.intern(fqn);
       if (auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
         for (const Box& chunk : tensor->chunks) plan.items.push_back(item_of(name, *tensor, chunk));
@@ -257,8 +279,15 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
         values[fqn].emplace_back(rank, *storage);
       }
     }
-    for (const auto& [fqn, path] : record.planner_data)
-      if (const auto name = plan.names.find(fqn)) plan.mappings.edit().emplace_back(*name, path);
+    for (const auto& [fqn, path] : record.planner_data) {
+      const auto name = plan.names.find(fqn);
+      if (!name) continue;
+      const auto [lowest, path_of_lowest] = paths.try_emplace(fqn, rank, &path).first->second;
+      if (path == *path_of_lowest)
+        plan.mappings.edit().emplace_back(*name, path);
+      else
+        joined.faults.emplace(fqn, fmt::format("its path of dicts and lists on rank {} differs from that on rank {}", rank, lowest));
+    }
     joined.identity += record.save_id + " ";
   }
   GlobalPlanOptions lowest_rank;
@@ -283,13 +312,13 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
       const auto position = std::lower_bound(to.chunks.begin(), to.chunks.end(), item.chunk) - to.chunks.begin();
       to.storage.at(static_cast<std::size_t>(position)) = from.storage.at(static_cast<std::size_t>(stored));
     }
-    // A tensor of which only missing parts have elements.
-    for (const auto& [fqn, entry] : record.state_dict_metadata)
-      if (metadata.find(fqn) == nullptr) {
-        metadata.state_dict_metadata.emplace_back(fqn, entry);
-        metadata.reindex();
-      }
   }
+  // Tensors of which only missing parts have elements.
+  for (const auto& [rank, record] : records)
+    for (const auto& named : record.state_dict_metadata)
+      if (firsts.at(named.first).second == &named.second && metadata.find(named.first) == nullptr)
+        metadata.state_dict_metadata.push_back(named);
+  metadata.reindex();
   metadata.files = std::move(files);
   metadata.commit = records.begin()->second.commit;
   metadata.commit->world_size = world_size;

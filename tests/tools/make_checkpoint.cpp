@@ -9,6 +9,7 @@
 //   --parts               the same, but each rank saves its part for itself
 //   --zstd                compresses tensors
 //   --seeds               adds a value that differs between the ranks
+//   --odd                 adds entries of which size, type, kind or path differs on one rank
 //   --overlap             adds a tensor of which the ranks hold overlapping rows
 #include <cstdlib>
 #include <cstring>
@@ -45,7 +46,7 @@ void set_element(cairn::Dict& model, const std::string& what) {
 }
 
 struct More {
-  bool values = false, parts = false, seeds = false, overlap = false;
+  bool values = false, parts = false, seeds = false, odd = false, overlap = false;
 };
 
 void save_grid(const std::string& directory, const cairn::SaveOptions& options, const More& more) {
@@ -64,6 +65,22 @@ void save_grid(const std::string& directory, const cairn::SaveOptions& options, 
       state.insert("own", cairn::per_rank(10 * world.rank()));
     }
     if (more.seeds) state.insert("seed", world.rank() / 2);
+    if (more.odd) {
+      const bool is_odd = world.rank() == 1;
+      state.insert("size", torch::ones({is_odd ? 2 : 3}));
+      state.insert("type", torch::ones({3}, is_odd ? torch::kFloat64 : torch::kFloat32));
+      if (is_odd)
+        state.insert("kind", 1);
+      else
+        state.insert("kind", torch::ones({3}));
+      if (is_odd)
+        state.insert("pa.th", 1);
+      else
+        state.insert("pa", cairn::Dict{{"th", 1}});
+      // Rank 1 holds nothing of it.
+      state.insert("none", is_odd ? cairn::ShardedTensor({9}, cairn::DType::kFloat32, {})
+                                  : cairn::ShardedTensor({3}, cairn::DType::kFloat32, {{torch::ones({3}), {0}}}));
+    }
     if (more.overlap)
       state.insert("rows", cairn::ShardedTensor({9}, cairn::DType::kFloat32, {{torch::ones({3}), {2 * world.rank()}}}));
     cairn::SaveOptions own = options;
@@ -98,6 +115,8 @@ int main(int argc, char** argv) {
         options.writer.zstd_level = 1;
       } else if (option == "--seeds") {
         more.seeds = true;
+      } else if (option == "--odd") {
+        more.odd = true;
       } else if (option == "--overlap") {
         more.overlap = true;
       } else if (i + 1 == argc) {

@@ -70,6 +70,18 @@ class Merge(Command):
         self.refused(parts, text="seed: its value on ranks 2, 3 differs from that on rank 0")
         self.merge(parts, "--exclude", "seed")
 
+    def test_keys_that_differ_in_kind_between_ranks_are_named_and_can_be_excluded(self):
+        parts = self.parts("--odd")
+        told = self.refused(parts, text="size: it is ")
+        self.assertRegex(told, r"size: it is a tensor .*\[3\].* on rank 0, and .*\[2\].* on rank 1")
+        self.assertRegex(told, "type: it is .*float32.* on rank 0, and .*float64.* on rank 1")
+        self.assertRegex(told, "kind: it is a tensor .* on rank 0, and a value on rank 1")
+        self.assertRegex(told, r"none: it is .*\[3\].* on rank 0, and .*\[9\].* on rank 1")
+        self.assertRegex(told, r"pa\.th: its path .* on rank 1 differs from that on rank 0")
+        excluded = [part for key in ("size", "type", "kind", "none", "pa.*") for part in ("--exclude", key)]
+        self.merge(parts, *excluded)
+        self.same(self.merged, self.checkpoint("--more"))
+
     def test_parts_of_different_saves_are_refused(self):
         parts, later = self.parts(), self.parts("--step", "8", name="later")
         shutil.rmtree(parts / "rank_2_of_4")
