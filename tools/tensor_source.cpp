@@ -32,16 +32,29 @@ class OneValue : public ReadyPlan {
   Bytes bytes;
 };
 
+Bytes read_item(CheckpointReader& reader, const std::string& name) {
+  OneValue planner;
+  LoadPlan plan;
+  ReadItem item;
+  item.type = LoadItemType::kByteIO;
+  item.dest_name = item.storage_name = plan.names.intern(name);
+  plan.items.push_back(std::move(item));
+  reader.read_data(plan, planner).get();
+  return std::move(planner.bytes);
+}
+
+void set_up(CheckpointReader& reader, const std::string& url, const Metadata& metadata) {
+  reader.reset(url);
+  StorageContext context;
+  context.checkpoint_id = url;
+  reader.set_up_storage_reader(metadata, context);
+}
+
 class CheckpointSource : public TensorSource {
  public:
   CheckpointSource(const std::string& url, OpenedCheckpoint opened, CheckParts check)
       : opened_(std::move(opened)), check_(check), unchecked_(without_checks()) {
-    for (CheckpointReader* reader : {&checked_, &unchecked_}) {
-      reader->reset(url);
-      StorageContext context;
-      context.checkpoint_id = url;
-      reader->set_up_storage_reader(opened_.metadata, context);
-    }
+    for (CheckpointReader* reader : {&checked_, &unchecked_}) set_up(*reader, url, opened_.metadata);
   }
 
   const Metadata& metadata() const override { return opened_.metadata; }
@@ -67,14 +80,8 @@ class CheckpointSource : public TensorSource {
   }
 
   Bytes read_bytes(const std::string& fqn) override {
-    OneValue planner;
-    LoadPlan plan;
-    ReadItem item;
-    item.type = LoadItemType::kByteIO;
-    item.dest_name = item.storage_name = plan.names.intern(fqn);
-    plan.items.push_back(std::move(item));
-    checked_.read_data(plan, planner).get();
-    return std::move(planner.bytes);
+    require_readable(fqn);
+    return read_item(checked_, fqn);
   }
 
   Value read_value(const std::string& fqn) override {
@@ -156,6 +163,9 @@ class CheckpointSource : public TensorSource {
 // with the part's place.
 struct JoinedParts {
   OpenedCheckpoint checkpoint;
+  Metadata values;                                 // of each rank, under names such as "rank_2_of_8/key"
+  std::map<std::string, std::vector<int>> holders;  // by key of a value: the ranks that hold it
+  int world_size = 0;
   std::string identity;
   std::map<std::string, std::string> faults;  // by key: why the parts do not make one entry
 };
@@ -163,17 +173,34 @@ struct JoinedParts {
 class PartsSource final : public CheckpointSource {
  public:
   PartsSource(const std::string& url, JoinedParts parts, CheckParts check)
-      : CheckpointSource(url, std::move(parts.checkpoint), check), identity_(parts.identity), faults_(std::move(parts.faults)) {}
+      : CheckpointSource(url, std::move(parts.checkpoint), check), parts_(std::move(parts)) {
+    set_up(values_, url, parts_.values);
+  }
 
-  std::string identity() const override { return identity_; }
+  std::string identity() const override { return parts_.identity; }
   std::string why_unreadable(const std::string& fqn) const override {
-    const auto fault = faults_.find(fqn);
-    return fault == faults_.end() ? TensorSource::why_unreadable(fqn) : printable(fault->second);
+    auto fault = parts_.faults.find(fqn);
+    if (fault == parts_.faults.end()) fault = parts_.faults.emplace(fqn, difference(fqn)).first;
+    return fault->second.empty() ? TensorSource::why_unreadable(fqn) : printable(fault->second);
   }
 
  private:
-  const std::string identity_;
-  const std::map<std::string, std::string> faults_;
+  // Returns on which ranks a value differs from that on the lowest; "" if on none. Reads the values
+  // only now, because most commands need few of them.
+  std::string difference(const std::string& fqn) const {
+    const auto held = parts_.holders.find(fqn);
+    if (held == parts_.holders.end()) return "";
+    const std::vector<int>& ranks = held->second;
+    const auto value_on = [&](int rank) { return read_item(values_, part_name(rank, parts_.world_size) + "/" + fqn); };
+    const Bytes first = ranks.size() > 1 ? value_on(ranks.front()) : Bytes();
+    std::vector<int> others;
+    for (std::size_t i = 1; i < ranks.size(); ++i)
+      if (value_on(ranks[i]) != first) others.push_back(ranks[i]);
+    return others.empty() ? "" : fmt::format("its value on {} differs from that on rank {}", name_ranks(others), ranks.front());
+  }
+
+  mutable JoinedParts parts_;  // `faults` grows by the values that have been compared, with "" if they are equal
+  mutable CheckpointReader values_;
 };
 
 // Returns the records of the parts at `store`, by rank; nothing if there are none. Throws kMismatch
@@ -239,12 +266,6 @@ std::string kind_of(const Metadata::Entry& entry) {
                                                      to_string(tensor->properties.dtype));
 }
 
-Bytes raw_bytes(Store& store, const FileInfo& file, const StorageInfo& storage) {
-  Bytes bytes(storage.length, '\0');
-  store.read(file.name, {{storage.offset, {bytes.data(), bytes.size()}}});
-  return bytes;
-}
-
 JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, int world_size) {
   JoinedParts joined;
   const std::string place = printable(store->url());
@@ -252,7 +273,6 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
   // Each rank's plan is what it saved, so that planning drops duplicates and finds differences.
   std::vector<SavePlan> plans(static_cast<std::size_t>(world_size));
   std::vector<FileInfo> files;
-  std::map<std::string, std::vector<std::pair<int, StorageInfo>>> values;
   std::unordered_map<std::string, std::pair<int, const Metadata::Entry*>> firsts;  // by key: the entry of the lowest rank
   std::unordered_map<std::string, std::pair<int, const Path*>> paths;
   for (auto& [rank, record] : records) {
@@ -276,7 +296,8 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
       } else if (auto& storage = std::get<BytesStorageMetadata>(entry).storage) {
         plan.items.emplace_back().name = name;
         in_joined(*storage);
-        values[fqn].emplace_back(rank, *storage);
+        joined.values.state_dict_metadata.emplace_back(part_name(rank, world_size) + "/" + fqn, entry);
+        joined.holders[fqn].push_back(rank);
       }
     }
     for (const auto& [fqn, path] : record.planner_data) {
@@ -321,7 +342,9 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
   metadata.reindex();
   metadata.files = std::move(files);
   metadata.commit = records.begin()->second.commit;
-  metadata.commit->world_size = world_size;
+  metadata.commit->world_size = joined.world_size = world_size;
+  joined.values.files = metadata.files;
+  joined.values.commit = metadata.commit;
 
   std::vector<int> missing;
   for (int rank = 0; rank < world_size; ++rank)
@@ -331,14 +354,6 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
   if (!missing.empty()) std::cerr << fmt::format("cairn: {} of the checkpoint at {}\n", lacking, place);
   for (const CoverageFault& fault : check_coverage(metadata))
     joined.faults.emplace(fault.fqn, to_string(fault) + (missing.empty() ? "" : "; " + lacking));
-  for (const auto& [fqn, held] : values) {
-    std::vector<int> others;
-    const Bytes first = raw_bytes(*store, metadata.files[held.front().second.file], held.front().second);
-    for (const auto& [rank, storage] : held)
-      if (raw_bytes(*store, metadata.files[storage.file], storage) != first) others.push_back(rank);
-    if (!others.empty())
-      joined.faults[fqn] = fmt::format("its value on {} differs from that on rank {}", name_ranks(others), held.front().first);
-  }
   joined.checkpoint.store = std::move(store);
   return joined;
 }

@@ -82,6 +82,17 @@ class Merge(Command):
         self.merge(parts, *excluded)
         self.same(self.merged, self.checkpoint("--more"))
 
+    def test_a_value_damaged_on_one_rank_is_named_as_damaged(self):
+        parts = self.parts()
+        data = next((parts / "rank_3_of_4").glob("*.distcp"))
+        content = bytearray(data.read_bytes())
+        at = content.rindex(b"K\x03.")  # the pickled 3 of "epoch"
+        content[at + 1] ^= 4
+        data.write_bytes(content)
+        done = cairn("merge", parts, self.merged)
+        self.assertEqual(done.returncode, FOUND_BAD)
+        self.assertRegex(done.stderr, "rank_3_of_4.*(damage|checksum)")
+
     def test_parts_of_different_saves_are_refused(self):
         parts, later = self.parts(), self.parts("--step", "8", name="later")
         shutil.rmtree(parts / "rank_2_of_4")
