@@ -1,5 +1,7 @@
 // `cairn convert`: converts a checkpoint, or files of tensors, to another format or layout.
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <iostream>
 
 #include <fmt/format.h>
@@ -71,6 +73,14 @@ int convert(const ConvertOptions& options) {
 
 namespace {
 
+// Returns whether a path is the place `source`, or below it.
+bool is_within(const std::string& path, const std::string& source) {
+  const auto outer = local_path(source);
+  if (!outer || path.empty()) return false;
+  const auto from = std::filesystem::weakly_canonical(*outer), to = std::filesystem::weakly_canonical(path);
+  return std::mismatch(from.begin(), from.end(), to.begin(), to.end()).first == from.end();
+}
+
 // Adds the options that `convert` and `merge` share.
 void add_shared(CLI::App& command, ConvertOptions& options) {
   command.add_option("--world", options.world, "Split tensors by rows over this many ranks (dcp only)")
@@ -95,6 +105,8 @@ void add_merge(CLI::App& app, Run& chosen) {
     chosen = [options] {
       if (open_store(options->source)->exists(kCommitRecordName))
         throw WrongUse(fmt::format("{} is one checkpoint already: there is nothing to merge", printable(options->source)));
+      if (is_within(options->destination, options->source))
+        throw WrongUse(fmt::format("{} is where the parts are: give another place as DST", printable(options->destination)));
       return convert(*options);
     };
   });

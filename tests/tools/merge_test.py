@@ -93,6 +93,12 @@ class Merge(Command):
         self.assertEqual(done.returncode, FOUND_BAD)
         self.assertRegex(done.stderr, "rank_3_of_4.*(damage|checksum)")
 
+    def test_merge_neither_onto_the_parts_nor_below_them(self):
+        parts = self.parts()
+        for place in (parts, parts / "merged", parts / ".." / "parts" / "rank_0_of_4"):
+            self.fails(WRONG_USE, "merge", parts, place, text="give another place")
+        self.assertFalse((parts / ".metadata").exists())
+
     def test_parts_of_different_saves_are_refused(self):
         parts, later = self.parts(), self.parts("--step", "8", name="later")
         shutil.rmtree(parts / "rank_2_of_4")
