@@ -93,6 +93,14 @@ class Merge(Command):
         self.assertEqual(done.returncode, FOUND_BAD)
         self.assertRegex(done.stderr, "rank_3_of_4.*(damage|checksum)")
 
+    def test_a_listing_of_parts_needs_only_the_records(self):
+        parts = self.parts()
+        for data in parts.glob("*/*.distcp"):
+            data.unlink()
+        done = cairn("inspect", parts)
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        self.assertIn("epoch", done.stdout)
+
     def test_merge_neither_onto_the_parts_nor_below_them(self):
         parts = self.parts()
         for place in (parts, parts / "merged", parts / ".." / "parts" / "rank_0_of_4"):
