@@ -206,8 +206,9 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
   if (is_part(url)) {
     const auto checkpoint = observe_operations(open_store(parent_url(url)), context.store_observer);
     if (checkpoint->exists(kCommitRecordName))
-      throw Error(ErrorCode::kAlreadyExists, "one checkpoint of all ranks exists at " + checkpoint->url() +
-                                                 ", and a save with use_collectives off does not replace it: save to another place");
+      throw Error(ErrorCode::kAlreadyExists,
+                  "one checkpoint of all ranks exists at " + checkpoint->url() +
+                      ", and a save with use_collectives off does not replace it: save to another place");
   }
   if (self.options.before_attempt) self.options.before_attempt(url, context.store_observer.get());
   self.store->create_root();

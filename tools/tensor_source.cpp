@@ -163,7 +163,7 @@ class CheckpointSource : public TensorSource {
 // with the part's place.
 struct JoinedParts {
   OpenedCheckpoint checkpoint;
-  Metadata values;                                 // of each rank, under names such as "rank_2_of_8/key"
+  Metadata values;                                  // of each rank, under names such as "rank_2_of_8/key"
   std::map<std::string, std::vector<int>> holders;  // by key of a value: the ranks that hold it
   int world_size = 0;
   std::string identity;
@@ -237,10 +237,11 @@ void require_one_save(const std::string& place, const std::map<int, Metadata>& r
   std::string text;
   for (const auto& [save, ranks] : saves)
     text += fmt::format("{}save number {} of step {} of {}", text.empty() ? "" : ", ", save.second, save.first, name_ranks(ranks));
-  throw Error(ErrorCode::kMismatch,
-              fmt::format("the parts at {} are of different saves: {} (counted at each rank's place). Remove those of one save; or, "
-                          "if all hold the same state, let each rank load its part and save it at a new place",
-                          place, text));
+  throw Error(
+      ErrorCode::kMismatch,
+      fmt::format("the parts at {} are of different saves: {} (counted at each rank's place). Remove those of one save; or, "
+                  "if all hold the same state, let each rank load its part and save it at a new place",
+                  place, text));
 }
 
 WriteItem item_of(NameId name, const TensorStorageMetadata& tensor, const Box& chunk) {
@@ -262,8 +263,9 @@ bool are_of_one_kind(const Metadata::Entry& a, const Metadata::Entry& b) {
 
 std::string kind_of(const Metadata::Entry& entry) {
   const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
-  return tensor == nullptr ? "a value" : fmt::format("a tensor of size {} and type {}", to_string(tensor->size),
-                                                     to_string(tensor->properties.dtype));
+  return tensor == nullptr
+             ? "a value"
+             : fmt::format("a tensor of size {} and type {}", to_string(tensor->size), to_string(tensor->properties.dtype));
 }
 
 JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, int world_size) {
@@ -307,7 +309,8 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
       if (path == *path_of_lowest)
         plan.mappings.edit().emplace_back(*name, path);
       else
-        joined.faults.emplace(fqn, fmt::format("its path of dicts and lists on rank {} differs from that on rank {}", rank, lowest));
+        joined.faults.emplace(fqn,
+                              fmt::format("its path of dicts and lists on rank {} differs from that on rank {}", rank, lowest));
     }
     joined.identity += record.save_id + " ";
   }
