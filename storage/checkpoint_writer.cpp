@@ -203,6 +203,13 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
   // The code below runs before the coordinator answers any plan. No other rank writes before that
   // answer.
   if (!context.is_coordinator) return;
+  if (is_part(url)) {
+    const auto checkpoint = observe_operations(open_store(parent_url(url)), context.store_observer);
+    if (checkpoint->exists(kCommitRecordName))
+      throw Error(ErrorCode::kAlreadyExists,
+                  "one checkpoint of all ranks exists at " + checkpoint->url() +
+                      ", and a save with use_collectives off does not replace it: save to another place");
+  }
   if (self.options.before_attempt) self.options.before_attempt(url, context.store_observer.get());
   self.store->create_root();
   // Opened now, so that a bad run URL is reported before anything is written.
@@ -341,7 +348,8 @@ void CheckpointWriter::Implementation::record(Metadata& metadata, const std::vec
     recorder.add_planned(static_cast<int>(rank), planned[rank], results[rank], names);
   }
   recorder.finish();
-  require_coverage(metadata, "cannot publish the checkpoint");
+  // Only the parts of all ranks together cover the tensors.
+  if (!is_part(store->url())) require_coverage(metadata, "cannot publish the checkpoint");
 
   metadata.checkpoint_id = checkpoint_id;
   metadata.save_id = context.save_id;
@@ -389,7 +397,8 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
   self.planned = {};  // as large as all plans; `metadata` holds what is needed from here on
   const std::function<void()> clean_up = self.format->complete(self.store, self.checkpoint_id, metadata, *self.written);
   // Before the record at this place is read, because looking through a large run may take long.
-  std::uint64_t next_in_run = self.sequence.next(self.run, self.store->url(), self.context.rank);
+  // A part is not ordered among the checkpoints of a run, and must not read the other ranks' parts.
+  std::uint64_t next_in_run = is_part(self.store->url()) ? 1 : self.sequence.next(self.run, self.store->url(), self.context.rank);
   // The last checkpoint of this object may be gone from the run by now. The sequence must grow all
   // the same.
   if (self.last && self.last_run == self.run->url()) next_in_run = std::max(next_in_run, commit_sequence_after(self.last));

@@ -27,6 +27,8 @@ std::string why_none(Store& store, const std::vector<std::string>& open_attempts
   if (!open_attempts.empty())
     return "a save began there and has not ended: it still runs, or it died half-way. Load the checkpoint before it";
   const std::vector<ObjectName> places = store.children();
+  if (std::any_of(places.begin(), places.end(), [](const ObjectName& place) { return part_of_name(place).has_value(); }))
+    return std::string("each rank has saved its part for itself there: load it with use_collectives off, or ") + kMergeAdvice;
   for (std::size_t i = 0; i < std::min(places.size(), kPlacesLookedAtMax); ++i)
     if (has_checkpoint(store, places[i]))
       return "there is one below it, at " + child_url(store.url(), places[i]) + ". Give the path of one checkpoint";

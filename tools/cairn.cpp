@@ -21,6 +21,7 @@ constexpr const char* kExamples = R"(Examples:
   cairn diff run/step_100 run/step_200  compares two checkpoints
   cairn cat run/step_100 model.weight --slice 0:4,:
   cairn convert run/step_100 model.pt --to torch
+  cairn merge run/step_100 merged       makes one checkpoint of what ranks saved for themselves
   cairn prune run --keep last=3         keeps the last three; asks before it removes others
   cairn doctor run                      finds what would make saves slow or fail here
   cairn trace run                       shows what went wrong in the last failed save

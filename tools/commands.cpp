@@ -13,29 +13,27 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/base/utf8.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/read_metadata.hpp>
 
 namespace cairn::tools {
 namespace {
 
-bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && std::string_view(text).substr(text.size() - end.size()) == end;
-}
-
 // Returns what a directory without a commit record is most likely to be, and what to do.
-const char* why_no_record(const std::vector<ObjectInfo>& objects) {
-  const auto any = [&](auto&& is_such) {
-    return std::any_of(objects.begin(), objects.end(), [&](const ObjectInfo& object) { return is_such(object.name); });
-  };
-  if (any(is_record_of_one_rank))
-    return "PyTorch wrote one record for each rank there (use_collectives=False), which Cairn does not read: load it with "
-           "PyTorch and save it with collectives";
+std::string why_no_record(const std::vector<ObjectInfo>& objects) {
+  for (const ObjectInfo& object : objects)
+    if (std::string why = why_by_one_rank(object.name); !why.empty()) return why;
   return "A save that did not finish leaves this; if the directory is a run, name one of its checkpoints";
 }
 
 }  // namespace
 
-bool is_record_of_one_rank(const std::string& name) { return name.rfind("__", 0) == 0 && ends_with(name, ".metadata"); }
+std::string why_by_one_rank(const std::string& name) {
+  if (part_of_name(name)) return std::string("each rank saved its part for itself there: ") + kMergeAdvice;
+  if (name.rfind("__", 0) != 0 || !ends_with(name, ".metadata")) return "";
+  return "PyTorch wrote one record for each rank there (use_collectives=False), which Cairn does not read: load it with PyTorch "
+         "and save it with collectives";
+}
 
 std::shared_ptr<Store> open_existing(const std::string& url) {
   auto store = open_store(url);
@@ -81,6 +79,7 @@ std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor) {
 }
 
 std::optional<int> rank_of_file(const std::string& name) {
+  if (const auto part = part_of_name(name)) return part->rank < kWorldSizeMax ? std::optional(part->rank) : std::nullopt;
   constexpr std::string_view kPrefix = "__";
   const auto slash = name.rfind('/');
   const std::string_view file = std::string_view(name).substr(slash == std::string::npos ? 0 : slash + 1);

@@ -68,6 +68,7 @@ void add_cat(CLI::App& app, Run& chosen);
 void add_diff(CLI::App& app, Run& chosen);
 void add_prune(CLI::App& app, Run& chosen);
 void add_convert(CLI::App& app, Run& chosen);
+void add_merge(CLI::App& app, Run& chosen);
 void add_documentation(CLI::App& app, Run& chosen);
 
 // --- the two programs ---
@@ -86,6 +87,7 @@ inline constexpr CommandSummary kVerifyCommand{"verify", "Read every byte of che
 inline constexpr CommandSummary kCatCommand{"cat", "Print the elements of a tensor, or a value"};
 inline constexpr CommandSummary kDiffCommand{"diff", "Compare the keys, shapes, types and values of two checkpoints"};
 inline constexpr CommandSummary kConvertCommand{"convert", "Write a checkpoint in another format or layout"};
+inline constexpr CommandSummary kMergeCommand{"merge", "Make one checkpoint of the parts that ranks saved for themselves"};
 inline constexpr CommandSummary kPruneCommand{"prune", "Remove old checkpoints of a run"};
 inline constexpr CommandSummary kManualCommand{"manual", "Print the manual page, in the format of man"};
 inline constexpr CommandSummary kCompletionCommand{"completion", "Print the completion script of a shell"};
@@ -101,9 +103,9 @@ struct OpenedCheckpoint {
   Metadata metadata;
 };
 
-// Returns whether an object of that name is the record that PyTorch writes for one rank, with
-// use_collectives=False.
-bool is_record_of_one_rank(const std::string& name);
+// Returns what a place is in which an object of this name lies, if a rank saved the object for
+// itself (use_collectives=False), and what to do; "" for any other object.
+std::string why_by_one_rank(const std::string& name);
 
 // Opens a checkpoint. Throws WrongUse if nothing exists there, so that a mistyped path is not
 // mistaken for a damaged checkpoint. Throws kNotFound, with a list of what is there, if files exist

@@ -1,5 +1,7 @@
 // `cairn convert`: converts a checkpoint, or files of tensors, to another format or layout.
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <iostream>
 
 #include <fmt/format.h>
@@ -34,6 +36,16 @@ before it writes them. On SIGINT, SIGTERM or SIGHUP it removes its unfinished ou
 disk, a lost file system or SIGKILL, the finished part remains beside DST (DST.cairn-partial) or in
 the directory DST, and the same command resumes from there.)";
 
+constexpr const char* kMergeExamples = R"(Examples:
+  cairn merge run/step_100 merged             joins what each rank saved with use_collectives off
+  cairn merge run/step_100 merged --world 8   lays it out over 8 ranks
+
+DST is a checkpoint that any number of ranks loads, and PyTorch. A tensor or value that several ranks
+saved is taken from the lowest rank. The command fails, naming them, if values differ, if the parts of
+a tensor overlap or do not cover it, or if the parts are of different saves. If ranks have no part, it
+names them, and goes on if the other parts cover all tensors. --exclude leaves out keys. DST and
+interruptions are as `cairn convert --help` says.)";
+
 int convert(const ConvertOptions& options) {
   if (options.world && options.format != "dcp") throw WrongUse("--world is for --to dcp: other formats have no ranks");
   const EndingSignals signals;
@@ -59,6 +71,47 @@ int convert(const ConvertOptions& options) {
 
 }  // namespace
 
+namespace {
+
+// Returns whether a path is the place `source`, or below it.
+bool is_within(const std::string& path, const std::string& source) {
+  const auto outer = local_path(source);
+  if (!outer || path.empty()) return false;
+  const auto from = std::filesystem::weakly_canonical(*outer), to = std::filesystem::weakly_canonical(path);
+  return std::mismatch(from.begin(), from.end(), to.begin(), to.end()).first == from.end();
+}
+
+// Adds the options that `convert` and `merge` share.
+void add_shared(CLI::App& command, ConvertOptions& options) {
+  command.add_option("--world", options.world, "Split tensors by rows over this many ranks (dcp only)")
+      ->check(CLI::Range(1, kWorldSizeMax));
+  add_memory(command, options.memory);
+  command.add_flag("--force", options.force, "Replace DST if it exists");
+  command.add_flag("--skip-unsupported", options.skip_unsupported, "Leave out what the format cannot hold, instead of failing");
+}
+
+}  // namespace
+
+void add_merge(CLI::App& app, Run& chosen) {
+  const auto options = std::make_shared<ConvertOptions>();
+  options->format = "dcp";
+  auto* const command = app.add_subcommand(kMergeCommand.name, kMergeCommand.description);
+  command->footer(kMergeExamples);
+  command->add_option("SRC", options->source, "The checkpoint of which each rank saved its part")->required();
+  command->add_option("DST", options->destination, "The directory to write")->required();
+  add_patterns(*command, "--exclude", options->exclude, "Leave out keys that match this pattern");
+  add_shared(*command, *options);
+  command->callback([options, &chosen] {
+    chosen = [options] {
+      if (open_store(options->source)->exists(kCommitRecordName))
+        throw WrongUse(fmt::format("{} is one checkpoint already: there is nothing to merge", printable(options->source)));
+      if (is_within(options->destination, options->source))
+        throw WrongUse(fmt::format("{} is where the parts are: give another place as DST", printable(options->destination)));
+      return convert(*options);
+    };
+  });
+}
+
 void add_convert(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<ConvertOptions>();
   auto* const command = app.add_subcommand(kConvertCommand.name, kConvertCommand.description);
@@ -74,11 +127,7 @@ void add_convert(CLI::App& app, Run& chosen) {
       ->allow_extra_args(false)
       ->type_name("REGEX=REPL");
   command->add_option("--cast", options->cast, "Convert floating-point tensors to this type")->type_name("DTYPE");
-  command->add_option("--world", options->world, "Split tensors by rows over this many ranks (dcp only)")
-      ->check(CLI::Range(1, kWorldSizeMax));
-  add_memory(*command, options->memory);
-  command->add_flag("--force", options->force, "Replace DST if it exists");
-  command->add_flag("--skip-unsupported", options->skip_unsupported, "Leave out what the format cannot hold, instead of failing");
+  add_shared(*command, *options);
   command->callback([options, &chosen] { chosen = [options] { return convert(*options); }; });
 }
 

@@ -18,8 +18,8 @@ namespace {
 // The other program's path from the folder of this one.
 constexpr const char* kTensorProgram = CAIRN_TENSOR_PROGRAM;
 
-constexpr CommandSummary kTensorCommands[] = {kInspectCommand, kVerifyCommand, kCatCommand,    kDiffCommand,
-                                              kConvertCommand, kPruneCommand,  kManualCommand, kCompletionCommand};
+constexpr CommandSummary kTensorCommands[] = {kInspectCommand, kVerifyCommand, kCatCommand,    kDiffCommand,      kConvertCommand,
+                                              kMergeCommand,   kPruneCommand,  kManualCommand, kCompletionCommand};
 
 }  // namespace
 

@@ -68,7 +68,8 @@ void print_run_json(const std::string& url, const RunContents& contents) {
                                    {"user_metadata", one.user_metadata}});
   json["leftovers"] = Json::array();
   for (const auto& one : contents.leftovers)
-    json["leftovers"].push_back({{"name", one.name}, {"bytes", one.bytes}, {"open", one.is_open}, {"by_ranks", one.by_ranks}});
+    json["leftovers"].push_back(
+        {{"name", one.name}, {"bytes", one.bytes}, {"open", one.is_open}, {"by_ranks", !one.by_ranks.empty()}});
   json["failure_reports"] = contents.failure_reports;
   print_json(json);
 }
@@ -106,11 +107,10 @@ void print_run(const RunContents& contents) {
   else
     table.print();
   for (const auto& one : contents.leftovers)
-    std::cout << fmt::format(
-        "leftover: {}, {}: {}\n", printable(one.name), human_bytes(one.bytes),
-        one.by_ranks  ? "PyTorch wrote one record for each rank there (use_collectives=False), which Cairn does not read"
-        : one.is_open ? "a save has begun there, and runs or has died"
-                      : "of a save or a removal that did not end");
+    std::cout << fmt::format("leftover: {}, {}: {}\n", printable(one.name), human_bytes(one.bytes),
+                             !one.by_ranks.empty() ? one.by_ranks
+                             : one.is_open         ? "a save has begun there, and runs or has died"
+                                                   : "of a save or a removal that did not end");
   if (!contents.failure_reports.empty())
     std::cout << counted(contents.failure_reports.size(), "report") << " of failed saves: `cairn trace` tells what went wrong\n";
   if (contents.checkpoints.size() > 1)

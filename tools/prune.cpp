@@ -238,7 +238,7 @@ int prune(const PruneOptions& options) {
   if (!options.keep.empty()) pruning.retention = retention_of(pruning.run, wanted);
   if (options.leftovers)
     for (const Leftover& leftover : contents.leftovers)
-      if (!leftover.is_open && !leftover.by_ranks) pruning.leftovers.push_back(leftover);
+      if (!leftover.is_open && leftover.by_ranks.empty()) pruning.leftovers.push_back(leftover);
   show(pruning, wanted, contents);
   const std::size_t count = pruning.go.size() + pruning.leftovers.size();
   if (count == 0) {

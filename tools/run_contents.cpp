@@ -63,10 +63,10 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
     try {
       if (run.has_record(name) || run.is_link(name)) continue;
       const auto place = run.open(name);
-      Leftover leftover{name, 0, !place->open_attempts().empty()};
+      Leftover leftover{name, 0, !place->open_attempts().empty(), ""};
       for (const ObjectInfo& object : place->list()) {
         leftover.bytes += object.size_bytes;
-        leftover.by_ranks = leftover.by_ranks || is_record_of_one_rank(object.name);
+        if (leftover.by_ranks.empty()) leftover.by_ranks = why_by_one_rank(object.name);
       }
       leftovers.push_back(std::move(leftover));
     } catch (const Error& error) {  // unreadable: it is listed as a checkpoint with this fault

@@ -30,8 +30,8 @@ struct ListedCheckpoint {
 struct Leftover {
   std::string name;
   std::uint64_t bytes = 0;
-  bool is_open = false;   // a save has begun there; it is running or dead
-  bool by_ranks = false;  // not a leftover: PyTorch wrote a record for each rank
+  bool is_open = false;  // a save has begun there; it is running or dead
+  std::string by_ranks;  // not "": no leftover, because each rank saved for itself; says what to do
 };
 
 struct RunContents {

@@ -1,18 +1,23 @@
 #include <cairn/tools/tensor_source.hpp>
 
+#include <algorithm>
+#include <iostream>
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <cairn/base/digest.hpp>
+#include <cairn/base/rank_text.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/read_part.hpp>
 #include <cairn/tools/commands.hpp>
@@ -27,16 +32,29 @@ class OneValue : public ReadyPlan {
   Bytes bytes;
 };
 
-class CheckpointSource final : public TensorSource {
+Bytes read_item(CheckpointReader& reader, const std::string& name) {
+  OneValue planner;
+  LoadPlan plan;
+  ReadItem item;
+  item.type = LoadItemType::kByteIO;
+  item.dest_name = item.storage_name = plan.names.intern(name);
+  plan.items.push_back(std::move(item));
+  reader.read_data(plan, planner).get();
+  return std::move(planner.bytes);
+}
+
+void set_up(CheckpointReader& reader, const std::string& url, const Metadata& metadata) {
+  reader.reset(url);
+  StorageContext context;
+  context.checkpoint_id = url;
+  reader.set_up_storage_reader(metadata, context);
+}
+
+class CheckpointSource : public TensorSource {
  public:
-  CheckpointSource(const std::string& url, CheckParts check)
-      : opened_(open_checkpoint(url)), check_(check), unchecked_(without_checks()) {
-    for (CheckpointReader* reader : {&checked_, &unchecked_}) {
-      reader->reset(url);
-      StorageContext context;
-      context.checkpoint_id = url;
-      reader->set_up_storage_reader(opened_.metadata, context);
-    }
+  CheckpointSource(const std::string& url, OpenedCheckpoint opened, CheckParts check)
+      : opened_(std::move(opened)), check_(check), unchecked_(without_checks()) {
+    for (CheckpointReader* reader : {&checked_, &unchecked_}) set_up(*reader, url, opened_.metadata);
   }
 
   const Metadata& metadata() const override { return opened_.metadata; }
@@ -62,14 +80,8 @@ class CheckpointSource final : public TensorSource {
   }
 
   Bytes read_bytes(const std::string& fqn) override {
-    OneValue planner;
-    LoadPlan plan;
-    ReadItem item;
-    item.type = LoadItemType::kByteIO;
-    item.dest_name = item.storage_name = plan.names.intern(fqn);
-    plan.items.push_back(std::move(item));
-    checked_.read_data(plan, planner).get();
-    return std::move(planner.bytes);
+    require_readable(fqn);
+    return read_item(checked_, fqn);
   }
 
   Value read_value(const std::string& fqn) override {
@@ -147,6 +159,208 @@ class CheckpointSource final : public TensorSource {
   std::map<std::string, std::optional<CoverageFault>> first_faults_;  // of each tensor read so far; nothing if there is no fault
 };
 
+// The parts of a checkpoint that ranks saved for themselves, joined in memory. File names begin
+// with the part's place.
+struct JoinedParts {
+  OpenedCheckpoint checkpoint;
+  Metadata values;                                  // of each rank, under names such as "rank_2_of_8/key"
+  std::map<std::string, std::vector<int>> holders;  // by key of a value: the ranks that hold it
+  int world_size = 0;
+  std::string identity;
+  std::map<std::string, std::string> faults;  // by key: why the parts do not make one entry
+};
+
+class PartsSource final : public CheckpointSource {
+ public:
+  PartsSource(const std::string& url, JoinedParts parts, CheckParts check)
+      : CheckpointSource(url, std::move(parts.checkpoint), check), parts_(std::move(parts)) {
+    set_up(values_, url, parts_.values);
+  }
+
+  std::string identity() const override { return parts_.identity; }
+  std::string why_unreadable(const std::string& fqn) const override {
+    auto fault = parts_.faults.find(fqn);
+    if (fault == parts_.faults.end()) fault = parts_.faults.emplace(fqn, difference(fqn)).first;
+    return fault->second.empty() ? TensorSource::why_unreadable(fqn) : printable(fault->second);
+  }
+
+ private:
+  // Returns on which ranks a value differs from that on the lowest; "" if on none. Reads the values
+  // only now, because most commands need few of them.
+  std::string difference(const std::string& fqn) const {
+    const auto held = parts_.holders.find(fqn);
+    if (held == parts_.holders.end()) return "";
+    const std::vector<int>& ranks = held->second;
+    const auto value_on = [&](int rank) { return read_item(values_, part_name(rank, parts_.world_size) + "/" + fqn); };
+    const Bytes first = ranks.size() > 1 ? value_on(ranks.front()) : Bytes();
+    std::vector<int> others;
+    for (std::size_t i = 1; i < ranks.size(); ++i)
+      if (value_on(ranks[i]) != first) others.push_back(ranks[i]);
+    return others.empty() ? "" : fmt::format("its value on {} differs from that on rank {}", name_ranks(others), ranks.front());
+  }
+
+  mutable JoinedParts parts_;  // `faults` grows by the values that have been compared, with "" if they are equal
+  mutable CheckpointReader values_;
+};
+
+// Returns the records of the parts at `store`, by rank; nothing if there are none. Throws kMismatch
+// if worlds of several sizes have saved there.
+std::map<int, Metadata> records_of_parts(Store& store, int& world_size) {
+  std::map<int, Metadata> records;
+  std::error_code error;
+  const auto path = local_path(store.url());
+  if ((path && !std::filesystem::is_directory(*path, error)) || store.exists(kCommitRecordName)) return records;
+  for (const ObjectName& place : store.children()) {
+    const auto part = part_of_name(place);
+    if (!part || part->world_size > kWorldSizeMax || !store.exists(place + "/" + kCommitRecordName)) continue;
+    if (!records.empty() && part->world_size != world_size)
+      throw Error(ErrorCode::kMismatch, fmt::format("worlds of {} and {} ranks have saved parts at {}: remove those of one world",
+                                                    world_size, part->world_size, printable(store.url())));
+    world_size = part->world_size;
+    const auto opened = open_store(child_url(store.url(), place));
+    records.emplace(part->rank, read_metadata(*opened));
+  }
+  return records;
+}
+
+// Throws kMismatch unless all parts are of one save, as far as their records tell. The step alone
+// does not: after a restart, a run may reach it again.
+void require_one_save(const std::string& place, const std::map<int, Metadata>& records) {
+  std::map<std::pair<std::int64_t, std::uint64_t>, std::vector<int>> saves;  // by step and sequence
+  for (const auto& [rank, record] : records) {
+    if (!record.commit || !record.commit->step)
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("rank {} did not save its part at {} with use_collectives off: its record has no step", rank, place));
+    saves[{*record.commit->step, record.commit->sequence}].push_back(rank);
+  }
+  if (saves.size() == 1) return;
+  std::string text;
+  for (const auto& [save, ranks] : saves)
+    text += fmt::format("{}save number {} of step {} of {}", text.empty() ? "" : ", ", save.second, save.first, name_ranks(ranks));
+  throw Error(
+      ErrorCode::kMismatch,
+      fmt::format("the parts at {} are of different saves: {} (counted at each rank's place). Remove those of one save; or, "
+                  "if all hold the same state, let each rank load its part and save it at a new place",
+                  place, text));
+}
+
+WriteItem item_of(NameId name, const TensorStorageMetadata& tensor, const Box& chunk) {
+  WriteItem item;
+  item.name = name;
+  item.type = WriteItemType::kShard;
+  item.properties = tensor.properties;
+  item.size = tensor.size;
+  item.chunk = chunk;
+  return item;
+}
+
+bool are_of_one_kind(const Metadata::Entry& a, const Metadata::Entry& b) {
+  const auto* first = std::get_if<TensorStorageMetadata>(&a);
+  const auto* second = std::get_if<TensorStorageMetadata>(&b);
+  if (first == nullptr || second == nullptr) return first == second;
+  return first->size == second->size && first->properties.dtype == second->properties.dtype;
+}
+
+std::string kind_of(const Metadata::Entry& entry) {
+  const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
+  return tensor == nullptr
+             ? "a value"
+             : fmt::format("a tensor of size {} and type {}", to_string(tensor->size), to_string(tensor->properties.dtype));
+}
+
+JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, int world_size) {
+  JoinedParts joined;
+  const std::string place = printable(store->url());
+  require_one_save(place, records);
+  // Each rank's plan is what it saved, so that planning drops duplicates and finds differences.
+  std::vector<SavePlan> plans(static_cast<std::size_t>(world_size));
+  std::vector<FileInfo> files;
+  std::unordered_map<std::string, std::pair<int, const Metadata::Entry*>> firsts;  // by key: the entry of the lowest rank
+  std::unordered_map<std::string, std::pair<int, const Path*>> paths;
+  for (auto& [rank, record] : records) {
+    SavePlan& plan = plans[static_cast<std::size_t>(rank)];
+    const auto in_joined = [first = static_cast<std::uint32_t>(files.size())](StorageInfo& storage) { storage.file += first; };
+    for (FileInfo& file : record.files) {
+      file.name = part_name(rank, world_size) + "/" + file.name;
+      files.push_back(file);
+    }
+    for (auto& [fqn, entry] : record.state_dict_metadata) {
+      const auto [lowest, entry_of_lowest] = firsts.try_emplace(fqn, rank, &entry).first->second;
+      if (!are_of_one_kind(*entry_of_lowest, entry)) {
+        joined.faults.emplace(
+            fqn, fmt::format("it is {} on rank {}, and {} on rank {}", kind_of(*entry_of_lowest), lowest, kind_of(entry), rank));
+        continue;
+      }
+      const NameId name = plan.names.intern(fqn);
+      if (auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
+        for (const Box& chunk : tensor->chunks) plan.items.push_back(item_of(name, *tensor, chunk));
+        for (StorageInfo& storage : tensor->storage) in_joined(storage);
+      } else if (auto& storage = std::get<BytesStorageMetadata>(entry).storage) {
+        plan.items.emplace_back().name = name;
+        in_joined(*storage);
+        joined.values.state_dict_metadata.emplace_back(part_name(rank, world_size) + "/" + fqn, entry);
+        joined.holders[fqn].push_back(rank);
+      }
+    }
+    for (const auto& [fqn, path] : record.planner_data) {
+      const auto name = plan.names.find(fqn);
+      if (!name) continue;
+      const auto [lowest, path_of_lowest] = paths.try_emplace(fqn, rank, &path).first->second;
+      if (path == *path_of_lowest)
+        plan.mappings.edit().emplace_back(*name, path);
+      else
+        joined.faults.emplace(fqn,
+                              fmt::format("its path of dicts and lists on rank {} differs from that on rank {}", rank, lowest));
+    }
+    joined.identity += record.save_id + " ";
+  }
+  GlobalPlanOptions lowest_rank;
+  lowest_rank.dedup = Dedup::kLowestRank;
+  lowest_rank.split_above_bytes = 0;
+  GlobalSavePlan global = create_global_save_plan(std::move(plans), lowest_rank);
+
+  Metadata& metadata = joined.checkpoint.metadata;
+  metadata = std::move(global.metadata);
+  for (const auto& [rank, record] : records) {
+    const SavePlan& plan = global.plans[static_cast<std::size_t>(rank)];
+    for (const WriteItem& item : plan.items) {
+      const std::string& fqn = plan.names[item.name];
+      if (item.type == WriteItemType::kByteIO) {
+        std::get<BytesStorageMetadata>(*metadata.find(fqn)) = std::get<BytesStorageMetadata>(*record.find(fqn));
+        continue;
+      }
+      auto& to = std::get<TensorStorageMetadata>(*metadata.find(fqn));
+      const auto& from = std::get<TensorStorageMetadata>(*record.find(fqn));
+      to.storage.resize(to.chunks.size());
+      const auto stored = std::find(from.chunks.begin(), from.chunks.end(), item.chunk) - from.chunks.begin();
+      const auto position = std::lower_bound(to.chunks.begin(), to.chunks.end(), item.chunk) - to.chunks.begin();
+      to.storage.at(static_cast<std::size_t>(position)) = from.storage.at(static_cast<std::size_t>(stored));
+    }
+  }
+  // Tensors of which only missing parts have elements.
+  for (const auto& [rank, record] : records)
+    for (const auto& named : record.state_dict_metadata)
+      if (firsts.at(named.first).second == &named.second && metadata.find(named.first) == nullptr)
+        metadata.state_dict_metadata.push_back(named);
+  metadata.reindex();
+  metadata.files = std::move(files);
+  metadata.commit = records.begin()->second.commit;
+  metadata.commit->world_size = joined.world_size = world_size;
+  joined.values.files = metadata.files;
+  joined.values.commit = metadata.commit;
+
+  std::vector<int> missing;
+  for (int rank = 0; rank < world_size; ++rank)
+    if (records.count(rank) == 0) missing.push_back(rank);
+  const std::string lacking =
+      missing.empty() ? "" : fmt::format("{} {} no part", name_ranks(missing), missing.size() == 1 ? "has" : "have");
+  if (!missing.empty()) std::cerr << fmt::format("cairn: {} of the checkpoint at {}\n", lacking, place);
+  for (const CoverageFault& fault : check_coverage(metadata))
+    joined.faults.emplace(fault.fqn, to_string(fault) + (missing.empty() ? "" : "; " + lacking));
+  joined.checkpoint.store = std::move(store);
+  return joined;
+}
+
 }  // namespace
 
 std::string TensorSource::why_unreadable(const std::string& fqn) const {
@@ -165,7 +379,11 @@ void TensorSource::require_readable(const std::string& fqn) const {
 
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check) {
   if (const auto files = tensor_files_at(place); !files.empty()) return open_tensor_files(place, files);
-  return std::make_unique<CheckpointSource>(place, check);
+  auto store = open_store(place);
+  int world_size = 0;
+  if (auto records = records_of_parts(*store, world_size); !records.empty())
+    return std::make_unique<PartsSource>(place, join(std::move(store), std::move(records), world_size), check);
+  return std::make_unique<CheckpointSource>(place, open_checkpoint(place), check);
 }
 
 }  // namespace cairn::tools

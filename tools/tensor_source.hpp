@@ -56,8 +56,10 @@ class TensorSource {
   void require_readable(const std::string& fqn) const;
 };
 
-// Opens a path or URL of a checkpoint, or the path that `tensor_files_at` takes. Throws what
-// open_existing throws. Throws kCorrupt and kUnsupported if `place` is neither.
+// Opens a path or URL of a checkpoint, or the path that `tensor_files_at` takes. Joins the parts of
+// a checkpoint that ranks saved for themselves, and names ranks without a part on standard error.
+// Throws what open_existing throws. Throws kCorrupt and kUnsupported if `place` is neither. Throws
+// kMismatch if the parts are not of one save.
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check);
 
 struct TensorFile {

@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include <cairn/runtime/checkpoints/own_part.hpp>
+
 namespace cairn {
 namespace {
 
@@ -91,12 +93,13 @@ Digest digest_of(const LoadOptions& options, const std::vector<std::string>& pre
   return digest.finish();
 }
 
-std::shared_ptr<SavePlanner> OwnSaveParts::planner_for(const SavePlannerOptions& options) {
+std::shared_ptr<SavePlanner> OwnSaveParts::planner_for(const SavePlannerOptions& options, std::optional<int> part_rank) {
   DigestBuilder digest;
   add(digest, options);
   const Digest wanted = digest.finish();
   // Kept from save to save, because it holds its last plan.
-  if (!planner_ || planner_options_ != wanted) planner_ = std::make_shared<DefaultSavePlanner>(options);
+  if (!planner_ || planner_options_ != wanted)
+    planner_ = part_rank ? make_part_save_planner(options, *part_rank) : std::make_shared<DefaultSavePlanner>(options);
   planner_options_ = wanted;
   return planner_;
 }

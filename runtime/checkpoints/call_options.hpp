@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,8 @@ Digest digest_of(const LoadOptions& options, const std::vector<std::string>& pre
 // because they hold the last plan, threads and staging blocks.
 class OwnSaveParts {
  public:
-  std::shared_ptr<SavePlanner> planner_for(const SavePlannerOptions& options);
+  // `part_rank`: the rank whose own part is saved, if only that is. An object serves one rank.
+  std::shared_ptr<SavePlanner> planner_for(const SavePlannerOptions& options, std::optional<int> part_rank);
   // Returns a writer for these options. If it cannot be made from them, returns one whose first
   // hook throws the error. All ranks then learn of the error, and no rank waits in vain. A writer
   // whose threads have another priority is not reused.

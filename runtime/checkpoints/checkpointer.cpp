@@ -15,6 +15,7 @@
 #include <cairn/runtime/checkpoints/async_queue.hpp>
 #include <cairn/runtime/checkpoints/call_options.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
+#include <cairn/runtime/checkpoints/own_part.hpp>
 #include <cairn/runtime/checkpoints/stateful_objects.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/runtime/observation/progress_display.hpp>
@@ -104,7 +105,7 @@ struct Checkpointer::Implementation {
   }
 
   std::shared_ptr<SavePlanner> planner_for(const SaveOptions& options) {
-    return options.planner ? options.planner : own.planner_for(options.planning);
+    return options.planner ? options.planner : own.planner_for(options.planning, part_rank);
   }
   std::shared_ptr<StorageWriter> writer_for(const SaveOptions& options) {
     return options.storage_writer ? options.storage_writer : own.writer_for(options.writer, false);
@@ -141,6 +142,17 @@ struct Checkpointer::Implementation {
     }
   }
 
+  // Returns the checkpointer for calls with `use_collectives` off.
+  Checkpointer& for_own_part() {
+    check_process();
+    const OneCall one(running, busy());
+    if (!own_part) {
+      own_part = std::make_unique<Checkpointer>(world.alone(), name);
+      own_part->implementation_->part_rank = world.rank();
+    }
+    return *own_part;
+  }
+
   World world;
   std::string name;
   const pid_t process = ::getpid();
@@ -154,6 +166,8 @@ struct Checkpointer::Implementation {
   StagingOptions stager_options;
   std::uint64_t async_saves = 0;
   AsyncQueue saves;
+  std::unique_ptr<Checkpointer> own_part;  // in a world of this rank alone; null until needed
+  std::optional<int> part_rank;            // set in `own_part`: the rank in the real world
 };
 
 namespace {
@@ -195,7 +209,10 @@ bool are_both_users(const Planner& planner, const Storage& storage) {
   return planner != nullptr && storage != nullptr;
 }
 
-void check_step(const SaveOptions& options) {
+void check_step(const SaveOptions& options, bool is_own_part) {
+  if (is_own_part && !options.step)
+    throw Error(ErrorCode::kInvalidArgument,
+                "with use_collectives off, set SaveOptions::step: only the step tells which parts of the ranks belong together");
   if (options.step && *options.step < 0)
     throw Error(ErrorCode::kInvalidArgument, "SaveOptions::step is " + std::to_string(*options.step) + ": steps are not negative");
 }
@@ -243,6 +260,9 @@ const World& Checkpointer::world() const { return implementation_->world; }
 
 void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return alone().save(state_dict, checkpoint_id, options);
+  if (!options.use_collectives)
+    return implementation_->for_own_part().save(state_dict, place_of_part(checkpoint_id, world()),
+                                                options_of_part(options, checkpoint_id, world()));
   const ProfilerRange range("save");
   auto& self = *implementation_;
   self.check_process();
@@ -263,7 +283,7 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   call.executor = &executor;
   call.stateful_keys = objects.keys();
   call.begin = [&](const std::vector<std::string>& key_order) {
-    check_step(options);
+    check_step(options, self.part_rank.has_value());
     check_checkpoint_id(*writer, checkpoint_id);
     objects.get().describe(key_order, working);
   };
@@ -293,6 +313,9 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
     response.checkpointer_ = checkpointer;
     return response;
   }
+  if (!options.use_collectives)
+    return implementation_->for_own_part().async_save(state_dict, place_of_part(checkpoint_id, world()),
+                                                      options_of_part(options, checkpoint_id, world()), async_options);
   const ProfilerRange range("async_save");
   auto& self = *implementation_;
   self.check_process();
@@ -344,7 +367,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   const auto writer = parts.writer;
   const auto save = std::make_shared<AsyncSave>(std::move(parts));
   save->begin(std::move(call), [&](const std::vector<std::string>& key_order) {
-    check_step(options);
+    check_step(options, self.part_rank.has_value());
     check_checkpoint_id(*writer, checkpoint_id);
     StateDict working = state_dict;
     objects.get().describe(key_order, working);
@@ -365,6 +388,8 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
 
 void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options) {
   auto& self = *implementation_;
+  if (!options.use_collectives)
+    return self.for_own_part().prepare(state_dict, async_options, options_of_part(options, "", world()));
   self.check_process();
   const OneCall one(self.running, self.busy());
   const StatefulObjects objects(state_dict);
@@ -387,13 +412,17 @@ void Checkpointer::release() {
   const OneCall one(self.running, self.busy());
   if (self.stager) self.stager->release();
   self.own.release();
+  if (self.own_part) self.own_part->release();
 }
 
 bool Checkpointer::wait_for_saves(std::optional<std::chrono::milliseconds> deadline) {
   auto& self = *implementation_;
   self.check_process();
   const OneCall one(self.running, self.busy());
+  const MonotonicTime start = system_clock().now();
   if (!self.saves.wait(deadline)) return false;
+  if (deadline) deadline = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - (system_clock().now() - start));
+  if (self.own_part && !self.own_part->wait_for_saves(deadline)) return false;
   if (const auto unread = self.saves.take_unread("waiting for asynchronous saves")) std::rethrow_exception(unread);
   return true;
 }
@@ -430,6 +459,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     call.stateful_keys = objects.keys();
     call.begin = [&](const std::vector<std::string>& key_order) {
       check_checkpoint_id(*reader, checkpoint_id);
+      if (part_rank) require_part(checkpoint_id);
       agreed_order = key_order;
       objects.get().describe(key_order, working);
     };
@@ -461,7 +491,13 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
 
 LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return alone().load(state_dict, checkpoint_id, options);
-  const auto planner = options.planner ? options.planner : std::make_shared<DefaultLoadPlanner>(options.planning);
+  if (!options.use_collectives)
+    return implementation_->for_own_part().load(state_dict, place_of_part(checkpoint_id, world()),
+                                                options_of_part(options, world()));
+  const auto& part_rank = implementation_->part_rank;
+  const auto planner = options.planner ? options.planner
+                       : part_rank     ? make_part_load_planner(options.planning, *part_rank)
+                                       : std::make_shared<DefaultLoadPlanner>(options.planning);
   implementation_->load(state_dict, checkpoint_id, options, {}, planner);
   return planner->report();
 }
@@ -469,6 +505,9 @@ LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoi
 StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes,
                                      const LoadOptions& options) {
   if (options.no_dist && implementation_->world.size() > 1) return alone().load_by_keys(checkpoint_id, prefixes, options);
+  if (!options.use_collectives)
+    return implementation_->for_own_part().load_by_keys(place_of_part(checkpoint_id, world()), prefixes,
+                                                        options_of_part(options, world()));
   if (options.planner)
     throw Error(ErrorCode::kInvalidArgument, "load_by_keys plans by itself: leave LoadOptions::planner empty, or call load");
   StateDict state_dict;

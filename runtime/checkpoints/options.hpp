@@ -24,6 +24,18 @@ namespace cairn {
 struct SaveOptions {
   std::optional<World> world;  // free functions only; absent: a world of one rank
   bool no_dist = false;        // this rank alone, whatever `world` is; like DCP's no_dist
+  // False: this rank sends no messages, and saves all that it has at a place of its own below the
+  // checkpoint's, such as "rank_2_of_8"; like DCP's use_collectives. It replaces only its own
+  // earlier part, atomically. A load with this option off, in a world of the same size, reads the
+  // part back; `cairn merge` makes one checkpoint of all parts, for any world. Ranks may fail or
+  // save other steps without knowing of each other, so give each step a place of its own. A merge
+  // takes only parts with the same step, each saved equally often to its place.
+  //
+  // Throws kAlreadyExists if one checkpoint of all ranks is at the place, kInvalidArgument if
+  // `step` is not set, or `planner` or `storage_writer` is. Errors and traces name the rank as rank
+  // 0, in a world of its own. Does not wait for saves of the checkpointer with this option on, nor
+  // they for it.
+  bool use_collectives = true;
   int coordinator_rank = 0;    // the rank that makes the global plan and publishes the checkpoint
   // The time limit of the whole call. When it expires, the call ends on all ranks as if this rank
   // had cancelled it (see cancellation.hpp), with code kDeadline. The error names the ranks that
@@ -46,6 +58,10 @@ struct SaveOptions {
 struct LoadOptions {
   std::optional<World> world;  // free functions only; absent: a world of one rank
   bool no_dist = false;
+  // False: reads back, without messages, what this rank saved with the same option. Throws
+  // kNotFound if there is no such part, kMismatch if a world of another size saved the parts or one
+  // checkpoint of all ranks is there, kInvalidArgument if `planner` or `storage_reader` is set.
+  bool use_collectives = true;
   int coordinator_rank = 0;
   // As in SaveOptions. If the checkpoint is replaced during the load and has to be read again, the
   // deadline covers both readings.

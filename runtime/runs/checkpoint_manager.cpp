@@ -81,11 +81,11 @@ milliseconds grace_of_launcher() {
 }
 
 void check_options(const LoadOptions& options) {
-  if (options.world || options.no_dist || options.coordinator_rank != 0 || options.storage_reader)
+  if (options.world || options.no_dist || !options.use_collectives || options.coordinator_rank != 0 || options.storage_reader)
     throw Error(
         ErrorCode::kInvalidArgument,
-        "restore_latest goes by the manager's own world, rank 0 and Cairn's reader: leave world, no_dist, coordinator_rank and "
-        "storage_reader of LoadOptions as they are, or choose by latest_valid() and load by a Checkpointer");
+        "restore_latest goes by the manager's own world, rank 0 and Cairn's reader: leave world, no_dist, use_collectives, "
+        "coordinator_rank and storage_reader of LoadOptions as they are, or choose by latest_valid() and load by a Checkpointer");
 }
 
 // Returns whether the loaded checkpoint is damaged. Considers only failures that all ranks know: an

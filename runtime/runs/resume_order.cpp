@@ -19,19 +19,22 @@ std::optional<std::int64_t> recorded_step(const RunCheckpoint& checkpoint) {
   return checkpoint.head.step ? checkpoint.head.step : step_of_name(checkpoint.name);
 }
 
-// Returns whether PyTorch wrote a record for each rank to this place, instead of one for all.
-bool has_records_of_ranks(Store& place) {
+// Returns why a place has a record for each rank, instead of one for all; "" if it has none.
+std::string why_by_ranks(Store& place) {
   constexpr std::string_view kSuffix = ".metadata";
   try {
-    const std::vector<ObjectInfo> objects = place.list("__");
-    return std::any_of(objects.begin(), objects.end(), [&](const ObjectInfo& object) {
-      return object.name.size() > kSuffix.size() && object.name.substr(object.name.size() - kSuffix.size()) == kSuffix;
-    });
+    const std::vector<ObjectName> places = place.children();
+    if (std::any_of(places.begin(), places.end(), [](const ObjectName& child) { return part_of_name(child).has_value(); }))
+      return std::string("each rank has saved its part for itself (use_collectives off): ") + kMergeAdvice;
+    for (const ObjectInfo& object : place.list("__"))
+      if (object.name.size() > kSuffix.size() && ends_with(object.name, kSuffix))
+        return "PyTorch wrote one record for each rank (use_collectives=False), which Cairn does not read: load it with PyTorch "
+               "and save it with collectives";
   } catch (const Error& error) {
     // Trouble of the store says nothing about the place.
     if (!tells_of_the_record(error)) throw;
-    return false;
   }
+  return "";
 }
 
 }  // namespace
@@ -83,9 +86,7 @@ ResumeOrder resume_order(const RunDirectory& run) {
     const auto step = step_of_name(name);
     // Earlier places would not be resumed from in any case.
     if (!step || with_record.count(name) > 0 || (first_step && *step <= *first_step)) continue;
-    if (has_records_of_ranks(*run.open(name)))
-      order.passed_over.push_back({name, "PyTorch wrote one record for each rank (use_collectives=False), which Cairn does not "
-                                         "read: load it with PyTorch and save it with collectives"});
+    if (std::string why = why_by_ranks(*run.open(name)); !why.empty()) order.passed_over.push_back({name, std::move(why)});
   }
   return order;
 }

@@ -455,6 +455,13 @@ World World::Implementation::meet(const Process::Next& made, int rank, int world
 
 World World::single(const WorldOptions& options) { return in_process(1, options).front(); }
 
+World World::alone() const {
+  WorldOptions options = implementation_->options;
+  options.failure_reports = false;
+  if (rank() != 0) options.show_progress = ShowProgress::kOff;
+  return single(options);
+}
+
 int World::rank() const { return implementation_->rank; }
 int World::size() const { return implementation_->size; }
 int World::local_rank() const { return implementation_->local_rank; }

@@ -104,6 +104,9 @@ class World {
 
   // Returns the actors of this rank. This function and those below are for Cairn's own use.
   RankRuntime& runtime() const;
+  // Creates a world of this rank alone, with the same options. It writes no failure reports, unless
+  // a call asks for one, and shows progress if this is rank 0.
+  World alone() const;
   // Returns the directory for the report of a failed call, or "" for no report. `wanted` is the
   // caller's choice, or "". `place` is the location of the checkpoint, "" if it has none.
   std::string report_directory(const std::string& wanted, const std::string& place) const;

@@ -9,6 +9,7 @@
 #include <cairn/state/profiler_range.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/data_file.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 
 namespace cairn {
@@ -107,8 +108,11 @@ std::shared_ptr<const DataFile> ReadJob::look_at(const FileInfo& info) {
   // Without checks the checksums are not needed, which saves a read per file.
   if (!request_.verify && !request_.verify_first) return file;
   Trailer trailer = read_trailer(*request_.store, info);
-  if (trailer.save_id != request_.metadata->save_id)
-    throw Error(ErrorCode::kCorrupt, "it belongs to save " + trailer.save_id + ", not to save " + request_.metadata->save_id);
+  // Metadata that joins the parts of several ranks names no save. Then the file's name does.
+  std::string expected = request_.metadata->save_id;
+  if (expected.empty()) expected = save_id_of_file(info.name.substr(info.name.rfind('/') + 1)).value_or("");
+  if (trailer.save_id != expected)
+    throw Error(ErrorCode::kCorrupt, "it belongs to save " + trailer.save_id + ", not to save " + expected);
   if (trailer.checksum_block_bytes > ring_.block_bytes())
     throw Error(ErrorCode::kUnsupported, "its checksum blocks of " + std::to_string(trailer.checksum_block_bytes) +
                                              " bytes do not fit into a staging block of " + std::to_string(ring_.block_bytes()) +

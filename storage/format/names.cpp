@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <string_view>
 #include <system_error>
 
@@ -12,6 +13,8 @@ namespace {
 
 constexpr std::string_view kFileSuffix = ".distcp";
 constexpr const char* kStepPrefix = "step_";
+constexpr const char* kPartPrefix = "rank_";
+constexpr const char* kPartMiddle = "_of_";
 
 // Removes a number, as std::to_string writes it, and the '_' after it from the front of `text`.
 bool take_number(std::string_view& text) {
@@ -71,5 +74,25 @@ std::optional<std::int64_t> step_of_name(const std::string& name) {
   const auto n = take_step_number(rest);
   return n && *n > 1 && rest.empty() ? step : std::nullopt;
 }
+
+std::string part_name(int rank, int world_size) {
+  return kPartPrefix + std::to_string(rank) + kPartMiddle + std::to_string(world_size);
+}
+
+std::optional<PartName> part_of_name(std::string_view name) {
+  const std::string_view prefix = kPartPrefix;
+  const std::string_view middle = kPartMiddle;
+  std::string_view rest = name.substr(0, name.find('/'));
+  if (rest.substr(0, prefix.size()) != prefix) return std::nullopt;
+  rest.remove_prefix(prefix.size());
+  const auto rank = take_step_number(rest);
+  if (!rank || rest.substr(0, middle.size()) != middle) return std::nullopt;
+  rest.remove_prefix(middle.size());
+  const auto world_size = take_step_number(rest);
+  if (!world_size || !rest.empty() || *rank >= *world_size || *world_size > std::numeric_limits<int>::max()) return std::nullopt;
+  return PartName{static_cast<int>(*rank), static_cast<int>(*world_size)};
+}
+
+bool is_part(const std::string& url) { return part_of_name(std::string_view(url).substr(url.rfind('/') + 1)).has_value(); }
 
 }  // namespace cairn

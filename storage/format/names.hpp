@@ -33,4 +33,19 @@ std::string checkpoint_name(std::int64_t step, std::uint64_t n = 1);
 std::optional<std::int64_t> step_of_name(const std::string& name);
 inline bool is_checkpoint_name(const std::string& name) { return step_of_name(name).has_value(); }
 
+// The part of a checkpoint that one rank saved for itself. It lies in a place of its own below the
+// checkpoint's, such as "rank_2_of_8".
+struct PartName {
+  int rank = 0;
+  int world_size = 0;
+};
+std::string part_name(int rank, int world_size);
+// Returns the part to which an object or place belongs: "rank_2_of_8/.metadata", "rank_2_of_8".
+// Returns nothing for other names.
+std::optional<PartName> part_of_name(std::string_view name);
+inline constexpr const char* kMergeAdvice = "`cairn merge` makes one checkpoint of the parts";  // for error texts
+// Returns whether a URL is the place of such a part. Its tensors may have gaps, which the parts of
+// other ranks fill.
+bool is_part(const std::string& url);
+
 }  // namespace cairn

@@ -21,6 +21,9 @@
 //   heedless DIRECTORY                              saves without allowing injection.
 //   late DIRECTORY call|copy RANK TIME              two saves. In the second, RANK calls TIME late,
 //                                                   or its asynchronous copy takes TIME longer.
+//   own DIRECTORY save|load VICTIM                  with use_collectives off: saves twice, or loads
+//                                                   and prints the generation. CAIRN_INJECT
+//                                                   applies to VICTIM only.
 //   manage DIRECTORY                                three saves of a manager that keeps one.
 //
 // The checkpoint is DIRECTORY/checkpoint. The files beside it are pid.RANK, report.RANK, and the
@@ -382,6 +385,25 @@ void check(const std::vector<std::string>& directories) {
   }
 }
 
+void own(const std::string& directory, bool is_save, int victim) {
+  const World world = World::from_environment(world_options());
+  // The world of one in which this rank saves is made later.
+  if (world.rank() == victim) allow_injection();
+  Checkpointer checkpointer(world);
+  if (!is_save) {
+    LoadOptions options;
+    options.use_collectives = false;
+    std::cout << "generation " << load_generation(checkpointer, directory + "/checkpoint", options) << std::endl;
+    return;
+  }
+  for (const int generation : {1, 2}) {
+    SaveOptions options;
+    options.use_collectives = false;
+    options.step = generation;
+    checkpointer.save(state_of(generation, world.rank(), world.size()), directory + "/checkpoint", options);
+  }
+}
+
 int run(const std::vector<std::string>& arguments) {
   const std::string& what = arguments.at(0);
   if (what == "attempt") {
@@ -396,6 +418,8 @@ int run(const std::vector<std::string>& arguments) {
     cancel(arguments.at(1), std::stoi(arguments.at(2)));
   } else if (what == "hang") {
     hang(arguments.at(1), std::stoi(arguments.at(2)));
+  } else if (what == "own") {
+    own(arguments.at(1), arguments.at(2) == "save", std::stoi(arguments.at(3)));
   } else if (what == "heedless") {
     Member(World::from_environment(world_options()), arguments.at(1), 0).save(1);
     Member(World::single(), arguments.at(1), 0).save(2);
@@ -418,7 +442,7 @@ int run(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   try {
     const std::vector<std::string> arguments(argv + 1, argv + argc);
-    if (arguments.at(0) != "heedless") allow_injection();
+    if (arguments.at(0) != "heedless" && arguments.at(0) != "own") allow_injection();
     return run(arguments);
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;

@@ -615,6 +615,27 @@ TEST_CASE_FIXTURE(RunOfPyTorch, "manager: without a step in Cairn's latest, the 
   });
 }
 
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: parts that ranks saved for themselves are reported, and kept") {
+  SaveOptions alone;
+  alone.use_collectives = false;
+  alone.step = 6;
+  on_all_ranks(kManagedRanks, [&](World& world) { Checkpointer(world).save(blank(world), place("step_6"), alone); });
+  managed(run, {}, [&](CheckpointManager& manager) { manager.save(3, blank(manager.world())); });
+  managed(run, {}, [&](CheckpointManager& manager) {
+    StateDict state = blank(manager.world());
+    const auto restored = manager.restore_latest(state);
+    REQUIRE(restored.has_value());
+    CHECK(restored->checkpoint.step == 3);
+    REQUIRE(restored->passed_over.size() == 1);
+    CHECK(restored->passed_over[0].name == "step_6");
+    CHECK_MESSAGE(restored->passed_over[0].why.find("cairn merge") != std::string::npos, restored->passed_over[0].why);
+    LoadOptions own;
+    own.use_collectives = false;
+    CHECK(thrown_by([&] { manager.restore_latest(state, own); }).code == ErrorCode::kInvalidArgument);
+    Checkpointer(manager.world(), "own").load(state, place("step_6"), own);
+  });
+}
+
 TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint with one record for each rank is reported") {
   const std::vector<std::string> files{place("step_6/__0.metadata"), place("step_6/__0_0.distcp")};
   fs::create_directories(place("step_6"));

@@ -5,6 +5,12 @@
 //   --set KEY,INDEX,NUMBER   element INDEX of model.KEY, in row-major order
 //   --grid                other tensors, from four ranks: sharded by rows and columns, along one
 //                         dimension, and in three dimensions
+//   --more                adds to these values that all ranks hold, and one of each rank's own
+//   --parts               the same, but each rank saves its part for itself
+//   --zstd                compresses tensors
+//   --seeds               adds a value that differs between the ranks
+//   --odd                 adds entries of which size, type, kind or path differs on one rank
+//   --overlap             adds a tensor of which the ranks hold overlapping rows
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -39,17 +45,47 @@ void set_element(cairn::Dict& model, const std::string& what) {
   model[key] = changed;
 }
 
-void save_grid(const std::string& directory, const cairn::SaveOptions& options) {
+struct More {
+  bool values = false, parts = false, seeds = false, odd = false, overlap = false;
+};
+
+void save_grid(const std::string& directory, const cairn::SaveOptions& options, const More& more) {
   cairn::testing::on_all_ranks(4, [&](cairn::World& world) {
     const auto cut = [&](const torch::Tensor& whole, std::vector<std::int64_t> mesh, std::vector<cairn::Placement> placements) {
       return cairn::ShardedTensor::distribute(whole, cairn::DeviceMesh(std::move(mesh)), placements, world.rank());
     };
-    const cairn::StateDict state{
+    cairn::StateDict state{
         {"grid", cut(torch::arange(48, torch::kFloat32).reshape({6, 8}), {2, 2}, {cairn::Shard{0}, cairn::Shard{1}})},
         {"line", cut(torch::arange(10, torch::kInt64), {4}, {cairn::Shard{0}})},
         {"cube", cut(torch::arange(24, torch::kFloat32).reshape({4, 3, 2}), {4}, {cairn::Shard{0}})}};
+    if (more.values) {
+      state.insert("short", cut(torch::arange(2, torch::kFloat32), {4}, {cairn::Shard{0}}));  // nothing on ranks 2 and 3
+      state.insert("copy", torch::arange(6, torch::kFloat32));
+      state.insert("epoch", 3);
+      state.insert("own", cairn::per_rank(10 * world.rank()));
+    }
+    if (more.seeds) state.insert("seed", world.rank() / 2);
+    if (more.odd) {
+      const bool is_odd = world.rank() == 1;
+      state.insert("size", torch::ones({is_odd ? 2 : 3}));
+      state.insert("type", torch::ones({3}, is_odd ? torch::kFloat64 : torch::kFloat32));
+      if (is_odd)
+        state.insert("kind", 1);
+      else
+        state.insert("kind", torch::ones({3}));
+      if (is_odd)
+        state.insert("pa.th", 1);
+      else
+        state.insert("pa", cairn::Dict{{"th", 1}});
+      // Rank 1 holds nothing of it.
+      state.insert("none", is_odd ? cairn::ShardedTensor({9}, cairn::DType::kFloat32, {})
+                                  : cairn::ShardedTensor({3}, cairn::DType::kFloat32, {{torch::ones({3}), {0}}}));
+    }
+    if (more.overlap)
+      state.insert("rows", cairn::ShardedTensor({9}, cairn::DType::kFloat32, {{torch::ones({3}), {2 * world.rank()}}}));
     cairn::SaveOptions own = options;
     own.world = world;
+    own.use_collectives = !more.parts;
     cairn::save(state, directory, own);
   });
 }
@@ -64,12 +100,25 @@ int main(int argc, char** argv) {
     options.step = 7;
     options.user_metadata = {{"note", "for the tests"}};
     bool with_complex = false, grid = false;
+    More more;
     for (int i = 2; i < argc; ++i) {
       const std::string option = argv[i];
       if (option == "--complex") {
         with_complex = true;
       } else if (option == "--grid") {
         grid = true;
+      } else if (option == "--more") {
+        more.values = grid = true;
+      } else if (option == "--parts") {
+        more.parts = more.values = grid = true;
+      } else if (option == "--zstd") {
+        options.writer.zstd_level = 1;
+      } else if (option == "--seeds") {
+        more.seeds = true;
+      } else if (option == "--odd") {
+        more.odd = true;
+      } else if (option == "--overlap") {
+        more.overlap = true;
       } else if (i + 1 == argc) {
         return 2;
       } else if (option == "--step") {
@@ -84,7 +133,7 @@ int main(int argc, char** argv) {
       }
     }
     if (grid) {
-      save_grid(argv[1], options);
+      save_grid(argv[1], options, more);
       return 0;
     }
     cairn::StateDict state{{"model", model},
