@@ -31,10 +31,10 @@ struct SaveOptions {
   // save other steps without knowing of each other, so give each step a place of its own. A merge
   // takes only parts with the same step, each saved equally often to its place.
   //
-  // Throws kAlreadyExists if one checkpoint of all ranks is at the place, kInvalidArgument if
-  // `step` is not set, or `planner` or `storage_writer` is. Errors and traces name the rank as rank
-  // 0, in a world of its own. Does not wait for saves of the checkpointer with this option on, nor
-  // they for it.
+  // Fails with kAlreadyExists at a checkpoint of all ranks. Throws kInvalidArgument if `step` is
+  // not set, or if `planner` or `storage_writer` is. Errors and traces name the rank as rank 0, in
+  // a world of its own. Does not wait for saves of the checkpointer with this option on, nor they
+  // for it.
   bool use_collectives = true;
   int coordinator_rank = 0;    // the rank that makes the global plan and publishes the checkpoint
   // The time limit of the whole call. When it expires, the call ends on all ranks as if this rank
