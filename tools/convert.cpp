@@ -87,7 +87,6 @@ void add_shared(CLI::App& command, ConvertOptions& options) {
       ->check(CLI::Range(1, kWorldSizeMax));
   add_memory(command, options.memory);
   command.add_flag("--force", options.force, "Replace DST if it exists");
-  command.add_flag("--skip-unsupported", options.skip_unsupported, "Leave out what the format cannot hold, instead of failing");
 }
 
 }  // namespace
@@ -128,6 +127,7 @@ void add_convert(CLI::App& app, Run& chosen) {
       ->type_name("REGEX=REPL");
   command->add_option("--cast", options->cast, "Convert floating-point tensors to this type")->type_name("DTYPE");
   add_shared(*command, *options);
+  command->add_flag("--skip-unsupported", options->skip_unsupported, "Leave out what the format cannot hold, instead of failing");
   command->callback([options, &chosen] { chosen = [options] { return convert(*options); }; });
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -224,19 +225,23 @@ std::map<int, Metadata> records_of_parts(Store& store, int& world_size) {
 }
 
 // Throws kMismatch unless all parts are of one save, as far as their records tell. The step alone
-// does not: after a restart, a run may reach it again.
+// does not: after a restart, which makes a new world, a run may reach it again.
 void require_one_save(const std::string& place, const std::map<int, Metadata>& records) {
-  std::map<std::pair<std::int64_t, std::uint64_t>, std::vector<int>> saves;  // by step and sequence
+  // By step, sequence and the incarnation of the world.
+  std::map<std::tuple<std::int64_t, std::uint64_t, std::string>, std::vector<int>> saves;
   for (const auto& [rank, record] : records) {
     if (!record.commit || !record.commit->step)
       throw Error(ErrorCode::kUnsupported,
                   fmt::format("rank {} did not save its part at {} with use_collectives off: its record has no step", rank, place));
-    saves[{*record.commit->step, record.commit->sequence}].push_back(rank);
+    const auto world = record.commit->user_metadata.find(kPartWorldKey);
+    saves[{*record.commit->step, record.commit->sequence, world == record.commit->user_metadata.end() ? "" : world->second}]
+        .push_back(rank);
   }
   if (saves.size() == 1) return;
   std::string text;
   for (const auto& [save, ranks] : saves)
-    text += fmt::format("{}save number {} of step {} of {}", text.empty() ? "" : ", ", save.second, save.first, name_ranks(ranks));
+    text += fmt::format("{}save number {} of step {} of {}{}", text.empty() ? "" : ", ", std::get<1>(save), std::get<0>(save),
+                        name_ranks(ranks), std::get<2>(save).empty() ? "" : " in world " + std::get<2>(save).substr(0, 8));
   throw Error(
       ErrorCode::kMismatch,
       fmt::format("the parts at {} are of different saves: {} (counted at each rank's place). Remove those of one save; or, "
@@ -345,6 +350,7 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
   metadata.reindex();
   metadata.files = std::move(files);
   metadata.commit = records.begin()->second.commit;
+  metadata.commit->user_metadata.erase(kPartWorldKey);
   metadata.commit->world_size = joined.world_size = world_size;
   joined.values.files = metadata.files;
   joined.values.commit = metadata.commit;

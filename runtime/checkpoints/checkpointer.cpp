@@ -12,6 +12,7 @@
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/wait.hpp>
 #include <cairn/runtime/checkpoints/async_queue.hpp>
 #include <cairn/runtime/checkpoints/call_options.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
@@ -69,9 +70,9 @@ struct Checkpointer::Implementation {
 
   void check_process() const {
     if (::getpid() != process)
-      throw Error(ErrorCode::kPrecondition,
-                  "checkpointer '" + name + "' belongs to the parent of this forked process, which has none of the world's " +
-                      "threads and connections; make a world and a checkpointer in this process");
+      throw Error(ErrorCode::kPrecondition, "checkpointer '" + name +
+                                                "' belongs to the parent of this forked process, which has none of the world's " +
+                                                "threads and connections; make a world and a checkpointer in this process");
   }
 
   std::string busy() const {
@@ -156,7 +157,7 @@ struct Checkpointer::Implementation {
   World world;
   std::string name;
   const pid_t process = ::getpid();
-  Mutex running;  // held by the one call that runs
+  Mutex running;                               // held by the one call that runs
   std::map<std::string, std::uint64_t> calls;  // by slot
   std::set<std::string> slots;                 // other than `name`
   std::uint64_t slots_taken = 0;
@@ -421,7 +422,8 @@ bool Checkpointer::wait_for_saves(std::optional<std::chrono::milliseconds> deadl
   const OneCall one(self.running, self.busy());
   const MonotonicTime start = system_clock().now();
   if (!self.saves.wait(deadline)) return false;
-  if (deadline) deadline = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - (system_clock().now() - start));
+  if (deadline)
+    deadline = std::chrono::duration_cast<std::chrono::milliseconds>(bounded_wait(*deadline) - (system_clock().now() - start));
   if (self.own_part && !self.own_part->wait_for_saves(deadline)) return false;
   if (const auto unread = self.saves.take_unread("waiting for asynchronous saves")) std::rethrow_exception(unread);
   return true;

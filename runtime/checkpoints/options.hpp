@@ -29,7 +29,7 @@ struct SaveOptions {
   // earlier part, atomically. A load with this option off, in a world of the same size, reads the
   // part back; `cairn merge` makes one checkpoint of all parts, for any world. Ranks may fail or
   // save other steps without knowing of each other, so give each step a place of its own. A merge
-  // takes only parts with the same step, each saved equally often to its place.
+  // takes only parts of one world with the same step, each saved equally often to its place.
   //
   // Fails with kAlreadyExists at a checkpoint of all ranks. Throws kInvalidArgument if `step` is
   // not set, or if `planner` or `storage_writer` is. Errors and traces name the rank as rank 0, in
@@ -58,9 +58,10 @@ struct SaveOptions {
 struct LoadOptions {
   std::optional<World> world;  // free functions only; absent: a world of one rank
   bool no_dist = false;
-  // False: reads back, without messages, what this rank saved with the same option. Throws
-  // kNotFound if there is no such part, kMismatch if a world of another size saved the parts or one
-  // checkpoint of all ranks is there, kInvalidArgument if `planner` or `storage_reader` is set.
+  // False: reads back, without messages, what this rank saved with the same option. Fails with
+  // kNotFound if there is no such part, and with kMismatch if a world of another size saved the
+  // parts or a checkpoint of all ranks is there. Throws kInvalidArgument if `planner` or
+  // `storage_reader` is set.
   bool use_collectives = true;
   int coordinator_rank = 0;
   // As in SaveOptions. If the checkpoint is replaced during the load and has to be read again, the

@@ -127,6 +127,7 @@ std::shared_ptr<LoadPlanner> make_part_load_planner(const LoadPlannerOptions& op
 SaveOptions options_of_part(SaveOptions options, const std::string& checkpoint_id, const World& world) {
   options = in_world_of_one(options, options.storage_writer);
   options.failure_directory = world.report_directory(options.failure_directory, checkpoint_id);
+  options.user_metadata[kPartWorldKey] = world.incarnation();
   return options;
 }
 

@@ -47,5 +47,7 @@ inline constexpr const char* kMergeAdvice = "`cairn merge` makes one checkpoint 
 // Returns whether a URL is the place of such a part. Its tensors may have gaps, which the parts of
 // other ranks fill.
 bool is_part(const std::string& url);
+// The key of user metadata under which a part has the incarnation of the world whose rank saved it.
+inline constexpr const char* kPartWorldKey = "cairn.incarnation";
 
 }  // namespace cairn

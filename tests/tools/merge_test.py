@@ -119,8 +119,17 @@ class Merge(Command):
         self.parts()
         shutil.rmtree(parts / "rank_2_of_4")
         shutil.copytree(self.root / "first", parts / "rank_2_of_4")
-        told = self.refused(parts, text="save number 1 of step 7 of rank 2, save number 2 of step 7 of ranks 0, 1, 3")
+        told = self.refused(parts, text="save number 1 of step 7 of rank 2 in world ")
+        self.assertIn(", save number 2 of step 7 of ranks 0, 1, 3 in world ", told)
         self.assertIn("load its part and save it at a new place", told)
+
+    def test_parts_of_one_step_that_a_restarted_job_saved_are_refused(self):
+        parts, again = self.parts(), self.parts(name="again")
+        shutil.rmtree(parts / "rank_2_of_4")
+        shutil.copytree(again / "rank_2_of_4", parts / "rank_2_of_4")
+        told = self.refused(parts, text="are of different saves: ")
+        self.assertRegex(told, r"save number 1 of step 7 of rank 2 in world [0-9a-f]{8}\b")
+        self.assertRegex(told, r"save number 1 of step 7 of ranks 0, 1, 3 in world [0-9a-f]{8}\b")
 
     def test_parts_of_two_worlds_are_refused(self):
         parts = self.parts()
