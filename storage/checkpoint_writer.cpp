@@ -401,7 +401,8 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
   std::uint64_t next_in_run = is_part(self.store->url()) ? 1 : self.sequence.next(self.run, self.store->url(), self.context.rank);
   // The last checkpoint of this object may be gone from the run by now. The sequence must grow all
   // the same.
-  if (self.last && self.last_run == self.run->url()) next_in_run = std::max(next_in_run, commit_sequence_after(self.last));
+  if (!is_part(self.store->url()) && self.last && self.last_run == self.run->url())
+    next_in_run = std::max(next_in_run, commit_sequence_after(self.last));
   // Done last, so that this save replaces whatever another job has published here meanwhile.
   const Replaced replaced = self.find_replaced();
   if (replaced.generation) require_own_files(*self.store, *replaced.generation);
@@ -495,7 +496,8 @@ void CheckpointWriter::discard(bool ends_attempt) noexcept {
     for (auto name = written.rbegin(); name != written.rend(); ++name)
       if (may_remove_by_name || save_id_of_file(*name)) self.store->remove(*name);
     self.written = std::make_shared<WrittenNames>();
-    if (ends_attempt && !self.leaves_files_for_readers()) self.store->clear_attempt(save_id);
+    // All ranks do so at once: the last of them finds no other's files.
+    if ((ends_attempt || !self.format->names_are_unique()) && !self.leaves_files_for_readers()) self.store->clear_attempt(save_id);
   } catch (...) {
     // The next successful save removes what is left.
   }

@@ -148,7 +148,10 @@ class HuggingFaceFormat final : public DataFormat {
 
   bool takes_changed_plans() const override { return false; }
   bool names_are_unique() const override { return false; }
-  bool needs_no_record(const ObjectName& name) const override { return ends_with(name, kSafetensorsEnd); }
+  // A file that a frozen rank has not finished may get its name later.
+  bool needs_no_record(const ObjectName& name) const override {
+    return name.find('/') == ObjectName::npos && name.find(kSafetensorsEnd) != ObjectName::npos;
+  }
 
   void require_room(Store& store) override {
     if (!store.traits().create_takes_name)
@@ -516,9 +519,10 @@ SafetensorsFiles find_safetensors_files(Store& store, const std::string& index) 
                 store.url() + " holds several indexes of safetensors files: " + indexes[0] + " and " + indexes[1]);
   if (!indexes.empty()) return index_at(store, indexes[0]);
   if (files.empty()) return files;
-  // A save that was under way at the listing may have ended since: the list may lack some of it.
-  if (store.is_taken(kCommitRecordName)) return {};
-  if (!store.open_attempts().empty() || !store.fenced_attempts().empty())
+  // In this order: a save that is published has its record before its attempt is gone.
+  const bool has_attempt = !store.open_attempts().empty() || !store.fenced_attempts().empty();
+  if (store.is_taken(kCommitRecordName)) return files;  // of a save that has ended, perhaps since the listing
+  if (has_attempt)
     throw Error(ErrorCode::kCorrupt, store.url() + " holds safetensors files, but neither " + kCommitRecordName +
                                          " nor an index: a save to this place is under way, or died. Wait for it, or remove " +
                                          "what it left");

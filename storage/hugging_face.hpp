@@ -24,10 +24,11 @@ namespace cairn {
 // The files that a save makes.
 enum class HuggingFaceFiles : std::uint8_t {
   // Whole tensors, in model-<file>-of-<files>.safetensors, and model.safetensors.index.json, which
-  // names the file of each tensor. If ranks write parts of some tensor, because it is sharded, or
-  // replicated and large enough to be split (GlobalPlanOptions::split_above_bytes), every rank
-  // first writes its parts to files with names of Cairn's own format. The coordinator then joins
-  // all tensors, within the memory of `bytes_in_flight_max`, and removes the parts.
+  // names the file of each tensor. A tensor is written in parts if it is sharded, or if it is
+  // replicated and large enough to be split (GlobalPlanOptions::split_above_bytes). If there is
+  // such a tensor, every rank first writes its parts to files with names of Cairn's own format. The
+  // coordinator then joins all tensors, within the memory of `bytes_in_flight_max`, and removes the
+  // parts.
   kModel = 1,
   // The parts of each rank, in shard-<rank + 1>-model-<file>-of-<files>.safetensors. PyTorch's
   // reader and `consolidate_safetensors_files` read these; programs that expect whole tensors
@@ -62,39 +63,42 @@ class HuggingFaceStorageWriter : public CheckpointWriter {
 // The names of safetensors files, each with the tensors that an index says it contains.
 using SafetensorsFiles = std::map<std::string, std::set<std::string>>;
 
-// Returns the files that the index `index` at `store` names; or, if `index` is "", the only index
-// there; or, without an index, all safetensors files at the root. Returns nothing if there are
-// none. Does not look for a commit record. Throws kCorrupt for a damaged index, for several
-// indexes, and, without an index, if a save to this place has begun and not ended. Throws kNotFound
-// if files of a set `model-<file>-of-<files>` are missing.
+// Returns the files that an index at `store` names: `index`; or, if that is "",
+// model.safetensors.index.json or else the only index at the root. Without an index, returns all
+// safetensors files at the root, or nothing if there are none. Throws kCorrupt for a damaged index,
+// and for several indexes without that name. Without an index and a commit record, throws kCorrupt
+// if a save to this place has begun and not ended, and kNotFound if files of a set
+// `model-<file>-of-<files>` are missing.
 SafetensorsFiles find_safetensors_files(Store& store, const std::string& index = "");
 
 struct HuggingFaceReaderOptions {
   CheckpointReaderOptions reader;
-  // Loads quantised weights as this type, kFloat32, kFloat16 or kBFloat16, multiplied by their
-  // scales. These are the tensors `<name>.weight` of two dimensions and of type float8_e4m3fn,
-  // float8_e5m2 or int8, with one scale per block in `<name>.weight_scale_inv`. Without a type,
-  // weights and scales load as they are stored.
+  // Multiplies quantised weights by their scales and loads them as this type, which must be
+  // kFloat32, kFloat16 or kBFloat16. Quantised weights are the tensors `<name>.weight` of two
+  // dimensions and of type float8_e4m3fn, float8_e5m2 or int8, with one scale per block in
+  // `<name>.weight_scale_inv`. Without a type, weights and scales load as they are stored.
   std::optional<DType> dequantize_to;
   std::int64_t block_size = 128;  // elements of a block in each dimension
 };
 
 // Reads a checkpoint of HuggingFaceStorageWriter, or safetensors files of any program: the files
 // that an index names, or all files of a directory, including PyTorch's distributed files. Without
-// record and index, refuses a place where a save has begun and not ended, and sets of files
-// `model-<file>-of-<files>` that are not complete. Each rank reads only the parts that it needs, in
-// any layout. Values that are not tensors are not in such files.
+// a commit record and an index, refuses a place where a save has begun and not ended, and refuses
+// incomplete sets of files `model-<file>-of-<files>`. Each rank reads only the parts that it needs,
+// however the state is sharded over ranks. Values that are not tensors are not in such files.
 class HuggingFaceStorageReader : public CheckpointReader {
  public:
   explicit HuggingFaceStorageReader(const HuggingFaceReaderOptions& options = {});
   void reset(const std::string& checkpoint_id) override;
-  // Throws kNotFound without such files, or if one of a set is missing; kCorrupt for files that are
-  // damaged, do not fit the index or one another, or may belong to a save that has not ended;
-  // kMismatch, with a list, if the parts of a tensor overlap or leave a gap, and if the number of
-  // scales of a quantised weight does not fit `block_size`; kUnsupported if scales are no floats.
+  // Throws kNotFound if there are no safetensors files, or if one of a set is missing. Throws
+  // kCorrupt for files that are damaged, do not fit the index or one another, or may belong to a
+  // save that has not ended. Throws kMismatch if the parts of a tensor overlap or leave a gap,
+  // which it lists, and if the number of scales of a quantised weight does not fit `block_size`.
+  // With `dequantize_to`, throws kUnsupported for scales of other types than those three, and for
+  // float8 tensors and weights with scales that are no quantised weights.
   Metadata read_metadata() override;
-  // Like `read_metadata`, but reads the named files of the directory, without a commit record. Each
-  // must contain the tensors in its set.
+  // Like `read_metadata`, but reads exactly these files, and ignores an index or a commit record.
+  // Each must contain the tensors in its set.
   Metadata read_metadata_of(const SafetensorsFiles& files);
   void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
@@ -112,12 +116,12 @@ class HuggingFaceStorageReader : public CheckpointReader {
   std::unique_ptr<CheckpointReader> stored_;    // reads what is in `quantized_`
 };
 
-// Reads the files of HuggingFaceStorageReader at `from`, and makes a checkpoint of
-// HuggingFaceFiles::kModel at `to`. Both are paths or URLs, and must differ; `to` must be a place
-// where HuggingFaceStorageWriter can save. Uses at most `bytes_in_flight_max` of memory for
-// tensors. First checks the files at `from` as `verify_checkpoint` does, if a commit record
-// describes them; throws kCorrupt if some are damaged. Throws what the reader and the writer throw.
-// After an error `to` holds no checkpoint.
+// Reads safetensors files at `from`, of any kind that HuggingFaceStorageReader reads, and makes a
+// checkpoint of HuggingFaceFiles::kModel at `to`. Both are paths or URLs, and must differ; `to`
+// must be a place where HuggingFaceStorageWriter can save. Uses at most `bytes_in_flight_max` of
+// memory for tensors. First checks the files at `from` as `verify_checkpoint` does, if a commit
+// record describes them; throws kCorrupt if some are damaged. Throws what the reader and the writer
+// throw. After an error `to` holds no checkpoint.
 void consolidate_safetensors_files(const std::string& from, const std::string& to, const HuggingFaceWriterOptions& options = {});
 
 }  // namespace cairn

@@ -48,8 +48,10 @@ void remove_data(Store& place, const std::vector<ObjectInfo>& files, const std::
     if (!may_go_on()) return;
     place.remove(file.name);
   }
+  // Without their mark, readers would take safetensors files of a dead save for a model.
+  const bool has_safetensors = !place.list("model-").empty() || !place.list("shard-").empty();
   for (const std::string& id : place.fenced_attempts())
-    if (is_save_id(id)) place.clear_attempt(id);
+    if (is_save_id(id) && !has_safetensors) place.clear_attempt(id);
   // Last, and only if it is empty: files of the user stay, and with them the directory.
   place.remove_root();
 }
@@ -99,7 +101,11 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
   if (!is_taken) return "";
   if (is_link(name)) return child_url(url(), name) + " is a symbolic link";
   const std::vector<ObjectName> places = run_->children();
-  if (std::find(places.begin(), places.end(), name) != places.end()) return "";
+  if (std::find(places.begin(), places.end(), name) != places.end()) {
+    const std::vector<ObjectName> below = open(name)->children();
+    const bool has_parts = std::any_of(below.begin(), below.end(), [](const ObjectName& child) { return part_of_name(child); });
+    return has_parts ? child_url(url(), name) + " holds parts that ranks saved with use_collectives off" : "";
+  }
   return child_url(url(), name) + " is no place for a checkpoint";
 }
 

@@ -1,6 +1,6 @@
 // Transforms of the bytes of items, such as encryption: DCP's StreamTransformExtension. A program
-// registers its transforms, and names in CheckpointWriterOptions::transforms those that a save
-// uses. Loads undo the transforms that a checkpoint names.
+// registers its transforms. CheckpointWriterOptions::transforms lists those that a save uses. Loads
+// undo the transforms that a checkpoint names.
 #pragma once
 
 #include <cstddef>
@@ -19,20 +19,21 @@ using ByteSink = std::function<void(ByteSpan bytes)>;
 // end of the item, and only there.
 using ByteSource = std::function<std::size_t(MutableByteSpan to)>;
 
-// The functions are called on any thread. One thread at a time uses a sink or source. Exceptions
+// The functions are called on any thread; each sink or source by one thread at a time. Exceptions
 // fail the save or load. Damaged bytes should end in Error with kCorrupt.
 struct StreamTransform {
   // Returns a sink that passes the transformed bytes, and then the end, to `output`.
   std::function<ByteSink(ByteSink output)> transform_to;
-  // Returns a source of what `input` was before the transform. Loads may read an item several
-  // times, each time with a new source.
+  // Returns a source of the original bytes. `input` is the source of the transformed bytes. Loads
+  // may read an item several times, each time with a new source.
   std::function<ByteSource(ByteSource input)> transform_from;
 };
 
 // Registers a transform under the descriptor by which checkpoints name it: its name in PyTorch, '/'
-// and a version, such as "stream.rot13/1". Loads use it for "stream.rot13/1.2" as well. Throws
-// kInvalidArgument for another form of descriptor or an empty function, and kAlreadyExists for a
-// descriptor that is taken, such as "stream.zstd/1". Thread-safe.
+// and a version, such as "stream.rot13/1". Loads also use it for minor versions that are not
+// registered themselves, such as "stream.rot13/1.2". Throws kInvalidArgument for another form of
+// descriptor or an empty function, and kAlreadyExists for a descriptor that is taken, or is a
+// version of "stream.zstd/1". Thread-safe.
 void register_stream_transform(const std::string& descriptor, StreamTransform transform);
 
 }  // namespace cairn

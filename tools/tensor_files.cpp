@@ -93,6 +93,8 @@ std::vector<TensorFile> tensor_files_at(const std::string& place) {
   std::vector<TensorFile> files;
   for (auto& [name, promised] : find_safetensors_files(*open_store(std::filesystem::absolute(directory).string()), index))
     files.push_back({directory / name, std::move(promised)});
+  // A save that ended meanwhile made a checkpoint, and the list may lack some of its files.
+  if (!named && std::filesystem::exists(*path / kCommitRecordName, error)) return {};
   return files;
 }
 

@@ -568,6 +568,16 @@ TEST_CASE("Hugging Face: files that a failed save could not remove are no checkp
   CHECK(has(error_of_reading(call.checkpoint_id), "a save to this place is under way, or died"));
 }
 
+TEST_CASE("Hugging Face: a clean-up leaves the mark of a dead save with its files") {
+  TemporaryDirectory directory;
+  const std::string place = directory.path() + "/step_1";
+  put_part(place + "/shard-00002-model-00001-of-00001.safetensors", 0, {1, 2});
+  const auto store = open_store(place);
+  store->begin_attempt(local_save_id(1));
+  RunDirectory(directory.path()).remove_remains({}, true, [](const ObjectName&) { return true; });
+  CHECK(has(error_of_reading(place), "a save to this place is under way, or died"));
+}
+
 TEST_CASE("Hugging Face: a save that fails late keeps files of another save") {
   class Late : public HuggingFaceStorageWriter {
    public:
