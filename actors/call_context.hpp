@@ -46,7 +46,7 @@ class CallContext {
   // ends. Only hooks may access it.
   std::optional<Metadata> metadata;
 
-  // Tells the tasks to start no further hook, except those that StopTasks names. Thread-safe.
+  // Tells the tasks to start no further hook, but for those listed at StopTasks. Thread-safe.
   void tell_to_stop() { told_to_stop_ = true; }
   bool is_told_to_stop() const { return told_to_stop_; }
   // Sets the hook that is running on this rank; null: none. `name` must have static storage

@@ -63,8 +63,8 @@ struct CoordinatorTask {
   std::uint64_t coordinator = 0;
   protocol::RunTask task;
 };
-// coordinator -> supervisor: the coordinator has been cancelled. It sends nothing after this
-// message.
+// coordinator -> supervisor: the answer to Stop. The coordinator has cancelled its calls, and sends
+// nothing after this message.
 struct CoordinatorStopped {};
 
 // supervisor -> itself: a message of this checkpointer could not be encoded.
@@ -85,7 +85,7 @@ struct StopLatch {
     changed.notify_all();
   }
 };
-// runtime -> supervisor: cancel all calls, then stop.
+// runtime -> supervisor -> coordinator: cancel all calls, then stop. The coordinator gets no latch.
 struct Stop {
   std::shared_ptr<StopLatch> latch;
 };

@@ -25,15 +25,16 @@ struct Traced {
   MonotonicTime sent_at{};  // set with `id`
 };
 
-// Local messages that carry a message between ranks have an overload that returns the kind of the
-// carried message.
+// A local message that wraps a message of another rank, or for one, has an overload. It returns the
+// kind of the wrapped message.
 template <class T>
 What trace_what(const T&) {
   return {};
 }
 
 // Messages that belong to a call of this rank, an attempt or a checkpointer have overloads. These
-// return the call's ticket, the attempt's counter and the checkpointer's key, as in save ids.
+// return the call's ticket, the attempt's counter, or the number that save ids have for the
+// checkpointer.
 template <class T>
 std::uint64_t trace_call(const T&) {
   return 0;
@@ -111,7 +112,7 @@ class Tap {
     cause_ = 0;
   }
 
-  // Fills in the actor and, if the event has none, the current cause and call.
+  // Records the event with this tap's actor. Fills in the current cause, or call, if it has none.
   std::uint64_t record(const ObservedEvent& event) { return record_as(actor_, event); }
   std::uint64_t record_as(Actor actor, ObservedEvent event) {
     event.actor = actor;

@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// A code exists only if a caller can branch on it. Texts and JSON show the names of `to_string`.
+// Callers may react to each code in another way. Texts and JSON show the names of `to_string`.
 enum class ErrorCode : std::uint8_t {
   kInvalidArgument = 1,  // never valid, whatever the circumstances
   kPrecondition,         // valid, but not now or not in this configuration

@@ -52,8 +52,9 @@ struct FullyShardOptions {
   // backward still runs. Default: 25 MiB.
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
   // Keeps shards, their gradients and their optimizer state in host memory. With a CUDA device,
-  // shards and gradients are page-locked. Gathering copies parameters to the module's device, and
-  // reducing copies gradients back; the host waits for both copies. Optimizers step on the CPU.
+  // shards and gradients are page-locked. Each gather transfers parameters to the module's device,
+  // and each reduction transfers gradients back. The host waits for both. Optimizers step on the
+  // CPU.
   bool offload_to_host = false;
   // Modules to leave alone, with everything inside them: their parameters stay whole, and their
   // gradients are not averaged.

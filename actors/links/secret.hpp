@@ -40,10 +40,10 @@ class Secret {
   static constexpr std::size_t kBytesMax = 4096;
 
   Secret() = default;  // no secret
-  // `bytes` must be random, in any encoding. Throws kInvalidArgument if their number is beyond the
-  // limits.
+  // `bytes` must come from a random source, and may be encoded, for example in hexadecimal. Throws
+  // kInvalidArgument if their number is beyond the limits.
   explicit Secret(ByteSpan bytes);
-  // Reads the secret from a file, without white space at the end. Throws kPermission if anyone but
+  // Reads the secret from a file; drops white space at its end. Throws kPermission if anyone but
   // the owner may access the file, or if the owner is neither the current user nor root. Throws
   // kInvalidArgument if the file is not regular or the secret is beyond the limits. Throws the code
   // of `system_error`, such as kNotFound or kPermission, if the file cannot be read.

@@ -30,14 +30,13 @@ namespace cairn::tcp {
 
 using std::chrono::milliseconds;
 
-// The maximum number of bytes encoded ahead of the socket, per connection; exceeded by at most one
-// frame.
+// The maximum number of encoded bytes that wait for the socket, per connection. Exceeded by at most
+// one frame.
 inline constexpr std::size_t kEncodedBytesMax = 1u << 20;
-// Sizes of read buffers: of a link's data connection, then of any other connection. CAF keeps a
-// buffer as long as its connection.
-inline constexpr std::size_t kReadBytes = 64u << 10;
-inline constexpr std::size_t kSmallReadBytes = 4u << 10;
-// The limits of the delay between two attempts of one opening.
+// The sizes of read buffers. CAF keeps a buffer as long as its connection.
+inline constexpr std::size_t kReadBytes = 64u << 10;      // of a link's data connection
+inline constexpr std::size_t kSmallReadBytes = 4u << 10;  // of any other connection
+// The limits of the delay between two attempts to connect (see Opening).
 inline constexpr milliseconds kBackoffMin{10};
 inline constexpr milliseconds kBackoffMax{500};
 // The maximum number of refusals reported to the owner between two ticks, so that strangers cannot
@@ -85,8 +84,8 @@ struct Setup {
   caf::weak_actor_ptr owner;
 };
 
-// Bytes of one link that the owner has not released. Shared with the messages, which may be
-// released on any thread.
+// Bytes of one link that the owner has not released. The messages that carry these bytes hold a
+// reference to it, and may be released on any thread.
 struct Unread {
   std::atomic<std::size_t> bytes{0};
   std::atomic<bool> halted{false};
@@ -109,7 +108,7 @@ enum class Stage {
 };
 
 struct Connection {
-  std::uint64_t id = 0;  // handles are descriptors, which the system reuses
+  std::uint64_t id = 0;  // never reused, unlike `handle`, which is a descriptor
   caf::io::connection_handle handle;
   Stage stage = Stage::kAccepted;
   v1::LinkPurpose purpose = v1::LINK_PURPOSE_UNSPECIFIED;
@@ -139,8 +138,8 @@ struct Opening {
   MonotonicTime deadline;
   milliseconds backoff = kBackoffMin;
   milliseconds look = kLookMin;
-  milliseconds answer_timeout{0};  // the time limit for the answer to the next connection
-  bool asked = true;               // the owner waits for this opening; if not, it is tried once and a failure is not reported
+  milliseconds answer_timeout{0};  // how long the next attempt waits for an answer to its hello
+  bool asked = true;               // the owner waits for this opening; if not, it is tried once, and only a final failure is reported
   std::shared_ptr<Lookup> lookup;  // looks up this attempt's address, if it is a host name
   Socket socket;                   // the socket of a pending connect
   ConnectionPtr connection;        // during the handshake

@@ -17,7 +17,7 @@ class LinksFactory;
 // needed. Thread-safe.
 void provide_descriptors(int rank, int world_size, int ranks_here, int store_clients = 0);
 
-// Makes the links of one rank. The factory must spawn only one actor. Throws kInvalidArgument if an
+// Makes the links of one rank. Use the factory for one actor only. Throws kInvalidArgument if an
 // address is malformed or the listener is not valid. If `config` has no transform, throws
 // kPrecondition unless the listener and all numeric addresses are loopback addresses.
 std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config);

@@ -16,7 +16,8 @@ class Transform {
   using Wire = std::vector<char>;  // bytes for the socket are appended to it
 
   virtual ~Transform() = default;
-  // Starts the transform. Called once, before anything else. The connecting side may write here.
+  // Starts the transform. Called once, before anything else. May append to `wire` on the connecting
+  // side.
   virtual void start(Wire& wire) = 0;
   // Returns whether frames may be sent. Becomes true no later than the arrival of the peer's first
   // frame.

@@ -16,16 +16,16 @@
 //             rank. Each rank's Join carries its input to the decision (`AgreeCall::text`).
 // Failures:   after the first failure in a phase, the other ranks have `phase_grace` to end the
 //             phase, so that the map also contains their failures. Then they are told to stop.
-//             Ranks that have not stopped after `cancel_grace` are reported as busy. A rank that is
-//             lost, is silent or has left the call counts as having answered. Losing a rank after
-//             it has delivered its results is not a failure. When a rank's caller cancels the call,
-//             the other ranks are told to stop without `phase_grace`. Once all results are in, a
-//             cancellation is ignored, because publication may have begun.
+//             Ranks that have not stopped after `cancel_grace` are reported as busy. If a rank is
+//             lost, is silent or has left the call, it counts as having answered. Losing a rank
+//             that has delivered its results is not a failure. When a rank's caller cancels the
+//             call, the other ranks are told to stop without `phase_grace`. Once all results are
+//             in, a cancellation is ignored, because publication may have begun.
 // Waits:      every state but idle runs under Timer::kPhase. Joining also runs under Timer::kProbe:
 //             one second after this rank has joined, the machine probes each missing rank once. If
 //             that rank's process has exited, the links report it as lost. While the machine waits
 //             for ranks, Timer::kWaiting triggers warnings.
-// Own death:  the supervisor tells all ranks (CoordinatorDown). Ranks that are joining join again.
+// Own death:  the supervisor tells all ranks (CoordinatorDown). Ranks in joining send Join again.
 //             The other ranks turn to a successor. A new machine starts idle.
 // Own freeze: the process was stopped for longer than `heartbeat_timeout`, and ranks gave up on it.
 //             The machine decides nothing any more: it tells all ranks (CoordinatorDown, for this
@@ -207,7 +207,7 @@ class CoordinatorMachine {
   Phase phase() const;
   Operation operation() const { return own_join().operation; }
   const Join& own_join() const;
-  // Returns whether all ranks wait for a task of this rank.
+  // Returns whether all ranks wait for the hook that makes the global plan or the decision.
   bool decides() const { return state_ == State::kGlobalPlan || state_ == State::kDeciding; }
   bool collects() const { return state_ == State::kLocalPlans || state_ == State::kMoving; }
   bool is_attempt() const { return state_ != State::kIdle && state_ != State::kJoining; }
@@ -229,7 +229,7 @@ class CoordinatorMachine {
   bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running or over
   bool given_up_ = false;                                          // another rank gave up on this rank during publication
   bool stopping_ = false;                                          // `phase_grace` is over: the others were told to stop
-  std::string awaited_at_cancel_;                                  // the missing ranks at the first Cancel caused by a deadline
+  std::string awaited_at_cancel_;                                  // text: the ranks or hook awaited at the first Cancel with kDeadline
   std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
   std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;
   std::vector<std::string> metadata_save_ids_;
@@ -248,8 +248,8 @@ class CoordinatorMachine {
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
   std::map<int, Join> next_joins_;  // joins that arrived during an attempt
-  std::map<int, Skipped> skipped_;  // by rank; while not empty, all ranks that have joined are in it
-  std::map<int, PeerDown> down_;    // ranks without a connection
+  std::map<int, Skipped> skipped_;  // by rank; if any rank is in it, every rank that has joined is, too
+  std::map<int, PeerDown> down_;    // ranks without a connection, or with an unreadable message
   std::set<int> suspects_;          // ranks in `down_` that may have come back
   bool all_probed_ = false;         // each suspect is in `probed_`
   std::set<int> probed_;            // ranks that were asked, during joining, whether they are alive

@@ -64,7 +64,7 @@ void CoordinatorMachine::hurry() {
   start_timer(options_.phase_grace);
 }
 
-// --- 3. coordinator: `phase_grace` is over; the other ranks are to stop --------------------------
+// --- 3. coordinator: `phase_grace` is over (coordinator_ends.cpp); the other ranks are to stop ---
 
 void CoordinatorMachine::tell_to_stop() {
   hurried_ = stopping_ = true;
@@ -101,7 +101,7 @@ void CoordinatorMachine::receive(int from, const PhaseStopped&) {
   answered(from);
 }
 
-// --- 5. coordinator: all ranks have answered, or its own task has failed -------------------------
+// --- 5. coordinator: its own task has failed, or nobody knows whether it has published -----------
 
 void CoordinatorMachine::ended(const Failure& failure) {
   if (state_ == State::kSettling) return ended(Committed::kUnknown);
@@ -154,8 +154,8 @@ void CoordinatorMachine::end(const FailureMap& failures, Committed committed) {
 
 // --- 6. rank: stop the writer, then remove its files ---------------------------------------------
 
-// `Abandon` stops the writer, then removes the files. `Release` only removes them: nothing is
-// running, or the writer was stopped before.
+// With an outcome, `Abandon` stops the writer and then removes the files. `Release` only removes
+// them: nothing is running, or the writer was stopped before.
 void RankMachine::release() {
   become(State::kEnding);
   const Committed committed = outcome_->ending->committed;

@@ -175,7 +175,7 @@ class RankMachine {
   std::uint64_t outstanding_ = 0;       // sequence number of the running task, 0 if none
   std::uint64_t stop_outstanding_ = 0;  // sequence number of the Abandon beside it, 0 if none
   bool stopping_ = false;               // told to stop: no further hook of the phase starts
-  bool abandoned_ = false;              // the writer has released what it wrote
+  bool abandoned_ = false;              // the writer was told to stop; its files stay
   bool began_ = false;                  // some task has run, so there is something to release
   std::optional<Failure> own_failure_;
   std::optional<Outcome> outcome_;

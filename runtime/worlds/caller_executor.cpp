@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// `post` and `finish` notify under the lock, because the caller destroys this object as soon as it
+// `post` and `deliver` notify under the lock, because the caller destroys this object as soon as it
 // has seen the outcome.
 void CallerExecutor::post(std::function<void()> task) {
   MutexLock lock(mutex_);
