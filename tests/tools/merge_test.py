@@ -111,7 +111,8 @@ class Merge(Command):
         parts, later = self.parts(), self.parts("--step", "8", name="later")
         shutil.rmtree(parts / "rank_2_of_4")
         shutil.copytree(later / "rank_2_of_4", parts / "rank_2_of_4")
-        self.refused(parts, text="step 7 of ranks 0, 1, 3, save number 1 of step 8 of rank 2")
+        told = self.refused(parts, text="are of different saves: ")
+        self.assertRegex(told, r"step 7 of ranks 0, 1, 3 in world \w{8}, save number 1 of step 8 of rank 2 in world \w{8}")
 
     def test_parts_of_two_saves_of_one_step_are_refused(self):
         parts = self.parts()
@@ -178,7 +179,8 @@ class Merge(Command):
         done = self.launch("own", saved, "load", "-1")
         self.assertRegex(done.stdout, r"\b2\b.*generation 1")
         self.assertIn("generation 2", done.stdout)
-        self.refused(saved / "checkpoint", text="save number 1 of step 1 of rank 2, save number 2 of step 2 of ranks 0, 1, 3")
+        told = self.refused(saved / "checkpoint", text="are of different saves: ")
+        self.assertRegex(told, r"save number 1 of step 1 of rank 2 in world (\w{8}), save number 2 of step 2 of ranks 0, 1, 3 in world \1")
 
 
 if __name__ == "__main__":
