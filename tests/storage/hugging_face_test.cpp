@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <set>
 
 #include <cairn/tests/support/torch.hpp>
@@ -131,8 +132,11 @@ class WatchedStore final : public StoreDecorator {
  private:
   void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
     act();
-    if (operation.name == std::string("write_at") && ends_with(operation.object, kSafetensorsEnd))
-      found_.push_back(inner().exists(std::string(operation.object)));
+    if (operation.name != std::string("write_at") || !ends_with(operation.object, kSafetensorsEnd)) return;
+    const bool is_there = inner().exists(std::string(operation.object));
+    static std::mutex mutex;  // the threads of all ranks write
+    const std::lock_guard<std::mutex> lock(mutex);
+    found_.push_back(is_there);
   }
   std::vector<bool>& found_;
 };
