@@ -398,11 +398,13 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
   const std::function<void()> clean_up = self.format->complete(self.store, self.checkpoint_id, metadata, *self.written);
   // Before the record at this place is read, because looking through a large run may take long.
   // A part is not ordered among the checkpoints of a run, and must not read the other ranks' parts.
-  std::uint64_t next_in_run = is_part(self.store->url()) ? 1 : self.sequence.next(self.run, self.store->url(), self.context.rank);
-  // The last checkpoint of this object may be gone from the run by now. The sequence must grow all
-  // the same.
-  if (!is_part(self.store->url()) && self.last && self.last_run == self.run->url())
-    next_in_run = std::max(next_in_run, commit_sequence_after(self.last));
+  std::uint64_t next_in_run = 1;
+  if (!is_part(self.store->url())) {
+    next_in_run = self.sequence.next(self.run, self.store->url(), self.context.rank);
+    // The last checkpoint of this object may be gone from the run by now. The sequence must grow
+    // all the same.
+    if (self.last && self.last_run == self.run->url()) next_in_run = std::max(next_in_run, commit_sequence_after(self.last));
+  }
   // Done last, so that this save replaces whatever another job has published here meanwhile.
   const Replaced replaced = self.find_replaced();
   if (replaced.generation) require_own_files(*self.store, *replaced.generation);

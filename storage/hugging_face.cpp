@@ -159,10 +159,8 @@ class HuggingFaceFormat final : public DataFormat {
                                                ": their names are fixed, and this store lets two saves write files of one name " +
                                                "at once, so they could mix their files. Save to a directory");
     if (store.is_taken(kCommitRecordName)) throw occupied(store, kCommitRecordName);
-    for (const ObjectInfo& object : store.list()) {
-      const bool is_at_root = object.name.find('/') == std::string::npos;
-      if (is_at_root && object.name.find(kSafetensorsEnd) != std::string::npos) throw occupied(store, object.name);
-    }
+    for (const ObjectInfo& object : store.list())
+      if (needs_no_record(object.name)) throw occupied(store, object.name);
   }
 
   SavePlan prepare(SavePlan plan) const override {

@@ -19,10 +19,12 @@ constexpr const char* kPinName = ".pinned";
 
 std::string record_of(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
+bool may_have_safetensors(Store& place) { return !place.list("model-").empty() || !place.list("shard-").empty(); }
+
 // Returns the safetensors files of a checkpoint and their index, which goes first. Their names do
 // not tell who wrote them, so only files of the record count.
 std::vector<ObjectName> safetensors_files(Store& place) {
-  if (place.list("model-").empty() && place.list("shard-").empty()) return {};
+  if (!may_have_safetensors(place)) return {};
   std::optional<Metadata> metadata;
   try {
     metadata = published_metadata(place);
@@ -49,9 +51,10 @@ void remove_data(Store& place, const std::vector<ObjectInfo>& files, const std::
     place.remove(file.name);
   }
   // Without their mark, readers would take safetensors files of a dead save for a model.
-  const bool has_safetensors = !place.list("model-").empty() || !place.list("shard-").empty();
-  for (const std::string& id : place.fenced_attempts())
-    if (is_save_id(id) && !has_safetensors) place.clear_attempt(id);
+  const std::vector<std::string> fenced = place.fenced_attempts();
+  if (!fenced.empty() && !may_have_safetensors(place))
+    for (const std::string& id : fenced)
+      if (is_save_id(id)) place.clear_attempt(id);
   // Last, and only if it is empty: files of the user stay, and with them the directory.
   place.remove_root();
 }
