@@ -517,6 +517,20 @@ void register_both() {
   CHECK(done);
 }
 
+void check_loads_through(const std::string& transform, int level) {
+  const Memory memory;
+  StateDict state;
+  state["w"] = torch::ones({100});
+  CheckpointWriterOptions options;
+  options.zstd_level = level;
+  options.transforms = {transform};
+  save({&state}, options);
+  StateDict target;
+  target["w"] = torch::zeros({100});
+  load({&target});
+  CHECK(target.at("w").tensor().equal(state.at("w").tensor()));
+}
+
 }  // namespace
 
 TEST_CASE("compression: a save through transforms loads on one to three ranks") {
@@ -609,17 +623,7 @@ TEST_CASE("compression: a source of a program is not asked again after its end")
     };
   };
   register_stream_transform("stream.once/1", once);
-  const Memory memory;
-  StateDict state;
-  state["w"] = torch::ones({100});
-  CheckpointWriterOptions options;
-  options.zstd_level = 3;
-  options.transforms = {"stream.once/1"};
-  save({&state}, options);
-  StateDict target;
-  target["w"] = torch::zeros({100});
-  load({&target});
-  CHECK(target.at("w").tensor().equal(state.at("w").tensor()));
+  check_loads_through("stream.once/1", 3);
 }
 
 TEST_CASE("compression: a version that is registered itself is not taken for another") {
@@ -628,16 +632,7 @@ TEST_CASE("compression: a version that is registered itself is not taken for ano
   register_stream_transform("stream.versioned/1", other);
   register_stream_transform("stream.versioned/1.2", masked());
   CHECK(thrown_by([] { register_stream_transform("stream.zstd/1.5", masked()); }).code == ErrorCode::kAlreadyExists);
-  const Memory memory;
-  StateDict state;
-  state["w"] = torch::ones({100});
-  CheckpointWriterOptions options;
-  options.transforms = {"stream.versioned/1.2"};
-  save({&state}, options);
-  StateDict target;
-  target["w"] = torch::zeros({100});
-  load({&target});
-  CHECK(target.at("w").tensor().equal(state.at("w").tensor()));
+  check_loads_through("stream.versioned/1.2", 0);
 }
 
 TEST_CASE("compression: damage below a transform is reported as damage") {

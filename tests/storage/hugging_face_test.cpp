@@ -113,11 +113,13 @@ HuggingFaceReaderOptions dequantized(std::int64_t block_size) {
   return options;
 }
 
-std::string error_of_reading(const std::string& directory) {
-  HuggingFaceStorageReader reader;
+Thrown thrown_by_reading(const std::string& directory, const HuggingFaceReaderOptions& options = {}) {
+  HuggingFaceStorageReader reader(options);
   reader.reset(directory);
-  return thrown_by([&] { reader.read_metadata(); }).what;
+  return thrown_by([&] { reader.read_metadata(); });
 }
+
+std::string error_of_reading(const std::string& directory) { return thrown_by_reading(directory).what; }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -787,9 +789,7 @@ TEST_CASE("Hugging Face: a quantised weight in parts of two ranks loads on two o
 TEST_CASE("Hugging Face: float8 tensors that no scales belong to are refused with a type") {
   TemporaryDirectory directory;
   put_quantized(directory.path() + "/model.safetensors", "F8_E4M3", torch::ones({5, 7, 1}, torch::kUInt8), torch::ones({2, 3}));
-  HuggingFaceStorageReader reader(dequantized(3));
-  reader.reset(directory.path());
-  const Thrown thrown = thrown_by([&] { reader.read_metadata(); });
+  const Thrown thrown = thrown_by_reading(directory.path(), dequantized(3));
   CHECK(thrown.code == ErrorCode::kUnsupported);
   CHECK(thrown.says("\"a.weight\""));
 }
@@ -806,9 +806,7 @@ TEST_CASE("Hugging Face: quantised weights load as they are stored unless a type
 TEST_CASE("Hugging Face: scales that do not fit the block size are refused") {
   TemporaryDirectory directory;
   put_quantized(directory.path() + "/model.safetensors", "I8", torch::ones({5, 7}, torch::kUInt8), torch::ones({2, 3}));
-  HuggingFaceStorageReader reader(dequantized(128));
-  reader.reset(directory.path());
-  const Thrown thrown = thrown_by([&] { reader.read_metadata(); });
+  const Thrown thrown = thrown_by_reading(directory.path(), dequantized(128));
   CHECK(thrown.code == ErrorCode::kMismatch);
   CHECK(thrown.says("has the size [2, 3], but blocks of 128 need [1, 1]"));
   CHECK(thrown_by([] { HuggingFaceStorageReader refused(dequantized(0)); }).code == ErrorCode::kInvalidArgument);
@@ -818,9 +816,7 @@ TEST_CASE("Hugging Face: scales that are exponents alone are refused, not misrea
   TemporaryDirectory directory;
   put_quantized(directory.path() + "/model.safetensors", "F8_E4M3", torch::ones({5, 7}, torch::kUInt8),
                 torch::ones({2, 3}, torch::kUInt8), "F8_E8M0");
-  HuggingFaceStorageReader reader(dequantized(3));
-  reader.reset(directory.path());
-  const Thrown thrown = thrown_by([&] { reader.read_metadata(); });
+  const Thrown thrown = thrown_by_reading(directory.path(), dequantized(3));
   CHECK(thrown.code == ErrorCode::kUnsupported);
   CHECK(thrown.says("float8_e8m0fnu"));
 }
