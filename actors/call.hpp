@@ -21,33 +21,33 @@
 
 namespace cairn {
 
-// Identifies a call. `ordinal` counts the calls of one checkpointer on one rank, saves and loads
-// together.
+// Identifies a call. `ordinal` is the number of the call among all calls of this checkpointer on
+// this rank.
 struct CallId {
   std::string checkpointer;
   std::uint64_t ordinal = 0;
 };
 
-// How a call ended on this rank. The coordinator tells the ranks in the message protocol::Outcome.
+// How a call ended on this rank. The coordinator sends it in the message protocol::Outcome.
 using protocol::CallResult;
 
-// The inputs of a call. The pointers must stay valid until `done` is called.
+// The inputs of a call. The pointers must stay valid until `done` is called (rank_runtime.hpp).
 struct Call {
   CallId id;
   std::string checkpoint_id;
   int coordinator_rank = 0;
   Digest options_digest{};                 // the digest of all options that must be equal on all ranks
-  // The keys of this rank's Stateful objects. The ranks form the sorted union of their keys, and
-  // hooks run in the order of that union.
+  // The keys of this rank's Stateful objects. The coordinator sorts the keys of all ranks into one
+  // list. Every rank runs its Stateful hooks in the order of that list.
   std::vector<std::string> stateful_keys;
   std::optional<std::int64_t> step;
   std::map<std::string, std::string> user_metadata;
-  // Deadline for the outcome. When it passes, this rank cancels the call on all ranks. 0 or less
-  // cancels at once.
+  // Time limit from the start of the call to its outcome. When it has passed, this rank cancels the
+  // call on all ranks. 0 or less cancels at once.
   std::optional<Duration> deadline;
   TrainerExecutor* executor = nullptr;  // runs every hook
-  // Directory for the report of a failed call (failure_report.hpp); "": no report. A call that was
-  // only cancelled explicitly, not by a deadline, gets no report.
+  // Existing directory for the report of a failed call (failure_report.hpp); "": no report. A call
+  // whose failures are all cancellations gets no report, unless a deadline caused one of them.
   std::string report_directory;
   // Receives the call's progress, and supplies this rank's progress to the coordinator. If null,
   // this rank's progress is unknown.
@@ -69,9 +69,9 @@ struct LoadCall : Call {
   StorageReader* reader = nullptr;
 };
 
-// An agreement: one rank decides, and all ranks follow. Takes two messages per rank, or three if
-// the coordinator is not rank 0. `checkpoint_id` names the decision, the same on all ranks. `begin`
-// is not called; only the coordinator runs a hook. The trace ring keeps only events not `ok`.
+// An agreement: the coordinator decides, and all ranks get its answer. Takes two messages per rank,
+// or three if the coordinator is not rank 0. `checkpoint_id` names the decision, and must be the
+// same on all ranks. The only hook is `decide`. The trace ring keeps only events with `ok` false.
 struct AgreeCall : Call {
   std::string text;  // this rank's input; if it exceeds kAgreementTextMax bytes (messages/codec.hpp), the call fails on all ranks
   // Returns the answer, at most kAgreementAnswerMax bytes. The argument has the texts of all ranks,

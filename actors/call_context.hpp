@@ -1,4 +1,4 @@
-// The data of one running call on one rank, shared by everything that may run its hooks.
+// The data of one running call on one rank, shared by the supervisor and the call's hooks.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@
 namespace cairn {
 
 // Calls `done` exactly once, when the last holder releases the context. Holders are the supervisor
-// and the hooks that are queued on the executor, running, or waiting for their data. After `done`,
-// no data of the call is accessed and nothing is posted to its executor.
+// and each hook that is queued on the executor, is running, or has returned a future that is not
+// ready. After `done`, no data of the call is accessed and nothing is posted to its executor.
 class CallContext {
  public:
   using AnyCall = std::variant<SaveCall, LoadCall, AgreeCall>;
@@ -46,7 +46,8 @@ class CallContext {
   // ends. Only hooks may access it.
   std::optional<Metadata> metadata;
 
-  // Tells the tasks to start no further hook, but for those listed at StopTasks. Thread-safe.
+  // Tells the call's tasks to start no further hook, except those named at protocol::StopTasks.
+  // Thread-safe.
   void tell_to_stop() { told_to_stop_ = true; }
   bool is_told_to_stop() const { return told_to_stop_; }
   // Sets the hook that is running on this rank; null: none. `name` must have static storage
@@ -54,8 +55,8 @@ class CallContext {
   void set_running_hook(const char* name) { running_hook_ = name; }
   const char* running_hook() const { return running_hook_; }
 
-  // Makes `report_early` call `report`, once, with this call's outcome. It is for a call that fails
-  // while one of its hooks still runs. Must be called before the context is shared.
+  // Sets the function to which `report_early` passes the outcome, only once. It reports a call that
+  // has failed while one of its hooks still runs. Call this before the context is shared.
   void set_early_report(std::function<void(CallResult)> report) { early_report_ = std::move(report); }
   void report_early(CallResult outcome);
 

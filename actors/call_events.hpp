@@ -19,8 +19,8 @@ std::uint64_t record_state(Tap& tap, const What& what, const std::string& checkp
 void record_effect(Tap& tap, const protocol::StateChanged& changed, const std::string& checkpointer, std::uint64_t counter);
 void record_effect(Tap& tap, const protocol::InputIgnored& ignored, const std::string& checkpointer, std::uint64_t counter);
 
-// Records the stacks of threads that have run one hook or store operation of `context` for at least
-// `running_min`, at most kStacksMax of them. Records the stack of a hook or operation only once.
+// Records the stacks of at most kStacksMax threads that have been in one hook or store operation of
+// the call for at least `running_min`. Never records the same hook or operation twice.
 void record_stacks(Tap& tap, const CallContext& context, std::uint64_t counter, Duration running_min);
 
 // Records each entry of the call's failure map. Then records how the call ended on this rank.

@@ -31,7 +31,7 @@ class CallProgress {
   };
   Seen seen() const;
 
-  // Resets everything, for a call that starts again.
+  // Resets everything. Called when a load starts again.
   void restart();
   // Hooks call `start_moving` once with the totals, then `add_item` for each item that was written
   // or read. Anything beyond the totals is not counted.

@@ -4,8 +4,8 @@
 //   <directory>/failure-<save id>/rank-00003-1f2e3d4c-001.trace  by each rank that reports
 //
 // `cairn trace` reads these directories. All ranks have the same failure map, so one report.txt is
-// enough. Without a save id, the directory is failure-<incarnation>-<checkpointer>-call-<N>, for
-// the N-th call of the checkpointer on the rank.
+// enough. A call that failed before its attempt began has no save id. Its directory is
+// failure-<incarnation>-<checkpointer>-call-<N>, where N is the call's ordinal on the rank.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,19 @@
 
 namespace cairn {
 
-// The maximum number of reports kept in one directory. A new report removes the oldest. A report
-// directory that contains foreign files is kept, and does not count toward the maximum.
+// The maximum number of reports kept in one directory. If there are as many, a new report replaces
+// the oldest. A report directory that contains foreign files is kept, and does not count toward the
+// maximum.
 inline constexpr std::size_t kFailureReportsMax = 16;
 
-// The maximum number of `reporting_ranks`. As many silent ranks report too, if they are alive.
+// The maximum number of ranks that `reporting_ranks` returns. In addition, up to this many ranks
+// that the map calls silent report, if they are alive after all.
 inline constexpr std::size_t kReportingRanksMax = 8;
 
 // Returns the ranks chosen to report. Leaves out lost and silent ranks. Prefers ranks in the map,
 // then low ranks. All ranks have the same map, so they agree without communication.
 std::set<int> reporting_ranks(const FailureMap& failures, int world_size);
-// Returns whether ranks write trace files: not if one of the failures is a full disk.
+// Returns whether reporting ranks write trace files. False if a failure has the code kNoSpace.
 bool leaves_traces(const FailureMap& failures);
 
 // A running call and the data that its report needs. It is made when the call begins, because
@@ -49,16 +51,16 @@ struct ReportedCall {
   Mutex writing;      // held while a report of the call is written
 };
 
-// Writes the report if this rank reports. Call this when a call has failed with `outcome` but
-// cannot end, because one of its hooks still runs. Does not wait. `end_call` later writes the trace
-// file again, with the events since then. It leaves report.txt as it is.
+// If this rank reports, writes the report on another thread. Call this when a call has failed with
+// `outcome` but cannot end yet, because one of its hooks still runs. Later `end_call` replaces the
+// trace file with one that also has the events since then, and leaves report.txt as it is.
 void report_running_call(const std::shared_ptr<ReportedCall>& call, CallResult outcome) noexcept;
 
-// Ends a call: calls `done` once with `outcome`. If this rank reports, and the call has a failure
-// other than an explicit cancellation, first writes the report. `done` then runs on a thread of its
-// own, which waits at most 2 s for the report, so that a hung file system does not delay the caller
-// longer. Without a report, or if memory or threads run out, `done` runs on the calling thread.
-// Errors of the report are only logged.
+// Ends a call: calls `done` once with `outcome`. First writes the report if this rank reports and
+// the call has a failure other than an explicit cancellation. `done` then runs on a new thread,
+// which waits at most 2 s for the report, so that a hung file system does not delay `done` longer.
+// If there is no report, or memory or threads run out, `done` runs on the calling thread. Errors in
+// writing the report are only logged.
 void end_call(std::shared_ptr<ReportedCall> call, CallResult outcome);
 
 }  // namespace cairn

@@ -26,8 +26,8 @@ struct CancelCall {
   protocol::CancelRequested request;
 };
 
-// supervisor -> planner, storage: run this task of the call. Each type of protocol::Task is a
-// message type of its own.
+// supervisor -> planner, storage: run this task of the call. There is one message type for each
+// alternative of the variant protocol::Task.
 template <class Task>
 struct Request {
   Task task;
@@ -38,12 +38,14 @@ struct Request {
 // passes this to the state machine that requested the task.
 struct TaskReport {
   std::string checkpointer;
-  std::uint64_t coordinator = 0;  // 0: this rank's RankMachine; otherwise the coordinator actor's `life` (see spawn_coordinator)
+  // The requester: 0 for this rank's RankMachine, otherwise the `life` of the coordinator actor
+  // (see spawn_coordinator).
+  std::uint64_t coordinator = 0;
   std::uint64_t counter = 0;
   protocol::TaskEnded ended;
 };
 
-// supervisor -> coordinator.
+// supervisor -> coordinator: an event for the machine of this checkpointer.
 struct CoordinatorEvent {
   std::string checkpointer;
   protocol::Event event;
@@ -67,7 +69,7 @@ struct CoordinatorTask {
 // nothing after this message.
 struct CoordinatorStopped {};
 
-// supervisor -> itself: a message of this checkpointer could not be encoded.
+// supervisor -> itself: a message of this checkpointer to rank `down.rank` could not be encoded.
 struct Unsent {
   std::string checkpointer;
   protocol::PeerDown down;

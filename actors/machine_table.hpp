@@ -1,6 +1,6 @@
-// The state machines of one actor, by checkpointer. A program may make many checkpointers and
-// forget them. So once there are `kMachinesKept` machines, each new one replaces an idle one, if
-// any. The table keeps the largest attempt counter, so that no counter is used twice.
+// The state machines of one actor, by checkpointer. A program may make and destroy many
+// checkpointers. So once there are `kMachinesKept` machines, each new one replaces an idle one, if
+// any. New machines start above the attempt counters of removed ones, so no counter is used twice.
 #pragma once
 
 #include <algorithm>

@@ -23,7 +23,8 @@ struct RuntimeOptions {
   // How long ranks that were told to stop may take before they are reported as busy. After a failed
   // save, this also limits the time for finding out whether the checkpoint exists.
   std::chrono::milliseconds cancel_grace{std::chrono::seconds(30)};
-  // Time limit for connecting to a rank, with retries. Longer while ranks arrive in a new world.
+  // Time limit for connecting to a rank, including retries. During World::rejoin, attempts continue
+  // beyond this limit until all survivors have arrived, or assemble_deadline passes.
   std::chrono::milliseconds connect_deadline{std::chrono::seconds(30)};
   // Time limit from the opening of a connection until each side has identified the other and, with
   // a secret, has proven that it knows the job's secret. After each connection without an answer,
@@ -32,8 +33,9 @@ struct RuntimeOptions {
   // Time limit for the peer to receive the last data of a connection before the connection is
   // closed.
   std::chrono::milliseconds drain_deadline{std::chrono::seconds(1)};
-  // Heartbeat timeout: a link that receives nothing for this long is down. Before its heartbeat
-  // connection is open, a longer connect_deadline applies. Four heartbeats are sent per timeout.
+  // Heartbeat timeout: a link that receives nothing for this long is down. Until the link's
+  // heartbeat connection is open, the limit is connect_deadline if that is longer. Four heartbeats
+  // are sent per timeout.
   std::chrono::milliseconds heartbeat_timeout{std::chrono::seconds(5)};
   // How often a rank reports its progress to the coordinator, and receives the progress of all
   // ranks, while a save or load runs. In worlds of more than 100 ranks the interval is at least
@@ -56,8 +58,8 @@ struct RuntimeOptions {
   // process's descriptor limit, the oldest connection is closed. The limit is never below the
   // number of ranks in the world.
   std::size_t unauthenticated_connections_max = 256;
-  unsigned outcomes_kept = 16;              // outcomes kept per checkpointer
-  unsigned child_restarts_max = 8;          // per supervised child, over the lifetime of a world
+  unsigned outcomes_kept = 16;              // ended calls, per checkpointer, whose outcomes are kept for late ranks
+  unsigned child_restarts_max = 8;          // per planner, storage or coordinator actor, over the lifetime of a world
   std::size_t trace_ring_bytes = 4u << 20;  // per rank; 0: no events are kept, and failure reports contain none
   // Store operations that take at least this long are recorded in traces. Failed operations are
   // always recorded. 0 records all operations.

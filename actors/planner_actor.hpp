@@ -1,6 +1,6 @@
 // Runs the tasks of a call that make plans: the local plan of this rank and, if this rank
 // coordinates, the global plan. Also runs the task before these, which gathers the state, and the
-// task that decides an agreement. All call hooks of planners, writers, readers or Stateful objects.
+// task that decides an agreement. Runs all hooks of these tasks, including writer and reader hooks.
 //
 //   owns        nothing: planners, writers and readers belong to the call
 //   talks to    the supervisor, which sends a request per task and gets its TaskReport; each call's

@@ -32,31 +32,31 @@ class RankRuntime {
   RankRuntime(const RankRuntime&) = delete;
   RankRuntime& operator=(const RankRuntime&) = delete;
 
-  // Starts an attempt and returns the call's ticket. `done` is called exactly once, on any thread,
-  // after the last hook has released the objects that `call` points to. Throws kPrecondition after
-  // shutdown, or while an attempt of the same checkpointer runs; other checkpointers may run theirs
-  // meanwhile. Throws kInvalidArgument if `call` is incomplete. Thread-safe.
+  // Starts a call and returns its ticket. `done` is called exactly once, on any thread, after the
+  // last hook has released the objects that `call` points to. Throws kPrecondition after shutdown,
+  // or while another call of the same checkpointer runs; calls of different checkpointers may run
+  // at the same time. Throws kInvalidArgument if `call` is incomplete. Thread-safe.
   std::uint64_t save(SaveCall call, std::function<void(CallResult)> done);
   std::uint64_t load(LoadCall call, std::function<void(CallResult)> done);
   std::uint64_t agree(AgreeCall call, std::function<void(CallResult)> done);
 
-  // Cancels a call on all ranks, by a failure of this rank. `done` is still called. Does nothing if
-  // the call has ended, or if its checkpoint is already being published. Returns at once.
-  // Thread-safe.
+  // Cancels a call on all ranks: this rank fails with kCancelled and a text that contains `why`.
+  // `done` is still called. Does nothing if the call has ended, or if its checkpoint is already
+  // being published. Returns at once. Thread-safe.
   void cancel(const std::string& checkpointer, std::uint64_t ticket, const std::string& why);
 
-  // Cancels all attempts, stops the actors and closes the links. Returns false if something had not
-  // ended by the deadline.
+  // Cancels all calls, stops the actors and closes the links. Returns false if the actors had not
+  // stopped within `deadline`; calls that still run then end when their hooks return. Thread-safe.
   bool shutdown(std::chrono::milliseconds deadline);
 
-  // Adds a line to the trace. `what` must never be freed, like ObservedEvent::name. Thread-safe.
+  // Adds an event named `what` to the trace. `what` must never be freed. Thread-safe.
   void note(std::string_view what);
 
   // Adds an operation of a call to the trace. The operation must have just ended. Does nothing if
   // it took less than `trace_store_operations`. `name` must never be freed. Thread-safe.
   void note_operation(const std::string& checkpointer, std::uint64_t ticket, std::string_view name, Duration duration);
 
-  // Writes the trace ring to a file; see tracing/trace_writer.hpp.
+  // Writes the trace ring to a file. Throws as write_trace_file does (tracing/trace_writer.hpp).
   void write_trace(const std::string& path) const;
   // Writes the trace ring to a file of the standard name in `directory`. Creates the directory if
   // necessary.

@@ -1,4 +1,4 @@
-// One rank: its child actors, its links, and its side of every call.
+// Supervises one rank: its child actors, its links, and its side of every call.
 //
 //                    runtime
 //                       | StartCall, CancelCall, Stop
@@ -14,9 +14,9 @@
 //               bypass the links and are not encoded. Injected faults drop links by LinkDrop
 //   states      running -> stopping (all calls cancelled, waiting for their last tasks) -> stopped
 //   deadlines   the timers of each machine
-//   on death    of a child: the running attempts get a failure, and the child is replaced, at most
-//               `child_restarts_max` times
-//               of the links: as if all ranks were lost, but the failures are internal
+//   on death    of planner, storage or coordinator: attempts that need the actor fail, and a new
+//               actor replaces it, at most `child_restarts_max` times
+//               of the links actor: all other ranks count as lost, with failures of kind internal
 //               its own: the children end too, and running calls end as internal failures
 #pragma once
 

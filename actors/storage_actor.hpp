@@ -5,7 +5,7 @@
 //   talks to    the supervisor, which sends a request per task and gets its TaskReport; each call's
 //               executor, on which the hooks run. A Write or Read may end on a thread of
 //               the writer or reader
-//   states      none: no state machine runs two tasks at once, except an Abandon beside a Write
+//   states      none: the state machines that request tasks keep the state of each call
 //   deadlines   none: the coordinator's state machine limits the time of each phase
 //   on death    requests not yet passed to an executor are reported as failed; the supervisor
 //               starts a new actor

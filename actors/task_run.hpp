@@ -39,8 +39,8 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   StorageContext storage_context() const { return context_->storage_context(counter_, save_id_, is_coordinator_); }
   bool is_coordinator() const { return is_coordinator_; }
 
-  // Posts `body(*this)` to the executor. `body` returns the task's result, or void if it ends by
-  // calling `last_hook`. If `body` throws, the task fails.
+  // Posts `body(*this)` to the executor. `body` returns the task's result, or returns void if its
+  // last step is `last_hook`. If `body` throws, the task fails.
   template <class Body>
   void post(Body body) {
     context_->call().executor->post([self = shared_from_this(), body = std::move(body)]() mutable {

@@ -43,8 +43,8 @@ class TimerQueue {
     return due;
   }
 
-  // Schedules a WakeUp for `self` no later than its next deadline. Call it after every change; pass
-  // `woken` when handling a WakeUp.
+  // Ensures that `self` gets a WakeUp no later than the earliest deadline. Call it after every
+  // change. Pass `woken` as true when handling a WakeUp.
   template <class Self>
   void arm(Self* self, bool woken = false) {
     if (woken) armed_.reset();
@@ -64,8 +64,9 @@ class TimerQueue {
   };
 
   // Extends deadlines by the time for which this process was stopped, so that other ranks do not
-  // fail. Messages that arrived meanwhile can be handled before a deadline passes. Timers started
-  // since then, and deadlines set by callers, are not extended.
+  // count as late. Once per timer, also moves the deadline to at least `stall` from now, so that
+  // messages that arrived meanwhile are handled first. Does not extend deadlines set by callers, or
+  // timers started after the process continued.
   void put_off(Time now, Duration late) {
     for (auto& [key, deadline] : deadlines_) {
       if (key.second == protocol::Timer::kCall || deadline.started > *armed_) continue;

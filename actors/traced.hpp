@@ -25,16 +25,16 @@ struct Traced {
   MonotonicTime sent_at{};  // set with `id`
 };
 
-// A local message that wraps a message of another rank, or for one, has an overload. It returns the
-// kind of the wrapped message.
+// Overloads exist for local messages that wrap a message between ranks. They return the kind of the
+// wrapped message.
 template <class T>
 What trace_what(const T&) {
   return {};
 }
 
-// Messages that belong to a call of this rank, an attempt or a checkpointer have overloads. These
-// return the call's ticket, the attempt's counter, or the number that save ids have for the
-// checkpointer.
+// Overloads exist for messages that belong to a call of this rank, an attempt or a checkpointer.
+// They return the call's ticket, the attempt's counter, or the checkpointer's number in save ids
+// (`checkpointer_key`).
 template <class T>
 std::uint64_t trace_call(const T&) {
   return 0;
@@ -92,7 +92,7 @@ class Tap {
     return Traced<T>{std::move(value), id, now};
   }
 
-  // Runs `handler`. Messages sent by `handler` have this message as their cause.
+  // Runs `handler`, then records the message. Messages sent by `handler` have it as their cause.
   template <class T, class Handler>
   void handle(const Traced<T>& message, Handler handler) {
     if (trace_name(message.value) == nullptr) return handler();
@@ -101,9 +101,9 @@ class Tap {
     handling.event.ok = true;
   }
 
-  // As above, for a message of another rank, recorded when it arrives. `event` describes the
-  // message; its cause is an id in the sender's trace. If `event` has no MessageKind, it is not
-  // recorded.
+  // As above, for a message of another rank, but records the message before `handler` runs. `event`
+  // describes the message; its cause is an id in the sender's trace. If `event` has no MessageKind,
+  // it is not recorded.
   template <class Handler>
   void handle_from(const ObservedEvent& event, Handler handler) {
     if (event.as<MessageKind>() == nullptr) return handler();
@@ -112,7 +112,8 @@ class Tap {
     cause_ = 0;
   }
 
-  // Records the event with this tap's actor. Fills in the current cause, or call, if it has none.
+  // Records the event with this tap's actor. If the event has no cause, or no call, fills in the
+  // current one.
   std::uint64_t record(const ObservedEvent& event) { return record_as(actor_, event); }
   std::uint64_t record_as(Actor actor, ObservedEvent event) {
     event.actor = actor;

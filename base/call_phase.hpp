@@ -1,5 +1,5 @@
 // Maps the states of the rank and coordinator machines to the phases of a call. Failure maps,
-// progress, metrics, listeners and traces therefore name the same phase.
+// progress, metrics, listeners and traces all use this mapping, so they name the same phase.
 #pragma once
 
 #include <optional>

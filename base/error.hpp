@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// Callers may react to each code in another way. Texts and JSON show the names of `to_string`.
+// Callers can branch on these codes. Texts and JSON show the names of `to_string`.
 enum class ErrorCode : std::uint8_t {
   kInvalidArgument = 1,  // never valid, whatever the circumstances
   kPrecondition,         // valid, but not now or not in this configuration
@@ -44,14 +44,15 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// The exception for a broken invariant. It ends the actor and the attempt. Nothing is published,
-// and the trainer is never aborted.
+// The exception for a broken invariant. It fails the attempt, and may end the actor that threw it.
+// It never ends the process.
 class InternalError : public Error {
  public:
   explicit InternalError(const std::string& what) : Error(ErrorCode::kInternal, what) {}
 };
 
-// Throws InternalError if `condition` is false, in release builds too. Its text ends in `what`.
+// Throws InternalError if `condition` is false, in release builds too. The error's text ends in
+// `what`.
 void check_invariant(bool condition, const char* what);
 
 // Returns the Error for a failed system call. `action` is a text such as "write 4096 bytes at 8192

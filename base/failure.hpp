@@ -45,7 +45,7 @@ struct Failure {
   std::string type;                       // demangled C++ type of the exception, "" if nothing was thrown
   std::string what;                       // text of the exception, at most `kFailureTextMax` bytes
   std::string actor;                      // planner, storage, coordinator, supervisor, link, trainer
-  std::uint64_t trace_position = 0;       // position of the event in the trace of `rank`, 0 if not recorded
+  std::uint64_t trace_position = 0;       // id of the failure's event in the trace of `rank`, 0 if not recorded
 
   // Set only on the rank whose code threw the exception. Comparisons ignore this member.
   std::exception_ptr exception;
@@ -58,8 +58,8 @@ inline constexpr std::size_t kFailureTextMax = 16 * 1024;
 
 using FailureMap = std::map<int, Failure>;  // by rank
 
-// Describes `exception`, or the current exception if `exception` is null: demangled type, text and
-// code. Never throws, even if the exception's `what()` does.
+// Returns a Failure with the type, text and code of `exception`, or of the current exception if
+// `exception` is null. Never throws, even if the exception's `what()` does.
 Failure capture_failure(int rank, Phase phase, const char* actor, std::exception_ptr exception) noexcept;
 
 // Returns the likeliest cause, with its ranks. If there are several causes, a list of at most 16 of

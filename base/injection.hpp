@@ -73,10 +73,10 @@ class Injector {
   // Replaces all rules and resets all counts.
   void replace(std::vector<InjectionRule> rules);
 
-  // Reports that a rank passes an injection point. Counts the occurrence. Executes kills, freezes
-  // and delays, and throws InjectedFault for the action `throw`. Returns the rules that the caller
-  // must execute: dropped connections and store faults. Without a `process_rank`, a `rank` of -1 is
-  // an unknown rank, to which only rules for every rank apply.
+  // Must be called when `rank` passes an injection point. Counts the occurrence. Executes kills,
+  // freezes and delays, and throws InjectedFault for the action `throw`. Returns the rules that the
+  // caller must execute: dropped connections and store faults. `rank` is ignored if the injector
+  // has a `process_rank`; otherwise -1 means that only rules for every rank apply.
   std::vector<InjectionRule> pass(FaultSite site, std::string_view name, int rank);
   // Does the same for a hook of attempt `counter` of `checkpointer`. The first hook of a phase also
   // passes that phase's injection point. `phase` is "" for a hook that belongs to no phase.

@@ -23,7 +23,8 @@ enum class EventKind : std::uint8_t {
   // The trainer made a call: `text` is the checkpoint id. `number` counts a checkpointer's calls.
   kCall,
   // One entry of a failed call's failure map. `peer` is the failed rank, or -1 for this rank.
-  // `number` is its event id in that rank's trace. `text` is the exception's type and text.
+  // `number` is the id of the failure's event in that rank's trace. `text` is the exception's type
+  // and text.
   kFailure,
   // A call ended on this rank. `text` is the save id.
   kOutcome,
@@ -54,15 +55,15 @@ struct Restarted {
   bool operator!=(Restarted other) const { return actor != other.actor; }
 };
 
-// The input that an actor ignored.
+// The kind of input that an actor ignored.
 enum class Ignored : std::uint8_t {
   kInput = 1,     // a message, call, result or connection; `name` is the reason
   kStoppedTimer,  // a timer that fired after it had been stopped
 };
 
 // The subject of an event, by the event's kind:
-//   kSent, kHandled   the message between ranks, also within a local message, or the change of a
-//                     link; other messages within a rank have no subject
+//   kSent, kHandled   the kind of the message between ranks, even if a local message wraps it, or
+//                     the change of a link; other messages within a rank have no subject
 //   kState            the new state or milestone, the timer that ran out, the restarted actor, or
 //                     the kind of input that was ignored
 //   kCall             the operation
@@ -82,7 +83,7 @@ struct ObservedEvent {
   MonotonicTime time;  // when the event was recorded; for handlers and operations, when they ended
   WallTime wall_time;
   // The ticket of a call of this rank. 0: the event belongs to no call, or to an unknown one.
-  // Events about other ranks' messages and of the coordinator actor have only an attempt.
+  // Events about messages of other ranks, and events of the coordinator actor, have only `attempt`.
   std::uint64_t call = 0;
   std::uint64_t attempt = 0;       // the attempt's counter, 0 outside attempts
   std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: no checkpointer, or all
@@ -92,7 +93,7 @@ struct ObservedEvent {
   Actor actor = Actor::kRuntime;  // the actor that sent or handled the message, or did the work
   What what;
   std::optional<ErrorCode> code;  // for kFailure, and for kStore if the operation failed
-  std::string_view name;          // name of the local message, hook or store operation, or the reason for kInput
+  std::string_view name;          // name of the local message, hook or store operation, or the reason for Ignored::kInput
   std::string_view text;          // at most kEventTextMax bytes
   std::uint64_t number = 0;  // its meaning depends on `kind`: see EventKind
   std::uint64_t bytes = 0;   // size of the message's frame or of the operation's data, 0 for local messages

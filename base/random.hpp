@@ -1,4 +1,4 @@
-// The interface for randomness: incarnations, jitter, fault injection. Simulations pass a seeded
+// The interface for random numbers: for incarnations, secrets and jitter. Simulations pass a seeded
 // generator.
 #pragma once
 

@@ -37,9 +37,9 @@ struct Work {
   std::string_view object{};  // the object of a store operation; valid while the work runs
 };
 
-// Registers the work of this thread, and unblocks the stack signal on it, until the RunningWork is
-// destroyed on it. If several are nested, the innermost counts. Work without a `call` is not
-// registered.
+// Registers the work of this thread, and unblocks the stack signal on this thread, until the
+// RunningWork is destroyed, which must happen on the same thread. If several are nested, the
+// innermost counts. Work without a `call` is not registered.
 class RunningWork {
  public:
   explicit RunningWork(const Work& work) noexcept;
@@ -47,8 +47,8 @@ class RunningWork {
   RunningWork(const RunningWork&) = delete;
   RunningWork& operator=(const RunningWork&) = delete;
 
-  // Returns the work of this thread, so that other threads can register it while they do a part of
-  // it. `call` is null if this thread has registered no work.
+  // Returns the work of this thread, so that other threads that do a part of this work can register
+  // it as theirs. `call` is null if this thread has registered no work.
   static Work of_this_thread() noexcept;
 
  private:
@@ -63,7 +63,7 @@ class RunningWork {
 
 struct StackFrame {
   std::string_view module;   // the path of the executable or library; never freed; "": unknown
-  std::uint64_t offset = 0;  // of the instruction, from the load address; its address if unknown
+  std::uint64_t offset = 0;  // of the instruction from the load address of `module`; its address if `module` is unknown
 };
 
 struct ThreadStack {
@@ -79,9 +79,10 @@ struct ThreadStack {
 // until the process ends, because the default action of a late signal would end the process.
 std::string install_stack_signal(int number);
 
-// Takes the stacks of the threads that have worked for `call` for at least `running_min`. Returns
-// at most 8, the longest first, each once. Waits `patience` for all of them together, and 0.1 s
-// more for each late answer.
+// Takes the stacks of the threads whose current work for `call` began at least `running_min` ago.
+// Returns at most kStacksMax, the oldest work first, and never the same work twice. Waits at most
+// `patience` for all threads together, but at least 10 ms for each, and 0.1 s more for a thread
+// that is still walking its stack.
 std::vector<ThreadStack> take_stacks(const void* call, Duration running_min, Duration patience = std::chrono::milliseconds(100));
 
 }  // namespace cairn

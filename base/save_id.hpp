@@ -23,7 +23,7 @@ bool is_incarnation(std::string_view text) noexcept;
 // Returns the number that stands for `checkpointer` in save ids.
 std::uint32_t checkpointer_key(std::string_view checkpointer) noexcept;
 
-// Returns whether `text` has exactly the form above. No other program uses it by accident.
+// Returns whether `text` has exactly the form above. No other program uses this form by accident.
 bool is_save_id(std::string_view text) noexcept;
 
 }  // namespace cairn

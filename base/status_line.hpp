@@ -1,4 +1,4 @@
-// The status line at the bottom of a terminal: standard error, or the terminal that
+// The status line at the bottom of a terminal, which is standard error or the device that
 // CAIRN_STATUS_TERMINAL names. It is redrawn in place, and other output appears above it. Internal.
 #pragma once
 
@@ -13,8 +13,8 @@ bool has_status_terminal() noexcept;
 int status_columns() noexcept;
 
 // Draws `text` as the status line of the process, which has only one. `text` must be one line, no
-// wider than the terminal. If the terminal is blocked (stopped by Ctrl-S), returns without drawing;
-// a later call draws its own text. Thread-safe.
+// wider than the terminal. If the terminal is blocked (stopped by Ctrl-S), returns without drawing.
+// Thread-safe.
 void draw_status(std::string_view text) noexcept;
 void clear_status() noexcept;
 

@@ -20,7 +20,7 @@ namespace cairn {
 inline constexpr std::size_t kFramePrefixBytes = 4;
 // The maximum frame length until the other side has identified itself.
 inline constexpr std::size_t kHelloBytesMax = 64u << 10;
-// The maximum overhead of a section's frame, in addition to the section's bytes.
+// The maximum difference between the size of a frame and the number of bytes of its section.
 inline constexpr std::size_t kSectionOverheadBytes = 64;
 
 // Returns the frame, preceded by its length.
@@ -80,9 +80,10 @@ class MessageAssembler {
  public:
   explicit MessageAssembler(std::size_t message_bytes_max) : message_bytes_max_(message_bytes_max) {}
 
-  // Moves the bytes out of `section`. Returns true when `message` is complete. Throws kCorrupt if
-  // the section does not continue the previous one, or if the message is too long. Memory grows
-  // with the bytes received, not with the announced length.
+  // Adds the next section, and moves its bytes out of `section`. If it completes a message, sets
+  // `message` and returns true. Throws kCorrupt if the section does not continue the previous one,
+  // or if the message is too long. Memory grows with the bytes received, not with the announced
+  // length.
   bool add(v1::LinkSection& section, std::string& message);
 
  private:

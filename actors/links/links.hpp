@@ -1,8 +1,8 @@
-// Links carry messages between ranks. A simulated world replaces only this part.
+// Links carry messages between ranks. A simulated world replaces only the links.
 //
-// A links actor serves one rank. Its owner, the rank's supervisor, spawned it and exchanges these
-// messages with it. The owner sees whole messages, never frames, sections or sockets. `bytes` is
-// an encoded envelope (messages/codec.hpp), which the links actor does not interpret.
+// A links actor serves one rank. Its owner, the rank's supervisor, spawns it and exchanges the
+// messages below with it. The owner sees whole messages, never frames, sections or sockets. `bytes`
+// is an encoded envelope (messages/codec.hpp), which the links actor does not interpret.
 //
 //   owner -> links   LinkSend{rank, bytes}       connects if necessary; keeps the order per peer
 //   owner -> links   LinkOpen{rank}              connects if necessary, so that the exit of the
@@ -22,7 +22,7 @@
 // against unread_bytes_max until the last reference is dropped. Above that limit, the links actor
 // stops reading from the peer. In-memory links count bytes against the sender's unsent_bytes_max.
 //
-// If a peer cannot be reached, messages to it end in LinkDown; they are never dropped silently.
+// If messages to a peer are dropped because it cannot be reached, the owner gets a LinkDown.
 #pragma once
 
 #include <memory>

@@ -41,7 +41,7 @@ class Secret {
 
   Secret() = default;  // no secret
   // `bytes` must come from a random source, and may be encoded, for example in hexadecimal. Throws
-  // kInvalidArgument if their number is beyond the limits.
+  // kInvalidArgument unless there are kBytesMin to kBytesMax of them.
   explicit Secret(ByteSpan bytes);
   // Reads the secret from a file; drops white space at its end. Throws kPermission if anyone but
   // the owner may access the file, or if the owner is neither the current user nor root. Throws

@@ -51,7 +51,7 @@ struct HostPort {
   std::string host;  // without brackets
   int port = 0;
 };
-// Splits "host:port" or "[IPv6 address]:port". Throws kInvalidArgument.
+// Splits "host:port" or "[IPv6 address]:port". Throws kInvalidArgument for a malformed address.
 HostPort split_address(const std::string& address);
 // Returns "host:port", with brackets around an IPv6 address.
 std::string join_address(const std::string& host, int port);

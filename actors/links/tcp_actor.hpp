@@ -33,10 +33,10 @@ using std::chrono::milliseconds;
 // The maximum number of encoded bytes that wait for the socket, per connection. Exceeded by at most
 // one frame.
 inline constexpr std::size_t kEncodedBytesMax = 1u << 20;
-// The sizes of read buffers. CAF keeps a buffer as long as its connection.
+// The sizes of read buffers. CAF keeps a connection's buffer until the connection is closed.
 inline constexpr std::size_t kReadBytes = 64u << 10;      // of a link's data connection
 inline constexpr std::size_t kSmallReadBytes = 4u << 10;  // of any other connection
-// The limits of the delay between two attempts to connect (see Opening).
+// The limits of the delay between two attempts to connect to a rank (see Opening).
 inline constexpr milliseconds kBackoffMin{10};
 inline constexpr milliseconds kBackoffMax{500};
 // The maximum number of refusals reported to the owner between two ticks, so that strangers cannot
@@ -48,11 +48,11 @@ inline constexpr int kLookupsMax = 8;
 inline constexpr milliseconds kLookMin{1};
 inline constexpr milliseconds kLookMax{50};
 
-// Continues an opening: starts its next attempt, or checks the pending one.
+// Continues an Opening (see below): starts its next attempt, or checks the pending one.
 struct OpeningStep {
   std::uint64_t opening = 0;
 };
-struct Tick {};
+struct Tick {};  // periodic: checks deadlines, and sends heartbeats
 // A discarded socket has been closed.
 struct SocketClosed {};
 // The owner has released so many of a peer's bytes that reading can resume.
@@ -84,8 +84,8 @@ struct Setup {
   caf::weak_actor_ptr owner;
 };
 
-// Bytes of one link that the owner has not released. The messages that carry these bytes hold a
-// reference to it, and may be released on any thread.
+// Counts the bytes received over one link, until the owner releases them. Each message to the owner
+// holds a reference to this struct, and may be released on any thread.
 struct Unread {
   std::atomic<std::size_t> bytes{0};
   std::atomic<bool> halted{false};
@@ -97,7 +97,7 @@ struct Unread {
 
 // Subtracts released bytes. If reading was halted and few enough bytes are left, resumes reading.
 void release(Unread& unread, std::size_t bytes);
-// Wraps `text`, which counts as unread until the last reference to it is released.
+// Returns `text` as shared bytes. They count as unread until the last reference is released.
 SharedBytes counted(std::string text, const std::shared_ptr<Unread>& unread);
 
 enum class Stage {
@@ -130,7 +130,7 @@ struct Lookup {
   std::optional<Error> trouble;
 };
 
-// Repeated attempts to connect, until a deadline.
+// The attempts to connect to one rank for one purpose, repeated until a deadline.
 struct Opening {
   int rank = 0;
   v1::LinkPurpose purpose = v1::LINK_PURPOSE_DATA;
@@ -139,7 +139,7 @@ struct Opening {
   milliseconds backoff = kBackoffMin;
   milliseconds look = kLookMin;
   milliseconds answer_timeout{0};  // how long the next attempt waits for an answer to its hello
-  bool asked = true;               // the owner waits for this opening; if not, it is tried once, and only a final failure is reported
+  bool asked = true;               // false: tried once, for `ask_back`; a failure is reported only if retries are useless
   std::shared_ptr<Lookup> lookup;  // looks up this attempt's address, if it is a host name
   Socket socket;                   // the socket of a pending connect
   ConnectionPtr connection;        // during the handshake
@@ -260,13 +260,13 @@ class TcpLinks {
   Broker* const self_;
   std::shared_ptr<Setup> setup_;
   std::vector<Peer> peers_;
-  std::vector<bool> asked_back_;  // by rank: whether `ask_back` ran since the last LinkSend to that rank
-  std::vector<bool> linked_;      // ranks that were ever linked
+  std::vector<bool> asked_back_;  // by rank: whether `ask_back` ran for it since the last LinkSend to it
+  std::vector<bool> linked_;      // by rank: whether a link to it has ever been up
   std::unordered_map<caf::io::connection_handle, ConnectionPtr> connections_;
   std::map<std::uint64_t, ConnectionPtr> strangers_;  // unauthenticated or closing connections, oldest first
   std::map<std::uint64_t, Opening> openings_;
   std::shared_ptr<std::atomic<int>> lookups_ = std::make_shared<std::atomic<int>>(0);  // running now
-  caf::io::accept_handle door_;
+  caf::io::accept_handle door_;                                                        // the listening socket
   bool door_halted_ = false;
   std::size_t closing_sockets_ = 0;  // discarded, not closed yet
   std::size_t unauthenticated_connections_max_ = 0;

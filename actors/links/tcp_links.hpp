@@ -10,11 +10,11 @@ namespace cairn {
 class LinksFactory;
 
 // Raises the process's soft limit of descriptors (RLIMIT_NOFILE) if it is too low for a rank of a
-// world of this size. The limit then covers the descriptors now open and the links of this rank to
-// all other ranks. It also covers the actors and files of all ranks in this process (`ranks_here`,
-// at least 1), and `store_clients` connections to a store that this process is about to host. Never
-// lowers the limit. Throws kPrecondition if the hard limit is too low; the text names the number
-// needed. Thread-safe.
+// world of this size. The limit then covers the descriptors now open, the links of this rank to all
+// other ranks, and the actors and files of the `ranks_here` ranks (at least 1) of this process. It
+// also covers `store_clients` connections to a c10d store that this process is about to host. Never
+// lowers the limit. Throws kPrecondition if the hard limit is too low; the text names `rank` and
+// the number needed. Thread-safe.
 void provide_descriptors(int rank, int world_size, int ranks_here, int store_clients = 0);
 
 // Makes the links of one rank. Use the factory for one actor only. Throws kInvalidArgument if an

@@ -14,12 +14,12 @@
 
 namespace cairn {
 
-// Counts a rank's connections. `garbage`, `oversize` and `wrong_secret` include those it opened.
-// Values never decrease; any thread may read them. The owner gets a LinkRefused for refusals.
+// Counts a rank's connections. `garbage`, `oversize` and `wrong_secret` also count connections that
+// this rank opened. Values never decrease; any thread may read them.
 struct LinkCounters {
-  std::atomic<std::uint64_t> connections{0};     // accepted by the listener, also from strangers
+  std::atomic<std::uint64_t> connections{0};     // accepted by the listener, including those of strangers
   std::atomic<std::uint64_t> established{0};     // opened by either side, after the exchange of hellos
-  std::atomic<std::uint64_t> garbage{0};         // closed: not a frame, not a hello, or out of place
+  std::atomic<std::uint64_t> garbage{0};         // closed: received bytes that are no frame, no hello, or out of place
   std::atomic<std::uint64_t> oversize{0};        // closed: a frame announced more bytes than allowed
   std::atomic<std::uint64_t> wrong_protocol{0};  // this and the next five: answered by a LinkRefusal
   std::atomic<std::uint64_t> wrong_incarnation{0};
@@ -35,8 +35,8 @@ struct LinkCounters {
 
 // Tells the links whether all ranks have arrived in this world. Until `complete` is set or
 // `deadline` passes, failed connections are retried, even beyond connect_deadline: the other rank
-// may still be in another world. Once `complete` is set, a rank whose address refuses connections
-// counts as ended. If only `deadline` has passed, a rank counts as ended if it was linked.
+// may still be in its old world. Once `complete` is set, a rank whose address refuses connections
+// counts as ended. Without `complete`, it counts as ended only if a link to it was up before.
 struct Arrival {
   std::atomic<bool> complete{false};
   MonotonicTime deadline;

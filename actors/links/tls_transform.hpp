@@ -27,8 +27,8 @@ TransformFactory tls_transform(const Secret& secret, const std::string& incarnat
 // Returns whether a stream that begins with `first_bytes` is TLS. `first_bytes` must not be empty.
 // The first frame of an unencrypted link never begins this way.
 bool looks_like_tls(ByteSpan first_bytes);
-// Writes a TLS alert that tells the other side that the handshake has failed, so that it does not
-// retry.
+// Appends a TLS alert to `wire`. It tells the other side that the handshake has failed, so the
+// other side does not retry.
 void say_tls_failure(Transform::Wire& wire);
 
 }  // namespace cairn

@@ -23,8 +23,8 @@ class Transform {
   // frame.
   virtual bool ready() const = 0;
   // Takes bytes from the socket. Appends decoded bytes to `frames`, and any reply to `wire`. Throws
-  // kPermission if the other side is not authorized, kCorrupt if it violates the protocol. Even
-  // then, `wire` may hold a last reply.
+  // kPermission if the other side is not authorized, kCorrupt if it violates the protocol. Even if
+  // this throws, `wire` may hold a last reply, which must be sent.
   virtual void receive(ByteSpan bytes, std::string& frames, Wire& wire) = 0;
   // Encodes a frame. Must be called only if `ready()` is true.
   virtual void send(ByteSpan frame, Wire& wire) = 0;

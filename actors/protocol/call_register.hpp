@@ -1,10 +1,11 @@
-// Checks that all ranks name the same coordinator for a call. Ranks that disagree would wait at
-// different coordinators until the join deadline. So every rank also sends its Join to rank
-// kRegistrar, which detects the disagreement when the first differing Join arrives.
+// Checks that all ranks name the same coordinator for a call. Ranks that disagree would send their
+// Joins to different coordinators, and wait until the join deadline. So every rank also sends its
+// Join to rank kRegistrar, which detects the disagreement when the first differing Join arrives.
 //
 // Two calls are the same if their operation, checkpoint id and ordinal (see CallId) are equal.
 // Handling a Join takes constant time; only a disagreement scans all ranks, once. Memory is
-// bounded: the register holds one call per rank, and the last disagreements for late callers.
+// bounded: the register holds the latest call of each rank, and the last disagreements, for ranks
+// that join late.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,7 @@ class CallRegister {
   };
   struct Call {
     int coordinator_rank = 0;               // the rank that all callers so far have named
-    int callers = 0;                        // the number of ranks that have made no later call
+    int callers = 0;                        // the number of ranks whose latest call is this one
     std::shared_ptr<const Ending> ending;   // how the call ends if the ranks disagree; null: they agree so far
   };
   using Calls = std::unordered_map<Key, Call, KeyHash>;
@@ -71,7 +72,7 @@ class CallRegister {
   std::deque<Key> disagreed_;   // oldest first
 };
 
-// Returns whether `a` and `b` name the same call. Both need the fields of Join used here.
+// Returns whether `a` and `b` name the same call. Both types must have the members used here.
 template <class A, class B>
 bool is_same_call(const A& a, const B& b) {
   return a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.ordinal == b.ordinal;

@@ -15,12 +15,12 @@
 // Agreement:  joining --all joined, agreed--> deciding --answer or failure--> Outcome to every
 //             rank. Each rank's Join carries its input to the decision (`AgreeCall::text`).
 // Failures:   after the first failure in a phase, the other ranks have `phase_grace` to end the
-//             phase, so that the map also contains their failures. Then they are told to stop.
-//             Ranks that have not stopped after `cancel_grace` are reported as busy. If a rank is
-//             lost, is silent or has left the call, it counts as having answered. Losing a rank
-//             that has delivered its results is not a failure. When a rank's caller cancels the
-//             call, the other ranks are told to stop without `phase_grace`. Once all results are
-//             in, a cancellation is ignored, because publication may have begun.
+//             phase, so that the failure map also contains their failures. Then they are told to
+//             stop. Ranks that have not stopped after `cancel_grace` are reported as busy. If a
+//             rank is lost, is silent or has left the call, it counts as having answered. Losing a
+//             rank that has delivered its results is not a failure. When a rank's caller cancels
+//             the call, the other ranks are told to stop without `phase_grace`. Once all results
+//             are in, a cancellation is ignored, because publication may have begun.
 // Waits:      every state but idle runs under Timer::kPhase. Joining also runs under Timer::kProbe:
 //             one second after this rank has joined, the machine probes each missing rank once. If
 //             that rank's process has exited, the links report it as lost. While the machine waits
@@ -29,8 +29,9 @@
 //             The other ranks turn to a successor. A new machine starts idle.
 // Own freeze: the process was stopped for longer than `heartbeat_timeout`, and ranks gave up on it.
 //             The machine decides nothing any more: it tells all ranks (CoordinatorDown, for this
-//             call), which turn to a successor. If publication was in progress, the machine
-//             finishes it, and then adopts the outcome of a rank that has already ended the call.
+//             call), which turn to a successor. But if publication was in progress, the machine
+//             finishes it. If another rank has ended the call meanwhile, the machine adopts the
+//             outcome of that rank.
 // Progress:   the machine adds up the ranks' progress reports and sends the sums back to the ranks.
 //             Progress reports affect no decision.
 // Succession: when this rank succeeds a lost coordinator, the machine also ends that coordinator's
@@ -76,19 +77,19 @@ class CoordinatorMachine {
   // State kept about one rank between attempts.
   struct Kept {
     PlanCache local_plans;
-    DigestSet global_plans;          // plans that were sent to the rank
-    std::uint64_t ended_ticket = 0;  // calls up to this one have ended
+    DigestSet global_plans;          // digests of the plans that were sent to the rank
+    std::uint64_t ended_ticket = 0;  // the rank's calls up to this ticket have ended
   };
   struct Ended {
     std::uint64_t counter = 0;             // 0: the call failed while the ranks joined
-    std::map<int, std::uint64_t> tickets;  // the members' tickets, by rank
+    std::map<int, std::uint64_t> tickets;  // the tickets of the ranks that had joined, by rank
     std::shared_ptr<const Ending> ending;
   };
 
   // A call that failed before all ranks had joined it. A rank that joins it later gets the same
   // outcome.
   struct Missed {
-    Join join;  // the Join of a rank that had joined
+    Join join;  // the Join of one of the ranks that had joined
     std::set<std::uint64_t> ordinals;
     std::set<int> absent;
     std::shared_ptr<const Ending> ending;
@@ -222,8 +223,8 @@ class CoordinatorMachine {
   std::map<int, Join> joins_;
   FailureMap failures_;
   std::set<int> answered_;  // in the running phase
-  std::set<int> gone_;      // members that no longer take part
-  std::set<int> left_;      // members that ended the call on their own
+  std::set<int> gone_;      // ranks that had joined and no longer take part
+  std::set<int> left_;      // ranks that had joined and ended the call on their own
   WaitNotices notices_;     // about the wait for ranks
   Duration wait_limit_{0};
   bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running or over

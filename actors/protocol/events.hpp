@@ -1,6 +1,6 @@
 // The inputs and outputs of the state machines: `effects step(event)`. All are plain structs
-// without clock, I/O, threads or actors. The driver of a machine performs the effects in order and
-// feeds the results back as events.
+// without clock, I/O, threads or actors. The actor that owns a machine performs the effects in
+// order, and passes the results to the machine as events.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace cairn::protocol {
 // --- hooks ---------------------------------------------------------------------------------------
 
 // The user code that an attempt runs on one rank: functions of the planner, of the writer or
-// reader, and of Stateful objects. kAbandon may run beside kMoveData.
+// reader, and of Stateful objects. kAbandon may run at the same time as kMoveData.
 enum class Hook : std::uint8_t {
   kReset = 1,
   kBegin,
@@ -42,8 +42,8 @@ enum class Hook : std::uint8_t {
   kRelease,
   kDecide,
 };
-// Returns DCP's name for the hook, such as "set_up_planner". Some names differ for loads:
-// "set_up_storage_reader", "read_data".
+// Returns the hook's name in texts and traces, such as "set_up_planner". Some names differ between
+// saves and loads: "write_data", "read_data".
 const char* name_of(Hook hook, Operation operation) noexcept;
 // Returns the actor that failures and traces name for the hook: kPlanner for `decide` and for hooks
 // of planners and Stateful objects, otherwise kStorage. A task may run hooks of both.
@@ -53,14 +53,15 @@ Actor actor_of(Hook hook) noexcept;
 
 // A task is one rank's part of a phase. It runs hooks in a fixed order, which
 // actors/planner_actor.cpp and actors/storage_actor.cpp list. It ends with the result that its
-// comment names, with Stopped, or with a Failure. Each task owns the plans that it may change.
+// comment names, with Stopped, or with a Failure. Plans are shared: a task changes only copies.
 
-// The planner runs it on every rank. Ends with StateGathered. Resets the storage and runs the
-// Stateful hooks. These may contain collectives, so they run on every rank or on none. An
-// asynchronous save runs this task on its caller's thread, and later tasks on its own thread.
+// Runs on every rank, in the planner actor. Ends with StateGathered. Resets the writer or reader,
+// then runs the Stateful hooks. These may contain collectives, so they run even if the reset failed
+// or the rank was told to stop. An asynchronous save runs this task on its caller's thread, and
+// later tasks on its own thread.
 struct GatherState {
   static constexpr const char* kName = "GatherState";
-  static constexpr Hook kMainHook = Hook::kBegin;  // texts name the task after this hook
+  static constexpr Hook kMainHook = Hook::kBegin;  // error texts call the task by the name of this hook
   std::vector<std::string> key_order;
 };
 struct StateGathered {};
@@ -98,7 +99,7 @@ struct Answer {
   std::string text;
 };
 
-// The storage actor runs it on every rank. Ends with Written or ReadDone.
+// Write and Read run on every rank, in the storage actor. They end with Written and ReadDone.
 struct Write {
   static constexpr const char* kName = "Write";
   static constexpr Hook kMainHook = Hook::kMoveData;
@@ -122,15 +123,17 @@ struct AskCommitted {
   static constexpr const char* kName = "AskCommitted";
   static constexpr Hook kMainHook = Hook::kAskCommitted;
 };
-// Runs when a Write is told to stop, and as the last task of a failed save. Ends with Released.
-// Calls the writer's `abandon`. If `committed` is set, may also call `discard` (see storage.hpp).
+// Calls the writer's `abandon`. Runs when a Write is told to stop; then `committed` is empty. Also
+// runs as the last task of a failed save; then `committed` is set, and the task may call the
+// writer's `discard` (storage/storage.hpp). Ends with Released.
 struct Abandon {
   static constexpr const char* kName = "Abandon";
   static constexpr Hook kMainHook = Hook::kAbandon;
   std::optional<Committed> committed;
 };
-// Runs as the last task of a failed load, and of a failed save whose checkpoint exists or which ran
-// Abandon before. Ends with Released. If `committed` is set, may call `discard` (see storage.hpp).
+// Runs as the last task of a failed load. Also runs as the last task of a failed save whose
+// checkpoint exists, or in which Abandon ran before. If `committed` is set, may call the writer's
+// `discard` (storage/storage.hpp). Ends with Released.
 struct Release {
   static constexpr const char* kName = "Release";
   static constexpr Hook kMainHook = Hook::kRelease;
@@ -169,13 +172,14 @@ struct RunTask {
   std::string save_id;
   bool is_coordinator = false;
 };
-// Stops the tasks of the call on this rank, including the coordinator's. Only the hooks of
-// GatherState, of agreements and of the end of an attempt (kFinish to kRelease) still start.
+// Stops the tasks of the call on this rank, including the coordinator's: running hooks go on, but
+// no further hook starts, except hooks of GatherState, of agreements and of the end of an attempt
+// (kFinish to kRelease).
 struct StopTasks {};
 
 using cairn::Timer;
 
-// Starts a timer. It replaces a timer with the same name.
+// Starts a timer. Replaces a running timer with the same name.
 struct StartTimer {
   Timer timer = Timer::kAnswer;
   Duration after{0};
@@ -255,12 +259,12 @@ struct TimerFired {
   Timer timer = Timer::kAnswer;
   const char* running_hook = nullptr;  // the hook that this rank's call is running; null: none
 };
-// Replaces TimerFired for Timer::kProgress. Says how much of its own data the rank has moved.
+// Replaces TimerFired for Timer::kProgress. `moved` says how much data this rank has moved.
 struct ProgressDue {
   Moved moved{};
 };
-// No message of `rank` arrives before its next PeerUp. But if `reachable` is true, only one message
-// to or from the rank was lost, because it could not be sent or read.
+// If `reachable` is false, no message of `rank` arrives before the next PeerUp of `rank`. If it is
+// true, only one message to or from the rank was lost, because it could not be sent or read.
 struct PeerDown {
   int rank = 0;
   bool reachable = false;  // the connection still works: the rank must be told how the attempt ended

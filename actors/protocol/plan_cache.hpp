@@ -1,8 +1,8 @@
-// Keeps the save plans that one side used in its last attempts, by digest. With this cache, a
-// repeated save sends a digest, with the hash and size of each bytes object, instead of a plan.
-//
-// A digest does not cover the content of bytes objects. `refreshed` puts the content of the current
-// attempt into a kept plan. Plans contain no save id. At most `kPlansKept` plans are kept.
+// Keeps the save plans of the last attempts on a rank or its coordinator, by digest. With this
+// cache, a repeated save sends a digest, with the hash and size of each bytes object, instead of a
+// plan. Plans contain no save id, so a digest may stay the same from save to save. A digest does
+// not cover the hashes and sizes of bytes objects, which change more often: `refreshed` puts those
+// of the current attempt into a kept plan. At most `kPlansKept` plans are kept.
 #pragma once
 
 #include <cstdint>
@@ -50,21 +50,21 @@ class SharedNames {
   std::deque<SavePlan> seen_;  // without items, newest last; at most kNamesSeen
 };
 
-// The content that a digest does not cover, as columns: one entry per bytes object, in the order of
-// the plan.
+// The hashes and sizes that a digest does not cover, as columns: one entry per bytes object, in the
+// order of the plan.
 struct ContentColumns {
   std::vector<std::uint64_t> hashes;
   std::vector<std::uint64_t> bytes;
 };
 ContentColumns content_of(const SavePlan& plan);
 
-// Returns `kept` with the content in these columns; null if the columns have too few or too many
-// entries.
+// Returns `kept` with the hashes and sizes in these columns; null if the columns have too few or
+// too many entries.
 std::shared_ptr<const SavePlan> refreshed(std::shared_ptr<const SavePlan> kept, const std::vector<std::uint64_t>& hashes,
                                           const std::vector<std::uint64_t>& bytes);
 
-// Returns `kept`, a global plan, with the content that `local` has under the same names; null if a
-// bytes object of `kept` is not in `local`.
+// Returns `kept`, a global plan, with the hashes and sizes that `local` has for the same names;
+// null if a bytes object of `kept` is not in `local`.
 std::shared_ptr<const SavePlan> refreshed(std::shared_ptr<const SavePlan> kept, const SavePlan& local);
 
 }  // namespace cairn::protocol

@@ -1,6 +1,6 @@
 // Checks that a plan is consistent: names that exist, dimensions that agree. User-defined planners
-// and writers make plans. Their mistakes must be reported as their own failures, not as failures of
-// code that uses the plan later.
+// and writers make plans. Their mistakes must be reported as failures of the hook that returned the
+// plan, not of the code that uses it later.
 #pragma once
 
 #include <cairn/planning/plan.hpp>

@@ -14,14 +14,16 @@
 //             An outcome that arrives while a task runs takes effect when the task ends.
 // Progress:   from Begin to the outcome, whenever Timer::kProgress fires, the rank reports its
 //             progress to the coordinator and gets the progress of all ranks (rank_progress.cpp).
-//             A rank without a coordinator reports nothing. Progress reports affect no decision.
+//             A rank that has lost its coordinator reports nothing. Progress reports affect no
+//             decision.
 // Cancelled:  when the caller cancels the call or its deadline passes, the rank stops, tells the
 //             coordinator, and waits for the outcome as in any failed call (rank_cancel.cpp).
 // Peer death: the coordinator decides about lost ranks. If the coordinator itself is lost, the rank
-//             continues its phase. If only the link broke, the rank first turns to the coordinator
-//             once more. Then it turns to the successors (succession.hpp), and follows one that
-//             sends StatusRequest. While it follows a successor, it accepts an outcome only from
-//             that successor. It sends no results to a lost coordinator that has not answered.
+//             continues its phase. If the link was closed, the coordinator may be alive, so the
+//             rank first asks it once more. Then the rank turns to the successors (succession.hpp),
+//             and follows one that sends StatusRequest. While it follows a successor, it accepts an
+//             outcome only from that successor. It sends no results to a lost coordinator until the
+//             coordinator answers.
 // Duplicates, late messages and messages of other attempts are ignored, with an InputIgnored.
 #pragma once
 
@@ -39,8 +41,8 @@
 
 namespace cairn::protocol {
 
-// A rank that has turned to another rank so often ends its call alone: links break faster than the
-// ranks can agree.
+// A rank that has lost its coordinator ends its call alone after this many turns to another rank,
+// or this many rounds through all ranks: links break faster than the ranks can agree.
 inline constexpr int kTurnsMax = 16;  // within one round
 inline constexpr int kRoundsMax = 3;
 
@@ -58,7 +60,7 @@ class RankMachine {
   bool is_idle() const { return state_ == State::kIdle; }
   std::uint64_t counter() const { return counter_; }               // the running attempt's counter, 0 before Begin
   std::uint64_t counter_seen() const { return counter_seen_; }     // the largest counter that this machine knows of
-  // Returns the outcome of a failed call that waits for a running task to end.
+  // Returns the outcome of a failed call that waits for a running task to end, otherwise nothing.
   std::optional<CallResult> outcome_before_end() const;
   int coordinator_rank() const { return call_.coordinator_rank; }  // as given by the caller; possibly not a valid rank
 
@@ -173,7 +175,7 @@ class RankMachine {
   std::uint64_t counter_ = 0;
   std::string save_id_;
   std::uint64_t outstanding_ = 0;       // sequence number of the running task, 0 if none
-  std::uint64_t stop_outstanding_ = 0;  // sequence number of the Abandon beside it, 0 if none
+  std::uint64_t stop_outstanding_ = 0;  // sequence number of the Abandon that stops it, 0 if none
   bool stopping_ = false;               // told to stop: no further hook of the phase starts
   bool abandoned_ = false;              // the writer was told to stop; its files stay
   bool began_ = false;                  // some task has run, so there is something to release
@@ -205,7 +207,7 @@ class RankMachine {
   std::deque<Ended> ended_;
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
-  std::map<int, DigestSet> kept_by_coordinator_;  // local plans that a coordinator said it keeps
+  std::map<int, DigestSet> kept_by_coordinator_;  // by coordinator: digests of the local plans that it said it keeps
   PlanCache global_plans_;
 };
 

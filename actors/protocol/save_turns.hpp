@@ -1,6 +1,6 @@
 // The order in which concurrent saves of one checkpointer use its planner and writer on one rank.
-// Each save waits until all earlier saves have ended on this rank. Until then, its first planner
-// hook waits and the rank sends no plan. Saves are therefore published in the order of the calls.
+// The first planner hook of a save waits until all earlier saves have ended on this rank, so until
+// then the rank sends no plan. Saves are therefore published in the order of the calls.
 // Not thread-safe.
 #pragma once
 

@@ -18,18 +18,19 @@
 // whichever links are broken.
 //
 // If the coordinator is alive and has made the call, but the call has not begun, the coordinator
-// still waits for the orphans, which can no longer join. The successor then tells it which ranks
-// are orphans, and why they are, and the coordinator ends the call. If the coordinator has not made
-// the call yet, orphans that can connect to it are sent back to join it. The others wait with the
-// successor, at most `join_deadline`, until the coordinator makes the call.
+// still waits for the orphans, which can no longer join. The successor then tells the coordinator
+// which ranks are orphans, and why, and the coordinator ends the call. If the coordinator has not
+// made the call yet, orphans that can connect to it are sent back to join its call. The other
+// orphans wait with the successor, at most `join_deadline`, until the coordinator makes the call.
 //
 // A checkpoint can be published only with the results of every rank. If one orphan has not
 // delivered its results, the checkpoint does not exist and never will. A successor that delivered
 // its own results calls its writer's `committed`, which fences the attempt and reports whether it
 // was published. Either the coordinator's publication or the fence wins, never both.
-// Waits:      all under Timer::kSuccession. First twice `heartbeat_timeout` for answers, but not
-//             for that of a coordinator which all followers found silent. Then `phase_grace` and
-//             `cancel_grace`, as in any failed phase. Then `cancel_grace` for the store.
+// Waits:      all use Timer::kSuccession. The successor waits twice `heartbeat_timeout` for the
+//             ranks' answers. If all followers found the coordinator silent, it does not wait for
+//             the coordinator's answer. Then it waits `phase_grace` and `cancel_grace` for running
+//             tasks, as in any failed phase, and then `cancel_grace` for the store.
 // Own death:  the followers lose this rank and turn to the next.
 #pragma once
 
@@ -45,8 +46,9 @@
 
 namespace cairn::protocol {
 
-// A successor numbers its inquiries below this. A coordinator that asks about its own call, while
-// ranks join or while it settles the outcome, uses this number plus the call's ordinal.
+// Successors number their inquiries (StatusRequest) below this. A coordinator that asks about its
+// own call, while ranks join or while it settles the outcome, uses this number plus the call's
+// ordinal.
 inline constexpr std::uint64_t kProbesFrom = std::uint64_t{1} << 63;
 
 // Returns whether `rank` comes before `other` in the order of successors of `coordinator`.
@@ -89,8 +91,8 @@ class Succession {
     std::shared_ptr<const Ending> ending;
   };
 
-  // How many members of each kind there are. `evaluate` uses these counts, so that an answer does
-  // not cost O(ranks).
+  // How many members (ranks that were asked) of each kind there are. `evaluate` uses these counts,
+  // so that an answer does not cost O(ranks).
   struct Tally {
     int asked = 0;    // have not answered yet
     int ended = 0;    // have the outcome
@@ -98,7 +100,7 @@ class Succession {
     int followers = 0;
     int stranded = 0;             // followers that cannot connect to the coordinator
     int busy = 0;                 // followers with a running task
-    int saw_it_go = 0;            // followers that did not find the coordinator silent
+    int saw_it_go = 0;            // followers that lost the coordinator otherwise than by silence
     std::map<int, int> promised;  // by successor: how many members follow it
   };
 
