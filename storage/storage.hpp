@@ -3,8 +3,8 @@
 //
 // Threads: hooks run one at a time on the thread that called `save` or `load`; an asynchronous save
 // has a thread of its own. If a hook throws, or the returned future fails, the attempt fails on all
-// ranks. The failure map of every rank then names this rank, the exception's type and its text. An
-// object serves one attempt at a time and can be reused.
+// ranks. The failure map of every rank then names this rank, the exception's type and its text. A
+// writer or reader serves one attempt at a time and can be reused.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct StorageContext {
   int rank = 0;
   int world_size = 1;
   bool is_coordinator = true;
-  // True if all ranks run in this process, so that they share even a store that other processes
-  // cannot see.
+  // True if all ranks run in this process. They then share even a store that only this process can
+  // see, such as "mem:".
   bool one_process = false;
   std::optional<std::int64_t> step;                  // the trainer's iteration, if given
   std::map<std::string, std::string> user_metadata;  // the same on all ranks
@@ -51,23 +51,24 @@ class StorageWriter {
   virtual void set_up_storage_writer(const StorageContext& context) = 0;
   // Returns the rank's own plan, possibly changed. Called on every rank.
   virtual SavePlan prepare_local_plan(SavePlan plan) = 0;
-  // Returns the plans of all ranks, possibly changed. On the coordinator. `plans[r]` is rank r's.
+  // Returns the plans of all ranks, possibly changed. Called on the coordinator. `plans[r]` is the
+  // plan of rank r.
   virtual std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) = 0;
   // Writes all items of `plan`, resolving each through `planner`. Called on every rank. May write
   // synchronously and return `ready_future`. Both arguments stay valid until the future is ready.
   virtual Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) = 0;
   // Publishes the checkpoint. Called on the coordinator after every rank has written. `results[r]`
-  // is rank r's.
+  // are the results of rank r.
   virtual void finish(Metadata metadata, std::vector<WriteResults> results) = 0;
 
   // Returns whether the checkpoint of `save_id` exists. Called on any rank after a failure.
   virtual Committed committed(const std::string& /*save_id*/) { return Committed::kUnknown; }
   // Stops writing. Called on every rank, at most once, when the attempt ends without being
-  // committed. Must not throw. May be called while the future of `write_data` is pending, but not
-  // before `write_data` has returned. This happens when another rank fails or the call is
-  // cancelled. The future must still become ready soon, with results or an exception. An exception
-  // with kCancelled means that the rank was told to stop. It does not count as a failure of the
-  // rank. No other hook is called until the future is ready.
+  // committed. Must not throw. Never called while `write_data` runs. If another rank fails or the
+  // call is cancelled, the future that `write_data` returned may still be pending. It must then
+  // become ready soon, with results or an exception. An exception with kCancelled does not count as
+  // a failure of this rank, because the rank was told to stop. No other hook is called until the
+  // future is ready.
   virtual void abandon() noexcept {}
   // Removes the files that this rank wrote. Called on every rank after `abandon`, at most once,
   // when the checkpoint does not exist and never will. `ends_attempt` is true on one rank, the
@@ -77,8 +78,8 @@ class StorageWriter {
   virtual void discard(bool /*ends_attempt*/) noexcept {}
   // Returns whether this writer can handle `checkpoint_id`. Called before all other hooks.
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
-  // Returns the bytes of host memory that hold copies of tensors, in use or kept for reuse. May be
-  // called from any thread at any time.
+  // Returns the size in bytes of the host memory for copies of tensors, in use or kept for reuse.
+  // May be called from any thread at any time.
   virtual std::uint64_t staging_bytes() const { return 0; }
   // Allocates staging memory for `bytes` of tensor data, up to the writer's limits. Called between
   // saves.
@@ -99,7 +100,8 @@ class StorageReader {
   virtual void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) = 0;
   // Returns the rank's own plan, possibly changed. Called on every rank.
   virtual LoadPlan prepare_local_plan(LoadPlan plan) = 0;
-  // Returns the plans of all ranks, possibly changed. On the coordinator. `plans[r]` is rank r's.
+  // Returns the plans of all ranks, possibly changed. Called on the coordinator. `plans[r]` is the
+  // plan of rank r.
   virtual std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) = 0;
   // Reads all items of `plan` into the destinations that `planner` resolves. Called on every rank.
   // Both arguments stay valid until the future is ready. The future's value is always true.

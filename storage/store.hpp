@@ -34,7 +34,8 @@ struct ReadRange {
 
 // Options for creating an object.
 struct CreateOptions {
-  // The store reserves this space at once if it can, to detect a full disk early. 0: unknown.
+  // The expected size; 0: unknown. The store reserves this space at once if it can, so that a full
+  // disk is detected early.
   std::uint64_t expected_bytes = 0;
   // Bypasses the page cache if the store can. Writes must then be aligned (see alignment_bytes).
   bool direct = false;
@@ -43,25 +44,26 @@ struct CreateOptions {
   // All parts before the last are written, each of them once and in any order. The length given to
   // `sync` or `close` is the end of the last part. See StoreTraits::part_bytes_min.
   std::uint64_t part_bytes = 0;
-  // The object appears under its name only when its writer is synced or closed, and then whole, for
-  // programs that read it without a commit record. `sync` and `close` throw kAlreadyExists if
-  // another object has taken the name. Without effect if StoreTraits::create_takes_name is false.
+  // The object appears under its name only when its writer is synced or closed. Programs that read
+  // it without a commit record then never read an incomplete object. `sync` and `close` throw
+  // kAlreadyExists if another object has taken the name. No effect if
+  // StoreTraits::create_takes_name is false, because every object then appears so.
   bool appears_whole = false;
 };
 
-// Demands of a store on code that writes to it. The defaults are those of a directory.
+// Requirements that a store places on the code that writes to it. The defaults suit a directory.
 struct StoreTraits {
   // Nonzero: an object larger than this must be written in parts of at least this size, which
   // CreateOptions::part_bytes declares. `write_at` throws kInvalidArgument otherwise.
   std::uint64_t part_bytes_min = 0;
   std::uint64_t parts_max = 0;  // the maximum number of parts of one object; 0: no limit
-  // False: an object appears under its name only when its writer is synced or closed. Of several
-  // writers with one name the first to finish wins; `sync` and `close` of the others throw
-  // kAlreadyExists.
+  // False: `create` does not take the name. An object appears under its name only when its writer
+  // is synced or closed. If several writers use one name, the first to finish wins, and `sync` and
+  // `close` of the others throw kAlreadyExists.
   bool create_takes_name = true;
 };
 
-// An object being written. It has no guarantees until `sync` or `close` returns. Destroying the
+// An object being written. Nothing is guaranteed until `sync` or `close` returns. Destroying the
 // writer before that discards the object.
 class ObjectWriter {
  public:
@@ -88,9 +90,10 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  virtual std::string url() const = 0;  // the root of this store, for error texts
-  virtual bool is_shared() const = 0;   // whether other processes see it; a `mem:` store belongs to one process
-  // Returns the demands, equal for all stores of a URL scheme. Wrappers of stores must forward it.
+  virtual std::string url() const = 0;  // the root of this store, as a URL or a path
+  virtual bool is_shared() const = 0;   // whether other processes see this store; a `mem:` store belongs to one process
+  // Returns the same for all stores of a URL scheme. A store that wraps another one must forward
+  // this call.
   virtual StoreTraits traits() const { return {}; }
 
   // Creates the root: a directory and its parents, durably. Does nothing if the store needs no
@@ -128,21 +131,23 @@ class Store {
   // --- the commit protocol: storage/publication.hpp describes the steps ---
 
   // Opens attempt `save_id` exclusively and durably. Throws kAlreadyExists if it is open, kFenced
-  // if it was fenced, kNotFound if a needed root does not exist. A save id has 1 to 200 of the
-  // characters A-Z a-z 0-9 . _ - (otherwise kInvalidArgument) and must never be used twice.
+  // if it was fenced, kNotFound if the store needs a root and has none, and kUnsupported if the
+  // server lacks conditional writes. A save id has 1 to 200 of the characters A-Z a-z 0-9 . _ -
+  // (otherwise throws kInvalidArgument) and must never be used twice.
   virtual void begin_attempt(const std::string& save_id) = 0;
   // Makes `record` the content of ".metadata", atomically and durably, and closes the attempt.
   // Readers see either the old or the new record. Throws kFenced if the attempt is not open
-  // (fenced, or never begun). For Overwrite::kRefused, throws kAlreadyExists if there is a record,
-  // kUnsupported if the store cannot refuse atomically. In these cases nothing changed. After
-  // kUnavailable the record may or may not have been published: read ".metadata" to find out.
+  // (fenced, published or never begun). For Overwrite::kRefused, throws kAlreadyExists if there is
+  // a record, and kUnsupported if the store cannot refuse atomically. After these errors nothing
+  // has changed. After kUnavailable the record may or may not have been published: read ".metadata"
+  // to find out.
   virtual void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) = 0;
   // Ends an attempt of any process: after this returns, `publish` of `save_id` can never succeed.
   // But `publish` may have succeeded before: read ".metadata". Idempotent. An attempt that never
   // began, or was published, can be fenced as well.
   virtual void fence(const std::string& save_id) = 0;
-  // `open_attempts` returns the save ids that were begun, and neither published nor fenced;
-  // `fenced_attempts` returns those that were fenced, and not cleared.
+  // `open_attempts` returns the save ids of attempts that were begun, and neither published nor
+  // fenced. `fenced_attempts` returns those of attempts that were fenced, and not cleared.
   virtual std::vector<std::string> open_attempts() = 0;
   virtual std::vector<std::string> fenced_attempts() = 0;
   // Returns whether the attempt is open, or fenced and not cleared. The default searches
@@ -188,8 +193,8 @@ void check_attempt_id(const std::string& save_id);
 //
 // A scheme is a letter followed by one or more letters, digits, '+', '-' or '.'; case does not
 // matter. A single letter followed by ":/" or ":\" looks like a Windows drive and throws
-// kInvalidArgument. "file:" URLs accept no host except "localhost". Their path is used literally,
-// without percent-decoding.
+// kInvalidArgument. "file:" URLs accept no host except "localhost", and their path is used
+// literally, without percent-decoding.
 
 // Opens the store rooted at `url`. A plain path is a "file:" URL.
 using StoreFactory = std::function<std::shared_ptr<Store>(const std::string& url)>;

@@ -12,8 +12,8 @@
 
 namespace cairn {
 
-// One finished operation. Views are valid only during the call, except `name`, which is a method's
-// name with static lifetime.
+// One finished operation. Views are valid only during StoreObserver::on_operation, except `name`,
+// which is a method's name with static lifetime.
 struct StoreOperation {
   std::string_view name;    // "write_at"
   std::string_view url;     // URL of the object, or of the store
@@ -28,7 +28,8 @@ class StoreObserver {
   explicit StoreObserver(Duration duration_min) : duration_min_(duration_min) {}
   virtual ~StoreObserver() = default;
 
-  // Receives an operation that took `duration_min` or longer, or failed other than with kNotFound.
+  // Receives an operation that took `duration_min` or longer, or failed with a code other than
+  // kNotFound.
   // Runs on the thread of the operation, possibly on many threads at once. Must be fast.
   virtual void on_operation(const StoreOperation& operation) noexcept = 0;
   Duration duration_min() const { return duration_min_; }

@@ -19,8 +19,8 @@ using ByteSink = std::function<void(ByteSpan bytes)>;
 // end of the item, and only there.
 using ByteSource = std::function<std::size_t(MutableByteSpan to)>;
 
-// The functions are called on any thread; each sink or source by one thread at a time. Exceptions
-// fail the save or load. Damaged bytes should end in Error with kCorrupt.
+// The functions are called on any thread, but each sink or source by one thread at a time.
+// Exceptions fail the save or load. For damaged bytes, throw Error with kCorrupt.
 struct StreamTransform {
   // Returns a sink that passes the transformed bytes, and then the end, to `output`.
   std::function<ByteSink(ByteSink output)> transform_to;
@@ -31,9 +31,9 @@ struct StreamTransform {
 
 // Registers a transform under the descriptor by which checkpoints name it: its name in PyTorch, '/'
 // and a version, such as "stream.rot13/1". Loads also use it for minor versions that are not
-// registered themselves, such as "stream.rot13/1.2". Throws kInvalidArgument for another form of
-// descriptor or an empty function, and kAlreadyExists for a descriptor that is taken, or is a
-// version of "stream.zstd/1". Thread-safe.
+// registered themselves, such as "stream.rot13/1.2". Throws kInvalidArgument for a descriptor of
+// another form, or for an empty function. Throws kAlreadyExists for a descriptor that is registered
+// already or is a version of "stream.zstd/1". Thread-safe.
 void register_stream_transform(const std::string& descriptor, StreamTransform transform);
 
 }  // namespace cairn

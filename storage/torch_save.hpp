@@ -13,7 +13,7 @@
 
 namespace cairn {
 
-// Reads the file at a path or a `file:` URL. It must hold a dict of tensors, plain values and
+// Reads the file at a path or a `file:` URL. The file must hold a dict of tensors, plain values and
 // further dicts, with text keys; nothing in it is executed. Each rank reads only what it needs,
 // however the state is sharded over ranks. The file is mapped: if it is truncated during a load,
 // the process dies of SIGBUS.
@@ -22,21 +22,21 @@ class TorchSaveReader : public StorageReader {
   TorchSaveReader();
   ~TorchSaveReader() override;
   void reset(const std::string& checkpoint_id) override;
-  // Throws kNotFound without the file, and kCorrupt if it is damaged or not an archive of
-  // torch.save. Throws kUnsupported for classes that plain state dicts do not contain, which the
-  // text names, and for the URL of another store.
+  // Throws kNotFound if the file does not exist, and kCorrupt if it is damaged or not an archive of
+  // torch.save. Throws kUnsupported, with their names, for classes that plain state dicts do not
+  // contain. Also throws kUnsupported for a URL with another scheme.
   Metadata read_metadata() override;
   void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
   LoadPlan prepare_local_plan(LoadPlan plan) override;
   std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) override;
-  // Checks each storage of tensors against its checksum before the first read. Throws kCorrupt if
-  // they differ, and kUnsupported for an element type that Cairn does not know. Elements of a type
-  // that only LibTorch lacks are held as a type of the same size: they load into that type only.
+  // Verifies each storage of tensors against its checksum before the first read. Throws kCorrupt on
+  // a mismatch, and kUnsupported for an element type that Cairn does not know. If Cairn knows the
+  // type and this LibTorch does not, a tensor loads only into integers of the same width.
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
 
-  // For tools, after `read_metadata`. `value` throws kCorrupt and kUnsupported as `read_data` does.
-  // Tensors in the value are valid until `reset`: most are in the mapped file. `why_unreadable`
-  // returns why `value` would throw kUnsupported, or "".
+  // For tools. Call these after `read_metadata`. `value` throws kCorrupt and kUnsupported as
+  // `read_data` does. Tensors in the value are valid until `reset`, because most lie in the mapped
+  // file. `why_unreadable` returns the reason for which `value` would throw kUnsupported, or "".
   const Value& value(const std::string& fqn);
   std::string why_unreadable(const std::string& fqn) const;
 

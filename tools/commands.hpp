@@ -1,4 +1,4 @@
-// The commands of `cairn`: how each one registers itself on the command line, and what they share.
+// The commands of `cairn`: functions that add them to the command line, and functions they share.
 // This header does not include LibTorch, which only commands that use tensors need.
 //
 // A command describes its options where it is defined. If the command line names the command, the
@@ -31,8 +31,8 @@ using Json = nlohmann::ordered_json;
 // Scripts rely on these values.
 enum ExitCode : int {
   kFine = 0,
-  kFoundBad = 1,      // the checkpoint is bad or cannot be reached; for `diff`: the checkpoints differ
-  kWrongUse = 2,      // the command line is wrong
+  kFoundBad = 1,      // the checkpoint is bad, or the command failed; for `diff`: the checkpoints differ
+  kWrongUse = 2,      // the command line is wrong, or names a place where nothing is
   kNotChecked = 3,    // `verify` found no fault, but could not check everything
   kBrokenPipe = 141,  // as shells report SIGPIPE, which ends the process
 };
@@ -73,9 +73,9 @@ void add_documentation(CLI::App& app, Run& chosen);
 
 // --- the two programs ---
 //
-// Loading LibTorch takes half a second of processor time. So `cairn` is built without it, and has
-// only commands that need no tensors. The others are in the program cairn-tensors, which has all
-// commands. When one of them is asked for, `cairn` becomes that program.
+// Loading LibTorch takes half a second of processor time. So `cairn` is built without LibTorch, and
+// has only the commands that need no tensors. The program cairn-tensors has all commands. For a
+// command that needs tensors, `cairn` replaces itself with cairn-tensors (execv).
 
 struct CommandSummary {
   const char* name;
@@ -92,8 +92,8 @@ inline constexpr CommandSummary kPruneCommand{"prune", "Remove old checkpoints o
 inline constexpr CommandSummary kManualCommand{"manual", "Print the manual page, in the format of man"};
 inline constexpr CommandSummary kCompletionCommand{"completion", "Print the completion script of a shell"};
 
-// Becomes cairn-tensors if the process is `cairn` and the command line needs tensors. Throws if
-// that program cannot be started. Does nothing in cairn-tensors.
+// In `cairn`: replaces this process with cairn-tensors if the command needs tensors. Throws if that
+// program cannot be started. In cairn-tensors: does nothing.
 void become_program_for(int argc, char** argv);
 
 // --- shared by the commands ---
@@ -103,13 +103,13 @@ struct OpenedCheckpoint {
   Metadata metadata;
 };
 
-// Returns what a place is in which an object of this name lies, if a rank saved the object for
-// itself (use_collectives=False), and what to do; "" for any other object.
+// If an object with this name shows that each rank saved for itself (use_collectives=False),
+// returns a text that says so and what to do. Otherwise returns "".
 std::string why_by_one_rank(const std::string& name);
 
-// Opens a checkpoint. Throws WrongUse if nothing exists there, so that a mistyped path is not
-// mistaken for a damaged checkpoint. Throws kNotFound, with a list of what is there, if files exist
-// but no checkpoint was completed. Throws kCorrupt and kUnsupported as read_metadata does.
+// Open the checkpoint at `url`. Throw WrongUse if nothing exists there, so that a mistyped path is
+// not mistaken for a damaged checkpoint. Throw kNotFound, with advice, if there are files but no
+// commit record. `open_checkpoint` throws kCorrupt and kUnsupported as read_metadata does.
 std::shared_ptr<Store> open_existing(const std::string& url);
 OpenedCheckpoint open_checkpoint(const std::string& url);
 // Returns the path if `place` is a regular file other than a commit record.
@@ -121,13 +121,13 @@ void print_json(const Json& json);
 void add_patterns(CLI::App& command, const std::string& name, std::vector<std::string>& patterns, const std::string& what);
 void add_memory(CLI::App& command, std::uint64_t& bytes);
 
-// Returns the bytes of all elements of a tensor.
+// Returns the size in bytes of all elements of a tensor.
 std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor);
 // The largest world size that a checkpoint may claim. Bounds the tables that are sized by a number
 // in a record or a file name.
 inline constexpr int kWorldSizeMax = 65536;
-// Returns the rank that wrote a data file, Cairn's or PyTorch's, from its name; below
-// kWorldSizeMax.
+// Returns the rank that wrote a data file of Cairn or PyTorch, according to the file's name;
+// nothing if the name has no rank below kWorldSizeMax.
 std::optional<int> rank_of_file(const std::string& name);
 // Returns "12.3 MiB".
 std::string human_bytes(std::uint64_t bytes);

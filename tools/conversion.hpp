@@ -36,9 +36,9 @@ struct ConvertOptions {
 };
 
 struct ConvertedKey {
-  std::string source;  // its key in the source
-  std::string key;
-  Path path;  // the nested path of `key`
+  std::string source;  // the key in the source
+  std::string key;     // the key in the output
+  Path path;           // the nested path of `key`
   bool is_tensor = false;
   TensorStorageMetadata stored;   // for tensors: as in the source
   DType dtype = DType::kFloat32;  // for tensors: the dtype to write
@@ -46,9 +46,9 @@ struct ConvertedKey {
   std::uint64_t bytes() const;  // the size of the tensor in the target dtype
 };
 
-// Catches SIGINT, SIGTERM and SIGHUP, each unless it was ignored before. The conversion then ends
-// with kCancelled, so that its partial output is removed. The same signal again ends the process at
-// once. One object at a time.
+// Catches SIGINT, SIGTERM and SIGHUP, except those that were ignored before. When a signal is
+// caught, the conversion ends with kCancelled, so that its partial output is removed. The same
+// signal again ends the process at once. At most one object may exist at a time.
 class EndingSignals {
  public:
   EndingSignals();
@@ -63,8 +63,8 @@ class EndingSignals {
 };
 
 // Maps keys of the source to keys of the target. Throws WrongUse for invalid options. Throws
-// kAlreadyExists, naming both keys, if two keys would get the same name. Throws kUnsupported if a
-// tensor is too large to count its bytes.
+// kAlreadyExists, naming both keys, if two keys would get the same name. Throws kUnsupported if the
+// size of a tensor in bytes does not fit into an int64.
 class Conversion {
  public:
   explicit Conversion(const ConvertOptions& options);
@@ -85,9 +85,9 @@ class Conversion {
   // first call calls `require_room`.
   torch::Tensor read(const ConvertedKey& key, const Box& box);
   // Throws kNoSpace if the tensors do not fit into the free space at the destination. Call it
-  // before making a plan of the tensors, because a plan can be as large as they are.
+  // before making a plan of the tensors, because the plan's size grows with theirs.
   void require_room();
-  // Returns the number of elements to hold in memory at a time.
+  // Returns the number of elements of `key` to read at a time, within ConvertOptions::memory.
   std::int64_t piece_elements(const ConvertedKey& key) const;
   // Lists on standard error what was left out. Returns false if values were left out without
   // `skip_unsupported`.

@@ -1,5 +1,5 @@
-// The checks of `cairn doctor`. Each one reports what it found, what that makes slow or fail, and
-// what to do.
+// The checks of `cairn doctor`. Each one reports what it found, the consequence for saves, and what
+// to do.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,11 @@ struct Finding {
   std::string name;  // "open files"
   Health health = Health::kOk;
   std::string found;   // "1024"
-  std::string effect;  // the consequence, slow or failed saves, and what to do; "" if kOk
+  std::string effect;  // the consequence (slow or failed saves) and what to do; "" if kOk
 };
 
-// Returns a finding: kOk without an effect if `is_right`, and otherwise `otherwise` with `effect`.
+// If `is_right`, returns a finding that is kOk and has no effect. If not, returns one with health
+// `otherwise` and `effect`.
 Finding finding(bool is_right, const char* name, std::string found, Health otherwise, std::string effect);
 
 // Checks a directory for checkpoints. Writes a file of at most `test_bytes` there, and removes it.

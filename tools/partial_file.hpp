@@ -24,21 +24,21 @@ class PartialFile {
   // Throws kAlreadyExists if the path exists; with kReplaced, only if it is neither a regular file
   // nor a symbolic link. Throws what ConversionLog throws, and file system errors.
   PartialFile(std::string path, const Json& identity, Existing existing);
-  // Removes everything if the file is unfinished. After `keep_for_later`, keeps the recorded
-  // part.
+  // If the file is unfinished, removes it and its log, except after `keep_for_later` if `recorded`
+  // is not null.
   ~PartialFile();
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 
-  // Returns the last recorded place, possibly recorded by an earlier process; null at the start.
-  // Everything written before it was recorded is in the file.
+  // Returns the last value passed to `record`, possibly by an earlier process; null if there is
+  // none. Everything that was written before that call is in the file.
   const Json& recorded() const { return recorded_; }
   void write_at(std::uint64_t offset, ByteSpan bytes);
-  // Syncs what has been written, and records `place` as the place to resume at.
+  // Syncs the bytes written so far, and logs `place`, the caller's position to resume at.
   void record(Json place);
   void keep_for_later() { keep_ = true; }
   bool is_kept() const { return keep_ && !recorded_.is_null(); }
-  // Completes the file: cuts it to `length`, syncs it and renames it into place, so that it
+  // Completes the file: truncates it to `length`, syncs it and renames it into place, so that it
   // survives power loss. With kRefused, throws kAlreadyExists if a file has appeared meanwhile.
   void finish(std::uint64_t length);
 

@@ -1,5 +1,5 @@
 // Lists the contents of a run, for `cairn ls` and `cairn prune`: its checkpoints, sound or not, and
-// the remains of saves.
+// the leftovers of saves.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,17 @@ struct ListedCheckpoint {
   std::uint64_t bytes = 0;         // total length of the files that the record names
   std::optional<double> saved_at;  // seconds since 1970, if the store knows
   bool pinned = false;
-  std::string fault;  // "" if record and lengths are sound
+  std::string fault;  // "" if the record can be read and the files have the lengths that it names
   std::map<std::string, std::string> user_metadata;
 };
 
-// An entry with a name such as Cairn gives, but without a checkpoint. Symbolic links do not count.
+// A place one level below the run that has a checkpoint's name but no commit record. Symbolic links
+// do not count.
 struct Leftover {
   std::string name;
   std::uint64_t bytes = 0;
   bool is_open = false;  // a save has begun there; it is running or dead
-  std::string by_ranks;  // not "": no leftover, because each rank saved for itself; says what to do
+  std::string by_ranks;  // "" for a real leftover; otherwise says that each rank saved for itself here, and what to do
 };
 
 struct RunContents {

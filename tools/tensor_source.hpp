@@ -18,12 +18,12 @@
 
 namespace cairn::tools {
 
-// Selects whether reading a part of a tensor in a PyTorch checkpoint verifies it. PyTorch has only
-// one checksum per chunk, so verifying reads the whole chunk in addition. Whole tensors, and all
+// Selects whether reading a part of a tensor in a PyTorch checkpoint verifies that part. PyTorch
+// has only one checksum per chunk, so verifying also reads the whole chunk. Whole tensors, and all
 // data written by Cairn, are always verified.
 enum class CheckParts { kYes, kNo };
 
-// Not thread-safe, but `read` and `read_bytes` of the two implementations may be called on any
+// Not thread-safe, but not bound to a thread either: `read` and `read_bytes` may be called on any
 // thread, one call at a time.
 class TensorSource {
  public:
@@ -38,8 +38,9 @@ class TensorSource {
   // Returns a text that changes if the content does. Conversions use it to resume.
   virtual std::string identity() const = 0;
 
-  // Returns the elements of `box` of a tensor, dense, in memory, in the carrier_type_of the stored
-  // dtype. Throws kUnsupported for a dtype without such a type, kCorrupt, and the store's errors.
+  // Returns the elements of `box` of a tensor, dense, in host memory, in the carrier_type_of the
+  // stored dtype. Throws kUnsupported for a dtype without a carrier type, kCorrupt for damaged
+  // data, and the store's errors.
   virtual torch::Tensor read(const std::string& fqn, const Box& box) = 0;
   // Return the content of a key that is not a tensor: `read_bytes` as torch.save bytes,
   // `read_value` as a value. Throw kUnsupported for unknown classes, and for tensors within values
@@ -47,8 +48,8 @@ class TensorSource {
   virtual Bytes read_bytes(const std::string& fqn) = 0;
   virtual Value read_value(const std::string& fqn) = 0;
 
-  // Returns why the elements of a tensor, or the bytes of a value, cannot be read, as far as their
-  // types tell; "" if they can.
+  // Returns the reason why a tensor or a value cannot be read, as far as it is known without
+  // reading elements of tensors; "" if no reason is known.
   virtual std::string why_unreadable(const std::string& fqn) const;
 
  protected:
@@ -56,30 +57,31 @@ class TensorSource {
   void require_readable(const std::string& fqn) const;
 };
 
-// Opens a path or URL of a checkpoint, or the path that `tensor_files_at` takes. Joins the parts of
-// a checkpoint that ranks saved for themselves, and names ranks without a part on standard error.
-// Throws what open_existing throws. Throws kCorrupt and kUnsupported if `place` is neither. Throws
-// kMismatch if the parts are not of one save.
+// Opens the checkpoint at a path or URL, or the tensor files at a path (see tensor_files_at). Joins
+// the parts of a checkpoint that ranks saved for themselves, and names ranks without a part on
+// standard error. Throws what open_existing throws. Throws kCorrupt for damaged data or an unknown
+// format, kUnsupported for content that Cairn cannot read, and kMismatch if the parts are not of
+// one save.
 std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, CheckParts check);
 
 struct TensorFile {
   std::filesystem::path path;
-  std::set<std::string> promised;  // the keys that an index says are in it; empty without an index
+  std::set<std::string> promised;  // the keys that the index says are in this file; empty without an index
 };
 
-// Returns the files of tensors at `place`, or nothing if there are no such files. A file stands for
-// itself, or, if it is an index (`*.safetensors.index.json`), for those that it names. A directory
-// without a commit record stands for its index, or else for its files in the safetensors format.
+// Returns the tensor files at `place`; empty if there are none. For an index
+// (`*.safetensors.index.json`), returns the files that it names; for any other file, that file. For
+// a directory without a commit record, uses its index, or else its files in the safetensors format.
 // Throws what find_safetensors_files throws.
 std::vector<TensorFile> tensor_files_at(const std::string& place);
 
 // Opens a state dict that torch.save wrote, or files in the safetensors format, and maps the files.
 // Tensors are read on demand, and each storage of torch.save is verified against its checksum. If a
-// file is truncated meanwhile, the process dies of SIGBUS. Throws kUnsupported, with their names,
-// for classes that plain state dicts do not contain. Throws kCorrupt.
+// file is truncated while it is mapped, the process dies of SIGBUS. Throws kUnsupported, with their
+// names, for classes that plain state dicts do not contain. Throws kCorrupt.
 std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const std::vector<TensorFile>& files);
 
-// Reads all of such files. Returns all faults, then everything that cannot be checked, such as
+// Reads these files completely. Returns all faults, then everything that cannot be checked, such as
 // safetensors elements, which have no checksums. Calls `progress` as verify_checkpoint does.
 std::vector<VerifyFault> verify_tensor_files(const std::string& place, const std::vector<TensorFile>& files,
                                              const std::function<void(std::uint64_t, std::uint64_t)>& progress);

@@ -41,7 +41,8 @@ class Table {
 };
 
 // Shows a bar, percentage, rate and time left in the last line of the terminal at standard error,
-// once two seconds have passed. Shows nothing without a terminal. Thread-safe. Erased at the end.
+// once two seconds have passed. Shows nothing without a terminal. The destructor erases the bar.
+// Thread-safe.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string doing);

@@ -24,8 +24,8 @@ namespace cairn::tools {
 // Selects a save or load in a directory of traces.
 struct TraceChoice {
   std::string directory;
-  // Selects the attempt: a counter, alone or as in "save:2", a save id, a part of the checkpoint's
-  // id, or "last". "" selects the most interesting one.
+  // Selects the attempt by its counter ("2" or "save:2"), its save id or a part of the checkpoint's
+  // id. "last" selects the last save or load, and "" the most interesting attempt.
   std::string attempt;
   std::string job;    // the first characters of an incarnation; "": any
   std::string after;  // only attempts that began later: seconds since 1970, or "2030-12-31T23:59:59", UTC; "": any time
@@ -48,16 +48,16 @@ struct TraceMessagesOptions {
 int trace_summary(const TraceChoice& choice);
 // Lists attempts. Agreements are listed only if they went wrong, or if `all` is set.
 int trace_list(const TraceChoice& choice, bool all);
-// Returns the slowest attempt other than `shown` that took several times as long as others of its
-// kind there; null if there is none.
+// Returns the slowest of the attempts in `directory`, except `shown`, that took several times as
+// long as others of their kind; null if there is none.
 const TracedAttempt* slowest_beside(const TraceDirectory& directory, const TracedAttempt& shown);
 int trace_explain(const TraceChoice& choice, std::optional<int> rank);
 int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options);
 int trace_timeline(const TraceChoice& choice, unsigned columns);  // 0: as many as fit the terminal
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
 int trace_diff(const TraceChoice& before, const TraceChoice& after);
-// Exports the saves and loads of a job, or the chosen one. `format` is "perfetto" or "html". A
-// `path` of "" or "-" means standard output.
+// Exports the attempt that `choice` names, or all saves and loads of the job if it names none.
+// `format` is "perfetto" or "html". A `path` of "" or "-" means standard output.
 int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path);
 
 // --- shared by the commands ---
@@ -84,7 +84,7 @@ struct OpenedTrace {
   std::vector<TracedMessage> messages;
   TraceClocks clocks;
 
-  // Returns the time of an event or moment, in seconds since the beginning of the attempt.
+  // Returns `time` in seconds since the beginning of the attempt.
   double seconds(WallTime time) const;
   WallTime begin;
 };
@@ -92,12 +92,12 @@ struct OpenedTrace {
 struct ListedAttempt {
   const TracedAttempt* attempt = nullptr;
   bool is_slow = false;      // it took several times as long as others of its kind
-  bool is_exported = false;  // with its events
+  bool is_exported = false;  // the export contains its events
 };
 Json to_json(const ListedAttempt& listed);
 
-// The saves and loads to export: the chosen one, or all of the job. The number of events is
-// bounded. Attempts that went wrong or were slow come first, then the latest.
+// The saves and loads to export: the chosen one, or all of the job. The number of exported events
+// is bounded. Events of attempts that went wrong or were slow are taken first, then of the latest.
 struct JobToExport {
   explicit JobToExport(const TraceChoice& choice);
   OpenedTrace open(const ListedAttempt& listed) const;
@@ -109,8 +109,8 @@ struct JobToExport {
 std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);  // at most ten
 std::string trace_events_json(const JobToExport& job);                                          // Perfetto's format
 std::string trace_page(const JobToExport& job);                                                 // HTML
-// The page, which the build makes from html/. Contains `<!--summary-->`, for readers without
-// scripts, then `<!--data-->`, each once.
+// The page that `trace_page` fills; the build makes it from html/. Contains two placeholders, each
+// once: `<!--summary-->`, for browsers without JavaScript, then `<!--data-->`.
 extern const std::string_view kTracePageTemplate;
 
 // Returns the stacks of the attempt, or of one rank, with their functions as far as addr2line knows
@@ -119,7 +119,7 @@ Json trace_stacks(const OpenedTrace& opened, std::optional<int> rank, bool print
 
 double in_seconds(Duration duration);
 std::string human_duration(Duration duration);           // "1.25 s", "3.1 ms", "12 us"
-// Returns what the actor of a kState event did: "met the deadline for …". For states of the
+// Describes the action of the actor of a kState event: "met the deadline for …". For states of the
 // protocol machines, use describe_event.
 std::string describe_state(const ObservedEvent& event);
 std::string describe_event(const ObservedEvent& event);  // "coordinator handled Written from rank 2"

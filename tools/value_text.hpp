@@ -19,9 +19,9 @@ std::string value_text(const Value& value, std::size_t length_max = 4000);
 // Returns the kind of a value: "a tuple of 2", "an int".
 std::string value_kind(const Value& value);
 
-// Converts elements of a tensor of `dtype` to numbers that LibTorch can compute with. Makes float8
-// float32, uint16 int32, uint32 int64, and the two numbers of a float4 element one complex number.
-// Elements of uint64 become the int64 of the same bits. TensorSource::read returns such elements.
+// Converts elements of `dtype`, as TensorSource::read returns them, to a type that LibTorch can
+// compute with: float8 to float32, uint16 to int32, uint32 to int64, and uint64 to the int64 with
+// the same bits. The two numbers of a float4 element become one complex number.
 torch::Tensor numbers_of(const torch::Tensor& elements, DType dtype);
 
 // Returns one element, by its index in row-major order, as the shortest text that reads back as the

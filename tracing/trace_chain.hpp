@@ -13,13 +13,13 @@ namespace cairn {
 
 struct ChainLink {
   const ObservedEvent* event = nullptr;  // in the trace
-  // True: no event caused the next link, but a deadline or the end of a connection. This event is
-  // the last state change before it.
+  // True: a deadline or the end of a connection caused the next link, not an event. `event` is then
+  // the last state change before the next link.
   bool waited = false;
 };
 
-// Returns the direct cause of `event`. If no event caused it, returns the last state change of its
-// machine before it. Null if the traces contain neither.
+// Returns the direct cause of `event`. If no event caused it, returns the last state change before
+// `event` of the same state machine. The link's event is null if the traces contain neither.
 ChainLink cause_of(const Trace& trace, const ObservedEvent& event);
 
 // Returns the chain from the earliest known cause to `event` itself.
@@ -31,14 +31,14 @@ struct PathStep {
   std::string what;  // "write_data", "coordinated"
   WallTime begin;
   Duration duration{0};
-  int sender = -1;  // of a message on its way to `rank`; -1: it is something else
+  int sender = -1;  // if the step is a message on its way to `rank`: its sender; otherwise -1
 };
 // Returns the chain from the attempt's first call to `event` as steps. Adjacent links of one kind
 // form one step; steps without duration are left out.
 std::vector<PathStep> critical_path(const Trace& trace, const TraceClocks& clocks, const ObservedEvent& event);
 
-// Returns the outcome on the rank where the call ended last, or on `rank`. Null if the traces
-// contain none.
+// Returns the outcome on `rank`, or by default on the rank where the call ended last. Null if the
+// traces contain none.
 const ObservedEvent* last_outcome(const Trace& trace, const TraceClocks& clocks, std::optional<int> rank = std::nullopt);
 
 }  // namespace cairn

@@ -4,8 +4,8 @@
 //   cairn::Trace trace = traces.read(traces.attempts().back());  // the events of one save or load
 //   for (const auto& [rank, events] : trace.events) …  // in the order of recording
 //
-// Next steps: trace_messages.hpp pairs sent messages with handled ones, and aligns the ranks'
-// clocks with them. trace_chain.hpp follows causes from rank to rank. trace_diagnosis.hpp
+// Next steps: trace_messages.hpp pairs sent messages with handled ones, and uses the pairs to align
+// the ranks' clocks. trace_chain.hpp follows causes from rank to rank. trace_diagnosis.hpp
 // summarises the result.
 #pragma once
 
@@ -35,12 +35,12 @@ struct TracedFile {
 struct TracedCall {
   int rank = 0;
   std::uint64_t attempt = 0;  // the attempt's counter, 0 if the rank never received it
-  // Number of the call among this rank's calls of its checkpointer; 0 if the trace lacks its
-  // beginning.
+  // Number of the call among this rank's calls of the checkpointer; 0 if the trace lacks the
+  // beginning of the call.
   std::uint64_t number = 0;
-  std::uint64_t ticket = 0;    // ObservedEvent::call of its events; 0 if the trace lacks its beginning
-  std::uint64_t first_id = 1;  // the first of its events, including events since the checkpointer's last call
-  std::uint64_t last_id = 0;   // the outcome if another call follows, else the last event
+  std::uint64_t ticket = 0;    // ObservedEvent::call of the call's events; 0 if the trace lacks its beginning
+  std::uint64_t first_id = 1;  // id of its first event; the checkpointer's events since the previous call belong to it
+  std::uint64_t last_id = 0;   // id of the outcome if another call follows, else of the last event
   WallTime begin;
   WallTime end;             // time of the outcome, or of the last event
   bool has_ended = false;   // the trace contains its outcome
@@ -63,8 +63,8 @@ struct TracedAttempt {
   WallTime end() const;          // the end of the last call, as far as the traces go
   bool has_failed() const;       // whether it failed on at least one rank
   bool has_ended() const;        // whether it has ended on every rank that has a trace of it
-  bool went_wrong() const;       // whether it has not ended, or has failed other than by cancellation only
-  bool was_cancelled = false;    // no failure is anything but a cancellation; true without failures
+  bool went_wrong() const;       // whether it has not ended, or has a failure that is not a cancellation
+  bool was_cancelled = false;    // all failures are cancellations; also true if there are none
   std::string operation_name() const;  // "save", "load", "agreement"; "call" if it is unknown
   std::string describe() const;        // "save of 'run/step_100'"
 };
@@ -76,7 +76,7 @@ struct TracedProcess {
   int code = 0;        // its exit code
   bool told = false;   // it ended after cairn-launch had asked it to
 
-  bool has_failed() const { return !told && (code != 0 || !signal.empty()); }  // by itself
+  bool has_failed() const { return !told && (code != 0 || !signal.empty()); }  // false if it was told to end
   std::string describe() const;                                                // "was killed by SIGKILL"
 };
 
@@ -89,8 +89,8 @@ struct TracedJob {
   std::map<int, TracedProcess> processes;  // by rank; those whose end is known
 };
 
-// The events of one attempt, and events of no checkpointer (links, restarts) during it. Texts live
-// as long as this object.
+// The events of one attempt, and those events during it that belong to no checkpointer (links,
+// restarts). Texts live as long as this object.
 struct Trace {
   TracedAttempt attempt;
   TracedJob job;
@@ -108,9 +108,9 @@ class TraceDirectory {
   // Reads all files `*.trace` in directory `path`, or `path` itself if it is a file. If there are
   // none but there are failure reports (failure-*), reads the latest report, and the traces of
   // other ranks from other reports of the same call. Also reads `*.ends`, in which cairn-launch
-  // records how processes ended. An event that several rings of a rank contain counts once. Keeps a
-  // record per call, one per 256 KiB of a file, and no events. Throws kNotFound, listing what is
-  // there, if there is nothing to read.
+  // records how processes ended. An event that several files of a rank contain counts once. Keeps
+  // no events, only one record per call and one per 256 KiB of a file. If there is nothing to read,
+  // throws kNotFound and lists what is there.
   explicit TraceDirectory(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -123,21 +123,21 @@ class TraceDirectory {
   const TracedAttempt* most_interesting(const Fits& fits = [](const TracedAttempt&) { return true; }) const;
 
   static constexpr std::size_t kEventsMax = 2'000'000;
-  // Reads the parts of files that may have events of the attempt again. Files that have become
+  // Reads again those parts of files that may have events of the attempt. Files that have become
   // unreadable are left out and listed in `Trace::unread`. Returns at most an equal share of
   // `events_max` for each rank.
   Trace read(const TracedAttempt& attempt, std::size_t events_max = kEventsMax) const;
 
  private:
-  // A part of a file, so that `read` can pass over the parts without events of an attempt.
+  // A part of a file. `read` skips the sections that have no events of the attempt.
   struct Section {
     std::uint64_t end = 0;  // offset in the file; a section begins where the one before it ends
-    // The least and the greatest of its events. Calls count if they are not 0.
+    // The least and the greatest id and call of the section's events. A call of 0 does not count.
     std::uint64_t first_id = UINT64_MAX;
     std::uint64_t last_id = 0;
     std::uint64_t first_call = UINT64_MAX;
     std::uint64_t last_call = 0;
-    bool defines_names = false;  // later sections may use them
+    bool defines_names = false;  // if true, `read` does not skip the section: later ones may use the names
 
     void add(const ObservedEvent& event);
     bool may_hold(const TracedCall& call) const;

@@ -18,12 +18,12 @@ struct Explanation {
   std::optional<Phase> own_phase;  // as in TracedFailure
   bool is_failure = false;
   // From the trainer's call to the point of failure. For a lost rank: to the hook that it was in,
-  // or to its last sign of life. Empty if no trace contains any of it.
+  // or to its last sign of life. Empty if the traces contain none of these events.
   std::vector<ChainLink> chain;
 };
 
-// With `rank`, explains only its failure and its end. Otherwise explains all failures, and the end
-// on the rank that ended last.
+// With `rank`, explains only the failure and the end of the call on that rank. Otherwise explains
+// all failures, and the end on the rank that ended last.
 std::vector<Explanation> explain(const Trace& trace, const TraceClocks& clocks, const Diagnosis& diagnosis,
                                  std::optional<int> rank = std::nullopt);
 

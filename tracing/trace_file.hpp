@@ -48,7 +48,7 @@ struct TraceDamage {
   std::uint64_t bytes = 0;
 };
 
-// Stores texts that many events share, until it is destroyed. Not thread-safe.
+// Stores texts that many events share. The texts live as long as this object. Not thread-safe.
 class TraceNames {
  public:
   TraceNames();
@@ -76,11 +76,11 @@ class TraceFileReader {
 
   const TraceHeader& header() const;
   // Reads the next event in file order, which may differ from the order of ids if several threads
-  // recorded events. Its text is valid until the next call, its names as long as `names`. Returns
-  // false at the end. Throws kUnavailable.
+  // recorded events. The event's text is valid until the next call, and its names are valid as long
+  // as `names` exists. Returns false at the end. Throws kUnavailable.
   bool next(ObservedEvent& event);
-  // Continues at `offset`, an earlier value of `bytes()` for this file. Goes forward only. Events
-  // after names that were passed over show "?".
+  // Continues at `offset`, a value of `bytes()` from an earlier reading of this file. Goes forward
+  // only. A name that the skipped part defines reads as "?" in later events.
   void skip_to(std::uint64_t offset);
   // Returns how many names the file has defined so far.
   std::size_t names_defined() const;

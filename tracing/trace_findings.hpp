@@ -49,7 +49,7 @@ struct TracedStoreOperation {
 // An entry of the failure map, with additional information from the traces.
 struct TracedFailure {
   int rank = 0;
-  std::optional<FailureKind> kind;  // nothing: no rank was told, and the rank's trace ends within a hook
+  std::optional<FailureKind> kind;  // nothing: no failure map names the rank, and its trace ends within a hook
   std::optional<ErrorCode> code;
   std::optional<Phase> phase;
   // For a lost rank: the phase that its own trace shows, if known. `phase` is the phase of the
@@ -58,18 +58,18 @@ struct TracedFailure {
   std::string text;                           // the exception's type and text, at most kEventTextMax bytes
   std::optional<TracedHook> hook;             // the hook that failed, or that was running when the rank was last heard of
   std::optional<TracedStoreOperation> store;  // the store operation that failed in `hook`
-  // The rank's last event in this attempt. If other ranks gave the rank up, the last event before
-  // that, because a frozen process may go on later. Points into the trace; may be null.
+  // The rank's last event in this attempt. If other ranks gave the rank up, this is the last event
+  // before that, because a frozen process may go on later. Points into the trace; may be null.
   const ObservedEvent* last_event = nullptr;
   std::optional<WallTime> last_sign;  // the time of `last_event`
   RankFate fate = RankFate::kUnknown;
   std::string fate_text;    // "its process was killed by SIGKILL"; "" if nothing is known
-  std::string last_action;  // the last thing it did: "sent Written to rank 0, which arrived"; "" if unknown
-  bool told = true;         // true: it is in a failure map; false: inferred from a trace that ends early
+  std::string last_action;  // the rank's last action: "sent Written to rank 0, which arrived"; "" if unknown
+  bool told = true;         // true: a failure map has it; false: inferred from a hook that threw or a trace that ends early
 };
 
-// Returns what took the time: "write_at of its store", or for work beside the store "the removal of
-// old checkpoints" and "the copy of its state".
+// Returns a phrase for the operation: "write_at of its store". Two kinds of work outside the store
+// also have phrases: "the removal of old checkpoints" and "the copy of its state".
 std::string subject_text(const TracedStoreOperation& operation);
 std::string kind_text(const TracedFailure& failure);  // "raised"; "unfinished" if it has no kind
 
@@ -78,20 +78,21 @@ struct TracedPhase {
   WallTime begin;
   Duration duration{0};
   bool has_ended = true;
-  // The ranks' own parts of the phase. For `join`: the time from the first rank's call to each
-  // rank's own. Unset for phases in which only the coordinator works.
+  // How long the ranks took for their parts of the phase. In `join`, a rank's part lasts from the
+  // first rank's call to its own. Unset for phases in which only the coordinator works.
   int slowest_rank = -1;  // ranks in `unfinished` count as slower than all others
   Duration slowest{0};
   Duration median{0};
   std::vector<int> unfinished;  // ranks that began their part and did not finish it
 };
 
-// A rank that could not continue until other ranks answered, or that did its own part meanwhile.
+// A time in which a rank waited for the answers of other ranks, or in which all others had answered
+// and it still worked on its own part.
 struct TracedWait {
   int waiter = 0;
-  std::vector<int> awaited;  // ascending; the waiter alone: its own part
+  std::vector<int> awaited;  // ascending; the waiter alone: it worked on its own part
   std::optional<Phase> phase;
-  WallTime since;  // the time when all other ranks had answered
+  WallTime since;  // the time when all other ranks had answered; for a lost rank, its last sign of life
   Duration duration{0};
   bool was_answered = true;
 };
@@ -116,13 +117,13 @@ struct Diagnosis {
   WallTime begin;
   Duration duration{0};                 // until the last rank's outcome, or the last event
   int coordinator = -1;                 // -1: unknown from the traces
-  std::vector<TracedFailure> failures;  // by rank; if a deadline passed, first who held the call up
+  std::vector<TracedFailure> failures;  // by rank; if a deadline passed, ranks that held the call up come first
   std::vector<TracedPhase> phases;      // in order
   std::optional<TracedWait> wait;       // the longest wait
   // The step of the critical path that took longest; nothing if the traces contain no outcome.
   std::optional<PathStep> longest_step;
-  // Set if messages between two ranks took at least 100 ms, longer than `longest_step`, and
-  // at least twice as long as the longest of them.
+  // Set if the messages between two ranks together took at least 100 ms, at least as long as
+  // `longest_step`, and at least twice as long as the slowest of these messages.
   std::optional<TracedConnection> slow_connection;
   // The slowest store operation, if it took at least 100 ms and a fifth of the call.
   std::optional<TracedStoreOperation> slow_store;

@@ -35,7 +35,7 @@ inline std::uint32_t get_u32(const char* from) {
 inline std::uint32_t checksum(const char* frame, std::uint32_t length) {
   char together[256];
   if (length > sizeof together - 4) return crc32(crc32(0, ByteSpan(frame + 4, 4)), ByteSpan(frame + kFrameBytes, length));
-  // Most records are short. A call costs more than copying them for a single one.
+  // Most records are short. Copying one costs less than a second call of crc32.
   std::memcpy(together, frame + 4, 4);
   std::memcpy(together + 4, frame + kFrameBytes, length);
   return crc32(0, ByteSpan(together, 4 + length));

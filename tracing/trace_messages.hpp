@@ -1,5 +1,5 @@
-// Pairs the messages that ranks sent with those that ranks handled, and aligns the ranks' clocks
-// with them.
+// Pairs the messages that ranks sent with those that ranks handled, and uses the pairs to align the
+// ranks' clocks.
 #pragma once
 
 #include <map>
@@ -10,8 +10,8 @@
 
 namespace cairn {
 
-// A message between ranks, with pointers into the trace. Either `sent` or `handled` is null if that
-// rank's trace lacks the event.
+// A message between ranks, with pointers into the trace. `sent` is null if the sender's trace lacks
+// the event, and `handled` is null if the receiver's does.
 struct TracedMessage {
   int from = 0;
   int to = 0;
@@ -66,15 +66,15 @@ class TraceClocks {
   std::vector<Violation> violations_;
 };
 
-// Returns whether `event` happened in a message's handler after `before`, an earlier event of the
+// Returns whether `event` happened in the handler that recorded `before`, an earlier event of the
 // same actor.
 bool is_in_handler_of(const ObservedEvent& before, const ObservedEvent& event);
 
-// The delays of a message between the sender's decision and the receiver's reaction, by place. A
-// duration is 0 if the traces do not show it.
+// The delays of a message between the sender's decision and the receiver's reaction. A duration is
+// 0 if the traces do not show it.
 struct MessageDelay {
-  Duration in_sender{0};    // from the sender's event before, in the same handler, until it was sent
-  Duration on_the_way{0};   // minus the clock error
+  Duration in_sender{0};    // from the previous event in the sender's handler until the message was sent
+  Duration on_the_way{0};   // without the part that clock errors can explain
   Duration in_receiver{0};  // until the receiver acted on it
   // The receiver recorded nothing while the message was on its way: the connection was slow, or the
   // receiver's process did not run.

@@ -1,5 +1,5 @@
-// The states of each rank and of the coordinator over time. Phases and waits are computed from
-// these states. Internal.
+// The states of each rank and of the coordinator over time, and the phases and waits that follow
+// from these states. Internal.
 #pragma once
 
 #include <optional>

@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// Returns the verb for an event's actor that `cairn trace` and ring dumps use: "sent", "handled".
+// Returns the verb for an event of this kind in the texts of `cairn trace`: "sent", "handled".
 const char* verb_of(EventKind kind) noexcept;
 
 // Returns the text of a value that may be unknown, otherwise "".
@@ -17,7 +17,7 @@ std::string text_of(const std::optional<Enum>& value) {
   return value ? to_string(*value) : "";
 }
 
-// Returns the event's subject, in words: "Written", "rank: moving", "write_data".
+// Returns ObservedEvent::what, or else `name`, in words: "Written", "rank: moving", "write_data".
 std::string name_of(const ObservedEvent& event);
 
 // The last value of each enumeration in traces; all count from 1. Readers treat later ones as

@@ -14,8 +14,8 @@
 
 namespace cairn {
 
-// Returns a header with the version, this process and host, and both clocks read now. The caller
-// supplies the rest.
+// Returns a header with the version, this process and host, and both clocks read now. The arguments
+// supply the rest, except `part`.
 TraceHeader trace_header(std::string incarnation, int rank, int world_size, TraceSource source);
 
 // Returns "rank-00003-1f2e3d4c-001.trace": rank, start of the incarnation, part.

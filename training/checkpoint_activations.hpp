@@ -1,5 +1,5 @@
 // Activation checkpointing: forward keeps only a module's inputs, and backward runs the module
-// again to recompute the rest. Trades time for memory. After torch.utils.checkpoint.
+// again to recompute the rest. Trades time for memory. Modelled on torch.utils.checkpoint.
 #pragma once
 
 #include <cairn/training/hooked.hpp>
@@ -16,7 +16,7 @@ namespace cairn::training {
 //
 // Only `backward()` is supported. Gradients of chosen tensors (autograd::grad) and differentiable
 // gradients (create_graph) throw kUnsupported when backward reaches the module. Tensor arguments
-// get gradients; tensors inside other arguments do not. While gradients are off, calls are not
+// get gradients; tensors inside other arguments do not. Calls made while grad mode is off are not
 // checkpointed.
 template <class Contained>
 void checkpoint_activations(Hooked<Contained>& module, const ActivationCheckpointOptions& options = {}) {

@@ -1,5 +1,5 @@
-// Functions of one tensor with a backward function of their own, such as those that send tensors
-// between ranks.
+// Calls a function of one tensor that has its own backward function, such as a function that sends
+// tensors between ranks.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// A tensor distributed over a mesh of ranks, each of which holds a part. After PyTorch's DTensor.
+// A tensor distributed over a mesh of ranks; each rank holds a part. Modelled on PyTorch's DTensor.
 //
 //   auto rows = DistributedTensor::distribute(whole, mesh, {Shard{0}});  // each rank gets its rows
 //   auto columns = rows.redistribute({Shard{1}});  // the same tensor, cut by columns
@@ -12,7 +12,7 @@
 //
 // A DistributedTensor is a handle; copies share the local tensor. Functions that send data between
 // ranks are collectives: all ranks of the mesh must call them in the same order with the same
-// arguments. They fail as ProcessGroup does. After a failure, the tensor is unchanged.
+// arguments. They throw what ProcessGroup throws. After a failure, the tensor is unchanged.
 #pragma once
 
 #include <string>
@@ -40,8 +40,8 @@ class DistributedTensor {
   static DistributedTensor from_local(torch::Tensor local, const Extents& size, const ProcessMesh& mesh,
                                       std::vector<TensorPlacement> placements);
   // Distributes the tensor that the mesh's first rank passes. Other ranks must pass a tensor of the
-  // same size and type, whose values are ignored. The parts are copies without a graph. With
-  // Partial, the first rank of the axis holds the values and the others hold zeros. A collective.
+  // same size and type, whose values are ignored. The parts are copies without a graph. Along a
+  // Partial axis, the first rank holds the values and the other ranks hold zeros. A collective.
   static DistributedTensor distribute(const torch::Tensor& whole, const ProcessMesh& mesh, std::vector<TensorPlacement> placements);
 
   const Extents& size() const { return size_; }  // the size of the whole tensor

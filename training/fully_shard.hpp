@@ -1,6 +1,6 @@
 // Fully sharded training: every rank keeps only its own rows of each parameter, and of the
 // parameter's gradient and optimizer state. Parameters are gathered when they are used, and freed
-// again. After PyTorch's fully_shard (FSDP2). docs/training.md explains it with a picture.
+// again. Modelled on PyTorch's fully_shard (FSDP2). docs/training.md explains it with a picture.
 //
 //   training::Hooked<Net> model(…);      // an ordinary module
 //   for (auto& layer : *model->layers) training::fully_shard(*layer, mesh);
@@ -11,11 +11,11 @@
 //   optimizer.step();
 //
 // A module's own members (`weight`) remain the same tensor objects. The model computes with them,
-// and any operation that reads them gathers them, however the module is called. The tensors that
+// and any operation that reads a member gathers it, however the module is called. The tensors that
 // the module *registers* (`parameters()`, `named_parameters()`) become the shards: leaf tensors
 // that hold this rank's rows, under the same names, and that receive the gradients. State dicts
-// (`cairn::stateful(model)`, `module_state_dict`) hold them as sharded tensors under the names of
-// the plain model.
+// (`cairn::stateful(model)`, `module_state_dict`) hold the shards as sharded tensors under the
+// names of the plain model.
 //
 // LibTorch's elementwise operations, such as those of optimizers, work on shards, on their
 // gradients and on tensors computed from them. Operations that combine elements, such as norms and
@@ -46,11 +46,13 @@ namespace cairn::training {
 
 // Makes one unit from the parameters of `module` that no inner unit has taken. A mesh with one axis
 // shards over that axis. A mesh with two axes shards over the second and replicates over the first
-// (hybrid sharding); all replicas start like the first. Throws kInvalidArgument for more axes.
+// (hybrid sharding); all replicas get the values of the first. Throws kInvalidArgument for more
+// axes.
 //
-// Throws kMismatch, naming the ranks that wrap something else than rank 0. Throws kPrecondition if
-// the module is wrapped already. Throws kUnsupported for a parameter without dimensions, complex or
-// not strided, and for several devices; kInvalidArgument for non-leaves and overlapping memory.
+// Throws kMismatch, naming the ranks whose parameters or options differ from those of rank 0.
+// Throws kPrecondition if the module is wrapped already. Throws kUnsupported for a parameter that
+// has no dimensions, is complex or is not strided, and for parameters on several devices. Throws
+// kInvalidArgument for parameters that are not leaf tensors or whose memory overlaps.
 void fully_shard(torch::nn::Module& module, const ProcessMesh& mesh, const FullyShardOptions& options = {});
 // Does the same, and makes each call of `module` a scope: parameters gathered in a call are freed
 // when the call ends.
@@ -92,8 +94,9 @@ double clip_grad_norm(torch::nn::Module& module, double max_norm, double norm_ty
 // module's parameters(). For a plain tensor, returns a copy of it. A collective.
 torch::Tensor full_tensor(const torch::Tensor& shard);
 
-// Returns a copy of the whole gradient of the parameter behind `shard`, undefined if there is none.
-// A collective. After a synchronised backward pass, all ranks have a gradient or none has.
+// Returns a copy of the whole gradient of the parameter behind `shard`; an undefined tensor if
+// there is none. A collective. After a synchronised backward pass, all ranks have a gradient or
+// none has.
 torch::Tensor full_grad(const torch::Tensor& shard);
 
 // Returns `shard`, or a shard's gradient, as a plain tensor over the same memory. LibTorch's

@@ -63,10 +63,10 @@ torch::Tensor tensor_without_memory(at::IntArrayRef sizes, const torch::TensorOp
 // Replaces the memory behind the storage of `tensor` with that of `memory`, and keeps `memory`
 // alive while it is in use. An undefined `memory` leaves the storage without memory.
 void set_memory(const torch::Tensor& tensor, const torch::Tensor& memory);
-// Sets the owner of `shard`'s memory, which stays in place. The memory keeps `keeps` alive.
+// Sets the owner of `shard`'s memory, which stays in place. `keeps` lives as long as this memory.
 void own_shard(const torch::Tensor& shard, MemoryOwner owner, std::shared_ptr<GatheredUnit> keeps);
-// Returns the owner, or nullptr if the tensor is not Cairn's. The pointer is valid until the
-// tensor's memory is replaced.
+// Returns the owner of the tensor's memory; null if Cairn did not set one. The pointer is valid
+// until the tensor's memory is replaced.
 const MemoryOwner* memory_owner(const torch::Tensor& tensor);
 
 }  // namespace cairn::training

@@ -1,5 +1,5 @@
-// A module holder that can act before and after each call. Use `Hooked<Net>` where you would use
-// TORCH_MODULE's Net for NetImpl. The actions, such as freeing gathered parameters or casting
+// A module holder that can act before and after each call. Use `Hooked<Net>` in place of the holder
+// Net that TORCH_MODULE(Net) defines. The actions, such as freeing gathered parameters or casting
 // inputs, apply only to calls through the holder, `model(input)`, not to `model->forward(input)`.
 #pragma once
 

@@ -1,11 +1,11 @@
 // A parameter of a tensor-parallel layer, and the operations that use it.
 //
 // As with sharded parameters (gather_on_use.hpp), the layer's tensor remains the same full-size
-// object, without memory. It carries a dispatch key, kParallelKey, which views inherit. The kernel
-// for that key runs before all others. For a product with the parameter, or a look-up in it, the
-// kernel computes with this rank's part and exchanges results with the other ranks. Operations that
-// only make views are allowed. The kernel refuses all other operations, since their results would
-// cover this rank's part only.
+// object, without memory. It carries a dispatch key, kParallelKey, which its views inherit. The
+// kernel for that key runs before all others. For a product with the parameter, or a look-up in it,
+// the kernel computes with this rank's part and exchanges results with the other ranks. Operations
+// that only make views are allowed. The kernel refuses all other operations, since their results
+// would cover this rank's part only.
 #pragma once
 
 #include <memory>
@@ -39,7 +39,7 @@ std::shared_ptr<const ParallelParameter> parallel_parameter_of(const torch::Tens
 bool is_parallel_handle(const torch::Tensor& tensor);
 
 // Calls declare_shard for `shard`, the part of `cut` that `placements` on `mesh` give this rank. If
-// `cut` is itself a part of a tensor, `shard` is declared as a part of that tensor.
+// `cut` is itself a part of a parallel parameter, declares `shard` as a part of that parameter.
 void declare_what_is_left(const torch::Tensor& shard, const torch::Tensor& cut, const ProcessMesh& mesh,
                           const std::vector<Placement>& placements);
 

@@ -1,5 +1,5 @@
-// Tensor-parallel training: cuts layers over ranks that all work on the same input. After PyTorch's
-// parallelize_module.
+// Tensor-parallel training: cuts layers over ranks that all work on the same input. Modelled on
+// PyTorch's parallelize_module.
 //
 //   training::ProcessMesh mesh(group, {2, 2}, {"dp", "tp"});
 //   Net model(…);                                              // identical on all ranks
@@ -13,8 +13,8 @@
 // parameter computes with this rank's part and sends what the other ranks need, in forward and
 // backward. A column-wise layer returns this rank's part of the last dimension. The layers after it
 // work on that part (a ReLU, or a dropout with the same random state on all ranks) until a row-wise
-// layer takes the parts and sums its results over the ranks. Nothing is sent between the two; the
-// pair needs one all-reduce in forward and one in backward.
+// layer takes the parts and sums its results over the ranks. Nothing is sent between these two
+// layers; the pair needs one all-reduce in forward and one in backward.
 //
 // As with fully_shard, a layer's own member (`weight`) keeps its size but has no memory. The module
 // registers a leaf tensor with this rank's part under the same name. Optimizers train this part,

@@ -10,7 +10,7 @@
 
 namespace cairn::training {
 
-// Returns, on every rank, a copy of a whole tensor that is laid out as `parameter`. `local` is this
+// Returns, on every rank, a whole copy of a tensor that is cut like `parameter`. `local` is this
 // rank's part of that tensor. A collective if the parameter is cut.
 torch::Tensor whole_like(const torch::Tensor& parameter, const torch::Tensor& local);
 // Returns the groups of more than one rank over which the parameter is cut. Each group cuts what

@@ -3,14 +3,14 @@
 // Every rank of a group must make the same calls in the same order, with tensors of the same sizes
 // and types. A ProcessGroup is a handle: copies share one group. Any thread may call a group, but
 // only one call at a time. Functions named `..._async` return a Pending; do not change the tensors
-// before you have waited for it.
+// before `Pending::wait` has returned.
 //
 // Tensors in host memory go through Gloo, tensors on CUDA devices through NCCL
 // ("cpu:gloo,cuda:nccl"), and one group serves both. Each rank needs a device of its own. On
-// devices, calls and `wait` return when the work is ordered before later work on the current
-// stream, as always in LibTorch. If that work fails or exceeds the timeout, all work that waits for
-// it on the device ends, and the next call throws. All results since the last successful call are
-// then invalid.
+// devices, calls and `wait` return when the collective is ordered before later work on the current
+// stream, as always in LibTorch. If the collective fails or exceeds the timeout, all work that
+// waits for it on the device ends, and the next call throws. All results since the last successful
+// call are then invalid.
 //
 // Cairn does not change the environment. Its NCCL groups do not end the process when a collective
 // fails or is late, whatever TORCH_NCCL_ASYNC_ERROR_HANDLING says; other NCCL groups of the process

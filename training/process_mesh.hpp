@@ -31,12 +31,12 @@ class ProcessMesh {
   const DeviceMesh& mesh() const { return mesh_; }  // world ranks
   const ProcessGroup& world() const { return world_; }
   std::size_t axes() const { return axes_.size(); }
-  // Returns the group of the ranks that differ from this one only along `axis`, in its order.
+  // Returns the group of the ranks that differ from this rank only along `axis`, in axis order.
   const ProcessGroup& axis(std::size_t axis) const { return axes_[axis]; }
   // Returns one axis as a mesh of its own ("tp" of {"dp", "tp"}). Throws kInvalidArgument if there
   // is no such axis.
   ProcessMesh along(const std::string& axis_name) const;
-  // Returns the mesh that `along` took this one from. Returns this mesh if there is none.
+  // Returns the mesh from which `along` took this one; if there is none, returns this mesh.
   const ProcessMesh& root() const { return root_ ? *root_ : *this; }
   std::size_t axis_of_root() const { return axis_of_root_; }  // the axis that `along` took
   // Returns `placements` on this mesh as placements on `root()`, with Replicate along the root's

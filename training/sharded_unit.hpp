@@ -3,16 +3,17 @@
 //
 // Gathered parameters stay gathered within a *scope*: the forward call of a model (ForwardScope), a
 // backward pass, or, outside both, a single operation. Within a scope, gathering a unit frees all
-// units except itself and those that enclose it. So at any time at most one path is gathered, from
-// the outermost unit down to the one in use, plus a prefetched unit. The end of the scope frees all
-// units, except those that keep their parameters for backward: they are freed in the backward pass,
-// or when the next forward call begins. A gathered copy is therefore never older than the last
-// values that an optimizer or a load wrote to the shards.
+// units except itself and those that enclose it. So the gathered units are, at any time, at most
+// the unit in use, the units that enclose it, and one prefetched unit. The end of the scope frees
+// all units, except those that keep their parameters for backward: these are freed in the backward
+// pass, or when the next forward call begins. A gathered copy is therefore never older than the
+// last values that an optimizer or a load wrote to the shards.
 //
 // All ranks send the same messages in the same order, whichever gradients each rank has and
-// whenever they arrive. A unit's gradients are reduced when the pass reaches a unit that this unit
-// does not enclose, or when the pass ends. If more gradients arrive later on any rank, the ranks
-// agree to send them in an extra round; from then on that unit waits for the end of the pass.
+// whenever they arrive. A unit's *turn* in a backward pass ends when the pass reaches a unit that
+// this unit does not enclose, or when the pass ends. The unit's gradients are then reduced. If more
+// gradients arrive later on any rank, all ranks send them in an extra round at the end of the pass.
+// In later passes, that unit's gradients are reduced only at the end of the pass.
 #pragma once
 
 #include <cstdint>
@@ -51,22 +52,22 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   void leave_forward();
   // Notes that a backward pass is running. Call it whenever something happens within the pass.
   void note_backward();
-  // Ends the turns of the units that do not enclose `unit`. Call it before an operation of a
-  // backward pass uses `unit`.
+  // Notes that the backward pass has reached `unit`: ends the turns of all other units that do not
+  // enclose it. Call it before an operation of a backward pass uses `unit`.
   void note_turn(const ShardedUnit& unit);
   bool in_scope() const { return forward_depth_ > 0 || in_backward_; }
   // Frees all units except `unit` and those that enclose it.
   void free_others(const ShardedUnit& unit);
   bool is_alone(const ShardedUnit& unit) const { return units_.size() == 1 && units_.front() == &unit; }
 
-  // Starts to gather the unit that is likely to be next. Call it when `unit` has been gathered.
+  // Starts to gather the unit that is likely to follow `unit`. Call it when `unit` is gathered.
   void note_gathered(ShardedUnit& unit);
   void note_freed(ShardedUnit& unit);
   // Call `note_used` at the first use of a unit in a backward pass if its gradients are to be
-  // reduced at the next turn. Call `note_finished` when that reduction has started.
+  // reduced when its turn ends. Call `note_finished` when that reduction has started.
   void note_used(ShardedUnit& unit) { used_.push_back(&unit); }
   void note_finished(ShardedUnit& unit);
-  void note_reducing(ShardedUnit& unit) { reducing_.push_back(&unit); }  // the next turn advances its reductions
+  void note_reducing(ShardedUnit& unit) { reducing_.push_back(&unit); }  // the next `note_turn` advances its reductions
   void count_gathered(std::int64_t bytes) { gathered_bytes_ += bytes; }  // may be negative
   std::int64_t gathered_peak() const { return gathered_peak_; }
   void reset_peak() { gathered_peak_ = gathered_bytes_; }
@@ -76,7 +77,7 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   struct Order {
     std::vector<ShardedUnit*> last;  // null: a unit that was destroyed
     std::vector<ShardedUnit*> now;
-    bool as_last = true;  // `now` agrees with `last` so far
+    bool as_last = true;  // `now` has agreed with `last` so far
 
     void begin();
     ShardedUnit* next_after(ShardedUnit& unit);  // null: unknown
@@ -91,12 +92,12 @@ class UnitGroup : public std::enable_shared_from_this<UnitGroup> {
   std::vector<ShardedUnit*> units_;
   std::vector<ShardedUnit*> gathered_;  // without units that stay gathered until backward
   std::vector<ShardedUnit*> used_;      // in this backward pass, in order of use, not finished yet
-  std::vector<ShardedUnit*> reducing_;  // since the last turn
+  std::vector<ShardedUnit*> reducing_;  // since `turn_` last changed
   std::vector<const torch::nn::Module*> wrapped_;
   int forward_depth_ = 0;
   bool in_backward_ = false;
   std::uint64_t passes_ = 0;           // backward passes that have begun
-  const ShardedUnit* turn_ = nullptr;  // the unit whose turn it is in this backward pass; only compared, never dereferenced
+  const ShardedUnit* turn_ = nullptr;  // the unit that this backward pass reached last; only compared, never dereferenced
   Order forward_, backward_;
   std::int64_t gathered_bytes_ = 0;  // the total of all units, now
   std::int64_t gathered_peak_ = 0;
@@ -127,7 +128,7 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
   // Starts to gather; the next `gather` then only waits. No effect on a gathered unit.
   void prefetch();
   void drop_prefetched();  // frees the memory; the gather itself continues, because all ranks have started it
-  // Repeats on the shard that the module's member was frozen or unfrozen, and vice versa.
+  // If the module's member was frozen or unfrozen, does the same to the shard, and vice versa.
   void follow_requires_grad();
   void free();  // no-op while pinned
   // Returns whether the ranks must agree on when this unit's gradients are reduced: see UnitGroup.
@@ -141,14 +142,13 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
   // Returns whether there are gradients that no reduction has taken.
   bool has_gradients_left() const;
   void reduce_gradients_left();
-  // Starts the second half of reductions in flight, if there is one. The first half runs over the
-  // ranks that share the cut, the second over the replicas.
+  // A reduction has two steps: over the ranks that share the cut, then over the replicas. Starts
+  // the second step of reductions in flight, if there are replicas.
   void advance_reductions();
-  // Waits for the reductions. Returns, for each parameter in them, how many ranks had a gradient,
-  // in the order in which `put_gradients` takes the numbers.
+  // Waits for the reductions. Returns, for each parameter in them, how many ranks had a gradient.
   torch::Tensor end_reductions();
-  // `had` holds a number for each parameter in the finished reductions. Returns a pointer to the
-  // numbers of the next unit.
+  // Stores the reduced gradients that any rank had. `had` points to the numbers that
+  // `end_reductions` returned, on the host. Returns the pointer to those of the next unit.
   const float* put_gradients(const float* had);
   void abandon_backward();
 
@@ -190,7 +190,7 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
     std::int64_t chunk_elements = 0;  // elements per rank in messages: as many as rank 0 has, the largest part
     std::int64_t shard_elements = 0;  // this rank's number of elements
     bool requires_grad = false;       // as last seen on both tensors
-    bool is_cut = false;              // cut over ranks: the shard and its gradient carry kShardedKey
+    bool is_cut = false;              // cut over several ranks: the shard and its gradient carry kShardedKey
     bool gradient_came = false;       // in this backward pass
     torch::Tensor no_gradient;        // placeholder for the gradient of `full`
     // Keeps the accumulator alive, and with it the accumulator's hooks.
@@ -204,8 +204,8 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
   // Gradients in flight.
   struct Reduction {
     std::vector<std::size_t> members;
-    // Number of elements of the gradients, each padded to an aligned size. In `sums`, one flag per
-    // member follows those elements.
+    // The number of elements of all gradients, each padded to an aligned size. In `sums`, these
+    // elements come first, then one flag per member.
     std::int64_t elements = 0;
     torch::Tensor sums;
     std::vector<torch::Tensor> gradients;  // the gradients of the members' shards, once available
@@ -247,9 +247,9 @@ class ShardedUnit final : public GatheredUnit, public std::enable_shared_from_th
   bool gathered_ = false;
   bool gradient_sync_ = true;
   StateDictType state_dict_type_ = StateDictType::kSharded;
-  bool at_work_ = false;  // in this backward pass, and not finished since
+  bool at_work_ = false;  // used, or got a gradient, in this backward pass, and not finished since
   bool used_ = false;     // used in this backward pass, and not finished since
-  bool late_ = false;
+  bool late_ = false;     // its gradients are reduced only at the end of each pass
   std::size_t gradients_come_ = 0;
   int pins_ = 0;
   // Each bucket lists the parameters whose gradients go in one message. The buckets are in the

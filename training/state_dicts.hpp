@@ -1,4 +1,4 @@
-// State dicts of models and optimizers, wrapped or not. After
+// State dicts of models and optimizers, wrapped or not. Modelled on
 // torch.distributed.checkpoint.state_dict.
 //
 // Names are those of the plain model. By default, tensors share the live memory, so a load fills
@@ -36,7 +36,8 @@ struct StateDictOptions {
   // For the `set_…` functions: rank 0 passes whole tensors and sends each rank its part. For an
   // optimizer, rank 0 also sends the options. Ignores other ranks' dicts. Needs `full_state_dict`.
   bool broadcast_from_rank0 = false;
-  // Gives each parameter its own options: {"state.<name>.exp_avg": …, "param_groups.<name>.lr": …}.
+  // The optimizer's dict is flat, with the options of each parameter instead of those of groups:
+  // {"state.<name>.exp_avg": …, "param_groups.<name>.lr": …}.
   bool flatten_optimizer_state_dict = false;
 };
 

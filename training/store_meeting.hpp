@@ -16,10 +16,10 @@ class Store;
 
 namespace cairn::training {
 
-// Blocks until `ranks.size()` ranks have called it for the group `name`. `ranks` lists the group's
-// ranks as world ranks, for messages; `rank` is this rank's index in it. The first rank to arrive
-// logs warnings that name the missing ranks. Throws kMismatch on all ranks if two ranks differ in
-// the group's size, or if a rank called it twice; the error names those ranks. Throws
+// Blocks until `ranks.size()` ranks have called this for the group `name`. `ranks` lists the
+// group's ranks as world ranks, for messages; `rank` is this rank's index in the list. The first
+// rank to arrive logs warnings that name the missing ranks. Throws kMismatch on all ranks if two
+// ranks differ in the group's size, or if a rank called this twice; the error names them. Throws
 // std::runtime_error after `deadline`, naming the ranks that did not arrive. Apart from polling,
 // each rank sends the store a constant number of requests; after a timeout, the first rank also
 // asks about every other rank.

@@ -22,8 +22,8 @@ namespace cairn::training {
 // LibTorch 1.13 and 2.x reserve this key, which comes before most others, for wrapper tensors and
 // use it only in their own tests. Tensors of sharded parameters carry it: see gather_on_use.hpp.
 inline constexpr c10::DispatchKey kShardedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
-// Another such key, which comes before kShardedKey. Parameters of parallel layers carry it: see
-// parallel_parameter.hpp.
+// Another key for wrapper tensors, which comes before kShardedKey. Parameters of parallel layers
+// carry it: see parallel_parameter.hpp.
 inline constexpr c10::DispatchKey kParallelKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 // Give access to protected and private members of LibTorch.

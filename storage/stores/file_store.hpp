@@ -2,7 +2,7 @@
 //
 //   <root>/<name>                  an object
 //   <root>/.metadata               the commit record
-//   <root>/.attempt-<save id>/     an open attempt; contains `commit` while its record is written
+//   <root>/.attempt-<save id>/     an open attempt; contains `commit` while the record is written
 //   <root>/.fenced-<save id>/      a fenced attempt, empty
 //
 // Reading follows links to files; `list` does not follow links to directories. Below the root
@@ -10,10 +10,11 @@
 // itself may be a link (see `leads_elsewhere`); saves then go to its target. An object "a" and an
 // object "a/b" cannot both exist, as for files and directories.
 //
-// Requirements: `rename` and `unlink` are atomic, and take effect exactly once, for all machines
-// that share the directory, and a synced directory keeps its names. Local Linux file systems and
-// POSIX-compliant parallel ones meet them. Overwrite::kRefused also needs exclusive rename or hard
-// links; it throws kUnsupported if the file system has neither.
+// Requirements on the file system: `rename` and `unlink` are atomic and take effect exactly once,
+// for all machines that share the directory. Names survive power loss once their directory is
+// synced. Local Linux file systems and POSIX-compliant parallel ones meet these requirements.
+// `publish` with Overwrite::kRefused also needs exclusive rename or hard links; it throws
+// kUnsupported if the file system has neither.
 #pragma once
 
 #include <memory>

@@ -3,7 +3,7 @@
 //
 // Each operation is one action of the kernel, so that a test can place a crash between any two.
 // Results are those of the kernel: 0 or more on success, -errno on failure; nothing throws. An
-// operation that a signal interrupts is retried inside; callers handle short reads and writes.
+// operation that a signal interrupts is retried here. Callers handle short reads and writes.
 // Paths are absolute. Thread-safe.
 #pragma once
 
@@ -25,7 +25,7 @@ enum class FileKind : std::uint8_t { kRegular = 1, kDirectory, kLink, kOther };
 struct FileStatus {
   FileKind kind = FileKind::kOther;
   std::uint64_t size_bytes = 0;
-  // Identity of the file: equal for two names of one file.
+  // Identity of the file (st_dev and st_ino): equal for two names of one file.
   std::uint64_t device = 0;
   std::uint64_t serial = 0;
 };
@@ -35,8 +35,8 @@ struct DirectoryEntry {
   FileKind kind = FileKind::kOther;  // the kind of the entry itself; links are not followed
 };
 
-// The directories that this process has made durable, together with the names of all directories
-// above them. Thread-safe.
+// The directories whose name, and the names of all directories above them, this process has synced
+// already. Thread-safe.
 class DurableDirectories {
  public:
   // Returns whether this directory was added; another directory under the same path does not count.
@@ -61,17 +61,17 @@ class FileSystem {
   virtual int open_for_reading(const std::string& path) noexcept = 0;
   // Opens for reading and writing. Returns -EEXIST if the name exists, even as a dangling link.
   virtual int create_exclusively(const std::string& path) noexcept = 0;
-  // Closes the handle, even if it reports that data could not be written back.
+  // Closes the handle, even if the result reports that data could not be written back.
   virtual int close(int file) noexcept = 0;
   virtual ssize_t read_at(int file, void* destination, std::size_t size, std::uint64_t offset) noexcept = 0;
   virtual ssize_t write_at(int file, const void* source, std::size_t size, std::uint64_t offset) noexcept = 0;
   // Turns direct I/O on or off. Returns -EINVAL if the file system does not support it.
   virtual int bypass_cache(int file, bool on) noexcept = 0;
-  // Reserves space for `length` bytes and extends the file to it. Returns -EOPNOTSUPP if the file
-  // system cannot do this.
+  // Reserves space for `length` bytes and extends the file to that length. Returns -EOPNOTSUPP if
+  // the file system cannot do this.
   virtual int allocate(int file, std::uint64_t length) noexcept = 0;
   virtual int truncate(int file, std::uint64_t length) noexcept = 0;
-  // Makes content and length survive power loss. The name needs `sync_directory`.
+  // Makes content and length survive power loss. The name survives only after `sync_directory`.
   virtual int sync_data(int file) noexcept = 0;
   virtual int status_of(int file, FileStatus& status) noexcept = 0;
 
@@ -82,9 +82,9 @@ class FileSystem {
   virtual int make_directory(const std::string& path) noexcept = 0;
   virtual int remove_directory(const std::string& path) noexcept = 0;
   virtual int remove_file(const std::string& path) noexcept = 0;
-  // Replaces, atomically, a file with a file, or an empty directory with a directory.
+  // Renames atomically. A file may replace a file, and a directory an empty directory.
   virtual int rename(const std::string& from, const std::string& to) noexcept = 0;
-  // Renames atomically. Returns -EEXIST if `to` exists, -EINVAL or -ENOSYS without support.
+  // Renames atomically. Returns -EEXIST if `to` exists, -EINVAL or -ENOSYS if unsupported.
   virtual int rename_exclusively(const std::string& from, const std::string& to) noexcept = 0;
   // Adds a second name (hard link), atomically. Returns -EEXIST if `to` exists.
   virtual int link(const std::string& from, const std::string& to) noexcept = 0;

@@ -38,7 +38,7 @@ class FileWriter : public ObjectWriter {
   FileSystem& files_;
   const std::string root_;
   const std::string final_path_;
-  std::string path_;  // a temporary name until the file is complete, for `appears_whole`
+  std::string path_;  // with `appears_whole`, a temporary name until the file is complete
   std::size_t alignment_ = 1;
 
   SharedMutex mutex_;  // shared while writing; exclusive to change the members below

@@ -24,7 +24,7 @@ using S3Fields = std::vector<std::pair<std::string, std::string>>;
 
 struct S3Request {
   const char* method = "GET";
-  // For errors: what is being done ("read"), and the right that the credentials need for it.
+  // For error texts: the verb ("read"), and the permission that it needs ("s3:GetObject").
   const char* action = "";
   const char* permission = "";
   std::string key{};  // "": the bucket itself
@@ -40,9 +40,9 @@ struct S3Response {
   std::string etag;                  // without quotes
   std::string nonce;                 // the value of kS3NonceHeader
   std::uint64_t content_length = 0;  // also of HEAD
-  std::uint64_t object_bytes = 0;    // size of the whole object, in the answer to a range
+  std::uint64_t object_bytes = 0;    // size of the whole object, if the request was for a range
   std::string error_code;            // "NoSuchKey"; "" where there is none
-  bool was_repeated = false;         // an earlier try may have been carried out, too
+  bool was_repeated = false;         // the request was sent again, and an earlier try may have succeeded, too
 
   bool succeeded() const { return status >= 200 && status < 300; }
 };
@@ -57,31 +57,33 @@ struct S3Conditions {
   bool on_deletion = false;
 };
 
-// Thread-safe. Keeps connections for later requests, one for each request that was in progress at
-// once.
+// Thread-safe. Keeps connections for later requests: as many as requests were in flight at the same
+// time.
 class S3Client {
  public:
-  // Accesses nothing. `settings` is called before the first request, again before credentials that
-  // expire do so, and again when the server says that they are no longer valid. It is never called
-  // twice at once.
+  // Accesses nothing. `settings` is called before the first request, again shortly before the
+  // credentials expire, and again when the server says that they are not valid. Calls of `settings`
+  // never overlap.
   S3Client(std::string bucket, std::function<S3Settings()> settings);
   virtual ~S3Client();
 
   // Sends a request. Returns the answer if it is a success, or 404 (except for an absent bucket),
-  // 412 or 416. Repeats the request after failures that may pass: those of the network and the
-  // server's own. Throws kPermission, kNotFound (no such bucket), kNoSpace, kUnavailable and the
-  // errors of `settings`. No text contains credentials. Virtual for tests.
+  // 412 or 416. Repeats the request after transient failures of the network and the server. Throws
+  // kPermission, kNotFound (no such bucket), kInvalidArgument (the bucket is in another region),
+  // kNoSpace, kUnavailable and the errors of `settings`. No error text contains credentials.
+  // Virtual for tests.
   virtual S3Response send(const S3Request& request);
 
   // Writes a whole object if it is absent or, given `etag`, if it still has that ETag. Returns the
-  // new ETag; nothing if the condition did not hold, or if the answer was lost and another write
-  // has replaced the object since, which cannot be if `was_repeated` is false. Throws as `send`.
+  // new ETag, or nothing if the condition did not hold. `was_repeated` is set as in S3Response. If
+  // it is true, "nothing" may also mean that this write succeeded, its answer was lost, and another
+  // write has replaced the object since. Throws as `send` does.
   std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {},
                                     bool* was_repeated = nullptr);
-  // Finds out, once, which conditions the server obeys. Makes and removes an object `probe`, whose
-  // key nobody else may use.
+  // Finds out, once per client, which conditions the server obeys. Makes and removes an object with
+  // the key `probe`, which nobody else may use.
   S3Conditions conditions(const std::string& probe);
-  // Returns the ETag of the object if the write called `nonce` made it.
+  // Returns the ETag of the object if the write with this nonce made it; otherwise nothing.
   std::optional<std::string> etag_of_write(const std::string& key, const std::string& nonce);
   // Returns a text that no other call returns, for kS3NonceHeader.
   std::string new_nonce() { return random_hex(*random_, 128); }
@@ -89,11 +91,12 @@ class S3Client {
  private:
   struct Connection;
   struct Attempt;
-  // Returns the settings, after it has read them if that is due. Throws only if there are none yet.
-  // Not analysed: the analysis does not know std::unique_lock.
+  // Returns the settings. Reads them first if that is due. Throws only if there are none yet. Not
+  // checked for thread safety, because Clang's analysis does not know std::unique_lock.
   std::shared_ptr<const S3Settings> settings() CAIRN_NO_THREAD_SAFETY_ANALYSIS;
   std::shared_ptr<const S3Settings> current_settings();
-  // Reads the settings again. Returns whether the credentials differ from those refused.
+  // Reads the settings again. Returns whether the credentials differ from those in `refused`, which
+  // the server has rejected.
   bool renew_credentials(const std::shared_ptr<const S3Settings>& refused);
   bool is_renewal_due();
   void read_settings() CAIRN_REQUIRES(renewal_);
@@ -122,8 +125,9 @@ std::string s3_encode(const std::string& text, bool keep_slashes = false);
 // Decodes "%41". With `plus_is_space`, '+' stands for a space, as in listings.
 std::string s3_decode(const std::string& text, bool plus_is_space = false);
 
-// Calls `visit` with the path ("ListBucketResult/Contents/Key") and the text of every element, at
-// its end. Throws kUnavailable if `xml` is not well-formed; `what` names the document in the error.
+// Calls `visit` at the end of every element, with the element's path
+// ("ListBucketResult/Contents/Key") and text. Throws kUnavailable if `xml` is not well-formed;
+// `what` names the document in the error.
 void visit_s3_xml(const std::string& xml, const std::string& what,
                   const std::function<void(const std::string& path, const std::string& text)>& visit);
 

@@ -1,5 +1,5 @@
-// Credentials for S3, and how a program in a container or a virtual machine gets them from it: over
-// HTTP, as the AWS SDKs do. No proxy is used.
+// Credentials for S3. In a container or on a cloud instance, a program gets them over HTTP from the
+// services below, as with the AWS SDKs. No proxy is used.
 //
 //   container  AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, at 169.254.170.2, or
 //              AWS_CONTAINER_CREDENTIALS_FULL_URI: https, or http to loopback or a container host;
@@ -22,9 +22,10 @@ struct S3Credentials {
   std::optional<std::chrono::system_clock::time_point> expires{};
 };
 
-// Returns the credentials of the container or the instance. Returns nothing if it gives none, and
-// then says why in `reason`. Throws kInvalidArgument for variables that cannot be understood,
-// kUnavailable if a service that is there fails. No text contains credentials or tokens.
+// Returns the credentials of the container or the instance. If the instance gives none, sets
+// `reason` and returns nothing. If AWS_EC2_METADATA_DISABLED is "true", returns nothing and sets no
+// reason. Throws kInvalidArgument for invalid variables, and kUnavailable if the service exists but
+// fails. No error text contains credentials or tokens.
 std::optional<S3Credentials> s3_credentials_of_machine(std::string& reason);
 
 // Returns an environment variable; "" if it is not set.

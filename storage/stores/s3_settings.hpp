@@ -3,14 +3,16 @@
 //
 //   endpoint     AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; otherwise AWS itself
 //   region       AWS_REGION, AWS_DEFAULT_REGION, `region` of the profile; otherwise us-east-1
-//   credentials  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; otherwise
-//                aws_access_key_id, aws_secret_access_key and aws_session_token of the profile;
-//                otherwise those of the container or the instance (s3_credentials.hpp)
+//   credentials  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, unless AWS_PROFILE
+//                is set; otherwise aws_access_key_id, aws_secret_access_key and aws_session_token
+//                of the profile; otherwise, unless AWS_PROFILE is set, those of the container or
+//                the instance (s3_credentials.hpp)
 //   profile      AWS_PROFILE, otherwise "default", in AWS_SHARED_CREDENTIALS_FILE
 //                (~/.aws/credentials) and AWS_CONFIG_FILE (~/.aws/config)
 //   TLS          AWS_CA_BUNDLE, a file of certificates; otherwise those of the system
 //   addressing   CAIRN_S3_ADDRESSING: `path` (endpoint/bucket/key) or `virtual`
-//                (bucket.endpoint/key); otherwise `virtual` for AWS, and `path` for other endpoints
+//                (bucket.endpoint/key); otherwise `virtual` for AWS if the bucket's name has no
+//                '.', and `path` for all else
 #pragma once
 
 #include <chrono>
@@ -27,23 +29,24 @@ struct S3Settings {
   bool virtual_hosts = false;
   S3Credentials credentials;
 
-  // Limits of one request. A request that fails for a passing reason is repeated after a pause that
-  // doubles from `pause_first` to `pause_max` and is shortened at random by up to half.
+  // Limits of one request. A request with a transient failure is repeated after a pause. The pause
+  // doubles from `pause_first` up to `pause_max`; each one is shortened at random by up to half.
   int tries_max = 8;
   std::chrono::milliseconds pause_first{100};
   std::chrono::milliseconds pause_max{10'000};
   std::chrono::seconds connect_timeout{10};
-  std::chrono::seconds stall_timeout{60};  // at less than `bytes_per_second_min`
+  std::chrono::seconds stall_timeout{60};  // a try fails if it is slower than `bytes_per_second_min` for this long
   long bytes_per_second_min = 1024;
-  std::chrono::seconds retry_time{300};  // since the first failure; no pause begins later
-  // Credentials are read again so long before they expire, but not more often than this.
+  std::chrono::seconds retry_time{300};  // after the first failure; a request that fails later is not repeated
+  // Credentials are read again `renewal_margin` before they expire, but at least `renewal_pause`
+  // after the last time.
   std::chrono::seconds renewal_margin{300};
   std::chrono::seconds renewal_pause{60};
 };
 
-// Reads the settings for a bucket, and asks the metadata service for credentials if there are none.
-// Throws kInvalidArgument for variables and files that cannot be understood, kPermission if there
-// are no credentials, kUnavailable if the metadata service fails.
+// Reads the settings for a bucket from the sources above. Throws kInvalidArgument for invalid
+// variables and files, kPermission if no source gives credentials, and kUnavailable if the service
+// of the container or the instance fails.
 S3Settings s3_settings_from_environment(const std::string& bucket);
 
 }  // namespace cairn

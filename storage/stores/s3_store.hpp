@@ -2,12 +2,12 @@
 // reach AWS and other servers.
 //
 // An object `name` has the key "<prefix>/<name>". Control characters, '%' and bytes that are not
-// UTF-8 are percent-encoded in keys. Objects appear when their writer is synced or closed. Large
-// ones are written in parts: each `write_at` sends its part at once, from the caller's memory.
+// UTF-8 are percent-encoded in keys. An object appears when its writer is synced or closed. Large
+// objects are written in parts: each `write_at` sends its part at once, from the caller's memory.
 //
-// S3 has no rename. It has writes on the condition that an object is absent (If-None-Match), or
-// unchanged (If-Match). The server must support both, and lists and reads must see every write that
-// has been answered.
+// S3 has no rename. It has conditional writes, which succeed only if an object is absent
+// (If-None-Match) or unchanged (If-Match). The server must support both. Its lists and reads must
+// see every write that it has answered before.
 #pragma once
 
 #include <cstdint>
@@ -50,12 +50,13 @@ class S3Store : public Store {
   void remove_root() override;
 
  private:
-  // A commit record as the server has it: s3_attempts.cpp describes the object.
+  // The object of the commit record on the server. It may contain a record, a fence mark or both:
+  // see s3_attempts.cpp.
   struct Record {
     std::string etag;                // "": there is no object
-    std::uint64_t object_bytes = 0;  // with the fence mark
-    std::uint64_t bytes = 0;         // the size of the record
-    bool is_live = false;            // there is a record
+    std::uint64_t object_bytes = 0;  // the size of the object, with the fence mark
+    std::uint64_t bytes = 0;         // the size of the record, without the fence mark
+    bool is_live = false;            // the object contains a record
   };
   Record find_record(const ObjectName& name);
   // Replaces the object `name` with `content` if the object's ETag is still `seen`, or if `seen` is
@@ -74,7 +75,7 @@ class S3Store : public Store {
   void delete_object(const ObjectName& name);
   void read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination);
   // Calls `object` for each name that begins with `prefix`, until a call returns false. With
-  // `children_only`, calls it for each place one level below the root, with the place's '/'.
+  // `children_only`, calls it for each place one level below the root, with a '/' at the end.
   void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const ObjectInfo&)>& object);
   std::vector<std::string> attempts_marked(const std::string& mark);
   void abort_uploads_of(const std::string& save_id);

@@ -48,9 +48,9 @@ class S3Writer : public ObjectWriter {
   const std::string nonce_;
 
   Mutex mutex_;
-  std::string buffer_ CAIRN_GUARDED_BY(mutex_);                   // without parts
+  std::string buffer_ CAIRN_GUARDED_BY(mutex_);                   // the bytes so far of an object that is not in parts
   std::string upload_ CAIRN_GUARDED_BY(mutex_);                   // id of the upload, once it has begun
-  std::map<std::uint64_t, Part> parts_ CAIRN_GUARDED_BY(mutex_);  // that were sent, by number from 0
+  std::map<std::uint64_t, Part> parts_ CAIRN_GUARDED_BY(mutex_);  // the parts that were sent, by number from 0
   std::string etag_ CAIRN_GUARDED_BY(mutex_);                     // the object's ETag, once the object is there
   std::uint64_t length_ CAIRN_GUARDED_BY(mutex_) = 0;             // the object's length, once the object is there
   bool finished_ CAIRN_GUARDED_BY(mutex_) = false;

@@ -1,5 +1,5 @@
-// Base class of stores that pass each operation to another store, with an action of their own
-// around it. Internal.
+// Base class of stores that pass each operation on to another store and act before or after it.
+// Internal.
 #pragma once
 
 #include <cstdint>
@@ -95,13 +95,13 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   // Runs `act`, which performs the operation, or throws instead. Called for every operation except
   // `leads_elsewhere` and `discard`, on the thread of the operation.
   virtual void around(const DecoratedOperation& operation, const std::function<void()>& act) = 0;
-  // Writes to the object `name`. Derived classes may write something else.
+  // Writes to the object `name`. Derived classes may write fewer bytes and throw.
   virtual void write_at(ObjectWriter& writer, const ObjectName& name, std::uint64_t offset, ByteSpan bytes) {
     around({"write_at", name, bytes.size()}, [&] { writer.write_at(offset, bytes); });
   }
   Store& inner() { return *inner_; }
-  // Returns the URL of the object, or of the store; "" if the object has a name that no URL can
-  // have.
+  // Returns the URL of the object, or of the store if the operation names no object. Returns "" if
+  // the object's name is not valid in a URL.
   std::string url_of(const DecoratedOperation& operation) const {
     try {
       return operation.object.empty() ? url() : child_url(url(), std::string(operation.object));

@@ -8,8 +8,9 @@
 
 namespace cairn {
 
-// OpenSSL writes to connections that the server has closed. libcurl's own guard against SIGPIPE
-// changes the handler of the whole process, so it is off, and this thread blocks the signal.
+// OpenSSL may write to a connection that the server has closed, which raises SIGPIPE. libcurl's own
+// guard changes the handler of the whole process, so it is off. Instead, this object blocks the
+// signal on its thread while it exists.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() {
