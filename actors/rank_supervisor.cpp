@@ -223,8 +223,8 @@ class Supervisor : public SupervisorActor::base {
         stopped = slot.context;
       } else if (const auto* timer = std::get_if<protocol::StartTimer>(&effect)) {
         timers_.start({checkpointer, timer->timer}, clock().now(), timer->after);
-      } else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {
-        timers_.stop({checkpointer, stopped->timer});
+      } else if (const auto* stopped_timer = std::get_if<protocol::StopTimer>(&effect)) {
+        timers_.stop({checkpointer, stopped_timer->timer});
       } else if (const auto* changed = std::get_if<protocol::StateChanged>(&effect)) {
         record_effect(tap_, *changed, checkpointer, slot.machine.counter());
       } else if (const auto* ignored = std::get_if<protocol::InputIgnored>(&effect)) {

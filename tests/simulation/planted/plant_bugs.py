@@ -65,8 +65,8 @@ BUGS = [
         'const auto context = std::exchange(slot.context, nullptr);',
         'const auto context = PLANTED ? slot.context : std::exchange(slot.context, nullptr);')]),
     ('a_stopped_timer_of_a_rank_stays', [(
-        '} else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {\n        timers_.stop',
-        '} else if (const auto* stopped = std::get_if<protocol::StopTimer>(&effect)) {\n        if (!PLANTED) timers_.stop')]),
+        '} else if (const auto* stopped_timer = std::get_if<protocol::StopTimer>(&effect)) {\n        timers_.stop',
+        '} else if (const auto* stopped_timer = std::get_if<protocol::StopTimer>(&effect)) {\n        if (!PLANTED) timers_.stop')]),
     ('an_unsent_message_is_dropped', [(
         'inbox_->post(tap_.wrap(Unsent{',
         'if (!PLANTED) inbox_->post(tap_.wrap(Unsent{')]),
