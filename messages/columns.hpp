@@ -1,5 +1,5 @@
-// Converts to Protobuf and back the columns that plans and metadata have in common. Internal to
-// messages.
+// Converts columns that plans and metadata have in common to Protobuf, and back. A column is a
+// repeated field with the values of one property of all items. Internal to messages.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ inline void check_decode(bool valid, const char* what, const char* reason) {
   if (!valid) fail_decode(what, reason);
 }
 
-// The maximum number of entries in a column. Protobuf counts entries in an int.
+// The maximum number of entries in a column. Protobuf could not count more than INT_MAX.
 inline constexpr std::size_t kItemsMax = 1u << 26;
 
 // --- whole messages ------------------------------------------------------------------------------
@@ -59,13 +59,13 @@ class PathEncoder {
   std::vector<bool> seen_;  // by name id
 };
 
-// Decodes the paths of a message, one after another.
+// Decodes the paths of a message. For each path, call `next_name`, then `take`.
 class PathDecoder {
  public:
   PathDecoder(const v1::Paths& message, const char* what);
   std::size_t size() const { return static_cast<std::size_t>(message_.names_size()); }
-  // Returns the id of the next path's name. Checks that the id is below `names` and not a
-  // duplicate.
+  // Returns the id of the next path's name. Throws kCorrupt unless the id is below `names`, the
+  // number of names, and no earlier path has it.
   std::uint32_t next_name(std::size_t names);
   Path take(std::string_view name);
   void check_end() const;
@@ -80,7 +80,7 @@ class PathDecoder {
   std::string_view renamed_text_;
 };
 
-// Calls `add(name id, path)` for each path.
+// Calls `add(name id, path)` for each path. `name_of(id)` must return the text of a name.
 template <class NameOf, class Add>
 void paths_from_proto(const v1::Paths& message, std::size_t names, const char* what, NameOf name_of, Add add) {
   PathDecoder decoder(message, what);
@@ -95,7 +95,7 @@ void paths_from_proto(const v1::Paths& message, std::size_t names, const char* w
 
 using PropertyMessages = google::protobuf::RepeatedPtrField<v1::TensorProperties>;
 
-// Stores each distinct set of properties once in a message, and returns the index of a set.
+// Stores each distinct set of properties once in a message. `index_of` returns a set's index there.
 class PropertyEncoder {
  public:
   PropertyEncoder(PropertyMessages& messages, const char* what) : messages_(messages), what_(what) {}

@@ -30,19 +30,20 @@ namespace cairn::protocol {
 
 using cairn::Operation;
 
-// Identifies one save, load or agreement of one checkpointer. The coordinator assigns the counter
-// in Begin, or in the Outcome of an agreement. Before that, it is 0.
+// Identifies one save, load or agreement of one checkpointer. The coordinator assigns the counter.
+// It is 0 in messages before Begin, or before the Outcome of an agreement.
 struct Attempt {
   std::string incarnation;
   std::string checkpointer;
   std::uint64_t counter = 0;
 };
 
-// Starts a call on one rank. The ticket identifies the call. A rank's tickets increase and are
-// never reused during the lifetime of its RankRuntime.
+// A call has started on the sender. The ticket identifies the call. A rank's tickets increase and
+// are never reused during the lifetime of its RankRuntime.
 struct Join {
   std::uint64_t ticket = 0;
-  // The number of this call among the rank's calls of this checkpointer; ranks may differ.
+  // The number of this call among the rank's calls of this checkpointer. Ranks that missed a call
+  // send a different number.
   std::uint64_t ordinal = 0;
   Operation operation = Operation::kSave;
   std::string checkpoint_id;
@@ -64,7 +65,7 @@ struct LocalSavePlan {
   Digest digest{};
 };
 
-// Sent instead of a local plan that the coordinator still has. The columns hold the content that a
+// Sent instead of a local plan that the coordinator still has. The vectors hold the values that a
 // digest does not cover: one entry per bytes object, in the order of the plan.
 struct SameSavePlan {
   Digest digest{};
@@ -79,7 +80,7 @@ struct NeedLocalPlan {
 struct GlobalSavePlan {
   std::shared_ptr<const SavePlan> plan;
   Digest digest{};
-  bool local_plan_kept = false;  // the coordinator keeps the local plan and will accept its digest
+  bool local_plan_kept = false;  // the coordinator keeps the local plan: later saves may send SameSavePlan
 };
 
 struct UseCachedPlan {
@@ -117,8 +118,8 @@ struct StopPhase {};
 // report.
 struct PhaseStopped {};
 
-// The end of a call. All ranks of the call get the same Ending. It is made once and shared by all
-// messages and records.
+// The end of a call. All ranks of the call get the same Ending. Within a process, all messages that
+// carry it share one immutable object.
 struct Ending {
   std::vector<FailureGroup> failures;  // empty: success
   Committed committed = Committed::kNo;
@@ -134,43 +135,46 @@ struct Outcome {
   std::exception_ptr exception = nullptr;  // the receiver's own exception; set only in messages from a rank to itself
 };
 
-// The sender has ended the call on its own. If `awaits_outcome` is set, the sender instead asks the
-// coordinator to end the call on all ranks, unless publication has begun.
+// If `awaits_outcome` is false, the sender has already ended the call for itself. If it is true,
+// the sender asks the coordinator to end the call on all ranks, unless publication has begun.
 struct Cancel {
   std::uint64_t ticket = 0;
   Failure failure;
   bool awaits_outcome = false;
 };
 
-// The call has ended without the receiver, which must forget its Join.
+// The sender's call has ended without this coordinator, which must forget the sender's Join.
 struct Withdraw {
   std::uint64_t ticket = 0;
 };
 
 struct CoordinatorDown {
   Failure failure;
-  std::uint64_t ticket = 0;  // the call that the coordinator gives up; 0: every call, because its actor died
+  std::uint64_t ticket = 0;  // the call that the coordinator gives up; 0: all its calls, because its actor died
 };
 
-// A message from the receiver could not be read. `failure` is the receiver's own failure, with the
-// text that all ranks get.
+// The sender could not decode a message from the receiver. `failure` is the failure that the sender
+// has noted for the receiver, so that both report the same text.
 struct Unreadable {
   Failure failure;
 };
 
-// A rank's relation to a call whose coordinator is lost.
+// A rank's relation to a call whose coordinator is lost. The rank reports it to a successor, and
+// reports it again when it changes.
 enum class RankStatus : std::uint8_t {
-  kAbsent = 1,  // has no such call running, and no outcome of it
-  kEnded,       // has its outcome
-  kAttached,    // still follows the coordinator; reports changes
-  kPromised,    // follows another successor; reports changes
+  kAbsent = 1,  // the call is not running on this rank, and the rank does not have its outcome
+  kEnded,       // the rank has the outcome of the call
+  kAttached,    // still follows the coordinator
+  kPromised,    // follows another successor than the receiver
   kOrphaned,    // has lost the coordinator, and follows the receiver or asks to follow it
 };
 
 // The envelope's counter identifies the call. If the sender never got a counter (0), the fields of
 // its Join identify the call.
 struct StatusReply {
-  std::uint64_t inquiry = 0;  // the StatusRequest's number; 0: unasked, and asks the receiver to end the call
+  // The number of the StatusRequest. 0: there was none, and the sender asks the receiver to end the
+  // call.
+  std::uint64_t inquiry = 0;
   RankStatus kind = RankStatus::kAbsent;
   int coordinator_rank = 0;
   std::uint64_t ticket = 0;  // the ticket of the sender's call, if any
@@ -194,7 +198,7 @@ struct StatusRequest {
   std::string checkpoint_id;
 };
 
-// The sender does not succeed the coordinator after all.
+// The sender is not the coordinator's successor after all, or does not know the attempt.
 struct FollowOther {
   int leader = -1;  // the rank that succeeds the coordinator; -1: unknown
 };
@@ -236,7 +240,7 @@ using Message =
                  Withdraw, Unreadable, StatusReply, StatusRequest, FollowOther, Progress, JobProgress>;
 
 MessageKind kind_of(const Message& message) noexcept;
-// Returns the type of a message, such as "Join", for texts.
+// Returns the name of a message's type, such as "Join".
 const char* name_of(const Message& message) noexcept;
 // Returns true if the receiver's CoordinatorMachine handles the message, and false if its
 // RankMachine does.
@@ -251,7 +255,7 @@ struct Envelope {
   Attempt attempt;
   int sender = 0;
   std::uint64_t id = 0;     // the id of the send event, in the sender's trace
-  std::uint64_t cause = 0;  // the id of the event that caused it, in the same trace
+  std::uint64_t cause = 0;  // the id of the event that caused the send, in the same trace
   Message body;
 };
 

@@ -1,5 +1,5 @@
-// Groups the failures of many ranks, so that each cause is stored once. A thousand ranks often fail
-// for one reason, with one text. Failures are kept and sent in this form.
+// Groups the failures of many ranks by cause, so that each cause is stored and sent once. A
+// thousand ranks often fail for one reason, with one text.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,11 @@ struct FailureGroup {
   std::vector<Member> members;  // by rank, ascending
 };
 
-// Limits on the result of `grouped`. If the texts exceed a limit, the longest texts are cut, all to
-// the same length.
-inline constexpr std::size_t kGroupedTextMax = 1u << 20;    // bytes of all causes together, at least kCutTextLeast for each text
-inline constexpr std::size_t kUngroupedTextMax = 64u << 20;  // bytes of texts and types over all ranks, if each rank has a copy
-inline constexpr std::size_t kCutTextLeast = 64;
+// Limits on the texts and types in the result of `grouped`, in bytes. If they exceed a limit, the
+// longest ones are cut, all to the same length.
+inline constexpr std::size_t kGroupedTextMax = 1u << 20;     // of all causes together
+inline constexpr std::size_t kUngroupedTextMax = 64u << 20;  // of all failures together, after `ungrouped`
+inline constexpr std::size_t kCutTextLeast = 64;             // kGroupedTextMax cuts no text below this length
 
 // Groups `failures`. Groups are in the order of their lowest ranks. Drops the exceptions.
 std::vector<FailureGroup> grouped(const FailureMap& failures);

@@ -15,7 +15,7 @@ enum class SuggestPrefixes { kYes, kNo };
 // only the first names of a very large checkpoint, and only the beginning of a very long name.
 std::vector<std::string> closest_names(const std::string& name, const Metadata& metadata, SuggestPrefixes prefixes,
                                        std::size_t count = 5);
-// Returns text for an error: `the closest are "a", "b"`, or that the checkpoint is empty.
+// Returns part of an error text: `the closest are "a", "b"`, or says that the checkpoint is empty.
 std::string closest_names_text(const std::string& name, const Metadata& metadata,
                                SuggestPrefixes prefixes = SuggestPrefixes::kYes);
 

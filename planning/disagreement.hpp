@@ -1,4 +1,4 @@
-// Collects keys on which ranks disagree and reports them in one error that names keys and ranks.
+// Collects the keys on which ranks disagree. Reports them in one error that names keys and ranks.
 // Internal to planning.
 #pragma once
 
@@ -18,7 +18,7 @@ class Disagreements {
  public:
   // Adds a key whose items differ between ranks. `items` is ordered by rank.
   void add_values(const std::string& fqn, const std::vector<RankItem>& items);
-  // Adds a key that is marked per rank although several ranks use its name.
+  // Adds a key that is marked `per_rank` (see WriteItem), but that several ranks use.
   void add_shared_per_rank(const std::string& fqn, const std::vector<RankItem>& items);
   // Adds a key that two ranks nest under different paths.
   void add_paths(const std::string& fqn, int rank, const Path& path, int other_rank, const Path& other_path);

@@ -1,4 +1,4 @@
-// Element types under PyTorch's names. Does not depend on LibTorch.
+// Element types of tensors, with PyTorch's names. Does not depend on LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ enum class DType : std::uint8_t {
   kInt8, kUInt8, kInt16, kInt32, kInt64,
   kBool,
   kComplex32, kComplex64, kComplex128,
-  // Supported in checkpoints of newer PyTorch versions; LibTorch 1.13 cannot hold them.
+  // Occur in checkpoints of newer PyTorch versions. LibTorch 1.13 has no tensors of these types.
   kUInt16, kUInt32, kUInt64,
   kFloat8E4M3Fn, kFloat8E5M2, kFloat8E4M3FnUz, kFloat8E5M2FnUz,
   kFloat8E8M0Fnu,
@@ -26,7 +26,7 @@ std::size_t element_size(DType dtype) noexcept;        // bytes; 0 for kUnknown 
 const char* to_string(DType dtype) noexcept;           // "float32", as in torch.float32
 std::optional<DType> dtype_from_name(std::string_view name) noexcept;
 // Returns whether `name` has the form of PyTorch's names of element types: "bool", or lower-case
-// letters, digits and underscores with a digit right after the first letters.
+// letters, then a digit, then any lower-case letters, digits and underscores.
 bool is_dtype_name(std::string_view name) noexcept;
 
 }  // namespace cairn

@@ -12,16 +12,16 @@
 namespace cairn {
 
 enum class Dedup : std::uint8_t {
-  // Each replicated chunk goes to the holder with the fewest bytes. Large chunks are split by rows
-  // over their holders.
+  // A replicated chunk is written by the holder (a rank that has the chunk) with the fewest bytes
+  // to write. Large chunks are split by rows over their holders.
   kBalanced = 1,
-  // Each replicated chunk goes to the holder with the lowest rank (DCP's
+  // A replicated chunk is written by the holder with the lowest rank (DCP's
   // dedup_save_to_lowest_rank).
   kLowestRank,
 };
 
 enum class RankValues : std::uint8_t {
-  // If bytes objects, sizes or dtypes under a key differ, planning fails and names key and ranks.
+  // If bytes objects, sizes or dtypes under a key differ, planning fails and names keys and ranks.
   kMustAgree = 1,
   // The lowest rank's value wins silently, as in DCP. That rank then writes every plain tensor and
   // bytes object whole, because tensors that look equal in the plan may differ in value. Parts of a
@@ -39,9 +39,9 @@ struct GlobalPlanOptions {
 };
 
 struct GlobalSavePlan {
-  // The plans by rank. Items are subsets or sub-boxes of the local plan's items, in the same order,
-  // except that bytes objects come last. Plans have no mappings: `metadata` has them. A plan that
-  // loses items also loses the names that its other items do not use.
+  // The plans by rank. Each item is an item of the rank's local plan, or a sub-box of one. Items
+  // keep their order, except that bytes objects come last. Plans have no mappings: `metadata` has
+  // them. A plan that loses items also loses the names that its other items do not use.
   std::vector<SavePlan> plans;
   // Has planner_data and state_dict_metadata, but no storage. Entries are in the order in which
   // ranks first name them. A tensor's chunks are those that will be written, sorted by box; the
@@ -67,9 +67,9 @@ struct CoverageFault {
 };
 std::string to_string(const CoverageFault& fault);
 
-// Returns nothing if the chunks tile a tensor of `size` exactly. Otherwise returns 1 to 1024 faults
-// per tensor. Ignores empty chunks within the tensor. O(n log n) for chunks that straight cuts can
-// separate, as in device meshes. Throws kInvalidArgument if `size` is impossible.
+// Returns no faults if the chunks tile a tensor of `size` exactly, otherwise 1 to 1024 per tensor.
+// Ignores empty chunks within the tensor. O(n log n) for chunks that straight cuts can separate, as
+// in device meshes. Throws kInvalidArgument if `size` is impossible.
 std::vector<CoverageFault> check_coverage(const std::string& fqn, const Extents& size, const std::vector<Box>& chunks);
 std::vector<CoverageFault> check_coverage(const Metadata& metadata);
 

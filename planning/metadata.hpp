@@ -32,15 +32,16 @@ struct TensorProperties {
   }
 };
 
-// The location of one chunk or bytes object. `file` is an index into Metadata::files. PyTorch reads
-// [offset, offset + length): a torch.save archive or a bytes object, as `transforms` left it.
+// The location of one chunk or bytes object. `file` is an index into Metadata::files. The bytes
+// [offset, offset + length) are a torch.save archive or a bytes object, encoded by `transforms`.
 struct StorageInfo {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;          // bytes from the start of the file
   std::uint64_t length = 0;          // bytes
-  // Bytes from the file's start to the raw elements. 0: unknown until the archive is read, or none.
+  // Bytes from the file's start to the raw elements. 0: not known before the archive is read, or
+  // there are no raw elements.
   std::uint64_t payload_offset = 0;
-  std::vector<std::string> transforms;  // DCP's transform_descriptors ("stream.zstd/1"), in the order of undoing
+  std::vector<std::string> transforms;  // DCP's transform_descriptors ("stream.zstd/1"), in the order in which readers undo them
 };
 
 struct FileInfo {
@@ -86,16 +87,17 @@ struct CommitInfo {
 struct Metadata {
   using Entry = std::variant<TensorStorageMetadata, BytesStorageMetadata>;
 
-  // In the order of saving. The key is the flattened name (FQN).
+  // By flattened name (FQN), in the order of the record.
   std::vector<std::pair<std::string, Entry>> state_dict_metadata;
   std::vector<FileInfo> files;
-  // Paths of flattened names; DCP's planner_data. If Cairn saved, ordered as state_dict_metadata.
+  // Paths of flattened names; DCP's planner_data. If Cairn saved the checkpoint, they are in the
+  // order of state_dict_metadata.
   std::vector<std::pair<std::string, Path>> planner_data;
-  std::string checkpoint_id;  // DCP's StorageMeta
+  std::string checkpoint_id;  // from DCP's StorageMeta
   std::string save_id;        // "" if PyTorch recorded none
   std::string version;        // DCP's Metadata.version; "" if absent
   std::optional<CommitInfo> commit;
-  // Data of a user-defined planner or writer. Carried, never interpreted.
+  // Data of a user-defined planner or writer. Cairn stores it and never interprets it.
   std::string user_planner_data;
   std::string user_storage_data;
 
@@ -106,7 +108,7 @@ struct Metadata {
   void reindex();
 
  private:
-  // Any thread may build the index, at first use, so a lock guards it.
+  // The first `find` builds the index, on any thread, so a lock guards it.
   class NameIndex {
    public:
     using Map = std::unordered_map<std::string, std::size_t>;

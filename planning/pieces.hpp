@@ -15,8 +15,8 @@ template <class Visit>
 void for_each_piece(const Extents& size, std::int64_t elements_max, Visit&& visit) {
   const std::int64_t all = volume(size);
   if (all == 0) return;
-  // A box takes dimensions from `whole` on whole, a range of the dimension before, and one index of
-  // each dimension before that.
+  // A box spans all of each dimension from `whole` on, a range of dimension `whole` - 1, and one
+  // index of each earlier dimension.
   std::size_t whole = size.size();
   std::int64_t inner = 1;
   while (whole > 0 && inner * size[whole - 1] <= std::max<std::int64_t>(1, elements_max)) inner *= size[--whole];

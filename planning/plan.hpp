@@ -85,10 +85,10 @@ struct WriteItem {
 
 struct SavePlan {
   NameTable names;
-  std::vector<WriteItem> items;  // in the order of the file; bytes objects follow the tensors there
+  std::vector<WriteItem> items;  // in their order in the file, except that there bytes objects follow the tensors
   // The path of each flattened name; DCP's planner_data.
   CopyOnWrite<std::vector<std::pair<NameId, Path>>> mappings;
-  // For user-defined planners and writers. Carried through the protocol, never interpreted.
+  // Data of user-defined planners and writers. Cairn passes it on and never interprets it.
   std::string planner_data;
   std::string storage_data;
 };
@@ -114,7 +114,7 @@ struct LoadPlan {
   std::string storage_data;
 };
 
-// Returns a digest of a plan: everything but the order of the name table, and the content hashes
+// Returns a digest of a plan. It does not cover the order of the name table, or the content hashes
 // and sizes of bytes objects. Throws kInvalidArgument if an item or path has an unknown name.
 Digest plan_digest(const SavePlan& plan);
 
@@ -138,7 +138,7 @@ struct WriteResult {
   std::string relative_path;
   std::uint64_t offset_bytes = 0;
   std::uint64_t length_bytes = 0;
-  std::string user_data;  // carried to Metadata::user_storage_data in a typed envelope
+  std::string user_data;  // passed unchanged to the writer's `finish`
 };
 
 struct WriteResults {

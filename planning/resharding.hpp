@@ -14,7 +14,8 @@ namespace cairn {
 // along the dimension with the most distinct offsets.
 class ChunkIndex {
  public:
-  explicit ChunkIndex(const std::vector<Box>& chunks);  // borrows; throws if their dims differ
+  // Borrows `chunks`. Throws kInvalidArgument if they differ in their number of dimensions.
+  explicit ChunkIndex(const std::vector<Box>& chunks);
   // Returns the indices of the chunks that intersect `box`, ascending.
   std::vector<std::uint32_t> find(const Box& box) const;
 
@@ -22,7 +23,7 @@ class ChunkIndex {
   const std::vector<Box>* chunks_;
   int dim_ = 0;
   std::vector<std::uint32_t> order_;
-  std::vector<std::int64_t> reach_;  // running maximum of the chunks' ends, in `order_`
+  std::vector<std::int64_t> reach_;  // running maximum of the chunks' ends, in the order of `order_`
 };
 
 // Appends to `plan` the items that fill `wanted` (one local chunk of the tensor `dest_name`) from

@@ -37,22 +37,22 @@
 namespace cairn {
 
 // Do the same as Checkpointer::save, load and load_by_keys, with the checkpointer "default" of
-// `options.world`. Without a world, this process saves or loads alone. But if a launcher started
-// several ranks (docs/launching.md), these functions need a world: they throw kPrecondition unless
-// there is one or `options.no_dist` is set.
+// `options.world`. If `options.world` is not set, or `options.no_dist` is, this process saves or
+// loads alone. If a launcher started several ranks (docs/launching.md), these functions throw
+// kPrecondition unless one of these two options is set.
 void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
 LoadReport load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
                        const LoadOptions& options = {});
 
 // Does the same as Checkpointer::async_save. The handle keeps the checkpointer "default" alive.
-// Dropping the last copy of the handle waits for the save, as ~Checkpointer does. Until then, these
-// functions throw kAlreadyExists in that world.
+// Dropping the last copy of the handle waits for the save, as ~Checkpointer does. Until then, this
+// function and those above throw kAlreadyExists for the same world.
 AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
                              const AsyncSaveOptions& async_options = {});
 
-// Returns what a checkpoint, Cairn's or PyTorch's, contains, without loading it. Needs no world.
-// Throws kNotFound, kCorrupt, kUnsupported.
+// Returns the metadata of a checkpoint that Cairn or PyTorch saved, without loading its data. Needs
+// no world. Throws kNotFound, kCorrupt, kUnsupported.
 Metadata read_metadata(const std::string& checkpoint_id);
 
 }  // namespace cairn

@@ -2,8 +2,8 @@
 // generators, samplers and data positions. Declares tensors that are parts of larger ones. For
 // structs of your own, see fields.hpp.
 //
-// Call these functions on the trainer's thread. Only declarations may be made and queried on any
-// thread.
+// Call these functions on the trainer's thread. Only `declare_shard` and `as_declared` may be
+// called on any thread.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ namespace cairn {
 // Parameters declared with `declare_shard` appear as sharded tensors. The tensors share the
 // module's memory.
 Dict module_state_dict(const torch::nn::Module& module);
-// Copies the tensors of `state_dict` into the module's. Throws kMismatch, naming every missing,
-// unexpected or differing entry, before anything changes.
+// Copies the tensors of `state_dict` into those of the module. Throws kMismatch, naming every
+// missing, unexpected or differing entry, before anything changes.
 void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict);
 
 // Returns the state of LibTorch's Adam, AdamW, SGD, RMSprop or Adagrad, nested as in PyTorch:
@@ -38,9 +38,10 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict);
 // is an integer; tensors share the optimizer's memory.
 //
 // Creates the state that LibTorch would create in the first step, so that it can be saved and
-// loaded before that step. Training continues as if that state had not been created. LibTorch does
-// not dampen the first step of SGD momentum with dampening. That optimizer therefore does not get
-// the new buffer, and a loaded buffer of zeros means "no step yet".
+// loaded before that step. Training continues as if that state had not been created. SGD with
+// dampening is special: LibTorch does not dampen a parameter's first step, the step without a
+// momentum buffer. The new buffer of zeros is therefore only returned and not given to the
+// optimizer, and loading a buffer of zeros leaves the parameter without a buffer.
 //
 // Throws kUnsupported for other optimizers, and kMismatch for parameters that are not in the
 // module.
@@ -71,20 +72,20 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::Optimizer> opti
 // kMismatch.
 std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::LRScheduler> scheduler);
 
-// Says whether ranks share a state or each have their own.
+// Says whether a state is the same on all ranks.
 enum class Held : std::uint8_t {
-  // Each rank saves its own, under `<name>.rank_<r>`. A rank for which the checkpoint has no entry
-  // keeps its state.
+  // Each rank has its own state and saves it under `<name>.rank_<r>`. A rank for which the
+  // checkpoint has no entry keeps its state.
   kByEachRank = 1,
   kByAllAlike,  // identical on all ranks: saved once, loaded by any number of ranks
 };
 
 // Returns the state of LibTorch's default random number generators: {"cpu": a uint8 tensor as from
 // torch.get_rng_state(), "cuda": [one tensor per device visible to this process, as from
-// torch.cuda.get_rng_state_all()]}, without "cuda" if there are no devices. A checkpoint from more
-// devices loads; one from fewer does not. The second function takes any other generator: {"state":
-// a uint8 tensor}. Loading throws kMismatch if a state's size differs, before anything changes.
-// Throws kInvalidArgument for an undefined generator.
+// torch.cuda.get_rng_state_all()]}, without "cuda" if there are no devices. A checkpoint with the
+// states of more devices can be loaded, one with fewer cannot. The second function takes any other
+// generator: {"state": a uint8 tensor}. Loading throws kMismatch if a state's size differs, before
+// anything changes. Throws kInvalidArgument for an undefined generator.
 std::shared_ptr<Stateful> stateful_rng(Held held = Held::kByEachRank);
 std::shared_ptr<Stateful> stateful(at::Generator generator, Held held = Held::kByEachRank);
 
@@ -104,9 +105,9 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<DataPosition> position);
 // LibTorch's samplers and your own. Throws kUnsupported if the archive contains nested archives or
 // anything but tensors. RandomSampler writes its whole order, 8 bytes per sample.
 //
-// Use it only if the trainer itself asks the sampler for batches. LibTorch's DataLoader hides its
-// sampler, resets it at the start of each epoch, and with workers runs ahead of the trainer. With a
-// DataLoader, save a DataPosition instead.
+// Use this function only if the trainer itself asks the sampler for batches. LibTorch's DataLoader
+// hides its sampler and resets it at the start of each epoch. A DataLoader with workers also asks
+// the sampler for batches ahead of the trainer. With a DataLoader, save a DataPosition instead.
 std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::data::samplers::Sampler<>> sampler, Held held = Held::kByEachRank);
 
 // Declares that `parameter` is the part `box` of a tensor of size `size`. State dicts of modules
@@ -115,14 +116,15 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::data::samplers::Sample
 // A later declaration replaces an earlier one. Throws kInvalidArgument if the box is not within
 // `size` or does not have the parameter's shape. Thread-safe.
 void declare_shard(const torch::Tensor& parameter, const Box& box, const Extents& size);
-// Does the same for the part that `rank` holds of a tensor on a mesh. The ShardedTensors then know
-// the mesh and the placements. Also throws kInvalidArgument if `rank` is not in the mesh.
+// Does the same for the part that `rank` holds of a tensor on a mesh. The ShardedTensors then also
+// have the mesh and the placements. Also throws kInvalidArgument if `rank` is not in the mesh.
 void declare_shard(const torch::Tensor& parameter, const Extents& size, const DeviceMesh& mesh,
                    const std::vector<Placement>& placements, int rank);
 
-// Returns `tensor` as a state dict holds it: as a sharded tensor if a declaration of `declared` has
-// its shape. `declared` is `tensor` itself, or the parameter that `tensor` belongs to. Throws
-// kMismatch if `tensor` is itself declared, and has another shape by now.
+// Returns the value for `tensor` in a state dict. `declared` is `tensor` itself, or the parameter
+// that `tensor` belongs to. The value is a sharded tensor if `declared` was declared as a shard and
+// `tensor` has the shape of that shard, otherwise `tensor`. Throws kMismatch if `tensor` itself was
+// declared and its shape has changed since.
 Value as_declared(const torch::Tensor& tensor, const torch::Tensor& declared);
 
 }  // namespace cairn

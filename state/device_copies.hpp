@@ -1,5 +1,5 @@
-// Copies from device memory that run in parallel with the trainer's work. The source file of this
-// header contains all differences between LibTorch with and without CUDA. Internal.
+// Copies from device memory that run in parallel with the trainer's work. All code that depends on
+// whether LibTorch has CUDA is in device_copies.cpp. Internal.
 #pragma once
 
 #include <cstdint>
@@ -14,33 +14,33 @@ namespace cairn {
 
 // Returns whether page-locked host memory is available.
 bool has_pinned_memory();
-// Returns the CUDA devices that this process has used. Questions to LibTorch about another device
-// (its current stream, or whether memory is page-locked) would first create a context. That takes a
-// second and half a gigabyte of device memory.
+// Returns the CUDA devices that this process has used. Do not ask LibTorch about other devices (for
+// the current stream, or whether memory is page-locked): it would first create a context there,
+// which takes a second and half a gigabyte of device memory.
 std::vector<c10::Device> cuda_devices_in_use();
 
-// Owns one stream per device. Each stream starts after all work that the creating thread's current
-// stream had been given. Not thread-safe.
+// Has one side stream per device. A side stream first waits for all work that was queued, when the
+// side stream was created, on the current stream of the thread that created it. Not thread-safe.
 class SideStreams {
  public:
-  // Creates the stream on first use. Throws kPrecondition if the device's current stream is being
-  // captured into a graph, because the work given to it has not run.
+  // Creates the side stream on first use. Throws kPrecondition if the device's current stream is
+  // being captured into a graph, because the work queued on it does not run.
   c10::Stream of(const c10::Device& device);
   std::vector<c10::Stream> all() const;
-  // Blocks until the streams have done all their work, then releases them. May be called on any
-  // thread.
+  // Blocks until the side streams have done all their work, then releases them. May be called on
+  // any thread.
   void wait();
 
  private:
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, c10::Stream> streams_;
 };
 
-// Runs each device's copies on a stream of its own. That stream first waits for the work that the
-// creating thread's current stream had when the first copy was added. Not thread-safe.
+// Runs each device's copies on a side stream. The side stream is created when the first copy from
+// that device is added. Not thread-safe.
 class DeviceCopies {
  public:
   DeviceCopies() = default;
-  // Waits, so that the caller may then free the sources and destinations.
+  // Waits for all copies, so that the caller may then free the sources and destinations.
   ~DeviceCopies();
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;

@@ -1,5 +1,5 @@
 // A grid of ranks, and the placement of a tensor on that grid. Modelled on PyTorch's DeviceMesh and
-// placements. The code needs neither a device nor a process group.
+// placements, but needs neither a device nor a process group.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,12 @@ std::string to_string(const Placement& placement);  // "Shard(0)", "Replicate()"
 class DeviceMesh {
  public:
   // Arranges ranks 0, 1, … in row-major order. `shape` has the sizes of the axes. Throws
-  // kInvalidArgument if `shape` is empty, a size is below 1, or there are names, but not a distinct
-  // one for each axis.
+  // kInvalidArgument if `shape` is empty or a size is below 1, or if `axis_names` is neither empty
+  // nor a list of one distinct name for each axis.
   explicit DeviceMesh(std::vector<std::int64_t> shape, std::vector<std::string> axis_names = {});
-  // Arranges `ranks`, each listed once, in row-major order; a mesh need not contain all ranks. Also
-  // throws if a rank is negative or repeated, or if the number of ranks is not the product of
-  // `shape`.
+  // Arranges `ranks` in row-major order. A mesh need not contain all ranks of the job. Also throws
+  // kInvalidArgument if a rank is negative or repeated, or if the number of ranks is not the
+  // product of `shape`.
   DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, std::vector<std::string> axis_names = {});
   // These resolve the ambiguity between the constructors above for DeviceMesh({2, 2}, {"dp", "tp"})
   // and DeviceMesh({2}, {4, 6}).
@@ -65,11 +65,11 @@ class DeviceMesh {
 };
 
 // Returns the part of a tensor of this size that `rank` holds, or nothing if `rank` is not in the
-// mesh. Along its mesh axis, Shard(dim) cuts dimension `dim` into chunks of ceil(n / axis size), as
-// torch.chunk does. Later ranks may get less or nothing. An empty box begins at the end of the
-// dimension, as in PyTorch. If several axes cut one dimension, each cuts what the axes before it
-// leave. Throws kInvalidArgument if the number of placements is wrong or a dimension is out of
-// range. O(dimensions + axes), whatever the number of ranks.
+// mesh. A mesh axis with placement Shard(dim) cuts the n elements of dimension `dim` into chunks of
+// ceil(n / axis size), as torch.chunk does. Later ranks may get less or nothing. An empty box
+// begins at the end of the dimension, as in PyTorch. If several axes cut one dimension, each cuts
+// the chunk that the axes before it leave. Throws kInvalidArgument if the number of placements is
+// wrong or a dimension is out of range. O(dimensions + axes), whatever the number of ranks.
 std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements, int rank);
 
 }  // namespace cairn

@@ -38,17 +38,18 @@ struct Field {
   Field(std::string of_name, T& field) : name(std::move(of_name)), place(&field) {}
 };
 
-// Saves the fields as a dict, in the given order. `load_state_dict` replaces all fields or none,
-// except tensors that `load` has filled in place. It throws kMismatch, naming every field that is
-// missing, unexpected, or of another type, range, shape or dtype. `Checkpointer::load` reads only
-// these fields. It reports missing fields by name on all ranks.
+// Returns an object that saves the fields as a dict, in the given order. Its `load_state_dict`
+// replaces all fields or none, except tensors that `Checkpointer::load` has already filled in
+// place. It throws kMismatch, naming every field that is missing, unexpected, or of another type,
+// range, shape or dtype. `Checkpointer::load` reads only these fields. If the checkpoint lacks some
+// of them, `Checkpointer::load` reports their names on all ranks.
 //
 // The fields must outlive the returned object, which keeps `owner` alive for that purpose. Throws
 // kInvalidArgument if two fields have the same name. `state_dict` of the object throws
 // kPrecondition for an undefined tensor or a number of 2^63 or more.
 std::shared_ptr<Stateful> stateful_fields(std::vector<Field> fields, std::shared_ptr<const void> owner = nullptr);
 
-// Names a field of any `Struct` by member pointer.
+// The name of a field, and a member pointer to it.
 template <class Struct>
 class Member {
  public:
@@ -66,8 +67,8 @@ struct MembersOf {
   using Type = std::initializer_list<Member<Struct>>;
 };
 
-// Does the same for a struct that the result keeps alive. Throws kInvalidArgument for a null
-// pointer.
+// Does the same as `stateful_fields` for members of a struct, which the result keeps alive. Throws
+// kInvalidArgument for a null pointer.
 template <class Struct>
 std::shared_ptr<Stateful> stateful(std::shared_ptr<Struct> object, typename MembersOf<Struct>::Type members) {
   if (!object) throw Error(ErrorCode::kInvalidArgument, "state dict: a struct is a null pointer; leave its key out");

@@ -7,8 +7,8 @@
 //
 // On the caller's thread, `async_save` takes three steps: the ranks meet, Stateful objects return
 // their state in an order that all ranks agree on, and the copy of the state is made or begun (see
-// staging.hpp). Everything else, with the hooks of planners and writers, runs on the save's own
-// thread. The save uses the World's connections, never the trainer's process groups.
+// staging.hpp). Everything else, including the hooks of planners and writers, runs on the save's
+// own thread. The save uses the World's connections, never the trainer's process groups.
 #pragma once
 
 #include <chrono>
@@ -29,10 +29,10 @@ struct AsyncSaveOptions;
 struct SaveOptions;
 
 // One asynchronous save. The handle may be copied, and used on any thread. Dropping the handle does
-// not end the save. If nobody reads a failure through `result` or `on_done`, the next `save`,
-// `async_save` or `wait_for_saves` of the checkpointer on this rank throws the failure. Without
-// such a call, the failure is logged. A cancellation by callers does not count as a failure here. A
-// process that exits, even by std::exit, waits for its saves as ~Checkpointer does.
+// not end the save. If nobody reads a failure through `result` or AsyncSaveOptions::on_done, the
+// next `save`, `async_save` or `wait_for_saves` of the checkpointer on this rank throws it. Without
+// such a call, the failure is logged. Neither happens if callers have cancelled the save. A process
+// that exits, even by std::exit, waits for its saves as ~Checkpointer does.
 //
 // Waits without a deadline take as long as necessary, and any wait may be repeated. In a forked
 // child process, a wait throws kPrecondition unless its event happened before the fork. Likewise,
@@ -51,7 +51,7 @@ class AsyncSaveResponse {
   bool wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt) const;
 
   // Waits until the save has ended. Returns the save id. Throws what `save` would have thrown: a
-  // CheckpointException with the same map on all ranks.
+  // CheckpointException with the same failure map on all ranks.
   std::string result() const;
 
   SaveProgress progress() const;
@@ -66,7 +66,7 @@ class AsyncSaveResponse {
   explicit AsyncSaveResponse(std::shared_ptr<AsyncSave> save) : save_(std::move(save)) {}
 
   std::shared_ptr<AsyncSave> save_;
-  std::shared_ptr<Checkpointer> checkpointer_;  // if the save has one of its own
+  std::shared_ptr<Checkpointer> checkpointer_;  // keeps the save's checkpointer alive; null if the user owns that
 };
 
 }  // namespace cairn

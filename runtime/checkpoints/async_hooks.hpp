@@ -1,5 +1,6 @@
 // Wraps the planner and writer of an asynchronous save. Gives the planner the staged state, and
-// calls no hooks of the writer before the save's turn. Internal.
+// calls no hooks of the writer before the save's turn, which comes when earlier saves have ended.
+// Internal.
 #pragma once
 
 #include <functional>

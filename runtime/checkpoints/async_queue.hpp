@@ -1,8 +1,8 @@
 // The asynchronous saves of one checkpointer on one rank: those in flight, their order, and
 // failures that nobody has read. Internal.
 //
-// std::exit may end the process without destroying a checkpointer. The checkpointer's saves are
-// then still waited for and reported, as its destructor would do.
+// std::exit may end the process without destroying a checkpointer. An exit handler then waits for
+// the checkpointer's saves and logs their failures, as its destructor would.
 #pragma once
 
 #include <chrono>
@@ -28,13 +28,13 @@ class AsyncQueue {
   const std::shared_ptr<SaveOrder>& order() const { return order_; }
   void add(std::shared_ptr<AsyncSave> save);
   bool any_in_flight() const;
-  // Waits for the saves of one slot (AsyncSave::Parts::slot), or for all. Returns false if one is
-  // still running at the deadline.
+  // Waits for the saves of one slot (AsyncSave::Parts::slot), or for all if `slot` is null. Returns
+  // false if one is still running at the deadline.
   bool wait(std::optional<std::chrono::milliseconds> deadline, const std::string* slot = nullptr) const;
   // Cancels the saves whose turn has not come, and waits until they have ended.
   void replace(const std::string& why) const;
   // Returns the first failure that nobody has read, and marks it as read; null if there is none.
-  // `by` names the call that found it.
+  // `by` describes the current call; the text of the exception begins with it.
   std::exception_ptr take_unread(const std::string& by);
 
  private:

@@ -1,14 +1,14 @@
-// One asynchronous save, from the call to its end. Internal: users have its handle.
+// One asynchronous save, from the call to its end. Internal: users have an AsyncSaveResponse.
 //
 //   async_save ── AsyncSave::begin, on the caller's thread: hooks up to the Stateful ones; staging
 //       └── its own thread: staged ── its turn: earlier saves have ended ── other hooks ── ended
 //
-// A streamed state is staged only when the writer has released its tensors. With
-// `block_on_staging`, the caller's thread waits for that.
+// A streamed state (StagingOptions::stream) is not copied, so it counts as staged only when the
+// writer has released its tensors. With `block_on_staging`, the caller's thread waits for that.
 //
 // Until a save's turn comes on a rank, the planner's first hook blocks there, so the rank sends no
-// plan. The save is therefore published after the earlier saves. If it is cancelled before its
-// turn, it runs no hook of the planner and writer.
+// plan. The save is therefore published after the earlier saves. If the save is cancelled before
+// its turn, it runs no hook of the planner and writer.
 #pragma once
 
 #include <unistd.h>
@@ -51,7 +51,8 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
  public:
   // Constructor arguments.
   struct Parts {
-    // RankRuntime::save and cancel. The runtime must live until the save has ended.
+    // `start` is RankRuntime::save, `end` is RankRuntime::cancel. The runtime must live until the
+    // save has ended.
     std::function<std::uint64_t(SaveCall call, std::function<void(CallResult)> done)> start;
     std::function<void(const std::string& slot, std::uint64_t ticket, const std::string& why)> end;
     // Records in the trace how long the copy of the state took.
@@ -76,9 +77,9 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   AsyncSave(const AsyncSave&) = delete;
   AsyncSave& operator=(const AsyncSave&) = delete;
 
-  // Starts the call, and runs its hooks on the caller's thread until `describe` has run. The save
-  // then continues on a thread of its own. With `block_on_staging`, waits until the state is
-  // staged. If the call cannot start, throws the reason; then there is no save.
+  // Starts the call, and runs its hooks on the caller's thread until `describe`, which collects the
+  // state, has run. The save then continues on a thread of its own. With `block_on_staging`, waits
+  // until the state is staged. If the call cannot start, throws the reason; then there is no save.
   using Describe = std::function<StateDict(const std::vector<std::string>& key_order)>;
   void begin(SaveCall call, const Describe& describe);
 

@@ -23,11 +23,12 @@ Digest digest_of(const LoadOptions& options, const std::vector<std::string>& pre
 // because they hold the last plan, threads and staging blocks.
 class OwnSaveParts {
  public:
-  // `part_rank`: the rank whose own part is saved, if only that is. An object serves one rank.
+  // `part_rank`: with `use_collectives` off, this rank in the whole world; otherwise nothing. Must
+  // be the same in each call on one object.
   std::shared_ptr<SavePlanner> planner_for(const SavePlannerOptions& options, std::optional<int> part_rank);
-  // Returns a writer for these options. If it cannot be made from them, returns one whose first
-  // hook throws the error. All ranks then learn of the error, and no rank waits in vain. A writer
-  // whose threads have another priority is not reused.
+  // Returns a writer for these options. If no writer can be made from them, returns one whose hooks
+  // throw the error. All ranks then learn of the error, and no rank waits in vain. A kept writer is
+  // not reused if its threads have another priority.
   std::shared_ptr<StorageWriter> writer_for(const CheckpointWriterOptions& options, bool low_priority);
   void release() noexcept {
     if (writer_) writer_->release_staging();

@@ -6,14 +6,14 @@
 //   checkpointer.save(state, "run/step_100", options);
 //   // Meanwhile, on another thread: cancellation.cancel("preempted");
 //
-// A cancelled call ends on all ranks, with the same failure map: it lists the rank whose caller
-// cancelled as `cancelled`, with the reason and the phase that the rank was in. Every rank throws
-// CheckpointException. The other ranks need no Cancellation for that. Nothing is published: the
-// previous checkpoint is intact. The next successful save removes files that the call has left.
+// A cancelled call ends on all ranks with the same failure map. For the rank that called `cancel`,
+// the map has the kind `cancelled`, the reason, and the phase that the rank was in. Every rank
+// throws CheckpointException; the other ranks need no Cancellation for that. Nothing is published:
+// the previous checkpoint is intact. The next successful save removes files that the call has left.
 //
 // After all ranks have written and the coordinator has begun to publish, cancelling has no effect:
-// the save goes on. A running hook is not interrupted; the call returns when the hooks of its
-// own rank have returned. Ranks that do not stop their part of the phase within
+// the save goes on. A running hook is not interrupted: on each rank, the call returns when that
+// rank's hooks have returned. Ranks that do not stop their part of the phase within
 // RuntimeOptions::cancel_grace are listed as `busy`.
 #pragma once
 
@@ -24,7 +24,7 @@
 namespace cairn {
 
 // A handle whose copies share one state. Use it for one call, or for all calls of a period of
-// training: once it is cancelled, every call that is given it ends at once. Thread-safe.
+// training: after `cancel`, each later call with this handle ends at once. Thread-safe.
 class Cancellation {
  public:
   Cancellation();

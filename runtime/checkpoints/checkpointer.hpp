@@ -8,8 +8,9 @@
 //
 // A call returns on each rank as soon as that rank has the outcome. If the coordinator is lost at
 // that moment, a rank without the outcome asks the other ranks for it. A rank that has exited or
-// called `World::shutdown` cannot answer, and counts as lost. `committed` is correct even then. If
-// the failure map must be the same on every rank, synchronize the ranks before they exit.
+// called `World::shutdown` cannot answer, and counts as lost. The failure maps of the ranks may
+// then differ, but `committed` is correct. To get the same failure map on every rank, synchronize
+// the ranks before they exit.
 #pragma once
 
 #include <chrono>
@@ -45,7 +46,7 @@ class Checkpointer {
   // After an exception, the previous checkpoint is intact, unless the new one was published.
   void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
 
-  // Saves in the background, on a thread of its own: see async_handle.hpp. Returns when the trainer
+  // Saves in the background, on a separate thread: see async_handle.hpp. Returns when the trainer
   // may change the state, or earlier with `block_on_staging` off. Waits for all ranks, because
   // their Stateful hooks run within the call. Saves are published in the order of the calls. `save`
   // and `load` wait for saves in flight. Throws errors that this rank finds before the save begins:
@@ -53,16 +54,17 @@ class Checkpointer {
   // after the checkpointer was made, or if the world's backends lack "cpu". The handle reports the
   // failures of a save that has begun.
   //
-  // If the failure of an earlier save is unread, throws it once the new save has begun. The new
-  // save continues. `save` throws such a failure once it has succeeded.
+  // If the failure of an earlier asynchronous save is unread, throws it once the new save has
+  // begun. The new save continues. `save` throws such a failure after it has saved successfully.
   AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
                                const AsyncSaveOptions& async_options = {});
   // Allocates and pins the staging memory for a state like this one before the first save. Calls
   // `state_dict()` of Stateful objects in the order of their keys. If those calls communicate, all
-  // ranks must call `prepare`. If the state is streamed, allocates the ring for saves with these
-  // options instead. Otherwise allocates nothing without `cache_staged_state_dict`.
+  // ranks must call `prepare`. If the state is to be streamed, allocates the writer's ring buffer
+  // instead. Otherwise, if `cache_staged_state_dict` is off, allocates nothing.
   void prepare(const StateDict& state_dict, const AsyncSaveOptions& async_options, const SaveOptions& options = {});
-  // Frees the memory that staging and Cairn's own writer keep between saves, once no save uses it.
+  // Frees the memory that staging and Cairn's own writer keep between saves. Memory in use is freed
+  // when it is no longer used.
   void release();
   // Waits until no save is in flight. Returns false if the deadline passes first. Throws a failure
   // that nobody has read.
@@ -77,7 +79,7 @@ class Checkpointer {
   LoadReport load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 
   // Loads the values stored under these key prefixes ("model", "optimizer.state") on every rank,
-  // nested as they were saved. Tensors are loaded whole, on the CPU. No prefixes: loads everything.
+  // nested as they were saved. Without prefixes, loads everything. Tensors are whole, on the CPU.
   // Fails with kNotFound if a prefix matches nothing. Throws kInvalidArgument if a planner is set.
   StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
                          const LoadOptions& options = {});

@@ -9,7 +9,7 @@
 namespace cairn {
 
 // Holds `running` while a call runs. Throws kPrecondition with the text `busy` if another call
-// holds it. Does not wait, because waiting threads could go on in another order on another rank.
+// holds it. Does not wait, because waiting threads could proceed in different orders on two ranks.
 class CAIRN_SCOPED_CAPABILITY OneCall {
  public:
   OneCall(Mutex& running, const std::string& busy) CAIRN_ACQUIRE(running) : running_(running) {

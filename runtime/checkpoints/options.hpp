@@ -20,7 +20,8 @@
 
 namespace cairn {
 
-// Must be the same on all ranks, except objects and where noted. A mismatch error names the ranks.
+// Must be the same on all ranks, except objects such as planners, and options whose comments allow
+// differences. A mismatch error names the ranks.
 struct SaveOptions {
   std::optional<World> world;  // free functions only; absent: a world of one rank
   bool no_dist = false;        // this rank alone, whatever `world` is; like DCP's no_dist
@@ -28,13 +29,14 @@ struct SaveOptions {
   // checkpoint's, such as "rank_2_of_8"; like DCP's use_collectives. It replaces only its own
   // earlier part, atomically. A load with this option off, in a world of the same size, reads the
   // part back; `cairn merge` makes one checkpoint of all parts, for any world. Ranks may fail or
-  // save other steps without knowing of each other, so give each step a place of its own. A merge
-  // takes only parts of one world with the same step, each saved equally often to its place.
+  // save other steps without knowing of each other, so give each step a place of its own. `cairn
+  // merge` requires that one world saved all parts, that their steps are equal, and that each part
+  // has been saved the same number of times.
   //
-  // Fails with kAlreadyExists at a checkpoint of all ranks. Throws kInvalidArgument if `step` is
-  // not set, or if `planner` or `storage_writer` is. Errors and traces name the rank as rank 0, in
-  // a world of its own. Does not wait for saves of the checkpointer with this option on, nor they
-  // for it.
+  // Fails with kAlreadyExists if the checkpoint's place has a checkpoint of all ranks. Throws
+  // kInvalidArgument if `step` is not set, or if `planner` or `storage_writer` is. Errors and
+  // traces name the rank as rank 0, in a world of its own. Saves with this option off and saves
+  // with it on do not wait for each other.
   bool use_collectives = true;
   int coordinator_rank = 0;    // the rank that makes the global plan and publishes the checkpoint
   // The time limit of the whole call. When it expires, the call ends on all ranks as if this rank
@@ -43,11 +45,11 @@ struct SaveOptions {
   // none. The time starts after the call has waited for earlier saves; `wait_for_saves` can limit
   // that wait.
   std::optional<std::chrono::milliseconds> deadline;
-  std::optional<Cancellation> cancellation;          // applies to this rank only, like the deadline
+  std::optional<Cancellation> cancellation;          // may differ between ranks, like the deadline
   std::optional<std::int64_t> step;                  // the trainer's iteration; stored in the checkpoint
   std::map<std::string, std::string> user_metadata;  // stored in the checkpoint: metrics, a git revision
   SavePlannerOptions planning;                       // for Cairn's own planner
-  CheckpointWriterOptions writer;                    // for Cairn's own; threads, memory may differ
+  CheckpointWriterOptions writer;                    // for Cairn's own; threads, memory and direct I/O may differ
   std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own planner
   std::shared_ptr<StorageWriter> storage_writer;     // replaces Cairn's own writer
   // An existing directory for the report if this save fails; overrides
@@ -87,10 +89,10 @@ enum class WhileInFlight : std::uint8_t {
   kReplace,
 };
 
-// Options of an asynchronous save, beside SaveOptions. The deadline in SaveOptions starts within
-// `async_save`, after the wait for earlier saves. A queued save whose deadline
-// passes is cancelled when it reaches the head of the queue. User-defined planners, writers and
-// stagers are used until the save has ended, by one save at a time.
+// Options of an asynchronous save, in addition to SaveOptions. The deadline in SaveOptions starts
+// within `async_save`, after the wait for earlier saves. A queued save whose deadline passes is
+// cancelled when it reaches the head of the queue. The save uses user-defined planners, writers and
+// stagers until it has ended. Only one save at a time uses them.
 struct AsyncSaveOptions {
   WhileInFlight while_in_flight = WhileInFlight::kWait;
   StagingOptions staging;
@@ -99,9 +101,9 @@ struct AsyncSaveOptions {
   // Runs the threads of Cairn's writer at the lowest CPU and I/O priority. Planning and publication
   // keep their priority, because all ranks wait for them.
   bool low_priority = false;
-  // Called once when the save has ended, on the save's own thread, or on the caller's if none can
-  // be started. The argument is what `result` would throw, or null if the save succeeded. A failure
-  // passed here counts as read. Must not throw or call the checkpointer.
+  // Called once when the save has ended, on the save's own thread, or on the caller's thread if no
+  // thread can be started. The argument is the exception that `result` would throw, or null if the
+  // save succeeded. A failure passed here counts as read. Must not throw or call the checkpointer.
   std::function<void(std::exception_ptr)> on_done;
 };
 

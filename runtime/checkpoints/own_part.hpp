@@ -10,12 +10,12 @@
 
 namespace cairn {
 
-// Returns the location of this rank's part of a checkpoint, "" if `checkpoint_id` is.
+// Returns the location of this rank's part of a checkpoint; "" if `checkpoint_id` is "".
 std::string place_of_part(const std::string& checkpoint_id, const World& world);
 
-// Throws kMismatch if one checkpoint of all ranks, or the parts of a world of another size, are
-// where this part should be, and kNotFound if only other ranks have parts. Otherwise the load says
-// what is there.
+// Checks, before a load, that the part `place` exists. Throws kMismatch if its parent place has a
+// checkpoint of all ranks, or only parts of a world of another size. Throws kNotFound if only other
+// ranks of this world have parts there. If there are no parts at all, leaves the error to the load.
 void require_part(const std::string& place);
 
 // Make Cairn's own planners for the part of `rank`.
@@ -23,7 +23,7 @@ std::shared_ptr<SavePlanner> make_part_save_planner(const SavePlannerOptions& op
 std::shared_ptr<LoadPlanner> make_part_load_planner(const LoadPlannerOptions& options, int rank);
 
 // Return the options with which a world of this rank alone saves or loads the part. Throw
-// kInvalidArgument if a planner or storage of the user's is set.
+// kInvalidArgument if a user-defined planner, writer or reader is set.
 SaveOptions options_of_part(SaveOptions options, const std::string& checkpoint_id, const World& world);
 LoadOptions options_of_part(LoadOptions options, const World& world);
 

@@ -13,7 +13,8 @@ namespace cairn {
 
 class StatefulObjects {
  public:
-  // Finds all objects, at any depth. Throws if one is null or two have the same flattened key.
+  // Finds all Stateful objects, at any depth. Throws kInvalidArgument if one is null,
+  // kAlreadyExists if two have the same flattened key.
   explicit StatefulObjects(const StateDict& state_dict);
 
   // Returns the flattened keys of the objects, sorted.

@@ -1,5 +1,5 @@
-// Tracks whether a writer still uses tensors of a streamed state. `resolve_data` lends tensors to
-// the writer, and this class counts them. Internal.
+// Tracks whether a writer still uses tensors of a streamed state (StagingOptions::stream). The
+// planner's `resolve_data` lends tensors to the writer, and this class counts them. Internal.
 #pragma once
 
 #include <functional>

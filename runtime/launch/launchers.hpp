@@ -12,8 +12,8 @@ namespace cairn {
 // Environment variables. An empty value counts as unset.
 using Variables = std::map<std::string, std::string>;
 
-// Not an environment variable: the id of the process that serves PMI to the ranks of one node.
-// MPICH's mpiexec gives a job no other name.
+// The key under which Variables also has the id of the process that serves PMI to the ranks of one
+// node. With MPICH's mpiexec, only this id tells two jobs on one machine apart.
 constexpr const char* kPmiServer = "process behind PMI_FD";
 
 // Copies this process's environment, and adds kPmiServer if PMI_FD is a socket.
@@ -25,18 +25,18 @@ struct Task {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
-  // The launchers whose variables say the same rank and size, this one first.
+  // The launchers whose variables say the same rank and size; `launcher` comes first.
   std::vector<std::string> agreeing;
 };
 
 // Returns which rank this process is, or nothing if no launcher started it or CAIRN_LAUNCHER is
-// "none". Throws kInvalidArgument, naming the variables, if a variable is malformed or missing, or
-// if launchers contradict each other. Also throws it in a Slurm allocation of several tasks if this
-// process is none of them.
+// "none". Throws kInvalidArgument, naming the variables, if a variable is malformed or missing, if
+// the variables of launchers contradict each other, or if this process runs in a Slurm allocation
+// of several tasks but is not one of these tasks.
 std::optional<Task> find_task(const Variables& variables);
 
-// Throws kPrecondition if a launcher started several ranks, each of which would run `call` in a
-// world of one. Throws what `find_task` throws. `remedy` tells the user what to do.
+// Throws kPrecondition if a launcher started several ranks, because each of them would run `call`
+// in a world of one. Throws what `find_task` throws. `remedy` tells the user what to do.
 void refuse_world_of_one(const std::string& call, const std::string& remedy);
 
 // A rank's place in its job.
@@ -51,10 +51,11 @@ struct Place {
   std::string job;           // the name of the job if it determined the port; otherwise empty
 };
 
-// Returns the place of `task`. MASTER_ADDR and MASTER_PORT say where rank 0 is. Without them:
-// - Slurm: the first node of the step;
-// - Open MPI and PMI, if all ranks run on one node: 127.0.0.1;
-// - the port follows from the launcher's name of the job.
+// Returns the place of `task`. MASTER_ADDR and MASTER_PORT say where rank 0 is. Without
+// MASTER_ADDR, its host is:
+// - with Slurm, the first node of the step, or 127.0.0.1 if there is only one;
+// - with Open MPI and PMI, if all ranks run on one node, 127.0.0.1.
+// Without MASTER_PORT, the port is computed from the name that the launcher gives to the job.
 // Throws kInvalidArgument naming the variable that is missing or malformed.
 Place place_of(const Task& task, const Variables& variables);
 

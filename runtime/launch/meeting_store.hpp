@@ -20,16 +20,16 @@
 
 namespace cairn {
 
-// One rank's side of one meeting. Polls the store instead of waiting in it: a wait that times out
+// One rank's side of one meeting. Polls the store and never calls its `wait`: a wait that times out
 // leaves TCPStore's connection out of step, and the store may be the trainer's.
 class MeetingStore {
  public:
-  // How long a rank stays for ranks that have not yet read the result.
+  // How long a rank waits, before it leaves, for ranks that have not yet read the result.
   static constexpr std::chrono::milliseconds kFarewell{2000};
 
   // `prefix` comes before all keys. `name`, such as "the world of 4 ranks", and `rank`, this rank
   // in the world, are used in warnings. Pauses between requests grow with `size`, the number of
-  // ranks, so that the store can answer all of them. The deadline counts from now.
+  // ranks, so that the store can answer all of them. The deadline counts from construction.
   MeetingStore(c10d::Store& store, std::string prefix, std::string name, int rank, int size, std::chrono::milliseconds deadline,
                Duration first_notice)
       : store_(store),

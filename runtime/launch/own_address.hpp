@@ -1,5 +1,5 @@
-// Chooses the address at which a rank listens, and at which the other ranks reach it: one rule for
-// worlds and process groups. Internal: users see docs/launching.md.
+// Chooses the address at which a rank listens, and at which the other ranks reach it. Worlds and
+// process groups use the same rules. Internal: users see docs/launching.md.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ struct InterfaceAddress {
 std::vector<InterfaceAddress> interface_addresses();
 
 struct AddressRequest {
-  AddressRequest();  // asks the system
+  AddressRequest();  // sets `look_up` and `interfaces` to functions that ask the system
 
   std::string asked;             // the address in the caller's options; empty: none
   std::string peer;              // a host that all ranks reach, such as MASTER_ADDR; empty: unknown
@@ -52,11 +52,12 @@ struct OwnAddress {
 //
 // CAIRN_SOCKET_IFNAME is written like NCCL_SOCKET_IFNAME: a list of name prefixes, "=" before whole
 // names, "^" before names to avoid. Throws kInvalidArgument for a wildcard address, or if no
-// interface has such a name. Throws kUnavailable if the name of `peer` is still unknown at the
-// deadline. In 3 and 5, throws what `interface_addresses` throws.
+// interface has such a name. Throws kUnavailable if the name of `peer` cannot be resolved by the
+// deadline. Rules 3 and 5 also throw what `interface_addresses` throws.
 OwnAddress own_address(const AddressRequest& request, const Variables& variables);
 
-// Throws what rule 1, 2 or 3 above would throw. Ranks call it before they wait for each other.
+// Throws the error that rule 1, 2 or 3 above would throw. Ranks call it before they wait for each
+// other, so that a wrong setting is reported at once.
 void check_own_address(const std::string& asked, const Variables& variables);
 
 }  // namespace cairn

@@ -19,12 +19,13 @@ struct TCPStoreOptions;
 
 namespace cairn {
 
-// Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the agent or the trainer
-// already does. In an agent's store, each restart of the job sees only its own keys. At a port that
-// was chosen by the name of a job, each job sees only its own keys. Throws kDeadline if nobody
-// offers the store in time, or if the process that listens there does not answer; kUnavailable if
-// rank 0 cannot host it. During the wait one rank logs warnings: rank 1 if rank 0 hosts the store,
-// rank 0 if the agent does. First raises the soft limit of descriptors (`provide_descriptors`).
+// Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the launcher's agent or the
+// trainer already does. In an agent's store, each restart of the job sees only its own keys. If the
+// port was computed from the name of the job, each job sees only its own keys. Throws kDeadline if
+// nobody offers the store in time, or if the process that listens there does not answer;
+// kUnavailable if rank 0 cannot host it. During the wait one rank logs warnings: rank 1 if rank 0
+// hosts the store, rank 0 if the agent does. First raises the soft limit of descriptors
+// (`provide_descriptors`).
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
                                            Duration first_notice = WaitNotices::kFirst);
 
@@ -38,8 +39,8 @@ std::string host_of_store(c10d::Store& store);
 
 // Blocks until this rank has the secret that rank 0 has drawn and put into the store. Rank 0
 // returns at once. Each call uses a new secret; all ranks must call it the same number of times.
-// Throws kDeadline. During the wait, rank 1 logs warnings. So does every rank from its second call
-// on, because two processes may have the same rank.
+// Throws kDeadline. During the wait, rank 1 logs warnings. Every rank also logs them in its second
+// and later calls: a second process with the same rank would look like a second call.
 Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds deadline,
                     Duration first_notice = WaitNotices::kFirst);
 
@@ -50,19 +51,20 @@ struct Assembly {
 
 // Blocks until every rank of the world has published its address. Rank 0 draws the incarnation,
 // collects the addresses, and tells all ranks the same result. If rank 0 fails, the others throw
-// the same error. Rank 0 stays a little longer for that, because it may host the store. While it
-// waits, rank 0 logs warnings that name the missing ranks. Apart from polling, all ranks together
-// send the store O(n) requests. Throws kDeadline, naming the missing ranks or a store that does not
-// answer. Throws kPermission, naming the ranks whose secret is not that of rank 0. Throws kMismatch
-// and kUnavailable. Throws kInvalidArgument if ranks on several machines listen at loopback.
+// the same error. Because rank 0 may host the store, it then waits for the others to read the
+// result, but for no more than two seconds. While it waits for ranks to arrive, rank 0 logs
+// warnings that name them. Apart from polling, all ranks together send the store O(n) requests.
+// Throws kDeadline, naming the missing ranks or a store that does not answer; kPermission, naming
+// the ranks whose secret is not that of rank 0; kMismatch if ranks differ in the size of the world;
+// kInvalidArgument if ranks on several machines listen at loopback. Throws what the store throws.
 //
 // If there is a secret, the messages of all ranks in the store are signed with it. Anyone who can
 // write to the store can then keep a world from assembling, but cannot join it or send ranks
-// elsewhere. The secret itself is never stored there.
+// elsewhere. This function never stores the secret itself.
 //
-// Keys are "cairn/<generation>/…". A rank's generation is the number of times that it has used this
-// store, counted in the store itself. So several worlds, one after another or at the same time, do
-// not collide if all ranks create them in the same order.
+// Keys are "cairn/<generation>/…". A rank's generation is the number of times that it has called
+// this function with this store, counted in the store itself. So several worlds, one after another
+// or at the same time, do not collide if all ranks create them in the same order.
 Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,
                   std::chrono::milliseconds deadline, const Secret& secret = Secret(),
                   Duration first_notice = WaitNotices::kFirst);

@@ -1,5 +1,5 @@
-// Tells a program about its saves and loads while they run: for dashboards, alarms or a log of its
-// own. The class in runtime/observation/metrics.hpp is such a listener.
+// Tells a program about its saves and loads while they run, for dashboards, alarms or separate
+// logs. PrometheusMetrics (runtime/observation/metrics.hpp) is such a listener.
 //
 //   struct Alarm : cairn::CallListener {
 //     void on_failure(const cairn::CallFailed& failed) override {
@@ -16,7 +16,8 @@
 // listener are logged and go no further. A listener of several worlds, for example when all ranks
 // live in one process, is called on each world's thread, possibly at the same time.
 //
-// At most 4,096 events wait for delivery. Newer ones are dropped, with a warning in the log.
+// In each world, at most 4,096 events wait for delivery. If that many wait, new events are dropped,
+// with a warning in the log.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +64,7 @@ struct CallFailed : CallEvent {
 
 struct CallEnd : CallEvent {
   bool ok = false;
-  bool was_cancelled = false;                 // not ok, only because of cancellations or deadlines
+  bool was_cancelled = false;                 // not ok, and all failures are cancellations or deadlines
   Committed committed = Committed::kUnknown;  // whether the checkpoint exists
   std::string save_id;                        // "" if the call never became an attempt
   std::map<Phase, Duration> phases;           // the time that this rank spent in each phase, waiting included

@@ -15,7 +15,7 @@ namespace cairn {
 class CallNotifier final : public Observer {
  public:
   // Starts the thread that calls `listeners`. Throws kUnavailable if the thread cannot be started.
-  // `next` also gets every event; may be null.
+  // `next` also gets every event, on the thread that calls `on_event`; may be null.
   CallNotifier(int rank, std::vector<std::shared_ptr<CallListener>> listeners, std::shared_ptr<Observer> next);
   ~CallNotifier() override;
   CallNotifier(const CallNotifier&) = delete;

@@ -68,8 +68,8 @@ class PrometheusMetrics final : public CallListener {
   PrometheusMetrics(const PrometheusMetrics&) = delete;
   PrometheusMetrics& operator=(const PrometheusMetrics&) = delete;
 
-  std::string text() const;  // the text that is served
-  int port() const;          // the port that it is served at; 0: no server
+  std::string text() const;  // the metrics, in the text format
+  int port() const;          // the port of the server; 0: no server
 
   void on_start(const CallEvent& event) override;
   void on_end(const CallEnd& end) override;

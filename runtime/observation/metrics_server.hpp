@@ -15,7 +15,8 @@ class MetricsServer {
  public:
   // Listens at "host:port" and answers on a thread of its own, which calls `text`. Serves up to 16
   // clients at a time; for one more, disconnects the oldest. A client has `client_deadline` to send
-  // its request and receive the answer. Throws kInvalidArgument, kUnavailable.
+  // its request and receive the answer. Throws kInvalidArgument for a malformed address,
+  // kUnavailable if the address cannot be bound or the thread cannot be started.
   MetricsServer(const std::string& address, std::function<std::string()> text,
                 std::chrono::milliseconds client_deadline = std::chrono::seconds(2));
   ~MetricsServer();

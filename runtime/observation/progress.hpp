@@ -16,10 +16,11 @@ enum class ShowProgress : std::uint8_t {
   // Logs one line of level info (base/log.hpp) for each phase after the join, and for the end.
   // CAIRN_LOG=info or `set_log_level` makes these lines visible.
   kLog,
-  // Redraws one line five times a second, with phase, percentage, rate, slowest rank and time left,
-  // if standard error, or that of cairn-launch, is a terminal and the log goes there. Otherwise
-  // like kLog. Other output appears above the progress line. If a program writes several lines at
-  // once without cairn-launch, the end of the progress line may remain behind one of them.
+  // Redraws one line five times a second, with phase, percentage, rate, slowest rank and time left.
+  // Needs a terminal: standard error, or that of cairn-launch. If there is none, or the log does
+  // not go to standard error, does the same as kLog. Other output appears above the progress line.
+  // If a program that runs without cairn-launch writes several lines at once, the end of the
+  // progress line may remain visible behind one of them.
   kTerminal,
 };
 
@@ -41,13 +42,13 @@ struct SaveProgress {
   std::uint64_t bytes = 0;  // counts bytes of tensors
   std::uint64_t bytes_done = 0;
   double bytes_per_second = 0;                    // since writing began; only while this rank writes
-  std::optional<std::chrono::milliseconds> left;  // until writing ends, at that pace
+  std::optional<std::chrono::milliseconds> left;  // until writing ends, at that rate
   // Host memory held by this checkpointer's stager or, if the state is streamed, by the writer.
   std::uint64_t staging_bytes = 0;
 
-  // The progress of all ranks together, as last received: at most RuntimeOptions::progress_interval
-  // old. Absent before the first such message, so always in a short save. Ranks that have not
-  // reported yet are not counted.
+  // The progress of all ranks together, as this rank last received it, at most
+  // RuntimeOptions::progress_interval ago. Absent before the first such message, and therefore
+  // during all of a short save. Does not count ranks that have not reported yet.
   struct Job {
     Phase phase = Phase::kLocalPlan;  // the coordinator's phase: local plan, global plan, write or finish
     int ranks_done = 0;               // the ranks that have ended the phase
@@ -56,7 +57,7 @@ struct SaveProgress {
     std::uint64_t bytes = 0;
     std::uint64_t bytes_done = 0;
     double bytes_per_second = 0;                    // since this rank began to write; only while any rank writes
-    std::optional<std::chrono::milliseconds> left;  // until writing ends, at the slowest rank's pace
+    std::optional<std::chrono::milliseconds> left;  // until writing ends, at the slowest rank's rate
     // The rank that has done the smallest fraction of its part, among those that have not ended the
     // phase. -1: none. While the coordinator plans or publishes, this is the coordinator.
     int slowest_rank = -1;

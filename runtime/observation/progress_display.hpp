@@ -14,10 +14,10 @@
 
 namespace cairn {
 
-// The log gets one line for each phase after the join, even a short one between two checks, and one
-// line for the end. Has a thread of its own, so that neither the call nor an actor waits for a
-// terminal or a log sink. Does nothing if the thread cannot be started or nobody would see the
-// output.
+// The log gets one line for each phase after the join, however short the phase, and one line for
+// the end. The display has a thread of its own, so that neither the call nor an actor waits for a
+// terminal or a log sink. Does nothing if the thread cannot be started, or if the progress is
+// neither shown on a terminal nor logged.
 class ProgressDisplay {
  public:
   struct What {

@@ -11,7 +11,7 @@
 
 namespace cairn {
 
-// Counts what the writer takes.
+// Counts the items that the writer takes.
 class CountingSavePlanner : public SavePlanner {
  public:
   CountingSavePlanner(SavePlanner& planner, CallProgress& progress) : planner_(planner), progress_(progress) {}
@@ -31,7 +31,7 @@ class CountingSavePlanner : public SavePlanner {
   CallProgress& progress_;
 };
 
-// Counts what the reader has filled in.
+// Counts the items that the reader has filled in.
 class CountingLoadPlanner : public LoadPlanner {
  public:
   CountingLoadPlanner(LoadPlanner& planner, CallProgress& progress) : planner_(planner), progress_(progress) {}

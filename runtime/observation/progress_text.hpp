@@ -25,12 +25,12 @@ struct ShownProgress {
   int slowest_percent = 0;
 };
 
-// Returns the progress to show; `now` is needed for rates. Shows the job's phase if it is known,
-// because other ranks may still be working when this one is done.
+// Returns the progress to show; `now` is needed for rates. If this rank is done but others still
+// move data, shows the phase of the others.
 ShownProgress shown(const CallProgress::Seen& seen, MonotonicTime now);
 
-// Does the same for the handle of an asynchronous save. The caller fills in the steps before
-// planning and at the end.
+// Does the same for the handle of an asynchronous save. Never sets the steps kStaging, kQueued and
+// kDone, which only the caller knows.
 SaveProgress progress_of(const CallProgress::Seen& seen, MonotonicTime now);
 
 // Returns the percentage moved, 0 to 100: by bytes, or by items if there are no bytes.
@@ -40,7 +40,8 @@ double rate_of(const protocol::Moved& moved, Duration elapsed);
 std::optional<std::chrono::milliseconds> time_left(const protocol::Moved& moved, Duration elapsed);
 
 // Returns "saving run/step_100: writing 45 %, 4.14 of 9.20 GiB, 1.93 GiB/s, slowest rank 3 (12 %),
-// 5 s left", at most `columns` wide. Shortens the id first, and keeps the slowest rank longest.
+// 5 s left", at most `columns` wide. If that is too wide, first shortens the id, then leaves out
+// the rate, the volume, the time left and the id, in this order.
 std::string status_text(const ShownProgress& progress, int columns);
 // Returns the log line for the beginning of a phase: "saving 'run/step_100': writing on 4 ranks".
 std::string phase_text(const ShownProgress& progress);

@@ -11,9 +11,9 @@
 namespace cairn {
 
 // While a watch of a signal exists, the signal's handler only counts arrivals, and records the time
-// of the first arrival that no watch has taken. The last watch of the signal restores the previous
-// handler, unless another handler has been installed meanwhile. Different threads may use different
-// watches; each watch belongs to one thread.
+// of the first arrival that no watch has taken. The destructor of the signal's last watch restores
+// the previous handler, unless another handler has been installed meanwhile. Different threads may
+// use different watches; each watch belongs to one thread.
 class SignalWatch {
  public:
   // Throws kInvalidArgument for a number that is not a signal, or a signal that cannot be caught,
@@ -28,7 +28,7 @@ class SignalWatch {
 
   struct Caught {
     int signal = 0;
-    std::chrono::milliseconds ago{0};  // time since it arrived
+    std::chrono::milliseconds ago{0};  // time since it arrived; 0 if another watch has taken it already
   };
   // Returns the first signal that arrived after this watch was created and that `take` has not
   // returned yet. Later calls return the others.

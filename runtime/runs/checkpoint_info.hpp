@@ -8,7 +8,7 @@
 
 namespace cairn {
 
-// User data stored with a checkpoint, beside its state. Rank 0's is used.
+// User data stored with a checkpoint, in addition to its state. Only rank 0's data is stored.
 struct Annotations {
   std::map<std::string, double> metrics;  // any values, NaN included
   std::map<std::string, std::string> user_metadata;
@@ -20,7 +20,7 @@ struct CheckpointInfo {
   std::string checkpoint_id;         // for Checkpointer::load
   std::string save_id;               // "" if PyTorch saved it
   std::uint64_t sequence = 0;        // its commit sequence; later commits have higher numbers; 0 if PyTorch saved it
-  std::optional<std::int64_t> step;  // if PyTorch saved it, the step in its name
+  std::optional<std::int64_t> step;  // if PyTorch saved it, the step that its name contains
   Annotations annotations;
 };
 

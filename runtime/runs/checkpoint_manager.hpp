@@ -17,15 +17,16 @@
 // entry. The manager names its checkpoints "step_<step>". If that place has a checkpoint or cannot
 // take one, the manager uses "step_<step>.2" and so on: it never saves over a checkpoint. The
 // latest checkpoint is the one with the highest commit sequence in its record, not the highest step
-// or the newest time. After resuming from step 50, an abandoned step 100 is thus not the latest.
+// or the newest time. If a job goes back to step 50 and then saves step 60, step 60 is the latest,
+// even if the run also has a step 100 from before.
 //
 // A run can resume from a checkpoint that PyTorch saved as "step_<step>". Such a checkpoint has no
 // commit sequence. It counts as the latest if its step is larger than those of all of Cairn's
 // checkpoints in the run, and Cairn's latest, if any, has a step. If several qualify, the one with
 // the largest step is the latest. A checkpoint of PyTorch's that does not qualify is used only if
 // none of Cairn's is sound. A checkpoint with a record for each rank (use_collectives=False) cannot
-// be used; if it may be the latest, it is in `passed_over`. To resume from an earlier step, move
-// later checkpoints of PyTorch's away.
+// be used; if it may be the latest, `passed_over` lists it. To resume from an earlier step, move
+// later checkpoints of PyTorch's out of the run.
 //
 // The run keeps no data other than the checkpoints and the marks of pinned ones. `checkpoints`
 // reads the commit records each time it is called, so there is no index that could be out of date.
@@ -43,10 +44,10 @@
 //
 // A signal in `save_on_signal` starts a grace period. Rank 0 then stops the running removal before
 // the next file, and starts no other removal until the first save after the grace period, not even
-// in the destructor. Nothing waits for removal longer than the grace period. A save does not wait
-// for removal at all, unless the store is still removing an old checkpoint of the same name. Rank 0
-// notices a signal of its own at once, even while a save waits, and a signal of another rank in
-// `should_save`.
+// in the destructor. Nothing waits for removal longer than the grace period. A save in the grace
+// period does not wait for removal at all, unless the store is still removing an old checkpoint of
+// the same name. Rank 0 notices a signal of its own at once, even while a save waits, and a signal
+// of another rank in `should_save`.
 //
 // The manager removes a checkpoint only if `retention` no longer keeps it, it has Cairn's own
 // record, and its name is one that the manager gives. It removes the record before the data, so
@@ -59,15 +60,15 @@
 //   - other files and checkpoints in the run, including PyTorch's.
 //
 // Only one manager at a time may save to a run. Before a manager's first save writes, it fences
-// other managers' saves that appear to be in progress there, as if their jobs were dead; they fail
-// with kFenced. That loses no existing checkpoint. Any number of managers may read.
+// other managers' saves that appear to be in progress there, as if their jobs were dead; those
+// saves fail with kFenced. That loses no existing checkpoint. Any number of managers may read.
 //
 // All ranks of the world must make collective calls in the same order, each on its own thread, as
 // with a Checkpointer. Unless stated otherwise, an error on one rank is thrown on all ranks, as
 // CheckpointException. Each rank may make one such call at a time: a second throws kPrecondition.
-// `restore_latest` first waits for a running removal, and starts none. Rank 0 reads the run and
-// decides for all ranks, which agree through the world itself. Other ranks do not need to see the
-// run's listing. After World::rejoin, make a new manager for the new world.
+// `restore_latest` first waits for a running removal, and starts none. Rank 0 reads the run,
+// decides for all ranks, and tells them over the world's connections. Only rank 0 needs to list the
+// run. After World::rejoin, make a new manager for the new world.
 #pragma once
 
 #include <chrono>
@@ -105,11 +106,11 @@ struct CheckpointManagerOptions {
   std::vector<int> save_on_signal;
   // The time from a signal's arrival until the save must be done, including the time until all
   // ranks have called `should_save` and `save`. When the grace period has passed, a `should_save`
-  // that waits for other ranks, or the save, fails on all ranks with kDeadline. Asynchronous saves
-  // that the save has to wait for are cancelled. Nothing waits for removal longer than this (see
-  // above). The sender of the signal should wait a little longer before it ends the job.
-  // cairn-launch sets CAIRN_GRACE_SECONDS to the time that it waits: the grace period is at most
-  // nine tenths of that.
+  // that waits for other ranks, or the save, fails on all ranks with kDeadline. Earlier
+  // asynchronous saves that are still running are then cancelled. Nothing waits for removal longer
+  // than this (see above). The sender of the signal should wait a little longer before it ends the
+  // job. cairn-launch sets CAIRN_GRACE_SECONDS to the time that it waits; the grace period is then
+  // at most nine tenths of that time, whatever this option says.
   std::chrono::milliseconds grace_period{std::chrono::seconds(30)};
   // How often the ranks communicate in `should_save`, if `save_every` or `save_on_signal` is set.
   // All other calls send nothing. Rank 0 measures the time between calls and chooses the next call
@@ -129,7 +130,7 @@ struct CheckpointManagerOptions {
 
 struct ValidCheckpoint {
   CheckpointInfo checkpoint;
-  std::vector<PassedOver> passed_over;  // those of unknown commit order come first
+  std::vector<PassedOver> passed_over;  // checkpoints of unknown commit order come first
   LoadReport report;                    // the report of this rank, from restore_latest only
 };
 
@@ -137,7 +138,7 @@ class CheckpointManager {
  public:
   // `run` is a path or URL whose absolute form is UTF-8. The constructor changes nothing there. It
   // starts to catch signals: see `signal`. Throws kInvalidArgument if `run` is not UTF-8 or an
-  // option is invalid, kAlreadyExists if a checkpointer of this world has the same name.
+  // option is invalid, kAlreadyExists if a checkpointer of this world has the name in `options`.
   CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options = {});
   // Waits for asynchronous saves as ~Checkpointer does. Then waits for removal, but not beyond the
   // grace period of a signal. Then stops catching signals.
@@ -203,7 +204,8 @@ class CheckpointManager {
   std::optional<ValidCheckpoint> latest_valid() const;
 
   // Pins a checkpoint, or unpins it. A pinned checkpoint stays until this or another process unpins
-  // it. `pin` throws kNotFound if no checkpoint has that name. Both throw kPermission for a link.
+  // it. `pin` throws kNotFound if no checkpoint has that name. Both throw kPermission for a
+  // symbolic link.
   void pin(const std::string& name) const;
   void unpin(const std::string& name) const;
   bool is_pinned(const std::string& name) const;

@@ -12,8 +12,8 @@ struct ResumeOrder {
   // The checkpoints in the order in which to try them. A checkpoint of PyTorch's has the step of
   // its name, and neither a save id nor a sequence.
   std::vector<RunCheckpoint> candidates;
-  // Checkpoints that may be later than the first candidate. Those that can be read are also the
-  // last candidates.
+  // Checkpoints that may be later than the first candidate. If such a checkpoint can be read, it is
+  // also one of the last candidates.
   std::vector<PassedOver> passed_over;
   // Places with a record that is not Cairn's or cannot be read, under names that no manager gives.
   std::vector<ObjectName> other_names;

@@ -23,8 +23,8 @@ std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<C
 struct Retention {
   std::vector<RunCheckpoint> checkpoints;
   std::vector<CheckpointInfo> infos;  // describes `checkpoints`, in the same order
-  std::set<std::string> kept;         // the names that the policy keeps, and the latest sound one
-  std::string latest_sound;           // "" if there is none; later checkpoints may be damaged
+  std::set<std::string> kept;         // the names of those that the policy keeps, and `latest_sound`
+  std::string latest_sound;           // the name of the latest sound checkpoint; "" if there is none
 };
 // Reads the records of a run, and applies `policy`. `damaged` has the save ids of checkpoints known
 // to be damaged, even if their records look sound. Throws the store's errors.

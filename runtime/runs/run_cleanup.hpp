@@ -20,13 +20,12 @@ namespace cairn {
 // Thread-safe. One clean-up runs at a time. If several are requested meanwhile, only the last
 // request runs next.
 //
-// The grace period of a signal stops the clean-up. A pending clean-up is dropped.
-// The running clean-up removes no further file. The next `start` cleans up what is
-// left.
+// When the grace period of a signal begins, a pending clean-up is dropped, and the running clean-up
+// removes no further file. The next `start` cleans up the rest.
 class RunCleanup {
  public:
   // Returns the time left of a signal's grace period; 0 if the period has passed; nothing if no
-  // signal has come. Called on any thread, under a lock of the clean-up.
+  // signal has come. Called on any thread, with the lock of RunCleanup held.
   using GraceLeft = std::function<std::optional<std::chrono::milliseconds>()>;
 
   RunCleanup(const RunDirectory& run, RetentionPolicy policy, int rank, GraceLeft grace_left = nullptr);
@@ -36,17 +35,18 @@ class RunCleanup {
   RunCleanup(const RunCleanup&) = delete;
   RunCleanup& operator=(const RunCleanup&) = delete;
 
-  // Starts a clean-up and returns. `busy` has the places that saves may write to now. A save that
-  // takes a place later must call `waiter()` with its id before it writes. `damaged` has the save
-  // ids of checkpoints that a load found damaged. If no thread can be started, cleans up before it
+  // Starts a clean-up and returns. `busy` has the places that saves may write to now. A later save
+  // must call the function that `waiter` returns before it writes. `damaged` has the save ids of
+  // checkpoints that a load found damaged. If no thread can be started, cleans up before it
   // returns.
   void start(std::set<ObjectName> busy, std::set<std::string> damaged);
   // Waits until no clean-up runs or is pending, for at most `deadline` and the grace period.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
   // Returns a function that each save calls with its checkpoint's id. The function may outlive this
-  // object. It waits until no clean-up runs or is pending. In a grace period it stops the clean-up,
-  // waits only while this checkpoint's place is being cleaned, and throws kDeadline if that does
-  // not end in time. It reports long waits to `observer` as `remove_old` of the last place removed.
+  // object. It waits until no clean-up runs or is pending. In a grace period it stops the clean-up
+  // and waits only while the clean-up still changes this checkpoint's place; if that does not end
+  // within the period, it throws kDeadline. It reports a long wait to `observer` as the operation
+  // `remove_old` of the place that was removed last.
   std::function<void(const std::string& checkpoint_id, StoreObserver* observer)> waiter() const;
 
   // Returns whether the last clean-up could not read the run, or was stopped.

@@ -27,17 +27,19 @@
 //             hook:HOOK        before this hook of a planner, writer, reader or Stateful object
 //                              ("begin") runs
 //             phase:PHASE      before the first hook of this phase of a save or load
-//             store:OPERATION  before this operation of a store or its writers, by its method name
+//             store:OPERATION  before this operation of a store or of its writers runs; OPERATION
+//                              is the name of the method
 //
 //   filter    rank=N           on this rank only (default: on every rank)
 //             nth=N            the Nth time that the rank reaches the place (default: 1);
 //                              nth=all: every time
 //
 // docs/protocol.md lists messages, hooks and phases; storage/store.hpp lists the operations. The
-// error for an unknown name also lists all valid ones. `rank` is the RANK that the launcher set,
-// whatever worlds the process makes. Without RANK it is the rank in the world; rules for store
-// operations then must not use `rank`. drop-link does not apply to store operations; disk-full,
-// short-write and read-flip apply only to them. Each fault prints one line on standard error.
+// error for an unknown name also lists all valid ones. `rank` is compared with the variable RANK,
+// whatever worlds the process makes. If RANK is not set, `rank` is compared with the rank in the
+// world, and rules for store operations must not use `rank`. drop-link does not apply to store
+// operations; disk-full, short-write and read-flip apply only to them. Each fault prints one line
+// on standard error.
 #pragma once
 
 namespace cairn {

@@ -1,4 +1,4 @@
-// The names that an injection may use. Internal.
+// The names of messages, hooks, phases and store operations for CAIRN_INJECT. Internal.
 #pragma once
 
 #include <cairn/base/injection.hpp>

@@ -1,5 +1,5 @@
-// Runs tests as the ranks of one world: doctest binaries under cairn-launch. Cairn's own tests use
-// it, and yours can. Needs doctest.
+// Runs a doctest binary on all ranks of one world, started by cairn-launch. Cairn's own tests use
+// this header, and yours can. Needs doctest.
 //
 //   #define DOCTEST_CONFIG_IMPLEMENT            // in one file
 //   #include <cairn/runtime/testing/testing.hpp>
@@ -9,8 +9,8 @@
 //
 //   $ cairn-launch -n 4 --timeout 60 -- ./my_tests -tc="every rank*"
 //
-// If LibTorch is included after doctest, it silently redefines CHECK and similar macros. This
-// header includes both and keeps doctest's macros, in whatever order the two were included before.
+// If LibTorch is included after doctest, LibTorch silently redefines CHECK and similar macros. This
+// header includes both and keeps doctest's macros, in whatever order a file has included the two.
 #pragma once
 
 #include <torch/torch.h>
@@ -53,10 +53,10 @@ const std::string& shared_directory();
 // Returns after all ranks have called it the same number of times. Throws kDeadline after a minute.
 void barrier();
 
-// Enables injection (see <cairn/runtime/testing/injection.hpp>), joins the world, calls `run`, and
-// leaves the world. `run` gets the rank, or -1 without ranks, and returns an exit code. Ranks that
-// succeed wait for each other before they leave. A rank that fails leaves at once, and cairn-launch
-// ends the others.
+// Enables injection (see <cairn/runtime/testing/injection.hpp>), joins the world, calls `run` with
+// the rank, and leaves the world. If RANK is not set, only calls `run(-1)`. `run` returns an exit
+// code. Ranks that succeed wait for each other before they leave. A rank that fails leaves at once,
+// and cairn-launch ends the others.
 int run_joined(const std::function<int(int rank)>& run);
 
 namespace detail {

@@ -14,22 +14,23 @@
 
 namespace cairn {
 
-// Each call is an operation of the actors (AgreeCall in actors/call.hpp) and takes two messages per
-// rank. Dead, silent and late ranks are detected and reported as in any other call. The trainer's
-// own communication is not used.
+// Each call of `reach` is an operation of the actors (AgreeCall in actors/call.hpp) and takes two
+// messages per rank. Dead, silent and late ranks are detected and reported as in a save or load.
+// The trainer's own communication is not used.
 class Agreement {
  public:
-  // `name` must be the same on all ranks. No checkpointer of this world may have it.
+  // `name` must be the same on all ranks. Throws kAlreadyExists if a checkpointer or agreement of
+  // this world has the same name.
   Agreement(World world, std::string name);
   ~Agreement();
   Agreement(const Agreement&) = delete;
   Agreement& operator=(const Agreement&) = delete;
 
   // Collective. Returns rank 0's decision on every rank. `about` says what is decided: error texts
-  // quote it, and all ranks fail with kMismatch if it differs between them. `own` is this rank's
+  // quote it, and all ranks fail with kMismatch if ranks pass different texts. `own` is this rank's
   // input. `decide` runs on rank 0, on the calling thread; it gets the inputs of all ranks, by
-  // rank, and returns the decision. If `decide` throws, all ranks throw CheckpointException.
-  // `decide` may run twice, if an actor dies.
+  // rank, and returns the decision. If `decide` throws, all ranks throw CheckpointException. If an
+  // actor dies, `decide` may run twice.
   using Decide = std::function<std::string(const std::vector<std::string>& brought)>;
   // `deadline` has the meaning that it has in LoadOptions.
   std::string reach(const std::string& about, const std::string& own, const Decide& decide,

@@ -1,5 +1,6 @@
 // Runs hooks on the thread that called `save` or `load`, while that thread is blocked there. An
-// asynchronous save runs them on its own thread.
+// asynchronous save runs its first hooks on the thread that called `async_save`, and the others on
+// the save's own thread.
 #pragma once
 
 #include <deque>
@@ -23,7 +24,7 @@ class CallerExecutor : public TrainerExecutor {
 
   // Runs tasks on the caller's thread until `deliver` has been called and no task is left.
   CallResult run();
-  // Does the same, but also returns after a task that makes `reached` true.
+  // Does the same, but returns earlier, after a task, if `reached` then returns true.
   void run_until(const std::function<bool()>& reached);
 
  private:

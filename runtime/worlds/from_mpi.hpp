@@ -78,7 +78,7 @@ inline std::string own_host(bool on_one_node) {
   return std::string(name, static_cast<std::size_t>(length));
 }
 
-constexpr const char* kInEnvironment = "-";  // told by rank 0 in place of a secret
+constexpr const char* kInEnvironment = "-";  // sent by rank 0 instead of a secret, if its environment has one
 
 }  // namespace mpi_bridge
 

@@ -6,15 +6,15 @@
 
 namespace cairn {
 
-// Returns whether rank 0 draws the secret and passes it on through the store. It does if
-// `secret_from_store` is set and neither `secret` nor `secret_file` is. It also does if
-// CAIRN_SECRET is "store" and nothing else is set.
+// Returns whether rank 0 draws the secret and passes it on through the store. That is so if
+// `secret_from_store` is set and neither `secret` nor `secret_file` is. It is also so if
+// CAIRN_SECRET is "store", and neither these options nor CAIRN_SECRET_FILE are set.
 bool is_secret_in_store(const WorldOptions& options);
 
-// Returns `secret`, else the contents of `secret_file`, else of the file that CAIRN_SECRET_FILE
-// names, else CAIRN_SECRET. Returns an empty Secret if none of them is set, or if the secret is in
-// the store. Throws kInvalidArgument if both options are set, and what Secret's constructor and
-// Secret::from_file throw.
+// Returns the first of these that is set: `secret`, the contents of `secret_file`, the contents of
+// the file that CAIRN_SECRET_FILE names, CAIRN_SECRET. Returns an empty Secret if none of them is
+// set, or if `is_secret_in_store` returns true. Throws kInvalidArgument if both options are set.
+// Throws what Secret's constructor and Secret::from_file throw.
 Secret find_secret(const WorldOptions& options);
 
 }  // namespace cairn

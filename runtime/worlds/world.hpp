@@ -7,7 +7,8 @@
 //
 // A rank that is connected to all others, as a coordinator is, has two connections to each. A world
 // of several processes raises the process's soft limit of file descriptors (RLIMIT_NOFILE) to the
-// number that its connections need. Throws kPrecondition if the hard limit is too low.
+// number that its connections need. If the hard limit is too low, creating the world throws
+// kPrecondition.
 #pragma once
 
 #include <chrono>
@@ -36,12 +37,13 @@ class World {
   // contradictory; kDeadline, naming the ranks that did not join; kMismatch if ranks differ in the
   // world's size; kPermission if they differ in the secret; kUnavailable if the store fails.
   //
-  // Rank 0 hosts the store at MASTER_PORT unless it already exists. A trainer that creates its own
-  // store there must set `multiTenant`, or pass its store to `from_store`.
+  // The ranks meet in a TCPStore at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it unless it exists
+  // already. A trainer that creates its own store at this port must set `multiTenant`, or pass its
+  // store to `from_store`.
   static World from_environment(const WorldOptions& options = {});
 
-  // Creates a world through the trainer's own store, in which Cairn's keys have a prefix. Every
-  // rank must call this the same number of times.
+  // Creates a world of ranks that meet in the trainer's own store. Cairn's keys there begin with
+  // "cairn". Every rank must call this function the same number of times.
   static World from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options = {});
 
   // Creates a world from known addresses: `addresses[rank]` is the "host:port" of that rank's
@@ -52,8 +54,8 @@ class World {
   static World from_addresses(int rank, const std::vector<std::string>& addresses, const std::string& job_id,
                               const WorldOptions& options = {});
 
-  // Creates a world whose ranks all live in this process. Each element, indexed by rank, is for a
-  // thread of its own.
+  // Creates a world whose ranks all live in this process. Returns the handles by rank. Use each on
+  // a thread of its own.
   static std::vector<World> in_process(int world_size, const WorldOptions& options = {});
 
   // Creates a world of one rank, without a network.
@@ -75,8 +77,8 @@ class World {
 
   // Creates a world of the surviving ranks, without a restart. `survivors[new_rank]` is that
   // process's rank in this world. All survivors must call `rejoin`, with the same list. The call
-  // first shuts this world down, as its last handle would. The new world has the same options and a
-  // new incarnation. Checkpointers belong to the old world: make new ones.
+  // first shuts this world down, as the destructor of its last handle would. The new world has the
+  // same options and a new incarnation. Checkpointers belong to the old world: make new ones.
   //
   // The ranks meet at the addresses where they listened before, without a store. Processes that are
   // not in the list cannot join. Blocks until all survivors have joined, for at most
@@ -96,7 +98,7 @@ class World {
   std::chrono::milliseconds shutdown_deadline() const;  // from the options
   ShowProgress show_progress() const;                   // from the options
 
-  // Returns the last messages between the actors of this rank, as text, oldest first.
+  // Returns the latest messages between the actors of this rank, as text, oldest first.
   std::string dump_trace() const;
   // Writes the same messages to a file for `cairn trace`, replacing an existing one. `cairn trace`
   // finds files whose names end in ".trace". Throws kNotFound, kPermission, kNoSpace, kUnavailable.

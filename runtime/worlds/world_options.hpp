@@ -1,4 +1,4 @@
-// Options of a World: addresses, secret, deadlines, and what it reports to whom.
+// Options of a World: addresses, secret, deadlines, listeners, traces and failure reports.
 #pragma once
 
 #include <chrono>
@@ -35,14 +35,14 @@ struct WorldOptions {
   // is set, or else from CAIRN_SECRET_FILE, which cairn-launch sets, or else from CAIRN_SECRET.
   //
   // Without a secret, ranks communicate unencrypted, over loopback addresses only, and anyone who
-  // can reach the port can connect. Throws kPermission for a file that others may read,
-  // kInvalidArgument for a secret that is too short.
+  // can reach the port can connect. The factory functions throw kPermission for a file that others
+  // may read, kInvalidArgument for a secret that is too short.
   std::string secret;
   std::string secret_file;
-  // Rank 0 draws a secret and passes it to the others through the store in which the ranks meet.
-  // CAIRN_SECRET=store does the same. All ranks must set it. Anyone who can read the store can then
-  // join, so use it only where the store is out of reach of others. `from_addresses` has no store
-  // and throws kInvalidArgument.
+  // If true, rank 0 draws a secret and passes it to the others through the store in which the ranks
+  // meet. CAIRN_SECRET=store does the same. Must be the same on all ranks. Anyone who can read the
+  // store can then join, so use it only where the store is out of reach of others. `from_addresses`
+  // has no store and throws kInvalidArgument.
   bool secret_from_store = false;
   std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank has joined the world
   std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // limits the shutdown by the last handle
@@ -58,7 +58,7 @@ struct WorldOptions {
   std::string backends;
   ShowProgress show_progress = ShowProgress::kTerminal;
   std::shared_ptr<Observer> observer;  // gets every event, including each message; may be null
-  // Receive events when calls begin, change phase, fail and end: see call_listener.hpp.
+  // Objects that learn when calls begin, change phase, fail and end: see call_listener.hpp.
   // CAIRN_METRICS_DIR and CAIRN_METRICS_PORT add a listener: see metrics.hpp.
   std::vector<std::shared_ptr<CallListener>> listeners;
   // The directory in which each rank records every message, hook and change of state as it happens
