@@ -1,5 +1,5 @@
-// Writes values as torch.save does, but leaves the tensor data to the caller. For everything else,
-// see serialize_leaf.
+// Pickles values as torch.save does, but leaves the tensor data to the caller. To get a whole
+// archive, call serialize_leaf (planner.hpp).
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct PickledValue {
   std::vector<torch::Tensor> tensors;  // dense; tensors[i] holds the elements of storage "i"
 };
 
-// Pickles a value. Uses only type and size of a tensor, so a tensor on the meta device may stand
-// for one stored elsewhere. Tensors listed in `carried` must be dense; they are written with the
-// types listed there. Throws kUnsupported for values that Python could not read.
+// Pickles a value. The pickle has no elements of tensors, so a tensor on the meta device may stand
+// for one whose data is elsewhere. A tensor listed in `carried` must be dense, and is pickled with
+// the type listed there. Throws kUnsupported for values that Python could not read.
 PickledValue pickle_value(const Value& value, BlobsAs blobs, const CarriedTypes& carried = {});
 
 }  // namespace cairn

@@ -13,8 +13,8 @@
 #define CAIRN_LIBTORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
-// Whether LibTorch has these types: float8 (finite, with an unsigned zero, exponent only), wide
-// unsigned integers and float4.
+// Whether LibTorch has these types, in this order: float8_e4m3fn and float8_e5m2; their `fnuz`
+// variants; uint16, uint32 and uint64; float8_e8m0fnu; float4_e2m1fn_x2.
 #define CAIRN_LIBTORCH_HAS_FLOAT8 CAIRN_LIBTORCH_AT_LEAST(2, 1)
 #define CAIRN_LIBTORCH_HAS_FLOAT8_FNUZ CAIRN_LIBTORCH_AT_LEAST(2, 2)
 #define CAIRN_LIBTORCH_HAS_WIDE_UNSIGNED CAIRN_LIBTORCH_AT_LEAST(2, 3)

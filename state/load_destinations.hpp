@@ -24,13 +24,13 @@ class LoadDestinations {
   // must not have been added before.
   void add(std::string name, std::string storage_name, Path path, const Value& value);
 
-  // Returns the reads that fill all leaves, or throws one error that lists every obstacle. Does not
-  // change the state dict.
+  // Returns the reads that fill all leaves. Throws one error that lists every problem, with the
+  // code that DefaultLoadPlanner documents. Does not change the state dict.
   LoadPlan create_plan();
-  // Returns the names that the last plan skips.
+  // Returns the names that the plan of the last `create_plan` skips.
   LoadReport report() const;
 
-  // Implement the hooks of LoadPlanner. May be called on any thread.
+  // Implement the hooks of DefaultLoadPlanner. Several threads may call them at once.
   torch::Tensor lookup_tensor(const LoadPlan& plan, const ReadItem& item);
   torch::Tensor transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor view);
   void commit_tensor(const LoadPlan& plan, const ReadItem& item, const torch::Tensor& tensor);
@@ -79,7 +79,7 @@ class LoadDestinations {
   LoadPlannerOptions options_;
   std::deque<Destination> destinations_;                    // a deque, so that references to its elements stay valid
   std::unordered_map<std::string, std::size_t> positions_;  // indices into `destinations_`, by name
-  LoadReport left_alone_;                                   // without `unexpected`
+  LoadReport left_alone_;                                   // `unexpected` is empty: `report` finds those names
   Mutex mutex_;                                             // guards the state dict while hooks replace leaves
 };
 

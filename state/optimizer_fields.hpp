@@ -3,10 +3,10 @@
 // OptimizerKind<T> has for each optimizer T:
 //   Options, State         LibTorch's types
 //   visit_options, visit_state   call visit(name, field&) for each field, in PyTorch's order
-//   others                 the options that only PyTorch has, with the values that make it train as
-//                          LibTorch does
+//   others                 the options that only PyTorch has, with the values with which PyTorch
+//                          trains as LibTorch does
 //   keeps_state            whether a parameter has state under these options
-//   begins_as_absent       whether training from `begin` equals training from no state
+//   begins_as_absent       whether training from the state of `begin` equals training without state
 //   begin                  the state that LibTorch creates in the first step
 #pragma once
 

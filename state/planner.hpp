@@ -1,11 +1,11 @@
-// Planners connect tensors with plans. They have all hooks of DCP's SavePlanner and LoadPlanner, in
-// DCP's order, and users may replace them.
+// Planners connect the tensors of a state dict with plans. They have all hooks of the SavePlanner
+// and LoadPlanner of PyTorch's DCP, in DCP's order. Users may supply planners of their own.
 //
 // A planner object serves one save or load at a time and may be reused. Hooks run one after the
-// other on the thread that called `save` or `load`, or on the thread of an asynchronous save. By
-// default the writer's or reader's threads may call `resolve_data`, `load_bytes`, `resolve_tensor`
-// and `commit_tensor` concurrently. If a hook throws, the attempt fails on all ranks; the failure
-// map holds this rank and the exception's type and text.
+// other, on the thread that called `save` or `load` or on the thread of an asynchronous save.
+// Exceptions are `resolve_data`, `load_bytes`, `resolve_tensor` and `commit_tensor`: by default,
+// several threads of the writer or reader call these at once. If a hook throws, the attempt fails
+// on all ranks; the failure map holds this rank and the exception's type and text.
 #pragma once
 
 #include <memory>
@@ -32,7 +32,8 @@ class SavePlanner {
   // Begins a save. Called first, on every rank. `state_dict` stays alive and unchanged until the
   // attempt ends. It holds the dicts of Stateful objects in place of the objects.
   virtual void set_up_planner(const StateDict& state_dict, int rank, bool is_coordinator) = 0;
-  // Returns the items that this rank could write. Called on every rank.
+  // Returns the items that this rank could write; the global plan selects from them. Called on
+  // every rank.
   virtual SavePlan create_local_plan() = 0;
   // Returns the metadata, and the items that each rank must write, by rank. Called on the
   // coordinator. `all_plans[r]` is the plan of rank r.
@@ -48,12 +49,11 @@ struct LoadReport {
   // In the state dict, but not in the checkpoint: `allow_partial_load` kept the caller's values.
   // Does not list values marked by `per_rank` or `if_stored`, nor empty dicts.
   std::vector<std::string> missing;
-  // In the checkpoint, but not in this rank's state dict. Values marked by `per_rank` do not count
-  // if this rank has such a value of its own.
+  // In the checkpoint, but not in this rank's state dict. If this rank has a value marked by
+  // `per_rank`, the values of other ranks under its name are not listed.
   std::vector<std::string> unexpected;
   // Marked by `per_rank` or `if_stored`, but without a value for this rank in the checkpoint: the
-  // caller's values were kept. Values marked by `per_rank` are listed if more ranks load than
-  // saved.
+  // caller's values were kept. With `per_rank`, this happens if more ranks load than saved.
   std::vector<std::string> kept;
 };
 
@@ -64,8 +64,8 @@ class LoadPlanner {
   // Begins a load into `state_dict`: tensors are filled in place, other leaves are replaced. Called
   // on every rank, after `read_metadata`. Both arguments stay alive until the attempt ends.
   virtual void set_up_planner(StateDict& state_dict, const Metadata& metadata, int rank, bool is_coordinator) = 0;
-  // Returns the items that this rank needs. Called on every rank. Reports in one error everything
-  // that is missing or does not fit, before any data changes.
+  // Returns the items that this rank needs. Called on every rank, before any data changes. Throws
+  // one error for everything that is missing or does not fit.
   virtual LoadPlan create_local_plan() = 0;
   // Returns the items that each rank must read, by rank. Called on the coordinator.
   virtual std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) = 0;
@@ -73,10 +73,10 @@ class LoadPlanner {
   virtual LoadPlan finish_plan(LoadPlan central_plan) = 0;
   // Takes the bytes object of an item. The reader calls this.
   virtual void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) = 0;
-  // Returns the tensor of size `item.lengths` to fill (any strides, any device), a view of the
-  // destination if possible; never undefined. The reader calls this.
+  // Returns the tensor that the reader fills, of size `item.lengths`, with any strides on any
+  // device; never undefined. If possible, it is a view of the destination. The reader calls this.
   virtual torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) = 0;
-  // Takes the tensor back when the reader has filled it. The reader calls this.
+  // Takes back the tensor of `resolve_tensor`, which the reader has filled. The reader calls this.
   virtual void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) = 0;
   // Returns the report that `load` returns. Called after all other hooks, on every rank that has
   // loaded. DCP has no such hook.
@@ -97,16 +97,17 @@ struct LoadPlannerOptions {
 // Cairn's default planner; derive from it to change a hook.
 //
 // set_up_planner throws kAlreadyExists if two paths flatten to one name. create_local_plan throws
-// kUnsupported for tensors that cannot be stored (such as sparse and quantized ones) and leaves
-// that cannot be pickled, naming all of them. It keeps up to 256 MiB of serialised leaves.
+// kUnsupported, naming all of them, for tensors that cannot be stored (such as sparse and quantized
+// ones) and for leaves that cannot be pickled. It keeps up to 256 MiB of serialised leaves for the
+// writer; the others are serialised again when they are written.
 class DefaultSavePlanner : public SavePlanner {
  public:
   explicit DefaultSavePlanner(SavePlannerOptions options = {});
   ~DefaultSavePlanner() override;
   void set_up_planner(const StateDict& state_dict, int rank, bool is_coordinator) override;
   SavePlan create_local_plan() override;
-  // Joins the plans, anew in each save. Throws the errors of create_global_save_plan. Throws
-  // kMismatch unless the chunks of each tensor tile it exactly.
+  // Merges the plans of all ranks. Does not reuse the plan of an earlier save. Throws the errors of
+  // create_global_save_plan. Throws kMismatch unless the chunks of each tensor tile it exactly.
   GlobalSavePlan create_global_plan(std::vector<SavePlan> all_plans) override;
   SavePlan finish_plan(SavePlan new_plan) override;
   // Calls `lookup_object`, then `transform_object`.
@@ -127,12 +128,13 @@ class DefaultSavePlanner : public SavePlanner {
 // Cairn's default planner; derive from it to change a hook.
 //
 // create_local_plan throws kNotFound if only keys are missing, kUnsupported if only types are
-// unsupported, and otherwise kMismatch. Each error lists every problem, and nothing has changed.
+// unsupported, and otherwise kMismatch. Each error lists every problem, and is thrown before any
+// data changes.
 //
 // This planner accepts three differences between the state dict and the checkpoint. A number may be
 // stored as a 0-dim tensor, as PyTorch stores an optimizer's `step`. An empty dict may have no
 // entry, because PyTorch does not store it. A checkpoint of PyTorch before 2.4 may store a
-// container whole.
+// container as one bytes object.
 class DefaultLoadPlanner : public LoadPlanner {
  public:
   explicit DefaultLoadPlanner(LoadPlannerOptions options = {});
@@ -147,10 +149,10 @@ class DefaultLoadPlanner : public LoadPlanner {
   // Returns the part of the state dict that an item fills, as a view. Override it to read into
   // another tensor, from which `commit_tensor` then copies.
   virtual torch::Tensor lookup_tensor(const LoadPlan& plan, const ReadItem& item);
-  // Returns the tensor that the reader fills for that part: the part itself, or a temporary one if
-  // the stored dtype differs. To change the data that was read, return a separate tensor of the
-  // part's size and the stored dtype here. Then override `commit_tensor`, and pass the changed
-  // tensor to `DefaultLoadPlanner::commit_tensor`.
+  // Returns the tensor that the reader fills for that part: the part itself, or a temporary tensor
+  // if the stored dtype differs or the part cannot be written directly. To change the data that was
+  // read, return a separate tensor of the part's size and the stored dtype here. Then override
+  // `commit_tensor`, and pass the changed tensor to `DefaultLoadPlanner::commit_tensor`.
   virtual torch::Tensor transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor);
   void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override;
   LoadReport report() const override;
@@ -160,7 +162,7 @@ class DefaultLoadPlanner : public LoadPlanner {
   std::unique_ptr<Implementation> implementation_;
 };
 
-// Returns a planner that loads by key prefix, without a template. Pass an empty state dict to
+// Returns a planner that loads everything below the given key prefixes. Pass an empty state dict to
 // `load` (kInvalidArgument otherwise). The planner fills it with whole CPU tensors and values,
 // nested as saved, for every stored name that equals a prefix or lies below one: "optimizer.state"
 // matches "optimizer.state.…". An empty list of prefixes matches everything. `load` fails with
@@ -168,11 +170,11 @@ class DefaultLoadPlanner : public LoadPlanner {
 std::unique_ptr<LoadPlanner> make_key_load_planner(std::vector<std::string> prefixes);
 
 // Returns the metadata that a save of `state_dict` would write, as far as one rank knows it (DCP's
-// create_default_metadata). Sharded tensors made from a spec or a mesh list the chunks of all
-// ranks; values marked by `per_rank` are listed as those of rank 0.
+// create_default_metadata). A sharded tensor made from a spec or a mesh lists the chunks of all
+// ranks, any other only those of this rank. Values marked by `per_rank` are listed as rank 0's.
 Metadata create_default_metadata(const StateDict& state_dict);
 
-// Convert a leaf to the Python pickle in which bytes objects are stored (torch.save's archive), and
+// Convert a leaf to the content of the bytes object that stores it (an archive of torch.save), and
 // back. Defined in state/leaf_bytes.cpp.
 Bytes serialize_leaf(const Value& value);
 Value deserialize_leaf(ByteSpan bytes);

@@ -1,5 +1,5 @@
 // Marks a part of a save or load as a range of LibTorch's profiler (at::RecordFunction). PyTorch's
-// profiler shows these ranges, and passes them on as NVTX to Nsight. Internal.
+// profiler shows these ranges, and can pass them to Nsight as NVTX ranges. Internal.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ class ProfilerRange {
   ProfilerRange& operator=(ProfilerRange&&) = delete;
 
  private:
-  std::unique_ptr<at::RecordFunction> range_;  // null: nothing observes it
+  std::unique_ptr<at::RecordFunction> range_;  // null: there is no range
 };
 
 }  // namespace cairn

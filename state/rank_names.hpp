@@ -6,7 +6,8 @@
 
 namespace cairn {
 
-// Returns the last key of the path to the value of rank `rank`. PyTorch sees the values as a dict.
+// Returns the last key of the path to the value of rank `rank`. PyTorch loads the values of all
+// ranks as a dict with these keys.
 inline std::string rank_key(int rank) { return "rank_" + std::to_string(rank); }
 inline std::string rank_name(const std::string& fqn, int rank) { return fqn + '.' + rank_key(rank); }
 // Returns the `fqn` of a name that `rank_name` made, or nothing for any other name.

@@ -30,9 +30,9 @@ class ScriptModuleImpl : public torch::nn::Module {
  public:
   explicit ScriptModuleImpl(torch::jit::Module script);
 
-  // Calls the script's `forward`. Throws kUnsupported if `forward` does not return one tensor: use
-  // `run`. Exceptions of the script pass through. A script whose parameters are sharded or parallel
-  // (cairn::training) runs without the optimizations of LibTorch's graph executor.
+  // Calls the script's `forward`. Throws kUnsupported unless it returns one tensor; `run` returns
+  // any result. Exceptions of the script pass through. A script whose parameters are sharded or
+  // parallel (cairn::training) runs without the optimizations of LibTorch's graph executor.
   torch::Tensor forward(const torch::Tensor& input, std::vector<c10::IValue> more_arguments = {});
   c10::IValue run(std::vector<c10::IValue> arguments);
 

@@ -14,9 +14,9 @@
 
 namespace cairn {
 
-// Cuts one dimension over a list of ranks, in list order, into chunks of ceil(n / count). After
-// PyTorch's ChunkShardingSpec. Ranks that are not listed hold nothing. A rank may be listed more
-// than once.
+// Cuts one dimension of n elements into chunks of ceil(n / count), where count is the number of
+// placements. Chunk i belongs to rank `placements[i]`. A rank may be listed more than once; a rank
+// that is not listed holds nothing. After PyTorch's ChunkShardingSpec.
 struct ChunkShardingSpec {
   std::int64_t dim = 0;         // a negative number counts from the end
   std::vector<int> placements;  // global ranks
@@ -29,22 +29,22 @@ struct LocalShard {
 
 class ShardedTensor {
  public:
-  // Makes a sharded tensor from explicit parts of a tensor of size `size`. Throws kInvalidArgument
-  // if a shard does not fit, dtypes differ, or two local shards overlap. Throws kUnsupported if a
-  // shard cannot be stored (sparse, quantized). With an empty list, this rank holds nothing.
+  // Makes a sharded tensor of size `size` from the parts that this rank holds, if any. Throws
+  // kInvalidArgument if a shard does not fit, dtypes differ, or two local shards overlap. Throws
+  // kUnsupported if a shard cannot be stored (sparse, quantized).
   ShardedTensor(Extents size, DType dtype, std::vector<LocalShard> local_shards);
 
   // Allocates the local shards of `rank`, zero-filled, on the device of `options`.
   static ShardedTensor zeros(const ChunkShardingSpec& spec, const Extents& size, int rank,
                              const torch::TensorOptions& options = {});
-  // Copies this rank's parts out of the whole tensor, as the spec cuts it.
+  // Cuts the whole tensor by the spec, and copies this rank's parts.
   static ShardedTensor distribute(const torch::Tensor& whole, const ChunkShardingSpec& spec, int rank);
-  // Copies this rank's part out of the whole tensor, as the placements on the mesh cut it.
+  // Cuts the whole tensor by the placements on the mesh, and copies this rank's part.
   static ShardedTensor distribute(const torch::Tensor& whole, const DeviceMesh& mesh, const std::vector<Placement>& placements,
                                   int rank);
-  // Wraps `local`, this rank's part; the result shares it. Throws kInvalidArgument if its size is
-  // not that of `local_box`. On a rank outside the mesh, `local` must be empty and only supplies
-  // the dtype.
+  // Wraps `local`, this rank's part; the result shares its memory. Throws kInvalidArgument if its
+  // size is not that of the box that local_box (device_mesh.hpp) returns. On a rank outside the
+  // mesh, `local` must be empty and only supplies the dtype.
   static ShardedTensor from_local(torch::Tensor local, const Extents& size, const DeviceMesh& mesh,
                                   const std::vector<Placement>& placements, int rank);
 
@@ -56,9 +56,10 @@ class ShardedTensor {
   DType dtype() const { return dtype_; }
   const std::vector<LocalShard>& local_shards() const { return local_shards_; }
   // Computes the chunks of all ranks; O(ranks). Returns nothing unless the tensor was made from a
-  // spec or a mesh. Replicated chunks appear once, empty ones only in a tensor without elements.
+  // spec or a mesh. A replicated chunk appears once. Empty chunks are left out, except the only
+  // chunk of a tensor without elements.
   std::optional<std::vector<Box>> all_chunks() const;
-  // Set if the tensor was made from a mesh.
+  // Empty unless the tensor was made from a mesh.
   const std::optional<DeviceMesh>& mesh() const { return layout_->mesh; }
   const std::vector<Placement>& placements() const { return layout_->placements; }
 

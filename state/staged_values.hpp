@@ -8,12 +8,12 @@
 
 namespace cairn {
 
-// Replaces each tensor in `value` with the result of `replace`, which also gets the tensor's name.
+// Replaces each tensor in `value` with the result of `replace`. `name` is the name of `value`.
 using Replace = std::function<torch::Tensor(const std::string& name, const torch::Tensor& tensor)>;
 void replace_tensors(Value& value, const std::string& name, const Replace& replace);
 
-// Copies the containers within plain values, and the tensors in them. These containers are handles,
-// so the trainer could otherwise change them during the save.
+// Replaces each list, tuple and dict in an IValue by a deep copy, including its tensors. IValues
+// hold them by reference, so the trainer could otherwise change them during the save.
 void copy_plain_values(Value& value);
 
 }  // namespace cairn

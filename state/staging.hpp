@@ -33,14 +33,15 @@ struct StagingOptions {
   // Streams the state instead of copying it, to save memory. Cairn's writer copies tensors in the
   // order of the plan through a ring buffer of at most `stream_bytes_max` bytes per rank, and
   // writes the buffer's contents at the same time. `async_save` returns when the last tensor has
-  // been copied (at once without `block_on_staging`). That is after all planning, all earlier saves
-  // and, if the state is larger than the buffer, most of the writing. The buffer is kept for the
-  // next save until `release`. Of the options above, only `block_on_staging` has an effect.
+  // been copied, or at once without `block_on_staging`. The last copy comes after all planning,
+  // after all earlier saves and, if the state is larger than the buffer, after most of the writing.
+  // The buffer is kept for the next save until `Checkpointer::release`. Of the options above, only
+  // `block_on_staging` has an effect.
   //
   // Until the save is staged, do not write or resize its tensors; the save holds references to them
-  // until it ends. A user's own writer may read a result of `resolve_data` for as long as the
-  // writer holds that result, and must ask for each item once. The save is then staged when the
-  // writer has released all tensors. The writer manages its own memory and limit.
+  // until it ends. If you use a writer of your own, the save is staged when the writer has released
+  // all results of `resolve_data`. Such a writer may read a result for as long as it holds the
+  // result, and must ask for each item once. It manages its own memory and limit.
   bool stream = false;
   std::uint64_t stream_bytes_max = 256u << 20;
 };
@@ -49,9 +50,10 @@ struct StagingOptions {
 class Staging {
  public:
   virtual ~Staging() = default;
-  // Blocks until everything is copied. Must be called once. Returns the same dict, with tensors on
-  // the host that nobody else writes to. Throws kPrecondition, naming the tensor, if a tensor was
-  // resized meanwhile.
+  // Blocks until everything is copied. Must be called once. Returns a dict like the one given to
+  // `begin`, with tensors on the host that nobody else writes to (for an exception see
+  // `AsyncStager::streams`). Throws kPrecondition, naming the tensor, if a tensor was resized since
+  // `begin`.
   virtual StateDict finish() = 0;
 };
 
@@ -66,7 +68,7 @@ class AsyncStager {
   // values before it returns. Copies of device tensors are ordered after the work already queued on
   // the calling thread's current streams.
   virtual std::unique_ptr<Staging> begin(const StateDict& state) = 0;
-  // Allocates the memory that staging such a state will need.
+  // Allocates in advance the memory that staging `state` needs.
   virtual void prepare(const StateDict& /*state*/) {}
   // Frees memory kept between saves. Memory in use is freed when it is no longer used.
   virtual void release() {}
@@ -79,8 +81,9 @@ class AsyncStager {
 
 // Cairn's default stager.
 //
-// Tensors that share memory also share it in the copy. Strides are kept. Gaps between elements are
-// kept, up to as many bytes as are used. All data in one kind of memory goes into one allocation.
+// Tensors that share memory also share it in the copy. Strides are kept. Gaps inside a tensor are
+// copied. Gaps between tensors of one storage are copied if they take no more bytes than the
+// tensors. Each save makes at most two allocations, one of page-locked and one of plain memory.
 // Sparse and quantized tensors cannot be copied and stay as they are; planning then refuses them by
 // name.
 class DefaultStager : public AsyncStager {

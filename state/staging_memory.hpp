@@ -36,12 +36,12 @@ class StagingMemory {
 // Thread-safe. Blocks may outlive the pool.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
-  // `bytes_max` limits all blocks together; 0: no limit. With `keep`, returned blocks are kept for
-  // the next `take` of the same size.
+  // `bytes_max` limits the bytes of all blocks together; 0: no limit. With `keep`, returned blocks
+  // are kept for the next `take` of the same size.
   StagingPool(std::uint64_t bytes_max, bool keep) : bytes_max_(bytes_max), keep_(keep) {}
 
-  // Returns a block of `bytes`, at least 1. With `pinned`, uses plain memory if there is no
-  // page-locked memory. Throws kPrecondition above the limit, kUnavailable if allocation fails.
+  // Returns a block of `bytes` bytes, at least 1. With `pinned`, the block is page-locked if such
+  // memory is available. Throws kPrecondition above the limit, kUnavailable if allocation fails.
   std::shared_ptr<const StagingMemory> take(std::uint64_t bytes, bool pinned);
   // Frees kept blocks now, and blocks in use when they are returned. Returns whether there were
   // kept blocks.
@@ -61,7 +61,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   std::vector<Block> kept_ CAIRN_GUARDED_BY(mutex_);
   std::size_t blocks_ CAIRN_GUARDED_BY(mutex_) = 0;        // in use and kept
   std::uint64_t bytes_held_ CAIRN_GUARDED_BY(mutex_) = 0;  // in use and kept
-  std::uint64_t generation_ CAIRN_GUARDED_BY(mutex_) = 0;  // blocks of earlier generations are not kept
+  std::uint64_t generation_ CAIRN_GUARDED_BY(mutex_) = 0;  // `release` begins a new one; blocks of earlier ones are not kept
 };
 
 }  // namespace cairn

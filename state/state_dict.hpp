@@ -109,7 +109,7 @@ inline constexpr bool kIsOtherInteger = std::is_integral_v<T> && sizeof(T) <= si
 //                           never flattened. A list of plain values is loaded as a List or an
 //                           IValue, whichever the caller's list is.
 //   Blob                    bytes
-//   Stateful                an object that describes itself; called at save and at load
+//   Stateful                an object that saves and restores its own state
 class Value {
  public:
   using Variant = std::variant<c10::IValue, torch::Tensor, ShardedTensor, Blob, std::shared_ptr<Dict>, std::shared_ptr<List>,
@@ -125,20 +125,21 @@ class Value {
   Value(std::shared_ptr<torch::nn::Module> module);             // NOLINT: see adapters.hpp
   Value(std::shared_ptr<torch::optim::Optimizer> optimizer);    // NOLINT: see adapters.hpp
   Value(std::shared_ptr<torch::optim::LRScheduler> scheduler);  // NOLINT: see adapters.hpp
-  // Accepts classes derived from these: `std::make_shared<MyModel>()`,
-  // `std::make_shared<torch::optim::Adam>(…)`. A class that is both Stateful and a module counts as
-  // Stateful.
+  // Accepts classes derived from Stateful, Module, Optimizer or LRScheduler:
+  // `std::make_shared<MyModel>()`, `std::make_shared<torch::optim::Adam>(…)`. A class that is both
+  // Stateful and a module counts as Stateful.
   template <class Object, class = KnownBase<Object>>
   Value(std::shared_ptr<Object> object);  // NOLINT
   // Accepts the holders that TORCH_MODULE makes, such as torch::nn::Linear and
   // torch::nn::Sequential.
   template <class Holder, class = KnownBase<typename Holder::ContainedType>>
   Value(const Holder& holder) : Value(holder.ptr()) {}  // NOLINT
-  // Converts a tensor to a Tensor and a dict to a Dict, with keys written as Python's str() does. A
-  // list that holds tensors or dicts becomes a List. Flattening splits Dicts and such Lists. Any
-  // other IValue stays as it is. Throws kUnsupported for a key that is no text, int or bool, for a
-  // container that contains itself, and for shared parts that expand to more than 2^20 values.
-  // Throws kAlreadyExists if two keys have one text, kInvalidArgument beyond kNestingMax levels.
+  // Converts what `flatten` splits: a tensor to a Tensor, a dict to a Dict, and a list that holds a
+  // tensor, a dict or such a list to a List. Keys become text as by Python's str(). Any other
+  // IValue stays as it is. Throws kUnsupported for a key that is no text, int or bool, for a
+  // container that contains itself, and if containers that occur several times expand to more than
+  // 2^20 values. Throws kAlreadyExists if two keys become the same text, and kInvalidArgument
+  // beyond kNestingMax levels.
   Value(c10::IValue value);                                                    // NOLINT
   Value(bool value) : value_(c10::IValue(value)) {}                            // NOLINT
   Value(int value) : value_(c10::IValue(static_cast<std::int64_t>(value))) {}  // NOLINT
@@ -155,7 +156,7 @@ class Value {
   Value(Object* pointer) = delete;
   Value(std::nullptr_t) = delete;
 
-  // Copies the Dict or List inside deeply. Tensors remain shared handles.
+  // A Dict or List is copied deeply. Tensors and objects remain shared handles.
   Value(const Value& other);
   Value& operator=(const Value& other);
   Value(Value&&) noexcept = default;
@@ -187,7 +188,8 @@ class Value {
   const std::string& to_text() const;
 
   // Accesses a nested value: `state["model"]["weight"]`. Throws kMismatch if the value is not a
-  // dict. The non-const form turns None into a dict; the const form throws kNotFound if absent.
+  // dict. The non-const form turns None into a dict and inserts a missing key; the const form
+  // throws kNotFound for a missing key.
   Value& operator[](std::string_view key);
   const Value& operator[](std::string_view key) const;
 
@@ -214,10 +216,10 @@ class Value {
 
 // Marks a value that differs between ranks on purpose (RNG states, data positions). It is saved
 // under `<name>.rank_<r>`. If the checkpoint has no value for a rank, loading keeps the caller's
-// value there.
+// value on that rank.
 Value per_rank(Value value);
-// Marks a value that checkpoints may lack, such as one that a trainer has saved only since its last
-// version. If the checkpoint has no value, loading keeps the caller's. Has no effect on saves.
+// Marks a value that checkpoints may lack, such as one that only newer versions of a trainer save.
+// If the checkpoint lacks it, loading keeps the caller's value. Has no effect on saves.
 Value if_stored(Value value);
 // Returns `value` with its own marks and those of `other`.
 Value with_marks_of(const Value& other, Value value);
@@ -238,18 +240,18 @@ inline constexpr std::size_t kNestingMax = 256;
 // The maximum length of a list that `set_at` makes (kInvalidArgument beyond it).
 inline constexpr std::int64_t kMadeListMax = std::int64_t{1} << 20;
 
-// Flattens as DCP does. Dicts are split; lists only if they contain a tensor, a dict or such a
-// list; tuples never. Keys are joined with '.'. An empty dict is a leaf, so that it survives.
-// `per_rank` and `if_stored` mark every leaf below them; a list that stays whole is marked by
-// `per_rank` if it contains a value so marked. Throws kAlreadyExists, naming both paths, if two
-// paths give the same name, and kPrecondition, naming the path, for a Stateful.
+// Flattens as DCP does. Splits dicts, and lists that contain a tensor, a dict or a list that is
+// split; never splits tuples. Joins keys with '.'. An empty dict is a leaf, so that it is saved. A
+// mark (`per_rank`, `if_stored`) applies to every leaf below the marked value. A list that is not
+// split is marked by `per_rank` if a value in it is. Throws kAlreadyExists, naming both paths, if
+// two paths give the same name, and kPrecondition, naming the path, for a Stateful.
 FlatStateDict flatten(const StateDict& state_dict);
 // Returns the top-level entries only. Throws kUnsupported, naming all such keys, if `flatten` would
 // split any value.
 FlatStateDict flatten_top_level(const StateDict& state_dict);
-// Stores `value` at `path` and makes dicts and lists on the way. A numeric element makes a list,
-// padded with None. Keeps the marks of a value that it replaces. Throws kMismatch, naming the
-// place, if the path leads through a value that is not a container.
+// Stores `value` at `path` and creates missing containers on the way: a list, padded with None, for
+// a numeric element, otherwise a dict. Keeps the marks of a value that it replaces. Throws
+// kMismatch, naming the place, if the path leads through a value that is not a container.
 void set_at(StateDict& state_dict, const Path& path, Value value);
 // Returns the value at `path`, or nullptr if there is none.
 const Value* find_at(const StateDict& state_dict, const Path& path);

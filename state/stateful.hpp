@@ -12,12 +12,13 @@ class Stateful {
   virtual ~Stateful() = default;
 
   // Returns the state to save, or the state to fill when loading. Loads fill tensors in place, so
-  // return the live ones. Called on the trainer's thread, on all ranks in the same order, so it may
-  // run collectives. An exception becomes a failure of this rank.
+  // return the object's own tensors, not copies. Called on the trainer's thread, on all ranks in
+  // the same order, so it may run collectives. An exception becomes a failure of this rank.
   virtual Dict state_dict() = 0;
 
-  // Restores the state from a filled dict of the structure that `state_dict` returned. Called on
-  // the trainer's thread, on all ranks in the same order, after every rank has loaded.
+  // Restores the state from a dict with the structure that `state_dict` returned and the loaded
+  // values. Called on the trainer's thread, on all ranks in the same order, after every rank has
+  // loaded.
   virtual void load_state_dict(const Dict& state_dict) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Converts between LibTorch's tensors and the plain records of `planning`.
+// Converts between LibTorch's tensors and the structs of `planning`, which do not use LibTorch.
 #pragma once
 
 #include <optional>
@@ -14,18 +14,19 @@
 
 namespace cairn {
 
-// Returns the dtype of a type; nothing for types that no checkpoint can hold (quantized ones).
+// Returns the DType of a LibTorch type; nothing if it cannot be stored (quantized types).
 std::optional<DType> dtype_of(at::ScalarType type) noexcept;
-// Returns the type of a dtype; nothing if the LibTorch in use lacks it (float8 and uint16 in 1.13).
+// Returns the LibTorch type of a DType; nothing if LibTorch lacks it (float8 and uint16 in 1.13).
 std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept;
 
-// Returns the type in which elements are moved as bytes: scalar_type_of(dtype), or else the integer
-// type of the same width (uint8, int16, int32, int64). Returns nothing for kUnknown.
+// Returns the LibTorch type in which elements are held: scalar_type_of(dtype) or, if LibTorch lacks
+// that type, the integer type of the same width (uint8, int16, int32, int64). Returns nothing for
+// kUnknown.
 std::optional<at::ScalarType> carrier_type_of(DType dtype) noexcept;
 
-// The real types of tensors whose elements are held in another type, keyed by TensorImpl. Valid
-// while the tensors live. `requires_grad` is kept here because LibTorch does not allow it on
-// integer tensors.
+// The real type of a tensor whose elements are held in another type. CarriedTypes is keyed by
+// TensorImpl, and valid while the tensors live. `requires_grad` is kept here because LibTorch does
+// not allow it on integer tensors.
 struct CarriedType {
   DType dtype = DType::kUnknown;
   bool requires_grad = false;
@@ -44,7 +45,7 @@ inline Extents extents_of(at::IntArrayRef sizes) { return Extents(sizes.data(), 
 inline at::IntArrayRef array_of(const Extents& extents) { return {extents.begin(), extents.size()}; }
 
 // Returns why `tensor` cannot be saved or loaded ("is sparse"), or an empty string if it can. A
-// tensor can if it is strided, has memory, and has a dtype known to DType.
+// tensor can be saved if it is strided, has memory, and has a type that DType has.
 std::string why_not_storable(const torch::Tensor& tensor);
 
 // Returns the part of `tensor` that begins at `offsets` and has size `sizes`, as a view without

@@ -21,40 +21,41 @@ struct CheckpointWriterOptions {
   std::uint64_t bytes_in_flight_max = 64u << 20;  // staging memory of one rank
   std::uint64_t block_bytes = 4u << 20;           // unit of copying, checksums and writing
   bool direct_io = true;                          // if the store and its file system support it
-  // 1 to 19: compresses tensors with zstd at this level; 1 and 3 are fast. 0: does not. Each thread
-  // needs some MiB beyond `bytes_in_flight_max` for it. `copy_first` has no effect, so that an
-  // `async_save` with StagingOptions::stream returns only when nearly all is written. A full disk
-  // is noticed while the rank writes. PyTorch reads such a checkpoint if the Python package
-  // zstandard is installed.
+  // 0: no compression. 1 to 19: compresses tensors with zstd at this level; 1 and 3 are fast. Each
+  // thread then needs some MiB beyond `bytes_in_flight_max`. `copy_first` has no effect, so an
+  // `async_save` with StagingOptions::stream returns only when nearly all is written. No space is
+  // reserved in advance, so a full disk is noticed only while the rank writes. PyTorch reads such a
+  // checkpoint if the Python package zstandard is installed.
   int zstd_level = 0;
   // Descriptors of registered transforms, such as "stream.rot13/1" (storage/stream_transform.hpp).
-  // All items pass through them, tensors after compression, in reverse order: readers undo the
-  // first of them first, as PyTorch's do. Loads then read an item from its start, whatever part
-  // they need. `copy_first` has no effect.
+  // Every item passes through them from the last to the first, a compressed tensor after
+  // compression. Readers undo the first transform first, as PyTorch's readers do. A load that needs
+  // a part of an item then reads the item from its start. `copy_first` has no effect.
   std::vector<std::string> transforms;
   // Fills the staging memory before writing anything, for saves whose caller waits only for the
   // copies.
   bool copy_first = false;
-  // The run that numbers this checkpoint (its commit sequence). "": the parent of the checkpoint.
+  // URL of the run in which the checkpoint gets its commit sequence. "": the checkpoint's parent.
   std::string run_url;
-  // Number of replaced generations whose data files are kept for loads that still read them; at
-  // least 1. The next save to the same place removes the files of older generations.
+  // Number of replaced checkpoints at this place whose data files are kept for loads that still
+  // read them; at least 1. The next save to the same place removes the files of older ones.
   std::uint32_t retired_keep = 1;
   bool low_priority = false;  // runs the writing threads at the lowest CPU and I/O priority
   // Called on the coordinator with the checkpoint's id, on the thread that runs the save's hooks,
-  // before anything is created in the store. If it throws, the save fails. A checkpointer reuses
-  // its writer, with this function, for later saves whose other options are equal. The function may
-  // report its wait to `observer`, for traces; without traces, `observer` is null.
+  // before anything is created in the store. If it throws, the save fails. A checkpointer keeps its
+  // writer for later saves that differ only in this function; the writer then calls the function of
+  // the first save. The function may report to `observer` how long it waited; without traces,
+  // `observer` is null.
   std::function<void(const std::string& checkpoint_id, StoreObserver* observer)> before_attempt;
 };
 
 struct CheckpointReaderOptions {
   unsigned threads = 2;
-  // Staging memory. After the first read of an attempt, as much memory again may hold checked
-  // blocks for later reads.
+  // Staging memory of this rank. After the first read of an attempt, as many bytes again may hold
+  // checked blocks for later reads.
   std::uint64_t bytes_in_flight_max = 64u << 20;
   bool verify = true;         // checks the bytes read against the block checksums
-  bool verify_first = false;  // checks all bytes that this rank needs before it changes any
+  bool verify_first = false;  // checks all bytes that this rank needs before it changes any value
 };
 
 class DataFormat;
@@ -117,9 +118,10 @@ struct VerifyFault {
   bool unchecked = false;
 };
 
-// Reads every byte of the commit record, of Cairn's data files, and of the archives in PyTorch's.
-// Returns all faults found, then everything that cannot be checked. An empty result means no fault.
-// Calls `progress` with the bytes done and the total. Throws kNotFound if there is no checkpoint.
+// Reads every byte of the commit record, of Cairn's data files, and of the archives in PyTorch's
+// data files. Returns all faults found, then everything that cannot be checked. An empty result
+// means no fault. Calls `progress` with the bytes done and the total. Throws kNotFound if there is
+// no checkpoint.
 std::vector<VerifyFault> verify_checkpoint(Store& store, unsigned threads = 2,
                                            const std::function<void(std::uint64_t, std::uint64_t)>& progress = {});
 

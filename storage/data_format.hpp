@@ -1,5 +1,5 @@
-// The format of a checkpoint's data files. CheckpointWriter uses it for what depends on the format:
-// which files a rank writes, and how its items lie in them. Internal.
+// The format of a checkpoint's data files: which files a rank writes, and how the rank's items lie
+// in them. CheckpointWriter uses it. Internal.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace cairn {
 
-// The names of the files that a rank has made in one attempt. Thread-safe: a save may be discarded
-// while a writing thread adds to them.
+// The names of the files that a rank has made in one attempt. Thread-safe, because a save may be
+// discarded while a writing thread adds names.
 class WrittenNames {
  public:
   void add(const std::vector<ObjectName>& names) {
@@ -41,20 +41,21 @@ class DataFormat {
   // Called on the coordinator, before the attempt is opened. Throws if the files cannot be created
   // at this place.
   virtual void require_room(Store& /*store*/) {}
-  // Called on every rank with its local plan. May leave items out; throws if some cannot be stored.
+  // Called on every rank with its local plan. If items cannot be stored, leaves them out or throws.
   virtual SavePlan prepare(SavePlan plan) const { return plan; }
-  // Called on the coordinator. Returns, for each rank, what the rank needs to know about the other
-  // ranks to name its files.
+  // Called on the coordinator. Returns one text per rank with the facts about other ranks that the
+  // rank needs to name its files. `layouts` and `name` get this text as `arrangement`.
   virtual std::vector<std::string> arrange(const std::vector<SavePlan>& plans) { return std::vector<std::string>(plans.size()); }
   // Returns the layouts of a rank's files. The rank and the coordinator get the same result from
   // the same arguments.
   virtual std::vector<FileLayout> layouts(const SavePlan& plan, const std::string& arrangement) const = 0;
-  // Returns the name of one of the `files` files of a rank.
+  // Returns the name of file number `file` of a rank that writes `files` files.
   virtual ObjectName name(int rank, std::size_t file, std::size_t files, const std::string& arrangement,
                           const std::string& save_id) const = 0;
-  // Called on the coordinator when all files are written, before `metadata`, which locates all
-  // items in them, is published. May create objects, which it adds to `written` once they exist,
-  // and change the metadata. Returns an action to run after the publication; may be empty.
+  // Called on the coordinator when all files are written, before `metadata` is published.
+  // `metadata` locates all items in the files. May change `metadata`. May also create objects,
+  // whose names it adds to `written` once they exist. Returns an action to run after the
+  // publication; may be empty.
   virtual std::function<void()> complete(const std::shared_ptr<Store>& /*store*/, const std::string& /*url*/,
                                          Metadata& /*metadata*/, WrittenNames& /*written*/) {
     return {};
@@ -62,7 +63,7 @@ class DataFormat {
 
   // Whether a planner may change its plan after the global plan was made.
   virtual bool takes_changed_plans() const { return true; }
-  // Whether no other save ever uses the names of these files.
+  // Whether only one save ever uses the names of these files.
   virtual bool names_are_unique() const { return true; }
   // Whether readers take an object of this name for a part of a checkpoint, even without a record.
   virtual bool needs_no_record(const ObjectName& /*name*/) const { return false; }

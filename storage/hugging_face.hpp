@@ -49,12 +49,12 @@ struct HuggingFaceWriterOptions {
   CheckpointWriterOptions writer;
 };
 
-// Makes checkpoints only at places without safetensors files: it throws kAlreadyExists otherwise,
-// since programs that read these files by name cannot tell an old file from a new one. Throws
-// kUnsupported at stores such as `s3:` (StoreTraits::create_takes_name is false), where two saves
-// could mix their files. A file appears under its name when it is whole, and the index after all
-// files that it names. A save that was killed while ranks wrote parts leaves only parts, which the
-// next save to the place removes.
+// Throws kAlreadyExists at a place with safetensors files or a commit record, because programs that
+// read these files by name cannot tell an old file from a new one. Throws kUnsupported at stores
+// such as `s3:` (StoreTraits::create_takes_name is false), where two saves could mix their files. A
+// file appears under its name when it is whole, and the index after all files that it names. A save
+// that was killed while ranks wrote parts leaves only files of parts, which the next save to the
+// place removes.
 class HuggingFaceStorageWriter : public CheckpointWriter {
  public:
   explicit HuggingFaceStorageWriter(const HuggingFaceWriterOptions& options = {});
@@ -63,12 +63,12 @@ class HuggingFaceStorageWriter : public CheckpointWriter {
 // The names of safetensors files, each with the tensors that an index says it contains.
 using SafetensorsFiles = std::map<std::string, std::set<std::string>>;
 
-// Returns the files that an index at `store` names: `index`; or, if that is "",
-// model.safetensors.index.json or else the only index at the root. Without an index, returns all
-// safetensors files at the root, or nothing if there are none. Throws kCorrupt for a damaged index,
-// and for several indexes without that name. Without an index and a commit record, throws kCorrupt
-// if a save to this place has begun and not ended, and kNotFound if files of a set
-// `model-<file>-of-<files>` are missing.
+// Returns the files that an index in `store` names. The index is `index` or, if that is "",
+// model.safetensors.index.json or else the only index at the root. If there is no index, returns
+// all safetensors files at the root, perhaps none. Throws kCorrupt for a damaged index, and if
+// there are several indexes but none of that name. If there is neither an index nor a commit
+// record, throws kCorrupt if a save to this place has begun and not ended, and kNotFound if files
+// of a set `model-<file>-of-<files>` are missing.
 SafetensorsFiles find_safetensors_files(Store& store, const std::string& index = "");
 
 struct HuggingFaceReaderOptions {
@@ -92,13 +92,14 @@ class HuggingFaceStorageReader : public CheckpointReader {
   void reset(const std::string& checkpoint_id) override;
   // Throws kNotFound if there are no safetensors files, or if one of a set is missing. Throws
   // kCorrupt for files that are damaged, do not fit the index or one another, or may belong to a
-  // save that has not ended. Throws kMismatch if the parts of a tensor overlap or leave a gap,
-  // which it lists, and if the number of scales of a quantised weight does not fit `block_size`.
-  // With `dequantize_to`, throws kUnsupported for scales of other types than those three, and for
-  // float8 tensors and weights with scales that are no quantised weights.
+  // save that has not ended. Throws kMismatch, listing the faults, if the parts of a tensor overlap
+  // or leave a gap. Throws kMismatch if the number of scales of a quantised weight does not fit
+  // `block_size`. With `dequantize_to`, throws kUnsupported for scales that are not kFloat32,
+  // kFloat16 or kBFloat16, and for tensors that are float8 or have scales but are no quantised
+  // weights as defined above.
   Metadata read_metadata() override;
   // Like `read_metadata`, but reads exactly these files, and ignores an index or a commit record.
-  // Each must contain the tensors in its set.
+  // Each file must contain the tensors that `files` lists for it.
   Metadata read_metadata_of(const SafetensorsFiles& files);
   void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
@@ -113,7 +114,7 @@ class HuggingFaceStorageReader : public CheckpointReader {
   const HuggingFaceReaderOptions options_;
   // State of the current attempt:
   std::map<std::string, Quantized> quantized_;  // by the name of the weight
-  std::unique_ptr<CheckpointReader> stored_;    // reads what is in `quantized_`
+  std::unique_ptr<CheckpointReader> stored_;    // reads the tensors in `quantized_`
 };
 
 // Reads safetensors files at `from`, of any kind that HuggingFaceStorageReader reads, and makes a

@@ -13,8 +13,8 @@ namespace cairn {
 // If the file is truncated while it is mapped, a process that reads it dies of SIGBUS.
 class MappedFile {
  public:
-  // Throws kNotFound and kPermission, and kCorrupt for anything but a regular file. Waits for no
-  // writer of a pipe.
+  // Throws kNotFound and kPermission, and kCorrupt for anything but a regular file. Does not block
+  // on a pipe that has no writer.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -1,5 +1,4 @@
-// The procedure by which a checkpoint comes to exist and leftovers are removed. FORMAT.md specifies
-// the bytes.
+// The procedure that publishes a checkpoint and removes leftovers. FORMAT.md specifies the bytes.
 //
 //  1  the coordinator opens the attempt, exclusively, before it
 //     answers any plan                                               Store::begin_attempt
@@ -14,7 +13,7 @@
 //  6  the directory is synced
 //  7  all ranks are told the outcome
 //  8  leftovers of dead attempts are removed; the files of the
-//     generation just replaced stay until a later publication        remove_leftovers
+//     checkpoint just replaced stay until a later publication        remove_leftovers
 //
 // A crash at any point leaves either the old or the new checkpoint, complete.
 //
@@ -22,7 +21,8 @@
 // process that was thought dead wakes up. A data file's name contains a save id. For every save id
 // S found in a file name, one of these holds:
 //
-//   `current` or `replaced` names S, or `current` retires S: the files of S are kept.
+//   S is the id of the new record (`current`) or of the one that it replaced (`replaced`), or
+//   `current` lists S as retired: the files of S are kept.
 //
 //   S is open: another save is running or was left behind. Clean-up fences it. Either the fence
 //   comes first and S can never be published, or S was published first. In that case ".metadata",
@@ -37,11 +37,12 @@
 // once, the first one to publish ends the other's save, which fails with kFenced. Neither loses a
 // file of a checkpoint that exists.
 //
-// Retired generations: a load that began before its generation was replaced may still be reading
-// that generation's files. A record therefore lists the generations whose files are kept
+// Retired generations: a generation is one of the checkpoints that were published at this place one
+// after another. A load that began before its generation was replaced may still be reading that
+// generation's files. A record therefore lists the generations whose files are kept
 // (CommitInfo::retired): the one that it replaces, then those retired before, newest first, up to
-// the number that the writer is configured to keep. The clean-up after that publication removes
-// generations that drop off the list.
+// the number that the writer is configured to keep. The clean-up after that publication removes the
+// files of generations that drop off the list.
 //
 // If the replaced record is damaged or of a newer version, its files are unknown. Clean-up is then
 // left to the next save, which knows the files of this save.
@@ -100,8 +101,8 @@ class CommitSequence {
   // Throws the store's errors for the run itself and for places with Cairn's names (step_<step>). A
   // run can be any directory, so other places may be unrelated to it. If such a place fails, or
   // does not answer within `patience`, it is logged and ignored from then on. Without `patience`,
-  // reads on the calling thread. `own` is the URL of a place that the caller examines itself.
-  // `rank` is used in the log.
+  // these places are read on the calling thread, without a time limit. `own` is the URL of a place
+  // to skip, because the caller examines it. `rank` is used in the log.
   std::uint64_t next(const std::shared_ptr<Store>& run, const std::string& own = "", int rank = 0);
 
  private:
@@ -121,11 +122,11 @@ std::vector<std::string> retired_generations(const std::optional<Metadata>& repl
 
 // Performs step 8, after `current` was published in place of `replaced`. Fences and clears Cairn's
 // other attempts at this place. Removes Cairn's data files, except those of `current`, `replaced`,
-// the published record, generations that `current` or the published record retires, and attempts
-// that cannot be fenced. Removes nothing that Cairn did not make. Does nothing if the store's root
-// is a link (`leads_elsewhere`). Returns the names removed. Leaves a file that the store refuses to
-// remove for the next time: the checkpoint already exists. Throws the store's errors if listing or
-// reading the record fails.
+// the published record, generations that `current` or the published record lists as retired, and
+// attempts that cannot be fenced. Removes nothing that Cairn did not make. Does nothing if the
+// store's root is a link (`leads_elsewhere`). Returns the names removed. If the store refuses to
+// remove a file, leaves it for the next clean-up, because the checkpoint already exists. Throws the
+// store's errors if listing or reading the record fails.
 std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced);
 
 // Fences `save_id`, then returns whether its checkpoint is the published one. The answer is final.

@@ -1,4 +1,4 @@
-// Reads by ready-made plans, outside of a load, for conversions.
+// Reads tensors outside of a load, by plans that the caller makes. Used by conversions.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@
 
 namespace cairn {
 
-// The base of planners for ready-made plans. Drops what is read, unless a subclass takes it.
+// The base of planners for plans that exist already. Discards bytes objects. A subclass that reads
+// tensors must override `resolve_tensor`.
 class ReadyPlan : public LoadPlanner {
  public:
   void set_up_planner(StateDict&, const Metadata&, int, bool) override {}
@@ -23,9 +24,9 @@ class ReadyPlan : public LoadPlanner {
   void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
 };
 
-// Returns the elements of `box` of tensor `name`, dense, in memory, in the carrier_type_of its
-// dtype. `reader` was set up with the metadata that contain `stored`. The chunks of `stored` must
-// cover the box; elements that they lack have any value. Throws what the reader throws.
+// Returns the elements of `box` of tensor `name` as a dense host tensor, in the carrier type of its
+// dtype. `reader` must be set up with the metadata that contain `stored`. The chunks of `stored`
+// should cover the box: elements outside of them are uninitialised. Throws what the reader throws.
 torch::Tensor read_part(StorageReader& reader, const std::string& name, const TensorStorageMetadata& stored, const Box& box);
 
 }  // namespace cairn

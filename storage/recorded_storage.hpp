@@ -2,9 +2,9 @@
 // chunk and bytes object.
 //
 // Tensor offsets are not sent: the coordinator remembers the layout of each rank's plan. For each
-// file, a rank reports its length, its checksum and the lengths of its bytes objects and compressed
-// tensors. A rank reports every item only if its planner changed the plan after the coordinator saw
-// it.
+// file, a rank reports the length, the checksum, and the lengths of the bytes objects and
+// compressed tensors in it. A rank reports every item only if its planner changed the plan after
+// the coordinator saw the plan.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ struct PlannedFiles {
   std::vector<FileLayout> files;
 };
 
-// Extracts from `plan` the names and items that `add_planned` needs. `files` contain its items.
+// Extracts from `plan` the names and items that `add_planned` needs. `files` are the plan's
+// layouts.
 PlannedFiles keep_plan(const SavePlan& plan, std::vector<FileLayout> files);
 
 // Describes each item that a rank wrote, for plans that the coordinator does not know. `results`
@@ -43,13 +44,12 @@ std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<
 // and must not be changed by others until `finish` returns.
 class StorageRecorder {
  public:
-  // The transforms are recorded for each tensor and bytes object, respectively.
+  // `of_tensors` and `of_bytes` are the transforms to record for each tensor and each bytes object.
   explicit StorageRecorder(Metadata& metadata, std::vector<std::string> of_tensors = {}, std::vector<std::string> of_bytes = {});
 
   // Records the files of `rank`. `add_planned` takes locations from the coordinator's copy of the
   // plan; `add_reported` takes them from the reported items. Both throw kMismatch if the results do
-  // not fit the plan or the metadata.
-  // `names` are those that the planned files must have.
+  // not fit the plan or the metadata. `names` are the names that the planned files must have.
   void add_planned(int rank, const PlannedFiles& planned, const WriteResults& results, const std::vector<std::string>& names);
   void add_reported(int rank, const WriteResults& results);
   // Ends the recording. Throws kMismatch, listing the names, if no rank wrote some item.

@@ -16,11 +16,12 @@
 //  1  list its data files, then its open attempts; if another save's attempt is open, stop
 //  2  read the record again; if it is not the expected one, stop
 //  3  remove the record, durably                                              Store::retract
-//  4  remove the safetensors files that the record listed, the listed data files that have Cairn's
-//     names, and clear fenced attempts
+//  4  remove the safetensors files that the record listed and the listed data files that have
+//     Cairn's names; then clear fenced attempts, unless other safetensors files remain
 //  5  remove the place, if nothing else is in it                              Store::remove_root
 //
-// A removal that `MayChange` stops between steps 3 and 5 leaves the same state as a crash.
+// A removal stopped by a `MayChange` function between steps 3 and 5 leaves the same state as a
+// crash.
 //
 // The files of a save that begins at this place after step 1 are not in the list. If such a save
 // publishes between steps 2 and 3, its record is removed too: that checkpoint is gone as a whole,
@@ -68,11 +69,12 @@ class RunDirectory {
   Listing list() const;
   // Returns whether `name` has a record, or something else that occupies the record's name.
   bool has_record(const ObjectName& name) const;
-  // Returns why no new checkpoint can be saved as `name`; "" if the place is absent, or is a
-  // directory without a record, such as one with leftovers of failed saves and removals.
+  // Returns why no new checkpoint can be saved as `name`. Returns "" if the place is absent, or is
+  // a directory without a record and without parts of ranks, such as one with leftovers of failed
+  // saves and removals.
   std::string why_occupied(const ObjectName& name) const;
-  // Returns why a record listed in `Listing::others` cannot be used; "" if it can, as PyTorch's
-  // can.
+  // Returns why a record listed in `Listing::others` cannot be used; "" if it can, such as
+  // PyTorch's.
   std::string why_unreadable(const ObjectName& name) const;
   // Returns what is wrong with a checkpoint, judging by its record and the lengths of its files; ""
   // if nothing is wrong. Reads no data.

@@ -1,10 +1,11 @@
 // Python values in memory, as described by a pickle. Nothing is imported, called or constructed.
 //
-// A PickleTree owns the nodes of one pickle; a PickleValue points to one of them. A value that
-// Python shares is one node, so a tree's size is bounded by its pickle, and its destruction does
-// not recurse. Trees contain no cycles and nest no deeper than PickleLimits::depth_max, so
-// recursive walks are safe. A walk that copies shared nodes every time may not be: see
-// `PickleValue::id`.
+// A PickleTree owns the nodes of one pickle; a PickleValue points to one of them. A Python object
+// that is referenced several times is one node, so the size of a tree is bounded by the size of its
+// pickle. Destroying a tree does not recurse. Trees contain no cycles and nest no deeper than
+// PickleLimits::depth_max, so recursive walks do not overflow the stack. A walk that visits a
+// shared node once per reference may take exponential time; `PickleValue::id` tells which nodes are
+// shared.
 //
 // Texts and bytes are borrowed from the pickle, which must outlive the tree. Several threads may
 // read a const tree.
@@ -24,7 +25,7 @@ namespace cairn {
 enum class PickleKind : std::uint8_t {
   kNone = 1,
   kBool,
-  kInt,  // 64 bits; larger ones are refused
+  kInt,  // 64 bits; `unpickle` refuses larger ones
   kFloat,
   kText,   // UTF-8; may contain lone surrogates, as Python writes them
   kBytes,  // bytes and bytearray
@@ -49,8 +50,8 @@ std::string to_string(const PickleGlobal& global);  // "torch.Size"
 
 class PickleTree;
 
-// Cheap to copy. Valid as long as its tree. Accessors throw kCorrupt if the value is of another
-// kind; the error says what was found and where.
+// A node of a tree. Cheap to copy. Valid until the tree is destroyed or moved. Accessors throw
+// kCorrupt if the value is of another kind; the error says what was found and where.
 class PickleValue {
  public:
   PickleKind kind() const;
@@ -102,7 +103,8 @@ class PickleValue {
   std::uint32_t id_;
 };
 
-// Throw kCorrupt and kUnsupported. The text says where the pickle made the value.
+// Throw kCorrupt and kUnsupported, respectively. The text gives the position of `value` in the
+// pickle.
 [[noreturn]] void corrupt(const PickleValue& value, const std::string& why);
 [[noreturn]] void unsupported(const PickleValue& value, const std::string& why);
 
@@ -116,7 +118,7 @@ class PickleTree {
   // Returns the size of the pickle in bytes, up to and including its end. Bytes after it are not
   // part of the pickle.
   std::uint64_t consumed_bytes() const { return consumed_bytes_; }
-  // Returns the name of what was unpickled, for error texts.
+  // Returns the name of the pickle in error texts, as passed to `unpickle`.
   const std::string& what() const { return what_; }
 
  private:
@@ -159,7 +161,7 @@ class PickleTree {
   std::vector<std::vector<Id>> containers_;  // for a dict: key, value, key, value, …
   std::vector<Object> objects_;
   std::vector<PickleGlobal> globals_;
-  std::deque<std::string> owned_texts_;  // texts that the pickle contains in another encoding
+  std::deque<std::string> owned_texts_;  // texts that the pickle has in another encoding, as UTF-8
   Id root_ = 0;
   std::uint64_t consumed_bytes_ = 0;
   std::string what_;

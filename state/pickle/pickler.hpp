@@ -1,5 +1,5 @@
-// Writes a pickle, opcode by opcode, that Python's unpickler can read. The caller must know
-// Python's stack machine.
+// Writes a pickle, opcode by opcode, that Python's unpickler can read. The caller must know the
+// stack machine of pickles.
 //
 //   Pickler out(4);
 //   out.empty_dict();  // {"step": 7}
@@ -21,8 +21,8 @@ namespace cairn {
 
 class Pickler {
  public:
-  // Protocol 2 is the one that torch.save writes and torch.load(weights_only=True) reads. Protocol
-  // 4 is more compact, and the only one for texts and bytes above 4 GiB.
+  // `protocol` must be 2 or 4. torch.save writes protocol 2, and torch.load(weights_only=True)
+  // reads only that. Protocol 4 is more compact, and the only one for texts and bytes above 4 GiB.
   explicit Pickler(int protocol);
 
   void none();
@@ -40,14 +40,14 @@ class Pickler {
   void empty_list();
   void appends();  // appends the values since the mark to the list below it
   void empty_dict();
-  void set_items();      // stores the pairs since the mark
+  void set_items();      // stores the pairs since the mark in the dict below it
   void reduce();         // calls the global below its tuple of arguments
   void new_object();     // instantiates the class below its tuple of arguments
   void build();          // sets the state of the object below to the top value
   void persistent_id();  // pushes the object that the top value names
 
-  // Stores the top value. `recall` pushes the stored value again; Python then sees one shared
-  // object.
+  // `remember` stores the top value in a slot of the memo. `recall` pushes the stored value again;
+  // Python then sees one shared object.
   using Slot = std::uint32_t;
   Slot remember();
   void recall(Slot slot);

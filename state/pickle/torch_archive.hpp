@@ -17,7 +17,7 @@
 
 namespace cairn {
 
-// An open archive. Entry names are relative to the archive's own folder, whatever its name.
+// An open archive. All its entries lie in one folder, which may have any name.
 class TorchArchive {
  public:
   // Opens an archive as ZipReader does. Also checks that it was written by torch.save in a known
@@ -59,40 +59,41 @@ struct TensorDescription {
   std::string storage_key;
   std::uint64_t storage_bytes = 0;  // according to the pickle
   bool requires_grad = false;
-  bool is_conjugated = false;  // the stored elements are conjugated: PyTorch's lazy conj()
-  bool is_negated = false;     // the stored elements are negated: PyTorch's lazy neg()
+  bool is_conjugated = false;  // the tensor is the conjugate of the stored elements: PyTorch's lazy conj()
+  bool is_negated = false;     // the tensor is the negative of the stored elements: PyTorch's lazy neg()
 
   // Returns whether the elements are contiguous in row-major order.
   bool is_contiguous() const;
 };
 
-// Returns the classes and functions in pickles of tensors, for `unpickle`.
+// Returns the classes and functions that pickles of tensors name, to pass to `unpickle`.
 const std::vector<PickleGlobal>& tensor_globals();
 // Returns whether `value` is a tensor or a parameter.
 bool is_tensor(const PickleValue& value);
-// Returns the description of a tensor. Throws kCorrupt if the pickle is inconsistent, and
-// kUnsupported for other kinds of tensors and other dtypes.
+// Returns the description of a tensor. Throws kCorrupt if `value` is not a tensor or the pickle is
+// inconsistent. Throws kUnsupported for an unknown property of a tensor, and for a negated tensor
+// of a type that Cairn cannot negate.
 TensorDescription describe_tensor(const PickleValue& value);
-// Returns the globals for torch.float32 and the like, and torch.Size, for `unpickle`. The two
-// functions below convert them.
+// Returns the names of the dtypes (torch.float32, …) and of torch.Size, to pass to `unpickle`. The
+// two functions below convert values that have these names.
 const std::vector<PickleGlobal>& dtype_globals();
 DType dtype_of(const PickleValue& value);      // kUnknown for a type that DType lacks; throws kCorrupt if not a dtype
 Extents extents_of(const PickleValue& value);  // reads a torch.Size, tuple or list of ints; throws kCorrupt if one is negative
 
-// An archive that holds one tensor: a stored chunk of a tensor.
+// The content of an archive that holds one tensor, such as a stored chunk.
 struct ArchivedTensor {
   TensorDescription description;
   TorchArchive::Storage storage;
 };
-// Reads such an archive. Also checks that the storage has the size that the pickle gives.
+// Reads such an archive. Also checks that the storage has at least the size that the pickle gives.
 ArchivedTensor read_archived_tensor(const TorchArchive& archive);
 
 // Writes an archive sequentially: the pickle, then the storages "0", "1", … that the pickle names,
-// each aligned to 64 bytes, in any number of pieces. The lengths determine all positions, so a part
-// written earlier can be skipped.
+// each aligned to 64 bytes. A storage may be appended in any number of pieces. All positions follow
+// from the lengths alone, so a piece that was written earlier can be skipped (`pass_over`).
 class TorchArchiveWriter {
  public:
-  using WriteAt = std::function<void(std::uint64_t offset, ByteSpan bytes)>;  // from the start of the archive
+  using WriteAt = std::function<void(std::uint64_t offset, ByteSpan bytes)>;  // `offset` is from the start of the archive
 
   TorchArchiveWriter(ByteSpan pickle, WriteAt write_at);
 

@@ -14,8 +14,8 @@ bool is_python_utf8(std::string_view text) noexcept;
 // Appends one character, at most 0x10ffff.
 void append_utf8(std::string& text, std::uint32_t character);
 
-// Converts a str whose characters are all below 256 to Latin-1; returns false if one is not.
-// Protocol 2 stores bytes as such a str.
+// Converts a str to Latin-1; returns false if it has a character above 255. Pickle protocol 2
+// stores Python bytes as a str of characters up to 255.
 bool latin1_of_utf8(std::string_view text, std::string& bytes);
 
 // Returns at most 200 bytes of `text`, with '?' for everything outside printable ASCII. Makes names

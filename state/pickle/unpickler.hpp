@@ -2,8 +2,8 @@
 // constructed. The result only describes what the pickle would do, as a tree of plain values.
 //
 // It reads everything that CPython's picklers write at protocols 0 to 5 for the kinds of values in
-// pickle_value.hpp. It refuses, by name, any class or function that is not on the caller's list. It
-// also refuses sets, extension codes and out-of-band buffers.
+// pickle_value.hpp. It refuses any class or function that is not on the caller's list; the error
+// names it. It also refuses sets, extension codes and out-of-band buffers.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace cairn {
 
 struct PickleLimits {
   std::uint32_t depth_max = 200;  // the maximum depth of nested values
-  // Maximum number of values, in addition to one for every two bytes of the pickle. Real pickles
-  // hold fewer: a number takes two bytes, a text more, and a record has four to seven bytes for
-  // each value. A value takes 24 bytes in memory, and about twice that while the tree grows.
+  // A pickle of n bytes may hold at most nodes_max + n/2 values. Real pickles hold fewer than n/2:
+  // a number takes two bytes, a text more, and a commit record has four to seven bytes for each
+  // value. A value takes 24 bytes in memory, and about twice that while the tree grows.
   std::uint32_t nodes_max = 1u << 24;
 };
 inline constexpr PickleLimits kRecordPickleLimits{200, 4096};
@@ -27,12 +27,12 @@ inline constexpr PickleLimits kRecordPickleLimits{200, 4096};
 // Unpickles the value at the start of `bytes`; PickleTree::consumed_bytes says where it ended.
 // `bytes` must outlive the tree.
 //   what      starts error texts: "the metadata of /run/step_1"
-//   allowed   the classes and functions that may occur; a name that ends in '*' stands for all
-//             names that begin so; names of Python 2 ("__builtin__", "copy_reg") are read as those
-//             of Python 3
-// Throws kCorrupt if the bytes are not a pickle, and kUnsupported if the pickle contains anything
-// else or exceeds the limits; both give the byte's position. Memory and time are proportional to
-// the pickle's size.
+//   allowed   the classes and functions that may occur; a name that ends in '*' allows all names
+//             with that prefix; names of Python 2 ("__builtin__", "copy_reg") are read as those of
+//             Python 3
+// Throws kCorrupt if the bytes are not a pickle. Throws kUnsupported for anything that is not
+// allowed or not supported, and beyond the limits. Both errors give the position in the pickle, in
+// bytes. Memory and time are proportional to the pickle's size.
 PickleTree unpickle(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits = {});
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// The subset of the zip format that torch.save uses: entries are stored, never compressed; sizes
-// from 4 GiB use zip64.
+// The subset of the zip format that torch.save uses: entries are stored, never compressed; sizes of
+// 4 GiB and more use zip64.
 //
 // An entry's CRC-32 and sizes follow its data, in a data descriptor (zip's general purpose bit 3),
 // so that the data can be written before its CRC-32 is known. Every archive, even a small one, ends
@@ -37,7 +37,7 @@ inline constexpr std::uint16_t kFlagEncrypted = 0x0001;
 inline constexpr std::uint16_t kFlagDescriptor = 0x0008;
 inline constexpr std::uint16_t kFlagUtf8 = 0x0800;
 
-// These values in a 16-bit or 32-bit field mean that the zip64 records hold the value.
+// In a 16-bit or 32-bit field, these values mean that a zip64 record holds the actual value.
 inline constexpr std::uint16_t kSee64Count = 0xffff;
 inline constexpr std::uint32_t kSee64 = 0xffffffff;
 
@@ -59,19 +59,19 @@ struct Entry {
 
 // Returns the minimum length of a local header, without padding.
 std::uint64_t local_header_length(std::string_view name, std::uint64_t size);
-// Returns the padding for a local header that would end at `end`, so that it ends on a multiple of
-// `alignment` and includes a padding field: kExtraFieldHeaderBytes to alignment + 3 bytes.
+// Returns the size in bytes of the padding field, with its header, that moves the end of a local
+// header from `end` to a multiple of `alignment`: kExtraFieldHeaderBytes to alignment + 3.
 std::uint64_t padding_for(std::uint64_t end, std::uint64_t alignment);
-// Appends a local header. `padding` is the size of the padding field in bytes with its own header:
-// 0, or at least kExtraFieldHeaderBytes.
+// Appends a local header. `padding` is the size in bytes of the padding field, including the
+// field's header: 0, or at least kExtraFieldHeaderBytes.
 void append_local_header(Bytes& out, std::string_view name, std::uint64_t size, std::uint64_t padding);
 
-// These functions are for data descriptors. An entry without data has no descriptor.
+// The data descriptor of an entry with `size` bytes of data. An entry without data has none.
 std::uint64_t descriptor_length(std::uint64_t size);
 void append_descriptor(Bytes& out, std::uint64_t size, std::uint32_t crc32);
 
-// Appends the central directory and the end records. The directory begins `directory_offset` bytes
-// after the start of the archive.
+// `append_directory` appends the central directory and the end records. The directory begins
+// `directory_offset` bytes after the start of the archive.
 std::uint64_t directory_entry_length(std::string_view name, std::uint64_t size, std::uint64_t header_offset);
 inline constexpr std::uint64_t kEndRecordsBytes = kEnd64Bytes + kEnd64LocatorBytes + kEndBytes;
 void append_directory(Bytes& out, const std::vector<Entry>& entries, std::uint64_t directory_offset);

@@ -1,6 +1,6 @@
-// Reads zip archives of stored entries, as torch.save writes them, from any source of byte ranges.
-// It does not trust the input: every offset, size and name is checked against the archive's length
-// and against its second copy in the archive.
+// Reads zip archives of uncompressed entries, as torch.save writes them, from any source of byte
+// ranges. It does not trust the input: every entry must lie within the archive, and everything that
+// zip stores twice, in the directory and beside the data, must agree.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class ZipReader {
 
   // Reads and checks the directory of an archive of exactly `size_bytes` bytes. Error texts start
   // with `what`. Throws kCorrupt, and kUnsupported for compressed or encrypted entries, archives on
-  // several disks, and torch.save's format from before it used zip.
+  // several disks, and torch.save's format of before PyTorch 1.6.
   ZipReader(std::uint64_t size_bytes, ReadAt read_at, std::string what);
   // Reads from memory, which must outlive the reader.
   ZipReader(ByteSpan archive, std::string what);

@@ -1,6 +1,6 @@
-// Computes CRC-32 checksums of a run of bytes: one for each fixed-size block, and one for each part
-// that does not align with the blocks. Checksums of large parts are combined, so that the bytes of
-// such a part are read only once.
+// Computes the CRC-32 of each fixed-size block of a run of bytes and, on request, of each added
+// part, which need not align with the blocks. For large parts these checksums are combined, so that
+// each byte is read only once.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct ChecksummedPart {
 // Bytes must be added from front to back. Not thread-safe.
 class BlockChecksums {
  public:
-  // Shorter parts are cheaper to checksum twice than to combine.
+  // Below this length in bytes, computing two checksums costs less than combining them.
   static constexpr std::uint64_t kJoinBytes = 16 * 1024;
 
   explicit BlockChecksums(std::uint32_t block_bytes) : block_bytes_(block_bytes) {}

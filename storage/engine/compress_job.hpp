@@ -1,12 +1,14 @@
 // One write of WriteEngine with compression or other transforms: the state that its threads share.
-// Lengths are known only afterwards, so each file is written from front to back.
+// The stored length of an item is known only when it is written, so each file is written from front
+// to back.
 //
 //   tasks, in order:  open │ frame │ frame │ … │ bytes object │ … │ close │ open │ …
 //   frame:            copy ─ checksum ─ compress ─ (wait for the turn) ─ transform ─ append
 //
-// Threads copy and compress frames in parallel, each in a staging block of its own. All other steps
-// run one at a time, in the order of the tasks: a task waits until all earlier ones are done. The
-// task that fills a block of the file writes it after its turn, while other tasks go on.
+// Threads copy, checksum and compress frames in parallel, each in a staging block of its own. All
+// other steps run in turns, in the order of the tasks: a task waits until all earlier ones have had
+// their turn. A task that has filled a block of the file writes it after its turn if another
+// staging block is free, while later tasks go on.
 #pragma once
 
 #include <cstdint>
@@ -46,13 +48,13 @@ class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
     std::uint32_t item = 0;   // kFrame and kBytes: index into the plan
     std::uint64_t begin = 0;  // kFrame: within the payload
     std::uint64_t end = 0;
-    bool last = false;  // kFrame: of its item
+    bool last = false;  // kFrame: the last frame of its item
   };
 
-  // A tensor from its first frame to its last.
+  // A tensor while its frames are being written.
   struct Item {
     std::shared_ptr<const TensorBytes> data;
-    std::size_t frames_left = 0;  // to be copied
+    std::size_t frames_left = 0;  // frames still to be copied
   };
 
   // A full block of a file, which is to be written.
@@ -67,7 +69,7 @@ class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
   struct Writing {
     StagingBlock memory;
     std::optional<FileAppender> file;
-    std::optional<FullBlock> full;  // of the current task
+    std::optional<FullBlock> full;  // a block that the current task has filled
     bool closing = false;
     Trailer trailer;
     std::vector<ZstdFrame> frames;    // of the current item
@@ -100,17 +102,17 @@ class CompressJob : public StagedWork, public JobEnd<std::vector<FileResult>> {
   const int level_;
   const std::vector<StreamTransform> transforms_;
   const std::uint64_t frame_bytes_;
-  const Work work_;               // of the thread that started the write
-  const CurrentStreams streams_;  // of the thread that started the write
+  const Work work_;               // the work of the thread that started the write
+  const CurrentStreams streams_;  // the streams of the thread that started the write
   std::vector<Task> tasks_;
-  std::vector<std::unique_ptr<ObjectWriter>> writers_;  // by file; used in turn
-  std::vector<FileResult> results_;                     // by file; used in turn
-  Writing writing_;                                     // used in turn
+  std::vector<std::unique_ptr<ObjectWriter>> writers_;  // by file; used by the task whose turn it is
+  std::vector<FileResult> results_;                     // by file; used by the task whose turn it is
+  Writing writing_;                                     // used by the task whose turn it is
 
   Mutex mutex_;
   CondVar changed_;
   std::size_t turn_ CAIRN_GUARDED_BY(mutex_) = 0;  // index of the first task that is not done
-  std::size_t writes_ CAIRN_GUARDED_BY(mutex_) = 0;  // of full blocks, not done yet
+  std::size_t writes_ CAIRN_GUARDED_BY(mutex_) = 0;  // writes of full blocks in progress
   std::vector<Item> items_ CAIRN_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<ZstdCompressor>> idle_ CAIRN_GUARDED_BY(mutex_);
 };

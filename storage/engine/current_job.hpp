@@ -13,7 +13,7 @@ namespace cairn {
 template <class Job>
 class CurrentJob {
  public:
-  // Calls `start`, which starts a job and returns it, and makes that the current job. Throws
+  // Calls `start`, which starts a job and returns it. That job becomes the current one. Throws
   // kPrecondition with the text `busy` while the previous job has not ended.
   template <class Start>
   std::shared_ptr<Job> begin(const char* busy, Start start) {

@@ -20,7 +20,8 @@
 
 namespace cairn {
 
-// If the record has the length: throws kNotFound without the file, kCorrupt for another length.
+// Throws kNotFound if the file is missing, and kCorrupt if it does not have the recorded length.
+// Does nothing if no length is recorded.
 void check_file_length(Store& store, const FileInfo& file);
 
 // Reads and checks the trailer of a file whose length and trailer length are in the commit record.
@@ -29,23 +30,23 @@ void check_file_length(Store& store, const FileInfo& file);
 // store's errors.
 Trailer read_trailer(Store& store, const FileInfo& file);
 
-// The part of an opened data file's description that reading needs.
+// The facts about an opened data file that reads need.
 struct DataFile {
   std::uint64_t content_bytes = 0;  // the file without its trailer
   std::uint32_t checksum_block_bytes = 0;
   std::vector<std::uint32_t> block_crc32;  // empty if nothing is checked
 };
 
-// A wrapped item between two reads: for the next part of a stream, its reader continues where the
-// last one ended.
+// An item that is transformed, or in an archive of PyTorch, kept between two reads. If the item is
+// read as a stream, the next read can continue where the last one ended.
 struct OpenedItem {
   PlainItem item;
-  std::shared_ptr<ZipReader::ReadAt> read_stored;  // used by `item`; each read sets its own
+  std::shared_ptr<ZipReader::ReadAt> read_stored;  // `item` reads through it; each read sets its own function
 };
 
-// The data files of one checkpoint that were opened so far, by their index in the metadata, and
-// some of their checked blocks. When many small tensors are read one after another, the next one is
-// usually in the same block as the last one. Thread-safe.
+// The data files of one checkpoint that were opened so far, by their index in the metadata. Also
+// keeps some of their checked blocks: when many small tensors are read one after another, the next
+// one is usually in the same block as the last one. Thread-safe.
 class OpenedFiles {
  public:
   explicit OpenedFiles(std::uint64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
@@ -57,7 +58,7 @@ class OpenedFiles {
   void keep(std::size_t file, std::uint64_t block, ByteSpan bytes);
   std::shared_ptr<const Bytes> kept(std::size_t file, std::uint64_t block) const;  // null: not kept
 
-  // Keeps one item, the last, until somebody takes it.
+  // Keeps one item, the last, until `take_item` is called with the same object `place`.
   void keep_item(const StorageInfo& place, OpenedItem item);
   std::optional<OpenedItem> take_item(const StorageInfo& place);
 

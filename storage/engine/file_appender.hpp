@@ -15,8 +15,8 @@ namespace cairn {
 // Not thread-safe.
 class FileAppender {
  public:
-  // Writes the first `length` bytes of `memory` to offset `begin` of the object. May put another
-  // block in the place of `memory` and write later. May throw.
+  // Writes the first `length` bytes of `memory` to offset `begin` of the object. May move `memory`
+  // away to write it later, and put another block in its place. May throw.
   using Write = std::function<void(std::uint64_t begin, StagingBlock& memory, std::size_t length)>;
 
   // Continues at offset `begin`, a multiple of `block_bytes`. The first `used` bytes of `memory`, a
@@ -27,11 +27,11 @@ class FileAppender {
 
   // Appends content and returns its CRC-32.
   std::uint32_t append(ByteSpan bytes);
-  // Ends the content.
+  // Ends the content and returns its checksums.
   const BlockChecksums& end_content();
   // Appends bytes that block checksums do not cover.
   void append_trailer(ByteSpan bytes);
-  // Writes the remaining bytes and returns the length of the file.
+  // Writes the remaining bytes, padded to `alignment_bytes`. Returns the length without padding.
   std::uint64_t finish();
 
   std::uint64_t position() const { return begin_ + used_; }  // in the file

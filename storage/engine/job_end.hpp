@@ -1,4 +1,4 @@
-// The end of an engine's job: its result and its release. Internal to this folder.
+// The end of an engine's job: the result, and the release of resources. Internal to this folder.
 #pragma once
 
 #include <exception>
@@ -31,7 +31,7 @@ class JobEnd {
  protected:
   ~JobEnd() = default;
 
-  // Fulfils the future. Call it once, when the job has released its resources. Null: no error.
+  // Fulfils the future. Call it once, when the job has released its resources. `error` may be null.
   void set_ended(const std::exception_ptr& error, Result result) noexcept {
     {
       MutexLock lock(mutex_);

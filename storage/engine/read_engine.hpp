@@ -7,8 +7,8 @@
 //         ─ commit
 //
 // With checks on, a task reads whole checksum blocks: at most one extra block at each end of a
-// needed range. PyTorch's own files have no block checksums; their items are read and checked one
-// archive at a time.
+// needed range. PyTorch's own files have no block checksums: with checks on, each of their tensors
+// is read whole and checked against the CRC-32 in its archive.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ struct ReadRequest {
   bool keep_blocks = false;             // keeps checked blocks in `opened` for later reads
   int rank = 0;                         // for error texts
   bool verify = true;                   // checks the bytes read
-  bool verify_first = false;            // checks all bytes this rank needs before it changes any
+  bool verify_first = false;            // checks all bytes this rank needs before it changes any value
 };
 
 class ReadJob : public StagedWork, public JobEnd<bool> {
@@ -54,8 +54,8 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
  private:
   enum Stage { kOpen, kVerify, kRead, kStages };
 
-  // Parts of an item with smaller gaps are read as one range. Stores and checksum blocks work in
-  // units of this order anyway.
+  // Parts of an item with gaps of at most this size are read as one range. Stores and checksum
+  // blocks work in units of about this size anyway.
   static constexpr std::uint64_t kGapBytesMax = 64 * 1024;
 
   // The destination of an item: a tensor that the planner resolved, or the buffer of a bytes
@@ -72,7 +72,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   struct Item {
     const ReadItem* item = nullptr;
     const StorageInfo* storage = nullptr;
-    Region region;                            // within its file; unset for wrapped items
+    Region region;                            // within its file; not used if is_wrapped()
     const Extents* chunk_sizes = nullptr;     // the sizes of the stored chunk
     DType stored_dtype = DType::kUnknown;
     torch::ScalarType dtype = torch::kUInt8;  // carrier_type_of(stored_dtype)
@@ -81,8 +81,8 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
     bool resolving = false;
     std::size_t missing = 0;  // parts still to be read
 
-    // Returns whether its position in the file does not follow from the metadata: it is compressed,
-    // or a tensor in an archive of PyTorch.
+    // Returns whether the item must be opened to find its elements in the file: it is transformed
+    // (compressed, for example), or a tensor in an archive of PyTorch.
     bool is_wrapped() const {
       return !storage->transforms.empty() || (item->type == LoadItemType::kTensor && storage->payload_offset == 0);
     }
@@ -114,10 +114,10 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   struct Task {
     File* file = nullptr;
     std::vector<Piece> pieces;         // ascending
-    std::vector<std::uint32_t> spans;  // indices of the file's spans that meet the pieces
-    std::vector<std::uint32_t> items;  // used instead of pieces: those in one wrapped item, or items without bytes
+    std::vector<std::uint32_t> spans;  // indices of the file's spans that overlap the pieces
+    std::vector<std::uint32_t> items;  // used instead of pieces: the reads from one wrapped item, or items without bytes
     bool wrapped = false;
-    Piece share{0, std::numeric_limits<std::uint64_t>::max()};  // of the elements of a wrapped tensor, in bytes
+    Piece share{0, std::numeric_limits<std::uint64_t>::max()};  // the bytes of a wrapped tensor's elements that this task reads
   };
 
   // A range of a task with one target in memory.
@@ -179,7 +179,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   std::vector<Task> tasks_;
 
   Mutex strided_mutex_;  // limits memory: one strided archive is loaded at a time
-  Mutex mutex_;  // for members of Item: a nested type cannot name it in an annotation
+  Mutex mutex_;  // guards the members of Item that say so: a nested type cannot name it in an annotation
   CondVar changed_;
 };
 

@@ -1,8 +1,8 @@
 // A box within a stored chunk, as byte ranges of the file that holds the chunk's elements in
 // row-major order. This code does no I/O.
 //
-// The box's own elements, also in row-major order, are its *run of bytes*. TensorBytes calls the
-// offsets in this run positions.
+// The elements of the box, also in row-major order, are its *run of bytes*. Offsets in this run are
+// called positions, as in TensorBytes.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace cairn {
 
 class Region {
  public:
-  // A part of the file that holds some of the region. Its gaps are at most as large as requested.
+  // A range of the file that holds some of the region. Its gaps have at most `gap_max` bytes.
   struct Span {
     std::uint64_t begin = 0;  // bytes from the start of the file
     std::uint64_t end = 0;
@@ -43,11 +43,11 @@ class Region {
   void visit(std::uint64_t begin, std::uint64_t end, const Visit& visit) const;
 
  private:
-  // One loop of a nest, outermost first. All sizes are in bytes.
+  // One of the nested loops over the region, outermost first. All sizes are in bytes.
   struct Level {
     std::uint64_t count = 0;
     std::uint64_t stride = 0;
-    std::uint64_t extent = 0;  // from the first byte of one iteration to the end of its last
+    std::uint64_t extent = 0;  // from the first to the last byte of one iteration
     std::uint64_t bytes = 0;   // bytes of the region in one iteration
   };
   void visit_level(std::size_t level, std::uint64_t base, std::uint64_t position, std::uint64_t begin, std::uint64_t end,

@@ -20,7 +20,7 @@ class StagedWork : public PoolWork {
   void cancel() noexcept final;
 
  protected:
-  // Begins a stage, after all earlier tasks, on one thread. Returns the number of its tasks.
+  // Begins a stage. Called on one thread, after all earlier tasks. Returns the number of its tasks.
   virtual std::size_t begin_stage(int stage) = 0;
   // Runs a task. After an exception no further task begins. Long tasks should check `failed`.
   virtual void run_task(int stage, std::size_t index) = 0;

@@ -52,8 +52,8 @@ class StagingRing {
   mutable Mutex mutex_;
   std::size_t allocated_ CAIRN_GUARDED_BY(mutex_) = 0;
   bool keeps_ CAIRN_GUARDED_BY(mutex_) = true;
-  // A stack: the block used last is reused first, because it is in the CPU cache and fewer blocks
-  // are touched.
+  // A stack: the block used last is reused first, because it is probably in the CPU cache. This
+  // also touches fewer blocks.
   std::vector<char*> free_ CAIRN_GUARDED_BY(mutex_);
 };
 

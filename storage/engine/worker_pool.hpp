@@ -17,8 +17,8 @@ namespace cairn {
 class PoolWork {
  public:
   virtual ~PoolWork() = default;
-  // Does a share of the work. Several threads call it at once, at most the pool's number of
-  // threads. Returns when no thread has anything left to do.
+  // Does a share of the work. Several threads of the pool call it at the same time, each at most
+  // once. Returns when nothing is left for the calling thread to begin.
   virtual void run() noexcept = 0;
   // Makes every present and future `run` return soon. May be called from any thread, any number of
   // times.
@@ -28,8 +28,8 @@ class PoolWork {
 };
 
 // Thread-safe. Work runs in the order of the calls of `start`. The next work begins when a thread
-// finds nothing left to do in the current work. The pool must not be destroyed by one of its own
-// threads, that is, in `finish`.
+// returns from `run` of the current work. The pool must not be destroyed by one of its own threads,
+// that is, in `finish`.
 class WorkerPool {
  public:
   // `threads` may be 0: `start` then does the whole work on the calling thread, so no work may wait
@@ -42,8 +42,8 @@ class WorkerPool {
 
   // Returns the number of threads that take part in one work; at least 1.
   unsigned threads() const { return threads_wanted_ == 0 ? 1 : threads_wanted_; }
-  // Queues `work`. Works with fewer threads than wanted, but throws kUnavailable if the system
-  // cannot start even one.
+  // Queues `work`. If the system cannot start all threads, fewer do the work. Throws kUnavailable
+  // if it cannot start any.
   void start(std::shared_ptr<PoolWork> work);
 
  private:

@@ -5,9 +5,10 @@
 //
 // Blocks are assigned in the order of the files and of the plan. Blocks of a file are filled in
 // parallel. A block that contains the end of an archive is parked, without holding a thread, until
-// the checksum of the archive's payload is known. The tail of a file follows its last whole block
-// of tensors: the rest of the tensors, the bytes objects and the trailer. One thread writes it from
-// front to back after all whole blocks are checksummed. The rest of the tensors is copied earlier.
+// the checksum of the archive's payload is known. The tail of a file is everything after its last
+// block that is full of tensors: the rest of the tensors, the bytes objects and the trailer. One
+// thread writes the tail from front to back after all full blocks are checksummed. The tensors in
+// the tail are copied earlier.
 //
 // With compression or other transforms, CompressJob writes instead: see compress_job.hpp.
 #pragma once
@@ -32,7 +33,7 @@ struct WriteEngineOptions {
   std::uint64_t bytes_in_flight_max = 64u << 20;
   std::uint64_t block_bytes = 4u << 20;
   int zstd_level = 0;                            // 0: tensors are not compressed
-  std::vector<StreamTransform> transforms = {};  // of all items, the outermost first
+  std::vector<StreamTransform> transforms = {};  // applied to all items, the last one first
 
   bool changes_items() const { return zstd_level != 0 || !transforms.empty(); }
 };
@@ -41,17 +42,17 @@ struct WriteEngineOptions {
 // that it returned.
 class WriteEngine {
  public:
-  // Rounds `block_bytes` down to whole checksum blocks and to at most `bytes_in_flight_max`, with
-  // compression half of that. Throws kInvalidArgument if a block would be smaller than one checksum
-  // block or the level cannot be used, and kUnsupported in a build without compression. Uses larger
-  // blocks for a store that needs larger parts; the first write to it then replaces the blocks
-  // prepared before.
+  // A block has `block_bytes` bytes, but at most `bytes_in_flight_max` (half of it if items are
+  // compressed or transformed), rounded down to whole checksum blocks. Throws kInvalidArgument if
+  // that is less than one checksum block, or if the zstd level is out of range. Throws kUnsupported
+  // for a zstd level in a build without compression. A store that writes objects in parts may need
+  // larger blocks; the first write to such a store replaces the allocated blocks.
   explicit WriteEngine(const WriteEngineOptions& options);
 
   // Returns the results, one per file, in order. The future fails with the first error, whose type
   // is kept. By then the engine's threads no longer use plan, planner or tensors, and everything
-  // written has been discarded. Throws kInvalidArgument if the store needs parts larger than
-  // `bytes_in_flight_max`, with compression half of that.
+  // written has been discarded. Throws kInvalidArgument if the store needs larger blocks than the
+  // constructor's limit.
   Future<std::vector<FileResult>> write(WriteRequest request);
 
   // Returns the bytes of staging blocks, in use or kept.

@@ -49,18 +49,19 @@ struct WriteRequest {
   bool low_priority = false;  // runs the writing threads at low priority from now on
 };
 
-// Estimates a file's length before bytes objects are encoded. Space is reserved for it, and the
-// file is truncated when it is closed.
+// Estimates a file's length, because bytes objects are encoded only later. The store reserves this
+// much space and truncates the file when it is closed.
 std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout);
 
-// Ask the planner for an item. Throw kMismatch or kUnsupported if it does not fit the plan.
+// Ask the planner for the data of `item`, an index into the plan's items. Throw kMismatch or
+// kUnsupported if the data does not fit the plan.
 std::shared_ptr<const TensorBytes> resolve_tensor(const WriteRequest& request, std::uint32_t item);
 Bytes resolve_bytes(const WriteRequest& request, std::uint32_t item);
 
 // Throws kUnsupported if staging blocks do not have the alignment that a writer of `store` needs.
 void require_alignment(const ObjectWriter& writer, const Store& store);
 
-// Returns what the plan says of an item; its position and checksum are left to the caller.
+// Returns the trailer's entry for an item, without its position and checksum.
 TrailerItem trailer_item_of(const SavePlan& plan, std::uint32_t item);
 
 // Lowers the priority of the calling thread. If a sandbox refuses, the thread runs at normal
@@ -88,7 +89,7 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
     std::size_t parts_missing = 0;          // blocks of the payload not yet checksummed
     std::vector<std::uint32_t> part_crc32;  // by block, starting at first_block
     std::uint32_t crc32 = 0;                // covers the payload; valid when no part is missing
-    std::vector<Block*> waiting;            // blocks that contain this checksum
+    std::vector<Block*> waiting;            // parked blocks that need this checksum
 
     bool sealed() const { return parts_missing == 0; }
   };

@@ -2,8 +2,8 @@
 //
 //   | offset u64 | length u64 | version u32 | magic, 8 bytes | CRC-32 u32 |
 //
-// Offset and length describe Cairn's section. The CRC-32 covers every byte of the record before it.
-// Magic and CRC-32 keep their places in every version.
+// Offset and length are those of Cairn's section in the record, in bytes. The CRC-32 covers all
+// bytes of the record before the CRC-32. Magic and CRC-32 keep their places in every version.
 #pragma once
 
 #include <cstddef>
@@ -43,14 +43,15 @@ inline std::optional<CommitFooter> parse_commit_footer(ByteSpan record_end) {
 }
 
 // A fence mark: 32 bytes, little-endian. A store that publishes by conditional writes appends one
-// to the record when it fences an attempt, so that the object changes and its record does not.
+// to the object when it fences an attempt. The mark changes the object, so the attempt's write
+// fails, but not the record in it.
 //
 //   | nonce, 16 bytes | 0 u32 | magic, 8 bytes | CRC-32 u32 |
 //
-// The CRC-32 covers the mark's bytes before it. The store hides the mark; a copy of the object that
-// was made without Cairn still ends in it.
+// The CRC-32 covers the bytes of the mark before the CRC-32. The store hides the mark; a copy of
+// the object that was made without Cairn still ends in the mark.
 inline constexpr std::string_view kFenceMagic = "CairnFnc";
-inline constexpr std::size_t kFenceMarkBytes = kCommitFooterBytes;  // one read finds either
+inline constexpr std::size_t kFenceMarkBytes = kCommitFooterBytes;  // equal, so that one read finds either
 
 // Returns a fence mark. `nonce` must have 16 bytes and must never be used twice.
 inline Bytes make_fence_mark(ByteSpan nonce) {

@@ -17,7 +17,7 @@
 
 namespace cairn {
 
-// Limit for writing and reading. Check the object's size before reading it.
+// Maximum length of a record, written or read. Check the object's size before reading it.
 inline constexpr std::uint64_t kCommitRecordBytesMax = std::uint64_t{2} << 30;
 
 // A lower bound on a record's bytes per chunk, for checkpoints with many chunks.

@@ -6,7 +6,7 @@
 //
 // Tensors come first, in the order of the plan and without gaps; their lengths follow from the
 // plan. Bytes objects come next, in the order of the plan; their lengths are known only when they
-// are written. So are those of compressed tensors, which precede them.
+// are written. The same is true of compressed tensors, which precede the bytes objects.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct FileLayout {
   // Items whose lengths are known only when they are written, as indices into the plan's items:
   // compressed tensors, then bytes objects.
   std::vector<std::uint32_t> unsized_items;
-  std::uint64_t tensors_end = 0;  // offset of the first of them
+  std::uint64_t tensors_end = 0;  // offset of the first of `unsized_items`
 };
 
 // A file that a rank writes.
@@ -53,8 +53,9 @@ struct PlacedItem {
   std::uint64_t length = 0;
 };
 
-// Lays out the files of one rank: one file for all items, or one per item. Returns no files if the
-// plan has no items. Throws kInvalidArgument if an item cannot be stored.
+// Lays out the files of one rank: one file for all items, or one per item. With `compressed`,
+// tensors are `unsized_items`. Returns no files if the plan has no items. Throws kInvalidArgument
+// if an item cannot be stored.
 std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_rank, bool compressed = false);
 
 // Returns the positions of a file's `unsized_items`. Throws kMismatch unless `lengths` has one

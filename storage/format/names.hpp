@@ -11,10 +11,10 @@ namespace cairn {
 // The prefix of the names of all data files, PyTorch's among them.
 inline constexpr const char* kDataFilePrefix = "__";
 
-// The prefixes of attempts, open and fenced, in stores that keep attempts beside the objects.
+// Prefixes of the names of open and of fenced attempts, in stores that keep these beside the files.
 inline constexpr const char* kOpenMark = ".attempt-";
 inline constexpr const char* kFencedMark = ".fenced-";
-// Begins the names of objects by which a store finds out what its server can do.
+// Prefix of the names of objects with which a store tests what its server supports.
 inline constexpr const char* kProbeMark = ".probe-";
 
 inline bool ends_with(std::string_view text, std::string_view end) {
@@ -33,8 +33,8 @@ std::string checkpoint_name(std::int64_t step, std::uint64_t n = 1);
 std::optional<std::int64_t> step_of_name(const std::string& name);
 inline bool is_checkpoint_name(const std::string& name) { return step_of_name(name).has_value(); }
 
-// The part of a checkpoint that one rank saved for itself. It lies in a place of its own below the
-// checkpoint's, such as "rank_2_of_8".
+// A part of a checkpoint, which one rank saved for itself (use_collectives off). Its place is below
+// the checkpoint's and has a name such as "rank_2_of_8".
 struct PartName {
   int rank = 0;
   int world_size = 0;
@@ -44,10 +44,10 @@ std::string part_name(int rank, int world_size);
 // Returns nothing for other names.
 std::optional<PartName> part_of_name(std::string_view name);
 inline constexpr const char* kMergeAdvice = "`cairn merge` makes one checkpoint of the parts";  // for error texts
-// Returns whether a URL is the place of such a part. Its tensors may have gaps, which the parts of
-// other ranks fill.
+// Returns whether a URL is the place of such a part. The tensors of a part may have gaps, which the
+// parts of other ranks fill.
 bool is_part(const std::string& url);
-// The key of user metadata under which a part has the incarnation of the world whose rank saved it.
+// Key in the user metadata of a part. The value is the incarnation of the world that saved it.
 inline constexpr const char* kPartWorldKey = "cairn.incarnation";
 
 }  // namespace cairn

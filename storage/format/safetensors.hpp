@@ -24,14 +24,14 @@ namespace cairn {
 struct SafetensorsTensor {
   std::string name;
   DType dtype = DType::kFloat32;
-  Extents shape;                   // of what is in the file
+  Extents shape;                   // of the elements in the file
   std::optional<Extents> offsets;  // of a part, within the whole tensor; absent: the file says nothing about parts
   std::optional<Extents> size;     // of the whole tensor, of which this is a part; PyTorch does not write it
   std::uint64_t bytes() const { return static_cast<std::uint64_t>(volume(shape)) * element_size(dtype); }
 };
 
-// Returns why the format cannot represent a tensor of this name and dtype, or "" if it can. The
-// format, or most of its readers, lacks complex numbers.
+// Returns why the format cannot represent a tensor of this name and dtype, or "" if it can. Complex
+// dtypes are refused, because the format or most of its readers lack them.
 std::string safetensors_objection(const std::string& name, DType dtype);
 
 struct SafetensorsLayout {
@@ -40,9 +40,9 @@ struct SafetensorsLayout {
 };
 
 // Lays out tensors by decreasing alignment, then by name, so that each begins at a multiple of its
-// element size. `metadata` goes into the header. `safetensors_objection` must be "" for each
-// tensor, and no two may have one name. Throws kUnsupported if the header exceeds the format's
-// limit.
+// element size. `metadata` goes into the header. Tensors must have different names, and
+// `safetensors_objection` must return "" for each. Throws kUnsupported if the header exceeds the
+// format's limit.
 SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, std::map<std::string, std::string> metadata);
 
 // A tensor in a file.
@@ -55,8 +55,8 @@ struct StoredSafetensor : SafetensorsTensor {
 bool is_safetensors(ByteSpan file);
 // Reads [offset, offset + size of the span) of a file into the span.
 using ReadBytes = std::function<void(std::uint64_t offset, MutableByteSpan to)>;
-// Returns the tensors of a file of `file_bytes`, in file order; reads only the header. Throws
-// kCorrupt, with `what` first, unless the tensors cover the file without holes.
+// Reads the header of a file of `file_bytes` bytes, and returns the tensors in file order. Error
+// texts start with `what`. Throws kCorrupt unless the tensors cover the file without holes.
 std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const ReadBytes& read, const std::string& what);
 
 // The index of several files, `model.safetensors.index.json`: the names of the tensors in each
@@ -66,8 +66,8 @@ using SafetensorsIndex = std::map<std::string, std::set<std::string>>;
 inline constexpr const char* kSafetensorsEnd = ".safetensors";
 inline constexpr const char* kSafetensorsIndexEnd = ".safetensors.index.json";
 inline constexpr const char* kSafetensorsIndexName = "model.safetensors.index.json";
-// Throws kCorrupt, with `what` first, for text that is no index, an index without files, or a file
-// in another directory.
+// Throws kCorrupt for text that is no index, an index without files, or a file in another
+// directory. Error texts start with `what`.
 SafetensorsIndex read_safetensors_index(ByteSpan text, const std::string& what);
 std::string write_safetensors_index(const SafetensorsIndex& index, std::uint64_t tensor_bytes);
 

@@ -12,10 +12,11 @@
 
 namespace cairn {
 
-// Returns whether `descriptor` is `known`, or a minor version of it: "stream.zstd/1.2".
+// Returns whether `descriptor` is `known` or a minor version of it ("stream.x/1.2" of
+// "stream.x/1").
 bool is_version_of(const std::string& descriptor, const std::string& known);
 
-// Returns the registered transform that undoes `descriptor`. Thread-safe.
+// Returns the registered transform that undoes `descriptor`, or nothing. Thread-safe.
 std::optional<StreamTransform> find_stream_transform(const std::string& descriptor);
 
 // Throw kCorrupt for the item `what`.
@@ -28,13 +29,14 @@ ByteSource stream_of(std::uint64_t bytes, ZipReader::ReadAt read_at);
 // Reads any part of a stream. Memory: a few MiB. Not thread-safe.
 class StreamedItem {
  public:
-  // `open` returns the stream from its start, each time that it is called. Reads the whole stream
-  // once. Throws kCorrupt if it has more than `bytes_max` bytes. Error texts start with `what`.
+  // `open` must return the stream from its start, each time it is called. The constructor reads the
+  // whole stream once, to find its length. Throws kCorrupt if it has more than `bytes_max` bytes.
+  // Error texts start with `what`.
   StreamedItem(std::function<ByteSource()> open, std::uint64_t bytes_max, std::string what);
 
   std::uint64_t size_bytes() const { return size_bytes_; }
-  // Fills `to` with the bytes at `offset`. Reads the stream from the last position or the start.
-  // Throws kCorrupt.
+  // Fills `to` with the bytes at `offset`. Continues from the last position in the stream; restarts
+  // the stream if `offset` is before that. Throws kCorrupt.
   void read(std::uint64_t offset, MutableByteSpan to);
 
  private:

@@ -10,9 +10,10 @@
 namespace cairn {
 
 // Returns the pickle (protocol 4) that `pickle.load` turns into a
-// torch.distributed.checkpoint.metadata.Metadata. It contains what PyTorch knows: names, tensors,
-// chunks, locations, paths, the checkpoint id, and `save_id` as the save id. `metadata` must be
-// consistent (encode_metadata checks that). Throws kInvalidArgument for names that are not UTF-8.
+// torch.distributed.checkpoint.metadata.Metadata. The pickle has only what PyTorch's class can
+// hold: names, tensors, chunks, locations, paths, the checkpoint id, and `save_id` as the save id.
+// `metadata` must be consistent (encode_metadata checks that). Throws kInvalidArgument for names
+// that are not UTF-8.
 Bytes pickle_torch_metadata(const Metadata& metadata, const std::string& save_id);
 
 struct TorchMetadata {

@@ -17,9 +17,9 @@
 
 namespace cairn {
 
-// Block size that Cairn writes. Readers accept any power of two from kChecksumBlockBytesMin to
-// kChecksumBlockBytesMax. A partial read checks at most one extra block at each end. The checksums
-// take 1/32768 of the file.
+// Size in bytes of the checksum blocks that Cairn writes. Readers accept any power of two from
+// kChecksumBlockBytesMin to kChecksumBlockBytesMax. A partial read checks at most one extra block
+// at each end. The checksums take 1/32768 of the file.
 inline constexpr std::uint32_t kChecksumBlockBytes = 128 * 1024;
 inline constexpr std::uint32_t kChecksumBlockBytesMin = 4096;
 inline constexpr std::uint32_t kChecksumBlockBytesMax = 4u << 20;  // fits into a staging block of the maximum size
@@ -36,8 +36,8 @@ struct TrailerItem {
   Box chunk;                 // within it
   std::uint64_t offset = 0;  // the archive or bytes object begins here, as PyTorch reads it
   std::uint64_t length = 0;
-  // The position and size of the raw elements. Bytes objects and compressed tensors have none:
-  // equal to `offset` and `length`.
+  // The position and size of the raw elements. For a bytes object or a compressed tensor: the same
+  // as `offset` and `length`.
   std::uint64_t payload_offset = 0;
   std::uint64_t payload_bytes = 0;
   std::uint32_t payload_crc32 = 0;

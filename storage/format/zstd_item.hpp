@@ -32,32 +32,32 @@ struct PlainItem {
   ZipReader::ReadAt read_at;  // not thread-safe if there are transforms
 };
 
-// Returns the item at `storage`. `read_stored` fills a buffer from an offset within the stored item
-// and is kept. For a tensor chunk, pass its sizes. The item may not be much larger than these make
-// it; a bytes object not larger than 64 MiB and 1000 times its stored length. Throws as ZstdItem's
-// constructor does, and kUnsupported if this program cannot undo the transforms. Anything but a
-// seek table of zstd alone is read as a stream, from front to back. Reads a stored item of at most
-// kZstdFrameBytes at once.
+// Returns the item at `storage`, with its transforms undone. `read_stored` fills a buffer from an
+// offset within the stored item, and is kept. `chunk_sizes` is null for a bytes object. Throws
+// kCorrupt if the item is implausibly large: more than 64 MiB above the size of such a chunk or,
+// for a bytes object, above 1000 times its stored length. Throws kUnsupported if this program
+// cannot undo the transforms. Also throws as ZstdItem's constructor does. An item whose only
+// transform is zstd is read by its seek table, any other as a stream, from front to back. A stored
+// item of at most kZstdFrameBytes is read into memory at once.
 PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents* chunk_sizes, ZipReader::ReadAt read_stored,
                           const std::string& what);
 
-// Returns a stream of what `stored` was before compression with zstd. Error texts start with
-// `what`.
+// Returns a stream of the decompressed bytes of `stored`. Error texts start with `what`.
 ByteSource zstd_stream(ByteSource stored, const std::string& what);
 
 // Reads a compressed item. Memory: a few MiB, and 24 bytes for each frame. Not thread-safe.
 class ZstdItem {
  public:
-  // `read_at` fills a buffer from an offset within the stored item and is kept. Throws kCorrupt if
+  // `read_at` fills a buffer from an offset within the stored item, and is kept. Throws kCorrupt if
   // the item is damaged or has more than `bytes_max` bytes. Error texts start with `what`. If the
-  // item has no seek table, or one of frames above 4 MiB, decompresses it once, and throws
-  // kUnsupported if a frame needs a window of more than 8 MiB.
+  // item has no seek table, or has frames above 4 MiB, the constructor decompresses it once, and
+  // throws kUnsupported if a frame needs a window of more than 8 MiB.
   ZstdItem(std::uint64_t stored_bytes, ZipReader::ReadAt read_at, std::uint64_t bytes_max, std::string what);
   ~ZstdItem();
 
   std::uint64_t size_bytes() const;
-  // Fills `to` with the bytes at `offset`. Decompresses only the frames that it needs, or without a
-  // seek table the item from the last position or the start. Throws kCorrupt.
+  // Fills `to` with the bytes at `offset`. With a seek table, decompresses only the frames that it
+  // needs; without one, everything from the last position or from the start. Throws kCorrupt.
   void read(std::uint64_t offset, MutableByteSpan to);
 
  private:
@@ -72,7 +72,7 @@ class ZstdCompressor {
   explicit ZstdCompressor(int level);
   ~ZstdCompressor();
 
-  // Returns the longest frame that `bytes` can become.
+  // Returns the maximum length of a frame that holds `bytes` bytes.
   static std::size_t frame_bytes_max(std::size_t bytes);
   // Writes one frame, which contains its checksum, to the start of `to`, and returns its length.
   std::size_t compress(ByteSpan from, MutableByteSpan to);
