@@ -18,7 +18,7 @@ struct RuntimeOptions {
   // deadlines that the coordinator itself keeps.
   std::chrono::milliseconds outcome_grace{std::chrono::seconds(30)};
   // How long the other ranks may continue a phase after its first failure before they are told to
-  // stop. The failure map also contains their own failures in that time.
+  // stop. The failures of these ranks in that time are in the failure map, too.
   std::chrono::milliseconds phase_grace{std::chrono::seconds(1)};
   // How long ranks that were told to stop may take before they are reported as busy. After a failed
   // save, this also limits the time for finding out whether the checkpoint exists.
@@ -26,9 +26,9 @@ struct RuntimeOptions {
   // Time limit for connecting to a rank, including retries. During World::rejoin, attempts continue
   // beyond this limit until all survivors have arrived, or assemble_deadline passes.
   std::chrono::milliseconds connect_deadline{std::chrono::seconds(30)};
-  // Time limit from the opening of a connection until each side has identified the other and, with
-  // a secret, has proven that it knows the job's secret. After each connection without an answer,
-  // the connecting side doubles the limit, up to connect_deadline.
+  // Time limit from the opening of a connection until each side has identified the other and, if
+  // the job has a secret, has proven that it knows it. After each connection without an answer, the
+  // connecting side doubles the limit, up to connect_deadline.
   std::chrono::milliseconds handshake_deadline{std::chrono::seconds(5)};
   // Time limit for the peer to receive the last data of a connection before the connection is
   // closed.
@@ -43,8 +43,9 @@ struct RuntimeOptions {
   // rank is the slowest.
   std::chrono::milliseconds progress_interval{200};
 
-  // The number of successors of a lost coordinator, in rank order, that a rank asks to end the
-  // call. If none of them ends the call, the rank ends the call itself.
+  // If the coordinator of a call is lost, a rank asks the next ranks in rank order, its successors,
+  // to end the call. This is the maximum number of ranks that it asks. If none of them ends the
+  // call, the rank ends the call itself.
   unsigned successors_asked = 3;
 
   std::size_t frame_bytes_max = 4u << 20;                // larger messages are sent in sections of at most this size
@@ -53,9 +54,9 @@ struct RuntimeOptions {
   // The maximum number of bytes received but not yet handled, per link. Above it, the runtime stops
   // reading from the peer. The total of all links has no limit.
   std::size_t unread_bytes_max = 64u << 20;
-  // The maximum number of accepted connections whose other side has not yet named its rank and,
-  // with a secret, proven that it knows the secret. Above this number, or above an eighth of the
-  // process's descriptor limit, the oldest connection is closed. The limit is never below the
+  // The maximum number of accepted connections whose other side has not yet named its rank or, if
+  // the job has a secret, not yet proven that it knows it. Above this number, or above an eighth of
+  // the process's descriptor limit, the oldest connection is closed. The limit is never below the
   // number of ranks in the world.
   std::size_t unauthenticated_connections_max = 256;
   unsigned outcomes_kept = 16;              // ended calls, per checkpointer, whose outcomes are kept for late ranks

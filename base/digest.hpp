@@ -17,7 +17,8 @@ std::uint32_t crc32(std::uint32_t crc, ByteSpan bytes) noexcept;
 // length).
 std::uint32_t crc32_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::uint64_t length_b) noexcept;
 
-// A SHA-256 value. Ranks compare digests of plans, options and byte values.
+// A SHA-256 value. Ranks compare digests of plans, of options and of values that are saved as
+// bytes.
 using Digest = std::array<std::uint8_t, 32>;
 Digest sha256(ByteSpan bytes);
 std::string to_hex(const Digest& digest);

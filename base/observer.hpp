@@ -62,8 +62,8 @@ enum class Ignored : std::uint8_t {
 };
 
 // The subject of an event, by the event's kind:
-//   kSent, kHandled   the kind of the message between ranks, even if a local message wraps it, or
-//                     the change of a link; other messages within a rank have no subject
+//   kSent, kHandled   the kind of a message between ranks, also if a local message contains it; the
+//                     change of a link, if a message reports one; nothing for other messages
 //   kState            the new state or milestone, the timer that ran out, the restarted actor, or
 //                     the kind of input that was ignored
 //   kCall             the operation
@@ -82,8 +82,9 @@ struct ObservedEvent {
   EventKind kind = EventKind::kSent;
   MonotonicTime time;  // when the event was recorded; for handlers and operations, when they ended
   WallTime wall_time;
-  // The ticket of a call of this rank. 0: the event belongs to no call, or to an unknown one.
-  // Events about messages of other ranks, and events of the coordinator actor, have only `attempt`.
+  // The number, on this rank, of the call that the event belongs to (its ticket). 0: the event
+  // belongs to no call, or to an unknown one. Events about messages of other ranks, and events of
+  // the coordinator actor, have only `attempt`.
   std::uint64_t call = 0;
   std::uint64_t attempt = 0;       // the attempt's counter, 0 outside attempts
   std::uint32_t checkpointer = 0;  // CRC-32 of the checkpointer's name, as in save ids; 0: no checkpointer, or all

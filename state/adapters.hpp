@@ -68,8 +68,8 @@ std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::Optimizer> opti
 // as well. "_last_lr" is for information only. StepLR's step size and factor are private in
 // LibTorch, so they remain those given to the constructor. A derived class with state of its own
 // must save it separately. LibTorch 2.x's ReduceLROnPlateauScheduler is not supported: it is not an
-// LRScheduler, and its state is private. Throws kInvalidArgument for a null pointer; loading throws
-// kMismatch.
+// LRScheduler, and its state is private. Throws kInvalidArgument for a null pointer. Loading throws
+// kMismatch if the saved entries are not those of a scheduler.
 std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::LRScheduler> scheduler);
 
 // Says whether a state is the same on all ranks.
@@ -97,8 +97,8 @@ struct DataPosition {
   std::int64_t epoch = 0;
   std::int64_t index = 0;
 };
-// Saves {"seed", "epoch", "index"}. Throws kInvalidArgument for a null pointer; loading throws
-// kMismatch.
+// Saves {"seed", "epoch", "index"}. Throws kInvalidArgument for a null pointer. Loading throws
+// kMismatch if the saved entries differ from these.
 std::shared_ptr<Stateful> stateful(std::shared_ptr<DataPosition> position);
 
 // Saves the tensors that a sampler's `save` writes to its archive, under the same names. Works for

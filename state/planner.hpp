@@ -2,10 +2,10 @@
 // and LoadPlanner of PyTorch's DCP, in DCP's order. Users may supply planners of their own.
 //
 // A planner object serves one save or load at a time and may be reused. Hooks run one after the
-// other, on the thread that called `save` or `load` or on the thread of an asynchronous save.
-// Exceptions are `resolve_data`, `load_bytes`, `resolve_tensor` and `commit_tensor`: by default,
-// several threads of the writer or reader call these at once. If a hook throws, the attempt fails
-// on all ranks; the failure map holds this rank and the exception's type and text.
+// other, on the thread that called `save` or `load` or on the thread of an asynchronous save. Only
+// `resolve_data`, `load_bytes`, `resolve_tensor` and `commit_tensor` differ: by default, several
+// threads of the writer or reader call them at once. If a hook throws, the attempt fails on all
+// ranks; the failure map holds this rank and the exception's type and text.
 #pragma once
 
 #include <memory>
@@ -97,9 +97,9 @@ struct LoadPlannerOptions {
 // Cairn's default planner; derive from it to change a hook.
 //
 // set_up_planner throws kAlreadyExists if two paths flatten to one name. create_local_plan throws
-// kUnsupported, naming all of them, for tensors that cannot be stored (such as sparse and quantized
-// ones) and for leaves that cannot be pickled. It keeps up to 256 MiB of serialised leaves for the
-// writer; the others are serialised again when they are written.
+// kUnsupported for tensors that cannot be stored (such as sparse and quantized ones) and for leaves
+// that cannot be pickled; the error names all of them. It keeps up to 256 MiB of serialised leaves
+// for the writer; the others are serialised again when they are written.
 class DefaultSavePlanner : public SavePlanner {
  public:
   explicit DefaultSavePlanner(SavePlannerOptions options = {});
@@ -170,8 +170,9 @@ class DefaultLoadPlanner : public LoadPlanner {
 std::unique_ptr<LoadPlanner> make_key_load_planner(std::vector<std::string> prefixes);
 
 // Returns the metadata that a save of `state_dict` would write, as far as one rank knows it (DCP's
-// create_default_metadata). A sharded tensor made from a spec or a mesh lists the chunks of all
-// ranks, any other only those of this rank. Values marked by `per_rank` are listed as rank 0's.
+// create_default_metadata). For a sharded tensor made from a spec or a mesh, it lists the chunks of
+// all ranks. For any other sharded tensor, it lists only the chunks of this rank. Values marked by
+// `per_rank` are listed as rank 0's.
 Metadata create_default_metadata(const StateDict& state_dict);
 
 // Convert a leaf to the content of the bytes object that stores it (an archive of torch.save), and

@@ -134,12 +134,12 @@ class Value {
   // torch::nn::Sequential.
   template <class Holder, class = KnownBase<typename Holder::ContainedType>>
   Value(const Holder& holder) : Value(holder.ptr()) {}  // NOLINT
-  // Converts what `flatten` splits: a tensor to a Tensor, a dict to a Dict, and a list that holds a
-  // tensor, a dict or such a list to a List. Keys become text as by Python's str(). Any other
-  // IValue stays as it is. Throws kUnsupported for a key that is no text, int or bool, for a
-  // container that contains itself, and if containers that occur several times expand to more than
-  // 2^20 values. Throws kAlreadyExists if two keys become the same text, and kInvalidArgument
-  // beyond kNestingMax levels.
+  // Converts a tensor to a Tensor, and a dict to a Dict. Converts a list to a List if it contains a
+  // tensor or a dict, directly or in lists within it. Keys become text as by Python's str(). Any
+  // other IValue stays as it is. Throws kUnsupported for a key that is not a string, an int or a
+  // bool, for a container that contains itself, and if containers that occur several times expand
+  // to more than 2^20 values. Throws kAlreadyExists if two keys become the same text, and
+  // kInvalidArgument beyond kNestingMax levels.
   Value(c10::IValue value);                                                    // NOLINT
   Value(bool value) : value_(c10::IValue(value)) {}                            // NOLINT
   Value(int value) : value_(c10::IValue(static_cast<std::int64_t>(value))) {}  // NOLINT
@@ -240,14 +240,15 @@ inline constexpr std::size_t kNestingMax = 256;
 // The maximum length of a list that `set_at` makes (kInvalidArgument beyond it).
 inline constexpr std::int64_t kMadeListMax = std::int64_t{1} << 20;
 
-// Flattens as DCP does. Splits dicts, and lists that contain a tensor, a dict or a list that is
-// split; never splits tuples. Joins keys with '.'. An empty dict is a leaf, so that it is saved. A
-// mark (`per_rank`, `if_stored`) applies to every leaf below the marked value. A list that is not
-// split is marked by `per_rank` if a value in it is. Throws kAlreadyExists, naming both paths, if
-// two paths give the same name, and kPrecondition, naming the path, for a Stateful.
+// Flattens as DCP does. Splits dicts. Splits lists that contain a tensor or a dict, directly or in
+// lists within them. Never splits tuples. Joins keys with '.'. An empty dict is a leaf, so that it
+// is saved. A mark (`per_rank`, `if_stored`) applies to every leaf below the marked value. If a
+// list is not split and a value in it is marked by `per_rank`, the whole list counts as marked.
+// Throws kAlreadyExists, naming both paths, if two paths give the same name, and kPrecondition,
+// naming the path, for a Stateful.
 FlatStateDict flatten(const StateDict& state_dict);
-// Returns the top-level entries only. Throws kUnsupported, naming all such keys, if `flatten` would
-// split any value.
+// Returns the top-level entries only. Throws kUnsupported if `flatten` would split any of their
+// values; the error names the keys of all such values.
 FlatStateDict flatten_top_level(const StateDict& state_dict);
 // Stores `value` at `path` and creates missing containers on the way: a list, padded with None, for
 // a numeric element, otherwise a dict. Keeps the marks of a value that it replaces. Throws

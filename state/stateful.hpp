@@ -1,4 +1,4 @@
-// Objects that save and restore their own state. After DCP's `Stateful` protocol.
+// Objects that save and restore their own state. Modelled on DCP's `Stateful` protocol.
 #pragma once
 
 #include <memory>

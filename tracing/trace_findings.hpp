@@ -33,7 +33,7 @@ enum class RankFate : std::uint8_t {
   kEnded,       // its process was killed, or exited
   kCutOff,      // it went on: only its connection was lost
   kFrozen,      // its process existed, but did nothing
-  kLeft,        // it left the world in order
+  kLeft,        // it left the world normally
   kActorEnded,  // an exception ended its supervisor; the process went on
 };
 const char* to_string(RankFate fate) noexcept;
@@ -92,7 +92,7 @@ struct TracedWait {
   int waiter = 0;
   std::vector<int> awaited;  // ascending; the waiter alone: it worked on its own part
   std::optional<Phase> phase;
-  WallTime since;  // the time when all other ranks had answered; for a lost rank, its last sign of life
+  WallTime since;  // when all ranks but the awaited ones had answered; if an awaited rank was lost, its last sign of life
   Duration duration{0};
   bool was_answered = true;
 };

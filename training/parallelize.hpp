@@ -23,8 +23,8 @@
 // gradients for them.
 //
 // These mistakes throw an Error:
-// - an operation on a cut parameter other than its layer's own, including changing the parameter
-//   (kUnsupported, at once);
+// - using a cut parameter in an operation other than that of its layer, or changing it
+//   (kUnsupported, immediately);
 // - training with an optimizer that was made before `parallelize`;
 // - calling fully_shard before parallelize.
 //
@@ -61,12 +61,13 @@ using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel>;
 using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 
 // Cuts the layers named in the plan over `mesh`, which has one axis. Parts are the chunks of
-// torch.chunk, and may be uneven or empty. If the ranks' parameters differ, all ranks get the
-// values of the mesh's first rank, even for parameters that stay whole. Tied parameters are cut
+// torch.chunk, and may be uneven or empty. If values of parameters differ between ranks, all ranks
+// get those of the mesh's first rank, even for parameters that stay whole. Tied parameters are cut
 // once; the plan must then name all their layers.
 //
 // A collective. Throws kInvalidArgument, listing everything in the plan that does not fit, and
-// kMismatch if the ranks' plans or parameters differ. After either error, nothing has changed.
+// kMismatch if the plans, or the names, types or sizes of parameters, differ between ranks. After
+// either error, nothing has changed.
 void parallelize(torch::nn::Module& module, const ProcessMesh& mesh, const ParallelPlan& plan);
 
 }  // namespace cairn::training

@@ -66,7 +66,7 @@ struct CallEnd : CallEvent {
   bool ok = false;
   bool was_cancelled = false;                 // not ok, and all failures are cancellations or deadlines
   Committed committed = Committed::kUnknown;  // whether the checkpoint exists
-  std::string save_id;                        // "" if the call never became an attempt
+  std::string save_id;                        // "" if the call failed before all ranks had joined it
   std::map<Phase, Duration> phases;           // the time that this rank spent in each phase, waiting included
 };
 

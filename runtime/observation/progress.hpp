@@ -20,7 +20,7 @@ enum class ShowProgress : std::uint8_t {
   // Needs a terminal: standard error, or that of cairn-launch. If there is none, or the log does
   // not go to standard error, does the same as kLog. Other output appears above the progress line.
   // If a program that runs without cairn-launch writes several lines at once, the end of the
-  // progress line may remain visible behind one of them.
+  // progress line may remain visible after one of them.
   kTerminal,
 };
 

@@ -21,12 +21,13 @@
 // even if the run also has a step 100 from before.
 //
 // A run can resume from a checkpoint that PyTorch saved as "step_<step>". Such a checkpoint has no
-// commit sequence. It counts as the latest if its step is larger than those of all of Cairn's
-// checkpoints in the run, and Cairn's latest, if any, has a step. If several qualify, the one with
-// the largest step is the latest. A checkpoint of PyTorch's that does not qualify is used only if
-// none of Cairn's is sound. A checkpoint with a record for each rank (use_collectives=False) cannot
-// be used; if it may be the latest, `passed_over` lists it. To resume from an earlier step, move
-// later checkpoints of PyTorch's out of the run.
+// commit sequence. It counts as the latest if its step is larger than the step of each of Cairn's
+// checkpoints in the run. But if Cairn's latest checkpoint was saved without a step, none of
+// PyTorch's counts as the latest. If several qualify, the one with the largest step is the latest.
+// A checkpoint of PyTorch's that does not qualify is used only if none of Cairn's is sound. A
+// checkpoint with a record for each rank (use_collectives=False) cannot be used; if it may be the
+// latest, `passed_over` lists it. To resume from an earlier step, move later checkpoints of
+// PyTorch's out of the run.
 //
 // The run keeps no data other than the checkpoints and the marks of pinned ones. `checkpoints`
 // reads the commit records each time it is called, so there is no index that could be out of date.
@@ -36,11 +37,11 @@
 // Rank 0 removes old checkpoints on the manager's own thread. Removal starts after each `save` that
 // succeeds, and before a save that follows a failed save or removal. It also starts before the
 // manager's first save, so that the remains of a dead job do not keep the next job from saving.
-// After asynchronous saves, the next save, `wait_for_saves` or the destructor starts removal.
-// Every save waits for removal before it writes: `save` blocks the trainer for that time,
-// `async_save` does not. A disk needs room for keep_last + 1 checkpoints, plus those that are kept
-// for other reasons. With WhileInFlight::kReplace it needs room for one more, because an earlier
-// save may end after removal.
+// After asynchronous saves, the next save, `wait_for_saves` or the destructor starts removal. Every
+// save waits for removal before it writes: `save` blocks the trainer for that time, `async_save`
+// does not. A disk needs room for keep_last + 1 checkpoints, plus those that are kept for other
+// reasons. With WhileInFlight::kReplace it needs room for one more: an earlier save may complete
+// after the removal, and its checkpoint then stays until the next removal.
 //
 // A signal in `save_on_signal` starts a grace period. Rank 0 then stops the running removal before
 // the next file, and starts no other removal until the first save after the grace period, not even
@@ -63,12 +64,13 @@
 // other managers' saves that appear to be in progress there, as if their jobs were dead; those
 // saves fail with kFenced. That loses no existing checkpoint. Any number of managers may read.
 //
-// All ranks of the world must make collective calls in the same order, each on its own thread, as
-// with a Checkpointer. Unless stated otherwise, an error on one rank is thrown on all ranks, as
-// CheckpointException. Each rank may make one such call at a time: a second throws kPrecondition.
-// `restore_latest` first waits for a running removal, and starts none. Rank 0 reads the run,
-// decides for all ranks, and tells them over the world's connections. Only rank 0 needs to list the
-// run. After World::rejoin, make a new manager for the new world.
+// All ranks of the world must make the collective calls in the same order, as with a Checkpointer.
+// Ranks that are in one process make them on threads of their own. Unless stated otherwise, an
+// error on one rank is thrown on all ranks, as CheckpointException. Each rank may make one such
+// call at a time: a second throws kPrecondition. `restore_latest` first waits for a running
+// removal, and starts none. Rank 0 reads the run, decides for all ranks, and tells them over the
+// world's connections. Only rank 0 needs to list the run. After World::rejoin, make a new manager
+// for the new world.
 #pragma once
 
 #include <chrono>

@@ -24,9 +24,10 @@ struct WorldOptions {
   // NCCL_SOCKET_IFNAME gives the interface; without them, the rank listens at the address from
   // which it reaches the store's host. See docs/launching.md.
   //
-  // `from_addresses` ignores these variables. There, empty means the host of this rank's own
-  // address, and a wildcard ("0.0.0.0") is allowed. Addresses other than loopback need a secret;
-  // without one, the factory functions throw kPrecondition.
+  // `from_addresses` ignores these variables. With it, an empty `bind_address` means the host of
+  // this rank's entry in the list of addresses, and `bind_address` may be a wildcard ("0.0.0.0").
+  // Addresses other than loopback need a secret; without one, the factory functions throw
+  // kPrecondition.
   std::string bind_address;
   // A secret that only the ranks of this job know. With it, ranks communicate over TLS 1.3, and
   // only with each other. All ranks must have the same secret. Give either the secret itself (at
@@ -45,11 +46,12 @@ struct WorldOptions {
   // has no store and throws kInvalidArgument.
   bool secret_from_store = false;
   std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank has joined the world
-  std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // limits the shutdown by the last handle
+  std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // for the shutdown, after the last handle is destroyed
   unsigned actor_threads = 0;                                             // 0: chosen automatically
-  // The number of this rank among those of its machine, for World::local_rank(). Absent:
-  // `from_environment` takes it from the launcher, `world_from_mpi` from MPI. Otherwise, or if the
-  // launcher sets none, it is the rank. `in_process` and `single` ignore this option.
+  // The number of this rank among those of its machine, for World::local_rank(). If absent,
+  // `from_environment` takes it from the launcher, and `world_from_mpi` takes it from MPI. In other
+  // worlds, or if the launcher sets none, it is the rank. `in_process` and `single` ignore this
+  // option.
   std::optional<int> local_rank;
   // The backends of the trainer's own process group, as PyTorch's init_process_group takes them:
   // "cpu:gloo,cuda:nccl", "gloo", or "nccl" (for "cuda" only). Cairn does not use these backends.
