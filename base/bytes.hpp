@@ -8,8 +8,8 @@
 
 namespace cairn {
 
-// A read-only view of bytes. It owns nothing: the caller must keep the memory alive during the
-// call. `subspan` does not check its bounds.
+// A read-only view of bytes. It owns nothing: code that passes one to a function must keep the
+// memory alive until the function returns. `subspan` does not check its bounds.
 class ByteSpan {
  public:
   constexpr ByteSpan() = default;
@@ -46,7 +46,7 @@ class MutableByteSpan {
   std::size_t size_ = 0;
 };
 
-// Owned bytes. Protobuf, streams and the standard library all use std::string.
+// Owned bytes: a std::string, because Protobuf, streams and the standard library use that type.
 using Bytes = std::string;
 
 }  // namespace cairn

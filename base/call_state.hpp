@@ -6,8 +6,8 @@
 
 namespace cairn {
 
-// kAgree is an agreement. Each rank sends a text in its Join, and the Outcome contains the
-// coordinator's answer. An agreement that succeeds needs no other messages.
+// kAgree is an agreement. Each rank sends a text in its Join. The coordinator makes one answer from
+// all texts, and sends it in the Outcome. An agreement that succeeds needs no other messages.
 enum class Operation : std::uint8_t { kSave = 1, kLoad, kAgree };
 
 // The states of RankMachine; actors/protocol/rank_machine.hpp has the transitions.
@@ -25,21 +25,21 @@ enum class CoordinatorState : std::uint8_t {
   kDeciding,
 };
 
-// The states of a rank that ends the call of a lost coordinator.
+// The states of a successor: a rank that ends a call because the call's coordinator was lost.
 enum class SuccessionState : std::uint8_t { kIdle = 1, kGathering, kAskingStore };
 
 // The milestones of a call. A milestone does not change the state of a machine.
 enum class CallTurn : std::uint8_t {
   kCoordinatorLost = 1,
   kCoordinatorFound,
-  kResigned,  // the coordinator gave up the call, because its process had been stopped for too long
+  kResigned,  // the coordinator gave up the call, because its process had been frozen and other ranks gave up on it
 };
 
 enum class Timer : std::uint8_t {
   kAnswer = 1,  // a rank waits for the next message of the coordinator or its successor
   kPhase,       // the coordinator waits for answers of the ranks, or for its own task
-  kProbe,       // the coordinator waits for ranks that have not joined, or were lost before the call
-  kSuccession,  // a successor waits for answers of the ranks, then of the store
+  kProbe,       // the coordinator waits for a sign of life from ranks that have not joined or that were lost before the call
+  kSuccession,  // a successor waits for the ranks' answers, and then for the store's answer
   kCall,        // the deadline that the caller on this rank has set
   kProgress,    // not a deadline: a rank reports its progress
   kWaiting,     // not a deadline: the coordinator logs which ranks are missing
@@ -78,7 +78,7 @@ const char* to_string(Operation operation) noexcept;  // "save", "load", "agreem
 const char* to_string(RankState state) noexcept;      // "moving"
 const char* to_string(CoordinatorState state) noexcept;
 const char* to_string(SuccessionState state) noexcept;
-const char* to_string(CallTurn turn) noexcept;     // the actor's action: "lost its coordinator"
+const char* to_string(CallTurn turn) noexcept;     // the action of the machine's actor: "lost its coordinator"
 const char* to_string(MessageKind kind) noexcept;  // "Written"
 const char* to_string(Timer timer) noexcept;       // the awaited event: "the ranks' answers"
 

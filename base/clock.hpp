@@ -17,7 +17,7 @@ class Clock {
   virtual WallTime wall_now() const = 0;
 };
 
-// Returns the operating system's clocks. Thread-safe; never destroyed.
+// Returns a Clock that reads the operating system's clocks. Thread-safe; never destroyed.
 const Clock& system_clock();
 
 }  // namespace cairn

@@ -22,11 +22,11 @@ enum class Phase : std::uint8_t {
 };
 
 enum class FailureKind : std::uint8_t {
-  kRaised = 1,  // user code or storage code threw, or a rank made a wrong or differing call
+  kRaised = 1,  // user code or storage code threw, or a rank made an invalid call or one that differs from the coordinator's
   kLost,        // the process or its connection died
   kSilent,      // no heartbeat within the heartbeat timeout, or no answer before a deadline
   kCancelled,   // cancelled by the caller, by the caller's deadline, or by a shutdown
-  kBusy,        // the rank had not stopped when the grace period ended
+  kBusy,        // the rank was told to stop, and had not stopped after the grace period or at shutdown
   kInternal,    // a broken invariant in Cairn
 };
 
@@ -62,8 +62,8 @@ using FailureMap = std::map<int, Failure>;  // by rank
 // `exception` is null. Never throws, even if the exception's `what()` does.
 Failure capture_failure(int rank, Phase phase, const char* actor, std::exception_ptr exception) noexcept;
 
-// Returns the likeliest cause, with its ranks. If there are several causes, a list of at most 16 of
-// them follows. Ranks with equal causes share one entry.
+// Returns the likeliest cause, with its ranks. If there are several causes, a list of the 16
+// likeliest, including the first, follows. Ranks with equal causes share one entry.
 std::string describe(const FailureMap& failures);
 
 // A save or load failed. Every live rank of the attempt throws this exception with the same map.

@@ -1,9 +1,9 @@
 // A value that arrives later, with callbacks. Asynchronous writers, readers and stores return
 // futures.
 //
-// Actors may not block, and std::future supports only blocking waits. Thread-safe. A callback runs
-// on the thread that fulfils the promise, or at once on the caller's thread if the future is ready.
-// No lock is held while a callback runs.
+// Unlike std::future, a Future can call back instead of blocking; actors must not block. Futures
+// are thread-safe. A callback runs on the thread that fulfils the promise, or at once on the
+// caller's thread if the future is ready. No lock is held while a callback runs.
 #pragma once
 
 #include <exception>
@@ -26,7 +26,8 @@ class Future {
  public:
   Future() = default;  // empty: valid() is false
 
-  // Returns whether a promise made this future. If not, the other functions must not be called.
+  // Returns whether a promise made this future. The other functions must not be called on an empty
+  // future.
   bool valid() const { return state_ != nullptr; }
   bool ready() const {
     MutexLock lock(state_->mutex);
@@ -42,8 +43,8 @@ class Future {
     return *state_->value;
   }
 
-  // Calls `callback(future)` once the future is ready; `get()` does not block in the callback.
-  // Callbacks added before the future is ready run in the order in which they were added.
+  // Calls `callback(future)` as soon as the future is ready; `get()` does not block in the
+  // callback. Callbacks added before the future is ready run in the order in which they were added.
   void on_ready(std::function<void(const Future<T>&)> callback) const {
     {
       MutexLock lock(state_->mutex);

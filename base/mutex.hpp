@@ -56,11 +56,11 @@ class CondVar {
   void notify_one() noexcept { changed_.notify_one(); }
   void notify_all() noexcept { changed_.notify_all(); }
 
-  // Spurious wakeups are possible, also in `wait_until` and in `wait_for` without a predicate.
+  // Every wait without a predicate may return early (a spurious wakeup).
   void wait(Mutex& mutex) CAIRN_REQUIRES(mutex) {
     std::unique_lock<std::mutex> held(mutex.mutex_, std::adopt_lock);
     changed_.wait(held);
-    held.release();  // the caller unlocks it
+    held.release();  // leaves the mutex locked; the caller unlocks it
   }
   // Returns whether the wait ended before `end`.
   bool wait_until(Mutex& mutex, std::chrono::steady_clock::time_point end) CAIRN_REQUIRES(mutex) {

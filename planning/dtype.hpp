@@ -9,12 +9,13 @@
 namespace cairn {
 
 enum class DType : std::uint8_t {
-  kUnknown = 0,  // a type of a newer PyTorch; occurs only in metadata, for tensors that Cairn cannot read
+  kUnknown = 0,  // a type that Cairn does not know; occurs only in metadata, for tensors that Cairn cannot read
   kFloat32 = 1, kFloat64, kFloat16, kBFloat16,
   kInt8, kUInt8, kInt16, kInt32, kInt64,
   kBool,
   kComplex32, kComplex64, kComplex128,
-  // Occur in checkpoints of newer PyTorch versions. LibTorch 1.13 has no tensors of these types.
+  // The types below occur in checkpoints of newer PyTorch versions. LibTorch 1.13 has no tensors of
+  // these types.
   kUInt16, kUInt32, kUInt64,
   kFloat8E4M3Fn, kFloat8E5M2, kFloat8E4M3FnUz, kFloat8E5M2FnUz,
   kFloat8E8M0Fnu,

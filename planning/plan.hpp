@@ -1,8 +1,9 @@
 // Plans: what one rank writes or reads in one attempt. Plans are plain structs; they refer to names
 // by ids into their own name table.
 //
-// Modelled on DCP's SavePlan, WriteItem, LoadPlan and ReadItem. Sizes and offsets are in elements,
-// one per dimension, unless a name ends in _bytes.
+// Modelled on DCP's SavePlan, WriteItem, LoadPlan and ReadItem. Sizes and offsets count elements
+// and have one number per dimension. A member whose name ends in _bytes is a single number of
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +47,7 @@ class NameTable {
     void grow(std::size_t new_slots);
 
     std::vector<std::string> names;
-    std::vector<Slot> slots;  // size is a power of two; at most half are used
+    std::vector<Slot> slots;  // the number of slots is a power of two; at most half of the slots are used
   };
 
   CopyOnWrite<Contents> contents_;
@@ -77,7 +78,7 @@ struct WriteItem {
   std::uint64_t content_hash = 0;
   std::uint64_t content_bytes = 0;
   // Bytes objects and plain tensors: the value may differ between ranks on purpose (see per_rank in
-  // state/).
+  // state/state_dict.hpp).
   bool per_rank = false;
 
   std::uint64_t payload_bytes() const;  // number of elements times element size; content_bytes for bytes objects
@@ -85,8 +86,9 @@ struct WriteItem {
 
 struct SavePlan {
   NameTable names;
-  std::vector<WriteItem> items;  // in their order in the file, except that there bytes objects follow the tensors
-  // The path of each flattened name; DCP's planner_data.
+  std::vector<WriteItem> items;  // the order in Cairn's data files, but a file has all tensors before its bytes objects
+  // The path of each flattened name. DCP calls this planner_data; the member of that name below is
+  // something else.
   CopyOnWrite<std::vector<std::pair<NameId, Path>>> mappings;
   // Data of user-defined planners and writers. Cairn passes it on and never interprets it.
   std::string planner_data;
@@ -97,8 +99,8 @@ enum class LoadItemType : std::uint8_t { kByteIO = 1, kTensor };
 
 struct ReadItem {
   LoadItemType type = LoadItemType::kTensor;
-  NameId dest_name = 0;           // in the state dict being loaded
-  NameId storage_name = 0;        // in the checkpoint; the same unless a planner renames
+  NameId dest_name = 0;           // the name in the state dict being loaded
+  NameId storage_name = 0;        // the name in the checkpoint; equals the name in the state dict unless a planner renames values
   Extents dest_chunk_offset;      // start of the local chunk, within the global tensor
   Extents dest_offsets;           // start of the copied part, within the local chunk
   Extents storage_chunk_offset;   // start of the stored chunk, within the global tensor
@@ -131,7 +133,7 @@ struct FileResult {
   std::vector<std::uint64_t> bytes_item_lengths;
 };
 
-// One item, if a user-defined writer reports items (DCP's WriteResult).
+// The result of writing one item, if a user-defined writer reports items (DCP's WriteResult).
 struct WriteResult {
   MetadataIndex index;
   std::uint64_t size_bytes = 0;

@@ -1,5 +1,5 @@
-// Finds the parts of stored chunks that fill a wanted box, so that any layout can be loaded into
-// any other.
+// Finds the parts of stored chunks that fill a wanted box, so that a tensor saved in one layout can
+// be loaded in any other layout.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace cairn {
 
 // Finds the stored chunks that intersect a box, without testing every chunk. Chunks are sorted
-// along the dimension with the most distinct offsets.
+// along the dimension in which they have the largest number of different offsets.
 class ChunkIndex {
  public:
   // Borrows `chunks`. Throws kInvalidArgument if they differ in their number of dimensions.
@@ -27,8 +27,8 @@ class ChunkIndex {
 };
 
 // Appends to `plan` the items that fill `wanted` (one local chunk of the tensor `dest_name`) from
-// the chunks of `stored`. `index` must be the index of those chunks. Throws kMismatch if `wanted`
-// differs from the stored tensor in its number of dimensions.
+// the chunks of `stored`. `index` must have been made from `stored.chunks`. Throws kMismatch if
+// `wanted` differs from the stored tensor in its number of dimensions.
 void append_reads(const TensorStorageMetadata& stored, const ChunkIndex& index, NameId dest_name, NameId storage_name,
                   const Box& wanted, LoadPlan& plan);
 

@@ -36,18 +36,19 @@
 
 namespace cairn {
 
-// Do the same as Checkpointer::save, load and load_by_keys, with the checkpointer "default" of
-// `options.world`. If `options.world` is not set, or `options.no_dist` is, this process saves or
-// loads alone. If a launcher started several ranks (docs/launching.md), these functions throw
-// kPrecondition unless one of these two options is set.
+// Do the same as Checkpointer::save, load and load_by_keys, with a checkpointer named "default" in
+// `options.world`. With `options.no_dist`, this process saves or loads alone. It also does so with
+// neither `no_dist` nor `options.world`, unless a launcher started several ranks
+// (docs/launching.md): then these functions throw kPrecondition.
 void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});
 LoadReport load(StateDict& state_dict, const std::string& checkpoint_id, const LoadOptions& options = {});
 StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
                        const LoadOptions& options = {});
 
 // Does the same as Checkpointer::async_save. The handle keeps the checkpointer "default" alive.
-// Dropping the last copy of the handle waits for the save, as ~Checkpointer does. Until then, this
-// function and those above throw kAlreadyExists for the same world.
+// Dropping the last copy of the handle waits for the save, as ~Checkpointer does. As long as a copy
+// of the handle exists, `async_save`, `save`, `load` and `load_by_keys` throw kAlreadyExists for
+// the same world.
 AsyncSaveResponse async_save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {},
                              const AsyncSaveOptions& async_options = {});
 

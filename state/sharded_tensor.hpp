@@ -16,7 +16,7 @@ namespace cairn {
 
 // Cuts one dimension of n elements into chunks of ceil(n / count), where count is the number of
 // placements. Chunk i belongs to rank `placements[i]`. A rank may be listed more than once; a rank
-// that is not listed holds nothing. After PyTorch's ChunkShardingSpec.
+// that is not listed holds nothing. Modelled on PyTorch's ChunkShardingSpec.
 struct ChunkShardingSpec {
   std::int64_t dim = 0;         // a negative number counts from the end
   std::vector<int> placements;  // global ranks
@@ -42,24 +42,25 @@ class ShardedTensor {
   // Cuts the whole tensor by the placements on the mesh, and copies this rank's part.
   static ShardedTensor distribute(const torch::Tensor& whole, const DeviceMesh& mesh, const std::vector<Placement>& placements,
                                   int rank);
-  // Wraps `local`, this rank's part; the result shares its memory. Throws kInvalidArgument if its
-  // size is not that of the box that local_box (device_mesh.hpp) returns. On a rank outside the
-  // mesh, `local` must be empty and only supplies the dtype.
+  // Wraps `local`, this rank's part; the result shares its memory. Throws kInvalidArgument if the
+  // size of `local` differs from that of the rank's box (local_box in device_mesh.hpp). On a rank
+  // outside the mesh, `local` must be empty and only supplies the dtype.
   static ShardedTensor from_local(torch::Tensor local, const Extents& size, const DeviceMesh& mesh,
                                   const std::vector<Placement>& placements, int rank);
 
   // Returns the same sharded tensor with different memory: `tensors[i]` replaces the tensor of
-  // local shard i. Throws kInvalidArgument if their number, sizes or dtypes differ.
+  // local shard i. Throws kInvalidArgument if `tensors` does not match the local shards in number,
+  // sizes and dtypes.
   ShardedTensor with_local_tensors(std::vector<torch::Tensor> tensors) const;
 
   const Extents& size() const { return size_; }
   DType dtype() const { return dtype_; }
   const std::vector<LocalShard>& local_shards() const { return local_shards_; }
   // Computes the chunks of all ranks; O(ranks). Returns nothing unless the tensor was made from a
-  // spec or a mesh. A replicated chunk appears once. Empty chunks are left out, except the only
-  // chunk of a tensor without elements.
+  // spec or a mesh. A replicated chunk appears once. Leaves out empty chunks. But for a tensor
+  // without elements, returns one empty chunk, the whole tensor.
   std::optional<std::vector<Box>> all_chunks() const;
-  // Empty unless the tensor was made from a mesh.
+  // Both are empty unless the tensor was made from a mesh.
   const std::optional<DeviceMesh>& mesh() const { return layout_->mesh; }
   const std::vector<Placement>& placements() const { return layout_->placements; }
 

@@ -6,8 +6,9 @@
 
 namespace cairn {
 
-// Reads `.metadata` of a checkpoint that Cairn or PyTorch wrote. Throws kNotFound if there is none;
-// the text says what to do. Throws kCorrupt and kUnsupported.
+// Reads `.metadata` of a checkpoint that Cairn or PyTorch wrote. Throws kNotFound if there is no
+// checkpoint; the error text says what to do. Throws kCorrupt if the record is damaged, and
+// kUnsupported if this version of Cairn cannot read it.
 Metadata read_metadata(Store& store);
 
 }  // namespace cairn

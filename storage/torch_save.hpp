@@ -23,20 +23,22 @@ class TorchSaveReader : public StorageReader {
   ~TorchSaveReader() override;
   void reset(const std::string& checkpoint_id) override;
   // Throws kNotFound if the file does not exist, and kCorrupt if it is damaged or not an archive of
-  // torch.save. Throws kUnsupported, with their names, for classes that plain state dicts do not
-  // contain. Also throws kUnsupported for a URL with another scheme.
+  // torch.save. Throws kUnsupported if the file holds an object of a class that plain state dicts
+  // do not contain; the error names the class. Also throws kUnsupported for a URL with another
+  // scheme.
   Metadata read_metadata() override;
   void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
   LoadPlan prepare_local_plan(LoadPlan plan) override;
   std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) override;
-  // Verifies each storage of tensors against its checksum before the first read. Throws kCorrupt on
-  // a mismatch, and kUnsupported for an element type that Cairn does not know. If Cairn knows the
-  // type and this LibTorch does not, a tensor loads only into integers of the same width.
+  // Checks each torch storage in the file against its checksum before it is first read. Throws
+  // kCorrupt on a mismatch, and kUnsupported for an element type that Cairn does not know. If Cairn
+  // knows the element type but LibTorch lacks it, the tensor can be loaded only into a tensor of
+  // integers of the same width.
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
 
   // For tools. Call these after `read_metadata`. `value` throws kCorrupt and kUnsupported as
   // `read_data` does. Tensors in the value are valid until `reset`, because most lie in the mapped
-  // file. `why_unreadable` returns the reason for which `value` would throw kUnsupported, or "".
+  // file. `why_unreadable` returns why `value` would throw kUnsupported, or "" if it would not.
   const Value& value(const std::string& fqn);
   std::string why_unreadable(const std::string& fqn) const;
 

@@ -1,4 +1,5 @@
-// Reads the traces of all ranks of a job: lists its saves and loads, and returns all events of one.
+// Reads the traces of all ranks of a job: lists the job's saves and loads, and returns the events
+// of any one of them.
 //
 //   cairn::TraceDirectory traces("failure-cairn-…");  // reads each file once, keeps a summary
 //   cairn::Trace trace = traces.read(traces.attempts().back());  // the events of one save or load
@@ -38,12 +39,12 @@ struct TracedCall {
   // Number of the call among this rank's calls of the checkpointer; 0 if the trace lacks the
   // beginning of the call.
   std::uint64_t number = 0;
-  std::uint64_t ticket = 0;    // ObservedEvent::call of the call's events; 0 if the trace lacks its beginning
-  std::uint64_t first_id = 1;  // id of its first event; the checkpointer's events since the previous call belong to it
-  std::uint64_t last_id = 0;   // id of the outcome if another call follows, else of the last event
+  std::uint64_t ticket = 0;    // ObservedEvent::call in this call's events; 0 if no event has such a value
+  std::uint64_t first_id = 1;  // id of the first event; the checkpointer's events after the previous call count
+  std::uint64_t last_id = 0;   // id of the outcome if another call follows, otherwise id of the call's last event
   WallTime begin;
   WallTime end;             // time of the outcome, or of the last event
-  bool has_ended = false;   // the trace contains its outcome
+  bool has_ended = false;   // whether the trace contains the call's outcome
   bool ok = false;          // whether the outcome is a success
   std::optional<Committed> committed;  // as the outcome says
   bool was_called = false;  // false: the rank only heard of the other ranks' call
@@ -53,8 +54,8 @@ struct TracedCall {
 struct TracedAttempt {
   std::string job;                 // the incarnation
   std::uint32_t checkpointer = 0;  // as in save ids
-  std::uint64_t counter = 0;       // 0: it failed before it became an attempt
-  std::optional<Operation> operation;  // nothing: the traces lack its beginning
+  std::uint64_t counter = 0;       // 0: no trace has a counter, for example because the call failed before it began
+  std::optional<Operation> operation;  // std::nullopt if the traces lack the beginning
   std::string checkpoint_id;
   std::string save_id;
   std::map<int, TracedCall> calls;  // by rank
@@ -63,7 +64,7 @@ struct TracedAttempt {
   WallTime end() const;          // the end of the last call, as far as the traces go
   bool has_failed() const;       // whether it failed on at least one rank
   bool has_ended() const;        // whether it has ended on every rank that has a trace of it
-  bool went_wrong() const;       // whether it has not ended, or has a failure that is not a cancellation
+  bool went_wrong() const;       // it has failed, not only by cancellation; or it has neither failed nor ended
   bool was_cancelled = false;    // all failures are cancellations; also true if there are none
   std::string operation_name() const;  // "save", "load", "agreement"; "call" if it is unknown
   std::string describe() const;        // "save of 'run/step_100'"
@@ -89,8 +90,8 @@ struct TracedJob {
   std::map<int, TracedProcess> processes;  // by rank; those whose end is known
 };
 
-// The events of one attempt, and those events during it that belong to no checkpointer (links,
-// restarts). Texts live as long as this object.
+// The events of one attempt. Also contains events that belong to no checkpointer (links, restarts),
+// if they happened during the attempt. The texts of events live as long as `names`.
 struct Trace {
   TracedAttempt attempt;
   TracedJob job;
@@ -105,20 +106,21 @@ struct Trace {
 
 class TraceDirectory {
  public:
-  // Reads all files `*.trace` in directory `path`, or `path` itself if it is a file. If there are
-  // none but there are failure reports (failure-*), reads the latest report, and the traces of
-  // other ranks from other reports of the same call. Also reads `*.ends`, in which cairn-launch
-  // records how processes ended. An event that several files of a rank contain counts once. Keeps
-  // no events, only one record per call and one per 256 KiB of a file. If there is nothing to read,
-  // throws kNotFound and lists what is there.
+  // Reads all files `*.trace` in directory `path`, or `path` itself if it is a file. If a directory
+  // has no such files but has failure reports (failure-*), reads the latest report that has traces.
+  // Also reads other reports of the same call, for the traces of ranks that the latest one lacks.
+  // Also reads `*.ends`, in which cairn-launch records how processes ended. An event that several
+  // files of a rank contain counts once. Keeps no events, only one record per call and one per 256
+  // KiB of a file. If there are no traces, throws kNotFound; the error text names a report without
+  // traces, or a place nearby that has traces.
   explicit TraceDirectory(const std::string& path);
 
   const std::string& path() const { return path_; }
   const std::vector<TracedFile>& files() const { return files_; }
   const std::vector<TracedJob>& jobs() const { return jobs_; }              // in order of their start
   const std::vector<TracedAttempt>& attempts() const { return attempts_; }  // the attempts of all jobs, in order of their start
-  // Returns the attempt to look at first, among those that `fits` accepts: the last one that failed
-  // (other than by cancellation) or never ended, or else the last one. Null if there is none.
+  // Returns the attempt to look at first, among those that `fits` accepts: the last one for which
+  // `went_wrong()` is true, or if there is none, the last one. Returns null if `fits` accepts none.
   using Fits = std::function<bool(const TracedAttempt&)>;
   const TracedAttempt* most_interesting(const Fits& fits = [](const TracedAttempt&) { return true; }) const;
 
@@ -132,12 +134,13 @@ class TraceDirectory {
   // A part of a file. `read` skips the sections that have no events of the attempt.
   struct Section {
     std::uint64_t end = 0;  // offset in the file; a section begins where the one before it ends
-    // The least and the greatest id and call of the section's events. A call of 0 does not count.
+    // The lowest and highest `id`, and the lowest and highest `call`, of the section's events. A
+    // `call` of 0 is ignored.
     std::uint64_t first_id = UINT64_MAX;
     std::uint64_t last_id = 0;
     std::uint64_t first_call = UINT64_MAX;
     std::uint64_t last_call = 0;
-    bool defines_names = false;  // if true, `read` does not skip the section: later ones may use the names
+    bool defines_names = false;  // if true, `read` does not skip the section, because later sections may use its names
 
     void add(const ObservedEvent& event);
     bool may_hold(const TracedCall& call) const;

@@ -5,8 +5,9 @@
 //   training::Hooked<Net> model(…);      // an ordinary module
 //   for (auto& layer : *model->layers) training::fully_shard(*layer, mesh);
 //   training::fully_shard(model, mesh);  // the rest; wrap inner modules first
-//   torch::optim::AdamW optimizer(model->parameters(), 1e-3);  // after wrapping: the shards
-//   model(input).sum().backward();       // as always
+// torch::optim::AdamW optimizer(model->parameters(), 1e-3); // after wrapping, so that it gets the
+// shards
+// model(input).sum().backward(); // as with any module
 //   training::clip_grad_norm(*model, 1.0);
 //   optimizer.step();
 //
@@ -22,8 +23,9 @@
 // sums, would return a different number on each rank: they throw kUnsupported, and the error names
 // the function to use.
 //
-// All ranks of the mesh must wrap the same modules in the same order, and use the same units in the
-// same order. Use a model from one thread at a time. These mistakes throw an Error:
+// A unit is a set of parameters that are gathered together (see fully_shard below). All ranks of
+// the mesh must wrap the same modules in the same order, and use the same units in the same order.
+// Use a model from one thread at a time. Each of the following mistakes throws an Error:
 // - changing a parameter's gathered copy (kPrecondition, at once);
 // - moving, casting or re-registering parameters after wrapping;
 // - training with an optimizer that was made before wrapping;
@@ -46,8 +48,8 @@ namespace cairn::training {
 
 // Makes one unit from the parameters of `module` that no inner unit has taken. A mesh with one axis
 // shards over that axis. A mesh with two axes shards over the second and replicates over the first
-// (hybrid sharding); all replicas get the values of the first. Throws kInvalidArgument for more
-// axes.
+// (hybrid sharding); all replicas get the parameter values of the first replica. Throws
+// kInvalidArgument for more axes.
 //
 // Throws kMismatch, naming the ranks whose parameters or options differ from those of rank 0.
 // Throws kPrecondition if the module is wrapped already. Throws kUnsupported for a parameter that
@@ -65,7 +67,7 @@ void fully_shard(Hooked<Contained>& module, const ProcessMesh& mesh, const Fully
 // destructor frees them. Use it for calls that do not go through a Hooked. With neither a scope nor
 // a Hooked, every operation gathers its own parameters, which is correct but slow. If an optimizer
 // or a load writes to shards inside a scope, the model sees the new values after the next backward
-// pass or the end of the scope. Scopes may nest.
+// pass or after the scope, whichever comes first. Scopes may nest.
 class ForwardScope {
  public:
   explicit ForwardScope(const torch::nn::Module& model);
@@ -80,23 +82,23 @@ class ForwardScope {
 
 // Sets whether backward passes average gradients over the ranks, for all units in `module`.
 // Default: on. While off, whole gradients accumulate on this rank, in the type that the model
-// computes in; the next backward pass with synchronisation averages them as well. A backward pass
+// computes in; the next backward pass for which this is on averages them as well. A backward pass
 // that throws discards the accumulated gradients. All ranks must set the same value.
 void set_gradient_sync(torch::nn::Module& module, bool on);
 
 // Scales all gradients of `module` so that their total norm, over all parameters and all ranks, is
 // at most `max_norm`. Returns the norm before scaling. `norm_type` must be above 0; infinity means
-// the largest absolute value. Parameters that belong to no unit count with their gradients on this
-// rank. A collective.
+// the largest absolute value. For a parameter that belongs to no unit and is not cut over ranks,
+// only this rank's own gradient counts. A collective.
 double clip_grad_norm(torch::nn::Module& module, double max_norm, double norm_type = 2.0);
 
-// Returns a copy of the whole parameter behind `shard` on every rank. `shard` is one of the
-// module's parameters(). For a plain tensor, returns a copy of it. A collective.
+// On every rank, returns a copy of the whole parameter that `shard` is a part of. `shard` is one of
+// the module's parameters(). For a plain tensor, returns a copy of it. A collective.
 torch::Tensor full_tensor(const torch::Tensor& shard);
 
 // Returns a copy of the whole gradient of the parameter behind `shard`; an undefined tensor if
-// there is none. A collective. After a synchronised backward pass, all ranks have a gradient or
-// none has.
+// there is none. A collective. After a backward pass that averaged gradients (set_gradient_sync),
+// either all ranks have a gradient or no rank has one.
 torch::Tensor full_grad(const torch::Tensor& shard);
 
 // Returns `shard`, or a shard's gradient, as a plain tensor over the same memory. LibTorch's

@@ -20,14 +20,15 @@ struct ReplicateOptions {
 
 // Replicates the parameters of `module` that no sharded or replicated submodule covers. All ranks
 // get the values of rank 0. The rules in fully_shard.hpp apply; in particular, make optimizers
-// after wrapping. State dicts hold plain tensors. Buffers are not touched. If several models take
-// part in one backward pass and do not belong to one wrapped model, give each its own process
-// group.
+// after wrapping. State dicts hold plain tensors. Buffers are not touched. If one backward pass
+// goes through several models that are not parts of a common wrapped model, give each model its own
+// process group.
 //
 // A collective. Throws kPrecondition ("Cannot apply replicate …") if the module is fully sharded or
 // replicated already. Throws what fully_shard throws, such as kMismatch if the ranks differ.
 void replicate(torch::nn::Module& module, const ProcessGroup& group, const ReplicateOptions& options = {});
-// Does the same, and makes each call of `module` a scope, as a ForwardScope does.
+// Does the same, and makes each call of `module` a scope, as if a ForwardScope existed during the
+// call.
 template <class Contained>
 void replicate(Hooked<Contained>& module, const ProcessGroup& group, const ReplicateOptions& options = {});
 

@@ -13,7 +13,7 @@ namespace cairn::training {
 
 enum class ShardingStrategy {
   kFull,            // frees parameters after forward and gathers them again for backward
-  kShardGradients,  // keeps parameters gathered from forward to backward: sends less, uses more memory
+  kShardGradients,  // leaves parameters gathered after forward until backward has used them: sends less, uses more memory
   kNoShard          // every rank keeps whole parameters; gradients are averaged. State dicts hold plain tensors
 };
 
@@ -23,13 +23,13 @@ struct MixedPrecision {
   // Floating-point buffers of the wrapped module, but not of inner wrapped modules, are converted
   // to this type and saved in it.
   std::optional<at::ScalarType> buffers;
-  // Casts the module's floating-point inputs to `parameters`. Works for modules called through
+  // Casts the module's floating-point inputs to `parameters`. Has an effect only on calls through
   // Hooked.
   bool cast_forward_inputs = true;
 };
 
-// Decides which submodules become units of their own. `unwrapped` is the number of elements in the
-// module that no inner unit has taken yet.
+// Decides which submodules become units of their own. `unwrapped` is the number of elements in
+// those parameters of the module that no inner unit has taken.
 using WrapPolicy = std::function<bool(const torch::nn::Module& module, std::int64_t unwrapped)>;
 // Wraps modules of these classes: `wrap_classes<torch::nn::LinearImpl>()`.
 template <class... Modules>
@@ -45,8 +45,8 @@ struct FullyShardOptions {
   ShardingStrategy strategy = ShardingStrategy::kFull;
   MixedPrecision mixed_precision;
   WrapPolicy wrap_policy;  // empty: wraps no submodules
-  // While a unit computes, gather the unit that followed it in the last pass. Applies to forward
-  // and backward, and costs the memory of one more unit.
+  // While a unit computes, gathers the unit that came next in the previous pass, in forward and in
+  // backward. Needs memory for one more unit.
   bool prefetch = true;
   // kNoShard only: approximate size in bytes of a gradient message. Messages are sent while
   // backward still runs. Default: 25 MiB.
@@ -64,9 +64,9 @@ struct FullyShardOptions {
 // The form in which state dicts hold sharded parameters and their optimizer state. See
 // state_dicts.hpp.
 enum class StateDictType : std::uint8_t {
-  kSharded,  // sharded tensors that share the live memory
+  kSharded,  // sharded tensors that share memory with model and optimizer
   kFull,     // whole tensors, copied
-  kLocal     // this rank's part as a plain tensor that shares the live memory
+  kLocal     // this rank's part as a plain tensor that shares memory with model or optimizer
 };
 
 }  // namespace cairn::training

@@ -1,5 +1,5 @@
-// Runs a doctest binary on all ranks of one world, started by cairn-launch. Cairn's own tests use
-// this header, and yours can. Needs doctest.
+// Runs a doctest binary that cairn-launch starts on all ranks of one world. Cairn's own tests use
+// this header, and your tests can use it too. It needs doctest.
 //
 //   #define DOCTEST_CONFIG_IMPLEMENT            // in one file
 //   #include <cairn/runtime/testing/testing.hpp>
@@ -91,8 +91,9 @@ struct MatchCounter : doctest::IReporter {
 }  // namespace detail
 
 // Runs the tests of a binary; call it from `main`. Takes doctest's options. A run whose filter
-// matches no test case fails. Ranks other than 0 print failures only. A rank ends at its first
-// failure, because other ranks may be waiting for it within a test case; `-aa=0` continues instead.
+// matches no test case fails. Ranks other than 0 print failures only. A rank stops at its first
+// failure, because the others may be waiting for it within the test case, and cairn-launch can then
+// end them. With the option `-aa=0`, a rank continues after failures.
 inline int run_ranks(int argc, char** argv) {
   return run_joined([argc, argv](int rank) {
     doctest::registerReporter<detail::MatchCounter>("cairn-match-counter", 1, false);
