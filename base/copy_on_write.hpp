@@ -23,13 +23,14 @@ class CopyOnWrite {
 
   const Value& operator*() const noexcept { return *value_; }
   const Value* operator->() const noexcept { return value_.get(); }
-  // Returns the value for changing it. Copies the value first if other objects share it. The
-  // reference may be used for changes until this object is copied, moved or assigned.
+  // Returns the value so that the caller can change it. Copies the value first if other objects
+  // share it. The reference may be used for changes until this object is copied, moved or assigned.
   Value& edit() {
     if (value_.use_count() != 1) {
       value_ = std::make_shared<Value>(*value_);
     } else {
-      // Another thread may just have destroyed a copy: its reads must precede the caller's changes.
+      // Another thread may just have destroyed its copy. That thread's reads of the value must
+      // precede the caller's changes.
       std::atomic_thread_fence(std::memory_order_acquire);
     }
     return *value_;

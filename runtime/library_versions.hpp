@@ -1,4 +1,4 @@
-// The versions of the libraries that this one was built with: for logs and bug reports.
+// The versions of Cairn and of the libraries that it was built with, for logs and bug reports.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace cairn {
 
 struct LibraryVersion {
   std::string name;     // "LibTorch"
-  std::string version;  // "1.13.1"; "none" if built without the library
+  std::string version;  // "1.13"; "none" if Cairn was built without the library
 };
 
 // Returns all versions, Cairn's first.

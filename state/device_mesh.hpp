@@ -30,15 +30,15 @@ std::string to_string(const Placement& placement);  // "Shard(0)", "Replicate()"
 class DeviceMesh {
  public:
   // Arranges ranks 0, 1, … in row-major order. `shape` has the sizes of the axes. Throws
-  // kInvalidArgument if `shape` is empty or a size is below 1, or if `axis_names` is neither empty
-  // nor a list of one distinct name for each axis.
+  // kInvalidArgument if `shape` is empty or a size is below 1. `axis_names` must be empty or have
+  // one distinct name for each axis; otherwise throws kInvalidArgument.
   explicit DeviceMesh(std::vector<std::int64_t> shape, std::vector<std::string> axis_names = {});
-  // Arranges `ranks` in row-major order. A mesh need not contain all ranks of the job. Also throws
-  // kInvalidArgument if a rank is negative or repeated, or if the number of ranks is not the
-  // product of `shape`.
+  // Arranges `ranks` in row-major order. A mesh need not contain all ranks of the job. Throws as
+  // above, and throws kInvalidArgument if a rank is negative or repeated, or if the number of ranks
+  // is not the product of `shape`.
   DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, std::vector<std::string> axis_names = {});
-  // These resolve the ambiguity between the constructors above for DeviceMesh({2, 2}, {"dp", "tp"})
-  // and DeviceMesh({2}, {4, 6}).
+  // Without these two constructors, DeviceMesh({2, 2}, {"dp", "tp"}) and DeviceMesh({2}, {4, 6})
+  // would be ambiguous.
   DeviceMesh(std::vector<std::int64_t> shape, std::initializer_list<const char*> axis_names)
       : DeviceMesh(std::move(shape), std::vector<std::string>(axis_names.begin(), axis_names.end())) {}
   DeviceMesh(std::vector<std::int64_t> shape, std::initializer_list<int> ranks)
@@ -66,10 +66,11 @@ class DeviceMesh {
 
 // Returns the part of a tensor of this size that `rank` holds, or nothing if `rank` is not in the
 // mesh. A mesh axis with placement Shard(dim) cuts the n elements of dimension `dim` into chunks of
-// ceil(n / axis size), as torch.chunk does. Later ranks may get less or nothing. An empty box
-// begins at the end of the dimension, as in PyTorch. If several axes cut one dimension, each cuts
-// the chunk that the axes before it leave. Throws kInvalidArgument if the number of placements is
-// wrong or a dimension is out of range. O(dimensions + axes), whatever the number of ranks.
+// ceil(n / axis size), as torch.chunk does. The last chunks may be smaller or empty. An empty box
+// begins at the end of the dimension, as in PyTorch. If several mesh axes cut the same dimension,
+// they cut it in order: each axis cuts the chunk that results from the axes before it. Throws
+// kInvalidArgument if the number of placements is wrong or a dimension is out of range.
+// O(dimensions + axes), whatever the number of ranks.
 std::optional<Box> local_box(const Extents& size, const DeviceMesh& mesh, const std::vector<Placement>& placements, int rank);
 
 }  // namespace cairn

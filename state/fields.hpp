@@ -39,14 +39,16 @@ struct Field {
 };
 
 // Returns an object that saves the fields as a dict, in the given order. Its `load_state_dict`
-// replaces all fields or none, except tensors that `Checkpointer::load` has already filled in
-// place. It throws kMismatch, naming every field that is missing, unexpected, or of another type,
-// range, shape or dtype. `Checkpointer::load` reads only these fields. If the checkpoint lacks some
-// of them, `Checkpointer::load` reports their names on all ranks.
+// replaces either all fields or none. But tensors that `Checkpointer::load` has already filled in
+// place keep the loaded values in both cases. If the loaded dict does not fit, it throws kMismatch.
+// The error names every field that is missing or unexpected, has the wrong type, shape or dtype, or
+// is out of range. `Checkpointer::load` reads only these fields. If the checkpoint lacks some of
+// them, `Checkpointer::load` reports their names on all ranks.
 //
-// The fields must outlive the returned object, which keeps `owner` alive for that purpose. Throws
-// kInvalidArgument if two fields have the same name. `state_dict` of the object throws
-// kPrecondition for an undefined tensor or a number of 2^63 or more.
+// The fields must outlive the returned object. To ensure this, pass their owner as `owner`: the
+// returned object keeps it alive. Throws kInvalidArgument if two fields have the same name. The
+// object's `state_dict` throws kPrecondition if a tensor is undefined or a std::uint64_t is 2^63 or
+// more.
 std::shared_ptr<Stateful> stateful_fields(std::vector<Field> fields, std::shared_ptr<const void> owner = nullptr);
 
 // The name of a field, and a member pointer to it.
@@ -67,8 +69,8 @@ struct MembersOf {
   using Type = std::initializer_list<Member<Struct>>;
 };
 
-// Does the same as `stateful_fields` for members of a struct, which the result keeps alive. Throws
-// kInvalidArgument for a null pointer.
+// Does the same as `stateful_fields` for members of the struct `object`. The result keeps the
+// struct alive. Throws kInvalidArgument for a null pointer.
 template <class Struct>
 std::shared_ptr<Stateful> stateful(std::shared_ptr<Struct> object, typename MembersOf<Struct>::Type members) {
   if (!object) throw Error(ErrorCode::kInvalidArgument, "state dict: a struct is a null pointer; leave its key out");

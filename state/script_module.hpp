@@ -21,18 +21,20 @@
 
 namespace cairn {
 
-// Registers the script's parameters, buffers and submodules (each as a ScriptModuleImpl) under the
-// names of the eager module that was scripted. The tensors are shared with the script: casting,
-// moving and training change both. You may also use the script directly, on one thread at a time.
-// The object keeps the script alive. A frozen script (torch::jit::freeze) has constants instead of
-// parameters, so none are registered.
+// Registers the script's parameters, buffers and submodules (each submodule as a ScriptModuleImpl).
+// Their names are those in the eager module from which the script was made. The script and this
+// module share these tensors, so casting, moving or training this module also changes the script.
+// You may also use the script directly, on one thread at a time. This object keeps the script
+// alive. A frozen script (torch::jit::freeze) has constants instead of parameters, so none are
+// registered.
 class ScriptModuleImpl : public torch::nn::Module {
  public:
   explicit ScriptModuleImpl(torch::jit::Module script);
 
-  // Calls the script's `forward`. Throws kUnsupported unless it returns one tensor; `run` returns
-  // any result. Exceptions of the script pass through. A script whose parameters are sharded or
-  // parallel (cairn::training) runs without the optimizations of LibTorch's graph executor.
+  // Calls the script's `forward`. Throws kUnsupported if the result is not a single tensor. `run`
+  // also calls `forward`, and accepts any result. Exceptions of the script pass through. If
+  // `fully_shard` or `parallelize` (cairn::training) has distributed the script's parameters, the
+  // script runs without the optimizations of LibTorch's graph executor.
   torch::Tensor forward(const torch::Tensor& input, std::vector<c10::IValue> more_arguments = {});
   c10::IValue run(std::vector<c10::IValue> arguments);
 

@@ -1,6 +1,6 @@
-// Follows causes from rank to rank: the events that led to an event, back to the trainer's call. A
-// handler acts on the last message that it needs, so the chain that led to the end of a save is
-// also its critical path.
+// Finds the chain of events that caused an event, across ranks and back to the trainer's call. A
+// handler acts as soon as the last message that it needs arrives. The chain that led to the end of
+// a save is therefore also the critical path of the save.
 #pragma once
 
 #include <string>
@@ -13,13 +13,15 @@ namespace cairn {
 
 struct ChainLink {
   const ObservedEvent* event = nullptr;  // in the trace
-  // True: a deadline or the end of a connection caused the next link, not an event. `event` is then
-  // the last state change before the next link.
+  // True: no event caused the next link; a deadline or the end of a connection caused it. `event`
+  // is then the last state change before the next link.
   bool waited = false;
 };
 
-// Returns the direct cause of `event`. If no event caused it, returns the last state change before
-// `event` of the same state machine. The link's event is null if the traces contain neither.
+// Returns the direct cause of `event`. If a deadline or the end of a connection caused `event`,
+// returns the last state change before it on the same rank (for an event of the coordinator, the
+// coordinator's last one). The link's event is null if `event` is the trainer's call, or if the
+// traces do not contain the cause or state change.
 ChainLink cause_of(const Trace& trace, const ObservedEvent& event);
 
 // Returns the chain from the earliest known cause to `event` itself.
@@ -33,12 +35,13 @@ struct PathStep {
   Duration duration{0};
   int sender = -1;  // if the step is a message on its way to `rank`: its sender; otherwise -1
 };
-// Returns the chain from the attempt's first call to `event` as steps. Adjacent links of one kind
-// form one step; steps without duration are left out.
+// Returns the causal chain of `event` as steps. The steps begin at the time of the attempt's first
+// call on any rank. Adjacent steps with the same `rank` and `what` are joined. Steps without a
+// positive duration are left out.
 std::vector<PathStep> critical_path(const Trace& trace, const TraceClocks& clocks, const ObservedEvent& event);
 
-// Returns the outcome on `rank`, or by default on the rank where the call ended last. Null if the
-// traces contain none.
+// Returns the outcome on `rank`, or by default on the rank where the call ended last. Returns null
+// if the traces contain no such outcome.
 const ObservedEvent* last_outcome(const Trace& trace, const TraceClocks& clocks, std::optional<int> rank = std::nullopt);
 
 }  // namespace cairn

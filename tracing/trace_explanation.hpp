@@ -1,5 +1,5 @@
 // Explains why a save or load ended as it did. Gives the chain of causes that led to each failure,
-// then the chain that led to the end. `cairn trace explain` prints the result.
+// then the chain that led to the end of the call. `cairn trace explain` prints the result.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,13 @@ namespace cairn {
 struct Explanation {
   std::string title;      // "What led to the failure of rank 1 in write"
   int rank = 0;           // the rank that failed or ended
-  std::optional<Phase> phase;      // the phase of the failure; nothing for an end
+  std::optional<Phase> phase;      // the phase of the failure; not set if this explains the end of the call
   std::optional<Phase> own_phase;  // as in TracedFailure
   bool is_failure = false;
-  // From the trainer's call to the point of failure. For a lost rank: to the hook that it was in,
-  // or to its last sign of life. Empty if the traces contain none of these events.
+  // The events from the trainer's call to the failure, or to the end of the call. For a lost rank,
+  // the chain ends with the beginning of the hook that was running, or with the rank's last known
+  // event if no hook was. Empty if the traces do not contain the event with which the chain would
+  // end.
   std::vector<ChainLink> chain;
 };
 

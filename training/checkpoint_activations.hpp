@@ -6,13 +6,14 @@
 
 namespace cairn::training {
 
-// Checkpoints later calls of `module` through its holder, `module(input)`. Composes with
-// fully_shard and replicate in either order, on this module, inside it and around it.
+// From now on, checkpoints each call made through the holder (`module(input)`), but not calls of
+// `module->forward(input)`. Can be combined with fully_shard and replicate. They may be applied
+// before or after it, to this module, to modules inside it or to modules around it.
 //
 // The module must return one tensor; otherwise the call throws kUnsupported. It must compute the
 // same result when called again with the same arguments, so its forward must not change state:
-// batch norm would update its buffers twice. Backward restores the random generators and autocast
-// to their state at the call.
+// batch norm would update its buffers twice. While backward runs the module again, autocast and
+// (with `preserve_rng_state`) the random generators have the state that they had at the call.
 //
 // Only `backward()` is supported. Gradients of chosen tensors (autograd::grad) and differentiable
 // gradients (create_graph) throw kUnsupported when backward reaches the module. Tensor arguments

@@ -17,18 +17,19 @@ class ProcessMesh {
   // Puts all ranks on one axis.
   explicit ProcessMesh(const ProcessGroup& group);
   // Arranges the ranks in row-major order: with shape {2, 2}, ranks 0 and 1 form row 0. Every rank
-  // of `group` must pass the same shape, and make meshes of the same name in the same order. Errors
-  // contain `name`. Throws kInvalidArgument unless the product of `shape` is the number of ranks in
-  // the group.
+  // of `group` must pass the same shape. If several meshes have the same name, every rank must make
+  // them in the same order. Errors contain `name`. Throws kInvalidArgument unless the product of
+  // `shape` is the number of ranks in the group.
   ProcessMesh(const ProcessGroup& group, std::vector<std::int64_t> shape, std::vector<std::string> axis_names = {},
               const std::string& name = "mesh");
 
-  // Makes a mesh of existing groups, one per axis, such as those of `ProcessGroup::from_c10d` with
-  // `world_ranks`. The group of an axis must contain the ranks that differ from this rank only
-  // along that axis, in the order of the axis; otherwise throws kInvalidArgument.
+  // Makes a mesh of existing groups, one per axis. They may be groups made by
+  // `ProcessGroup::from_c10d` with C10dGroups::world_ranks set. The group of an axis must list, in
+  // the order of the axis, the ranks whose mesh coordinates differ from this rank's only along that
+  // axis; otherwise throws kInvalidArgument.
   static ProcessMesh from_axes(const ProcessGroup& group, std::vector<ProcessGroup> axes, std::vector<std::string> axis_names = {});
 
-  const DeviceMesh& mesh() const { return mesh_; }  // world ranks
+  const DeviceMesh& mesh() const { return mesh_; }  // its ranks are world ranks, not ranks in the group
   const ProcessGroup& world() const { return world_; }
   std::size_t axes() const { return axes_.size(); }
   // Returns the group of the ranks that differ from this rank only along `axis`, in axis order.
@@ -36,9 +37,11 @@ class ProcessMesh {
   // Returns one axis as a mesh of its own ("tp" of {"dp", "tp"}). Throws kInvalidArgument if there
   // is no such axis.
   ProcessMesh along(const std::string& axis_name) const;
-  // Returns the mesh from which `along` took this one; if there is none, returns this mesh.
+  // If `along` made this mesh, returns the mesh on which it was called. Otherwise returns this
+  // mesh.
   const ProcessMesh& root() const { return root_ ? *root_ : *this; }
-  std::size_t axis_of_root() const { return axis_of_root_; }  // the axis that `along` took
+  // Returns the index in `root()` of the axis that `along` took; 0 if another function made it.
+  std::size_t axis_of_root() const { return axis_of_root_; }
   // Returns `placements` on this mesh as placements on `root()`, with Replicate along the root's
   // other axes.
   std::vector<Placement> on_root(std::vector<Placement> placements) const;

@@ -1,10 +1,11 @@
 // State dicts of models and optimizers, wrapped or not. Modelled on
 // torch.distributed.checkpoint.state_dict.
 //
-// Names are those of the plain model. By default, tensors share memory with the model and the optimizer, so a load fills
-// them in place: sharded parameters are ShardedTensors on their mesh, and other parameters and
-// buffers are plain tensors. Optimizer state is keyed by parameter name, {"state": {name: {…}},
-// "param_groups": […]}, and exists before the first step, as in cairn::optimizer_state_dict.
+// Names are those of the plain model. By default, tensors share memory with the model and the
+// optimizer, so a load fills them in place: sharded parameters are ShardedTensors on their mesh,
+// and other parameters and buffers are plain tensors. Optimizer state is keyed by parameter name,
+// {"state": {name: {…}}, "param_groups": […]}, and exists before the first step, as in
+// cairn::optimizer_state_dict.
 //
 // Every rank must call these functions with the same options. With `full_state_dict` or
 // `broadcast_from_rank0` they are collectives.

@@ -20,39 +20,41 @@
 
 namespace cairn {
 
-// Must be the same on all ranks, except objects such as planners, and options whose comments allow
-// differences. A mismatch error names the ranks.
+// All ranks must pass the same values. Only objects such as planners, and options whose comments
+// allow it, may differ. A mismatch error names the ranks.
 struct SaveOptions {
   std::optional<World> world;  // free functions only; absent: a world of one rank
-  bool no_dist = false;        // this rank alone, whatever `world` is; like DCP's no_dist
-  // False: this rank sends no messages, and saves all that it has at a place of its own below the
-  // checkpoint's, such as "rank_2_of_8"; like DCP's use_collectives. It replaces only its own
-  // earlier part, atomically. A load with this option off, in a world of the same size, reads the
-  // part back; `cairn merge` makes one checkpoint of all parts, for any world. Ranks may fail or
-  // save other steps without knowing of each other, so give each step a place of its own. `cairn
-  // merge` requires that one world saved all parts, that their steps are equal, and that each part
-  // has been saved the same number of times.
+  bool no_dist = false;        // true: this rank saves alone, whatever `world` is; like DCP's no_dist
+  // False: this rank sends no messages. It saves all its data as a separate part, at its own place
+  // below `checkpoint_id`, such as "rank_2_of_8"; like DCP's use_collectives. The save atomically
+  // replaces this rank's earlier part at that place, and nothing else. To read the part back, load
+  // with this option off in a world of the same size. `cairn merge` joins all parts into one
+  // checkpoint, which a world of any size can load. No rank notices if another rank fails or saves
+  // a different step, so give each step a `checkpoint_id` of its own. `cairn merge` requires that
+  // the same World saved all parts, that all parts have the same step, and that each part has been
+  // saved at its place the same number of times.
   //
-  // Fails with kAlreadyExists if the checkpoint's place has a checkpoint of all ranks. Throws
-  // kInvalidArgument if `step` is not set, or if `planner` or `storage_writer` is. Errors and
-  // traces name the rank as rank 0, in a world of its own. Saves with this option off and saves
-  // with it on do not wait for each other.
+  // Fails with kAlreadyExists if a checkpoint that all ranks saved together exists at
+  // `checkpoint_id`. Fails with kInvalidArgument if `step` is not set. Throws kInvalidArgument if
+  // `planner` or `storage_writer` is set. In errors and traces of such a save, this rank appears as
+  // rank 0 of a world of one rank. A save with this option off does not wait for saves with it on,
+  // nor the other way round.
   bool use_collectives = true;
   int coordinator_rank = 0;    // the rank that makes the global plan and publishes the checkpoint
-  // The time limit of the whole call. When it expires, the call ends on all ranks as if this rank
-  // had cancelled it (see cancellation.hpp), with code kDeadline. The error names the ranks that
-  // had not answered. Zero or less: the call ends at once. Ranks may have different deadlines, or
-  // none. The time starts after the call has waited for earlier saves; `wait_for_saves` can limit
-  // that wait.
+  // The time limit of the whole call. When it expires on a rank, the call ends on all ranks as if
+  // that rank had cancelled it (see cancellation.hpp), but with code kDeadline. The error names the
+  // ranks that had not answered. Zero or less: the call ends at once. Ranks may have different
+  // deadlines, or none. The time starts after the call has waited for earlier saves;
+  // `wait_for_saves` can limit that wait.
   std::optional<std::chrono::milliseconds> deadline;
   std::optional<Cancellation> cancellation;          // may differ between ranks, like the deadline
   std::optional<std::int64_t> step;                  // the trainer's iteration; stored in the checkpoint
-  std::map<std::string, std::string> user_metadata;  // stored in the checkpoint: metrics, a git revision
+  std::map<std::string, std::string> user_metadata;  // stored in the checkpoint; for example metrics or a git revision
   SavePlannerOptions planning;                       // for Cairn's own planner
-  CheckpointWriterOptions writer;                    // for Cairn's own; threads, memory and direct I/O may differ
+  CheckpointWriterOptions writer;                    // for Cairn's own; threads, memory and direct I/O may differ between ranks
   std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own planner
   std::shared_ptr<StorageWriter> storage_writer;     // replaces Cairn's own writer
-  // An existing directory for the report if this save fails; overrides
+  // The directory for the report that is written if this save fails. It must exist. Overrides
   // WorldOptions::failure_directory. May differ between ranks.
   std::string failure_directory;
 };
@@ -61,9 +63,9 @@ struct LoadOptions {
   std::optional<World> world;  // free functions only; absent: a world of one rank
   bool no_dist = false;
   // False: reads back, without messages, what this rank saved with the same option. Fails with
-  // kNotFound if there is no such part, and with kMismatch if a world of another size saved the
-  // parts or a checkpoint of all ranks is there. Throws kInvalidArgument if `planner` or
-  // `storage_reader` is set.
+  // kNotFound if there is no such part. Fails with kMismatch if a world of another size saved the
+  // parts, or if a checkpoint that all ranks saved together exists at the checkpoint id. Throws
+  // kInvalidArgument if `planner` or `storage_reader` is set.
   bool use_collectives = true;
   int coordinator_rank = 0;
   // As in SaveOptions. If the checkpoint is replaced during the load and has to be read again, the
@@ -77,26 +79,28 @@ struct LoadOptions {
   std::string failure_directory;  // as in SaveOptions
 };
 
-// Tells `async_save` how to treat an earlier save of its checkpointer that is in flight. Must be
-// the same on all ranks.
+// Tells `async_save` what to do if an earlier asynchronous save of the same checkpointer is still
+// in flight. Must be the same on all ranks.
 enum class WhileInFlight : std::uint8_t {
   kWait = 1,  // waits for the earlier save
-  // Fails the new save on all ranks, with kPrecondition for each rank that has a save in flight.
+  // If any rank has a save in flight, the new save fails on all ranks. The failure map has
+  // kPrecondition for each rank with a save in flight.
   kRefuse,
-  // Stages the new save at once, and starts it when the earlier save has ended. Queued saves that
-  // have not begun on this rank end as cancelled, on all ranks. If fifteen saves are requested
-  // while one runs, the next call waits for the running save.
+  // Stages the new save at once, and starts it when the earlier save has ended. A queued save that
+  // has not begun on this rank is cancelled, and so ends on all ranks. After fifteen such calls
+  // during one running save, the next call waits for the running save.
   kReplace,
 };
 
 // Options of an asynchronous save, in addition to SaveOptions. The deadline in SaveOptions starts
-// within `async_save`, after the wait for earlier saves. A queued save whose deadline passes is
-// cancelled when it reaches the head of the queue. The save uses user-defined planners, writers and
-// stagers until it has ended. Only one save at a time uses them.
+// within `async_save`, after the wait for earlier saves. If the deadline of a queued save passes,
+// the save is cancelled when it reaches the head of the queue. The save uses user-defined planners,
+// writers and stagers until it has ended. No two saves use these objects at the same time.
 struct AsyncSaveOptions {
   WhileInFlight while_in_flight = WhileInFlight::kWait;
   StagingOptions staging;
-  // Replaces Cairn's own stager. Only `block_on_staging` of `staging` then has an effect.
+  // Replaces Cairn's own stager. If set, `block_on_staging` is the only member of `staging` that
+  // has an effect.
   std::shared_ptr<AsyncStager> stager;
   // Runs the threads of Cairn's writer at the lowest CPU and I/O priority. Planning and publication
   // keep their priority, because all ranks wait for them.

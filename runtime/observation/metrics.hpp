@@ -5,38 +5,40 @@
 //   CAIRN_METRICS_DIR=DIR     rewrites DIR/cairn-rank-<rank>.prom atomically whenever a save or
 //                             load begins or ends
 //   CAIRN_METRICS_PORT=9464   serves http://127.0.0.1:<9464 + local rank>/metrics
-// Rank and local rank are those that World::from_environment would use, however the world was made.
-// Without a launcher both are 0. If the launcher sets no local rank, the local rank is the rank. If
-// the launcher's variables are incomplete or contradict each other, both come from RANK and
-// LOCAL_RANK, or are 0.
-// With code, for more control:
+// However the world was made, <rank> and <local rank> are the values that World::from_environment
+// would use. Without a launcher both are 0. If the launcher sets no local rank, the local rank is
+// the rank. If the launcher's variables are incomplete or contradict each other, the two numbers
+// are RANK and LOCAL_RANK; each is 0 if its variable is missing or not a natural number. With code,
+// for more control:
 //   auto metrics = std::make_shared<cairn::PrometheusMetrics>(options);
 //   world_options.listeners.push_back(metrics);
 //
-// The metrics of saves, each with the label `rank`; loads have the same ones with `load` for
-// `save`:
+// These are the metrics of saves, each with the label `rank`. Loads have the same metrics, with
+// `load` instead of `save` in the name:
 //   cairn_save_seconds{outcome="success|failed|cancelled"}
-//       histogram: from the call until its end, asynchronous saves included
+// histogram: the time from the call to the end of the save, also for asynchronous saves
 //   cairn_save_phase_seconds{phase="join|local_plan|…"}
 //       histogram: the time that this rank spent in each phase, waiting for others included; only
 //       the coordinator's rank has `global_plan` and `finish`
 //   cairn_save_bytes_total
 //       tensor bytes that this rank wrote in successful saves
 //   cairn_save_failures_total{kind="lost|…",phase="…"}
-//       saves that failed or were cancelled, by the first entry of their failure map
+// saves that failed or were cancelled; `kind` and `phase` are those of the first entry in the
+// failure map
 //   cairn_saves_total{outcome="success|failed|cancelled"}
 //       saves that ended
 //   cairn_saves_in_progress
-//       current number
+// the number of saves in progress now
 //   cairn_save_start_timestamp_seconds
 //       seconds since 1970 when the oldest save in progress began; absent if there is none
 //   cairn_save_last_success_timestamp_seconds
-//       seconds since 1970; absent until a save succeeds; alert on its age
+// seconds since 1970 when the last successful save ended; absent until a save succeeds; use it to
+// alert if the last success is too old
 //   cairn_build_info{version="…"}
 //       1
-// If a launcher tells the rank, cairn_saves_total and cairn_save_bytes_total of that rank exist
-// from the start, with value 0.
-// The names, labels and meanings are stable. Later versions may add metrics.
+// If a launcher's variables give the rank of this process, cairn_saves_total and
+// cairn_save_bytes_total of that rank exist from the start, with value 0. The names, labels and
+// meanings are stable. Later versions may add metrics.
 #pragma once
 
 #include <memory>
@@ -48,8 +50,8 @@
 namespace cairn {
 
 struct PrometheusOptions {
-  // Rewritten whenever a call begins or ends: written to a temporary file beside it, then renamed.
-  // Its directory must exist. Empty: no file. Failed writes are logged once.
+  // The file to write. Whenever a call begins or ends, a temporary file is written beside it and
+  // renamed to it. Its directory must exist. Empty: no file. Failed writes are logged once.
   std::string file;
   // "host:port" to serve at. Port 0: the system chooses a free one. Anyone who can reach the port
   // may read. Empty: no server.
@@ -61,8 +63,8 @@ struct PrometheusOptions {
 // May be the listener of any number of worlds and ranks. Thread-safe.
 class PrometheusMetrics final : public CallListener {
  public:
-  // Throws kInvalidArgument for a malformed address or for bounds that do not ascend, kUnavailable
-  // if the address cannot be bound.
+  // Throws kInvalidArgument if the address is malformed or the bounds do not ascend. Throws
+  // kUnavailable if the address cannot be bound.
   explicit PrometheusMetrics(PrometheusOptions options = {});
   ~PrometheusMetrics() override;
   PrometheusMetrics(const PrometheusMetrics&) = delete;
@@ -81,8 +83,8 @@ class PrometheusMetrics final : public CallListener {
 };
 
 // Returns the metrics that the environment asks for. Creates them at the first call. Returns null
-// if the environment asks for none, or if they cannot be created; logs the reason in that case. For
-// Cairn's own use.
+// if the environment asks for none. If they cannot be created, logs the reason and returns null.
+// For Cairn's own use.
 std::shared_ptr<PrometheusMetrics> metrics_of_environment();
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// Describes the checkpoints of a run that a CheckpointManager saves, lists and restores.
+// Describes the checkpoints that a CheckpointManager saves, lists and restores in a run.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ struct CheckpointInfo {
   std::string checkpoint_id;         // for Checkpointer::load
   std::string save_id;               // "" if PyTorch saved it
   std::uint64_t sequence = 0;        // its commit sequence; later commits have higher numbers; 0 if PyTorch saved it
-  std::optional<std::int64_t> step;  // if PyTorch saved it, the step that its name contains
+  std::optional<std::int64_t> step;  // the saved step; if PyTorch saved the checkpoint, the step in its name
   Annotations annotations;
 };
 
-// A checkpoint that is, or may be, later than the one chosen to resume from, and why it was not
-// used.
+// A checkpoint that was not used for resuming, and why. It is later than the chosen checkpoint, or
+// may be.
 struct PassedOver {
   std::string name;
   std::string why;

@@ -11,10 +11,11 @@
 //   }
 //
 // The function you pass returns a store at an unused place whose root does not exist yet. It is
-// called once per subcase. `reopen` returns a second store object for the same place, `open_child`
-// one for a place below it. By default they open url() and the URL below it, which needs a
-// registered scheme. The suite does not cover behaviour that only a power loss, a full store or a
-// broken device shows, nor links that a store may have (`leads_elsewhere`).
+// called once per subcase. `reopen` returns a second store object for the same place. `open_child`
+// returns a store object for a place below it. By default, both call `open_store`, with url() or
+// with the URL of the place below. This requires that the URL's scheme is registered. The suite
+// does not test behaviour that shows only after a power loss, in a full store or on a broken
+// device. It also does not test stores whose root is a link (`leads_elsewhere`).
 #pragma once
 
 #include <algorithm>
@@ -90,8 +91,8 @@ inline void check_absent_root(Store& store) {
   store.retract();
   store.remove_root();
   CHECK(code_of([&] { store.publish("never", ByteSpan(), Overwrite::kAllowed); }) == ErrorCode::kFenced);
-  // Without a root, an attempt that was never begun can still be fenced. Creating the root is
-  // idempotent.
+  // Even if the root does not exist, an attempt that was never begun can be fenced. Creating the
+  // root is idempotent.
   store.fence("early");
   store.create_root();
   store.create_root();
@@ -101,7 +102,8 @@ inline void check_absent_root(Store& store) {
   CHECK(get_object(store, "a") == "there");
 }
 
-// Two objects for one place say the same of it, and errors name the object.
+// Two Store objects for one place describe it in the same way. Error texts contain the object name
+// or save id that was passed.
 inline void check_description(Store& store, Store& other) {
   CHECK_FALSE(store.url().empty());
   CHECK(store.url() == other.url());
@@ -129,7 +131,8 @@ inline void check_description(Store& store, Store& other) {
   check_names_it("never", [&] { store.publish("never", ByteSpan(), Overwrite::kAllowed); });
 }
 
-// A run holds checkpoints: a place and the places below it share objects, but not attempts.
+// A store at a run also sees the objects of the checkpoints below it, but each place has its own
+// attempts.
 inline void check_places(Store& run, Store& child, Store& other_child) {
   CHECK(child.url() == child_url(run.url(), "step_1"));
   put_object(run, "step_1/data", "of the child");
@@ -190,7 +193,7 @@ inline void check_objects(Store& store, Store& other) {
 }
 
 inline void check_writer(Store& store) {
-  {  // Writes arrive in any order. Gaps read as zero, and `sync` truncates to its length.
+  {  // Writes arrive in any order. Gaps read as zero, and `sync` truncates the object to the given length.
     const auto writer = store.create("gaps", {1000, false});
     CHECK(writer->alignment_bytes() == 1);
     writer->write_at(7, ByteSpan("seven", 5));
@@ -256,7 +259,8 @@ inline void check_discard(Store& store) {
   late->discard();
   CHECK(visible_names(store).empty());
 
-  // The names are free again, and the old writers do not touch the new objects of those names.
+  // The names are free again. If an old writer is discarded once more, the new object with its name
+  // is not touched.
   put_object(store, "early", "new");
   put_object(store, "late", "new");
   early->discard();
@@ -265,7 +269,7 @@ inline void check_discard(Store& store) {
   CHECK(get_object(store, "late") == "new");
 }
 
-// If another process removes a writer's object, `sync` fails.
+// If an object is removed while its writer is still open, `sync` fails.
 inline void check_removed_while_written(Store& store) {
   const auto writer = store.create("taken");
   writer->write_at(0, ByteSpan("x", 1));
@@ -277,7 +281,8 @@ inline void check_removed_while_written(Store& store) {
   CHECK(get_object(store, "taken") == "another's");
 }
 
-// The first of two writers to create the object, or to finish it, has the name.
+// If two writers use one name, the first to create the object gets the name. If `create` does not
+// take the name, the first to finish gets it.
 inline void check_two_writers(Store& store) {
   const auto first = store.create("object");
   first->write_at(0, "first");
@@ -346,7 +351,8 @@ inline void check_direct(Store& store) {
   CHECK((get_object(store, "direct") == expected));
 }
 
-// The way in which the write engine writes every object: in parts of one size, in any order.
+// Writes objects as the write engine does: in parts of equal size (the last may be smaller), in any
+// order.
 inline void check_parts(Store& store) {
   const std::size_t part = std::max<std::size_t>(store.traits().part_bytes_min, 64 * 1024);
   std::string content(2 * part + 123, '\0');
@@ -365,14 +371,15 @@ inline void check_parts(Store& store) {
     writer->sync(length);
     CHECK((get_object(store, name) == content.substr(0, length)));
   }
-  // Elsewhere than in parts there is room for a part at most.
+  // If `part_bytes_min` is not 0, an object that is not written in parts can be at most
+  // `part_bytes_min` bytes long.
   if (store.traits().part_bytes_min > 0) {
     const auto whole = store.create("whole");
     whole->write_at(0, ByteSpan(content.data(), part));
     CHECK(code_of([&] { whole->write_at(part, ByteSpan(content.data(), 1)); }) == ErrorCode::kInvalidArgument);
     whole->discard();
   }
-  // A discarded object does not come back, nor does one whose writer is destroyed.
+  // An object does not exist after its writer was discarded, or destroyed before it finished.
   CreateOptions options;
   options.part_bytes = part;
   const auto writer = store.create("discarded", options);
@@ -595,7 +602,7 @@ inline void check_publish_fence_race(Store& store, Store& other) {
         outcome = code_of([&] { store.publish(id, id, overwrite); });
       } else {
         other.fence(id);
-        // The state that is visible after a fence is final.
+        // After `fence` returns, it is final whether this attempt was published.
         seen_by_fence[thread - 1] = other.exists(kCommitRecordName) && get_object(other, kCommitRecordName) == id;
       }
     });
@@ -658,7 +665,7 @@ inline void check_refusal_race(Store& store, Store& other) {
   }
 }
 
-// Readers see one whole record or the next, never a mixture.
+// A reader sees the whole old record or the whole new one, never a mixture.
 inline void check_readers_see_whole_records(Store& store, Store& other) {
   constexpr std::size_t kLength = 50 * 1000;
   store.begin_attempt("save-0");
