@@ -1,5 +1,5 @@
-// The interface for random numbers: for incarnations, secrets and jitter. Simulations pass a seeded
-// generator.
+// The interface for random numbers. Cairn draws secrets, incarnations (the ids of worlds) and the
+// jitter of delays from it. Tests use a seeded generator.
 #pragma once
 
 #include <cstdint>

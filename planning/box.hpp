@@ -12,10 +12,10 @@
 namespace cairn {
 
 // A short list of sizes or offsets in elements, one per dimension. Lists of up to `kInlineDims`
-// dimensions need no allocation: plans of large worlds hold millions of them.
+// dimensions need no allocation, because plans of large worlds hold millions of lists.
 class Extents {
  public:
-  static constexpr std::size_t kInlineDims = 4;  // see copy()
+  static constexpr std::size_t kInlineDims = 4;  // copy() handles exactly this many without a loop
 
   Extents() noexcept : inline_{} {}
   Extents(std::initializer_list<std::int64_t> values) : Extents(values.begin(), values.size()) {}
@@ -88,8 +88,8 @@ class Extents {
 
  private:
   bool is_inline() const noexcept { return size_ <= kInlineDims; }
-  // Sets the size of an empty list. With more than kInlineDims dimensions, the values are
-  // indeterminate.
+  // Sets the size of an empty list. Up to kInlineDims values are 0; if there are more, all values
+  // are indeterminate.
   void reserve(std::size_t count) {
     if (count > kInlineDims) heap_ = new std::int64_t[count];
     size_ = static_cast<std::uint32_t>(count);
@@ -115,7 +115,7 @@ class Extents {
   std::uint32_t size_ = 0;
   union {
     std::int64_t inline_[kInlineDims];
-    std::int64_t* heap_;  // used only above kInlineDims
+    std::int64_t* heap_;  // used only if size_ > kInlineDims
   };
 };
 
@@ -124,8 +124,8 @@ class Extents {
 std::int64_t volume(const Extents& sizes);
 std::string to_string(const Extents& extents);  // "[2, 3]"
 
-// The position of a chunk within its tensor. `offsets` and `sizes` have one entry per dimension of
-// the tensor.
+// The position and size of a chunk within its tensor. `offsets` and `sizes` have one entry per
+// dimension of the tensor.
 struct Box {
   Extents offsets;
   Extents sizes;
@@ -144,15 +144,17 @@ struct Box {
 
 std::string to_string(const Box& box);  // "[0:2, 4:8]"
 
-// Returns the common part of two boxes; nothing if it is empty. Two 0-dim boxes intersect in the
-// 0-dim box. Throws kInvalidArgument if the boxes differ in their number of dimensions.
+// Returns the common part of two boxes, or nothing if they have no element in common. Two 0-dim
+// boxes intersect in the 0-dim box. Throws kInvalidArgument if the boxes differ in their number of
+// dimensions.
 std::optional<Box> intersect(const Box& a, const Box& b);
 // Returns whether `intersect` would return a box; false if the boxes differ in their number of
 // dimensions.
 bool overlaps(const Box& a, const Box& b) noexcept;
 // Returns whether `inner` lies within `outer`.
 bool contains(const Box& outer, const Box& inner) noexcept;
-// Returns whether `box` lies within a tensor of size `size` and has as many dimensions.
+// Returns whether `box` lies within a tensor of size `size` and has the same number of dimensions
+// as the tensor.
 bool fits(const Box& box, const Extents& size) noexcept;
 
 }  // namespace cairn

@@ -12,8 +12,8 @@
 namespace cairn {
 
 enum class Dedup : std::uint8_t {
-  // A replicated chunk is written by the holder (a rank that has the chunk) with the fewest bytes
-  // to write. Large chunks are split by rows over their holders.
+  // A replicated chunk is written by one of its holders (the ranks that have the chunk): the one
+  // with the fewest bytes to write so far. Large chunks are split by rows over their holders.
   kBalanced = 1,
   // A replicated chunk is written by the holder with the lowest rank (DCP's
   // dedup_save_to_lowest_rank).
@@ -21,31 +21,35 @@ enum class Dedup : std::uint8_t {
 };
 
 enum class RankValues : std::uint8_t {
-  // If bytes objects, sizes or dtypes under a key differ, planning fails and names keys and ranks.
+  // Ranks with the same key must agree on its kind, size, dtype, bytes object and path. Otherwise
+  // planning fails, and the error names the keys and ranks.
   kMustAgree = 1,
-  // The lowest rank's value wins silently, as in DCP. That rank then writes every plain tensor and
-  // bytes object whole, because tensors that look equal in the plan may differ in value. Parts of a
-  // sharded tensor must still agree on its size and dtype.
+  // If ranks differ, the value of the lowest rank that has the key is saved, and there is no error,
+  // as in DCP. That rank then writes each unsharded tensor and each bytes object whole, because
+  // tensors that look equal in the plan may differ in value. Parts of a sharded tensor must still
+  // agree on its size and dtype.
   kLowestRankWins,
 };
 
 struct GlobalPlanOptions {
   Dedup dedup = Dedup::kBalanced;
   RankValues rank_values = RankValues::kMustAgree;
-  // Replicated chunks of at least this size in bytes are split over their holders. Parts have about
-  // an eighth of this size or more. The split is by rows, or along the longest dimension if there
-  // are too few rows. 0: never split.
+  // Replicated chunks of at least this size in bytes are split over their holders. Each part has at
+  // least about one eighth of this size. The split is by rows, or along the longest dimension if
+  // there are too few rows. 0: never split.
   std::uint64_t split_above_bytes = 16u << 20;
 };
 
 struct GlobalSavePlan {
   // The plans by rank. Each item is an item of the rank's local plan, or a sub-box of one. Items
-  // keep their order, except that bytes objects come last. Plans have no mappings: `metadata` has
-  // them. A plan that loses items also loses the names that its other items do not use.
+  // keep their order, except that bytes objects come last. `SavePlan::mappings` is empty in these
+  // plans: the paths are in `metadata`. If items are removed from a plan, its name table keeps only
+  // the names that the remaining items use.
   std::vector<SavePlan> plans;
-  // Has planner_data and state_dict_metadata, but no storage. Entries are in the order in which
-  // ranks first name them. A tensor's chunks are those that will be written, sorted by box; the
-  // parts of a split chunk take its place. Only a tensor without elements has an empty chunk.
+  // Has planner_data and state_dict_metadata, but no storage. Entries are in the order of their
+  // first appearance in the local plans: by rank, then by item. A tensor's chunks are those that
+  // will be written, sorted by box; the parts of a split chunk take its place. A chunk is empty
+  // only if its tensor has no elements.
   Metadata metadata;
 };
 
@@ -68,8 +72,10 @@ struct CoverageFault {
 std::string to_string(const CoverageFault& fault);
 
 // Returns no faults if the chunks tile a tensor of `size` exactly, otherwise 1 to 1024 per tensor.
-// Ignores empty chunks within the tensor. O(n log n) for chunks that straight cuts can separate, as
-// in device meshes. Throws kInvalidArgument if `size` is impossible.
+// Ignores empty chunks within the tensor. O(n log n) if straight cuts, made one after another, can
+// separate all chunks, as they can for device meshes. Throws kInvalidArgument if an entry of `size`
+// is negative, or if the number of elements overflows int64 and no single chunk is the whole
+// tensor.
 std::vector<CoverageFault> check_coverage(const std::string& fqn, const Extents& size, const std::vector<Box>& chunks);
 std::vector<CoverageFault> check_coverage(const Metadata& metadata);
 

@@ -38,8 +38,8 @@ struct StorageInfo {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;          // bytes from the start of the file
   std::uint64_t length = 0;          // bytes
-  // Bytes from the file's start to the raw elements. 0: not known before the archive is read, or
-  // there are no raw elements.
+  // Bytes from the file's start to the raw elements. 0: becomes known only when the archive is
+  // read, or the file contains no raw elements.
   std::uint64_t payload_offset = 0;
   std::vector<std::string> transforms;  // DCP's transform_descriptors ("stream.zstd/1"), in the order in which readers undo them
 };
@@ -76,22 +76,22 @@ struct CommitInfo {
   std::uint64_t sequence = 0;
   std::optional<std::int64_t> step;   // the trainer's iteration
   int world_size = 0;                 // number of ranks of the save
-  std::string plan_digest;            // lower-case hexadecimal SHA-256
+  std::string plan_digest;            // lower-case hexadecimal SHA-256 over the plan digests of all ranks
   std::string writer_version;         // Cairn's version
   std::map<std::string, std::string> user_metadata;
-  // Save ids of checkpoints that were replaced at this place, and whose data files are kept for
-  // now. Newest first.
+  // Save ids of the earlier checkpoints with this checkpoint id whose data files are still kept.
+  // Newest first.
   std::vector<std::string> retired;
 };
 
 struct Metadata {
   using Entry = std::variant<TensorStorageMetadata, BytesStorageMetadata>;
 
-  // By flattened name (FQN), in the order of the record.
+  // Pairs of flattened name (FQN) and entry, in the order of `.metadata`.
   std::vector<std::pair<std::string, Entry>> state_dict_metadata;
   std::vector<FileInfo> files;
-  // Paths of flattened names; DCP's planner_data. If Cairn saved the checkpoint, they are in the
-  // order of state_dict_metadata.
+  // Paths of flattened names; DCP's planner_data. If Cairn saved the checkpoint, these paths are in
+  // the order of state_dict_metadata.
   std::vector<std::pair<std::string, Path>> planner_data;
   std::string checkpoint_id;  // from DCP's StorageMeta
   std::string save_id;        // "" if PyTorch recorded none
@@ -108,7 +108,8 @@ struct Metadata {
   void reindex();
 
  private:
-  // The first `find` builds the index, on any thread, so a lock guards it.
+  // `find` builds the index when it is missing. Several threads may call `find` at once, so a lock
+  // guards the index.
   class NameIndex {
    public:
     using Map = std::unordered_map<std::string, std::size_t>;

@@ -1,5 +1,5 @@
-// Staging: copies a state so that an asynchronous save can write it while training continues. After
-// DCP's AsyncStager.
+// Staging: copies a state so that an asynchronous save can write it while training continues.
+// Modelled on DCP's AsyncStager.
 //
 // A copy has two steps. `begin` runs on the thread that called `async_save`. `Staging::finish` runs
 // on the same thread or, for an overlapped save, on the save's own thread. Between the two steps
@@ -27,21 +27,22 @@ struct StagingOptions {
   // page-locked memory is not available, plain memory is used. LibTorch's allocator rounds
   // page-locked memory up to a power of two, and caches what is freed.
   bool use_pinned_memory = true;
-  // Limit in bytes for the host memory of all copies of this checkpointer, in use and kept; 0: no
-  // limit. A save that needs more fails with kPrecondition on all ranks.
+  // Limit in bytes for all host memory that this checkpointer uses for copies of states or keeps
+  // for later ones; 0: no limit. A save that needs more fails with kPrecondition on all ranks.
   std::uint64_t bytes_max = 0;
   // Streams the state instead of copying it, to save memory. Cairn's writer copies tensors in the
   // order of the plan through a ring buffer of at most `stream_bytes_max` bytes per rank, and
-  // writes the buffer's contents at the same time. `async_save` returns when the last tensor has
-  // been copied, or at once without `block_on_staging`. The last copy comes after all planning,
-  // after all earlier saves and, if the state is larger than the buffer, after most of the writing.
-  // The buffer is kept for the next save until `Checkpointer::release`. Of the options above, only
-  // `block_on_staging` has an effect.
+  // writes the buffer's contents at the same time. With `block_on_staging`, `async_save` returns
+  // when the last tensor has been copied; otherwise it returns at once. The last copy comes after
+  // all planning, after all earlier saves and, if the state is larger than the buffer, after most
+  // of the writing. The buffer is kept for the next save until `Checkpointer::release`. Of the
+  // options above, only `block_on_staging` has an effect.
   //
-  // Until the save is staged, do not write or resize its tensors; the save holds references to them
-  // until it ends. If you use a writer of your own, the save is staged when the writer has released
-  // all results of `resolve_data`. Such a writer may read a result for as long as it holds the
-  // result, and must ask for each item once. It manages its own memory and limit.
+  // Until the save is staged, do not write or resize its tensors; the save holds references to the
+  // tensors until the save ends. If you use a writer of your own, the save is staged when the
+  // writer has released all results of `resolve_data`. Your writer may read a result for as long as
+  // it holds the result, and must call `resolve_data` once for each item. `stream_bytes_max` does
+  // not limit its memory.
   bool stream = false;
   std::uint64_t stream_bytes_max = 256u << 20;
 };
@@ -64,9 +65,9 @@ class Staging {
 class AsyncStager {
  public:
   virtual ~AsyncStager() = default;
-  // Starts to copy `state`, which contains no Stateful objects. Copies its structure and plain
-  // values before it returns. Copies of device tensors are ordered after the work already queued on
-  // the calling thread's current streams.
+  // Starts to copy `state`, which contains no Stateful objects. The structure and the plain values
+  // of `state` are copied before `begin` returns. Copies of device tensors are ordered after the
+  // work already queued on the calling thread's current streams.
   virtual std::unique_ptr<Staging> begin(const StateDict& state) = 0;
   // Allocates in advance the memory that staging `state` needs.
   virtual void prepare(const StateDict& /*state*/) {}
@@ -74,18 +75,18 @@ class AsyncStager {
   virtual void release() {}
   // Returns the host memory in use and kept, in bytes.
   virtual std::uint64_t bytes_held() const { return 0; }
-  // Returns true if `finish` returns at once with the caller's own tensors. The save is then staged
-  // when the writer has released them.
+  // Returns true if `finish` returns at once with the caller's own tensors. In that case the save
+  // is staged when the writer has released these tensors.
   virtual bool streams() const { return false; }
 };
 
 // Cairn's default stager.
 //
-// Tensors that share memory also share it in the copy. Strides are kept. Gaps inside a tensor are
-// copied. Gaps between tensors of one storage are copied if they take no more bytes than the
-// tensors. Each save makes at most two allocations, one of page-locked and one of plain memory.
-// Sparse and quantized tensors cannot be copied and stay as they are; planning then refuses them by
-// name.
+// Tensors that share memory also share it in the copy. Strides are kept. Memory that a tensor's
+// strides skip is copied too. If several tensors lie in one storage, the gaps between them are also
+// copied, unless all gaps together are larger than the tensors. Each save makes at most two
+// allocations, one of page-locked and one of plain memory. Sparse and quantized tensors cannot be
+// copied and stay as they are; planning then throws an error that names them.
 class DefaultStager : public AsyncStager {
  public:
   // Calls `note`, on the thread of `begin` or `prepare`, if kept memory no longer fits or

@@ -2,9 +2,9 @@
 // and StorageReader: the same phases, in the same order. A user may replace either class.
 //
 // Threads: hooks run one at a time on the thread that called `save` or `load`; an asynchronous save
-// has a thread of its own. If a hook throws, or the returned future fails, the attempt fails on all
-// ranks. The failure map of every rank then names this rank, the exception's type and its text. A
-// writer or reader serves one attempt at a time and can be reused.
+// has a thread of its own. If a hook throws, or a future that it returned fails, the attempt fails
+// on all ranks. The failure map of every rank then names this rank, the exception's type and its
+// text. A writer or reader serves one attempt at a time and can be reused.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct StorageContext {
   int rank = 0;
   int world_size = 1;
   bool is_coordinator = true;
-  // True if all ranks run in this process. They then share even a store that only this process can
-  // see, such as "mem:".
+  // True if all ranks run in this process. All ranks can then use the same store even if only this
+  // process can see it, such as "mem:".
   bool one_process = false;
   std::optional<std::int64_t> step;                  // the trainer's iteration, if given
   std::map<std::string, std::string> user_metadata;  // the same on all ranks
@@ -65,16 +65,17 @@ class StorageWriter {
   virtual Committed committed(const std::string& /*save_id*/) { return Committed::kUnknown; }
   // Stops writing. Called on every rank, at most once, when the attempt ends without being
   // committed. Must not throw. Never called while `write_data` runs. If another rank fails or the
-  // call is cancelled, the future that `write_data` returned may still be pending. It must then
-  // become ready soon, with results or an exception. An exception with kCancelled does not count as
-  // a failure of this rank, because the rank was told to stop. No other hook is called until the
-  // future is ready.
+  // save is cancelled, `abandon` may be called while the future that `write_data` returned is still
+  // pending. That future must then become ready soon, with results or an exception. An exception
+  // with kCancelled does not count as a failure of this rank, because the rank was told to stop. No
+  // other hook is called until the future is ready.
   virtual void abandon() noexcept {}
   // Removes the files that this rank wrote. Called on every rank after `abandon`, at most once,
-  // when the checkpoint does not exist and never will. `ends_attempt` is true on one rank, the
-  // coordinator or its successor, which also closes the attempt in the store. On that rank,
-  // `discard` is called even if the outcome is unknown. It must then find out whether the
-  // checkpoint exists before it removes anything. Must not throw.
+  // when the checkpoint does not exist and never will. `ends_attempt` is true on one rank only: the
+  // coordinator, or the rank that has taken over from it. This rank also ends the attempt in the
+  // store (see store.hpp). On that rank, `discard` is called even if the outcome is unknown.
+  // `discard` must then find out whether the checkpoint exists before it removes anything. Must not
+  // throw.
   virtual void discard(bool /*ends_attempt*/) noexcept {}
   // Returns whether this writer can handle `checkpoint_id`. Called before all other hooks.
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }

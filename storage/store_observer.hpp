@@ -17,7 +17,7 @@ namespace cairn {
 struct StoreOperation {
   std::string_view name;    // "write_at"
   std::string_view url;     // URL of the object, or of the store
-  std::uint64_t bytes = 0;  // written or read; the file's length for sync and close; otherwise 0
+  std::uint64_t bytes = 0;  // bytes written or read; for `sync` and `close`, the file's length; for all other operations 0
   Duration duration{0};
   std::optional<ErrorCode> code;  // absent if the operation succeeded
   std::string_view failure;       // text of the exception, if any

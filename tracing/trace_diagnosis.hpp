@@ -13,12 +13,12 @@ namespace cairn {
 // Summarises one save or load. The result points into `trace`.
 Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks);
 
-// Returns the hooks of planners and storage among `events` of one rank. Finished hooks come first,
-// each with its end (kOperation). Unfinished hooks follow, each with its beginning (kBegan). Both
-// are in the order of the events.
+// Returns one event for each hook of planners and storage in `events`, which are the events of one
+// rank. Finished hooks come first; for each, the event is its end (kOperation). Unfinished hooks
+// follow; for each, the event is its beginning (kBegan). Both groups keep the order of `events`.
 std::vector<const ObservedEvent*> hook_events(const std::vector<ObservedEvent>& events);
 
-// Returns whether a rank ends its part in a phase with a message of this kind.
+// Returns whether a message of this kind ends a rank's part in a phase.
 bool is_answer(MessageKind kind);
 
 }  // namespace cairn

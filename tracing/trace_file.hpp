@@ -37,7 +37,7 @@ struct TraceHeader {
   std::uint32_t part = 1;     // for a stream: the number of this file, from 1
   std::uint64_t process = 0;  // process id
   std::string host;
-  // Both clocks, read at the same moment.
+  // The same moment on the monotonic clock and on the wall clock.
   MonotonicTime monotonic;
   WallTime wall;
 };
@@ -76,8 +76,9 @@ class TraceFileReader {
 
   const TraceHeader& header() const;
   // Reads the next event in file order, which may differ from the order of ids if several threads
-  // recorded events. The event's text is valid until the next call, and its names are valid as long
-  // as `names` exists. Returns false at the end. Throws kUnavailable.
+  // recorded events. The event's text is valid until the next call. Its names are valid as long as
+  // the TraceNames object that stores them exists (with null `names`, as long as the reader).
+  // Returns false at the end. Throws kUnavailable.
   bool next(ObservedEvent& event);
   // Continues at `offset`, a value of `bytes()` from an earlier reading of this file. Goes forward
   // only. A name that the skipped part defines reads as "?" in later events.
@@ -85,10 +86,11 @@ class TraceFileReader {
   // Returns how many names the file has defined so far.
   std::size_t names_defined() const;
 
-  // These functions cover the file as read so far: all of it once `next` has returned false.
+  // These functions describe what has been read so far. Once `next` has returned false, that is the
+  // whole file.
   const std::vector<TraceDamage>& damage() const;
   std::uint64_t bytes_cut() const;  // the size of an incomplete last record
-  std::uint64_t bytes() const;      // the size of the file, as far as it was read
+  std::uint64_t bytes() const;      // the position up to which the file was read; at the end, the size of the file
 
  private:
   struct Implementation;

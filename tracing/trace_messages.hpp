@@ -10,8 +10,8 @@
 
 namespace cairn {
 
-// A message between ranks, with pointers into the trace. `sent` is null if the sender's trace lacks
-// the event, and `handled` is null if the receiver's does.
+// A message between ranks, with pointers into the trace. `sent` is null if the sender's trace does
+// not contain that event. `handled` is null if the receiver's trace does not contain that event.
 struct TracedMessage {
   int from = 0;
   int to = 0;
@@ -19,14 +19,14 @@ struct TracedMessage {
   const ObservedEvent* handled = nullptr;
 };
 
-// Returns all messages of one attempt by sender, in the order of sending. Messages without a sent
-// event come last.
+// Returns all messages of one attempt, grouped by sender. The messages of one sender are in the
+// order of sending. Messages without a sent event come last.
 std::vector<TracedMessage> match_messages(const Trace& trace);
 
 // Aligns clocks. Every message is handled after it was sent, so messages in both directions bound
-// the difference of two clocks. The middle of the bounds is wrong by at most half their distance.
-// Ranks that did not exchange messages in both directions are aligned through other ranks. A rank
-// that cannot be aligned keeps its own wall clock.
+// the difference of two clocks. The estimate is midway between the two bounds, so its error is at
+// most half the distance between them. Ranks that did not exchange messages in both directions are
+// aligned through other ranks. A rank that cannot be aligned keeps its own wall clock.
 //
 // Assumes that clocks run at the same speed, since an attempt is short.
 class TraceClocks {
@@ -43,10 +43,11 @@ class TraceClocks {
   // Returns the maximum error relative to the reference; nothing for a rank that keeps its own wall
   // clock.
   std::optional<Duration> error(int rank) const;
-  Duration error_max() const;          // over the aligned ranks
+  Duration error_max() const;          // the largest `error` of the aligned ranks
   std::vector<int> unaligned() const;  // the ranks that keep their own wall clock
-  // A pair of ranks whose messages contradict each other: for any offset between the clocks, one
-  // message was handled at least `by` before it was sent. A clock jumped, or the traces belong to
+  // Two ranks whose messages contradict each other: whatever the offset between their clocks, some
+  // message was handled before it was sent. `by` is how far the lower bound of the offset lies
+  // above the upper bound. The reason is that a clock jumped, or that the traces belong to
   // different jobs.
   struct Violation {
     int rank = 0;
@@ -66,24 +67,24 @@ class TraceClocks {
   std::vector<Violation> violations_;
 };
 
-// Returns whether `event` happened in the handler that recorded `before`, an earlier event of the
-// same actor.
+// Returns whether both events belong to the same run of one actor's handler. `before` must be an
+// earlier event of the same rank.
 bool is_in_handler_of(const ObservedEvent& before, const ObservedEvent& event);
 
 // The delays of a message between the sender's decision and the receiver's reaction. A duration is
 // 0 if the traces do not show it.
 struct MessageDelay {
   Duration in_sender{0};    // from the previous event in the sender's handler until the message was sent
-  Duration on_the_way{0};   // without the part that clock errors can explain
-  Duration in_receiver{0};  // until the receiver acted on it
-  // The receiver recorded nothing while the message was on its way: the connection was slow, or the
-  // receiver's process did not run.
+  Duration on_the_way{0};   // from sending to the start of handling, minus the maximum clock errors of both ranks
+  Duration in_receiver{0};  // from the handled event to the receiver's first event that the message caused
+  // The receiver recorded nothing for at least seven eighths of `on_the_way`. Then the connection
+  // was slow, or the receiver's process did not run.
   bool receiver_was_quiet = false;
 };
 MessageDelay delay_of(const Trace& trace, const TracedMessage& message, const TraceClocks& clocks);
 
-// Returns the messages that were sent to a rank whose trace continues afterwards without handling
-// them.
+// Returns the messages that the receiver did not handle although its trace continues after they
+// were sent.
 std::vector<TracedMessage> lost_messages(const Trace& trace, const std::vector<TracedMessage>& messages, const TraceClocks& clocks);
 
 }  // namespace cairn

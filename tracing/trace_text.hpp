@@ -11,17 +11,18 @@ namespace cairn {
 // Returns the verb for an event of this kind in the texts of `cairn trace`: "sent", "handled".
 const char* verb_of(EventKind kind) noexcept;
 
-// Returns the text of a value that may be unknown, otherwise "".
+// Returns the text of `value`, or "" if `value` is empty (unknown).
 template <class Enum>
 std::string text_of(const std::optional<Enum>& value) {
   return value ? to_string(*value) : "";
 }
 
-// Returns ObservedEvent::what, or else `name`, in words: "Written", "rank: moving", "write_data".
+// Returns what the event is about: ObservedEvent::what in words ("Written", "rank: moving") or, if
+// `what` says nothing, ObservedEvent::name ("write_data").
 std::string name_of(const ObservedEvent& event);
 
-// The last value of each enumeration in traces; all count from 1. Readers treat later ones as
-// unknown.
+// The last value of each enumeration that traces contain. The first value is always 1. Readers
+// treat larger values as unknown.
 template <class Enum>
 inline constexpr Enum kLastOf = nullptr;
 template <>

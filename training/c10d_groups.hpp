@@ -1,5 +1,5 @@
-// The types of c10d's process groups, in every LibTorch version. c10d is LibTorch's library of
-// collectives.
+// Names for the types of c10d's process groups that are the same in every LibTorch version. c10d is
+// LibTorch's library of collectives.
 #pragma once
 
 #include <vector>
@@ -26,10 +26,10 @@ using C10dGroup = c10d::ProcessGroup;
 // The trainer's own c10d groups, for `ProcessGroup::from_c10d`. All must have the same ranks in the
 // same order.
 struct C10dGroups {
-  c10::intrusive_ptr<C10dGroup> on_host;    // for tensors in host memory, such as Gloo's or MPI's; may be null
-  c10::intrusive_ptr<C10dGroup> on_device;  // for tensors on CUDA devices, such as NCCL's; may be null
-  // May be null. Otherwise Cairn uses the store to make subgroups, and the group of `on_host` or
-  // `on_device` that is null, as `from_store` does.
+  c10::intrusive_ptr<C10dGroup> on_host;    // a group for tensors in host memory, such as a Gloo or MPI group; may be null
+  c10::intrusive_ptr<C10dGroup> on_device;  // a group for tensors on CUDA devices, such as an NCCL group; may be null
+  // May be null. If not null, Cairn makes subgroups through this store. If `on_host` or `on_device`
+  // is null, Cairn also makes the missing group through this store, as `from_store` does.
   c10::intrusive_ptr<c10d::Store> store;
   std::vector<int> world_ranks;  // indexed by rank in the groups; empty: 0, 1, …
 };

@@ -8,7 +8,7 @@
 // Along each mesh axis, a tensor is cut in one dimension (Shard), identical on all ranks
 // (Replicate), or the sum of the ranks' tensors (Partial). `local_box` computes the cuts: chunks
 // are those of torch.chunk, so the last ranks may get less or nothing. If several axes cut the same
-// dimension, each axis cuts what the axes before it leave.
+// dimension, each axis cuts the chunk that results from the axes before it.
 //
 // A DistributedTensor is a handle; copies share the local tensor. Functions that send data between
 // ranks are collectives: all ranks of the mesh must call them in the same order with the same
@@ -40,20 +40,22 @@ class DistributedTensor {
   static DistributedTensor from_local(torch::Tensor local, const Extents& size, const ProcessMesh& mesh,
                                       std::vector<TensorPlacement> placements);
   // Distributes the tensor that the mesh's first rank passes. Other ranks must pass a tensor of the
-  // same size and type, whose values are ignored. The parts are copies without a graph. Along a
-  // Partial axis, the first rank holds the values and the other ranks hold zeros. A collective.
+  // same size and type, whose values are ignored. The parts are copies that are not part of an
+  // autograd graph. Along a Partial axis, the first rank holds the values and the other ranks hold
+  // zeros. A collective.
   static DistributedTensor distribute(const torch::Tensor& whole, const ProcessMesh& mesh, std::vector<TensorPlacement> placements);
 
   const Extents& size() const { return size_; }  // the size of the whole tensor
   const ProcessMesh& mesh() const { return mesh_; }
-  const std::vector<TensorPlacement>& placements() const { return placements_; }  // no dimension is negative
+  const std::vector<TensorPlacement>& placements() const { return placements_; }  // Shard dimensions are 0 or more
   const torch::Tensor& local() const { return local_; }
   // Returns the position of the local tensor in the whole.
   Box box() const;
 
   // Returns the same values with other placements. The result shares the local tensor if no
-  // placement changes. Differentiable: the gradient of a tensor has the placements of the tensor,
-  // but Replicate where the tensor is Partial. A collective, and so is its backward.
+  // placement changes. Differentiable. The gradient has the placements of its tensor, except that
+  // it is Replicate along the axes where the tensor is Partial. A collective; the backward pass of
+  // it is a collective, too.
   DistributedTensor redistribute(std::vector<TensorPlacement> placements) const;
   // Returns the whole tensor on every rank. Differentiable as `redistribute` is. A collective.
   torch::Tensor full_tensor() const;
@@ -68,8 +70,8 @@ class DistributedTensor {
   // Partial tensor: redistribute it first.
   ShardedTensor sharded() const;
   operator Value() const { return sharded(); }  // NOLINT: state dicts accept it
-  // From now on, state dicts of modules that register `local()`, and of optimizers that train it,
-  // hold `sharded()` in its place. See declare_shard. Throws as `sharded` does.
+  // From now on, state dicts of modules hold `sharded()` in place of `local()`, and optimizer state
+  // of the same shape is sharded in the same way. See declare_shard. Throws as `sharded` does.
   void declare() const;
 
  private:

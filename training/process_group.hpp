@@ -7,15 +7,16 @@
 //
 // Tensors in host memory go through Gloo, tensors on CUDA devices through NCCL
 // ("cpu:gloo,cuda:nccl"), and one group serves both. Each rank needs a device of its own. On
-// devices, calls and `wait` return when the collective is ordered before later work on the current
-// stream, as always in LibTorch. If the collective fails or exceeds the timeout, all work that
-// waits for it on the device ends, and the next call throws. All results since the last successful
-// call are then invalid.
+// devices, calls and `wait` may return before the collective has finished, as always in LibTorch.
+// They only ensure that later work on the current stream runs after the collective. If the
+// collective fails or exceeds the timeout, all work that waits for it on the device ends, and the
+// next call throws. All results since the last successful call are then invalid.
 //
-// Cairn does not change the environment. Its NCCL groups do not end the process when a collective
-// fails or is late, whatever TORCH_NCCL_ASYNC_ERROR_HANDLING says; other NCCL groups of the process
-// obey that variable. Before LibTorch 2.8 the heartbeat monitor cannot be turned off for one group:
-// set TORCH_NCCL_ENABLE_MONITORING=0 and TORCH_NCCL_DUMP_ON_TIMEOUT=0 before the program starts.
+// Cairn does not change the environment. Cairn's own NCCL groups do not end the process when a
+// collective fails or is late, whatever TORCH_NCCL_ASYNC_ERROR_HANDLING says; other NCCL groups of
+// the process obey that variable. Before LibTorch 2.8 the heartbeat monitor cannot be turned off
+// for one group: set TORCH_NCCL_ENABLE_MONITORING=0 and TORCH_NCCL_DUMP_ON_TIMEOUT=0 before the
+// program starts.
 //
 // LibTorch 2.x records collectives in a global map that no lock protects. If several threads use
 // groups at the same time, set TORCH_FR_BUFFER_SIZE=0 in the environment.
@@ -25,8 +26,9 @@
 // call may hang: the first collective on devices in a group made by `from_c10d` without a store,
 // because c10d then connects the ranks with the trainer's settings.
 //
-// A failure breaks the group, its parent group, and all groups made from either:
-// later calls throw kUnavailable with the first failure.
+// A failure also breaks all related groups in this process: the group that `subgroup` was first
+// called on, and all groups made from it, directly or indirectly. Later calls of any of them throw
+// kUnavailable with the first failure.
 #pragma once
 
 #include <chrono>
@@ -51,8 +53,8 @@ struct ProcessGroupOptions {
   std::string address;
 };
 
-// A collective in flight. Destroying it without `wait` lets the collective continue; if it fails,
-// the next call throws.
+// A collective in flight. If a Pending is destroyed without `wait`, the collective continues; if
+// the collective fails, the next call throws.
 class Pending {
  public:
   Pending() noexcept;  // no collective in flight
@@ -83,15 +85,17 @@ class ProcessGroup {
   static ProcessGroup from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                  const ProcessGroupOptions& options = {}, const std::string& name = "training");
 
-  // Makes a group that communicates through groups that the trainer already has, without
-  // connections or communicators of its own. The trainer may go on using its groups, but not at the
-  // same time as this one: every rank must make all calls, the trainer's and Cairn's, in the same
-  // order. `options.address` and `name` are used only with a store. Throws kInvalidArgument
-  // if both groups are null, or their ranks or sizes differ.
+  // Makes a group that communicates through the trainer's existing groups. Without a store, it
+  // makes no connections or communicators of its own. The trainer may go on using its groups, but
+  // not at the same time as this one: every rank must make all calls, the trainer's and Cairn's, in
+  // the same order. `options.address` and `name` are used only with a store. Throws
+  // kInvalidArgument if both groups are null, or if they differ in their size or in this process's
+  // rank.
   //
-  // Without a store, a collective on tensors whose group is null throws kUnsupported, and
-  // `subgroup` throws kPrecondition. `fully_shard`, `replicate` and `parallelize` also send small
-  // tensors in host memory: they need `on_host` or `store`. For meshes of several axes, see
+  // Without a store, a collective on host tensors throws kUnsupported if `on_host` is null, a
+  // collective on device tensors throws it if `on_device` is null, and `subgroup` throws
+  // kPrecondition for more than one rank. `fully_shard`, `replicate` and `parallelize` also send
+  // small tensors in host memory: they need `on_host` or `store`. For meshes of several axes, see
   // `ProcessMesh::from_axes`.
   //
   // Cairn neither aborts nor closes a group of the trainer's. After a failure, the collective may
@@ -112,7 +116,8 @@ class ProcessGroup {
   ProcessGroup subgroup(const std::vector<int>& ranks, const std::string& name) const;
 
   // All tensors must be contiguous, and neither conjugate nor negative views; otherwise collectives
-  // throw kInvalidArgument. Sums throw kUnsupported except for 16- to 64-bit floats, int32, int64.
+  // throw kInvalidArgument. Sums work for 16- to 64-bit floats, int32 and int64, and throw
+  // kUnsupported for all other types.
   //
   // Concatenates the inputs of all ranks in `output`, which has `size()` times the elements of
   // `input`. Any dtype.
@@ -129,8 +134,9 @@ class ProcessGroup {
   Pending all_reduce_async(const torch::Tensor& tensor) const;
   // Copies the tensor of `root`, a rank of this group, to all ranks. Any dtype.
   void broadcast(const torch::Tensor& tensor, int root) const;
-  // Returns when all ranks have called it; devices may still have work queued. A group that was
-  // made from `on_device` alone also waits for the work on the device's current stream.
+  // Returns when all ranks have called `barrier`; devices may still have work queued. If the group
+  // was made from `on_device` alone, without `on_host` and `store`, `barrier` also waits for the
+  // work on the device's current stream.
   void barrier() const;
 
  private:

@@ -29,14 +29,17 @@ struct AsyncSaveOptions;
 struct SaveOptions;
 
 // One asynchronous save. The handle may be copied, and used on any thread. Dropping the handle does
-// not end the save. If nobody reads a failure through `result` or AsyncSaveOptions::on_done, the
-// next `save`, `async_save` or `wait_for_saves` of the checkpointer on this rank throws it. Without
-// such a call, the failure is logged. Neither happens if callers have cancelled the save. A process
-// that exits, even by std::exit, waits for its saves as ~Checkpointer does.
+// not end the save. A failure counts as read if `result` has thrown it or AsyncSaveOptions::on_done
+// has received it. An unread failure is thrown by the next `save`, `async_save` or `wait_for_saves`
+// of the checkpointer on this rank. If none of them is called any more, the failure is logged when
+// the checkpointer is destroyed or the process exits. A failure that consists only of cancellations
+// by callers is neither thrown there nor logged. When the process returns from `main` or calls
+// std::exit, it first waits for its saves, with the same deadlines as ~Checkpointer.
 //
 // Waits without a deadline take as long as necessary, and any wait may be repeated. In a forked
-// child process, a wait throws kPrecondition unless its event happened before the fork. Likewise,
-// `staged` and `done` throw kPrecondition instead of returning false.
+// child process, `wait_staged`, `wait` and `result` throw kPrecondition if the save was not staged,
+// or had not ended, before the fork. There, `staged` and `done` also throw kPrecondition where they
+// would otherwise return false.
 class AsyncSaveResponse {
  public:
   // Returns whether the trainer may change the state, because the state is copied or the save has
@@ -50,8 +53,8 @@ class AsyncSaveResponse {
   bool done() const;
   bool wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt) const;
 
-  // Waits until the save has ended. Returns the save id. Throws what `save` would have thrown: a
-  // CheckpointException with the same failure map on all ranks.
+  // Waits until the save has ended. Returns the save id. If the save failed, throws what `save`
+  // would have thrown: a CheckpointException, whose failure map is the same on all ranks.
   std::string result() const;
 
   SaveProgress progress() const;
@@ -66,7 +69,7 @@ class AsyncSaveResponse {
   explicit AsyncSaveResponse(std::shared_ptr<AsyncSave> save) : save_(std::move(save)) {}
 
   std::shared_ptr<AsyncSave> save_;
-  std::shared_ptr<Checkpointer> checkpointer_;  // keeps the save's checkpointer alive; null if the user owns that
+  std::shared_ptr<Checkpointer> checkpointer_;  // keeps the save's checkpointer alive; null if the user owns the checkpointer
 };
 
 }  // namespace cairn

@@ -8,8 +8,8 @@
 //
 // A cancelled call ends on all ranks with the same failure map. For the rank that called `cancel`,
 // the map has the kind `cancelled`, the reason, and the phase that the rank was in. Every rank
-// throws CheckpointException; the other ranks need no Cancellation for that. Nothing is published:
-// the previous checkpoint is intact. The next successful save removes files that the call has left.
+// throws CheckpointException, even a rank that was given no Cancellation. Nothing is published: the
+// previous checkpoint is intact. The next successful save removes files that the call has left.
 //
 // After all ranks have written and the coordinator has begun to publish, cancelling has no effect:
 // the save goes on. A running hook is not interrupted: on each rank, the call returns when that
@@ -23,22 +23,23 @@
 
 namespace cairn {
 
-// A handle whose copies share one state. Use it for one call, or for all calls of a period of
-// training: after `cancel`, each later call with this handle ends at once. Thread-safe.
+// A handle whose copies share one state. You may use one handle for a single call or for many.
+// After `cancel`, each later call with this handle ends at once. Thread-safe.
 class Cancellation {
  public:
   Cancellation();
 
-  // Cancels the calls that were given this object. Returns at once; the calls end soon after.
-  // Calling it again has no effect. May be called within a hook.
+  // Cancels all calls whose options contain this handle or a copy of it. Returns at once; the calls
+  // end soon after. A second `cancel` has no effect. May be called within a hook.
   void cancel(const std::string& why = "") const;
   bool is_cancelled() const;
 
   // --- for Cairn's own use ---
 
-  // Calls `react` with the reason: at once if already cancelled, otherwise within `cancel`.
-  // Dropping the result stops the watch, and waits for a running `react`. `react` must not block,
-  // and must not use this object.
+  // Calls `react` with the reason. If `cancel` was called before, `watch` itself calls `react`;
+  // otherwise `cancel` will call it. Destroying the last copy of the result stops the watch, and
+  // first waits until a running `react` has returned. `react` must not block, and must not use this
+  // object.
   std::shared_ptr<void> watch(std::function<void(const std::string& why)> react) const;
 
  private:

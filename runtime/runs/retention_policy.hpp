@@ -11,13 +11,13 @@ namespace cairn {
 enum class Better : std::uint8_t { kLower = 1, kHigher };
 
 // Selects the checkpoints that the manager keeps. A checkpoint stays if any of these rules keeps
-// it, if it is pinned, or if it is the latest sound one.
+// it, if it is pinned, or if it is the latest checkpoint without known damage.
 struct RetentionPolicy {
-  // Keeps this many checkpoints, the last ones committed; at least 1. Absent: all checkpoints stay,
-  // and the other rules must be off.
+  // The number of most recently committed checkpoints to keep; at least 1. Absent: all checkpoints
+  // stay, and the other rules must be off.
   std::optional<std::uint32_t> keep_last;
-  std::int64_t keep_every = 0;  // keeps the last commit of each step that is a multiple of this; 0: off
-  std::uint32_t keep_best = 0;  // keeps this many with the best `metric`; of equal ones, the later
+  std::int64_t keep_every = 0;  // for each step that is a multiple of this, keeps the checkpoint committed last; 0: off
+  std::uint32_t keep_best = 0;  // keeps this many with the best `metric`; if metrics are equal, prefers the later one; 0: off
   std::string metric;           // checkpoints without it, or with NaN or infinity, are never among the best
   Better better = Better::kLower;
 };

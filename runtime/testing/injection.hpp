@@ -35,20 +35,21 @@
 //                              nth=all: every time
 //
 // docs/protocol.md lists messages, hooks and phases; storage/store.hpp lists the operations. The
-// error for an unknown name also lists all valid ones. `rank` is compared with the variable RANK,
-// whatever worlds the process makes. If RANK is not set, `rank` is compared with the rank in the
-// world, and rules for store operations must not use `rank`. drop-link does not apply to store
-// operations; disk-full, short-write and read-flip apply only to them. Each fault prints one line
-// on standard error.
+// error for an unknown name also lists all valid ones. If the variable RANK is set, `rank=N`
+// selects the process whose RANK is N, even if that process has another rank in one of its worlds.
+// If RANK is not set, `rank=N` means rank N of the world; a rule for a store operation must then
+// not contain `rank`, because it would never apply. drop-link does not apply to store operations;
+// disk-full, short-write and read-flip apply only to them. Each fault prints one line on standard
+// error.
 #pragma once
 
 namespace cairn {
 
-// Enables the faults in CAIRN_INJECT for worlds made and stores opened after this call. If it is
-// never called, CAIRN_INJECT has no effect except one line on standard error. Each call reads the
-// variable again and restarts the counts. If CAIRN_INJECT is unset, disables all faults. Throws
-// kInvalidArgument, with the position of the error and what is allowed there, for a malformed
-// value. Thread-safe.
+// Enables the faults in CAIRN_INJECT for worlds made and stores opened after this call. In a
+// process that never calls `allow_injection`, CAIRN_INJECT has no effect except one line on
+// standard error. Each call reads the variable again and restarts the counts for `nth`. If
+// CAIRN_INJECT is unset, disables all faults. Throws kInvalidArgument if the value is malformed;
+// the exception's text gives the position of the error and what is allowed there. Thread-safe.
 void allow_injection();
 
 }  // namespace cairn

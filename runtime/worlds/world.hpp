@@ -5,10 +5,9 @@
 // Cairn does not use the trainer's own communication. Thread-safe. In a forked child process, the
 // destructor of a handle does nothing.
 //
-// A rank that is connected to all others, as a coordinator is, has two connections to each. A world
-// of several processes raises the process's soft limit of file descriptors (RLIMIT_NOFILE) to the
-// number that its connections need. If the hard limit is too low, creating the world throws
-// kPrecondition.
+// A coordinator is connected to all other ranks, with two connections to each. A world of several
+// processes raises the process's soft limit of file descriptors (RLIMIT_NOFILE) to the number that
+// its connections need. If the hard limit is too low, creating the world throws kPrecondition.
 #pragma once
 
 #include <chrono>
@@ -70,44 +69,47 @@ class World {
 
   // --- after the loss of ranks ---
 
-  // Returns, in ascending order, the ranks that `failures` does not list as lost or silent. They
-  // can continue without the others. `failures` is the map of a save or load in this world. Ranks
-  // with the same map get the same result.
+  // Returns, in ascending order, the ranks that `failures` does not list as lost or silent. These
+  // ranks can continue in a new world: see `rejoin`. `failures` is the map of a save or load in
+  // this world. Ranks with the same map get the same result.
   std::vector<int> survivors(const FailureMap& failures) const;
 
-  // Creates a world of the surviving ranks, without a restart. `survivors[new_rank]` is that
-  // process's rank in this world. All survivors must call `rejoin`, with the same list. The call
-  // first shuts this world down, as the destructor of its last handle would. The new world has the
-  // same options and a new incarnation. Checkpointers belong to the old world: make new ones.
+  // Creates a world of the surviving ranks, without a restart. `survivors[i]` is the rank, in this
+  // world, of the process that gets rank i in the new world. All survivors must call `rejoin`, with
+  // the same list. The call first shuts this world down, as the destructor of its last handle
+  // would. The new world has the same options and a new incarnation. Checkpointers belong to the
+  // old world: make new ones.
   //
-  // The ranks meet at the addresses where they listened before, without a store. Processes that are
-  // not in the list cannot join. Blocks until all survivors have joined, for at most
+  // The ranks meet at the addresses where they listened before, without a store. Processes whose
+  // rank is not in the list cannot join. Blocks until all survivors have joined, for at most
   // assemble_deadline. Throws kInvalidArgument if the list is malformed or lacks this rank. Throws
-  // kPrecondition if this world was rejoined already, or in a forked child. Throws kDeadline with
-  // the new numbers of the ranks that did not join; then `rejoin` may be called again.
+  // kPrecondition if this world was rejoined already, or in a forked child. Throws kDeadline if not
+  // all survivors have joined in time, and names the missing ones by their ranks in the new world.
+  // `rejoin` may then be called again.
   World rejoin(const std::vector<int>& survivors) const;
 
-  // Cancels running saves and loads, closes the connections, and waits until listeners have
-  // received all events. Returns false if something had not ended by the deadline. Idempotent.
-  // Later saves and loads throw kPrecondition.
+  // Cancels running saves and loads, closes the connections, and waits until all CallListeners
+  // (WorldOptions::listeners) have received all events. Returns false if, at the deadline, an actor
+  // of this rank had not stopped or a listener had not received all events. Idempotent. Later saves
+  // and loads throw kPrecondition.
   bool shutdown(std::chrono::milliseconds deadline) const;
 
-  // Returns whether WorldOptions::backends lists a backend for this device type ("cpu", "cuda"), or
-  // is empty.
+  // Returns true if WorldOptions::backends is empty, or lists a backend for this device type
+  // ("cpu", "cuda").
   bool has_backend_for(const std::string& device_type) const;
   std::chrono::milliseconds shutdown_deadline() const;  // from the options
   ShowProgress show_progress() const;                   // from the options
 
   // Returns the latest messages between the actors of this rank, as text, oldest first.
   std::string dump_trace() const;
-  // Writes the same messages to a file for `cairn trace`, replacing an existing one. `cairn trace`
+  // Writes the same messages to a file for `cairn trace`. Replaces an existing file. `cairn trace`
   // finds files whose names end in ".trace". Throws kNotFound, kPermission, kNoSpace, kUnavailable.
   void write_trace(const std::string& path) const;
 
   // Returns the actors of this rank. This function and those below are for Cairn's own use.
   RankRuntime& runtime() const;
-  // Creates a world of this rank alone, with the same options. It writes no failure reports, unless
-  // a call asks for one, and shows progress if this is rank 0.
+  // Creates a world of this rank alone, with the same options. The new world writes a failure
+  // report only if a call asks for one. It may show progress only if `rank()` of this world is 0.
   World alone() const;
   // Returns the directory for the report of a failed call, or "" for no report. `wanted` is the
   // caller's choice, or "". `place` is the location of the checkpoint, "" if it has none.
