@@ -8,8 +8,8 @@
 
 namespace cairn {
 
-// A read-only view of bytes. It owns nothing: code that passes one to a function must keep the
-// memory alive until the function returns. `subspan` does not check its bounds.
+// A read-only view of bytes. It owns nothing: a caller that passes a ByteSpan to a function must
+// keep the memory alive until the function returns. `subspan` does not check its bounds.
 class ByteSpan {
  public:
   constexpr ByteSpan() = default;

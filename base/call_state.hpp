@@ -32,11 +32,11 @@ enum class SuccessionState : std::uint8_t { kIdle = 1, kGathering, kAskingStore 
 enum class CallTurn : std::uint8_t {
   kCoordinatorLost = 1,
   kCoordinatorFound,
-  kResigned,  // the coordinator gave up the call, because its process had been frozen and other ranks gave up on it
+  kResigned,  // the coordinator gave up the call: its process had been frozen, and other ranks had given up on the coordinator
 };
 
 enum class Timer : std::uint8_t {
-  kAnswer = 1,  // a rank waits for the next message of the coordinator or its successor
+  kAnswer = 1,  // a rank waits for the next message from the coordinator or its successor
   kPhase,       // the coordinator waits for answers of the ranks, or for its own task
   kProbe,       // the coordinator waits for a sign of life from ranks that have not joined or that were lost before the call
   kSuccession,  // a successor waits for the ranks' answers, and then for the store's answer
@@ -78,7 +78,7 @@ const char* to_string(Operation operation) noexcept;  // "save", "load", "agreem
 const char* to_string(RankState state) noexcept;      // "moving"
 const char* to_string(CoordinatorState state) noexcept;
 const char* to_string(SuccessionState state) noexcept;
-const char* to_string(CallTurn turn) noexcept;     // the action of the machine's actor: "lost its coordinator"
+const char* to_string(CallTurn turn) noexcept;     // an action of the rank or the coordinator: "lost its coordinator"
 const char* to_string(MessageKind kind) noexcept;  // "Written"
 const char* to_string(Timer timer) noexcept;       // the awaited event: "the ranks' answers"
 

@@ -12,7 +12,7 @@
 namespace cairn {
 
 // A short list of sizes or offsets in elements, one per dimension. Lists of up to `kInlineDims`
-// dimensions need no allocation, because plans of large worlds hold millions of lists.
+// numbers need no allocation; this matters because plans of large worlds hold millions of lists.
 class Extents {
  public:
   static constexpr std::size_t kInlineDims = 4;  // copy() handles exactly this many without a loop
@@ -88,8 +88,8 @@ class Extents {
 
  private:
   bool is_inline() const noexcept { return size_ <= kInlineDims; }
-  // Sets the size of an empty list. Up to kInlineDims values are 0; if there are more, all values
-  // are indeterminate.
+  // Sets the size of an empty list. If `count` is at most kInlineDims, all values are 0; otherwise
+  // all values are indeterminate.
   void reserve(std::size_t count) {
     if (count > kInlineDims) heap_ = new std::int64_t[count];
     size_ = static_cast<std::uint32_t>(count);

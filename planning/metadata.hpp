@@ -38,8 +38,8 @@ struct StorageInfo {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;          // bytes from the start of the file
   std::uint64_t length = 0;          // bytes
-  // Bytes from the file's start to the raw elements. 0: becomes known only when the archive is
-  // read, or the file contains no raw elements.
+  // Bytes from the file's start to the raw elements. 0 means either that the offset becomes known
+  // only when the archive is read, or that the file contains no raw elements.
   std::uint64_t payload_offset = 0;
   std::vector<std::string> transforms;  // DCP's transform_descriptors ("stream.zstd/1"), in the order in which readers undo them
 };
@@ -79,8 +79,8 @@ struct CommitInfo {
   std::string plan_digest;            // lower-case hexadecimal SHA-256 over the plan digests of all ranks
   std::string writer_version;         // Cairn's version
   std::map<std::string, std::string> user_metadata;
-  // Save ids of the earlier checkpoints with this checkpoint id whose data files are still kept.
-  // Newest first.
+  // Save ids of earlier checkpoints that had this checkpoint id and whose data files are still
+  // kept. Newest first.
   std::vector<std::string> retired;
 };
 
@@ -90,8 +90,8 @@ struct Metadata {
   // Pairs of flattened name (FQN) and entry, in the order of `.metadata`.
   std::vector<std::pair<std::string, Entry>> state_dict_metadata;
   std::vector<FileInfo> files;
-  // Paths of flattened names; DCP's planner_data. If Cairn saved the checkpoint, these paths are in
-  // the order of state_dict_metadata.
+  // The path of each flattened name; DCP calls this planner_data. If Cairn saved the checkpoint,
+  // these paths are in the order of state_dict_metadata.
   std::vector<std::pair<std::string, Path>> planner_data;
   std::string checkpoint_id;  // from DCP's StorageMeta
   std::string save_id;        // "" if PyTorch recorded none

@@ -73,8 +73,8 @@ struct WriteItem {
   TensorProperties properties;
   Extents size;  // the size of the global tensor
   Box chunk;     // the part of the global tensor in this item
-  // Bytes objects only, to compare their values between ranks. Hash and length are not part of the
-  // plan digest.
+  // For bytes objects only: used to compare their values between ranks. Neither content_hash nor
+  // content_bytes is part of the plan digest.
   std::uint64_t content_hash = 0;
   std::uint64_t content_bytes = 0;
   // Bytes objects and plain tensors: the value may differ between ranks on purpose (see per_rank in
@@ -86,7 +86,7 @@ struct WriteItem {
 
 struct SavePlan {
   NameTable names;
-  std::vector<WriteItem> items;  // the order in Cairn's data files, but a file has all tensors before its bytes objects
+  std::vector<WriteItem> items;  // in the order of Cairn's data files, but each file has its tensors before its bytes objects
   // The path of each flattened name. DCP calls this planner_data; the member of that name below is
   // something else.
   CopyOnWrite<std::vector<std::pair<NameId, Path>>> mappings;

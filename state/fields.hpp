@@ -40,10 +40,11 @@ struct Field {
 
 // Returns an object that saves the fields as a dict, in the given order. Its `load_state_dict`
 // replaces either all fields or none. But tensors that `Checkpointer::load` has already filled in
-// place keep the loaded values in both cases. If the loaded dict does not fit, it throws kMismatch.
-// The error names every field that is missing or unexpected, has the wrong type, shape or dtype, or
-// is out of range. `Checkpointer::load` reads only these fields. If the checkpoint lacks some of
-// them, `Checkpointer::load` reports their names on all ranks.
+// place keep the loaded values even if no field is replaced. If the loaded dict does not fit,
+// `load_state_dict` throws kMismatch. The error names every field that is missing or unexpected,
+// has the wrong type, shape or dtype, or is out of range. `Checkpointer::load` reads only the
+// fields passed here. If the checkpoint lacks some of them, `Checkpointer::load` reports their
+// names on all ranks.
 //
 // The fields must outlive the returned object. To ensure this, pass their owner as `owner`: the
 // returned object keeps it alive. Throws kInvalidArgument if two fields have the same name. The

@@ -73,8 +73,9 @@ class LoadPlanner {
   virtual LoadPlan finish_plan(LoadPlan central_plan) = 0;
   // Takes the bytes object of an item. The reader calls this.
   virtual void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) = 0;
-  // Returns the tensor that the reader fills, of size `item.lengths`, with any strides on any
-  // device; never undefined. If possible, it is a view of the destination. The reader calls this.
+  // Returns the tensor that the reader fills. It has the size `item.lengths` and is never
+  // undefined; it may have any strides and be on any device. If possible, it is a view of the
+  // destination. The reader calls this.
   virtual torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) = 0;
   // Takes back the tensor of `resolve_tensor`, which the reader has filled. The reader calls this.
   virtual void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) = 0;
@@ -115,9 +116,10 @@ class DefaultSavePlanner : public SavePlanner {
   // Returns the part of the state dict that an item names: a view of its tensor, or the serialised
   // leaf. Override it to take parts from elsewhere.
   virtual ResolvedData lookup_object(const SavePlan& plan, const WriteItem& item);
-  // Returns the data to write for that part; by default the part itself. Override it to write other
-  // data. A tensor must keep its sizes and dtype; bytes may change in length. `object` must not be
-  // changed in place, because it shares memory with the state dict.
+  // Returns the data to write for the part that `lookup_object` returned; by default the part
+  // itself. Override it to write other data. A tensor must keep its sizes and dtype; bytes may
+  // change in length. `object` must not be changed in place, because it shares memory with the
+  // state dict.
   virtual ResolvedData transform_object(const SavePlan& plan, const WriteItem& item, ResolvedData object);
 
  private:
@@ -127,9 +129,9 @@ class DefaultSavePlanner : public SavePlanner {
 
 // Cairn's default planner; derive from it to change a hook.
 //
-// create_local_plan throws kNotFound if only keys are missing, kUnsupported if only types are
-// unsupported, and otherwise kMismatch. Each error lists every problem, and is thrown before any
-// data changes.
+// create_local_plan throws kNotFound if missing keys are the only problem, kUnsupported if
+// unsupported types are the only problem, and kMismatch otherwise. Each error lists every problem,
+// and is thrown before any data changes.
 //
 // This planner accepts three differences between the state dict and the checkpoint. A number may be
 // stored as a 0-dim tensor, as PyTorch stores an optimizer's `step`. An empty dict may have no
@@ -172,11 +174,11 @@ std::unique_ptr<LoadPlanner> make_key_load_planner(std::vector<std::string> pref
 // Returns the metadata that a save of `state_dict` would write, as far as one rank knows it (DCP's
 // create_default_metadata). For a sharded tensor made from a spec or a mesh, it lists the chunks of
 // all ranks. For any other sharded tensor, it lists only the chunks of this rank. Values marked by
-// `per_rank` are listed as rank 0's.
+// `per_rank` are listed under the names of rank 0's values.
 Metadata create_default_metadata(const StateDict& state_dict);
 
-// Convert a leaf to the content of the bytes object that stores it (an archive of torch.save), and
-// back. Defined in state/leaf_bytes.cpp.
+// Convert a leaf to and from the content of the bytes object that stores it (an archive of
+// torch.save). Defined in state/leaf_bytes.cpp.
 Bytes serialize_leaf(const Value& value);
 Value deserialize_leaf(ByteSpan bytes);
 

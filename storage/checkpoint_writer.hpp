@@ -1,4 +1,5 @@
-// Cairn's own writer and reader, which use the format of storage/FORMAT.md in any Store.
+// Cairn's own writer and reader. They use the format that storage/FORMAT.md describes, in any
+// Store.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +30,11 @@ struct CheckpointWriterOptions {
   int zstd_level = 0;
   // Descriptors of registered transforms, such as "stream.rot13/1" (storage/stream_transform.hpp).
   // Every item passes through them from the last to the first. Tensors are compressed before that.
-  // Readers undo the first transform first, as PyTorch's readers do. A load that needs a part of an
-  // item then reads the item from its start. `copy_first` has no effect.
+  // Readers undo the first transform first, as PyTorch's readers do. With transforms, a load that
+  // needs only a part of an item reads the item from its start. `copy_first` has no effect.
   std::vector<std::string> transforms;
-  // Fills the staging memory before writing anything, for saves whose caller waits only for the
-  // copies.
+  // Fills the staging memory before writing anything. Meant for saves whose caller waits only until
+  // the state has been copied.
   bool copy_first = false;
   // URL of the run in which the checkpoint gets its commit sequence. "": the checkpoint's parent.
   std::string run_url;
@@ -42,20 +43,20 @@ struct CheckpointWriterOptions {
   std::uint32_t retired_keep = 1;
   bool low_priority = false;  // runs the writing threads at the lowest CPU and I/O priority
   // Called on the coordinator with the checkpoint's id, on the thread that runs the save's hooks,
-  // before anything is created in the store. If it throws, the save fails. A checkpointer uses its
-  // writer again for later saves whose options differ only in this function. The writer then still
-  // calls the function of the first save. The function may report to `observer` how long it waited;
+  // before anything is created in the store. If it throws, the save fails. A checkpointer reuses
+  // its writer for later saves whose options differ only in this function. A reused writer still
+  // calls the first save's function. The function may report to `observer` how long it waited;
   // without traces, `observer` is null.
   std::function<void(const std::string& checkpoint_id, StoreObserver* observer)> before_attempt;
 };
 
 struct CheckpointReaderOptions {
   unsigned threads = 2;
-  // Staging memory of this rank. After the first read of an attempt, the reader may use this amount
-  // once more, to keep checked blocks for later reads.
+  // Staging memory of this rank. From the second read of an attempt on, the reader may use up to
+  // the same amount of memory in addition, to keep checked blocks for later reads.
   std::uint64_t bytes_in_flight_max = 64u << 20;
   bool verify = true;         // checks the bytes read against the block checksums
-  bool verify_first = false;  // checks all bytes that this rank needs before it changes any value
+  bool verify_first = false;  // before it changes any value, checks all bytes that this rank needs
 };
 
 class DataFormat;

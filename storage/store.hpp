@@ -41,13 +41,14 @@ struct CreateOptions {
   bool direct = false;
   // Nonzero: the object is written in parts of this size. Each `write_at` writes one part: its
   // offset is a multiple of `part_bytes`, and its size is `part_bytes`, or less for the last part.
-  // All parts before the last are written, each of them once and in any order. The length given to
-  // `sync` or `close` is the end of the last part. See StoreTraits::part_bytes_min.
+  // Every part before the last must be written, each of them exactly once; the order does not
+  // matter. The length given to `sync` or `close` is the end of the last part. See
+  // StoreTraits::part_bytes_min.
   std::uint64_t part_bytes = 0;
   // The object appears under its name only when its writer is synced or closed. Programs that read
   // it without a commit record then never read an incomplete object. `sync` and `close` throw
   // kAlreadyExists if another object has taken the name. No effect if
-  // StoreTraits::create_takes_name is false, because every object then appears so.
+  // StoreTraits::create_takes_name is false, because every object then appears in this way anyway.
   bool appears_whole = false;
 };
 
@@ -68,8 +69,8 @@ struct StoreTraits {
 class ObjectWriter {
  public:
   virtual ~ObjectWriter() = default;
-  // Writes `bytes` at `offset`. Thread-safe for ranges that do not overlap. Bytes never written
-  // read as zero, unless the object is written in parts. Throws kNoSpace, kUnavailable.
+  // Writes `bytes` at `offset`. Thread-safe for ranges that do not overlap. Bytes that were never
+  // written are read as zero, unless the object is written in parts. Throws kNoSpace, kUnavailable.
   virtual void write_at(std::uint64_t offset, ByteSpan bytes) = 0;
   // Returns the alignment that `write_at` requires of offset, size and memory address. It is 1
   // unless the object was opened with `direct` and the store supports that.
@@ -92,8 +93,8 @@ class Store {
 
   virtual std::string url() const = 0;  // the root of this store, as a URL or a path
   virtual bool is_shared() const = 0;   // whether other processes see this store; a `mem:` store belongs to one process
-  // Returns the same for all stores of a URL scheme. A store that wraps another one must forward
-  // this call.
+  // Returns the same traits for all stores of one URL scheme. A store that wraps another one must
+  // forward this call.
   virtual StoreTraits traits() const { return {}; }
 
   // Creates the root: a directory and its parents, durably. Does nothing if the store needs no
@@ -170,8 +171,8 @@ class Store {
   // one must forward this call. The default returns false.
   virtual bool leads_elsewhere();
   // Removes the root itself if it is empty. Otherwise, or if the root does not exist, does nothing.
-  // Throws kPermission, kUnavailable. The default does nothing, for stores whose places are only
-  // name prefixes.
+  // Throws kPermission, kUnavailable. The default does nothing, which is right for stores whose
+  // places are only name prefixes.
   virtual void remove_root();
 };
 

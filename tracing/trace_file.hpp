@@ -29,7 +29,7 @@ enum class TraceSource : std::uint8_t {
 // The header of each file.
 struct TraceHeader {
   std::uint32_t version = kTraceVersion;
-  std::string incarnation;  // identifies the world by 32 hexadecimal digits; event ids and ranks are unique within it
+  std::string incarnation;  // 32 hexadecimal digits that identify the world; event ids and ranks are unique within it
   int rank = 0;
   int world_size = 1;
   std::string cairn_version;
@@ -77,8 +77,8 @@ class TraceFileReader {
   const TraceHeader& header() const;
   // Reads the next event in file order, which may differ from the order of ids if several threads
   // recorded events. The event's text is valid until the next call. Its names are valid as long as
-  // the TraceNames object that stores them exists (with null `names`, as long as the reader).
-  // Returns false at the end. Throws kUnavailable.
+  // the TraceNames object that stores them exists (or, if `names` was null, as long as the reader
+  // exists). Returns false at the end. Throws kUnavailable.
   bool next(ObservedEvent& event);
   // Continues at `offset`, a value of `bytes()` from an earlier reading of this file. Goes forward
   // only. A name that the skipped part defines reads as "?" in later events.

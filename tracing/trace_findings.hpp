@@ -24,7 +24,7 @@ struct TracedHook {
   std::string name;  // "write_data"
   Actor actor = Actor::kStorage;
   WallTime begin;
-  std::optional<Duration> duration;  // nothing: it had not ended when the rank was last heard of
+  std::optional<Duration> duration;  // no value: the hook had not ended when the rank was last heard from
 };
 
 // The fate of a rank that other ranks lost touch with, according to its trace and cairn-launch.
@@ -49,7 +49,7 @@ struct TracedStoreOperation {
 // An entry of the failure map, with additional information from the traces.
 struct TracedFailure {
   int rank = 0;
-  std::optional<FailureKind> kind;  // nothing: no failure map names the rank, and its trace ends within a hook
+  std::optional<FailureKind> kind;  // no value: no failure map names the rank, and its trace ends within a hook
   std::optional<ErrorCode> code;
   std::optional<Phase> phase;
   // For a lost rank: the phase that its own trace shows, if known. `phase` is the phase of the
@@ -58,8 +58,9 @@ struct TracedFailure {
   std::string text;                           // the exception's type and text, at most kEventTextMax bytes
   std::optional<TracedHook> hook;             // the hook that failed, or that was running when the rank was last heard of
   std::optional<TracedStoreOperation> store;  // the store operation that failed in `hook`
-  // The rank's last event in this attempt. If other ranks gave the rank up, this is the last event
-  // before that, because a frozen process may go on later. Points into the trace; may be null.
+  // The rank's last event in this attempt. If other ranks gave up on this rank, this is its last
+  // event before they did, because a frozen process may go on later. Points into the trace; may be
+  // null.
   const ObservedEvent* last_event = nullptr;
   std::optional<WallTime> last_sign;  // the time of `last_event`
   RankFate fate = RankFate::kUnknown;
@@ -68,8 +69,9 @@ struct TracedFailure {
   bool told = true;         // true: a failure map has it; false: inferred from a hook that threw or a trace that ends early
 };
 
-// Returns a phrase for the operation: "write_at of its store". Two kinds of work outside the store
-// also have phrases: "the removal of old checkpoints" and "the copy of its state".
+// Returns a phrase for the operation: "write_at of its store". Two kinds of work that are not store
+// operations have phrases of their own: "the removal of old checkpoints" and "the copy of its
+// state".
 std::string subject_text(const TracedStoreOperation& operation);
 std::string kind_text(const TracedFailure& failure);  // "raised"; "unfinished" if it has no kind
 
@@ -79,25 +81,26 @@ struct TracedPhase {
   Duration duration{0};
   bool has_ended = true;
   // How long the ranks took for their parts of the phase. In `join`, a rank's part lasts from the
-  // first rank's call to its own. Unset for phases in which only the coordinator works.
+  // earliest call of any rank to this rank's own call. Unset for phases in which only the
+  // coordinator works.
   int slowest_rank = -1;  // ranks in `unfinished` count as slower than all others
   Duration slowest{0};
   Duration median{0};
   std::vector<int> unfinished;  // ranks that began their part and did not finish it
 };
 
-// A time in which a rank waited for the answers of other ranks, or in which all others had answered
-// and it still worked on its own part.
+// A period in which a rank waited for the answers of other ranks, or in which all others had
+// answered and it was still working on its own part.
 struct TracedWait {
   int waiter = 0;
-  std::vector<int> awaited;  // ascending; the waiter alone: it worked on its own part
+  std::vector<int> awaited;  // ascending; if the only entry is the waiter itself, the waiter was still working on its own part
   std::optional<Phase> phase;
   WallTime since;  // when all ranks but the awaited ones had answered; if an awaited rank was lost, its last sign of life
   Duration duration{0};
   bool was_answered = true;
 };
 
-// Two ranks between whom messages of the critical path took long to arrive.
+// Two ranks between which messages on the critical path took a long time to arrive.
 struct TracedConnection {
   int rank = 0;
   int other = 0;  // greater than `rank`
@@ -107,7 +110,7 @@ struct TracedConnection {
 };
 
 struct TracedNotice {
-  int rank = -1;  // the rank that it is about; -1: several or all
+  int rank = -1;  // the rank that the notice is about; -1: several or all ranks
   std::string text;
 };
 

@@ -1,5 +1,5 @@
-// Names for the types of c10d's process groups that are the same in every LibTorch version. c10d is
-// LibTorch's library of collectives.
+// Defines names, the same in every LibTorch version, for the types of c10d's process groups. c10d
+// is LibTorch's library of collectives.
 #pragma once
 
 #include <vector>

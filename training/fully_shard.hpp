@@ -5,9 +5,8 @@
 //   training::Hooked<Net> model(…);      // an ordinary module
 //   for (auto& layer : *model->layers) training::fully_shard(*layer, mesh);
 //   training::fully_shard(model, mesh);  // the rest; wrap inner modules first
-// torch::optim::AdamW optimizer(model->parameters(), 1e-3); // after wrapping, so that it gets the
-// shards
-// model(input).sum().backward(); // as with any module
+//   torch::optim::AdamW optimizer(model->parameters(), 1e-3);  // after wrapping, to get the shards
+//   model(input).sum().backward();       // as with any module
 //   training::clip_grad_norm(*model, 1.0);
 //   optimizer.step();
 //
@@ -26,7 +25,7 @@
 // A unit is a set of parameters that are gathered together (see fully_shard below). All ranks of
 // the mesh must wrap the same modules in the same order, and use the same units in the same order.
 // Use a model from one thread at a time. Each of the following mistakes throws an Error:
-// - changing a parameter's gathered copy (kPrecondition, at once);
+// - changing a parameter's gathered copy (kPrecondition, immediately);
 // - moving, casting or re-registering parameters after wrapping;
 // - training with an optimizer that was made before wrapping;
 // - wrapping a module twice.

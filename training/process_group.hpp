@@ -14,9 +14,9 @@
 //
 // Cairn does not change the environment. Cairn's own NCCL groups do not end the process when a
 // collective fails or is late, whatever TORCH_NCCL_ASYNC_ERROR_HANDLING says; other NCCL groups of
-// the process obey that variable. Before LibTorch 2.8 the heartbeat monitor cannot be turned off
-// for one group: set TORCH_NCCL_ENABLE_MONITORING=0 and TORCH_NCCL_DUMP_ON_TIMEOUT=0 before the
-// program starts.
+// the process obey that variable. Before LibTorch 2.8, c10d's heartbeat monitor, which ends the
+// process when a collective hangs, cannot be turned off for one group: set
+// TORCH_NCCL_ENABLE_MONITORING=0 and TORCH_NCCL_DUMP_ON_TIMEOUT=0 before the program starts.
 //
 // LibTorch 2.x records collectives in a global map that no lock protects. If several threads use
 // groups at the same time, set TORCH_FR_BUFFER_SIZE=0 in the environment.
@@ -79,9 +79,9 @@ class ProcessGroup {
   static ProcessGroup single();
   // Makes a group through a store that all ranks can reach. Returns when all ranks have joined.
   // Apart from polling, the number of store requests per rank does not grow with the number of
-  // ranks. The first collective on tensors in host memory connects the hosts. `name` separates the
-  // keys of several groups in one store. Each group needs its own name, even after an earlier group
-  // has ended or failed.
+  // ranks. The ranks connect for collectives in host memory only when the first such collective is
+  // called. `name` separates the keys of several groups in one store. Each group needs its own
+  // name, even after an earlier group has ended or failed.
   static ProcessGroup from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                  const ProcessGroupOptions& options = {}, const std::string& name = "training");
 
@@ -111,8 +111,9 @@ class ProcessGroup {
   int world_rank() const { return ranks()[static_cast<std::size_t>(rank())]; }
 
   // Makes a group of some ranks of this group, in the given order, including this rank. Other ranks
-  // need not call it. All listed ranks must pass the same `name`, and make groups of the same name
-  // in the same order. Throws kInvalidArgument if the list is invalid or lacks this rank.
+  // need not call it. All listed ranks must pass the same `name`. If they make several groups of
+  // the same name, they must make them in the same order. Throws kInvalidArgument if the list is
+  // invalid or lacks this rank.
   ProcessGroup subgroup(const std::vector<int>& ranks, const std::string& name) const;
 
   // All tensors must be contiguous, and neither conjugate nor negative views; otherwise collectives
@@ -125,8 +126,8 @@ class ProcessGroup {
   Pending all_gather_async(const torch::Tensor& output, const torch::Tensor& input) const;
   // Sums `input` over the ranks and stores this rank's part of the sum in `output`. `input` has
   // `size()` times the elements of `output`; the part of rank 0 comes first. In host memory the sum
-  // is made in rank order, in float32 for half and bfloat16, and rounded once. On devices NCCL
-  // decides.
+  // is made in rank order, in float32 for half and bfloat16, and rounded once. On devices, NCCL
+  // chooses the order and the precision.
   void reduce_scatter(const torch::Tensor& output, const torch::Tensor& input) const;
   Pending reduce_scatter_async(const torch::Tensor& output, const torch::Tensor& input) const;
   // Sums over the ranks in place. All ranks get bitwise identical results.

@@ -13,8 +13,8 @@
 // world calls its listeners on one thread of its own, without locks held. A listener may therefore
 // be slow, and may call anything, including saves and loads. Only `World::shutdown` and the
 // destruction of the world's last handle wait for it, within their deadline. Exceptions from a
-// listener are logged and go no further. A listener of several worlds, for example when all ranks
-// live in one process, is called on each world's thread, possibly at the same time.
+// listener are logged and go no further. If several worlds share a listener, for example because
+// all ranks live in one process, each world calls it on its own thread, possibly at the same time.
 //
 // In each world, at most 4,096 events wait for delivery. If that many wait, new events are dropped,
 // with a warning in the log.
@@ -39,7 +39,7 @@ struct CallEvent {
   CallOperation operation = CallOperation::kSave;
   std::string checkpoint_id;  // as the trainer named it; cut at 1,024 bytes
   int rank = 0;               // this rank
-  std::uint64_t call = 0;     // number of the call in this world on this rank, from 1; asynchronous calls overlap
+  std::uint64_t call = 0;     // number of the call in this world on this rank, from 1; calls can overlap
   std::uint64_t attempt = 0;  // the number at the end of the save id, the same on all ranks; 0: not known yet
   WallTime time;              // when the event happened, not when it is delivered
   Duration elapsed{0};        // since the trainer made the call; monotonic

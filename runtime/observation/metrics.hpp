@@ -7,33 +7,35 @@
 //   CAIRN_METRICS_PORT=9464   serves http://127.0.0.1:<9464 + local rank>/metrics
 // However the world was made, <rank> and <local rank> are the values that World::from_environment
 // would use. Without a launcher both are 0. If the launcher sets no local rank, the local rank is
-// the rank. If the launcher's variables are incomplete or contradict each other, the two numbers
-// are RANK and LOCAL_RANK; each is 0 if its variable is missing or not a natural number. With code,
-// for more control:
+// the rank. If the launcher's variables are incomplete or contradict each other, <rank> and <local
+// rank> are the values of RANK and LOCAL_RANK; each is 0 if its variable is missing or not a
+// natural number.
+//
+// With code, for more control:
 //   auto metrics = std::make_shared<cairn::PrometheusMetrics>(options);
 //   world_options.listeners.push_back(metrics);
 //
 // These are the metrics of saves, each with the label `rank`. Loads have the same metrics, with
 // `load` instead of `save` in the name:
 //   cairn_save_seconds{outcome="success|failed|cancelled"}
-// histogram: the time from the call to the end of the save, also for asynchronous saves
+//       histogram: the time from the call to the end of the save, also for asynchronous saves
 //   cairn_save_phase_seconds{phase="join|local_plan|…"}
 //       histogram: the time that this rank spent in each phase, waiting for others included; only
 //       the coordinator's rank has `global_plan` and `finish`
 //   cairn_save_bytes_total
 //       tensor bytes that this rank wrote in successful saves
 //   cairn_save_failures_total{kind="lost|…",phase="…"}
-// saves that failed or were cancelled; `kind` and `phase` are those of the first entry in the
-// failure map
+//       saves that failed or were cancelled; `kind` and `phase` are those of the first entry in
+//       the failure map
 //   cairn_saves_total{outcome="success|failed|cancelled"}
 //       saves that ended
 //   cairn_saves_in_progress
-// the number of saves in progress now
+//       the number of saves in progress now
 //   cairn_save_start_timestamp_seconds
 //       seconds since 1970 when the oldest save in progress began; absent if there is none
 //   cairn_save_last_success_timestamp_seconds
-// seconds since 1970 when the last successful save ended; absent until a save succeeds; use it to
-// alert if the last success is too old
+//       seconds since 1970 when the last successful save ended; absent until a save succeeds; use
+//       it to alert if the last success is too old
 //   cairn_build_info{version="…"}
 //       1
 // If a launcher's variables give the rank of this process, cairn_saves_total and
@@ -50,8 +52,9 @@
 namespace cairn {
 
 struct PrometheusOptions {
-  // The file to write. Whenever a call begins or ends, a temporary file is written beside it and
-  // renamed to it. Its directory must exist. Empty: no file. Failed writes are logged once.
+  // The file to write. Whenever a call begins or ends, Cairn writes a temporary file in the same
+  // directory and renames it to this name. The directory must exist. Empty: no file. Only the first
+  // failed write is logged.
   std::string file;
   // "host:port" to serve at. Port 0: the system chooses a free one. Anyone who can reach the port
   // may read. Empty: no server.

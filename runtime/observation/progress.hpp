@@ -13,14 +13,15 @@ namespace cairn {
 // How rank 0 shows the progress of saves and loads.
 enum class ShowProgress : std::uint8_t {
   kOff = 1,
-  // Logs one line of level info (base/log.hpp) for each phase after the join, and for the end.
-  // CAIRN_LOG=info or `set_log_level` makes these lines visible.
+  // Logs one line at level info (base/log.hpp) for each phase after the join, and one for the end
+  // of the call. CAIRN_LOG=info or `set_log_level` makes these lines visible.
   kLog,
   // Redraws one line five times a second, with phase, percentage, rate, slowest rank and time left.
-  // Needs a terminal: standard error, or that of cairn-launch. If there is none, or the log does
-  // not go to standard error, does the same as kLog. Other output appears above the progress line.
-  // If a program that runs without cairn-launch writes several lines at once, the end of the
-  // progress line may remain visible after one of them.
+  // Works only if standard error is a terminal; under cairn-launch, the standard error of
+  // cairn-launch. If there is no such terminal, or if the log does not go to standard error, does
+  // the same as kLog. Other output appears above the progress line. If a program that runs without
+  // cairn-launch writes several lines at once, the end of the progress line may remain visible to
+  // the right of one of these lines.
   kTerminal,
 };
 

@@ -91,12 +91,12 @@ constexpr const char* kInEnvironment = "-";  // sent by rank 0 instead of a secr
 // its WorldOptions::bind_address. If the options have no secret, and rank 0 has neither
 // CAIRN_SECRET_FILE nor CAIRN_SECRET set, rank 0 draws one, and MPI carries it to the others. If
 // rank 0 has one of these variables set, all ranks find their secret as with World::from_store.
-// World::local_rank() is the number of this process among those of `communicator` on the same node,
-// unless WorldOptions::local_rank is set.
+// World::local_rank() is the number of this process among the processes of `communicator` on the
+// same node, unless WorldOptions::local_rank is set.
 //
-// Throws kPrecondition if MPI is not running, or has only one process although a launcher started
-// several (the program was built with another MPI). Throws kUnavailable if rank 0 cannot host the
-// store or another rank cannot join. Throws what World::from_store throws.
+// Throws kPrecondition if MPI is not running, or if it has only one process although a launcher
+// started several (this means that the program was built with another MPI). Throws kUnavailable if
+// rank 0 cannot host the store or another rank cannot join. Throws what World::from_store throws.
 inline World world_from_mpi(MPI_Comm communicator, WorldOptions options = {}) {
   int has_begun = 0, has_ended = 0;
   MPI_Initialized(&has_begun);
