@@ -122,9 +122,4 @@ std::string s3_encode(const std::string& text, bool keep_slashes = false);
 // Decodes "%41". With `plus_is_space`, '+' stands for a space, as in listings.
 std::string s3_decode(const std::string& text, bool plus_is_space = false);
 
-// Calls `visit` with the path ("ListBucketResult/Contents/Key") and the text of every element, at
-// its end. Throws kUnavailable if `xml` is not well-formed; `what` names the document in the error.
-void visit_s3_xml(const std::string& xml, const std::string& what,
-                  const std::function<void(const std::string& path, const std::string& text)>& visit);
-
 }  // namespace cairn
