@@ -3,9 +3,10 @@
 //
 //   endpoint     AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; otherwise AWS itself
 //   region       AWS_REGION, AWS_DEFAULT_REGION, `region` of the profile; otherwise us-east-1
-//   credentials  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; otherwise
-//                aws_access_key_id, aws_secret_access_key and aws_session_token of the profile;
-//                otherwise those of the container or the instance (s3_credentials.hpp)
+//   credentials  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; otherwise those
+//                for a web identity token (s3_credentials.hpp); otherwise aws_access_key_id,
+//                aws_secret_access_key and aws_session_token of the profile; otherwise those of the
+//                container or the instance
 //   profile      AWS_PROFILE, otherwise "default", in AWS_SHARED_CREDENTIALS_FILE
 //                (~/.aws/credentials) and AWS_CONFIG_FILE (~/.aws/config)
 //   TLS          AWS_CA_BUNDLE, a file of certificates; otherwise those of the system
@@ -41,9 +42,9 @@ struct S3Settings {
   std::chrono::seconds renewal_pause{60};
 };
 
-// Reads the settings for a bucket, and asks the metadata service for credentials if there are none.
-// Throws kInvalidArgument for variables and files that cannot be understood, kPermission if there
-// are no credentials, kUnavailable if the metadata service fails.
+// Reads the settings for a bucket, and asks STS or the metadata service for credentials if there
+// are none. Throws kInvalidArgument for variables and files that cannot be understood, kPermission
+// if there are no credentials, kUnavailable if the service fails.
 S3Settings s3_settings_from_environment(const std::string& bucket);
 
 }  // namespace cairn

@@ -26,7 +26,8 @@ S3Settings settings_with(const TemporaryDirectory& home, const Variables& given,
   for (const char* name :
        {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
         "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "CAIRN_S3_ADDRESSING",
-        "AWS_CA_BUNDLE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"})
+        "AWS_CA_BUNDLE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_WEB_IDENTITY_TOKEN_FILE"})
     all[name] = std::nullopt;
   all["AWS_EC2_METADATA_DISABLED"] = "true";
   for (const auto& [name, value] : given) all[name] = value;
