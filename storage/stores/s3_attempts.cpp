@@ -57,6 +57,7 @@
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
+#include <cairn/storage/stores/s3_xml.hpp>
 
 namespace cairn {
 namespace {

@@ -125,10 +125,4 @@ std::string s3_encode(const std::string& text, bool keep_slashes = false);
 // Decodes "%41". With `plus_is_space`, '+' stands for a space, as in listings.
 std::string s3_decode(const std::string& text, bool plus_is_space = false);
 
-// Calls `visit` at the end of every element, with the element's path
-// ("ListBucketResult/Contents/Key") and text. Throws kUnavailable if `xml` is not well-formed;
-// `what` names the document in the error.
-void visit_s3_xml(const std::string& xml, const std::string& what,
-                  const std::function<void(const std::string& path, const std::string& text)>& visit);
-
 }  // namespace cairn

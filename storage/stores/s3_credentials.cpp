@@ -14,6 +14,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/utf8.hpp>
+#include <cairn/storage/stores/s3_xml.hpp>
 #include <cairn/storage/stores/without_sigpipe.hpp>
 
 namespace cairn {
@@ -25,6 +26,9 @@ constexpr std::size_t kAnswerBytesMax = 64 * 1024;
 // The service is on the same machine. Where there is none, nothing answers at its address.
 constexpr long kConnectTimeoutMs = 1000;
 constexpr long kTimeoutMs = 5000;
+// STS may be far away.
+constexpr long kRemoteConnectTimeoutMs = 10'000;
+constexpr long kRemoteTimeoutMs = 30'000;
 constexpr int kAskedMax = 3;
 constexpr std::chrono::milliseconds kPause{200};
 
@@ -42,20 +46,35 @@ std::size_t append(char* from, std::size_t size, std::size_t count, void* body) 
   return size * count;
 }
 
-Answer ask_once(const char* method, const std::string& url, const std::string& header) {
+struct Question {
+  const char* method;
+  std::string url;
+  std::string header{};
+  // For another machine:
+  std::string form{};
+  std::string ca_bundle{};  // "": that of the system
+};
+
+Answer ask_once(const Question& question) {
+  const std::string& header = question.header;
+  const bool is_remote = !question.form.empty();
   const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> easy(curl_easy_init(), &curl_easy_cleanup);
   const std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(
       header.empty() ? nullptr : curl_slist_append(nullptr, header.c_str()), &curl_slist_free_all);
   if (!easy || (!header.empty() && !headers)) throw std::bad_alloc();
   Answer answer;
-  curl_easy_setopt(easy.get(), CURLOPT_URL, url.c_str());
+  curl_easy_setopt(easy.get(), CURLOPT_URL, question.url.c_str());
   curl_easy_setopt(easy.get(), CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(easy.get(), CURLOPT_CUSTOMREQUEST, method);
+  curl_easy_setopt(easy.get(), CURLOPT_CUSTOMREQUEST, question.method);
   curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
-  curl_easy_setopt(easy.get(), CURLOPT_NOPROXY, "*");
+  if (is_remote)
+    curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, question.form.c_str());
+  else
+    curl_easy_setopt(easy.get(), CURLOPT_NOPROXY, "*");
+  if (!question.ca_bundle.empty()) curl_easy_setopt(easy.get(), CURLOPT_CAINFO, question.ca_bundle.c_str());
   curl_easy_setopt(easy.get(), CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(easy.get(), CURLOPT_CONNECTTIMEOUT_MS, kConnectTimeoutMs);
-  curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT_MS, kTimeoutMs);
+  curl_easy_setopt(easy.get(), CURLOPT_CONNECTTIMEOUT_MS, is_remote ? kRemoteConnectTimeoutMs : kConnectTimeoutMs);
+  curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT_MS, is_remote ? kRemoteTimeoutMs : kTimeoutMs);
   curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, append);
   curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, &answer.body);
   const CURLcode code = [&] {
@@ -76,9 +95,9 @@ Answer ask_once(const char* method, const std::string& url, const std::string& h
 }
 
 // Services of many programs that start at once answer some with 429 or 5xx.
-Answer ask(const char* method, const std::string& url, const std::string& header) {
+Answer ask(const Question& question) {
   for (int tries = 1;; ++tries) {
-    Answer answer = ask_once(method, url, header);
+    Answer answer = ask_once(question);
     const bool may_pass = answer.connected && (answer.status == 0 || answer.status == 429 || answer.status >= 500);
     if (!may_pass || tries == kAskedMax) return answer;
     std::this_thread::sleep_for(kPause * tries);
@@ -131,17 +150,21 @@ bool may_receive_token(const std::string& url) {
   return url.rfind("http://", 0) == 0 && (is_loopback || std::find(local.begin(), local.end(), host) != local.end());
 }
 
+// Returns the token in the file that a variable names. Read each time, since it changes.
+std::string token_of_file(const char* variable) {
+  const std::string path = s3_variable(variable);
+  std::ifstream file(path);
+  std::ostringstream content;
+  if (!(content << file.rdbuf())) throw Error(ErrorCode::kPermission, std::string("cannot read ") + variable + ", " + path);
+  std::string token = content.str();
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  return token;
+}
+
 std::string container_token() {
-  std::string token = s3_variable("AWS_CONTAINER_AUTHORIZATION_TOKEN");
-  const std::string path = s3_variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
-  if (!path.empty()) {  // read each time, since it changes
-    std::ifstream file(path);
-    std::ostringstream content;
-    if (!(content << file.rdbuf()))
-      throw Error(ErrorCode::kPermission, "cannot read AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, " + path);
-    token = content.str();
-    while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  }
+  constexpr const char* kTokenFile = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
+  const std::string token =
+      s3_variable(kTokenFile).empty() ? s3_variable("AWS_CONTAINER_AUTHORIZATION_TOKEN") : token_of_file(kTokenFile);
   if (token.find_first_of("\r\n") != std::string::npos)
     throw Error(ErrorCode::kInvalidArgument, "the authorization token for container credentials has more than one line");
   return token;
@@ -153,12 +176,19 @@ S3Credentials container_credentials(const std::string& url) {
                                                  std::string("loopback address or the address of a container host"));
   const std::string token = container_token();
   const std::string from = "the container's service at " + host_of(url);
-  const Answer answer = ask("GET", url, token.empty() ? "" : "Authorization: " + token);
+  const Answer answer = ask({"GET", url, token.empty() ? "" : "Authorization: " + token});
   if (answer.status == 401 || answer.status == 403)
     throw Error(ErrorCode::kPermission,
                 "cannot get S3 credentials from " + from + ": " + outcome(answer) + "; see AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
   if (answer.status != 200) throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": " + outcome(answer));
   return parse_credentials(answer.body, from);
+}
+
+std::string form_encoded(const std::string& text) {
+  const std::unique_ptr<char, decltype(&curl_free)> encoded(curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())),
+                                                            &curl_free);
+  if (!encoded) throw std::bad_alloc();
+  return encoded.get();
 }
 
 std::optional<S3Credentials> instance_credentials(std::string& reason) {
@@ -170,7 +200,7 @@ std::optional<S3Credentials> instance_credentials(std::string& reason) {
     return Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + service + ": " + outcome(answer));
   };
 
-  const Answer session = ask("PUT", host + "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds: 21600");
+  const Answer session = ask({"PUT", host + "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds: 21600"});
   // 403: the service is switched off. Others of 400 to 499: it is not what is there.
   if (!session.connected || (session.status >= 400 && session.status < 500 && session.status != 429)) {
     reason = service + ": " + outcome(session);
@@ -183,14 +213,14 @@ std::optional<S3Credentials> instance_credentials(std::string& reason) {
   const std::string token = "X-aws-ec2-metadata-token: " + session.body;
 
   const std::string roles_url = host + "/latest/meta-data/iam/security-credentials/";
-  const Answer roles = ask("GET", roles_url, token);
+  const Answer roles = ask({"GET", roles_url, token});
   const std::string role = roles.body.substr(0, roles.body.find_first_of("\r\n"));
   if (roles.status == 404 || (roles.status == 200 && role.empty())) {
     reason = service + ": this instance has no role";
     return std::nullopt;
   }
   if (roles.status != 200) throw failed(roles);
-  const Answer answer = ask("GET", roles_url + role, token);
+  const Answer answer = ask({"GET", roles_url + role, token});
   if (answer.status != 200) throw failed(answer);
   return parse_credentials(answer.body, service);
 }
@@ -200,6 +230,46 @@ std::optional<S3Credentials> instance_credentials(std::string& reason) {
 std::string s3_variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
+}
+
+std::optional<S3Credentials> s3_credentials_of_web_identity(const std::string& region, const std::string& ca_bundle) {
+  if (s3_variable("AWS_WEB_IDENTITY_TOKEN_FILE").empty()) return std::nullopt;
+  const std::string role = s3_variable("AWS_ROLE_ARN");
+  if (role.empty())
+    throw Error(ErrorCode::kInvalidArgument, "AWS_WEB_IDENTITY_TOKEN_FILE is set, but not AWS_ROLE_ARN: set the role to assume");
+  std::string url = "https://sts." + region + ".amazonaws.com";
+  for (const char* name : {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_STS"})
+    if (const std::string chosen = s3_variable(name); !chosen.empty()) url = chosen;
+  if (!may_receive_token(url))
+    throw Error(ErrorCode::kInvalidArgument,
+                "a web identity token is sent over https:// only, or to this machine: set AWS_ENDPOINT_URL_STS to such a URL");
+  const std::string session = s3_variable("AWS_ROLE_SESSION_NAME");
+  std::string form = "Action=AssumeRoleWithWebIdentity&Version=2011-06-15";
+  for (const auto& [name, value] : {std::pair{"RoleArn", role},
+                                    {"RoleSessionName", session.empty() ? "cairn" : session},
+                                    {"WebIdentityToken", token_of_file("AWS_WEB_IDENTITY_TOKEN_FILE")}})
+    form += std::string("&") + name + "=" + form_encoded(value);
+  const Answer answer = ask({"POST", url + "/", "", form, ca_bundle});
+
+  S3Credentials credentials;
+  std::string code;
+  const std::string from = "STS at " + host_of(url);
+  if (answer.status != 0 && answer.body.find('<') != std::string::npos)
+    visit_s3_xml(answer.body, "credentials of a role", [&](const std::string& path, const std::string& text) {
+      const std::string element = path.substr(path.rfind('/') + 1);
+      if (element == "AccessKeyId") credentials.access_key = text;
+      if (element == "SecretAccessKey") credentials.secret_key = text;
+      if (element == "SessionToken") credentials.session_token = text;
+      if (element == "Expiration") credentials.expires = time_of(text);
+      if (element == "Code") code = " " + printable_utf8(text.substr(0, 100));
+    });
+  if (answer.status >= 400 && answer.status < 500 && answer.status != 429)
+    throw Error(ErrorCode::kPermission, "cannot get S3 credentials from " + from + ": " + outcome(answer) + code +
+                                            "; see AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN");
+  if (answer.status != 200) throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": " + outcome(answer));
+  if (credentials.access_key.empty() || credentials.secret_key.empty())
+    throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": its answer has none");
+  return credentials;
 }
 
 std::optional<S3Credentials> s3_credentials_of_machine(std::string& reason) {

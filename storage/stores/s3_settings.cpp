@@ -79,6 +79,11 @@ S3Settings s3_settings_from_environment(const std::string& bucket) {
   // A profile that was asked for by name counts more than keys that are set for everything.
   S3Credentials& credentials = settings.credentials;
   credentials = {s3_variable("AWS_ACCESS_KEY_ID"), s3_variable("AWS_SECRET_ACCESS_KEY"), s3_variable("AWS_SESSION_TOKEN")};
+  if (credentials.access_key.empty() && chosen_profile.empty())
+    if (const auto found = s3_credentials_of_web_identity(settings.region, settings.ca_bundle)) {
+      credentials = *found;
+      return settings;
+    }
   if (credentials.access_key.empty() || !chosen_profile.empty())
     credentials = {shared["aws_access_key_id"], shared["aws_secret_access_key"], shared["aws_session_token"]};
   if (credentials.access_key.empty())

@@ -3,10 +3,10 @@
 //
 //   endpoint     AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; otherwise AWS itself
 //   region       AWS_REGION, AWS_DEFAULT_REGION, `region` of the profile; otherwise us-east-1
-//   credentials  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, unless AWS_PROFILE
-//                is set; otherwise aws_access_key_id, aws_secret_access_key and aws_session_token
-//                of the profile; otherwise, unless AWS_PROFILE is set, those of the container or
-//                the instance (s3_credentials.hpp)
+//   credentials  the first of these that exists: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+//                AWS_SESSION_TOKEN; those for a web identity token (s3_credentials.hpp);
+//                aws_access_key_id, aws_secret_access_key and aws_session_token of the profile;
+//                those of the container or the instance. If AWS_PROFILE is set, only the profile's
 //   profile      AWS_PROFILE, otherwise "default", in AWS_SHARED_CREDENTIALS_FILE
 //                (~/.aws/credentials) and AWS_CONFIG_FILE (~/.aws/config)
 //   TLS          AWS_CA_BUNDLE, a file of certificates; otherwise those of the system
@@ -45,8 +45,8 @@ struct S3Settings {
 };
 
 // Reads the settings for a bucket from the sources above. Throws kInvalidArgument for invalid
-// variables and files, kPermission if no source gives credentials, and kUnavailable if the service
-// of the container or the instance fails.
+// variables and files, kPermission if no source gives credentials or STS refuses, and kUnavailable
+// if STS or the service of the container or the instance fails.
 S3Settings s3_settings_from_environment(const std::string& bucket);
 
 }  // namespace cairn

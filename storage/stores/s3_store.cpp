@@ -11,6 +11,7 @@
 #include <cairn/base/utf8.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/s3_writer.hpp>
+#include <cairn/storage/stores/s3_xml.hpp>
 #include <cairn/storage/stores/url.hpp>
 
 namespace cairn {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/storage/stores/s3_xml.hpp>
 
 namespace cairn {
 

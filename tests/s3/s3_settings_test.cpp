@@ -7,6 +7,7 @@
 #include <cairn/storage/stores/s3_client.hpp>
 #include <cairn/storage/stores/s3_settings.hpp>
 #include <cairn/storage/stores/s3_writer.hpp>
+#include <cairn/storage/stores/s3_xml.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -25,7 +26,8 @@ S3Settings settings_with(const TemporaryDirectory& home, const Variables& given,
   for (const char* name :
        {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
         "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "CAIRN_S3_ADDRESSING",
-        "AWS_CA_BUNDLE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"})
+        "AWS_CA_BUNDLE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_WEB_IDENTITY_TOKEN_FILE"})
     all[name] = std::nullopt;
   all["AWS_EC2_METADATA_DISABLED"] = "true";
   for (const auto& [name, value] : given) all[name] = value;

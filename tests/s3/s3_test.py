@@ -195,6 +195,41 @@ class Server(unittest.TestCase):
             for answer in (wrong, lines):
                 self.assertNotIn("wrong-token", answer.stdout + answer.stderr)
 
+    def test_sts_gives_the_credentials_of_a_role_for_a_web_identity_token(self):
+        with self.machine() as service, tempfile.NamedTemporaryFile("w") as file:
+            service.web_identities = ["a+token/of&the=pod"]
+            file.write("a+token/of&the=pod\n")
+            file.flush()
+            in_pod = {**NO_KEYS, "AWS_WEB_IDENTITY_TOKEN_FILE": file.name, "AWS_ROLE_ARN": "arn:aws:iam::1:role/trainer",
+                      "AWS_ENDPOINT_URL_STS": service.url}
+            service.failures = [503]
+            self.lists(self.list_nothing(**in_pod))
+            self.assertEqual(service.seen, ["POST /", "POST /"])
+            self.assertEqual(service.roles, [{"Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15",
+                                              "RoleArn": "arn:aws:iam::1:role/trainer", "RoleSessionName": "cairn"}])
+            service.session_token = "of-the-session"
+            self.list_nothing(**in_pod, AWS_ENDPOINT_URL=service.url)  # where nothing but the request is looked at
+            self.assertEqual(service.session_tokens[-1], "of-the-session")
+            service.session_token = ""
+            service.seen.clear()
+            self.lists(self.list_nothing(**{**in_pod, "AWS_ACCESS_KEY_ID": os.environ["AWS_ACCESS_KEY_ID"],
+                                            "AWS_SECRET_ACCESS_KEY": os.environ["AWS_SECRET_ACCESS_KEY"]}))
+            self.assertEqual(service.seen, [])
+            service.web_identities = ["another"]
+            refused = self.list_nothing(**in_pod)
+            self.assertIn("STS at 127.0.0.1: it answered 400 InvalidIdentityToken; see AWS_WEB_IDENTITY_TOKEN_FILE", refused.stderr)
+            service.failures = [500] * 3
+            failed = self.list_nothing(**in_pod)
+            self.assertIn("STS at 127.0.0.1: it answered 500", failed.stderr)
+            no_role = self.list_nothing(**{**in_pod, "AWS_ROLE_ARN": ""})
+            self.assertIn("AWS_ROLE_ARN", no_role.stderr)
+            unread = self.list_nothing(**{**in_pod, "AWS_WEB_IDENTITY_TOKEN_FILE": "/nowhere"})
+            self.assertIn("cannot read AWS_WEB_IDENTITY_TOKEN_FILE, /nowhere", unread.stderr)
+            in_the_clear = self.list_nothing(**{**in_pod, "AWS_ENDPOINT_URL_STS": "http://example.com"})
+            self.assertIn("over https:// only", in_the_clear.stderr)
+            for answer in (refused, failed, no_role):
+                self.assertNotIn("of&the=pod", answer.stdout + answer.stderr)
+
     def test_a_server_is_trusted_by_its_certificate_only(self):
         with tempfile.TemporaryDirectory() as directory, TlsFront(server_address(), directory) as front:
             self.lists(self.list_nothing(AWS_ENDPOINT_URL=front.url, AWS_CA_BUNDLE=front.authority))
