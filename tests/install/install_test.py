@@ -187,7 +187,7 @@ class InstalledTree(unittest.TestCase):
         build = self.build_communicators("with_mpi", "-DWITH_MPI=ON")
         launcher = re.search(r"^MPIEXEC_EXECUTABLE:\w+=(.*)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE)[1]
         environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                       "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+                       "OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
         told = run(launcher, "-n", 3, build / "with_mpi", self.root / "from_mpi", env=environment)
         self.assertIn("step 7 of 3 ranks, sum 276\n", told)
         self.assertIn("fine", run(self.prefix / "bin" / "cairn", "verify", self.root / "from_mpi"))

@@ -7,6 +7,7 @@ CLASS is one of the test classes below. The program ends with 77 if what the cla
 that runs torchrun (default: torchrun in PATH).
 """
 
+import functools
 import os
 import pathlib
 import re
@@ -27,7 +28,6 @@ STEPS = 4
 JOB_STEPS = 16  # a job that is killed after step 4 is then in the middle
 SKIPPED = 77
 LAUNCHERS_OWN = re.compile(r"^(OMPI|PMI|PMIX|MPI|HYD|SLURM|TORCHELASTIC|GROUP|ROLE|LOCAL)_|^(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$")
-TORCHRUN = shlex.split(os.environ.get("CAIRN_TORCHRUN", "torchrun"))
 
 
 def losses(text):
@@ -143,40 +143,58 @@ class Launched(unittest.TestCase):
         self.assertIn("resumed from", said)
 
 
+def open_mpi_version():
+    """The major number."""
+    return int(re.search(r"\(Open MPI\) (\d+)", subprocess.run(["mpirun.openmpi", "--version"], capture_output=True, text=True,
+                                                              check=True).stdout)[1])
+
+
 class OpenMpi(Launched):
     needs = ("mpirun.openmpi",)
+
+    def setUp(self):
+        super().setUp()
+        self.environment["TMPDIR"] = str(self.root)  # from version 5 on, an mpirun that was killed leaves a directory in the way of others
 
     @staticmethod
     def mpirun(ranks, *options):
         return ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", ranks, *options]
 
     def agent(self):
-        """A remote shell that takes every host for this machine, unless the host is said to be dead.
+        """A remote shell that takes every host for this machine under another name, unless the host is said to be dead.
 
-        Daemons of one machine would make the same directory for temporary files at the same time, so each host has its own.
+        Open MPI takes hosts of one name for one. Daemons of one machine would make the same directory for temporary files at the same
+        time, so each host has its own.
         """
         agent = self.root / "agent"
+        in_own_namespace = "unshare --uts" if os.geteuid() == 0 else "unshare --map-root-user --uts"
         agent.write_text(f"""#!/bin/bash
             [ ! -e "{self.root}/dead.$1" ] || exit 255
             export TMPDIR="{self.root}/on.$1"
             mkdir -p "$TMPDIR"
+            name=node${{1##*.}}
             shift
-            exec bash -c "$*"
+            exec {in_own_namespace} bash -c "hostname $name; $*"
             """)
         agent.chmod(0o755)
         return agent
 
-    def nodes(self):
-        """Options for two nodes."""
-        return ["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", self.agent(), "--mca", "oob_tcp_if_include", "lo",
-                "--host", "198.51.100.1:2,198.51.100.2:2"]
+    @staticmethod
+    def remote_options():
+        """Makes mpirun start its daemons through the agent. Since version 5 it does so anyway, and refuses the loopback interface."""
+        return ["--mca", "plm", "rsh", "--mca", "oob_tcp_if_include", "lo"] if open_mpi_version() < 5 else []
+
+    def on_two_nodes(self, *options):
+        """Four ranks. No --oversubscribe, with which version 5 starts all of them on the first node."""
+        return ["mpirun.openmpi", "--allow-run-as-root", *self.remote_options(), "--mca", "plm_rsh_agent", self.agent(),
+                "--host", "198.51.100.1:2,198.51.100.2:2", "-np", 4, *options]
 
     def test_ranks_of_one_node_need_no_option(self):
         self.check_one_world(self.run_command([*self.mpirun(RANKS), *self.trainer()]))
 
     def test_ranks_of_two_nodes_need_the_host_of_rank_0(self):
-        self.check_refused(self.run_command([*self.mpirun(RANKS, *self.nodes()), *self.trainer()]), "MASTER_ADDR")
-        self.check_one_world(self.run_command([*self.mpirun(RANKS, *self.nodes(), "-x", "MASTER_ADDR=127.0.0.1"), *self.trainer()]))
+        self.check_refused(self.run_command([*self.on_two_nodes(), *self.trainer()]), "MASTER_ADDR")
+        self.check_one_world(self.run_command([*self.on_two_nodes("-x", "MASTER_ADDR=127.0.0.1"), *self.trainer()]))
 
     def test_variables_set_by_hand_agree_or_are_refused(self):
         by_hand = ["sh", "-c", 'RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE exec "$@"', "sh"]
@@ -191,7 +209,7 @@ class OpenMpi(Launched):
 
     def test_a_job_goes_on_with_the_hosts_that_are_left(self):
         job = self.start_job("mpirun.sh", "env", "MASTER_ADDR=127.0.0.1", HOSTS="198.51.100.1 198.51.100.2", REMOTE_SHELL=str(self.agent()),
-                             MPIRUN="mpirun.openmpi --allow-run-as-root --oversubscribe --mca plm rsh --mca oob_tcp_if_include lo")
+                             MPIRUN=shlex.join(["mpirun.openmpi", "--allow-run-as-root", *self.remote_options()]))
         said = read_until(job.stdout, "step 4 loss")
         (self.root / "dead.198.51.100.2").touch()
         kill_ranks(self.root / "run", "OMPI_COMM_WORLD_RANK=3")
@@ -223,13 +241,21 @@ class Mpich(Launched):
         self.check_one_world(self.run_command([*placed, *self.trainer()]), ranks=2)
 
 
+@functools.lru_cache(maxsize=None)
+def torchrun_command():
+    """CAIRN_TORCHRUN or torchrun. One that asks for libuv, which its PyTorch lacks, is replaced by the example that does not ask."""
+    command = shlex.split(os.environ.get("CAIRN_TORCHRUN", "torchrun"))
+    tried = subprocess.run([*command, "--master_port", free_port(), "--no_python", "true"], capture_output=True, text=True, check=False)
+    return [sys.executable, str(EXAMPLES / "jobs/torchrun_without_libuv.py")] if "without libuv" in tried.stderr else command
+
+
 class Torchrun(Launched):
-    needs = (TORCHRUN[0],)
+    needs = tuple(shlex.split(os.environ.get("CAIRN_TORCHRUN", "torchrun"))[:1])
 
     @staticmethod
     def torchrun(ranks, *options):
         # -r and -t: without them, torchrun of PyTorch 1.13 fails under Python 3.11.
-        return [*TORCHRUN, "-r", "1", "-t", "1", "--nproc_per_node", ranks, *options, "--no_python"]
+        return [*torchrun_command(), "-r", "1", "-t", "1", "--nproc_per_node", ranks, *options, "--no_python"]
 
     @staticmethod
     def unprefixed(done):
@@ -251,7 +277,8 @@ class Torchrun(Launched):
             """One machine's torchrun. The host serves the rendezvous."""
             options = ["-r", "1", "-t", "1", "--rdzv_conf", f"last_call_timeout=2,is_host={is_host}"]
             return self.start_job("torchrun.sh", output=output, RENDEZVOUS=f"localhost:{port}", JOB=self.root.name,
-                                  TORCHRUN=shlex.join([*TORCHRUN, *options]), CAIRN_TEST_HOST=str(is_host))
+                                  TORCHRUN=shlex.join([*torchrun_command(), *options]), CAIRN_TEST_HOST=str(is_host),
+                                  PYTHONUNBUFFERED="1")  # the ranks' lines are to come while they train
         read_end, write_end = os.pipe()
         first, second = start(write_end, 1), start(write_end, 0)
         os.close(write_end)

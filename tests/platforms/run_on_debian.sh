@@ -55,9 +55,9 @@ make_chroot() {
 
 # within FOLDER COMMAND: a bash command in that chroot, in process and mount namespaces of its own, which end with it.
 within() {
-  cp /etc/resolv.conf "$1/etc/resolv.conf"
+  cp /etc/resolv.conf /etc/hosts "$1/etc/"
   unshare --mount --pid --fork --kill-child bash -c '
-    mount --rbind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/dev/shm" && mount -t proc proc "$0/proc" &&
+    mount --rbind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/dev/shm" && mount -t proc proc "$0/proc" && mount --rbind /sys "$0/sys" &&
     exec chroot "$0" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
       bash -euo pipefail -c "$1"' "$1" "$2"
 }
