@@ -44,8 +44,8 @@ class WriteEngine {
   // Rounds `block_bytes` down to whole checksum blocks and to at most `bytes_in_flight_max`, with
   // compression half of that. Throws kInvalidArgument if a block would be smaller than one checksum
   // block or the level cannot be used, and kUnsupported in a build without compression. Uses larger
-  // blocks for a store that needs larger parts; the first write to it then replaces the blocks
-  // prepared before.
+  // blocks for a store that takes objects in parts, up to 16 MiB if each thread has memory for two;
+  // the first write to it then replaces the blocks prepared before.
   explicit WriteEngine(const WriteEngineOptions& options);
 
   // Returns the results, one per file, in order. The future fails with the first error, whose type
