@@ -4,6 +4,8 @@
 #include <optional>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/rank_text.hpp>
+#include <cairn/storage/format/missing_parts.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 
@@ -21,6 +23,15 @@ bool has_checkpoint(Store& store, const ObjectName& place) {
   }
 }
 
+// Returns ", but there is none of rank 2" if one world has saved parts, and some are missing.
+std::string why_incomplete(Store& store, std::vector<ObjectName> places) {
+  if (places.size() > kPlacesLookedAtMax) return "";
+  places.erase(std::remove_if(places.begin(), places.end(), [&](const ObjectName& place) { return !has_checkpoint(store, place); }),
+               places.end());
+  const auto missing = missing_parts(places);
+  return missing.size() == 1 ? ", but there is none of " + name_ranks(missing.begin()->second) : "";
+}
+
 // Returns what a place without a commit record is most likely to be, and what to do. Looks only one
 // level deep, because a mistaken path may have a whole disk below it.
 std::string why_none(Store& store, const std::vector<std::string>& open_attempts) {
@@ -28,7 +39,8 @@ std::string why_none(Store& store, const std::vector<std::string>& open_attempts
     return "a save began there and has not ended: it still runs, or it died half-way. Load the checkpoint before it";
   const std::vector<ObjectName> places = store.children();
   if (std::any_of(places.begin(), places.end(), [](const ObjectName& place) { return part_of_name(place).has_value(); }))
-    return std::string("each rank has saved its part for itself there: load it with use_collectives off, or ") + kMergeAdvice;
+    return "each rank has saved its part for itself there" + why_incomplete(store, places) +
+           ": load it with use_collectives off, or " + kMergeAdvice;
   for (std::size_t i = 0; i < std::min(places.size(), kPlacesLookedAtMax); ++i)
     if (has_checkpoint(store, places[i]))
       return "there is one below it, at " + child_url(store.url(), places[i]) + ". Give the path of one checkpoint";

@@ -12,7 +12,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <cairn/base/rank_text.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/missing_parts.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/run_directory.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/tensor_source.hpp>
@@ -94,6 +97,8 @@ struct Place {
   // The save id in the listing of the run, "" if the record is not Cairn's. Nothing if the user
   // named the checkpoint.
   std::optional<std::string> listed_id;
+  std::vector<int> missing{};  // not empty: nothing is read, and these ranks have no part there
+  int world_size = 0;          // of the parts, if some are missing
 };
 
 // Returns "removed" or "replaced" if this happened to the checkpoint after its run was listed, ""
@@ -153,7 +158,32 @@ std::optional<ExitCode> verify_one(const Place& place, const VerifyOptions& opti
   return verdict.exit_code();
 }
 
-// Returns the checkpoints of a run, the latest first. Any other place is returned as it is.
+// Adds the checkpoints one level below `run`, the latest first; with `parts_only`, only parts.
+void add_checkpoints(const RunDirectory& run, bool parts_only, std::vector<Place>& places) {
+  const auto listing = run.list();
+  std::vector<ObjectName> names;
+  const auto add = [&](const ObjectName& name, const std::string& save_id) {
+    if (parts_only && !part_of_name(name)) return;
+    places.push_back({child_url(run.url(), name), save_id});
+    names.push_back(name);
+  };
+  for (const auto& checkpoint : listing.checkpoints) add(checkpoint.name, checkpoint.head.save_id);
+  for (const auto& name : listing.others) add(name, "");
+  for (const auto& [world_size, ranks] : missing_parts(names)) places.push_back({run.url(), std::nullopt, ranks, world_size});
+}
+
+bool has_parts(Store& store) {
+  try {
+    const auto below = store.children();
+    return !store.is_taken(kCommitRecordName) &&
+           std::any_of(below.begin(), below.end(), [](const ObjectName& name) { return part_of_name(name).has_value(); });
+  } catch (const Error&) {
+    return false;  // no permission to look into this place
+  }
+}
+
+// Returns the checkpoints of a run, the latest first, and then those of which each rank saved its
+// part for itself. Any other place is returned as it is.
 std::vector<Place> checkpoints_at(const std::string& place) {
   const std::vector<Place> alone{{place, std::nullopt}};
   std::error_code error;
@@ -161,11 +191,10 @@ std::vector<Place> checkpoints_at(const std::string& place) {
   const auto store = open_store(place);
   if (store->exists(kCommitRecordName)) return alone;
   const RunDirectory run(place);
-  const auto listing = run.list();
   std::vector<Place> checkpoints;
-  for (const auto& checkpoint : listing.checkpoints)
-    checkpoints.push_back({child_url(run.url(), checkpoint.name), checkpoint.head.save_id});
-  for (const auto& name : listing.others) checkpoints.push_back({child_url(run.url(), name), ""});
+  add_checkpoints(run, false, checkpoints);
+  for (const ObjectName& name : store->children())
+    if (has_parts(*run.open(name))) add_checkpoints(RunDirectory(child_url(run.url(), name)), true, checkpoints);
   return checkpoints.empty() ? alone : checkpoints;
 }
 
@@ -188,6 +217,10 @@ int verify(const VerifyOptions& options) {
   for (const auto& place : places) {
     std::optional<ExitCode> code;
     try {
+      if (!place.missing.empty())
+        throw Error(ErrorCode::kNotFound, "no part of " + name_ranks(place.missing) + " is there, of " +
+                                              std::to_string(place.world_size) +
+                                              " ranks that save one each: the save of a part failed, or it was removed");
       code = verify_one(place, options, list);
     } catch (const Error& error) {
       if (!report_change(place, options, list)) {

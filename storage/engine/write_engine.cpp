@@ -26,6 +26,10 @@ std::size_t staging_block_bytes(const WriteEngineOptions& options) {
   return static_cast<std::size_t>(bytes / kChecksumBlockBytes * kChecksumBlockBytes);
 }
 
+// A part is a request, at whose end the server answers once all of the part is stored. The sending
+// thread waits for that, so that small parts leave the server idle.
+constexpr std::uint64_t kPartBytesGood = 16u << 20;
+
 // Returns the smallest block that the store accepts as a part of each file. Every block becomes one
 // part.
 std::uint64_t part_bytes_min(const WriteRequest& request) {
@@ -76,12 +80,16 @@ Future<std::vector<FileResult>> WriteEngine::write(WriteRequest request) {
 }
 
 std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) {
-  const std::uint64_t needed = std::max<std::uint64_t>(block_bytes_, part_bytes_min(request));
+  std::uint64_t needed = std::max<std::uint64_t>(block_bytes_, part_bytes_min(request));
   const unsigned blocks_min = blocks_needed(changes_items_);
   if (needed > bytes_in_flight_max_ / blocks_min)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max is " + std::to_string(bytes_in_flight_max_) + ", but " +
                                                  request.store->url() + " takes these files in parts of at least " +
                                                  std::to_string(needed) + " bytes");
+  // Two blocks for each thread: one is filled while the other is sent.
+  const std::uint64_t share = bytes_in_flight_max_ / (2 * std::max(1u, pool_.threads()));
+  if (request.store->traits().part_bytes_min > 0)
+    while (2 * needed <= std::min(share, kPartBytesGood)) needed *= 2;
   MutexLock lock(mutex_);
   if (ring_->block_bytes() != needed) ring_ = std::make_shared<StagingRing>(bytes_in_flight_max_, static_cast<std::size_t>(needed));
   return ring_;

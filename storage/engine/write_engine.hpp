@@ -45,8 +45,9 @@ class WriteEngine {
   // A block has `block_bytes` bytes, but at most `bytes_in_flight_max` (half of it if items are
   // compressed or transformed), rounded down to whole checksum blocks. Throws kInvalidArgument if
   // that is less than one checksum block, or if the zstd level is out of range. Throws kUnsupported
-  // for a zstd level in a build without compression. A store that writes objects in parts may need
-  // larger blocks; the first write to such a store replaces the allocated blocks.
+  // for a zstd level in a build without compression. Uses larger blocks for a store that takes
+  // objects in parts, up to 16 MiB if each thread has memory for two. The first write to such a
+  // store replaces the allocated blocks.
   explicit WriteEngine(const WriteEngineOptions& options);
 
   // Returns the results, one per file, in order. The future fails with the first error, whose type

@@ -21,8 +21,10 @@ namespace {
 // thousand names of a kilobyte, percent-encoded.
 constexpr std::size_t kBodyBytesMax = std::size_t{16} << 20;
 constexpr std::size_t kErrorTextMax = 300;
-constexpr int kRenewalsMax = 3;                  // for one request
-constexpr long kUploadBufferBytes = 512 * 1024;  // of each connection
+constexpr int kRenewalsMax = 3;  // for one request
+// Size of each connection's buffers for sending and receiving: the largest that libcurl takes. Its
+// default for receiving, 16 KiB, costs many system calls.
+constexpr long kBufferBytes = 512 * 1024;
 
 class CurlList {
  public:
@@ -314,6 +316,7 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(with.stall_timeout.count()));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   if (!with.ca_bundle.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, with.ca_bundle.c_str());
+  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kBufferBytes);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, Download::write);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, &download);
   const std::string method = request.method;
@@ -324,7 +327,7 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method);
     // The body follows at once. A server that has refused the request by then ends it all the same.
     curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 0L);
-    curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kUploadBufferBytes);
+    curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
     curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
     curl_easy_setopt(easy, CURLOPT_READFUNCTION, Upload::read);
     curl_easy_setopt(easy, CURLOPT_READDATA, &upload);

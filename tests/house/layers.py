@@ -38,6 +38,7 @@ INTERNAL_FOR_TOOLS = {
     "state/leaf_writer.hpp": "writes files of torch.save that are larger than memory",
     "state/pickle/torch_archive.hpp": "the same: their archives",
     "state/tensor_types.hpp": "converts between types of LibTorch and of checkpoints",
+    "storage/format/missing_parts.hpp": "`verify` names the ranks that loads name",
     "storage/format/names.hpp": "`convert` and `ls` tell by their names what Cairn made",
     "storage/format/safetensors.hpp": "`convert` writes, and goes on with, one safetensors file of any source",
     "storage/format/zstd_item.hpp": "reads parts of PyTorch's compressed tensors with one check of the whole",

@@ -25,8 +25,8 @@ void cold_and_warm(Body body) {
 
 TEST_CASE("B1.3 a writer and a reader that do nothing leave the state unchanged") {
   cold_and_warm([](Checkpointer& checkpointer) {
-    check_save(checkpointer, {});
-    check_load(checkpointer, {});
+    check_save(checkpointer, {}, 0, save_in_call, false);
+    check_load(checkpointer, {}, 0, false);
   });
 }
 
@@ -66,6 +66,7 @@ TEST_CASE("B1.5 the same with coordinator 1") {
 
 TEST_CASE("B1.6 every rank gets the map of exactly the ranks whose hook failed in a load") {
   cold_and_warm([](Checkpointer& checkpointer) {
+    if (!chosen_place().empty()) check_save(checkpointer, {});
     check_load(checkpointer, {});
     check_load(checkpointer, {{"set_up_storage_reader", {0}}});
     check_load(checkpointer, {{"prepare_global_plan", {0}}});

@@ -6,6 +6,7 @@
 #include <cairn/runtime/testing/testing.hpp>
 #include <cairn/state/script_module.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/tests/support/chosen_place.hpp>
 #include <cairn/tests/support/safetensors.hpp>
 #include <cairn/tests/support/scripted.hpp>
 #include <cairn/tests/support/thrown.hpp>
@@ -592,7 +593,7 @@ TEST_CASE("B3.2 a sharded model and a fresh optimizer go through a URL") {
   auto model = wrapped(1), other = wrapped(2);
   torch::optim::Adam optimizer(model->parameters(), 0.1), fresh(other->parameters(), 0.5);
   train_step(model, optimizer, random_input(8, 8));
-  const std::string url = "file://" + shared_directory() + "/by_url";
+  const std::string url = chosen_place("file://" + shared_directory() + "/by_url");
   Checkpointer checkpointer(world());
   checkpointer.save({{"model", get_model_state_dict(*model)}, {"optim", get_optimizer_state_dict(*model, optimizer)}}, url);
   check_each_equal(whole_parameters(*model), whole_parameters(*other), false);

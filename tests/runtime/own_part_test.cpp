@@ -89,6 +89,15 @@ TEST_CASE("a rank without a part is told which ranks have one") {
   CHECK_MESSAGE(thrown.says("only ranks 0, 1, 3 finished a save there"), thrown.what);
 }
 
+TEST_CASE("a load of all ranks is told which ranks have no part") {
+  const TemporaryDirectory directory;
+  Ranks ranks(4);
+  for (const std::size_t rank : {0, 3}) ranks.checkpointers[rank].save({{"a", 1}}, directory.path() + "/step_1", own_save());
+  StateDict state{{"a", 0}};
+  const Thrown thrown = thrown_by([&] { load(state, directory.path() + "/step_1"); });
+  CHECK_MESSAGE(thrown.says("each rank has saved its part for itself there, but there is none of ranks 1, 2"), thrown.what);
+}
+
 TEST_CASE("a world of another size, or a load of all ranks, is told of cairn merge") {
   const TemporaryDirectory directory;
   Ranks(2).checkpointers[0].save({{"a", 1}}, directory.path() + "/step_1", own_save());

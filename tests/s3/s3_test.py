@@ -1,7 +1,7 @@
 """Everything that needs a real S3 server: starts one, runs the test binary and the command `cairn` against it, and stops it.
 
 usage: s3_test.py S3_TESTS CAIRN MAKE_CHECKPOINT CHAR_LM [option of unittest...]      Skipped, with the reason, where no server can be started.
-CHAR_LM is "" if the example trainer was not built.
+CHAR_LM is "" if the example trainer was not built. `cairn-launch` and `cairn_process_tests` are beside CAIRN.
 """
 
 import json
@@ -20,6 +20,7 @@ from fault_proxy import FAULTS, FaultProxy, TlsFront
 from metadata_server import ROLE, MetadataServer
 
 S3_TESTS, CAIRN, MAKE_CHECKPOINT, CHAR_LM = sys.argv[1:5]
+BINARIES = pathlib.Path(CAIRN).parent
 SERVER = pathlib.Path(__file__).with_name("s3_server.sh")
 SKIPPED = 77  # SKIP_RETURN_CODE
 FINE, FOUND_BAD, WRONG_USE = 0, 1, 2
@@ -43,6 +44,15 @@ class Server(unittest.TestCase):
     def test_0_store(self):
         """The first, as it makes the bucket."""
         subprocess.run([S3_TESTS, "-tce=S3 settings*"], check=True)
+
+    def test_1_rows_of_behaviours_over_a_bucket(self):
+        """Those of the process tests whose storage is a place; s3_world_test.cpp has others."""
+        for ranks, rows in ((4, "B1.3*,B1.4*,B1.5*,B1.6*"), (2, "B1.3*,B3.2*")):
+            place = f"{PLACE}/rows_on_{ranks}"
+            subprocess.run([BINARIES / "cairn-launch", "-n", str(ranks), "--timeout", "240", "--", BINARIES / "cairn_process_tests", "-tc=" + rows],
+                           check=True, env={**os.environ, "CAIRN_TEST_PLACE": place})
+            verified = cairn("verify", place)
+            self.assertEqual(verified.returncode, FINE, verified.stdout + verified.stderr)
 
     def test_commands_do_the_same_in_a_bucket_as_in_a_directory(self):
         with tempfile.TemporaryDirectory() as local:
@@ -93,8 +103,7 @@ class Server(unittest.TestCase):
         run = PLACE + "/char_lm"
 
         def command(ranks, *options):
-            launcher = pathlib.Path(CAIRN).with_name("cairn-launch")
-            return [launcher, "-n", str(ranks), "--", CHAR_LM, "--dir", run, *map(str, options)]
+            return [BINARIES / "cairn-launch", "-n", str(ranks), "--", CHAR_LM, "--dir", run, *map(str, options)]
 
         def losses(text):
             return dict(re.findall(r"step (\d+) loss (\S+)", text))

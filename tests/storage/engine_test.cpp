@@ -521,3 +521,19 @@ TEST_CASE("engine: tensors without plain bytes are refused") {
   CHECK_THROWS_AS(TensorBytes(torch::eye(3).to_sparse()), Error);
   CHECK_THROWS_AS(TensorBytes(torch::zeros({4, 4}).t()).write(1, Bytes("abcd")), InternalError);
 }
+
+TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets larger ones if each thread has memory for two") {
+  items.add("forty blocks", torch::ones({static_cast<std::int64_t>(40 * kBlock)}, torch::kUInt8));
+  for (const auto& [memory_blocks, expected_blocks] : {std::pair{11, 1}, {12, 2}, {25, 4}}) {
+    CAPTURE(memory_blocks);
+    WriteEngine engine({3, memory_blocks * kBlock, kBlock});
+    const auto parts_store = std::make_shared<PartsStore>(memory, kBlock, 0);
+    WriteRequest written = request();
+    written.store = parts_store;
+    const auto results = engine.write(written).get();
+    CHECK(parts_store->part_bytes == expected_blocks * kBlock);
+    CHECK(engine.staging_bytes() <= memory_blocks * kBlock);
+    check_files(request(), results);
+    for (const FileResult& file : results) memory->remove(file.name);
+  }
+}

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/chosen_place.hpp>
 #include <cairn/tests/support/failure_maps.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -56,11 +57,15 @@ inline void save_in_background(Checkpointer& checkpointer, const StateDict& stat
   checkpointer.async_save(state, id, options).result();
 }
 
-inline void check_save(Checkpointer& checkpointer, const FailOn& fail_on, int coordinator = 0, Save save = save_in_call) {
+// If there is a `chosen_place`, the writer is Cairn's own with the failures added, and saves there.
+// Otherwise, and without `stores`, the writer does nothing.
+inline void check_save(Checkpointer& checkpointer, const FailOn& fail_on, int coordinator = 0, Save save = save_in_call,
+                       bool stores = true) {
   const int rank = checkpointer.world().rank();
   CAPTURE(rank);
   const int size = checkpointer.world().size();
-  const auto writer = std::make_shared<FaultyWriter>(fail_on, rank);
+  const bool has_inner = stores && !chosen_place().empty();
+  const auto writer = std::make_shared<FaultyWriter>(fail_on, rank, has_inner ? std::make_shared<CheckpointWriter>() : nullptr);
   SaveOptions options;
   options.storage_writer = writer;
   options.coordinator_rank = coordinator;
@@ -68,7 +73,7 @@ inline void check_save(Checkpointer& checkpointer, const FailOn& fail_on, int co
   CHECK(is_here(state));
   FailureMap failures;
   try {
-    save(checkpointer, state, "nowhere", options);
+    save(checkpointer, state, chosen_place("nowhere"), options);
   } catch (const CheckpointException& exception) {
     failures = exception.failures();
     CHECK(exception.committed() != Committed::kYes);
@@ -100,20 +105,23 @@ inline void check_save(Checkpointer& checkpointer, const FailOn& fail_on, int co
   }
 }
 
-inline void check_load(Checkpointer& checkpointer, const FailOn& fail_on, int coordinator = 0) {
+// Likewise with a reader. At a chosen place there must be a checkpoint of the state.
+inline void check_load(Checkpointer& checkpointer, const FailOn& fail_on, int coordinator = 0, bool stores = true) {
   const int rank = checkpointer.world().rank();
   CAPTURE(rank);
   const int size = checkpointer.world().size();
   StateDict state = common_state(rank, size);
   CHECK(is_here(state));
   Metadata metadata = create_default_metadata(state);
-  const auto reader = std::make_shared<FaultyReader>(metadata, fail_on, rank);
+  const bool has_inner = stores && !chosen_place().empty();
+  const auto reader =
+      std::make_shared<FaultyReader>(metadata, fail_on, rank, has_inner ? std::make_shared<CheckpointReader>() : nullptr);
   LoadOptions options;
   options.storage_reader = reader;
   options.coordinator_rank = coordinator;
   FailureMap failures;
   try {
-    checkpointer.load(state, "nowhere", options);
+    checkpointer.load(state, chosen_place("nowhere"), options);
   } catch (const CheckpointException& exception) {
     failures = exception.failures();
   }

@@ -1,7 +1,9 @@
-// A user-defined writer and reader that store nothing and can fail in any phase on any rank.
+// A user-defined writer and reader that can fail in any phase on any rank. They store nothing, or
+// pass each call that does not fail to another writer or reader.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -52,57 +54,86 @@ Future<T> failed_future(const std::string& hook) {
 
 class FaultyWriter : public StorageWriter {
  public:
-  FaultyWriter(FailOn fail_on, int rank) : faults(std::move(fail_on), rank) {}
+  // `inner` may be null: nothing is stored.
+  FaultyWriter(FailOn fail_on, int rank, std::shared_ptr<StorageWriter> inner = nullptr)
+      : faults(std::move(fail_on), rank), inner_(std::move(inner)) {}
 
-  void reset(const std::string&) override { faults.pass("reset"); }
-  void set_up_storage_writer(const StorageContext&) override { faults.pass("set_up_storage_writer"); }
+  void reset(const std::string& checkpoint_id) override {
+    faults.pass("reset");
+    if (inner_) inner_->reset(checkpoint_id);
+  }
+  void set_up_storage_writer(const StorageContext& context) override {
+    faults.pass("set_up_storage_writer");
+    if (inner_) inner_->set_up_storage_writer(context);
+  }
   SavePlan prepare_local_plan(SavePlan plan) override {
     faults.pass("prepare_local_plan");
-    return plan;
+    return inner_ ? inner_->prepare_local_plan(std::move(plan)) : plan;
   }
   std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) override {
     faults.pass("prepare_global_plan");
-    return plans;
+    return inner_ ? inner_->prepare_global_plan(std::move(plans)) : plans;
   }
-  Future<WriteResults> write_data(const SavePlan&, SavePlanner&) override {
+  Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
     faults.pass("write_data");
     if (faults.fails("write_data_async")) return failed_future<WriteResults>("write_data_async");
-    return ready_future(WriteResults{});
+    return inner_ ? inner_->write_data(plan, planner) : ready_future(WriteResults{});
   }
-  void finish(Metadata, std::vector<WriteResults>) override { faults.pass("finish"); }
-  Committed committed(const std::string&) override { return Committed::kNo; }
+  void finish(Metadata metadata, std::vector<WriteResults> results) override {
+    faults.pass("finish");
+    if (inner_) inner_->finish(std::move(metadata), std::move(results));
+  }
+  Committed committed(const std::string& save_id) override { return inner_ ? inner_->committed(save_id) : Committed::kNo; }
+  void abandon() noexcept override {
+    if (inner_) inner_->abandon();
+  }
+  void discard(bool ends_attempt) noexcept override {
+    if (inner_) inner_->discard(ends_attempt);
+  }
 
   FaultSwitch faults;
+
+ private:
+  const std::shared_ptr<StorageWriter> inner_;
 };
 
 class FaultyReader : public StorageReader {
  public:
-  FaultyReader(Metadata metadata, FailOn fail_on, int rank) : faults(std::move(fail_on), rank), metadata_(std::move(metadata)) {}
+  // With `inner`, the metadata are those that it reads.
+  FaultyReader(Metadata metadata, FailOn fail_on, int rank, std::shared_ptr<StorageReader> inner = nullptr)
+      : faults(std::move(fail_on), rank), metadata_(std::move(metadata)), inner_(std::move(inner)) {}
 
-  void reset(const std::string&) override { faults.pass("reset"); }
+  void reset(const std::string& checkpoint_id) override {
+    faults.pass("reset");
+    if (inner_) inner_->reset(checkpoint_id);
+  }
   Metadata read_metadata() override {
     faults.pass("read_metadata");
-    return metadata_;
+    return inner_ ? inner_->read_metadata() : metadata_;
   }
-  void set_up_storage_reader(const Metadata&, const StorageContext&) override { faults.pass("set_up_storage_reader"); }
+  void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override {
+    faults.pass("set_up_storage_reader");
+    if (inner_) inner_->set_up_storage_reader(metadata, context);
+  }
   LoadPlan prepare_local_plan(LoadPlan plan) override {
     faults.pass("prepare_local_plan");
-    return plan;
+    return inner_ ? inner_->prepare_local_plan(std::move(plan)) : plan;
   }
   std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) override {
     faults.pass("prepare_global_plan");
-    return plans;
+    return inner_ ? inner_->prepare_global_plan(std::move(plans)) : plans;
   }
-  Future<bool> read_data(const LoadPlan&, LoadPlanner&) override {
+  Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override {
     faults.pass("read_data");
     if (faults.fails("read_data_async")) return failed_future<bool>("read_data_async");
-    return ready_future(true);
+    return inner_ ? inner_->read_data(plan, planner) : ready_future(true);
   }
 
   FaultSwitch faults;
 
  private:
   Metadata metadata_;
+  const std::shared_ptr<StorageReader> inner_;
 };
 
 }  // namespace cairn::testing

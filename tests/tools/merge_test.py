@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`cairn merge`, of what ranks saved for themselves, from outside. Started as cairn_command.py says."""
 
+import json
 import pathlib
 import shutil
 import subprocess
@@ -155,6 +156,22 @@ class Merge(Command):
         self.assertRegex(cairn("ls", self.root).stdout, "step_9, .*cairn merge")
         self.assertEqual(cairn("prune", self.root, "--leftovers", "--yes").returncode, FINE)
         self.merge(self.root / "step_9")
+
+    def test_verify_names_the_ranks_whose_parts_are_missing(self):
+        run = self.root / "run"
+        run.mkdir()
+        shutil.copytree(self.parts(), run / "step_9")
+        self.assertEqual(cairn("verify", run).returncode, FINE)
+        shutil.rmtree(run / "step_9" / "rank_1_of_4")
+        (run / "step_9" / "rank_3_of_4" / ".metadata").unlink()
+        for place in (run / "step_9", run):
+            done = cairn("verify", place)
+            self.assertEqual(done.returncode, FOUND_BAD, done.stdout)
+            self.assertIn(f"bad: {run / 'step_9'}: no part of ranks 1, 3 is there, of 4 ranks", done.stdout)
+            self.assertIn("2 of 3 checkpoints are fine", done.stdout)
+        told = json.loads(cairn("verify", run, "--json").stdout)
+        self.assertEqual([one["fine"] for one in told], [True, True, False])
+        self.assertIn("ranks 1, 3", told[2]["error"])
 
     def launch(self, *arguments, ranks=4, options=()):
         return subprocess.run([PROGRAMS / "cairn-launch", "-n", str(ranks), "--keep-going", *options, "--",
