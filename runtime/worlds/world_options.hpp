@@ -44,7 +44,9 @@ struct WorldOptions {
   // join, so use it only where the store is out of reach of others. `from_addresses` has no store
   // and throws kInvalidArgument.
   bool secret_from_store = false;
-  std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank has joined the world
+  // For making a world: for the name of rank 0's host, the store, the secret in it, and until every
+  // rank has joined the world, together.
+  std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};
   std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // limits the shutdown by the last handle
   unsigned actor_threads = 0;                                             // 0: chosen automatically
   // The number of this rank among those of its machine, for World::local_rank(). Absent:
