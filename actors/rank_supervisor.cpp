@@ -206,9 +206,9 @@ class Supervisor : public SupervisorActor::base {
     if (auto* progress = progress_of(slot)) progress->follow(slot.machine.state(), effects);  // before tasks of that step run
     // After the other effects, as it may take 0.3 s; but before the end of the call, whose trace
     // contains the stacks.
-    std::shared_ptr<CallContext> stopped;
+    std::shared_ptr<CallContext> told_to_stop;
     const auto report_stopped = [&] {
-      const auto context = std::exchange(stopped, nullptr);
+      const auto context = std::exchange(told_to_stop, nullptr);
       if (!context) return;
       record_stacks(tap_, *context, slot.machine.counter(), config_.options.trace_store_operations);
       if (auto outcome = slot.machine.outcome_before_end()) context->report_early(std::move(*outcome));
@@ -220,7 +220,7 @@ class Supervisor : public SupervisorActor::base {
         run(slot, std::move(*task), 0);
       } else if (std::holds_alternative<protocol::StopTasks>(effect)) {
         slot.context->tell_to_stop();
-        stopped = slot.context;
+        told_to_stop = slot.context;
       } else if (const auto* timer = std::get_if<protocol::StartTimer>(&effect)) {
         timers_.start({checkpointer, timer->timer}, clock().now(), timer->after);
       } else if (const auto* stopped_timer = std::get_if<protocol::StopTimer>(&effect)) {

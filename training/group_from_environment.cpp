@@ -19,12 +19,13 @@ ProcessGroup process_group_from_environment(ProcessGroupOptions options) {
   // Several groups in one process are matched across ranks by the order in which they are made.
   static std::atomic<unsigned> made{0};
   check_own_address(options.address, variables);
-  const auto store = open_store(place, options.timeout);
+  const Deadline deadline = options.timeout;
+  const auto store = open_store(place, deadline);
   AddressRequest request;
   request.asked = options.address;
   request.peer = place.master_host;
   request.beyond_loopback = true;
-  request.deadline = bounded_wait(options.timeout);
+  request.deadline = deadline.left();
   options.address = own_address(request, variables).host;
   return ProcessGroup::from_store(store, place.rank, place.world_size, options, "training" + std::to_string(made++));
 }

@@ -62,9 +62,10 @@ struct LinkMessage {
   SharedBytes bytes;
 };
 // kForbidden: a side does not know the secret, or no secret is set and an address is not loopback.
+// kOtherWorld: the peer was given other addresses or another job id.
 // kLeft: the peer leaves the world.
 // kGaveUp: this process was stopped for too long, so the peer closed the link.
-enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow, kForbidden, kGaveUp, kLeft };
+enum class LinkDownCause { kClosed = 1, kSilent, kUnreachable, kProtocol, kOverflow, kForbidden, kGaveUp, kLeft, kOtherWorld };
 struct LinkDown {
   int rank = 0;
   LinkDownCause cause = LinkDownCause::kClosed;

@@ -77,6 +77,7 @@ struct Setup {
   NameLookup look_up;
   bool loopback_only = false;
   LinkIdentity identity;
+  bool is_given = false;
   std::shared_ptr<const Arrival> arrival;
   TransformFactory transform;
   std::shared_ptr<LinkCounters> counters;

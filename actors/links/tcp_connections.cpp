@@ -174,7 +174,8 @@ void TcpLinks::garbled(const ConnectionPtr& connection, const Error& fault) {
     ask_back(connection->transform->claimed_rank());
   } else if (forbidden) {
     give_up(connection->opening, LinkDownCause::kForbidden,
-            describe(connection->rank) + " and this rank do not share a secret: " + fault.what() + "; give all ranks the same one");
+            describe(connection->rank) + " and this rank do not share a secret: " + fault.what() + "; give all ranks the same one" +
+                (setup_->is_given ? ", and the same job id (World::from_addresses)" : ""));
   } else {
     misbehaved(connection, fault.what());
   }

@@ -61,6 +61,7 @@ class TcpLinksFactory : public LinksFactory {
     setup->look_up = config_.look_up;
     setup->loopback_only = loopback_only_;
     setup->identity = {config_.incarnation, rank, static_cast<int>(config_.addresses.size()), options.frame_bytes_max};
+    setup->is_given = config_.is_given;
     setup->arrival = config_.arrival;
     setup->transform = config_.transform;
     setup->counters = config_.counters;

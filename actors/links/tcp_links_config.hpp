@@ -52,6 +52,9 @@ struct TcpLinksConfig {
   std::vector<std::string> addresses;
   NameLookup look_up = resolve_endpoint;
   std::string incarnation;
+  // Whether each rank was given the addresses and a job id, which determine the incarnation. Errors
+  // then say that ranks may have been given different ones.
+  bool is_given = false;
   TransformFactory transform;              // if empty: plain_transform(), and all addresses must be loopback
   std::shared_ptr<const Arrival> arrival;  // null: unknown which ranks have arrived
   std::shared_ptr<LinkCounters> counters;  // may be null

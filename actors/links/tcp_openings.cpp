@@ -213,6 +213,10 @@ void TcpLinks::on_answer(const ConnectionPtr& connection, const v1::LinkFrame& f
       try_again(connection->opening, "it refuses: " + refusal.why());
     } else if (refusal.reason() == v1::LINK_REFUSAL_REASON_INCARNATION && has_listened(from)) {
       give_up(connection->opening, LinkDownCause::kUnreachable, describe(from) + " has left this world: " + refusal.why());
+    } else if (refusal.reason() == v1::LINK_REFUSAL_REASON_INCARNATION && setup_->is_given) {
+      give_up(connection->opening, LinkDownCause::kOtherWorld,
+              describe(from) + " was given other addresses or another job id than this rank: give all ranks the same addresses, " +
+                  "in the same order, and the same job id (World::from_addresses)");
     } else {
       give_up(connection->opening, LinkDownCause::kProtocol, describe(from) + " refuses: " + refusal.why());
     }

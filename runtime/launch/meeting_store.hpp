@@ -29,19 +29,19 @@ class MeetingStore {
 
   // `prefix` comes before all keys. `name`, such as "the world of 4 ranks", and `rank`, this rank
   // in the world, are used in warnings. Pauses between requests grow with `size`, the number of
-  // ranks, so that the store can answer all of them. The deadline counts from construction.
-  MeetingStore(c10d::Store& store, std::string prefix, std::string name, int rank, int size, std::chrono::milliseconds deadline,
+  // ranks, so that the store can answer all of them.
+  MeetingStore(c10d::Store& store, std::string prefix, std::string name, int rank, int size, const Deadline& deadline,
                Duration first_notice)
       : store_(store),
         prefix_(std::move(prefix)),
         name_(std::move(name)),
         rank_(rank),
         pause_max_(std::max(50, size / 20)),
-        limit_(bounded_wait(deadline)),
+        deadline_(deadline),
         notices_(first_notice) {}
 
   const std::string& prefix() const { return prefix_; }
-  std::chrono::milliseconds limit() const { return limit_; }
+  const Deadline& deadline() const { return deadline_; }
 
   void set(const std::string& key, const std::string& value) {
     store_.set(prefix_ + key, std::vector<std::uint8_t>(value.begin(), value.end()));
@@ -80,7 +80,7 @@ class MeetingStore {
   // Waits until `done` returns true. Returns false if the deadline passes first. If `missing` is
   // given, logs warnings that name the ranks that `missing` returns.
   bool poll(const std::function<bool()>& done, const std::function<std::vector<int>()>& missing = nullptr) {
-    return poll_until(began_ + limit_, done, missing);
+    return poll_until(deadline_.end(), done, missing);
   }
   // Waits for `done`, at most kFarewell: this rank may host the store, and may exit soon.
   void stay_until(const std::function<bool()>& done) { poll_until(std::chrono::steady_clock::now() + kFarewell, done, nullptr); }
@@ -93,7 +93,7 @@ class MeetingStore {
       if (now >= end) return false;
       if (missing && notices_.is_due(now - began_))
         write_log(LogLevel::kWarning, rank_,
-                  "waiting for " + name_ranks(missing()) + " to join " + name_ + ": " + in_whole_seconds(now - began_, limit_));
+                  "waiting for " + name_ranks(missing()) + " to join " + name_ + ": " + in_whole_seconds(now - began_, deadline_.whole()));
       std::this_thread::sleep_for(pause);
     }
     return true;
@@ -104,7 +104,7 @@ class MeetingStore {
   const std::string name_;
   const int rank_;
   const std::chrono::milliseconds pause_max_;
-  const std::chrono::milliseconds limit_;
+  const Deadline deadline_;
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   WaitNotices notices_;
   std::int64_t arrivals_ = 0;         // known to this rank

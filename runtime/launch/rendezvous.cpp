@@ -213,11 +213,11 @@ std::string try_question(const std::string& address) {
 // process, or a program that is not a store. The thread is then left running, so `talk` must own
 // what it needs.
 template <class Result>
-Result bounded_talk(std::function<Result()> talk, std::chrono::milliseconds deadline, const std::string& silence) {
+Result bounded_talk(std::function<Result()> talk, const Deadline& deadline, const std::string& silence) {
   std::packaged_task<Result()> task(std::move(talk));
   auto result = task.get_future();
   std::thread thread(std::move(task));
-  const auto limit = deadline + MeetingStore::kFarewell + kSilentStore;
+  const auto limit = deadline.left() + MeetingStore::kFarewell + kSilentStore;
   if (result.wait_for(limit) != std::future_status::ready) {
     thread.detach();
     throw Error(ErrorCode::kDeadline, silence);
@@ -230,8 +230,7 @@ Result bounded_talk(std::function<Result()> talk, std::chrono::milliseconds dead
 // One rank's side of one rendezvous.
 class Meeting {
  public:
-  Meeting(c10d::Store& store, int rank, int world_size, std::chrono::milliseconds deadline, const Secret& secret,
-          Duration first_notice)
+  Meeting(c10d::Store& store, int rank, int world_size, const Deadline& deadline, const Secret& secret, Duration first_notice)
       : rank_(rank),
         world_size_(world_size),
         secret_(secret),
@@ -369,7 +368,7 @@ class Meeting {
 
   Error incomplete(const std::vector<int>& missing) {
     std::ostringstream text;
-    text << "the world of " << world_size_ << " ranks did not assemble within " << seconds(store_.limit()) << ": ";
+    text << "the world of " << world_size_ << " ranks did not assemble within " << seconds(store_.deadline().whole()) << ": ";
     if (missing.empty()) {
       text << "rank 0 did not confirm that all had come";
     } else {
@@ -414,12 +413,10 @@ bool switch_off_libuv(Options&, long) {
 
 bool can_host(const Place& place) { return place.rank == 0 && !place.agent_hosts; }
 
-c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::string& address, std::chrono::milliseconds deadline,
+c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::string& address, const Deadline& deadline,
                                                Duration first_notice) {
   const bool may_host = can_host(place);
   const auto begin = steady_clock::now();
-  const auto end = begin + deadline;
-  const auto time_left = [&] { return std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now()); };
   const auto open = [&](bool is_host, std::chrono::milliseconds patience) {
     c10d::TCPStoreOptions options;
     options.port = static_cast<std::uint16_t>(place.master_port);
@@ -428,7 +425,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
     options.multiTenant = true;
     options.timeout = std::max(patience, kProbe);  // TCPStore counts connecting in seconds
     auto store = open_tcp_store(place.master_host, options);
-    store->setTimeout(std::max(deadline, kProbe));
+    store->setTimeout(std::max(deadline.whole(), kProbe));
     return store;
   };
   std::string trouble;
@@ -439,7 +436,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
     if (place.rank != (place.agent_hosts ? 0 : 1) || !notices.is_due(waited)) return;
     write_log(LogLevel::kWarning, place.rank,
               std::string("waiting for ") + (place.agent_hosts ? "the launcher's agent" : "rank 0") + " to offer the store at " +
-                  address + " (MASTER_ADDR, MASTER_PORT): " + in_whole_seconds(waited, deadline));
+                  address + " (MASTER_ADDR, MASTER_PORT): " + in_whole_seconds(waited, deadline.whole()));
   };
   do {
     if (may_host && !try_connect(address, std::chrono::milliseconds(0), kHoldOfHost, still_waiting).empty()) {
@@ -448,18 +445,18 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
         if (const Duration waited = steady_clock::now() - begin; notices.is_due(waited))
           write_log(LogLevel::kWarning, place.rank,
                     "cannot host the store at " + address + " (MASTER_ADDR, MASTER_PORT) yet: " + trouble + ": " +
-                        in_whole_seconds(waited, deadline));
+                        in_whole_seconds(waited, deadline.whole()));
         std::this_thread::sleep_for(kPauseMax);
         continue;
       }
       try {
-        return open(/*is_host=*/true, time_left());
+        return open(/*is_host=*/true, deadline.left());
       } catch (const std::exception&) {  // the trainer was faster, or the code below finds the error
       }
     }
     // The listener may be a process that is about to end, such as a killed rank. Then this rank has
     // to host the store after all.
-    const auto patience = may_host ? std::min(time_left(), kProbe) : time_left();
+    const auto patience = may_host ? std::min(deadline.left(), kProbe) : deadline.left();
     trouble = try_connect(address, patience, kHold, still_waiting);
     if (trouble.empty()) trouble = try_question(address);
     if (trouble == kNoStore && !warned) {
@@ -473,11 +470,11 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
     } catch (const std::exception& error) {
       trouble = error.what();
     }
-  } while (steady_clock::now() < end);
+  } while (deadline.left() > std::chrono::milliseconds(0));
   const std::string who =
       "rank " + std::to_string(place.rank) + " cannot reach the store at " + address + " (MASTER_ADDR, MASTER_PORT)";
   if (may_host) throw Error(ErrorCode::kUnavailable, who + ", and cannot host it there: " + trouble);
-  throw Error(ErrorCode::kDeadline, who + " within " + seconds(deadline) + ": " +
+  throw Error(ErrorCode::kDeadline, who + " within " + seconds(deadline.whole()) + ": " +
                                         (place.agent_hosts ? "the launcher's agent, which hosts it, is not there: "
                                                            : "rank 0, which hosts it, did not come or has failed: ") +
                                         trouble);
@@ -498,9 +495,8 @@ c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& host, c10d:
   }
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline, Duration first_notice) {
+c10::intrusive_ptr<c10d::Store> open_store(const Place& place, Deadline deadline, Duration first_notice) {
   const std::string address = join_address(place.master_host, place.master_port);
-  deadline = bounded_wait(deadline);
   // LibTorch's store ends the process if it cannot accept a connection.
   provide_descriptors(place.rank, place.world_size, 1, can_host(place) ? place.world_size : 0);
   auto store = bounded_talk<c10::intrusive_ptr<c10d::Store>>(
@@ -514,11 +510,10 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::mill
   return store;
 }
 
-Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds deadline,
+Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, Deadline deadline,
                     Duration first_notice) {
-  deadline = bounded_wait(deadline);
   const std::string nothing_came = "rank " + std::to_string(rank) + " got no secret from rank 0 through the store within " +
-                                   seconds(deadline) +
+                                   seconds(deadline.whole()) +
                                    ": see whether rank 0 runs, and set CAIRN_SECRET=store, or secret_from_store, on all ranks";
   return bounded_talk<Secret>(
       [=] {
@@ -543,8 +538,7 @@ std::string host_of_store(c10d::Store& store) {
 }
 
 Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,
-                  std::chrono::milliseconds deadline, const Secret& secret, Duration first_notice) {
-  deadline = bounded_wait(deadline);
+                  Deadline deadline, const Secret& secret, Duration first_notice) {
   return bounded_talk<Assembly>(
       [=] {
         Meeting meeting(*store, rank, world_size, deadline, secret, first_notice);

@@ -1,4 +1,5 @@
-// Lets ranks find each other through a store that all of them can reach.
+// Lets ranks find each other through a store that all of them can reach. One start calls several of
+// these functions with one Deadline, and so takes no longer than that.
 #pragma once
 
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cairn/actors/links/secret.hpp>
+#include <cairn/base/wait.hpp>
 #include <cairn/base/wait_notices.hpp>
 #include <cairn/runtime/launch/launchers.hpp>
 
@@ -26,8 +28,7 @@ namespace cairn {
 // kUnavailable if rank 0 cannot host it. During the wait one rank logs warnings: rank 1 if rank 0
 // hosts the store, rank 0 if the agent does. First raises the soft limit of descriptors
 // (`provide_descriptors`).
-c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds deadline,
-                                           Duration first_notice = WaitNotices::kFirst);
+c10::intrusive_ptr<c10d::Store> open_store(const Place& place, Deadline deadline, Duration first_notice = WaitNotices::kFirst);
 
 // Opens a TCPStore with `options`. Works with every supported LibTorch: a host uses libuv only if
 // LibTorch has it, and a rank that joins never asks for it. Takes at most a second longer than the
@@ -41,7 +42,7 @@ std::string host_of_store(c10d::Store& store);
 // returns at once. Each call uses a new secret; all ranks must call it the same number of times.
 // Throws kDeadline. During the wait, rank 1 logs warnings. Every rank also logs them in its second
 // and later calls: a second process with the same rank would look like a second call.
-Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds deadline,
+Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, Deadline deadline,
                     Duration first_notice = WaitNotices::kFirst);
 
 struct Assembly {
@@ -66,7 +67,6 @@ struct Assembly {
 // this function with this store, counted in the store itself. So several worlds, one after another
 // or at the same time, do not collide if all ranks create them in the same order.
 Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,
-                  std::chrono::milliseconds deadline, const Secret& secret = Secret(),
-                  Duration first_notice = WaitNotices::kFirst);
+                  Deadline deadline, const Secret& secret = Secret(), Duration first_notice = WaitNotices::kFirst);
 
 }  // namespace cairn

@@ -302,7 +302,7 @@ struct World::Implementation {
                        const Secret& secret, const WorldOptions& options);
   // Create a world of ranks that meet through `store`, or of ranks in this process.
   static World meet(c10::intrusive_ptr<c10d::Store> store, const std::string& store_name, int rank, int world_size,
-                    const WorldOptions& options);
+                    const Deadline& deadline, const WorldOptions& options);
   static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
 
   // A forked child has copies of all handles, but not the threads that destructors wait for. So a
@@ -342,10 +342,11 @@ struct World::Implementation {
 World World::from_environment(const WorldOptions& options) {
   const Place place = place_in_environment();
   if (place.world_size > 1) check_own_address(options.bind_address, variables_of_process());
-  auto store = open_store(place, options.assemble_deadline);
+  const Deadline deadline = options.assemble_deadline;
+  auto store = open_store(place, deadline);
   const std::string name = "the store at " + join_address(place.master_host, place.master_port) +
                            " (MASTER_ADDR, MASTER_PORT; another program may listen there)";
-  World world = Implementation::meet(store, name, place.rank, place.world_size, options);
+  World world = Implementation::meet(store, name, place.rank, place.world_size, deadline, options);
   if (!options.local_rank) world.implementation_->local_rank = place.local_rank;
   // Rank 0 may host the store, which must live as long as the world: other ranks may still ask it.
   if (place.rank == 0) world.implementation_->store = std::move(store);
@@ -355,30 +356,30 @@ World World::from_environment(const WorldOptions& options) {
 World World::from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options) {
   check_place(rank, world_size);
   if (!store) throw Error(ErrorCode::kInvalidArgument, "World::from_store was given no store");
-  return Implementation::meet(std::move(store), "the store", rank, world_size, options);
+  return Implementation::meet(std::move(store), "the store", rank, world_size, options.assemble_deadline, options);
 }
 
 World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, const std::string& store_name, int rank, int world_size,
-                                  const WorldOptions& options) {
+                                  const Deadline& deadline, const WorldOptions& options) {
   const bool shares_secret = world_size > 1 && is_secret_in_store(options);
   Secret secret = world_size == 1 ? Secret() : find_secret(options);
   AddressRequest request;
   request.asked = options.bind_address;
   request.peer = host_of_store(*store);
   request.beyond_loopback = shares_secret || !secret.empty();
-  request.deadline = bounded_wait(options.assemble_deadline);
+  request.deadline = deadline.left();
   // In a world of one rank, nobody connects: ignore the variables, which may be wrong.
   const OwnAddress own = own_address(request, world_size > 1 ? variables_of_process() : Variables());
   TcpLinksConfig links;
   std::shared_ptr<Door> door;
   Assembly assembly;
   try {
-    if (shares_secret) secret = share_secret(store, rank, world_size, options.assemble_deadline);
+    if (shares_secret) secret = share_secret(store, rank, world_size, deadline);
     door = open_door(rank, world_size, own, secret);
     if (!own.origin.empty())
       write_log(LogLevel::kInfo, rank, "this rank listens at " + door->address() + ", chosen by " + own.origin);
     links.listener = door->open();
-    assembly = assemble(std::move(store), rank, world_size, door->address(), options.assemble_deadline, secret);
+    assembly = assemble(std::move(store), rank, world_size, door->address(), deadline, secret);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -434,7 +435,9 @@ World World::from_addresses(int rank, const std::vector<std::string>& addresses,
   links.listener = door->open();
   links.addresses = addresses;
   links.incarnation = incarnation_from(names);
-  const std::string key_context = links.incarnation;
+  links.is_given = true;
+  // Without the addresses: ranks that were given different ones can then tell each other.
+  const std::string key_context = incarnation_from({job_id});
   return Implementation::connect(std::move(links), rank, std::move(door), key_context, secret, options);
 }
 

@@ -46,9 +46,10 @@ class World {
   static World from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options = {});
 
   // Creates a world from known addresses: `addresses[rank]` is the "host:port" of that rank's
-  // listener. `job_id` must be the same on all ranks and must never be reused, not even by a
-  // restart of the same job, because it makes the names of saves unique. Returns at once. The first
-  // save or load reports ranks that do not connect, and host names that cannot be resolved, within
+  // listener. All ranks must pass the same addresses, in the same order, and the same `job_id`.
+  // Never reuse a job id, not even for a restart of the same job, because it makes the names of
+  // saves unique. Returns at once. The first save or load reports ranks that do not connect, host
+  // names that cannot be resolved, and ranks with other addresses, within
   // `RuntimeOptions::connect_deadline`.
   static World from_addresses(int rank, const std::vector<std::string>& addresses, const std::string& job_id,
                               const WorldOptions& options = {});

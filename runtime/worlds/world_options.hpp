@@ -45,7 +45,9 @@ struct WorldOptions {
   // store can then join, so use it only where the store is out of reach of others. `from_addresses`
   // has no store and throws kInvalidArgument.
   bool secret_from_store = false;
-  std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};   // until every rank has joined the world
+  // The time limit for making a world: for resolving the name of rank 0's host, opening the store,
+  // passing the secret through it, and waiting for all ranks, together.
+  std::chrono::milliseconds assemble_deadline{std::chrono::minutes(5)};
   std::chrono::milliseconds shutdown_deadline{std::chrono::seconds(30)};  // for the shutdown, after the last handle is destroyed
   unsigned actor_threads = 0;                                             // 0: chosen automatically
   // The number of this rank among those of its machine, for World::local_rank(). If absent,

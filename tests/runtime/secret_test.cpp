@@ -4,6 +4,7 @@
 //
 #include <sys/stat.h>
 
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <cairn/actors/links/socket.hpp>
+#include <cairn/base/wait.hpp>
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
 #include <cairn/runtime/worlds/job_secret.hpp>
@@ -177,6 +179,38 @@ TEST_CASE("two processes of one rank are named when the secret comes from the st
   const Thrown of_rank_2 = thrown_by([&] { World::from_store(c10::make_intrusive<c10d::HashStore>(), 2, 3, options); });
   CHECK(of_rank_2.says("rank 2 got no secret from rank 0"));
   CHECK_FALSE(of_rank_2.says("more than once"));
+}
+
+// A store that delivers the secret of rank 0 only after `deadline`.
+class LateSecret : public c10d::HashStore {
+ public:
+  explicit LateSecret(Deadline deadline) : deadline_(deadline) {}
+  bool check(const std::vector<std::string>& keys) override {
+    if (keys.front().find("cairn/secret/") == 0)
+      while (deadline_.left().count() > 0) std::this_thread::yield();
+    if (keys.front().find("verdict") != std::string::npos) ++questions;
+    return c10d::HashStore::check(keys);
+  }
+  std::atomic<int> questions{0};  // whether rank 0 has published the assembly
+
+ private:
+  const Deadline deadline_;
+};
+
+TEST_CASE("one deadline covers all waits in which a world assembles") {
+  LeakCheck leaks;
+  const Environment nothing = no_secret_variables();
+  WorldOptions options;
+  options.secret_from_store = true;
+  options.assemble_deadline = std::chrono::milliseconds(50);
+  // Starts after the world's deadline could, so that it passes later.
+  const auto store = c10::make_intrusive<LateSecret>(std::chrono::milliseconds(100));
+  const std::string drawn = "a secret that rank 0 has drawn";
+  store->set("cairn/secret/1/drawn", std::vector<std::uint8_t>(drawn.begin(), drawn.end()));
+  const Thrown thrown = thrown_by([&] { World::from_store(store, 1, 3, options); });
+  CHECK(thrown.code == ErrorCode::kDeadline);
+  CHECK_MESSAGE(thrown.says("did not assemble within 0.05 s: ranks 0, 2 did not come"), thrown.what);
+  CHECK(store->questions == 1);  // and no second deadline
 }
 
 TEST_CASE("ranks that wait long for the secret from the store log it") {
@@ -341,6 +375,57 @@ TEST_CASE("a rank with another secret is named by every rank's save") {
   CHECK(worlds[0].dump_trace().find("refused: no proof of the job's secret") != std::string::npos);
   for (const World& world : worlds) {
     for (const char* secret : {kOurs, kTheirs}) CHECK(world.dump_trace().find(secret) == std::string::npos);
+  }
+}
+
+TEST_CASE("ranks with other addresses or another job id are told so by every rank's save") {
+  LeakCheck leaks;
+  const Environment nothing = no_secret_variables();
+  const TemporaryDirectory directory;
+  const auto addresses = free_addresses(3);
+  auto addresses_of_2 = addresses;
+  std::string job_of_2 = "job";
+  std::string secret;
+  ErrorCode code = ErrorCode::kMismatch;
+  std::string cause = "was given other addresses or another job id";
+  const auto rename = [](std::string& address) { address.replace(0, address.find(':'), "localhost"); };
+  SUBCASE("another name of a host, without a secret") { rename(addresses_of_2[0]); }
+  SUBCASE("another name of a host, with a secret") {
+    rename(addresses_of_2[0]);
+    secret = kOurs;
+  }
+  SUBCASE("addresses in another order, with a secret") {
+    std::swap(addresses_of_2[0], addresses_of_2[1]);
+    secret = kOurs;
+  }
+  SUBCASE("another job id, without a secret") { job_of_2 = "other"; }
+  SUBCASE("another job id, with a secret") {  // the ranks cannot authenticate, so it may be the secret as well
+    job_of_2 = "other";
+    secret = kOurs;
+    code = ErrorCode::kPermission;
+    cause = "the same job id";
+  }
+  std::vector<FailureMap> failures(3);
+  std::vector<World> worlds;  // none may end before all ranks have failed
+  for (int rank = 0; rank < 3; ++rank)
+    worlds.push_back(World::from_addresses(rank, rank == 2 ? addresses_of_2 : addresses, rank == 2 ? job_of_2 : "job",
+                                           with_secret(secret)));
+  const auto thrown = on_threads(3, [&](int rank) {
+    Checkpointer checkpointer(worlds[static_cast<std::size_t>(rank)]);
+    failures[static_cast<std::size_t>(rank)] =
+        failures_of([&] { checkpointer.save(state_of(rank), directory.path() + "/step_1"); });
+  });
+  for (const auto& one : thrown) CHECK_MESSAGE(!one.is_error, one.what);
+  for (int rank = 0; rank < 3; ++rank) {
+    CAPTURE(rank);
+    const auto& map = failures[static_cast<std::size_t>(rank)];
+    const int other = rank == 2 ? 0 : 2;
+    REQUIRE(map.count(other) == 1);
+    const Failure& failure = map.at(other);
+    CHECK(failure.kind == FailureKind::kLost);
+    CHECK_MESSAGE(failure.code == code, failure.what);
+    CHECK_MESSAGE(failure.what.find(cause) != std::string::npos, failure.what);
+    CHECK((failure.what.find("secret") != std::string::npos) == (code == ErrorCode::kPermission));
   }
 }
 

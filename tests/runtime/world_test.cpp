@@ -351,6 +351,18 @@ TEST_CASE("rank 0 hosts no store at a host that nobody knows, and says so") {
   CHECK_MESSAGE(contains(malformed, "[10.0.0.1"), malformed);
 }
 
+TEST_CASE("a rank that cannot look up rank 0's host says so at the deadline") {
+  Place place;
+  place.rank = 1;
+  place.world_size = 2;
+  place.master_host = std::string(70, 'x');  // as above
+  place.master_port = free_port();
+  const auto error = thrown([&] { open_store(place, milliseconds(50)); });
+  CHECK_MESSAGE(contains(error, code(ErrorCode::kDeadline)), error);
+  CHECK_MESSAGE(contains(error, "looking up host '" + place.master_host + "'"), error);
+  CHECK_MESSAGE(contains(error, "MASTER_ADDR"), error);
+}
+
 TEST_CASE("a rank that only its own machine can reach is named") {
   const Environment no_secret({{"CAIRN_SECRET_FILE", std::nullopt}, {"CAIRN_SECRET", std::nullopt}});
   const auto store = shared_store();
@@ -422,6 +434,28 @@ TEST_CASE("rank 0 hosts the store, or shares the trainer's") {
         }) == kNoErrors2);
   CHECK(incarnations[0] == incarnations[1]);
   CHECK(incarnations[0].size() == 32);
+}
+
+TEST_CASE("jobs whose names give the same port do not meet") {
+  StoreLeakCheck leaks;
+  const int port = free_port();
+  std::vector<c10::intrusive_ptr<c10d::Store>> stores(4);  // one job's rank 0 hosts the store of both, until all have met
+  std::vector<std::string> incarnations(4);
+  for (const auto& error : on_threads({0, 1, 2, 3}, [&](int process) {
+         Place place;
+         place.rank = process % 2;
+         place.world_size = 2;
+         place.master_host = "127.0.0.1";
+         place.master_port = port;
+         place.job = process < 2 ? "a" : "b";
+         const auto at = static_cast<std::size_t>(process);
+         stores[at] = open_store(place, std::chrono::seconds(60));
+         incarnations[at] = World::from_store(stores[at], place.rank, 2).incarnation();
+       }))
+    CHECK(error == "");
+  CHECK(incarnations[0] == incarnations[1]);
+  CHECK(incarnations[2] == incarnations[3]);
+  CHECK(incarnations[0] != incarnations[2]);
 }
 
 TEST_CASE("the local rank is that of the options, else the launcher's, else the rank") {
