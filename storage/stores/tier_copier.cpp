@@ -533,8 +533,11 @@ bool TierCopier::publish(Job& job) {
     try {
       far_store->publish(job.save_id, record, Overwrite::kAllowed);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kFenced) throw;
-      return false;
+      if (error.code() == ErrorCode::kFenced) return false;
+      // A publication that stopped half-way may have left something that blocks the next one.
+      far_store->fence(job.save_id);
+      announce(job.save_id, *far_store);
+      throw;
     }
     // Uploads of a killed process are aborted with its attempt.
     if (job.resumed) {
