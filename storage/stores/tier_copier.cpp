@@ -298,10 +298,9 @@ void TierCopier::note_success() {
 
 void TierCopier::note_failed_try(const std::string& what) {
   last_error_ = what;
-  if (!failing_since_) {
-    failing_since_ = std::chrono::system_clock::now();
+  if (!failing_since_) failing_since_ = std::chrono::system_clock::now();
+  if (pause_.count() == 0)  // once per failure, which a foreground operation may have noted before
     write_log(LogLevel::kWarning, -1, "cannot copy to the far tier of " + url("") + "; it is tried again: " + what);
-  }
   pause_ = std::clamp(pause_ * 2, options_.retry_min, options_.retry_max);
   retry_at_ = SteadyClock::now() + pause_;
 }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include <cairn/base/digest.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
@@ -62,17 +63,24 @@ Watch& watch() {
   return *the_watch;
 }
 
-class FarStore : public StoreDecorator {
+std::thread::id test_thread() {
+  static const std::thread::id id = std::this_thread::get_id();
+  return id;
+}
+
+class WatchedTier : public StoreDecorator {
  public:
-  using StoreDecorator::StoreDecorator;
-  std::string url() const override { return "watched://" + inner_url(); }
+  WatchedTier(const std::string& scheme, const std::string& path) : StoreDecorator(open_store(path)), scheme_(scheme) {}
+  std::string url() const override { return scheme_ + "://" + StoreDecorator::url(); }
 
  private:
-  std::string inner_url() const { return StoreDecorator::url(); }
   void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
-    watch().pass(operation);
+    // Of the near tier, only operations on the thread of the test.
+    if (scheme_ == "watched" || std::this_thread::get_id() == test_thread()) watch().pass(operation);
     act();
   }
+
+  const std::string scheme_;
 };
 
 // File systems of the schemes near-disk and far-disk, which lose power.
@@ -94,7 +102,9 @@ class DiskStore : public FileStore {
 
 void register_test_stores() {
   static const bool registered = [] {
-    register_store("watched", [](const std::string& url) { return std::make_shared<FarStore>(open_store(path_in(url))); });
+    test_thread();
+    for (const std::string scheme : {"watched", "watched-near"})
+      register_store(scheme, [scheme](const std::string& url) { return std::make_shared<WatchedTier>(scheme, path_in(url)); });
     for (const std::string scheme : {"near-disk", "far-disk"})
       register_store(scheme, [scheme](const std::string& url) { return std::make_shared<DiskStore>(scheme, path_in(url)); });
     return true;
@@ -120,7 +130,7 @@ struct Tiers {
   }
   TierOptions options(const std::string& near = "near") const {
     TierOptions made;
-    made.near_url = directory.path() + "/" + near;
+    made.near_url = (watches_near ? "watched-near://" : "") + directory.path() + "/" + near;
     made.far_url = "watched://" + directory.path() + "/far";
     made.keep_near = keep_near;
     made.retry_min = milliseconds(1);
@@ -148,6 +158,7 @@ struct Tiers {
   TemporaryDirectory directory;
   std::size_t keep_near = 2;
   milliseconds patience{60000};
+  bool watches_near = false;
 };
 
 constexpr std::int64_t kElements = 200'000;  // several checksum blocks
@@ -521,6 +532,51 @@ TEST_CASE_FIXTURE(Tiers, "a removed checkpoint does not come back, whatever copi
     CHECK_FALSE(has_checkpoint("tiered://first" + place));
   }
   CHECK(reached > 5);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a removed checkpoint does not come back, wherever a copy overtakes the removal") {
+  watches_near = true;
+  restart();
+  for (int index = 0;; ++index) {
+    CAPTURE(index);
+    const std::string run = "/run" + std::to_string(index), place = run + "/step_1";
+    resume_copies("tiered://first" + run);
+    resume_copies("tiered://second" + run);
+    std::atomic<bool> may_copy{false};
+    bool removes = false;
+    int operations = 0;
+    // All of the copy happens before the i-th operation of the removal by another process.
+    watch().set([&](const DecoratedOperation& operation) {
+      if (std::this_thread::get_id() != test_thread()) {
+        if (!may_copy) take_no_objects(operation);
+      } else if (removes && operations++ == index) {
+        removes = false;
+        may_copy = true;
+        wait_for_copies("tiered://first" + run);
+        removes = true;
+      }
+    });
+    save_value("tiered://first" + place, 1);
+    const RunDirectory other("tiered://second" + run);
+    const auto found = other.list().checkpoints;
+    REQUIRE(found.size() == 1);
+    removes = true;
+    CHECK_FALSE(other.remove(found.front()));
+    removes = false;
+    may_copy = true;
+    wait_for_copies("tiered://first" + run);
+    watch().set(nullptr);
+    CHECK_FALSE(has_checkpoint(near(place)));
+    CHECK_FALSE(has_checkpoint(far(place)));
+    restart();
+    CHECK(resume_copies("tiered://first" + run).empty());
+    REQUIRE(wait_for_copies("tiered://first" + run));
+    CHECK_FALSE(has_checkpoint("tiered://first" + place));
+    if (operations <= index) {
+      CHECK(index > 10);
+      break;
+    }
+  }
 }
 
 TEST_CASE_FIXTURE(Tiers, "a removal while the far tier is down fails, and the checkpoint stays whole") {
