@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,16 +30,11 @@ namespace cairn {
 struct TierOptions {
   std::string near_url;  // such as a directory on a local disk, or below /dev/shm
   std::string far_url;   // such as a directory of a parallel file system, or s3://bucket/prefix
-  // Each node has a near tier of its own. Ranks then read the files and records of other nodes from
-  // the far tier.
-  bool near_is_per_node = false;
-  // The near tier keeps this many copied checkpoints of a run, the last committed. Older ones stay
-  // in the far tier alone. At least 1.
+  // The near tier keeps the data of this many copied checkpoints of a run, the last committed. It
+  // keeps the records of all, and the data of older ones stays in the far tier alone. At least 1.
   std::size_t keep_near = 2;
   unsigned copy_threads = 2;                     // threads of a process that copy one file
   std::uint64_t piece_bytes = 16u << 20;         // memory of each of them
-  // The coordinator's process copies a file that its writer has not copied for so long.
-  std::chrono::milliseconds patience = std::chrono::seconds(60);
   std::chrono::milliseconds retry_min = std::chrono::milliseconds(100);  // first pause after a failure; then it doubles
   std::chrono::milliseconds retry_max = std::chrono::seconds(30);
   // `wait_for_copies` without a deadline gives up when nothing was copied for so long.
@@ -70,6 +66,9 @@ std::vector<LostCheckpoint> resume_copies(const std::string& run_url);
 // whether it is. Without a deadline, gives up as TierOptions::drain_patience says, and logs which
 // checkpoints are in the near tier only. Returns true at once if `url` is not tiered.
 bool wait_for_copies(const std::string& url, std::optional<std::chrono::milliseconds> deadline = std::nullopt);
+// Waits as without a deadline, but returns false when `goes_on` returns false. Asks it several times
+// a second.
+bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_on);
 
 // The copies of this process.
 struct TierProgress {

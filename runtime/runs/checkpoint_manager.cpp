@@ -207,7 +207,10 @@ struct CheckpointManager::Implementation {
     }
     cleanup.reset();  // before what `grace_left` needs
     try {
-      wait_for_copies(run.url(), grace_left());
+      wait_for_copies(run.url(), [this] {
+        const auto left = grace_left();
+        return !left || left->count() > 0;
+      });
     } catch (...) {  // out of memory: the next manager continues the copies
     }
   }

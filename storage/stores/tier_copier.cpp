@@ -29,6 +29,9 @@ using SteadyClock = std::chrono::steady_clock;
 
 // The longest pause between two looks at what other processes have copied.
 constexpr milliseconds kLookInterval = std::chrono::seconds(5);
+constexpr milliseconds kAskInterval{100};
+// How long the end of a process waits for an operation of a store that hangs.
+constexpr milliseconds kStopDeadline = std::chrono::seconds(10);
 
 struct SplitPath {
   std::string place;
@@ -123,20 +126,22 @@ void TierCopier::writer_closed() {
 
 void TierCopier::add_object(const std::string& path, std::uint64_t bytes) {
   MutexLock lock(mutex_);
-  objects_.push_back({path, bytes, {}});
+  objects_.push_back({path, bytes});
   start();
 }
 
-void TierCopier::drop_object(const std::string& path) {
+bool TierCopier::drop_object(const std::string& path) {
   MutexLock lock(mutex_);
   damaged_.erase(path);
-  objects_.erase(std::remove_if(objects_.begin(), objects_.end(), [&](const Object& object) { return object.path == path; }),
-                 objects_.end());
+  const auto first = std::remove_if(objects_.begin(), objects_.end(), [&](const Object& object) { return object.path == path; });
+  bool was_waiting = first != objects_.end();
+  objects_.erase(first, objects_.end());
   while (copying_.path == path && !stopping_) {
-    cancelled_ = true;
+    was_waiting = cancelled_ = true;
     changed_.notify_all();
     changed_.wait(mutex_);
   }
+  return was_waiting;
 }
 
 void TierCopier::add_checkpoint(const std::string& place, const std::string& save_id, bool resumed) {
@@ -181,19 +186,18 @@ void TierCopier::evict_later(const std::string& run) {
 
 bool TierCopier::is_known(const std::string& place) const {
   MutexLock lock(mutex_);
-  return std::any_of(known_.begin(), known_.end(), [&](const std::string& run) { return is_within(place, run); });
+  return known_.count(place) > 0 || (!place.empty() && known_.count(split_path(place).place) > 0);
 }
 
 bool TierCopier::is_failing() const {
   MutexLock lock(mutex_);
-  return failing_since_ && (!objects_.empty() || !jobs_.empty());
+  return failing_since_ && SteadyClock::now() < last_failure_ + 2 * options_.retry_max;
 }
 
-void TierCopier::note_failure(const Error& error) {
-  MutexLock lock(mutex_);
-  last_error_ = error.what();
-  // Only if the thread has something to retry, which ends the failure.
-  if (!failing_since_ && (!objects_.empty() || !jobs_.empty())) failing_since_ = std::chrono::system_clock::now();
+void TierCopier::clear_far(const std::string& place) {
+  if (read_commit_head(*near(place)) || far_head(*far(place))) return;
+  sweep(place);
+  far(place)->remove_root();
 }
 
 bool TierCopier::is_idle(const std::string& place) const {
@@ -214,14 +218,22 @@ std::vector<std::string> TierCopier::waiting_checkpoints(const std::string& plac
   return {places.begin(), places.end()};
 }
 
-bool TierCopier::wait(const std::string& place, std::optional<milliseconds> deadline) const {
+bool TierCopier::wait(const std::string& place, std::optional<milliseconds> deadline, const std::function<bool()>& goes_on) const {
   MutexLock lock(mutex_);
   const Time begin = SteadyClock::now();
   while (!is_idle(place) && !stopping_) {
     const Time end =
         deadline ? begin + bounded_wait(*deadline) : std::max(begin, last_progress_) + bounded_wait(options_.drain_patience);
     if (SteadyClock::now() >= end) break;
-    changed_.wait_until(mutex_, end);
+    if (!goes_on) {
+      changed_.wait_until(mutex_, end);
+      continue;
+    }
+    lock.unlock();
+    const bool may_go_on = goes_on();
+    lock.lock();
+    if (!may_go_on) break;
+    changed_.wait_until(mutex_, std::min<Time>(end, SteadyClock::now() + kAskInterval));
   }
   const std::vector<std::string> waiting = waiting_checkpoints(place);
   if (is_idle(place) && waiting.empty()) return true;
@@ -255,6 +267,7 @@ void TierCopier::start() {
   if (stopping_ || thread_.joinable()) return;
   const SignalsBlocked blocked;
   process_ = ::getpid();
+  serving_ = true;
   thread_ = std::thread([this] { serve(); });
   pthread_setname_np(thread_.native_handle(), "cairn-tiers");
 }
@@ -265,13 +278,19 @@ void TierCopier::stop() noexcept {
   stopping_ = true;
   changed_.notify_all();
   std::thread thread = std::move(thread_);
+  const bool has_ended = changed_.wait_for(mutex_, kStopDeadline, [this]() CAIRN_REQUIRES(mutex_) { return !serving_; });
   lock.unlock();
-  if (thread.joinable()) thread.join();
+  if (!thread.joinable()) return;
+  if (has_ended)
+    thread.join();
+  else
+    thread.detach();
 }
 
 void TierCopier::serve() {
   MutexLock lock(mutex_);
   while (!stopping_) {
+    write_logs(lock);
     const Time now = SteadyClock::now();
     const auto next = std::min_element(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) { return a->due < b->due; });
     if (writers_ > 0)
@@ -287,20 +306,32 @@ void TierCopier::serve() {
     else
       changed_.wait(mutex_);
   }
+  write_logs(lock);
+  serving_ = false;
   changed_.notify_all();
 }
 
-void TierCopier::note_success() {
+void TierCopier::write_logs(MutexLock& lock) {
+  const auto logs = std::exchange(logs_, {});
+  if (logs.empty()) return;
+  lock.unlock();
+  for (const auto& [level, text] : logs) write_log(level, -1, text);
+  lock.lock();
+}
+
+void TierCopier::note_success(bool has_moved) {
   failing_since_.reset();
   pause_ = milliseconds(0);
-  last_progress_ = SteadyClock::now();
+  if (has_moved) last_progress_ = SteadyClock::now();
 }
 
 void TierCopier::note_failed_try(const std::string& what) {
   last_error_ = what;
-  if (!failing_since_) failing_since_ = std::chrono::system_clock::now();
-  if (pause_.count() == 0)  // once per failure, which a foreground operation may have noted before
-    write_log(LogLevel::kWarning, -1, "cannot copy to the far tier of " + url("") + "; it is tried again: " + what);
+  last_failure_ = SteadyClock::now();
+  if (!failing_since_) {
+    failing_since_ = std::chrono::system_clock::now();
+    logs_.emplace_back(LogLevel::kWarning, "cannot copy to the far tier of " + url("") + "; it is tried again: " + what);
+  }
   pause_ = std::clamp(pause_ * 2, options_.retry_min, options_.retry_max);
   retry_at_ = SteadyClock::now() + pause_;
 }
@@ -308,7 +339,7 @@ void TierCopier::note_failed_try(const std::string& what) {
 void TierCopier::give_up(const std::string& place, const std::string& what) {
   last_error_ = what;
   given_up_.insert(place);
-  write_log(LogLevel::kError, -1, url(place) + " is not copied to the far tier: " + what);
+  logs_.emplace_back(LogLevel::kError, url(place) + " is not copied to the far tier: " + what);
 }
 
 void TierCopier::run_object(MutexLock& lock) {
@@ -316,7 +347,8 @@ void TierCopier::run_object(MutexLock& lock) {
   objects_.pop_front();
   copying_ = object;
   cancelled_ = false;
-  const bool takes_over = object.busy_since && SteadyClock::now() - *object.busy_since >= options_.patience;
+  // Data files have names of their own. Others may have been begun by a process that was killed.
+  const bool takes_over = !save_id_of_file(split_path(object.path).name);
   Copied copied = Copied::kGone;
   std::optional<Error> failure;
   lock.unlock();
@@ -330,7 +362,7 @@ void TierCopier::run_object(MutexLock& lock) {
   lock.lock();
   copying_ = {};
   changed_.notify_all();
-  is_job_next_ = failure || copied == Copied::kBusy;
+  is_job_next_ = true;  // otherwise no checkpoint would be published while objects keep coming
   if (cancelled_) return;
   if (failure && failure->code() == ErrorCode::kCorrupt) {
     last_error_ = failure->what();
@@ -341,10 +373,9 @@ void TierCopier::run_object(MutexLock& lock) {
     objects_.push_back(std::move(object));
     return note_failed_try(failure->what());
   }
-  note_success();
+  note_success(copied != Copied::kBusy);
   if (copied == Copied::kYes) ++objects_copied_;
   if (copied != Copied::kBusy) return;
-  if (!object.busy_since) object.busy_since = SteadyClock::now();
   objects_.push_back(std::move(object));
   retry_at_ = SteadyClock::now() + options_.retry_min;
 }
@@ -355,13 +386,14 @@ void TierCopier::run_job(MutexLock& lock, const std::shared_ptr<Job>& next) {
   cancelled_ = false;
   is_job_next_ = false;
   bool has_ended = true;
+  const std::size_t missing_before = job->missing;
   std::optional<Error> failure;
   lock.unlock();
   try {
     if (job->kind == Job::kPublish)
       has_ended = publish(*job);
     else if (job->kind == Job::kResume)
-      resume(job->place, options_.near_is_per_node);
+      resume(job->place);
     else
       evict(job->place);
   } catch (const Error& error) {
@@ -386,7 +418,7 @@ void TierCopier::run_job(MutexLock& lock, const std::shared_ptr<Job>& next) {
   } else if (failure) {
     note_failed_try(failure->what());
   } else {
-    note_success();
+    note_success(has_ended || job->missing < missing_before);
     if (has_ended) jobs_.erase(listed);
   }
 }
@@ -504,6 +536,7 @@ bool TierCopier::publish(Job& job) {
   };
   if (!is_current()) {
     end_attempts(job.place);
+    clear_far(job.place);
     return true;
   }
   if (const auto head = far_head(*far_store); !head || head->save_id != job.save_id) {
@@ -526,6 +559,12 @@ bool TierCopier::publish(Job& job) {
     // 3
     for (const std::string& id : far_store->open_attempts())
       if (id != job.save_id && is_save_id(id)) far_store->fence(id);
+    const auto there = far_head(*far_store);
+    if (there && there->save_id != job.save_id && metadata.commit && there->sequence >= metadata.commit->sequence) {
+      far_store->fence(job.save_id);
+      far_store->clear_attempt(job.save_id);
+      throw Error(ErrorCode::kCorrupt, "the far tier has save " + there->save_id + " there, which is not older than " + job.save_id);
+    }
     // 4
     if (!is_current()) return false;
     // 5
@@ -561,6 +600,7 @@ bool TierCopier::announce(const std::string& save_id, Store& far) {
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kAlreadyExists) return false;
     if (error.code() != ErrorCode::kFenced) throw;
+    far.fence(save_id);  // finishes a fence that was cut off
     far.clear_attempt(save_id);
     far.begin_attempt(save_id);
   }
@@ -569,7 +609,6 @@ bool TierCopier::announce(const std::string& save_id, Store& far) {
 
 // Copies files that no process copies. Returns how many are missing in the far tier.
 std::size_t TierCopier::copy_missing(const Job& job, Store& near, Store& far, const Metadata& metadata) {
-  const bool may_copy = job.resumed || (job.missing != SIZE_MAX && SteadyClock::now() - job.changed >= options_.patience);
   const auto there = sizes_in(far);
   const auto is_there = [&](const ObjectName& name, std::uint64_t bytes) {
     const auto found = there.find(name);
@@ -593,15 +632,16 @@ std::size_t TierCopier::copy_missing(const Job& job, Store& near, Store& far, co
       if (const auto damaged = damaged_.find(path); damaged != damaged_.end())
         throw Error(ErrorCode::kCorrupt, damaged->second);
     }
-    const auto near_bytes = may_copy ? size_in(near, file.name) : std::nullopt;
-    if (near_bytes && *near_bytes != file.size_bytes)
+    const auto near_bytes = size_in(near, file.name);
+    if (!near_bytes) throw Error(ErrorCode::kCorrupt, child_url(near.url(), file.name) + " is gone, and was not copied");
+    if (*near_bytes != file.size_bytes)
       throw Error(ErrorCode::kCorrupt, child_url(near.url(), file.name) + " has " + std::to_string(*near_bytes) + " bytes, and " +
                                            std::to_string(file.size_bytes) + " were written");
     Copied copied = Copied::kGone;
-    if (near_bytes) {
+    if (job.resumed) {
       {
         MutexLock lock(mutex_);
-        copying_ = {path, file.size_bytes, {}};
+        copying_ = {path, file.size_bytes};
       }
       check_wanted();
       copied = copy_object(path, true);
@@ -616,10 +656,14 @@ std::size_t TierCopier::copy_missing(const Job& job, Store& near, Store& far, co
 }
 
 // Removes the files of saves that are neither published nor running. The order of steps matters, as
-// in storage/publication.hpp: a save that begins later has no file in the list.
+// in storage/publication.hpp: a save that begins later has no file in the list, and one that was
+// fenced is not published after the look at the record.
 void TierCopier::sweep(const std::string& place) {
   const auto near_store = near(place), far_store = far(place);
   const std::vector<ObjectInfo> files = far_store->list(kDataFilePrefix);
+  const auto near_head = read_commit_head(*near_store);
+  for (const std::string& id : far_store->open_attempts())
+    if (is_save_id(id) && !(near_head && near_head->save_id == id)) far_store->fence(id);
   std::set<std::string> kept;
   for (const std::string& id : near_store->open_attempts()) kept.insert(id);
   const auto keep = [&](const std::optional<Metadata>& metadata) {
@@ -637,8 +681,6 @@ void TierCopier::sweep(const std::string& place) {
     const auto id = save_id_of_file(name);
     if (id && kept.count(*id) == 0) far_store->remove(file.name);
   }
-  for (const std::string& id : far_store->open_attempts())
-    if (is_save_id(id) && !(near_metadata && near_metadata->save_id == id)) far_store->fence(id);
   for (const std::string& id : far_store->fenced_attempts())
     if (is_save_id(id)) far_store->clear_attempt(id);
 }
@@ -655,38 +697,45 @@ void TierCopier::evict(const std::string& run) {
   for (const ObjectName& name : near(run)->children()) {
     const std::string place = run + "/" + name;
     try {
-      const auto there = far_head(*far(place));
-      if (!there) continue;
       const auto here = read_commit_head(*near(place));
-      if (!here || here->save_id == there->save_id) copied.emplace_back(there->sequence, there->save_id, place);
+      if (!here || near(place)->list(kDataFilePrefix).empty()) continue;
+      const auto there = far_head(*far(place));
+      if (there && there->save_id == here->save_id) copied.emplace_back(here->sequence, here->save_id, place);
     } catch (const Error& error) {
       if (!tells_of_the_record(error)) throw;
     }
   }
   std::sort(copied.rbegin(), copied.rend());
-  for (std::size_t i = options_.keep_near; i < copied.size(); ++i) drop_near(std::get<2>(copied[i]), std::get<1>(copied[i]), false);
+  for (std::size_t i = options_.keep_near; i < copied.size(); ++i) drop_data(std::get<2>(copied[i]), std::get<1>(copied[i]));
 }
 
-// Removes checkpoint `save_id` from the near tier. Keeps objects that the far tier has not, except
-// the data files of a stale checkpoint: the far tier has a later one.
-void TierCopier::drop_near(const std::string& place, const std::string& save_id, bool is_stale) {
-  const auto near_store = near(place), far_store = far(place);
+// Removes the data files of a copied checkpoint from the near tier. Its record stays, so that the
+// near tier alone tells what the run has.
+void TierCopier::drop_data(const std::string& place, const std::string& save_id) {
+  const auto near_store = near(place);
+  const auto there = sizes_in(*far(place));
+  MutexLock lock(near_mutex_);
+  if (!near_store->open_attempts().empty()) return;
+  const auto head = read_commit_head(*near_store);
+  if (!head || head->save_id != save_id) return;
+  for (const ObjectInfo& object : near_store->list(kDataFilePrefix)) {
+    const auto found = there.find(object.name);
+    if (found != there.end() && found->second == object.size_bytes) near_store->remove(object.name);
+  }
+}
+
+// Removes a checkpoint from the near tier of which the far tier has a later version. If an attempt
+// is open there, its files stay.
+void TierCopier::drop_stale(const std::string& place, const std::string& save_id) {
+  const auto near_store = near(place);
   {
     MutexLock lock(near_mutex_);
-    if (!near_store->open_attempts().empty()) return;
     const auto head = read_commit_head(*near_store);
-    if (head && head->save_id != save_id) return;
+    if (!head || head->save_id != save_id) return;
     near_store->retract();
   }
-  const auto there = sizes_in(*far_store);
-  for (const ObjectInfo& object : near_store->list()) {
-    if (object.name.find('/') != std::string::npos || object.name == kCommitRecordName) continue;
-    const auto found = there.find(object.name);
-    const bool is_copied = found != there.end() && found->second == object.size_bytes;
-    if (is_copied || (is_stale && save_id_of_file(object.name) == save_id)) near_store->remove(object.name);
-  }
-  for (const std::string& id : near_store->fenced_attempts())
-    if (is_save_id(id)) near_store->clear_attempt(id);
+  for (const ObjectInfo& object : near_store->list(kDataFilePrefix))
+    if (save_id_of_file(object.name) == save_id) near_store->remove(object.name);
   near_store->remove_root();
 }
 
@@ -702,57 +751,54 @@ std::vector<LostCheckpoint> TierCopier::end_attempts(const std::string& place) {
   for (const std::string& id : open) {
     if (!is_save_id(id) || (here && here->save_id == id)) continue;
     if (std::find(running.begin(), running.end(), id) != running.end()) continue;
-    // Another node may have the record. Its process would open the attempt again.
-    const bool may_be_elsewhere = !here && options_.near_is_per_node;
-    if (!may_be_elsewhere) far_store->fence(id);
+    far_store->fence(id);
     const auto there = far_head(*far_store);
-    const bool is_lost = !here && !(there && there->save_id == id);
-    if (is_lost) {
+    if (!here && !(there && there->save_id == id)) {
       lost.push_back({url(place), id});
       write_log(LogLevel::kWarning, -1,
-                split_path(place).name + " was saved to the near tier" + (may_be_elsewhere ? " of another node, or" : " and") +
-                    " lost before its copy to the far tier was complete: " + url(place) + ", save " + id);
+                split_path(place).name + " was saved to the near tier and lost before its copy to the far tier was complete: " +
+                    url(place) + ", save " + id);
     }
-    if (!may_be_elsewhere) far_store->clear_attempt(id);
+    far_store->clear_attempt(id);
   }
   return lost;
 }
 
-std::vector<LostCheckpoint> TierCopier::resume(const std::string& run, bool copies_files) {
+std::vector<LostCheckpoint> TierCopier::resume(const std::string& run) {
   {
     MutexLock lock(mutex_);
     resumed_.insert(run);
+    known_.erase(run);
   }
   std::set<ObjectName> names{""};
   for (const auto& store : {near(run), far(run)})
     for (ObjectName& name : store->children()) names.insert(std::move(name));
   std::vector<LostCheckpoint> lost;
+  bool has_all = true;  // the near tier has the record of each checkpoint in the far one
   for (const ObjectName& name : names) {
     const std::string place = name.empty() ? run : run + "/" + name;
     try {
-      const auto near_store = near(place), far_store = far(place);
-      const auto here = read_commit_head(*near_store);
-      const auto there = far_head(*far_store);
-      if (here && there && there->sequence > here->sequence)
-        drop_near(place, here->save_id, true);
-      else if (here && !(there && there->save_id == here->save_id))
+      const auto here = read_commit_head(*near(place));
+      const auto there = far_head(*far(place));
+      if (here && there && there->save_id != here->save_id && there->sequence >= here->sequence) {
+        has_all = false;
+        drop_stale(place, here->save_id);
+      } else if (here && !(there && there->save_id == here->save_id)) {
         add_checkpoint(place, here->save_id, true);
-      if (here || !copies_files) {
-        for (LostCheckpoint& one : end_attempts(place)) lost.push_back(std::move(one));
-        continue;
+      } else if (there && !here) {
+        has_all = false;
       }
-      // The records of these files are in the near tier of another node.
-      for (const std::string& id : far_store->open_attempts())
-        for (const ObjectInfo& file : near_store->list(kDataFilePrefix))
-          if (save_id_of_file(file.name) == id) add_object(place + "/" + file.name, file.size_bytes);
+      for (LostCheckpoint& one : end_attempts(place)) lost.push_back(std::move(one));
+      if (!here && !there && is_checkpoint_name(name)) clear_far(place);
     } catch (const Error& error) {
       if (!tells_of_the_record(error)) throw;
+      has_all = false;
       write_log(LogLevel::kWarning, -1, "cannot tell whether " + url(place) + " is copied: " + error.what());
     }
   }
   evict_later(run);
   MutexLock lock(mutex_);
-  known_.insert(run);
+  if (has_all) known_.insert(run);
   return lost;
 }
 

@@ -4,9 +4,10 @@
 // process that published save S in the near tier does this in the far one:
 //
 //  1  open attempt S: it tells that S existed in the near tier
-//  2  wait until all files of the record are there. Each process copies those it wrote. A file that
-//     makes no progress for `patience` is copied here
-//  3  fence all other attempts: an older save can no longer be published
+//  2  wait until all files of the record are there. Each process copies those it wrote. After a
+//     restart, this process copies what the earlier ones left
+//  3  fence all other attempts: an older save can no longer be published. End if the far tier has
+//     a record that is not older
 //  4  look whether the near tier's record still names S; if not, end
 //  5  publish the near tier's record
 //  6  remove the data files that belong to no checkpoint and no save
@@ -31,11 +32,13 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <sys/types.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
@@ -66,28 +69,28 @@ class TierCopier {
   void writer_closed();
   void add_object(const std::string& path, std::uint64_t bytes);
   // Forgets an object. When this returns, no copy of it by this process is in progress.
-  void drop_object(const std::string& path);
+  // Returns whether it was queued or in progress.
+  bool drop_object(const std::string& path);
   void add_checkpoint(const std::string& place, const std::string& save_id, bool resumed);
   // Likewise for the publication of a checkpoint. Returns its save id if it was not finished.
   std::optional<std::string> drop_checkpoint(const std::string& place);
 
   // Opens an attempt in the near tier. Eviction leaves its place alone from then on.
   void begin_attempt(Store& near, const std::string& save_id);
-  // See resume_copies. `copies_files`: also files of this node whose record another node has.
-  // `resume_once` queues it, unless this process has done or queued it.
-  std::vector<LostCheckpoint> resume(const std::string& run, bool copies_files);
+  // See resume_copies. `resume_once` queues it, unless this process has done or queued it.
+  std::vector<LostCheckpoint> resume(const std::string& run);
   void resume_once(const std::string& run);
-  // With near_is_per_node: evicts what this node has of older checkpoints.
-  void evict_later(const std::string& run);
 
-  // Whether the near tier alone can tell what is in the run of `place`, because this process has
-  // seen both tiers agree on it. Then saves go on while the far tier is unavailable.
+  // Returns whether the near tier alone tells what is in the run of `place`: this process has seen
+  // that it has the record of every checkpoint in the far tier. Then saves go on while the far tier
+  // is unavailable.
   bool is_known(const std::string& place) const;
-  // Whether a look into the far tier would only cost time: copies fail, and are being retried.
+  // Returns whether the far tier has failed just now. Asking it would only cost time.
   bool is_failing() const;
-  void note_failure(const Error& error);
+  // Removes from the far tier what is left at a place without records.
+  void clear_far(const std::string& place);
 
-  bool wait(const std::string& place, std::optional<std::chrono::milliseconds> deadline) const;
+  bool wait(const std::string& place, std::optional<std::chrono::milliseconds> deadline, const std::function<bool()>& goes_on) const;
   TierProgress progress() const;
   void stop() noexcept;
 
@@ -96,7 +99,6 @@ class TierCopier {
   struct Object {
     std::string path;
     std::uint64_t bytes = 0;
-    std::optional<Time> busy_since;  // when another process was first seen to copy it
   };
   struct Job {
     enum Kind : std::uint8_t { kPublish, kResume, kEvict } kind = kPublish;
@@ -114,7 +116,9 @@ class TierCopier {
   void serve();
   void run_object(MutexLock& lock) CAIRN_REQUIRES(mutex_);
   void run_job(MutexLock& lock, const std::shared_ptr<Job>& job) CAIRN_REQUIRES(mutex_);
-  void note_success() CAIRN_REQUIRES(mutex_);
+  void evict_later(const std::string& run);
+  void write_logs(MutexLock& lock) CAIRN_REQUIRES(mutex_);
+  void note_success(bool has_moved) CAIRN_REQUIRES(mutex_);
   void note_failed_try(const std::string& what) CAIRN_REQUIRES(mutex_);
   // The near tier has `place` damaged: it is not copied until it is saved again.
   void give_up(const std::string& place, const std::string& what) CAIRN_REQUIRES(mutex_);
@@ -131,7 +135,8 @@ class TierCopier {
   std::size_t copy_missing(const Job& job, Store& near, Store& far, const Metadata& metadata);
   void sweep(const std::string& place);
   void evict(const std::string& run);
-  void drop_near(const std::string& place, const std::string& save_id, bool is_stale);
+  void drop_stale(const std::string& place, const std::string& save_id);
+  void drop_data(const std::string& place, const std::string& save_id);
   std::vector<LostCheckpoint> end_attempts(const std::string& place);
 
   const std::string name_;
@@ -145,6 +150,7 @@ class TierCopier {
   mutable CondVar changed_;
   std::thread thread_ CAIRN_GUARDED_BY(mutex_);
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool serving_ CAIRN_GUARDED_BY(mutex_) = false;  // the thread runs
   bool cancelled_ CAIRN_GUARDED_BY(mutex_) = false;  // the copy in progress is not wanted any more
   std::size_t writers_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::deque<Object> objects_ CAIRN_GUARDED_BY(mutex_);
@@ -163,6 +169,8 @@ class TierCopier {
   std::chrono::milliseconds pause_ CAIRN_GUARDED_BY(mutex_){0};
   Time retry_at_ CAIRN_GUARDED_BY(mutex_){};
   Time last_progress_ CAIRN_GUARDED_BY(mutex_){};
+  Time last_failure_ CAIRN_GUARDED_BY(mutex_){};
+  std::vector<std::pair<LogLevel, std::string>> logs_ CAIRN_GUARDED_BY(mutex_);  // to be written without the lock
 };
 
 }  // namespace cairn

@@ -102,12 +102,6 @@ TieredUrl split_tiered(const std::string& url) {
   return {parts.authority, path.empty() ? "" : "/" + path};
 }
 
-// Returns whether this process copies what belongs to the node rather than to a rank.
-bool is_first_of_node() {
-  const char* const rank = std::getenv("LOCAL_RANK");
-  return rank == nullptr || std::string(rank) == "0";
-}
-
 std::string run_of(const std::string& place) { return place.substr(0, place.rfind('/') == std::string::npos ? 0 : place.rfind('/')); }
 
 std::string record_beside(const ObjectName& name) { return name.substr(0, name.rfind('/') + 1) + kCommitRecordName; }
@@ -164,8 +158,7 @@ class TieredStore::Writer final : public ObjectWriter {
     is_complete_ = false;
     try {
       if (near_->is_taken(name_)) return;  // another object has the name now
-      copier_->drop_object(path_);
-      far_->remove(name_);
+      if (!copier_->drop_object(path_)) far_->remove(name_);  // otherwise it has not been copied
     } catch (const std::exception&) {
       // The next clean-up of the place removes it.
     }
@@ -194,19 +187,10 @@ class TieredStore::Writer final : public ObjectWriter {
 TieredStore::TieredStore(std::shared_ptr<TierCopier> copier, const std::string& place)
     : copier_(std::move(copier)), place_(place), near_(copier_->near(place)), far_(copier_->far(place)) {}
 
-// Looks into the far tier. If that is unavailable, and this process has seen both tiers agree on
-// the run, the near tier has everything newer: returns `if_unknown`, so that saves go on.
+// Looks into the far tier, unless the near one is known to tell as much: then returns `if_known`.
 template <class Act, class Result>
-Result TieredStore::look_far(Act act, Result if_unknown) const {
-  const bool is_known = copier_->is_known(place_);
-  if (is_known && copier_->is_failing()) return if_unknown;
-  try {
-    return act();
-  } catch (const Error& error) {
-    if (!is_known || error.code() != ErrorCode::kUnavailable) throw;
-    copier_->note_failure(error);
-    return if_unknown;
-  }
+Result TieredStore::look_far(Act act, Result if_known) const {
+  return copier_->is_known(place_) ? if_known : act();
 }
 
 std::unique_ptr<ObjectWriter> TieredStore::create(const ObjectName& name, const CreateOptions& options) {
@@ -221,10 +205,6 @@ std::unique_ptr<ObjectWriter> TieredStore::create(const ObjectName& name, const 
     if (error.code() != ErrorCode::kNotFound || !far_->exists(record_beside(name))) throw;
     near_->create_root();
     writer = near_->create(name, options);
-  }
-  if (copier_->options().near_is_per_node && is_first_of_node()) {
-    copier_->resume_once(run_of(place_));
-    copier_->evict_later(run_of(place_));
   }
   return std::make_unique<Writer>(std::move(writer), copier_, near_, far_, place_, name);
 }
@@ -250,8 +230,8 @@ std::uint64_t TieredStore::size_bytes(const ObjectName& name) {
 
 bool TieredStore::exists(const ObjectName& name) {
   if (near_->exists(name)) return true;
-  // A save asks for records. Other objects, such as pins, must not seem to be absent.
-  return names_record(name) ? look_far([&] { return far_->exists(name); }, false) : far_->exists(name);
+  if (is_data_file(name)) return far_->exists(name);  // the near tier may have dropped it
+  return look_far([&] { return far_->exists(name); }, false);
 }
 
 bool TieredStore::is_taken(const ObjectName& name) {
@@ -287,6 +267,7 @@ void TieredStore::remove(const ObjectName& name) {
     return near_->remove(name);
   }
   near_->remove(name);
+  if (copier_->is_known(place_)) return;  // `remove_root` removes what is left in the far tier
   const ObjectName record = record_beside(name);
   if (!near_->exists(record) && !far_->exists(record)) remove_far(name);
 }
@@ -297,7 +278,7 @@ void TieredStore::begin_attempt(const std::string& save_id) {
 }
 
 void TieredStore::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
-  if (overwrite == Overwrite::kRefused && !near_->exists(kCommitRecordName) && far_->exists(kCommitRecordName))
+  if (overwrite == Overwrite::kRefused && exists(kCommitRecordName) && !near_->exists(kCommitRecordName))
     throw Error(ErrorCode::kAlreadyExists, "cannot publish save " + save_id + ": " + child_url(url(), kCommitRecordName) +
                                                " is there already. Nothing was changed");
   near_->publish(save_id, record, overwrite);
@@ -306,12 +287,13 @@ void TieredStore::publish(const std::string& save_id, ByteSpan record, Overwrite
 
 bool TieredStore::has_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
-  // The attempt is in the near tier of the coordinator's node.
-  return copier_->options().near_is_per_node || near_->has_attempt(save_id);
+  return near_->has_attempt(save_id);
 }
 
 // tier_copier.hpp says why a copy that is in progress cannot bring the checkpoint back.
 void TieredStore::retract() {
+  if (copier_->is_failing())
+    throw Error(ErrorCode::kUnavailable, "cannot remove " + url() + ": the far tier is not available (" + copier_->progress().last_error + ")");
   const auto dropped = copier_->drop_checkpoint(place_);
   try {
     retract_far();
@@ -335,7 +317,7 @@ bool TieredStore::leads_elsewhere() {
 
 void TieredStore::remove_root() {
   near_->remove_root();
-  far_->remove_root();
+  if (!copier_->is_failing()) copier_->clear_far(place_);  // otherwise a later process does it
 }
 
 std::shared_ptr<Store> open_tiered_store(const std::string& url) {
@@ -369,13 +351,19 @@ bool is_tiered(const std::string& url) { return split_url(url).scheme == "tiered
 std::vector<LostCheckpoint> resume_copies(const std::string& run_url) {
   if (!is_tiered(run_url)) return {};
   const TieredUrl parts = split_tiered(run_url);
-  return find_tier(parts.tier)->resume(parts.place, false);
+  return find_tier(parts.tier)->resume(parts.place);
 }
 
 bool wait_for_copies(const std::string& url, std::optional<std::chrono::milliseconds> deadline) {
   if (!is_tiered(url)) return true;
   const TieredUrl parts = split_tiered(url);
-  return find_tier(parts.tier)->wait(parts.place, deadline);
+  return find_tier(parts.tier)->wait(parts.place, deadline, nullptr);
+}
+
+bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_on) {
+  if (!is_tiered(url)) return true;
+  const TieredUrl parts = split_tiered(url);
+  return find_tier(parts.tier)->wait(parts.place, std::nullopt, goes_on);
 }
 
 TierProgress tier_progress(const std::string& name) { return find_tier(name)->progress(); }

@@ -350,7 +350,6 @@ void define_tiers(const std::string& directory) {
   TierOptions options;
   options.near_url = directory + "/near";
   options.far_url = directory + "/far";
-  options.patience = milliseconds(200);
   options.drain_patience = seconds(30);
   register_tier("pair", options);
 }
@@ -369,8 +368,8 @@ void copy(const std::string& directory) {
   board.post("report." + std::to_string(world.rank()), "ok\n");
   board.await_all("report", all_but(-1, world.size()));
   writer->discard();
-  // The coordinator's process copies what the victim has left.
-  wait_for_copies(kTieredRun);
+  // The others may copy, until the launcher ends them because of the victim.
+  wait_for_copies(kTieredRun, seconds(30));
 }
 
 void resume(const std::string& directory) {

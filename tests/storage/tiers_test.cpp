@@ -135,7 +135,6 @@ struct Tiers {
     made.keep_near = keep_near;
     made.retry_min = milliseconds(1);
     made.retry_max = milliseconds(5);
-    made.patience = patience;
     return made;
   }
   // `first` and `second` are two processes of one node.
@@ -157,7 +156,6 @@ struct Tiers {
 
   TemporaryDirectory directory;
   std::size_t keep_near = 2;
-  milliseconds patience{60000};
   bool watches_near = false;
 };
 
@@ -398,7 +396,10 @@ TEST_CASE_FIXTURE(Tiers, "the near tier keeps the newest copied checkpoints, and
     if (step == 1) checkpoints.pin("step_1");
     REQUIRE(wait_for_copies(run));
   }
-  CHECK(open_store(near("/run"))->children() == Names{"step_3", "step_4"});
+  for (int step = 1; step <= 4; ++step) {
+    CHECK(has_checkpoint(near("/run/step_" + std::to_string(step))));
+    CHECK(files_at(near("/run/step_" + std::to_string(step))).empty() == (step < 3));
+  }
   CHECK(open_store(far("/run"))->children() == Names{"step_1", "step_2", "step_3", "step_4"});
   CHECK(checkpoints.list().checkpoints.size() == 4);
   CHECK(checkpoints.is_pinned("step_1"));
@@ -414,6 +415,95 @@ TEST_CASE_FIXTURE(Tiers, "the near tier keeps the newest copied checkpoints, and
   save_value(run + "/step_1", 9);
   REQUIRE(wait_for_copies(run));
   CHECK(loaded_value(far("/run/step_1")) == 9);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a place of its own is taken without the far tier once the near one knows the run") {
+  const std::string run = "tiered://first/run";
+  save_value(run + "/step_1", 1);
+  REQUIRE(wait_for_copies(run));
+  restart();
+  resume_copies(run);
+  watch().set(be_down);
+  const auto place = open_store(run + "/step_2");
+  CHECK_FALSE(place->is_taken(kCommitRecordName));
+  CHECK(open_store(run)->children() == Names{"step_1"});
+  place->create_root();
+  place->begin_attempt("one");
+  place->publish("one", "record", Overwrite::kRefused);
+  CHECK(place->exists(kCommitRecordName));
+}
+
+TEST_CASE_FIXTURE(Tiers, "a near tier without the records of the far one does not speak for the run") {
+  const std::string run = "tiered://first/run";
+  save_value(run + "/step_1", 1);
+  REQUIRE(wait_for_copies(run));
+  stop();
+  lose_near();
+  start();
+  resume_copies(run);
+  watch().set(be_down);
+  CHECK(thrown_by([&] { RunDirectory(run).list(); }).code == ErrorCode::kUnavailable);
+  CHECK(thrown_by([&] { open_store(run + "/step_1")->is_taken(kCommitRecordName); }).code == ErrorCode::kUnavailable);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a near tier that another node has overtaken does not replace what the far one has") {
+  // Both nodes save the same step after the same checkpoint, so the sequences are equal.
+  const std::string place = "/run/step_2";
+  resume_copies("tiered://first/run");
+  watch().set(take_no_objects);
+  save_value("tiered://first" + place, 1);
+  wait_until_announced(far(place));
+  stop();
+  watch().set(nullptr);
+  register_tier("other-node", options("other"));
+  save_value("tiered://other-node" + place, 2);
+  REQUIRE(wait_for_copies("tiered://other-node"));
+  forget_tier("other-node");
+  SUBCASE("when it resumes") {
+    start();
+    open_store(near(place))->begin_attempt("of-a-dead-save");
+    resume_copies("tiered://first/run");
+  }
+  SUBCASE("when it copies") {
+    start();
+    TierCopier late("late", options());
+    late.add_checkpoint(place, local_save_id(1), true);
+    CHECK_FALSE(late.wait(place, std::nullopt, nullptr));
+  }
+  wait_for_copies("tiered://first");
+  CHECK(loaded_value(far(place)) == 2);
+  CHECK(verify_checkpoint(*open_store(far(place))).empty());
+}
+
+TEST_CASE_FIXTURE(Tiers, "a copy goes on after another process has fenced it") {
+  const std::string run = "tiered://first/run", place = "/run/step_1";
+  resume_copies(run);
+  watch().set(take_no_objects);
+  save_value("tiered://first" + place, 1);
+  wait_until_announced(far(place));
+  stop();
+  watch().set(nullptr);
+  open_store(far(place))->fence(local_save_id(1));
+  start();
+  resume_copies(run);
+  REQUIRE(wait_for_copies(run));
+  CHECK(loaded_value(far(place)) == 1);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a checkpoint that lost a file before it was copied is given up") {
+  const CapturedLog log;
+  const std::string url = "tiered://first/run/step_1";
+  resume_copies("tiered://first/run");
+  watch().set(take_no_objects);
+  save_value(url, 1);
+  stop();
+  std::filesystem::remove(near("/run/step_1/") + files_at(near("/run/step_1")).front());
+  watch().set(nullptr);
+  start();
+  resume_copies("tiered://first/run");
+  CHECK_FALSE(wait_for_copies(url));
+  CHECK(tier_progress("first").checkpoints_waiting == Names{url});
+  CHECK(log.text().find("is gone, and was not copied") != std::string::npos);
 }
 
 TEST_CASE_FIXTURE(Tiers, "a checkpoint that is not copied stays in the near tier") {
@@ -596,8 +686,6 @@ TEST_CASE_FIXTURE(Tiers, "a removal while the far tier is down fails, and the ch
 }
 
 TEST_CASE_FIXTURE(Tiers, "processes copy what they wrote, and one of them what a dead one left") {
-  patience = milliseconds(1);
-  restart();
   const std::string place = "/run/step_1";
   const std::string id = local_save_id(1);
   const auto first = open_store("tiered://first" + place), second = open_store("tiered://second" + place);
@@ -637,6 +725,11 @@ TEST_CASE_FIXTURE(Tiers, "processes copy what they wrote, and one of them what a
     watch().set(nullptr);
   }
   first->publish(id, encode_commit_record(metadata), Overwrite::kAllowed);
+  if (dies) {
+    CHECK_FALSE(wait_for_copies("tiered://first", milliseconds(20)));
+    restart();
+    CHECK(resume_copies("tiered://first/run").empty());
+  }
   REQUIRE(wait_for_copies("tiered://first"));
   CHECK(has_checkpoint(far(place)));
   for (const FileInfo& info : metadata.files) CHECK((get_object(*open_store(far(place)), info.name) == file));
