@@ -66,8 +66,8 @@ std::vector<LostCheckpoint> resume_copies(const std::string& run_url);
 // whether it is. Without a deadline, gives up as TierOptions::drain_patience says, and logs which
 // checkpoints are in the near tier only. Returns true at once if `url` is not tiered.
 bool wait_for_copies(const std::string& url, std::optional<std::chrono::milliseconds> deadline = std::nullopt);
-// Waits as without a deadline, but returns false when `goes_on` returns false. Asks it several times
-// a second.
+// Waits as without a deadline, but returns false as soon as `goes_on` returns false. Calls it several
+// times a second.
 bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_on);
 
 // The copies of this process.
