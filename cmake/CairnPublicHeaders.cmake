@@ -44,6 +44,7 @@ set(CAIRN_PUBLIC_HEADERS
     storage/storage.hpp
     storage/store.hpp
     storage/store_observer.hpp
+    storage/tiers.hpp
     storage/torch_save.hpp
     actors/options.hpp
     runtime/cairn.hpp

@@ -119,7 +119,9 @@ void keep_published(Store& store, const Metadata& current, Kept& kept) {
 
 }  // namespace
 
-std::optional<Metadata> published_metadata(Store& store) {
+namespace {
+
+std::optional<Metadata> metadata_in(Store& store) {
   const std::string what = child_url(store.url(), kCommitRecordName);
   std::string before;
   for (int tries = 1; store.exists(kCommitRecordName); ++tries) {
@@ -141,6 +143,19 @@ std::optional<Metadata> published_metadata(Store& store) {
     before = std::move(record);
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Metadata> published_metadata(Store& store) {
+  try {
+    return metadata_in(store);
+  } catch (const Error& error) {
+    const std::shared_ptr<Store> other = error.code() == ErrorCode::kCorrupt ? store.fallback() : nullptr;
+    if (!other || !other->exists(kCommitRecordName)) throw;
+    write_log(LogLevel::kWarning, -1, std::string(error.what()) + "; the record at " + other->url() + " is used instead");
+    return metadata_in(*other);
+  }
 }
 
 Replaced generation_to_replace(Store& store) {

@@ -128,7 +128,9 @@ std::string RunDirectory::fault_of(const ObjectName& name) const {
     const std::shared_ptr<Store> place = open(name);
     const Metadata metadata = read_metadata(*place);
     for (const FileInfo& file : metadata.files) {
-      const std::uint64_t length = place->size_bytes(file.name);
+      std::uint64_t length = place->size_bytes(file.name);
+      if (const auto other = file.length && length != *file.length ? place->fallback() : nullptr; other && other->exists(file.name))
+        length = other->size_bytes(file.name);
       if (file.length && length != *file.length)
         return child_url(place->url(), file.name) + " has " + std::to_string(length) + " bytes, " + std::to_string(*file.length) +
                " were written";

@@ -174,6 +174,10 @@ class Store {
   // Throws kPermission, kUnavailable. The default does nothing, which is right for stores whose
   // places are only name prefixes.
   virtual void remove_root();
+
+  // Returns the store where readers look for the same object if this one has it damaged; null if
+  // there is none. A store that wraps another one must forward this call. The default returns null.
+  virtual std::shared_ptr<Store> fallback() { return nullptr; }
 };
 
 inline constexpr const char* kCommitRecordName = ".metadata";

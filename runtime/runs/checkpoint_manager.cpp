@@ -23,6 +23,7 @@
 #include <cairn/runtime/worlds/agreement.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/tiers.hpp>
 
 namespace cairn {
 namespace {
@@ -185,7 +186,13 @@ struct CheckpointManager::Implementation {
       signals.emplace(options.save_on_signal);
       grace = [this] { return grace_left(); };
     }
-    if (world.rank() == 0) cleanup = std::make_unique<RunCleanup>(run, options.retention, world.rank(), std::move(grace));
+    if (world.rank() != 0) return;
+    cleanup = std::make_unique<RunCleanup>(run, options.retention, world.rank(), std::move(grace));
+    try {
+      resume_copies(run.url());
+    } catch (const std::exception& error) {  // the first save tries again
+      write_log(LogLevel::kWarning, 0, std::string("cannot continue to copy checkpoints: ") + error.what());
+    }
   }
 
   ~Implementation() {
@@ -199,6 +206,13 @@ struct CheckpointManager::Implementation {
     } catch (...) {  // out of memory: the next manager cleans up
     }
     cleanup.reset();  // before what `grace_left` needs
+    try {
+      wait_for_copies(run.url(), [this] {
+        const auto left = grace_left();
+        return !left || left->count() > 0;
+      });
+    } catch (...) {  // out of memory: the next manager continues the copies
+    }
   }
 
   std::string busy() const { return "checkpoint manager '" + options.name + "' is busy: it makes one call at a time"; }

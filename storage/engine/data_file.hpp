@@ -35,6 +35,7 @@ struct DataFile {
   std::uint64_t content_bytes = 0;  // the file without its trailer
   std::uint32_t checksum_block_bytes = 0;
   std::vector<std::uint32_t> block_crc32;  // empty if nothing is checked
+  std::shared_ptr<Store> store;            // has the file, sound by its length and trailer
 };
 
 // An item that is transformed, or in an archive of PyTorch, kept between two reads. If the item is

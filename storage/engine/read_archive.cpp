@@ -16,18 +16,18 @@
 namespace cairn {
 
 // Reads a range of a data file, in whole checksum blocks if they are checked.
-void ReadJob::read_stored(const File& file, std::uint64_t offset, MutableByteSpan to) {
+void ReadJob::read_stored(File& file, std::uint64_t offset, MutableByteSpan to) {
   if (failed()) throw Stopped();
-  if (!file.is_checked()) return request_.store->read(file.info->name, {{offset, to}});
+  if (!file.is_checked()) return file.opened->store->read(file.info->name, {{offset, to}});
   const std::uint64_t grid = file.grid_bytes;
   const std::uint64_t begin = offset / grid * grid;
   const std::uint64_t end = std::min(file.content_bytes, (offset + to.size() + grid - 1) / grid * grid);
   Bytes blocks(static_cast<std::size_t>(end - begin), '\0');
-  request_.store->read(file.info->name, {{begin, {blocks.data(), blocks.size()}}});
+  file.opened->store->read(file.info->name, {{begin, {blocks.data(), blocks.size()}}});
   for (std::uint64_t at = begin; at < end; at += grid) {
     const std::uint64_t block_end = std::min(end, at + grid);
-    const ByteSpan block = ByteSpan(blocks).subspan(at - begin, block_end - at);
-    if (crc32(0, block) != file.opened->block_crc32[static_cast<std::size_t>(at / grid)])
+    const MutableByteSpan block(blocks.data() + (at - begin), static_cast<std::size_t>(block_end - at));
+    if (crc32(0, block) != file.opened->block_crc32[static_cast<std::size_t>(at / grid)] && !read_again(file, at, block))
       throw Error(ErrorCode::kCorrupt, "it is damaged between offsets " + std::to_string(at) + " and " + std::to_string(block_end) +
                                            " (the checksum does not match). Load another checkpoint");
   }

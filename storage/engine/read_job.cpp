@@ -6,6 +6,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
 #include <cairn/state/profiler_range.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/data_file.hpp>
@@ -78,7 +79,13 @@ void ReadJob::open(File& file) {
   try {
     file.opened = request_.opened->find(index_of(file));
     if (!file.opened) {
-      file.opened = look_at(*file.info);
+      try {
+        file.opened = look_at(request_.store, *file.info);
+      } catch (const Error& error) {
+        const auto other = error.code() == ErrorCode::kCorrupt ? fallback_of(file, error.what()) : nullptr;
+        if (!other) throw;
+        file.opened = look_at(other, *file.info);
+      }
       request_.opened->add(index_of(file), file.opened);
     }
     file.content_bytes = file.opened->content_bytes;
@@ -91,13 +98,30 @@ void ReadJob::open(File& file) {
   }
 }
 
-std::shared_ptr<const DataFile> ReadJob::look_at(const FileInfo& info) {
+std::shared_ptr<Store> ReadJob::fallback_of(File& file, const char* why) {
+  std::shared_ptr<Store> other = request_.store->fallback();
+  if (!other || !other->exists(file.info->name)) return nullptr;
+  if (!file.has_warned.exchange(true))
+    write_log(LogLevel::kWarning, request_.rank, child_url(other->url(), file.info->name) + " is read instead: " + why);
+  return other;
+}
+
+bool ReadJob::read_again(File& file, std::uint64_t offset, MutableByteSpan block) {
+  if (file.opened->store != request_.store) return false;
+  const auto other = fallback_of(file, "the other copy does not match its checksum");
+  if (!other) return false;
+  other->read(file.info->name, {{offset, block}});
+  return crc32(0, block) == file.opened->block_crc32[static_cast<std::size_t>(offset / file.grid_bytes)];
+}
+
+std::shared_ptr<const DataFile> ReadJob::look_at(const std::shared_ptr<Store>& store, const FileInfo& info) {
   auto file = std::make_shared<DataFile>();
+  file->store = store;
   file->checksum_block_bytes = kChecksumBlockBytes;
   // Before anything is read: a file that was cut short is reported as such, and not as a read error
   // at some offset.
-  check_file_length(*request_.store, info);
-  file->content_bytes = info.length ? *info.length : request_.store->size_bytes(info.name);
+  check_file_length(*store, info);
+  file->content_bytes = info.length ? *info.length : store->size_bytes(info.name);
   if (!request_.metadata->commit && !info.trailer_length) return file;  // PyTorch's files have none
   if (info.trailer_length == 0u) return file;  // a safetensors file, which has checksums only in the commit record
   if (!info.length || !info.crc32 || !info.trailer_length)  // decoding refuses such a record; a caller may have made this one
@@ -107,7 +131,7 @@ std::shared_ptr<const DataFile> ReadJob::look_at(const FileInfo& info) {
   file->content_bytes -= *info.trailer_length;
   // Without checks the checksums are not needed, which saves a read per file.
   if (!request_.verify && !request_.verify_first) return file;
-  Trailer trailer = read_trailer(*request_.store, info);
+  Trailer trailer = read_trailer(*store, info);
   // Metadata that joins the parts of several ranks names no save. Then the file's name does.
   std::string expected = request_.metadata->save_id;
   if (expected.empty()) expected = save_id_of_file(info.name.substr(info.name.rfind('/') + 1)).value_or("");
@@ -134,7 +158,7 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
   for (const Range& range : ranges)
     if (!range.kept) reads.push_back({range.begin, {range.memory, static_cast<std::size_t>(range.end - range.begin)}});
   try {
-    if (!reads.empty()) request_.store->read(task.file->info->name, reads);
+    if (!reads.empty()) task.file->opened->store->read(task.file->info->name, reads);
   } catch (const Error&) {
     rethrow_for(item_at(task, reads.front().offset));
   }
@@ -213,11 +237,12 @@ std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock&
 }
 
 void ReadJob::check(const Task& task, const Range& range) {
-  const File& file = *task.file;
+  File& file = *task.file;
   for (std::uint64_t at = range.begin; at < range.end;) {
     const std::uint64_t end = std::min(range.end, at + file.grid_bytes);
     const auto block = static_cast<std::size_t>(at / file.grid_bytes);
-    if (crc32(0, {range.memory + (at - range.begin), static_cast<std::size_t>(end - at)}) != file.opened->block_crc32[block]) {
+    const MutableByteSpan bytes(range.memory + (at - range.begin), static_cast<std::size_t>(end - at));
+    if (crc32(0, bytes) != file.opened->block_crc32[block] && !read_again(file, at, bytes)) {
       const Item& item = item_at(task, at);
       throw Error(ErrorCode::kCorrupt, "rank " + std::to_string(request_.rank) + " cannot load \"" + name_of(item) + "\": " +
                                            url_of(*item.storage) + " is damaged between offsets " + std::to_string(at) + " and " +

@@ -5,6 +5,7 @@
 //   stage 2   read, check, copy, commit
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -102,6 +103,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
     std::uint32_t grid_bytes = 0;     // size of a checksum block
 
     bool is_checked() const { return !opened->block_crc32.empty(); }
+    std::atomic<bool> has_warned{false};  // that it is read from the fallback
   };
 
   // A range of a file to read.
@@ -139,7 +141,12 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
 
   // These functions run the tasks: read_job.cpp, and read_archive.cpp for wrapped items.
   void open(File& file);
-  std::shared_ptr<const DataFile> look_at(const FileInfo& info);
+  std::shared_ptr<const DataFile> look_at(const std::shared_ptr<Store>& store, const FileInfo& info);
+  // Returns the store that may have a sound copy of a file that is damaged in the request's store;
+  // null if there is none. Warns once per file.
+  std::shared_ptr<Store> fallback_of(File& file, const char* why);
+  // Reads a checksum block that is damaged from the fallback. Returns whether it is sound there.
+  bool read_again(File& file, std::uint64_t offset, MutableByteSpan block);
   void read_ranges(Task& task, bool verify_only);
   std::vector<Range> place(const Task& task, const StagingBlock& staging, bool verify_only);
   void check(const Task& task, const Range& range);
@@ -149,7 +156,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   void read_wrapped(const Task& task, bool verify_only);
   void read_archive(const Task& task, const PlainItem& item, const std::string& what, bool verify_only);
   void read_object(Item& item, const PlainItem& stored, bool verify_only);
-  void read_stored(const File& file, std::uint64_t offset, MutableByteSpan to);
+  void read_stored(File& file, std::uint64_t offset, MutableByteSpan to);
   void copy_dense(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored, const ZipReader::ReadAt& read_at,
                   bool verify_only);
   void check_strided(const TorchArchive& archive, const ArchivedTensor& stored);

@@ -79,9 +79,7 @@ class FieldWalk {
   std::uint64_t window_bytes_ = 0;
 };
 
-}  // namespace
-
-std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name) {
+std::optional<CommitHead> head_in(Store& store, const ObjectName& name) {
   if (!store.exists(name)) return std::nullopt;
   std::uint64_t size = store.size_bytes(name);
   std::string end(kCommitFooterBytes, '\0');
@@ -142,6 +140,24 @@ std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name)
   // records that were replaced during the walk.
   if (!has_commit || head.save_id.empty()) walk.damaged();
   return head;
+}
+
+}  // namespace
+
+std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name) {
+  try {
+    return head_in(store, name);
+  } catch (const Error& error) {
+    const std::shared_ptr<Store> other = error.code() == ErrorCode::kCorrupt ? store.fallback() : nullptr;
+    if (!other) throw;
+    // The record may have been replaced during the read. Only damage is there a second time.
+    try {
+      return head_in(store, name);
+    } catch (const Error& again) {
+      if (again.code() != ErrorCode::kCorrupt || !other->exists(name)) throw;
+    }
+    return head_in(*other, name);
+  }
 }
 
 }  // namespace cairn

@@ -146,6 +146,12 @@ Bytes encode_trailer(const Trailer& trailer) {
   return bytes;
 }
 
+std::uint64_t trailer_length(ByteSpan footer, std::uint64_t file_bytes, const std::string& object) {
+  const std::uint64_t body_bytes = read_footer(footer, object).body_bytes;
+  if (file_bytes < footer.size() || body_bytes > file_bytes - footer.size()) corrupt(object, "it is longer than the file");
+  return body_bytes + footer.size();
+}
+
 // From the outside inwards: footer, checksum of the body, the body's message, and the relations
 // between its numbers.
 Trailer decode_trailer(ByteSpan bytes, std::uint64_t file_bytes, const std::string& object) {

@@ -55,6 +55,10 @@ struct Trailer {
 // Returns body and footer. Throws InternalError if the description is inconsistent.
 Bytes encode_trailer(const Trailer& trailer);
 
+// Returns the length of the trailer whose last kTrailerFooterBytes are `footer`. Throws as
+// decode_trailer does.
+std::uint64_t trailer_length(ByteSpan footer, std::uint64_t file_bytes, const std::string& object);
+
 // Decodes the bytes that follow the content. `file_bytes` is the length of the whole file. `object`
 // names the file in error texts. Throws kCorrupt with the fault, kUnsupported for a newer version.
 Trailer decode_trailer(ByteSpan bytes, std::uint64_t file_bytes, const std::string& object);

@@ -11,6 +11,7 @@
 #ifdef CAIRN_WITH_S3
 #include <cairn/storage/stores/s3_store.hpp>
 #endif
+#include <cairn/storage/stores/tiered_store.hpp>
 #include <cairn/storage/stores/url.hpp>
 
 namespace cairn {
@@ -21,6 +22,7 @@ struct Registry {
   std::map<std::string, StoreFactory> factories CAIRN_GUARDED_BY(mutex){
       {"file", open_file_store},
       {"mem", open_memory_store},
+      {"tiered", open_tiered_store},
 #ifdef CAIRN_WITH_S3
       {"s3", open_s3_store},
 #endif

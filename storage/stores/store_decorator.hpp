@@ -90,6 +90,7 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   void remove_root() override {
     around({"remove_root", {}}, [&] { inner_->remove_root(); });
   }
+  std::shared_ptr<Store> fallback() override { return inner_->fallback(); }
 
  protected:
   // Runs `act`, which performs the operation, or throws instead. Called for every operation except

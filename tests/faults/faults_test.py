@@ -243,6 +243,44 @@ class KilledWhileLoading(FaultTest):
         self.kill("load", self.fewer(of_other_ranks("kill", LOAD_POINTS), 5))
 
 
+class KilledWhileCopying(FaultTest):
+    """A process dies while it copies a checkpoint from the near to the far tier. Each operation of a save passes the store of both tiers
+    and the near one; the copy passes the far one."""
+
+    def copy(self, rule, rank):
+        directory = self.directory("%s_%d" % (re.sub(r"\W", "_", rule), rank))
+        result = self.launch("copy", directory, options=["--inject", "kill@%s,rank=%d" % (rule, rank)])
+        self.assertEqual(result.returncode, SIGKILLED, result.stdout)
+        self.assertRegex(result.stdout, r"rank %d ended by SIGKILL" % rank)
+        self.reports(directory, "report", range(WORLD), result.stdout)  # the save itself has succeeded
+        shutil.copytree(directory, directory + "_lost")
+        return directory
+
+    def resume(self, directory):
+        result = self.launch("resume", directory, ranks=1, options=["--no-prefix"])
+        self.assertEqual(result.returncode, 0, result.stdout)
+        return re.findall(r"^lost (\S+)$", result.stdout, re.MULTILINE)
+
+    def generation_of_far(self, directory):
+        return self.loaded([os.path.join(directory, "far", "run")]).popitem()[1]
+
+    def test_a_process_is_killed(self):
+        # The third and sixth `sync` of a rank are those of its copies; so are the third and sixth `publish` of the coordinator.
+        for rule, rank in self.fewer([("store:sync,nth=6", 0), ("store:sync,nth=6", 2), ("store:publish,nth=6", 0)], 2):
+            with self.subTest("%s on rank %d" % (rule, rank)):
+                directory = self.copy(rule, rank)
+                self.assertEqual(self.generation_of_far(directory), 1)  # before any process continues
+                self.assertEqual(self.resume(directory), [])
+                shutil.rmtree(os.path.join(directory, "near"))
+                self.assertEqual(self.generation_of_far(directory), 2)
+                # The same, but the near tier is lost before any process continues.
+                lost = directory + "_lost"
+                shutil.rmtree(os.path.join(lost, "near"))
+                generation = self.generation_of_far(lost)
+                self.assertEqual(self.resume(lost), [] if generation == 2 else ["tiered://pair/run/checkpoint"])
+                self.assertEqual(self.generation_of_far(lost), generation)
+
+
 class FrozenWhileSaving(FaultTest):
     def test_a_rank_is_frozen(self):
         self.freeze("save", self.fewer(of_other_ranks("freeze", SAVE_POINTS, before=False), 4))

@@ -25,6 +25,10 @@
 //                                                   and prints the generation. CAIRN_INJECT
 //                                                   applies to VICTIM only.
 //   manage DIRECTORY                                three saves of a manager that keeps one.
+//   copy DIRECTORY                                  two saves to DIRECTORY/near, copied to
+//                                                   DIRECTORY/far. CAIRN_INJECT applies to the
+//                                                   second copy.
+//   resume DIRECTORY                                continues the copies, prints what was lost.
 //
 // The checkpoint is DIRECTORY/checkpoint. The files beside it are pid.RANK, report.RANK, and the
 // files that ranks wait for.
@@ -45,6 +49,8 @@
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/testing/injection.hpp>
 #include <cairn/runtime/testing/injection_names.hpp>
+#include <cairn/storage/store.hpp>
+#include <cairn/storage/tiers.hpp>
 #include <cairn/tests/faults/board.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 
@@ -336,6 +342,42 @@ void manage(const std::string& directory) {
   for (int step = 1; step <= 3; ++step) manager.save(step, state_of(step, world.rank(), world.size()));
 }
 
+// --- copy, resume --------------------------------------------------------------------------------
+
+const std::string kTieredRun = "tiered://pair/run";
+
+void define_tiers(const std::string& directory) {
+  TierOptions options;
+  options.near_url = directory + "/near";
+  options.far_url = directory + "/far";
+  options.drain_patience = seconds(30);
+  register_tier("pair", options);
+}
+
+void copy(const std::string& directory) {
+  define_tiers(directory);
+  const World world = World::from_environment(world_options());
+  const Board board(directory);
+  const std::string id = kTieredRun + "/checkpoint";
+  Checkpointer checkpointer(world);
+  checkpointer.save(state_of(1, world.rank(), world.size()), id);
+  require(wait_for_copies(kTieredRun), "the first save is copied");
+  // Nothing is copied while a writer is open. So the second copy begins when all have saved.
+  const auto writer = open_store(kTieredRun + "/checkpoint")->create("held." + std::to_string(world.rank()));
+  checkpointer.save(state_of(2, world.rank(), world.size()), id);
+  board.post("report." + std::to_string(world.rank()), "ok\n");
+  board.await_all("report", all_but(-1, world.size()));
+  writer->discard();
+  // The others may copy, until the launcher ends them because of the victim.
+  wait_for_copies(kTieredRun, seconds(30));
+}
+
+void resume(const std::string& directory) {
+  define_tiers(directory);
+  for (const LostCheckpoint& lost : resume_copies(kTieredRun)) std::cout << "lost " << lost.url << std::endl;
+  require(wait_for_copies(kTieredRun), "everything is copied");
+}
+
 // --- hang ----------------------------------------------------------------------------------------
 
 // If it hangs, waits in a named function before it writes, until rank 0 has reported.
@@ -429,6 +471,10 @@ int run(const std::vector<std::string>& arguments) {
     late(arguments.at(1), arguments.at(2) == "copy", std::stoi(arguments.at(3)), milliseconds(std::stoi(arguments.at(4))));
   } else if (what == "manage") {
     manage(arguments.at(1));
+  } else if (what == "copy") {
+    copy(arguments.at(1));
+  } else if (what == "resume") {
+    resume(arguments.at(1));
   } else if (what == "check") {
     check({arguments.begin() + 1, arguments.end()});
   } else {

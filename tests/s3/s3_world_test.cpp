@@ -1,17 +1,21 @@
 // Saves and loads of whole worlds through a bucket.
 #include <cairn/tests/support/torch.hpp>
 
+#include <filesystem>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/runs/checkpoint_manager.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/store.hpp>
+#include <cairn/storage/tiers.hpp>
 #include <cairn/tests/s3/s3_place.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -127,6 +131,39 @@ TEST_CASE("of two jobs that save to one place in a bucket, exactly one wins") {
   load(loaded, place);
   CHECK(torch::equal(loaded.at("job").tensor(), torch::full({1000}, winner)));
   CHECK(verify_checkpoint(*open_store(place)).empty());
+}
+
+TEST_CASE("checkpoints are copied from a directory to a bucket, and come back without it") {
+  const std::string run = parent_url(new_s3_place());
+  TemporaryDirectory directory;
+  TierOptions tier;
+  tier.near_url = directory.path() + "/near";
+  tier.far_url = run;
+  tier.piece_bytes = 8u << 20;
+  register_tier("bucket", tier);
+  const torch::Tensor large = torch::arange(5'000'000, torch::kInt32);  // 20 MB: three parts
+  CheckpointManagerOptions options;
+  options.retention.keep_last = 3;
+  {
+    CheckpointManager manager(World::single(), "tiered://bucket/run", options);
+    for (int step = 1; step <= 4; ++step) manager.save(step, {{"large", large + step}});
+  }  // waits for the copies
+  for (int step = 2; step <= 4; ++step) {
+    const auto near = open_store(directory.path() + "/near/run/step_" + std::to_string(step));
+    CHECK(near->list(kDataFilePrefix).empty() == (step == 2));
+  }
+  std::vector<std::string> kept;
+  for (const std::string& name : open_store(run + "/run")->children())
+    if (open_store(run + "/run/" + name)->exists(kCommitRecordName)) kept.push_back(name);
+  CHECK(kept == std::vector<std::string>{"step_2", "step_3", "step_4"});
+  for (const std::string& name : kept) CHECK(verify_checkpoint(*open_store(run + "/run/" + name)).empty());
+  std::filesystem::remove_all(directory.path() + "/near");
+  CheckpointManager manager(World::single(), "tiered://bucket/run", options);
+  StateDict state{{"large", torch::zeros_like(large)}};
+  const auto restored = manager.restore_latest(state);
+  REQUIRE(restored);
+  CHECK(restored->checkpoint.name == "step_4");
+  CHECK(torch::equal(state.at("large").tensor(), large + 4));
 }
 
 TEST_CASE("a run in a bucket resumes from its latest checkpoint and keeps as many as it should") {

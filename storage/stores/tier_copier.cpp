@@ -1,0 +1,805 @@
+#include <cairn/storage/stores/tier_copier.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <pthread.h>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/log.hpp>
+#include <cairn/base/save_id.hpp>
+#include <cairn/base/signals_blocked.hpp>
+#include <cairn/base/wait.hpp>
+#include <cairn/storage/format/commit_head.hpp>
+#include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/format/names.hpp>
+#include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/publication.hpp>
+
+namespace cairn {
+namespace {
+
+using std::chrono::milliseconds;
+using SteadyClock = std::chrono::steady_clock;
+
+// The longest pause between two looks at what other processes have copied.
+constexpr milliseconds kLookInterval = std::chrono::seconds(5);
+constexpr milliseconds kAskInterval{100};
+// How long the end of a process waits for an operation of a store that hangs.
+constexpr milliseconds kStopDeadline = std::chrono::seconds(10);
+
+struct SplitPath {
+  std::string place;
+  ObjectName name;
+};
+
+SplitPath split_path(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return {path.substr(0, slash), path.substr(slash + 1)};
+}
+
+bool is_within(const std::string& path, const std::string& place) {
+  return path.compare(0, place.size(), place) == 0 && (path.size() == place.size() || path[place.size()] == '/');
+}
+
+std::optional<std::uint64_t> size_in(Store& store, const ObjectName& name) {
+  try {
+    return store.size_bytes(name);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    return std::nullopt;
+  }
+}
+
+// Returns nothing for a damaged record in the far tier: the next publication replaces it.
+std::optional<CommitHead> far_head(Store& far) {
+  try {
+    return read_commit_head(far);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    return std::nullopt;
+  }
+}
+
+std::map<ObjectName, std::uint64_t> sizes_in(Store& store) {
+  std::map<ObjectName, std::uint64_t> sizes;
+  for (const ObjectInfo& object : store.list()) sizes.emplace(object.name, object.size_bytes);
+  return sizes;
+}
+
+// Returns the trailer of one of Cairn's data files, which has the checksums of its blocks. Returns
+// nothing for other objects. Throws kCorrupt.
+std::optional<Trailer> trailer_of(Store& store, const ObjectName& name, std::uint64_t bytes) {
+  if (!save_id_of_file(name)) return std::nullopt;
+  const std::string object = child_url(store.url(), name);
+  if (bytes < kTrailerFooterBytes) throw Error(ErrorCode::kCorrupt, object + " is cut short");
+  Bytes footer(kTrailerFooterBytes, '\0');
+  store.read(name, {{bytes - footer.size(), {footer.data(), footer.size()}}});
+  Bytes trailer(trailer_length(footer, bytes, object), '\0');
+  store.read(name, {{bytes - trailer.size(), {trailer.data(), trailer.size()}}});
+  return decode_trailer(trailer, bytes, object);
+}
+
+// `begin` is a multiple of the size of a checksum block.
+void check_blocks(const Trailer& trailer, std::uint64_t begin, ByteSpan bytes, const std::string& object) {
+  const std::uint64_t block_bytes = trailer.checksum_block_bytes;
+  const std::uint64_t end = std::min(begin + bytes.size(), trailer.content_bytes);
+  for (std::uint64_t at = begin; at < end; at += block_bytes)
+    if (crc32(0, bytes.subspan(at - begin, std::min(block_bytes, end - at))) !=
+        trailer.block_crc32[static_cast<std::size_t>(at / block_bytes)])
+      throw Error(ErrorCode::kCorrupt, object + " is damaged at offset " + std::to_string(at) + " (the checksum does not match)");
+}
+
+struct NearIsGone {};  // the object that is being copied
+
+}  // namespace
+
+TierCopier::TierCopier(std::string name, TierOptions options)
+    : name_(std::move(name)), options_(std::move(options)), far_root_(far("")) {}
+
+TierCopier::~TierCopier() { stop(); }
+
+std::shared_ptr<Store> TierCopier::near(const std::string& place) const {
+  return open_store(place.empty() ? options_.near_url : child_url(options_.near_url, place.substr(1)));
+}
+
+std::shared_ptr<Store> TierCopier::far(const std::string& place) const {
+  return open_store(place.empty() ? options_.far_url : child_url(options_.far_url, place.substr(1)));
+}
+
+// --- the queue ---
+
+void TierCopier::writer_opened() {
+  MutexLock lock(mutex_);
+  ++writers_;
+}
+
+void TierCopier::writer_closed() {
+  MutexLock lock(mutex_);
+  if (--writers_ == 0) changed_.notify_all();
+}
+
+void TierCopier::add_object(const std::string& path, std::uint64_t bytes) {
+  MutexLock lock(mutex_);
+  objects_.push_back({path, bytes});
+  start();
+}
+
+bool TierCopier::drop_object(const std::string& path) {
+  MutexLock lock(mutex_);
+  damaged_.erase(path);
+  const auto first = std::remove_if(objects_.begin(), objects_.end(), [&](const Object& object) { return object.path == path; });
+  bool was_waiting = first != objects_.end();
+  objects_.erase(first, objects_.end());
+  while (copying_.path == path && !stopping_) {
+    was_waiting = cancelled_ = true;
+    changed_.notify_all();
+    changed_.wait(mutex_);
+  }
+  return was_waiting;
+}
+
+void TierCopier::add_checkpoint(const std::string& place, const std::string& save_id, bool resumed) {
+  MutexLock lock(mutex_);
+  for (const auto& job : jobs_)
+    if (job->kind == Job::kPublish && job->place == place && job->save_id == save_id) return;
+  given_up_.erase(place);
+  jobs_.push_back(std::make_shared<Job>(Job{Job::kPublish, place, save_id, resumed, {}, SIZE_MAX, SteadyClock::now(), 0}));
+  start();
+}
+
+std::optional<std::string> TierCopier::drop_checkpoint(const std::string& place) {
+  MutexLock lock(mutex_);
+  std::optional<std::string> save_id;
+  given_up_.erase(place);
+  const auto is_of_place = [&](const std::shared_ptr<Job>& job) { return job->kind == Job::kPublish && job->place == place; };
+  for (const auto& job : jobs_)
+    if (is_of_place(job)) save_id = job->save_id;
+  jobs_.remove_if(is_of_place);
+  while (running_ && is_of_place(running_) && !stopping_) {
+    cancelled_ = true;
+    changed_.notify_all();
+    changed_.wait(mutex_);
+  }
+  return save_id;
+}
+
+void TierCopier::resume_once(const std::string& run) {
+  MutexLock lock(mutex_);
+  if (!resumed_.insert(run).second) return;
+  jobs_.push_back(std::make_shared<Job>(Job{Job::kResume, run, "", false, {}, SIZE_MAX, {}, 0}));
+  start();
+}
+
+void TierCopier::evict_later(const std::string& run) {
+  MutexLock lock(mutex_);
+  for (const auto& job : jobs_)
+    if (job->kind == Job::kEvict && job->place == run && job != running_) return;
+  jobs_.push_back(std::make_shared<Job>(Job{Job::kEvict, run, "", false, {}, SIZE_MAX, {}, 0}));
+  start();
+}
+
+bool TierCopier::is_known(const std::string& place) const {
+  MutexLock lock(mutex_);
+  return known_.count(place) > 0 || (!place.empty() && known_.count(split_path(place).place) > 0);
+}
+
+bool TierCopier::is_failing() const {
+  MutexLock lock(mutex_);
+  return failing_since_ && SteadyClock::now() < last_failure_ + 2 * options_.retry_max;
+}
+
+void TierCopier::clear_far(const std::string& place) {
+  if (read_commit_head(*near(place)) || far_head(*far(place))) return;
+  sweep(place);
+  far(place)->remove_root();
+}
+
+bool TierCopier::is_idle(const std::string& place) const {
+  if (!copying_.path.empty() && is_within(copying_.path, place)) return false;
+  for (const Object& object : objects_)
+    if (is_within(object.path, place)) return false;
+  for (const auto& job : jobs_)  // a run that is being resumed may have copies for a place within it
+    if (is_within(job->place, place) || (job->kind == Job::kResume && is_within(place, job->place))) return false;
+  return true;
+}
+
+std::vector<std::string> TierCopier::waiting_checkpoints(const std::string& place) const {
+  std::set<std::string> places;
+  for (const auto& job : jobs_)
+    if (job->kind == Job::kPublish && is_within(job->place, place)) places.insert(url(job->place));
+  for (const std::string& damaged : given_up_)
+    if (is_within(damaged, place)) places.insert(url(damaged));
+  return {places.begin(), places.end()};
+}
+
+bool TierCopier::wait(const std::string& place, std::optional<milliseconds> deadline, const std::function<bool()>& goes_on) const {
+  MutexLock lock(mutex_);
+  const Time begin = SteadyClock::now();
+  while (!is_idle(place) && !stopping_) {
+    const Time end =
+        deadline ? begin + bounded_wait(*deadline) : std::max(begin, last_progress_) + bounded_wait(options_.drain_patience);
+    if (SteadyClock::now() >= end) break;
+    if (!goes_on) {
+      changed_.wait_until(mutex_, end);
+      continue;
+    }
+    lock.unlock();
+    const bool may_go_on = goes_on();
+    lock.lock();
+    if (!may_go_on) break;
+    changed_.wait_until(mutex_, std::min<Time>(end, SteadyClock::now() + kAskInterval));
+  }
+  const std::vector<std::string> waiting = waiting_checkpoints(place);
+  if (is_idle(place) && waiting.empty()) return true;
+  const std::string why = last_error_;
+  lock.unlock();
+  if (deadline) return false;
+  std::string text = "not everything was copied to the far tier from " + url(place) + " (" + why + "); in the near tier only:";
+  for (const std::string& checkpoint : waiting) text += " " + checkpoint;
+  write_log(LogLevel::kError, -1, text);
+  return false;
+}
+
+TierProgress TierCopier::progress() const {
+  MutexLock lock(mutex_);
+  TierProgress progress;
+  progress.objects_waiting = objects_.size() + (copying_.path.empty() ? 0 : 1);
+  progress.bytes_waiting = copying_.bytes;
+  for (const Object& object : objects_) progress.bytes_waiting += object.bytes;
+  progress.objects_copied = objects_copied_;
+  progress.bytes_copied = bytes_copied_;
+  progress.checkpoints_waiting = waiting_checkpoints("");
+  progress.last_error = last_error_;
+  progress.failing_since = failing_since_;
+  return progress;
+}
+
+// --- the thread ---
+
+void TierCopier::start() {
+  changed_.notify_all();
+  if (stopping_ || thread_.joinable()) return;
+  const SignalsBlocked blocked;
+  process_ = ::getpid();
+  serving_ = true;
+  thread_ = std::thread([this] { serve(); });
+  pthread_setname_np(thread_.native_handle(), "cairn-tiers");
+}
+
+void TierCopier::stop() noexcept {
+  if (process_ != 0 && process_ != ::getpid()) return;  // in a forked child: the thread is the parent's
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  changed_.notify_all();
+  std::thread thread = std::move(thread_);
+  const bool has_ended = changed_.wait_for(mutex_, kStopDeadline, [this]() CAIRN_REQUIRES(mutex_) { return !serving_; });
+  lock.unlock();
+  if (!thread.joinable()) return;
+  if (has_ended)
+    thread.join();
+  else
+    thread.detach();
+}
+
+void TierCopier::serve() {
+  MutexLock lock(mutex_);
+  while (!stopping_) {
+    write_logs(lock);
+    const Time now = SteadyClock::now();
+    const auto next = std::min_element(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) { return a->due < b->due; });
+    if (writers_ > 0)
+      changed_.wait(mutex_);
+    else if (retry_at_ > now)
+      changed_.wait_until(mutex_, retry_at_);
+    else if (next != jobs_.end() && (*next)->due <= now && (objects_.empty() || is_job_next_))
+      run_job(lock, *next);
+    else if (!objects_.empty())
+      run_object(lock);
+    else if (next != jobs_.end())
+      changed_.wait_until(mutex_, (*next)->due);
+    else
+      changed_.wait(mutex_);
+  }
+  write_logs(lock);
+  serving_ = false;
+  changed_.notify_all();
+}
+
+void TierCopier::write_logs(MutexLock& lock) {
+  const auto logs = std::exchange(logs_, {});
+  if (logs.empty()) return;
+  lock.unlock();
+  for (const auto& [level, text] : logs) write_log(level, -1, text);
+  lock.lock();
+}
+
+void TierCopier::note_success(bool has_moved) {
+  failing_since_.reset();
+  pause_ = milliseconds(0);
+  if (has_moved) last_progress_ = SteadyClock::now();
+}
+
+void TierCopier::note_failed_try(const std::string& what) {
+  last_error_ = what;
+  last_failure_ = SteadyClock::now();
+  if (!failing_since_) {
+    failing_since_ = std::chrono::system_clock::now();
+    logs_.emplace_back(LogLevel::kWarning, "cannot copy to the far tier of " + url("") + "; it is tried again: " + what);
+  }
+  pause_ = std::clamp(pause_ * 2, options_.retry_min, options_.retry_max);
+  retry_at_ = SteadyClock::now() + pause_;
+}
+
+void TierCopier::give_up(const std::string& place, const std::string& what) {
+  last_error_ = what;
+  given_up_.insert(place);
+  logs_.emplace_back(LogLevel::kError, url(place) + " is not copied to the far tier: " + what);
+}
+
+void TierCopier::run_object(MutexLock& lock) {
+  Object object = std::move(objects_.front());
+  objects_.pop_front();
+  copying_ = object;
+  cancelled_ = false;
+  // Data files have names of their own. Others may have been begun by a process that was killed.
+  const bool takes_over = !save_id_of_file(split_path(object.path).name);
+  Copied copied = Copied::kGone;
+  std::optional<Error> failure;
+  lock.unlock();
+  try {
+    copied = copy_object(object.path, takes_over);
+  } catch (const Error& error) {
+    failure = error;
+  } catch (const std::exception& error) {
+    failure = Error(ErrorCode::kUnavailable, error.what());
+  }
+  lock.lock();
+  copying_ = {};
+  changed_.notify_all();
+  is_job_next_ = true;  // otherwise no checkpoint would be published while objects keep coming
+  if (cancelled_) return;
+  if (failure && failure->code() == ErrorCode::kCorrupt) {
+    last_error_ = failure->what();
+    damaged_[object.path] = last_error_;  // publish() reports it
+    return;
+  }
+  if (failure) {
+    objects_.push_back(std::move(object));
+    return note_failed_try(failure->what());
+  }
+  note_success(copied != Copied::kBusy);
+  if (copied == Copied::kYes) ++objects_copied_;
+  if (copied != Copied::kBusy) return;
+  objects_.push_back(std::move(object));
+  retry_at_ = SteadyClock::now() + options_.retry_min;
+}
+
+void TierCopier::run_job(MutexLock& lock, const std::shared_ptr<Job>& next) {
+  const std::shared_ptr<Job> job = next;
+  running_ = job;
+  cancelled_ = false;
+  is_job_next_ = false;
+  bool has_ended = true;
+  const std::size_t missing_before = job->missing;
+  std::optional<Error> failure;
+  lock.unlock();
+  try {
+    if (job->kind == Job::kPublish)
+      has_ended = publish(*job);
+    else if (job->kind == Job::kResume)
+      resume(job->place);
+    else
+      evict(job->place);
+  } catch (const Error& error) {
+    failure = error;
+  } catch (const std::exception& error) {
+    failure = Error(ErrorCode::kUnavailable, error.what());
+  }
+  lock.lock();
+  running_.reset();
+  copying_ = {};
+  changed_.notify_all();
+  const auto listed = std::find(jobs_.begin(), jobs_.end(), job);
+  if (listed == jobs_.end()) return;
+  const Time now = SteadyClock::now();
+  job->due = now + std::max<Time::duration>(options_.retry_min, std::min<Time::duration>((now - job->changed) / 4, kLookInterval));
+  if (cancelled_) return;  // an object was dropped: this job looks again
+  // A record that was replaced while it was read looks damaged once.
+  if (failure && failure->code() == ErrorCode::kCorrupt && job->kind == Job::kPublish) {
+    if (++job->times_damaged < 2) return;
+    give_up(job->place, failure->what());
+    jobs_.erase(listed);
+  } else if (failure) {
+    note_failed_try(failure->what());
+  } else {
+    note_success(has_ended || job->missing < missing_before);
+    if (has_ended) jobs_.erase(listed);
+  }
+}
+
+void TierCopier::check_wanted() {
+  MutexLock lock(mutex_);
+  while (writers_ > 0 && !stopping_ && !cancelled_) changed_.wait(mutex_);
+  if (stopping_ || cancelled_) throw Error(ErrorCode::kCancelled, "the copy is not wanted any more");
+}
+
+// --- one object ---
+
+TierCopier::Copied TierCopier::copy_object(const std::string& path, bool takes_over) {
+  const auto [place, name] = split_path(path);
+  const auto near_store = near(place), far_store = far(place);
+  try {
+    const auto bytes = size_in(*near_store, name);
+    if (!bytes) return Copied::kGone;
+    const auto is_there = [&, &object = name] { return size_in(*far_store, object) == bytes; };
+    if (is_there()) return Copied::kYes;
+    const std::optional<Trailer> trailer = trailer_of(*near_store, name, *bytes);
+    if (far_store->exists(name)) {
+      // Data files have a name of their own, and this one is sound in the near tier.
+      if (!trailer)
+        throw Error(ErrorCode::kCorrupt, child_url(far_store->url(), name) + " is another object than that of the near tier");
+      far_store->remove(name);
+    }
+    const StoreTraits traits = far_store->traits();
+    std::uint64_t piece_bytes = std::max(options_.piece_bytes, traits.part_bytes_min);
+    if (traits.parts_max > 0) piece_bytes = std::max(piece_bytes, *bytes / traits.parts_max + 1);
+    piece_bytes = (piece_bytes + kChecksumBlockBytesMax - 1) / kChecksumBlockBytesMax * kChecksumBlockBytesMax;
+    CreateOptions create;
+    create.appears_whole = true;
+    if (traits.part_bytes_min > 0 && *bytes > piece_bytes) {
+      create.part_bytes = piece_bytes;
+      create.expected_bytes = *bytes;
+    }
+    std::unique_ptr<ObjectWriter> writer;
+    for (bool again = true; !writer;) {
+      try {
+        writer = far_store->create(name, create);
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kAlreadyExists && is_there()) return Copied::kYes;
+        if (error.code() == ErrorCode::kAlreadyExists && !takes_over) return Copied::kBusy;
+        if (!std::exchange(again, false)) throw;
+        if (error.code() == ErrorCode::kNotFound)
+          far_store->create_root();
+        else if (error.code() == ErrorCode::kAlreadyExists)
+          far_store->remove(name + kUnfinishedEnd);  // left by a process that was killed
+        else
+          throw;
+      }
+    }
+    write_pieces(*near_store, *writer, name, *bytes, piece_bytes, trailer ? &*trailer : nullptr);
+    try {
+      writer->sync(*bytes);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kAlreadyExists || !is_there()) throw;  // another process was faster
+    }
+    return Copied::kYes;
+  } catch (const NearIsGone&) {
+    return Copied::kGone;
+  }
+}
+
+void TierCopier::write_pieces(Store& near, ObjectWriter& writer, const ObjectName& name, std::uint64_t bytes,
+                              std::uint64_t piece_bytes, const Trailer* trailer) {
+  std::atomic<std::uint64_t> next{0};
+  std::exception_ptr problem;
+  Mutex problem_mutex;  // for `problem`
+  const auto work = [&] {
+    try {
+      Bytes piece;
+      for (std::uint64_t begin = next.fetch_add(piece_bytes); begin < bytes; begin = next.fetch_add(piece_bytes)) {
+        check_wanted();
+        piece.resize(static_cast<std::size_t>(std::min(piece_bytes, bytes - begin)));
+        try {
+          near.read(name, {{begin, {piece.data(), piece.size()}}});
+        } catch (const Error& error) {
+          if (error.code() == ErrorCode::kNotFound) throw NearIsGone();
+          throw;
+        }
+        if (trailer != nullptr) check_blocks(*trailer, begin, piece, child_url(near.url(), name));
+        writer.write_at(begin, piece);
+        MutexLock lock(mutex_);
+        bytes_copied_ += piece.size();
+        last_progress_ = SteadyClock::now();
+      }
+    } catch (...) {
+      next = bytes;
+      MutexLock lock(problem_mutex);
+      if (!problem) problem = std::current_exception();
+    }
+  };
+  std::vector<std::thread> helpers;
+  const std::uint64_t pieces = (bytes + piece_bytes - 1) / piece_bytes;
+  try {
+    const SignalsBlocked blocked;
+    while (helpers.size() + 1 < std::min<std::uint64_t>(pieces, options_.copy_threads)) helpers.emplace_back(work);
+  } catch (const std::exception&) {  // no thread available: those that there are do the work
+  }
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  if (problem) std::rethrow_exception(problem);
+}
+
+// --- one checkpoint ---
+
+// Returns whether the job has ended. Otherwise it looks again later.
+bool TierCopier::publish(Job& job) {
+  const auto near_store = near(job.place), far_store = far(job.place);
+  const auto is_current = [&] {
+    const auto head = read_commit_head(*near_store);
+    return head && head->save_id == job.save_id;
+  };
+  if (!is_current()) {
+    end_attempts(job.place);
+    clear_far(job.place);
+    return true;
+  }
+  if (const auto head = far_head(*far_store); !head || head->save_id != job.save_id) {
+    // 1
+    far_store->create_root();
+    if (announce(job.save_id, *far_store) && !is_current()) {  // removed since the look above
+      far_store->fence(job.save_id);
+      far_store->clear_attempt(job.save_id);
+      return true;
+    }
+    // 2
+    Bytes record(static_cast<std::size_t>(near_store->size_bytes(kCommitRecordName)), '\0');
+    near_store->read(kCommitRecordName, {{0, {record.data(), record.size()}}});
+    const Metadata metadata = decode_commit_record(record, child_url(near_store->url(), kCommitRecordName));
+    if (metadata.save_id != job.save_id) return false;
+    if (const std::size_t missing = copy_missing(job, *near_store, *far_store, metadata); missing > 0) {
+      if (missing != std::exchange(job.missing, missing)) job.changed = SteadyClock::now();
+      return false;
+    }
+    // 3
+    for (const std::string& id : far_store->open_attempts())
+      if (id != job.save_id && is_save_id(id)) far_store->fence(id);
+    const auto there = far_head(*far_store);
+    if (there && there->save_id != job.save_id && metadata.commit && there->sequence >= metadata.commit->sequence) {
+      far_store->fence(job.save_id);
+      far_store->clear_attempt(job.save_id);
+      throw Error(ErrorCode::kCorrupt, "the far tier has save " + there->save_id + " there, which is not older than " + job.save_id);
+    }
+    // 4
+    if (!is_current()) return false;
+    // 5
+    try {
+      far_store->publish(job.save_id, record, Overwrite::kAllowed);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kFenced) return false;
+      // A publication that stopped half-way may have left something that blocks the next one.
+      far_store->fence(job.save_id);
+      announce(job.save_id, *far_store);
+      throw;
+    }
+    // Uploads of a killed process are aborted with its attempt.
+    if (job.resumed) {
+      far_store->fence(job.save_id);
+      far_store->clear_attempt(job.save_id);
+    }
+  }
+  // 6
+  try {
+    sweep(job.place);
+  } catch (const Error& error) {
+    if (!tells_of_the_record(error)) throw;  // otherwise the next publication sweeps
+  }
+  evict(split_path(job.place).place);
+  return true;
+}
+
+// Returns whether it has opened the attempt. Otherwise it was open, perhaps by another process.
+bool TierCopier::announce(const std::string& save_id, Store& far) {
+  try {
+    far.begin_attempt(save_id);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kAlreadyExists) return false;
+    if (error.code() != ErrorCode::kFenced) throw;
+    far.fence(save_id);  // finishes a fence that was cut off
+    far.clear_attempt(save_id);
+    far.begin_attempt(save_id);
+  }
+  return true;
+}
+
+// Copies files that no process copies. Returns how many are missing in the far tier.
+std::size_t TierCopier::copy_missing(const Job& job, Store& near, Store& far, const Metadata& metadata) {
+  const auto there = sizes_in(far);
+  const auto is_there = [&](const ObjectName& name, std::uint64_t bytes) {
+    const auto found = there.find(name);
+    return found != there.end() && found->second == bytes;
+  };
+  std::vector<ObjectInfo> wanted;
+  for (const FileInfo& file : metadata.files)
+    if (file.length) wanted.push_back({file.name, *file.length});
+  // Objects that the record does not list, such as an index or a pin.
+  if (job.resumed)
+    for (const ObjectInfo& object : near.list())
+      if (object.name.rfind(kDataFilePrefix, 0) != 0 && object.name.find('/') == std::string::npos &&
+          object.name != kCommitRecordName)
+        wanted.push_back(object);
+  std::size_t missing = 0;
+  for (const ObjectInfo& file : wanted) {
+    if (is_there(file.name, file.size_bytes)) continue;
+    const std::string path = job.place + "/" + file.name;
+    {
+      MutexLock lock(mutex_);
+      if (const auto damaged = damaged_.find(path); damaged != damaged_.end())
+        throw Error(ErrorCode::kCorrupt, damaged->second);
+    }
+    const auto near_bytes = size_in(near, file.name);
+    if (!near_bytes) throw Error(ErrorCode::kCorrupt, child_url(near.url(), file.name) + " is gone, and was not copied");
+    if (*near_bytes != file.size_bytes)
+      throw Error(ErrorCode::kCorrupt, child_url(near.url(), file.name) + " has " + std::to_string(*near_bytes) + " bytes, and " +
+                                           std::to_string(file.size_bytes) + " were written");
+    Copied copied = Copied::kGone;
+    if (job.resumed) {
+      {
+        MutexLock lock(mutex_);
+        copying_ = {path, file.size_bytes};
+      }
+      check_wanted();
+      copied = copy_object(path, true);
+      MutexLock lock(mutex_);
+      copying_ = {};
+      if (copied == Copied::kYes) ++objects_copied_;
+      changed_.notify_all();
+    }
+    if (copied != Copied::kYes) ++missing;
+  }
+  return missing;
+}
+
+// Removes the files of saves that are neither published nor running. The order of steps matters, as
+// in storage/publication.hpp: a save that begins later has no file in the list, and one that was
+// fenced is not published after the look at the record.
+void TierCopier::sweep(const std::string& place) {
+  const auto near_store = near(place), far_store = far(place);
+  const std::vector<ObjectInfo> files = far_store->list(kDataFilePrefix);
+  const auto near_head = read_commit_head(*near_store);
+  for (const std::string& id : far_store->open_attempts())
+    if (is_save_id(id) && !(near_head && near_head->save_id == id)) far_store->fence(id);
+  std::set<std::string> kept;
+  for (const std::string& id : near_store->open_attempts()) kept.insert(id);
+  const auto keep = [&](const std::optional<Metadata>& metadata) {
+    if (!metadata) return;
+    kept.insert(metadata->save_id);
+    if (metadata->commit) kept.insert(metadata->commit->retired.begin(), metadata->commit->retired.end());
+  };
+  const auto near_metadata = published_metadata(*near_store);
+  keep(near_metadata);
+  const auto head = far_head(*far_store);
+  if (!near_metadata || !head || head->save_id != near_metadata->save_id) keep(published_metadata(*far_store));
+  for (const ObjectInfo& file : files) {
+    std::string name = file.name;
+    if (ends_with(name, kUnfinishedEnd)) name.resize(name.size() - std::string(kUnfinishedEnd).size());
+    const auto id = save_id_of_file(name);
+    if (id && kept.count(*id) == 0) far_store->remove(file.name);
+  }
+  for (const std::string& id : far_store->fenced_attempts())
+    if (is_save_id(id)) far_store->clear_attempt(id);
+}
+
+// --- the near tier of a run ---
+
+void TierCopier::begin_attempt(Store& near, const std::string& save_id) {
+  MutexLock lock(near_mutex_);
+  near.begin_attempt(save_id);
+}
+
+void TierCopier::evict(const std::string& run) {
+  std::vector<std::tuple<std::uint64_t, std::string, std::string>> copied;  // sequence, save id, place
+  for (const ObjectName& name : near(run)->children()) {
+    const std::string place = run + "/" + name;
+    try {
+      const auto here = read_commit_head(*near(place));
+      if (!here || near(place)->list(kDataFilePrefix).empty()) continue;
+      const auto there = far_head(*far(place));
+      if (there && there->save_id == here->save_id) copied.emplace_back(here->sequence, here->save_id, place);
+    } catch (const Error& error) {
+      if (!tells_of_the_record(error)) throw;
+    }
+  }
+  std::sort(copied.rbegin(), copied.rend());
+  for (std::size_t i = options_.keep_near; i < copied.size(); ++i) drop_data(std::get<2>(copied[i]), std::get<1>(copied[i]));
+}
+
+// Removes the data files of a copied checkpoint from the near tier. Its record stays, so that the
+// near tier alone tells what the run has.
+void TierCopier::drop_data(const std::string& place, const std::string& save_id) {
+  const auto near_store = near(place);
+  const auto there = sizes_in(*far(place));
+  MutexLock lock(near_mutex_);
+  if (!near_store->open_attempts().empty()) return;
+  const auto head = read_commit_head(*near_store);
+  if (!head || head->save_id != save_id) return;
+  for (const ObjectInfo& object : near_store->list(kDataFilePrefix)) {
+    const auto found = there.find(object.name);
+    if (found != there.end() && found->second == object.size_bytes) near_store->remove(object.name);
+  }
+}
+
+// Removes a checkpoint from the near tier of which the far tier has a later version. If an attempt
+// is open there, its files stay.
+void TierCopier::drop_stale(const std::string& place, const std::string& save_id) {
+  const auto near_store = near(place);
+  {
+    MutexLock lock(near_mutex_);
+    const auto head = read_commit_head(*near_store);
+    if (!head || head->save_id != save_id) return;
+    near_store->retract();
+  }
+  for (const ObjectInfo& object : near_store->list(kDataFilePrefix))
+    if (save_id_of_file(object.name) == save_id) near_store->remove(object.name);
+  near_store->remove_root();
+}
+
+// Ends attempts in the far tier whose save is not that of the near tier's record. Returns those
+// that were lost with the near tier.
+std::vector<LostCheckpoint> TierCopier::end_attempts(const std::string& place) {
+  const auto near_store = near(place), far_store = far(place);
+  std::vector<LostCheckpoint> lost;
+  const std::vector<std::string> open = far_store->open_attempts();
+  if (open.empty()) return lost;
+  const std::vector<std::string> running = near_store->open_attempts();
+  const auto here = read_commit_head(*near_store);
+  for (const std::string& id : open) {
+    if (!is_save_id(id) || (here && here->save_id == id)) continue;
+    if (std::find(running.begin(), running.end(), id) != running.end()) continue;
+    far_store->fence(id);
+    const auto there = far_head(*far_store);
+    if (!here && !(there && there->save_id == id)) {
+      lost.push_back({url(place), id});
+      write_log(LogLevel::kWarning, -1,
+                split_path(place).name + " was saved to the near tier and lost before its copy to the far tier was complete: " +
+                    url(place) + ", save " + id);
+    }
+    far_store->clear_attempt(id);
+  }
+  return lost;
+}
+
+std::vector<LostCheckpoint> TierCopier::resume(const std::string& run) {
+  {
+    MutexLock lock(mutex_);
+    resumed_.insert(run);
+    known_.erase(run);
+  }
+  std::set<ObjectName> names{""};
+  for (const auto& store : {near(run), far(run)})
+    for (ObjectName& name : store->children()) names.insert(std::move(name));
+  std::vector<LostCheckpoint> lost;
+  bool has_all = true;  // the near tier has the record of each checkpoint in the far one
+  for (const ObjectName& name : names) {
+    const std::string place = name.empty() ? run : run + "/" + name;
+    try {
+      const auto here = read_commit_head(*near(place));
+      const auto there = far_head(*far(place));
+      if (here && there && there->save_id != here->save_id && there->sequence >= here->sequence) {
+        has_all = false;
+        drop_stale(place, here->save_id);
+      } else if (here && !(there && there->save_id == here->save_id)) {
+        add_checkpoint(place, here->save_id, true);
+      } else if (there && !here) {
+        has_all = false;
+      }
+      for (LostCheckpoint& one : end_attempts(place)) lost.push_back(std::move(one));
+      if (!here && !there && is_checkpoint_name(name)) clear_far(place);
+    } catch (const Error& error) {
+      if (!tells_of_the_record(error)) throw;
+      has_all = false;
+      write_log(LogLevel::kWarning, -1, "cannot tell whether " + url(place) + " is copied: " + error.what());
+    }
+  }
+  evict_later(run);
+  MutexLock lock(mutex_);
+  if (has_all) known_.insert(run);
+  return lost;
+}
+
+}  // namespace cairn

@@ -1,0 +1,176 @@
+// Copies from the near to the far tier of one pair what this process has written. Internal.
+//
+// The far tier is a store like any other: a checkpoint exists there once its record does. The
+// process that published save S in the near tier does this in the far one:
+//
+//  1  open attempt S: it tells that S existed in the near tier
+//  2  wait until all files of the record are there. Each process copies those it wrote. After a
+//     restart, this process copies what the earlier ones left
+//  3  fence all other attempts: an older save can no longer be published. End if the far tier has
+//     a record that is not older
+//  4  look whether the near tier's record still names S; if not, end
+//  5  publish the near tier's record
+//  6  remove the data files that belong to no checkpoint and no save
+//
+// Removing a checkpoint (TieredStore::retract) removes the near record, fences the attempts in the
+// far tier, and removes the far record, in this order. So either step 5 comes before the fence, and
+// the record is removed after it, or step 5 fails. If step 4 saw the near record, its removal came
+// later, and the fence later still.
+//
+// An attempt of this process that others have fenced is cleared and opened again as long as the
+// near record names S. Steps 1 to 5 may run in several processes at once: one of them publishes.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <sys/types.h>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
+#include <cairn/base/mutex.hpp>
+#include <cairn/planning/metadata.hpp>
+#include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/store.hpp>
+#include <cairn/storage/tiers.hpp>
+
+namespace cairn {
+
+// Directory stores end the names of unfinished objects so (CreateOptions::appears_whole).
+inline constexpr const char* kUnfinishedEnd = ".part";
+
+// Places and objects are named by their path below the URLs of the pair: "/run/step_1",
+// "/run/step_1/.pinned". The path of the pair's root is "". Thread-safe.
+class TierCopier {
+ public:
+  TierCopier(std::string name, TierOptions options);
+  ~TierCopier();  // stops the thread; copies in progress are discarded
+  TierCopier(const TierCopier&) = delete;
+  TierCopier& operator=(const TierCopier&) = delete;
+
+  const TierOptions& options() const { return options_; }
+  std::string url(const std::string& path) const { return "tiered://" + name_ + path; }
+  std::shared_ptr<Store> near(const std::string& place) const;
+  std::shared_ptr<Store> far(const std::string& place) const;
+
+  // No object is copied while this process has a writer open.
+  void writer_opened();
+  void writer_closed();
+  void add_object(const std::string& path, std::uint64_t bytes);
+  // Forgets an object. When this returns, no copy of it by this process is in progress.
+  // Returns whether it was queued or in progress.
+  bool drop_object(const std::string& path);
+  void add_checkpoint(const std::string& place, const std::string& save_id, bool resumed);
+  // Likewise for the publication of a checkpoint. Returns its save id if it was not finished.
+  std::optional<std::string> drop_checkpoint(const std::string& place);
+
+  // Opens an attempt in the near tier. Eviction leaves its place alone from then on.
+  void begin_attempt(Store& near, const std::string& save_id);
+  // See resume_copies. `resume_once` queues it, unless this process has done or queued it.
+  std::vector<LostCheckpoint> resume(const std::string& run);
+  void resume_once(const std::string& run);
+
+  // Returns whether the near tier alone tells what is in the run of `place`: this process has seen
+  // that it has the record of every checkpoint in the far tier. Then saves go on while the far tier
+  // is unavailable.
+  bool is_known(const std::string& place) const;
+  // Returns whether the far tier has failed just now. Asking it would only cost time.
+  bool is_failing() const;
+  // Removes from the far tier what is left at a place without records.
+  void clear_far(const std::string& place);
+
+  bool wait(const std::string& place, std::optional<std::chrono::milliseconds> deadline, const std::function<bool()>& goes_on) const;
+  TierProgress progress() const;
+  void stop() noexcept;
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  struct Object {
+    std::string path;
+    std::uint64_t bytes = 0;
+  };
+  struct Job {
+    enum Kind : std::uint8_t { kPublish, kResume, kEvict } kind = kPublish;
+    std::string place;  // of the checkpoint, or the run
+    std::string save_id;
+    bool resumed = false;  // an earlier process saved it, and copies nothing any more
+    Time due{};
+    std::size_t missing = SIZE_MAX;  // files, when it was last looked
+    Time changed{};                  // when their number changed
+    int times_damaged = 0;
+  };
+  enum class Copied : std::uint8_t { kYes, kBusy, kGone };
+
+  void start() CAIRN_REQUIRES(mutex_);
+  void serve();
+  void run_object(MutexLock& lock) CAIRN_REQUIRES(mutex_);
+  void run_job(MutexLock& lock, const std::shared_ptr<Job>& job) CAIRN_REQUIRES(mutex_);
+  void evict_later(const std::string& run);
+  void write_logs(MutexLock& lock) CAIRN_REQUIRES(mutex_);
+  void note_success(bool has_moved) CAIRN_REQUIRES(mutex_);
+  void note_failed_try(const std::string& what) CAIRN_REQUIRES(mutex_);
+  // The near tier has `place` damaged: it is not copied until it is saved again.
+  void give_up(const std::string& place, const std::string& what) CAIRN_REQUIRES(mutex_);
+  bool is_idle(const std::string& place) const CAIRN_REQUIRES(mutex_);
+  std::vector<std::string> waiting_checkpoints(const std::string& place) const CAIRN_REQUIRES(mutex_);
+
+  // Called without the lock, on the thread.
+  void check_wanted();
+  Copied copy_object(const std::string& path, bool takes_over);
+  void write_pieces(Store& near, ObjectWriter& writer, const ObjectName& name, std::uint64_t bytes, std::uint64_t piece_bytes,
+                    const Trailer* trailer);
+  bool publish(Job& job);
+  bool announce(const std::string& save_id, Store& far);
+  std::size_t copy_missing(const Job& job, Store& near, Store& far, const Metadata& metadata);
+  void sweep(const std::string& place);
+  void evict(const std::string& run);
+  void drop_stale(const std::string& place, const std::string& save_id);
+  void drop_data(const std::string& place, const std::string& save_id);
+  std::vector<LostCheckpoint> end_attempts(const std::string& place);
+
+  const std::string name_;
+  const TierOptions options_;
+  const std::shared_ptr<Store> far_root_;  // keeps the connections of a bucket
+  std::atomic<pid_t> process_{0};          // that has started the thread
+
+  Mutex near_mutex_;  // held while an attempt is opened in the near tier, or a place is evicted from it
+
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  std::thread thread_ CAIRN_GUARDED_BY(mutex_);
+  bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
+  bool serving_ CAIRN_GUARDED_BY(mutex_) = false;  // the thread runs
+  bool cancelled_ CAIRN_GUARDED_BY(mutex_) = false;  // the copy in progress is not wanted any more
+  std::size_t writers_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::deque<Object> objects_ CAIRN_GUARDED_BY(mutex_);
+  std::list<std::shared_ptr<Job>> jobs_ CAIRN_GUARDED_BY(mutex_);
+  bool is_job_next_ CAIRN_GUARDED_BY(mutex_) = false;       // after an object that could not be copied
+  Object copying_ CAIRN_GUARDED_BY(mutex_);                 // path "": none
+  std::shared_ptr<Job> running_ CAIRN_GUARDED_BY(mutex_);   // the job that is running
+  std::set<std::string> given_up_ CAIRN_GUARDED_BY(mutex_);  // places whose near copy is damaged
+  std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);  // objects that are, and why
+  std::set<std::string> resumed_ CAIRN_GUARDED_BY(mutex_);   // runs that were resumed, or are queued for it
+  std::set<std::string> known_ CAIRN_GUARDED_BY(mutex_);     // runs that were resumed
+  std::size_t objects_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::uint64_t bytes_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::string last_error_ CAIRN_GUARDED_BY(mutex_);
+  std::optional<std::chrono::system_clock::time_point> failing_since_ CAIRN_GUARDED_BY(mutex_);
+  std::chrono::milliseconds pause_ CAIRN_GUARDED_BY(mutex_){0};
+  Time retry_at_ CAIRN_GUARDED_BY(mutex_){};
+  Time last_progress_ CAIRN_GUARDED_BY(mutex_){};
+  Time last_failure_ CAIRN_GUARDED_BY(mutex_){};
+  std::vector<std::pair<LogLevel, std::string>> logs_ CAIRN_GUARDED_BY(mutex_);  // to be written without the lock
+};
+
+}  // namespace cairn

@@ -1,0 +1,371 @@
+#include <cairn/storage/stores/tiered_store.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
+#include <cairn/storage/format/names.hpp>
+#include <cairn/storage/stores/url.hpp>
+
+namespace cairn {
+namespace {
+
+struct Tiers {
+  Mutex mutex;
+  std::map<std::string, std::shared_ptr<TierCopier>> by_name CAIRN_GUARDED_BY(mutex);
+};
+
+// Never destroyed: stores may be opened while the process exits.
+Tiers& tiers() {
+  static Tiers* const instance = [] {
+    // Threads that still copy would use what the exit of the process destroys.
+    std::atexit([] {
+      std::map<std::string, std::shared_ptr<TierCopier>> all;
+      {
+        MutexLock lock(tiers().mutex);
+        all = tiers().by_name;
+      }
+      for (const auto& entry : all) entry.second->stop();
+    });
+    return new Tiers;
+  }();
+  return *instance;
+}
+
+Error cannot_define(const std::string& name, const std::string& why) {
+  return Error(ErrorCode::kInvalidArgument, "cannot define the tiers \"" + name + "\": " + why);
+}
+
+void check_options(const std::string& name, const TierOptions& options) {
+  if (name.empty() || name.find_first_of("/;=|: ") != std::string::npos)
+    throw cannot_define(name, "a name is not empty, and has no space and none of / ; = | :");
+  if (options.near_url.empty() || options.far_url.empty()) throw cannot_define(name, "both tiers need a URL");
+  for (const std::string& url : {options.near_url, options.far_url})
+    if (is_tiered(url)) throw cannot_define(name, url + " is a pair of tiers itself");
+  if (options.keep_near == 0) throw cannot_define(name, "keep_near is 0, but the newest checkpoint stays in the near tier");
+  if (options.retry_min.count() < 1 || options.retry_min > options.retry_max)
+    throw cannot_define(name, "retry_min is at least 1 ms, and at most retry_max");
+  if (options.copy_threads == 0 || options.piece_bytes == 0) throw cannot_define(name, "copy_threads and piece_bytes must not be 0");
+}
+
+// Returns the pair as CAIRN_TIERS defines it.
+std::optional<TierOptions> tier_in_environment(const std::string& name) {
+  const char* const text = std::getenv("CAIRN_TIERS");
+  std::string rest = text != nullptr ? text : "";
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(';'), rest.size());
+    const std::string entry = rest.substr(0, end);
+    rest.erase(0, end + 1);
+    const std::size_t equals = entry.find('='), bar = entry.find('|');
+    if (equals == std::string::npos || bar == std::string::npos || bar < equals)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "CAIRN_TIERS has the entry \"" + entry + "\", which is not of the form NAME=near URL|far URL");
+    if (entry.substr(0, equals) != name) continue;
+    TierOptions options;
+    options.near_url = entry.substr(equals + 1, bar - equals - 1);
+    options.far_url = entry.substr(bar + 1);
+    check_options(name, options);
+    return options;
+  }
+  return std::nullopt;
+}
+
+std::shared_ptr<TierCopier> find_tier(const std::string& name) {
+  MutexLock lock(tiers().mutex);
+  std::shared_ptr<TierCopier>& tier = tiers().by_name[name];
+  if (tier) return tier;
+  if (const auto options = tier_in_environment(name)) return tier = std::make_shared<TierCopier>(name, *options);
+  tiers().by_name.erase(name);
+  std::string known;
+  for (const auto& entry : tiers().by_name) known += (known.empty() ? "" : ", ") + entry.first;
+  throw Error(ErrorCode::kInvalidArgument, "the tiers \"" + name + "\" are not defined (" +
+                                               (known.empty() ? "none are" : "defined are " + known) +
+                                               "): call register_tier, or set CAIRN_TIERS=\"" + name + "=near URL|far URL\"");
+}
+
+struct TieredUrl {
+  std::string tier;
+  std::string place;  // "" or "/run/step_1"
+};
+
+TieredUrl split_tiered(const std::string& url) {
+  const StoreUrl parts = split_url(url);
+  std::string path = parts.path;
+  path.erase(0, std::min(path.find_first_not_of('/'), path.size()));
+  while (!path.empty() && path.back() == '/') path.pop_back();
+  if (!path.empty()) check_object_name(path);
+  if (parts.authority.empty())
+    throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url + "\": it names no tiers, as in tiered://name/path");
+  return {parts.authority, path.empty() ? "" : "/" + path};
+}
+
+std::string run_of(const std::string& place) { return place.substr(0, place.rfind('/') == std::string::npos ? 0 : place.rfind('/')); }
+
+std::string record_beside(const ObjectName& name) { return name.substr(0, name.rfind('/') + 1) + kCommitRecordName; }
+
+bool names_record(const ObjectName& name) { return name == record_beside(name); }
+
+bool is_data_file(const ObjectName& name) { return save_id_of_file(name.substr(name.rfind('/') + 1)).has_value(); }
+
+// Merges two sorted lists by `name_of`. Takes the first list's entry for a name that both have.
+template <class Entry, class NameOf>
+std::vector<Entry> merged(std::vector<Entry> first, const std::vector<Entry>& second, NameOf name_of) {
+  std::map<std::string, Entry> all;
+  for (auto* list : {static_cast<const std::vector<Entry>*>(&first), &second})
+    for (const Entry& entry : *list) all.emplace(name_of(entry), entry);
+  first.clear();
+  for (auto& [name, entry] : all) first.push_back(std::move(entry));
+  return first;
+}
+
+}  // namespace
+
+// Queues the object to be copied once it is complete.
+class TieredStore::Writer final : public ObjectWriter {
+ public:
+  Writer(std::unique_ptr<ObjectWriter> inner, std::shared_ptr<TierCopier> copier, std::shared_ptr<Store> near,
+         std::shared_ptr<Store> far, const std::string& place, ObjectName name)
+      : inner_(std::move(inner)),
+        copier_(std::move(copier)),
+        near_(std::move(near)),
+        far_(std::move(far)),
+        path_(place + "/" + name),
+        name_(std::move(name)) {
+    copier_->writer_opened();
+  }
+  ~Writer() override {
+    inner_.reset();
+    end();
+  }
+
+  void write_at(std::uint64_t offset, ByteSpan bytes) override { inner_->write_at(offset, bytes); }
+  std::size_t alignment_bytes() const override { return inner_->alignment_bytes(); }
+  void sync(std::uint64_t length) override {
+    inner_->sync(length);
+    complete(length);
+  }
+  void close(std::uint64_t length) override {
+    inner_->close(length);
+    complete(length);
+  }
+  void discard() noexcept override {
+    inner_->discard();
+    end();
+    if (!is_complete_) return;
+    is_complete_ = false;
+    try {
+      if (near_->is_taken(name_)) return;  // another object has the name now
+      if (!copier_->drop_object(path_)) far_->remove(name_);  // otherwise it has not been copied
+    } catch (const std::exception&) {
+      // The next clean-up of the place removes it.
+    }
+  }
+
+ private:
+  void complete(std::uint64_t length) {
+    is_complete_ = true;
+    copier_->add_object(path_, length);
+    end();
+  }
+  void end() noexcept {
+    if (std::exchange(is_open_, false)) copier_->writer_closed();
+  }
+
+  std::unique_ptr<ObjectWriter> inner_;
+  const std::shared_ptr<TierCopier> copier_;
+  const std::shared_ptr<Store> near_;
+  const std::shared_ptr<Store> far_;
+  const std::string path_;
+  const ObjectName name_;
+  bool is_open_ = true;
+  bool is_complete_ = false;
+};
+
+TieredStore::TieredStore(std::shared_ptr<TierCopier> copier, const std::string& place)
+    : copier_(std::move(copier)), place_(place), near_(copier_->near(place)), far_(copier_->far(place)) {}
+
+// Looks into the far tier, unless the near one is known to tell as much: then returns `if_known`.
+template <class Act, class Result>
+Result TieredStore::look_far(Act act, Result if_known) const {
+  return copier_->is_known(place_) ? if_known : act();
+}
+
+std::unique_ptr<ObjectWriter> TieredStore::create(const ObjectName& name, const CreateOptions& options) {
+  check_object_name(name);
+  if (!is_data_file(name) && !near_->is_taken(name) && look_far([&] { return far_->exists(name); }, false))
+    throw Error(ErrorCode::kAlreadyExists, "cannot create " + child_url(url(), name) + ": an object of this name exists");
+  std::unique_ptr<ObjectWriter> writer;
+  try {
+    writer = near_->create(name, options);
+  } catch (const Error& error) {
+    // The checkpoint may have been evicted from the near tier, as when it is pinned later.
+    if (error.code() != ErrorCode::kNotFound || !far_->exists(record_beside(name))) throw;
+    near_->create_root();
+    writer = near_->create(name, options);
+  }
+  return std::make_unique<Writer>(std::move(writer), copier_, near_, far_, place_, name);
+}
+
+void TieredStore::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
+  try {
+    return near_->read(name, ranges);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInvalidArgument) throw;
+    if (error.code() != ErrorCode::kNotFound && !far_->exists(name)) throw;
+  }
+  far_->read(name, ranges);
+}
+
+std::uint64_t TieredStore::size_bytes(const ObjectName& name) {
+  try {
+    return near_->size_bytes(name);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+  }
+  return far_->size_bytes(name);
+}
+
+bool TieredStore::exists(const ObjectName& name) {
+  if (near_->exists(name)) return true;
+  if (is_data_file(name)) return far_->exists(name);  // the near tier may have dropped it
+  return look_far([&] { return far_->exists(name); }, false);
+}
+
+bool TieredStore::is_taken(const ObjectName& name) {
+  return near_->is_taken(name) || look_far([&] { return far_->is_taken(name); }, false);
+}
+
+std::vector<ObjectInfo> TieredStore::list(const ObjectName& prefix) {
+  std::vector<ObjectInfo> near_objects = near_->list(prefix);
+  std::vector<ObjectInfo> far_objects = look_far([&] { return far_->list(prefix); }, std::vector<ObjectInfo>());
+  const auto is_unfinished = [](const ObjectInfo& object) { return ends_with(object.name, kUnfinishedEnd); };
+  far_objects.erase(std::remove_if(far_objects.begin(), far_objects.end(), is_unfinished), far_objects.end());
+  return merged(std::move(near_objects), far_objects, [](const ObjectInfo& object) { return object.name; });
+}
+
+std::vector<ObjectName> TieredStore::children() {
+  return merged(near_->children(), look_far([&] { return far_->children(); }, std::vector<ObjectName>()),
+                [](const ObjectName& name) { return name; });
+}
+
+void TieredStore::remove_far(const ObjectName& name) {
+  far_->remove(name);
+  if (far_->traits().create_takes_name) far_->remove(name + kUnfinishedEnd);
+}
+
+// The far tier's record names data files that the near tier's does not. They are removed after the
+// next publication there (TierCopier::sweep), unless the far tier has no record.
+void TieredStore::remove(const ObjectName& name) {
+  check_object_name(name);
+  if (names_record(name)) return TieredStore(copier_, name == kCommitRecordName ? place_ : run_of(place_ + "/" + name)).retract();
+  copier_->drop_object(place_ + "/" + name);
+  if (!is_data_file(name)) {
+    remove_far(name);  // first: near objects are copied again, far ones are not
+    return near_->remove(name);
+  }
+  near_->remove(name);
+  if (copier_->is_known(place_)) return;  // `remove_root` removes what is left in the far tier
+  const ObjectName record = record_beside(name);
+  if (!near_->exists(record) && !far_->exists(record)) remove_far(name);
+}
+
+void TieredStore::begin_attempt(const std::string& save_id) {
+  copier_->begin_attempt(*near_, save_id);
+  copier_->resume_once(run_of(place_));
+}
+
+void TieredStore::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
+  if (overwrite == Overwrite::kRefused && exists(kCommitRecordName) && !near_->exists(kCommitRecordName))
+    throw Error(ErrorCode::kAlreadyExists, "cannot publish save " + save_id + ": " + child_url(url(), kCommitRecordName) +
+                                               " is there already. Nothing was changed");
+  near_->publish(save_id, record, overwrite);
+  copier_->add_checkpoint(place_, save_id, false);
+}
+
+bool TieredStore::has_attempt(const std::string& save_id) {
+  check_attempt_id(save_id);
+  return near_->has_attempt(save_id);
+}
+
+// tier_copier.hpp says why a copy that is in progress cannot bring the checkpoint back.
+void TieredStore::retract() {
+  if (copier_->is_failing())
+    throw Error(ErrorCode::kUnavailable, "cannot remove " + url() + ": the far tier is not available (" + copier_->progress().last_error + ")");
+  const auto dropped = copier_->drop_checkpoint(place_);
+  try {
+    retract_far();
+  } catch (...) {
+    if (dropped) copier_->add_checkpoint(place_, *dropped, false);
+    throw;
+  }
+  near_->retract();
+  retract_far();
+  for (const std::string& id : far_->fenced_attempts()) far_->clear_attempt(id);
+}
+
+void TieredStore::retract_far() {
+  for (const std::string& id : far_->open_attempts()) far_->fence(id);
+  far_->retract();
+}
+
+bool TieredStore::leads_elsewhere() {
+  return near_->leads_elsewhere() || look_far([&] { return far_->leads_elsewhere(); }, false);
+}
+
+void TieredStore::remove_root() {
+  near_->remove_root();
+  if (!copier_->is_failing()) copier_->clear_far(place_);  // otherwise a later process does it
+}
+
+std::shared_ptr<Store> open_tiered_store(const std::string& url) {
+  const TieredUrl parts = split_tiered(url);
+  return std::make_shared<TieredStore>(find_tier(parts.tier), parts.place);
+}
+
+void forget_tier(const std::string& name) {
+  std::shared_ptr<TierCopier> tier;
+  {
+    MutexLock lock(tiers().mutex);
+    const auto found = tiers().by_name.find(name);
+    if (found == tiers().by_name.end()) return;
+    tier = std::move(found->second);
+    tiers().by_name.erase(found);
+  }
+  tier->stop();
+}
+
+// --- storage/tiers.hpp ---
+
+void register_tier(const std::string& name, const TierOptions& options) {
+  check_options(name, options);
+  MutexLock lock(tiers().mutex);
+  if (!tiers().by_name.emplace(name, std::make_shared<TierCopier>(name, options)).second)
+    throw Error(ErrorCode::kAlreadyExists, "cannot define the tiers \"" + name + "\": they are defined already");
+}
+
+bool is_tiered(const std::string& url) { return split_url(url).scheme == "tiered"; }
+
+std::vector<LostCheckpoint> resume_copies(const std::string& run_url) {
+  if (!is_tiered(run_url)) return {};
+  const TieredUrl parts = split_tiered(run_url);
+  return find_tier(parts.tier)->resume(parts.place);
+}
+
+bool wait_for_copies(const std::string& url, std::optional<std::chrono::milliseconds> deadline) {
+  if (!is_tiered(url)) return true;
+  const TieredUrl parts = split_tiered(url);
+  return find_tier(parts.tier)->wait(parts.place, deadline, nullptr);
+}
+
+bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_on) {
+  if (!is_tiered(url)) return true;
+  const TieredUrl parts = split_tiered(url);
+  return find_tier(parts.tier)->wait(parts.place, std::nullopt, goes_on);
+}
+
+TierProgress tier_progress(const std::string& name) { return find_tier(name)->progress(); }
+
+}  // namespace cairn

@@ -1,0 +1,143 @@
+// Saves and loads of whole worlds in two tiers, and runs that a manager keeps there.
+#include <cairn/tests/support/torch.hpp>
+
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/runs/checkpoint_manager.hpp>
+#include <cairn/storage/store.hpp>
+#include <cairn/storage/stores/tiered_store.hpp>
+#include <cairn/storage/tiers.hpp>
+#include <cairn/tests/support/captured_log.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+
+namespace {
+
+struct TwoDirectories {
+  TwoDirectories() { start(); }
+  ~TwoDirectories() { forget_tier("world"); }
+  void start() const {
+    TierOptions options;
+    options.near_url = directory.path() + "/near";
+    options.far_url = directory.path() + "/far";
+    register_tier("world", options);
+  }
+  void lose_near() const { std::filesystem::remove_all(directory.path() + "/near"); }
+
+  TemporaryDirectory directory;
+  const std::string far = directory.path() + "/far";
+};
+
+StateDict vector_of(int seed) { return {{"vector", torch::arange(10) * seed}}; }
+
+bool holds(Checkpointer& checkpointer, const std::string& place, int seed) {
+  StateDict state{{"vector", torch::zeros({10}, torch::kInt64)}};
+  checkpointer.load(state, place);
+  return torch::equal(state.at("vector").tensor(), torch::arange(10) * seed);
+}
+
+// doctest's checks are for the thread of the test.
+void require(bool is_true, const char* what) {
+  if (!is_true) throw std::runtime_error(what);
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(TwoDirectories, "B2.8 B3.3 saving again to tiers replaces the content, and overwrite=false refuses to") {
+  const std::string place = "tiered://world/run/step_1";
+  on_all_ranks(4, [&](World& world) {
+    Checkpointer checkpointer(world);
+    SaveOptions refuse;
+    refuse.writer.overwrite = false;
+    checkpointer.save(vector_of(1), place, refuse);
+    require(holds(checkpointer, place, 1), "the first save is not there");
+    checkpointer.save(vector_of(2), place);
+    require(holds(checkpointer, place, 2), "the second save did not replace the first");
+    std::string refused;
+    try {
+      checkpointer.save(vector_of(3), place, refuse);
+    } catch (const CheckpointException& exception) {
+      refused = exception.what();
+    }
+    require(refused.find("Checkpoint already exists") != std::string::npos, "the third save was not refused");
+    require(holds(checkpointer, place, 2), "the refused save changed the content");
+  });
+  REQUIRE(wait_for_copies(place));
+  lose_near();
+  on_all_ranks(2, [&](World& world) {
+    Checkpointer checkpointer(world);
+    require(holds(checkpointer, place, 2), "the far tier does not have the second save");
+    SaveOptions refuse;
+    refuse.writer.overwrite = false;
+    bool was_refused = false;
+    try {
+      checkpointer.save(vector_of(4), place, refuse);
+    } catch (const CheckpointException&) {
+      was_refused = true;
+    }
+    require(was_refused, "a checkpoint that the far tier alone has was replaced");
+  });
+}
+
+TEST_CASE_FIXTURE(TwoDirectories, "B3.1 a module's state dict goes through tiers") {
+  const auto make = [](std::uint64_t seed) {
+    torch::manual_seed(seed);
+    return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU(), torch::nn::Linear(16, 4));
+  };
+  const auto saved = make(1), loaded = make(2);
+  const auto agree = [&](const std::string& name) {
+    return torch::equal(saved->named_parameters()[name], loaded->named_parameters()[name]);
+  };
+  for (const std::string& name : saved->named_parameters().keys()) CHECK_FALSE(agree(name));
+  SaveOptions save_options;
+  LoadOptions load_options;
+  save_options.no_dist = load_options.no_dist = true;
+  save(module_state_dict(*saved), "tiered://world/module", save_options);
+  REQUIRE(wait_for_copies("tiered://world"));
+  lose_near();
+  Dict state = module_state_dict(*loaded);
+  load(state, "tiered://world/module", load_options);
+  for (const std::string& name : saved->named_parameters().keys()) CHECK(agree(name));
+}
+
+TEST_CASE_FIXTURE(TwoDirectories, "a manager's run is copied when it ends, and goes on without the near tier") {
+  const std::string run = "tiered://world/run";
+  CheckpointManagerOptions options;
+  options.retention.keep_last = 3;
+  on_all_ranks(2, [&](World& world) {
+    CheckpointManager manager(world, run, options);
+    for (int step = 1; step <= 5; ++step) manager.save(step, vector_of(step));
+  });
+  CHECK(open_store(directory.path() + "/near/run")->children() == std::vector<std::string>{"step_4", "step_5"});
+  CHECK(open_store(far + "/run")->children() == std::vector<std::string>{"step_3", "step_4", "step_5"});
+  forget_tier("world");
+  lose_near();
+  start();
+  CheckpointManager manager(World::single(), run, options);
+  StateDict state{{"vector", torch::zeros({10}, torch::kInt64)}};
+  const auto restored = manager.restore_latest(state);
+  REQUIRE(restored);
+  CHECK(restored->checkpoint.name == "step_5");
+  CHECK(torch::equal(state.at("vector").tensor(), torch::arange(10) * 5));
+}
+
+TEST_CASE_FIXTURE(TwoDirectories, "a manager names the checkpoints that were lost with the near tier") {
+  const std::string run = "tiered://world/run";
+  CheckpointManager(World::single(), run).save(1, vector_of(1));
+  // The far tier has heard of a second save.
+  const auto place = open_store(far + "/run/step_2");
+  place->create_root();
+  place->begin_attempt("cairn-00112233445566778899aabbccddeeff-01234567-2");
+  const CapturedLog log;
+  CheckpointManager manager(World::single(), run);
+  CHECK(log.text().find("step_2 was saved to the near tier and lost before its copy") != std::string::npos);
+  CHECK(log.text().find("cairn-00112233445566778899aabbccddeeff-01234567-2") != std::string::npos);
+  CHECK(place->open_attempts().empty());
+}

@@ -1,0 +1,827 @@
+// Checkpoints in two tiers: copies to the far tier, reads from both, loss of either, removal,
+// eviction and restarts. Two pairs of one near and one far tier stand for two processes.
+#include <cairn/tests/support/torch.hpp>
+// The suite uses doctest, which the line above brings.
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/commit_head.hpp>
+#include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/format/names.hpp>
+#include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/publication.hpp>
+#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/stores/file_store.hpp>
+#include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/storage/stores/store_decorator.hpp>
+#include <cairn/storage/stores/tiered_store.hpp>
+#include <cairn/storage/tiers.hpp>
+#include <cairn/tests/storage/store_conformance.hpp>
+#include <cairn/tests/support/captured_log.hpp>
+#include <cairn/tests/support/environment.hpp>
+#include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/simulated_file_system.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
+
+using namespace cairn;
+using namespace cairn::testing;
+using std::chrono::milliseconds;
+
+namespace {
+
+// The far tier's store in a directory. The test may act before each of its operations, such as
+// throw.
+struct Watch {
+  std::mutex mutex;
+  std::function<void(const DecoratedOperation&)> before;
+
+  void set(std::function<void(const DecoratedOperation&)> act) {
+    std::lock_guard lock(mutex);
+    before = std::move(act);
+  }
+  void pass(const DecoratedOperation& operation) {
+    std::function<void(const DecoratedOperation&)> act;
+    {
+      std::lock_guard lock(mutex);
+      act = before;
+    }
+    if (act) act(operation);
+  }
+};
+
+Watch& watch() {
+  static auto* the_watch = new Watch;
+  return *the_watch;
+}
+
+std::thread::id test_thread() {
+  static const std::thread::id id = std::this_thread::get_id();
+  return id;
+}
+
+class WatchedTier : public StoreDecorator {
+ public:
+  WatchedTier(const std::string& scheme, const std::string& path) : StoreDecorator(open_store(path)), scheme_(scheme) {}
+  std::string url() const override { return scheme_ + "://" + StoreDecorator::url(); }
+
+ private:
+  void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+    // In the near tier, only operations on the thread of the test are seen.
+    if (scheme_ == "watched" || std::this_thread::get_id() == test_thread()) watch().pass(operation);
+    act();
+  }
+
+  const std::string scheme_;
+};
+
+// File systems of the schemes near-disk and far-disk, which lose power.
+SimulatedFileSystem*& disk_of(const std::string& scheme) {
+  static auto* disks = new std::map<std::string, SimulatedFileSystem*>;
+  return (*disks)[scheme];
+}
+
+std::string path_in(const std::string& url) { return url.substr(url.find("://") + 3); }
+
+class DiskStore : public FileStore {
+ public:
+  DiskStore(const std::string& scheme, const std::string& path) : FileStore(path, *disk_of(scheme)), scheme_(scheme) {}
+  std::string url() const override { return scheme_ + "://" + FileStore::url(); }
+
+ private:
+  const std::string scheme_;
+};
+
+void register_test_stores() {
+  static const bool registered = [] {
+    test_thread();
+    for (const std::string scheme : {"watched", "watched-near"})
+      register_store(scheme, [scheme](const std::string& url) { return std::make_shared<WatchedTier>(scheme, path_in(url)); });
+    for (const std::string scheme : {"near-disk", "far-disk"})
+      register_store(scheme, [scheme](const std::string& url) { return std::make_shared<DiskStore>(scheme, path_in(url)); });
+    return true;
+  }();
+  REQUIRE(registered);
+}
+
+[[noreturn]] void fail_as_down(const std::string& operation) { throw Error(ErrorCode::kUnavailable, "the far tier is down: " + operation); }
+void be_down(const DecoratedOperation& operation) { fail_as_down(operation.name); }
+// Takes attempts, but no objects and records.
+void take_no_objects(const DecoratedOperation& operation) {
+  if (std::string(operation.name) == "create") fail_as_down(operation.name);
+}
+
+struct Tiers {
+  Tiers() {
+    register_test_stores();
+    start();
+  }
+  ~Tiers() {
+    watch().set(nullptr);
+    stop();
+  }
+  TierOptions options(const std::string& near = "near") const {
+    TierOptions made;
+    made.near_url = (watches_near ? "watched-near://" : "") + directory.path() + "/" + near;
+    made.far_url = "watched://" + directory.path() + "/far";
+    made.keep_near = keep_near;
+    made.retry_min = milliseconds(1);
+    made.retry_max = milliseconds(5);
+    return made;
+  }
+  // `first` and `second` are two processes of one node.
+  void start() {
+    register_tier("first", options());
+    register_tier("second", options());
+  }
+  void stop() {
+    forget_tier("first");
+    forget_tier("second");
+  }
+  void restart() {
+    stop();
+    start();
+  }
+  void lose_near() { std::filesystem::remove_all(directory.path() + "/near"); }
+  std::string near(const std::string& place = "") const { return directory.path() + "/near" + place; }
+  std::string far(const std::string& place = "") const { return directory.path() + "/far" + place; }
+
+  TemporaryDirectory directory;
+  std::size_t keep_near = 2;
+  bool watches_near = false;
+};
+
+constexpr std::int64_t kElements = 200'000;  // several checksum blocks
+std::int64_t tier_elements = kElements;
+
+StateDict tiered_state(int value) {
+  return {{"model", torch::full({tier_elements}, value, torch::kInt64)}, {"note", std::string("of ") + std::to_string(value)}};
+}
+
+void save_value(const std::string& url, int value, int ranks = 1) {
+  const StateDict state = tiered_state(value);
+  LocalSave save;
+  save.checkpoint_id = url;
+  save.save_id = local_save_id(static_cast<std::uint64_t>(value));
+  save.step = value;
+  save_locally(save, std::vector<const StateDict*>(static_cast<std::size_t>(ranks), &state),
+               [] { return std::make_unique<CheckpointWriter>(CheckpointWriterOptions{}); });
+}
+
+// Returns the value of a checkpoint whose elements are all the same; -1 if they are not.
+int loaded_value(const std::string& url) {
+  StateDict state{{"model", torch::zeros({tier_elements}, torch::kInt64)}, {"note", std::string()}};
+  load_locally(url, std::vector<StateDict*>{&state}, [] { return std::make_unique<CheckpointReader>(CheckpointReaderOptions{}); });
+  const torch::Tensor tensor = state.at("model").tensor();
+  const int value = tensor[0].item<int>();
+  const bool fits = tensor.eq(value).all().item<bool>() && state.at("note").ivalue().toStringRef() == "of " + std::to_string(value);
+  return fits ? value : -1;
+}
+
+bool has_checkpoint(const std::string& url) { return open_store(url)->exists(kCommitRecordName); }
+
+std::vector<ObjectName> files_at(const std::string& url) { return names_of(open_store(url)->list(kDataFilePrefix)); }
+
+void flip_byte(const std::string& path, std::streamoff at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(at);
+  const char byte = static_cast<char>(file.get());
+  file.seekp(at);
+  file.put(static_cast<char>(byte ^ 1));
+  REQUIRE(file.good());
+}
+
+// Waits until the far tier has heard of a checkpoint.
+void wait_until_announced(const std::string& far_url) {
+  while (open_store(far_url)->open_attempts().empty()) wait_for_copies("tiered://first", milliseconds(1));
+}
+
+// Waits until the copies of a pair are done, or fail.
+bool ends_or_fails(const std::string& name, const std::string& url) {
+  while (!wait_for_copies(url, milliseconds(1)))
+    if (tier_progress(name).failing_since) return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("two directories keep the store's contract as tiers") {
+  TemporaryDirectory directory;
+  static std::atomic<int> count{0};
+  const std::string name = "conformance" + std::to_string(count++);
+  TierOptions options;
+  options.near_url = directory.path() + "/near";
+  options.far_url = directory.path() + "/far";
+  register_tier(name, options);
+  check_store_conformance([&] { return open_store("tiered://" + name + "/run/step"); });
+  forget_tier(name);
+}
+
+TEST_CASE("memory before a directory keeps the store's contract") {
+  TemporaryDirectory directory;
+  TierOptions options;
+  options.near_url = "mem://tiers-conformance";
+  options.far_url = directory.path() + "/far";
+  register_tier("conformance", options);
+  check_store_conformance([] { return open_store("tiered://conformance/run/step"); });
+  forget_tier("conformance");
+  forget_memory("tiers-conformance");
+}
+
+TEST_CASE("tiers that are not defined are refused, and the environment can define them") {
+  TemporaryDirectory directory;
+  const Thrown unknown = thrown_by([] { open_store("tiered://nobody/run"); });
+  CHECK(unknown.code == ErrorCode::kInvalidArgument);
+  CHECK(unknown.says("register_tier"));
+  CHECK(unknown.says("CAIRN_TIERS"));
+  const Environment environment({{"CAIRN_TIERS", "other=/x|/y;from_env=" + directory.path() + "/n|" + directory.path() + "/f"}});
+  const auto place = open_store("tiered://from_env/run/step_1");
+  place->create_root();
+  put_object(*place, "object", "content");
+  REQUIRE(wait_for_copies("tiered://from_env"));
+  CHECK(get_object(*open_store(directory.path() + "/f/run/step_1"), "object") == "content");
+  forget_tier("from_env");
+  TierOptions options;
+  options.near_url = "/x";
+  CHECK(thrown_by([&] { register_tier("half", options); }).says("both tiers need a URL"));
+  options.far_url = "tiered://from_env/run";
+  CHECK(thrown_by([&] { register_tier("nested", options); }).code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a save is copied to the far tier, whole, with what lies beside it") {
+  save_value("tiered://first/run/step_1", 1, 2);
+  RunDirectory("tiered://first/run").pin("step_1");
+  REQUIRE(wait_for_copies("tiered://first/run"));
+  CHECK(loaded_value(far("/run/step_1")) == 1);
+  CHECK(verify_checkpoint(*open_store(far("/run/step_1"))).empty());
+  CHECK(names_of(open_store(far("/run/step_1"))->list()) == names_of(open_store(near("/run/step_1"))->list()));
+  CHECK(open_store(far("/run/step_1"))->open_attempts().empty());
+  CHECK(open_store(far("/run/step_1"))->fenced_attempts().empty());
+  const TierProgress progress = tier_progress("first");
+  CHECK(progress.objects_waiting == 0);
+  CHECK(progress.bytes_waiting == 0);
+  CHECK(progress.objects_copied >= 3);
+  CHECK(progress.bytes_copied > 8 * kElements);
+  CHECK(progress.checkpoints_waiting.empty());
+}
+
+TEST_CASE_FIXTURE(Tiers, "saves go on while the far tier is down, and are copied when it is back") {
+  const CapturedLog log;
+  const std::string run = "tiered://first/run";
+  resume_copies(run);
+  watch().set(be_down);
+  for (int step = 1; step <= 3; ++step) {
+    save_value(run + "/step_" + std::to_string(step), step);
+    CHECK_FALSE(ends_or_fails("first", run));
+    CHECK(loaded_value(run + "/step_" + std::to_string(step)) == step);
+  }
+  const TierProgress progress = tier_progress("first");
+  CHECK(progress.last_error.find("the far tier is down") != std::string::npos);
+  CHECK(progress.failing_since);
+  CHECK(progress.checkpoints_waiting == Names{run + "/step_1", run + "/step_2", run + "/step_3"});
+  CHECK(log.text().find("cannot copy to the far tier") != std::string::npos);
+  CHECK_FALSE(has_checkpoint(far("/run/step_1")));
+  watch().set(nullptr);
+  REQUIRE(wait_for_copies(run));
+  for (int step = 1; step <= 3; ++step) CHECK(loaded_value(far("/run/step_" + std::to_string(step))) == step);
+  CHECK_FALSE(tier_progress("first").failing_since);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a process that has not seen the far tier takes its failure for no absence") {
+  watch().set(be_down);
+  CHECK(thrown_by([] { RunDirectory("tiered://first/run").list(); }).code == ErrorCode::kUnavailable);
+  CHECK(thrown_by([] { open_store("tiered://first/run/step_1")->exists(kCommitRecordName); }).code == ErrorCode::kUnavailable);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a load takes from the far tier what the near one has damaged") {
+  const std::string url = "tiered://first/run/step_1";
+  save_value(url, 7);
+  REQUIRE(wait_for_copies(url));
+  const std::string file = near("/run/step_1/") + files_at(near("/run/step_1")).front();
+  const auto count = [](const std::string& text, const std::string& part) {
+    std::size_t found = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+  CapturedLog log;
+  SUBCASE("a flipped bit in three blocks") {
+    for (const int block : {1, 3, 5}) flip_byte(file, block * static_cast<std::streamoff>(kChecksumBlockBytes) + 17);
+    CHECK(loaded_value(url) == 7);
+    CHECK(count(log.text(), "is read instead") == 1);
+  }
+  SUBCASE("a damaged trailer") {
+    flip_byte(file, static_cast<std::streamoff>(std::filesystem::file_size(file)) - 40);
+    CHECK(loaded_value(url) == 7);
+    CHECK(count(log.text(), "is read instead") == 1);
+  }
+  SUBCASE("a file that was cut short") {
+    std::filesystem::resize_file(file, 1000);
+    CHECK(loaded_value(url) == 7);
+    CHECK(RunDirectory("tiered://first/run").fault_of("step_1").empty());
+  }
+  SUBCASE("a file that is gone") {
+    std::filesystem::remove(file);
+    CHECK(loaded_value(url) == 7);
+  }
+  SUBCASE("a damaged record") {
+    const std::string record = near("/run/step_1/.metadata");
+    flip_byte(record, static_cast<std::streamoff>(std::filesystem::file_size(record)) / 2);
+    CHECK(loaded_value(url) == 7);
+    CHECK(RunDirectory("tiered://first/run").list().checkpoints.size() == 1);
+    std::filesystem::resize_file(record, 5);
+    CHECK(loaded_value(url) == 7);
+  }
+  SUBCASE("everything") {
+    lose_near();
+    CHECK(loaded_value(url) == 7);
+    CHECK(RunDirectory("tiered://first/run").list().checkpoints.size() == 1);
+  }
+  SUBCASE("but not if the far tier has damaged it too") {
+    flip_byte(file, 3 * static_cast<std::streamoff>(kChecksumBlockBytes));
+    flip_byte(far("/run/step_1/") + files_at(far("/run/step_1")).front(), 3 * static_cast<std::streamoff>(kChecksumBlockBytes));
+    CHECK(thrown_by([&] { loaded_value(url); }).code == ErrorCode::kCorrupt);
+  }
+}
+
+TEST_CASE_FIXTURE(Tiers, "what is damaged before it is copied is not published in the far tier") {
+  const CapturedLog log;
+  const std::string url = "tiered://first/run/step_1";
+  resume_copies("tiered://first/run");
+  watch().set(be_down);
+  save_value(url, 1);
+  flip_byte(near("/run/step_1/") + files_at(near("/run/step_1")).front(), 2 * static_cast<std::streamoff>(kChecksumBlockBytes));
+  watch().set(nullptr);
+  CHECK_FALSE(wait_for_copies(url));
+  CHECK_FALSE(has_checkpoint(far("/run/step_1")));
+  CHECK(tier_progress("first").last_error.find("is damaged at offset") != std::string::npos);
+  CHECK(tier_progress("first").checkpoints_waiting == Names{url});
+  CHECK(log.text().find("is not copied to the far tier") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(Tiers, "of saves to one place that overtake their copies, the last is copied") {
+  const std::string url = "tiered://first/run/latest";
+  resume_copies("tiered://first/run");
+  watch().set(take_no_objects);
+  for (int value = 1; value <= 3; ++value) {
+    save_value(url, value);
+    ends_or_fails("first", url);
+  }
+  CHECK(loaded_value(url) == 3);
+  watch().set(nullptr);
+  REQUIRE(wait_for_copies(url));
+  CHECK(loaded_value(far("/run/latest")) == 3);
+  save_value(url, 4);
+  save_value(url, 5);
+  REQUIRE(wait_for_copies(url));
+  CHECK(loaded_value(far("/run/latest")) == 5);
+  // The generation before the last stays for loads, as in the near tier.
+  CHECK(files_at(far("/run/latest")) == files_at(near("/run/latest")));
+  CHECK(open_store(far("/run/latest"))->open_attempts().empty());
+  CHECK(open_store(far("/run/latest"))->fenced_attempts().empty());
+}
+
+TEST_CASE_FIXTURE(Tiers, "the near tier keeps the newest copied checkpoints, and a run shows all") {
+  const std::string run = "tiered://first/run";
+  const RunDirectory checkpoints(run);
+  for (int step = 1; step <= 4; ++step) {
+    save_value(run + "/step_" + std::to_string(step), step);
+    if (step == 1) checkpoints.pin("step_1");
+    REQUIRE(wait_for_copies(run));
+  }
+  for (int step = 1; step <= 4; ++step) {
+    CHECK(has_checkpoint(near("/run/step_" + std::to_string(step))));
+    CHECK(files_at(near("/run/step_" + std::to_string(step))).empty() == (step < 3));
+  }
+  CHECK(open_store(far("/run"))->children() == Names{"step_1", "step_2", "step_3", "step_4"});
+  CHECK(checkpoints.list().checkpoints.size() == 4);
+  CHECK(checkpoints.is_pinned("step_1"));
+  for (int step = 1; step <= 4; ++step) CHECK(loaded_value(run + "/step_" + std::to_string(step)) == step);
+  // A checkpoint that the far tier alone has can be pinned, removed, and saved again.
+  checkpoints.pin("step_2");
+  CHECK(checkpoints.is_pinned("step_2"));
+  checkpoints.unpin("step_2");
+  for (const RunCheckpoint& checkpoint : checkpoints.list().checkpoints)
+    if (checkpoint.name == "step_2") CHECK_FALSE(checkpoints.remove(checkpoint));
+  CHECK_FALSE(std::filesystem::exists(far("/run/step_2")));
+  CHECK_FALSE(std::filesystem::exists(near("/run/step_2")));
+  save_value(run + "/step_1", 9);
+  REQUIRE(wait_for_copies(run));
+  CHECK(loaded_value(far("/run/step_1")) == 9);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a place of its own is taken without the far tier once the near one knows the run") {
+  const std::string run = "tiered://first/run";
+  save_value(run + "/step_1", 1);
+  REQUIRE(wait_for_copies(run));
+  restart();
+  resume_copies(run);
+  watch().set(be_down);
+  const auto place = open_store(run + "/step_2");
+  CHECK_FALSE(place->is_taken(kCommitRecordName));
+  CHECK(open_store(run)->children() == Names{"step_1"});
+  place->create_root();
+  place->begin_attempt("one");
+  place->publish("one", "record", Overwrite::kRefused);
+  CHECK(place->exists(kCommitRecordName));
+}
+
+TEST_CASE_FIXTURE(Tiers, "a near tier without the records of the far one does not speak for the run") {
+  const std::string run = "tiered://first/run";
+  save_value(run + "/step_1", 1);
+  REQUIRE(wait_for_copies(run));
+  stop();
+  lose_near();
+  start();
+  resume_copies(run);
+  watch().set(be_down);
+  CHECK(thrown_by([&] { RunDirectory(run).list(); }).code == ErrorCode::kUnavailable);
+  CHECK(thrown_by([&] { open_store(run + "/step_1")->is_taken(kCommitRecordName); }).code == ErrorCode::kUnavailable);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a near tier that another node has overtaken does not replace what the far one has") {
+  // Both nodes save the same step after the same checkpoint, so the sequences are equal.
+  const std::string place = "/run/step_2";
+  resume_copies("tiered://first/run");
+  watch().set(take_no_objects);
+  save_value("tiered://first" + place, 1);
+  wait_until_announced(far(place));
+  stop();
+  watch().set(nullptr);
+  register_tier("other-node", options("other"));
+  save_value("tiered://other-node" + place, 2);
+  REQUIRE(wait_for_copies("tiered://other-node"));
+  forget_tier("other-node");
+  SUBCASE("when it resumes") {
+    start();
+    open_store(near(place))->begin_attempt("of-a-dead-save");
+    resume_copies("tiered://first/run");
+  }
+  SUBCASE("when it copies") {
+    start();
+    TierCopier late("late", options());
+    late.add_checkpoint(place, local_save_id(1), true);
+    CHECK_FALSE(late.wait(place, std::nullopt, nullptr));
+  }
+  wait_for_copies("tiered://first");
+  CHECK(loaded_value(far(place)) == 2);
+  CHECK(verify_checkpoint(*open_store(far(place))).empty());
+}
+
+TEST_CASE_FIXTURE(Tiers, "a copy goes on after another process has fenced it") {
+  const std::string run = "tiered://first/run", place = "/run/step_1";
+  resume_copies(run);
+  watch().set(take_no_objects);
+  save_value("tiered://first" + place, 1);
+  wait_until_announced(far(place));
+  stop();
+  watch().set(nullptr);
+  open_store(far(place))->fence(local_save_id(1));
+  start();
+  resume_copies(run);
+  REQUIRE(wait_for_copies(run));
+  CHECK(loaded_value(far(place)) == 1);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a checkpoint that lost a file before it was copied is given up") {
+  const CapturedLog log;
+  const std::string url = "tiered://first/run/step_1";
+  resume_copies("tiered://first/run");
+  watch().set(take_no_objects);
+  save_value(url, 1);
+  stop();
+  std::filesystem::remove(near("/run/step_1/") + files_at(near("/run/step_1")).front());
+  watch().set(nullptr);
+  start();
+  resume_copies("tiered://first/run");
+  CHECK_FALSE(wait_for_copies(url));
+  CHECK(tier_progress("first").checkpoints_waiting == Names{url});
+  CHECK(log.text().find("is gone, and was not copied") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a checkpoint that is not copied stays in the near tier") {
+  const std::string run = "tiered://first/run";
+  resume_copies(run);
+  watch().set(take_no_objects);
+  for (int step = 1; step <= 4; ++step) save_value(run + "/step_" + std::to_string(step), step);
+  CHECK_FALSE(ends_or_fails("first", run));
+  CHECK(open_store(near("/run"))->children().size() == 4);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a restarted process continues the copies of the one before it") {
+  const std::string run = "tiered://first/run";
+  resume_copies(run);
+  watch().set(take_no_objects);
+  save_value(run + "/step_1", 1, 3);
+  save_value(run + "/step_2", 2);
+  wait_until_announced(far("/run/step_1"));
+  restart();
+  watch().set(nullptr);
+  // A killed process leaves a file of this name.
+  const std::string unfinished = far("/run/step_1/") + files_at(near("/run/step_1")).front() + ".part";
+  std::ofstream(unfinished) << "half";
+  SUBCASE("when it asks for that") { CHECK(resume_copies(run).empty()); }
+  SUBCASE("when it saves") { save_value(run + "/step_3", 3); }
+  REQUIRE(wait_for_copies(run));
+  CHECK(loaded_value(far("/run/step_1")) == 1);
+  CHECK(loaded_value(far("/run/step_2")) == 2);
+  CHECK_FALSE(std::filesystem::exists(unfinished));
+}
+
+TEST_CASE_FIXTURE(Tiers, "a lost near tier costs what was not copied, and the report names it") {
+  const std::string run = "tiered://first/run";
+  save_value(run + "/step_1", 1);
+  REQUIRE(wait_for_copies(run));
+  watch().set(take_no_objects);
+  save_value(run + "/step_2", 2);
+  wait_until_announced(far("/run/step_2"));
+  stop();
+  lose_near();
+  watch().set(nullptr);
+  start();
+  const CapturedLog log;
+  const auto lost = resume_copies(run);
+  REQUIRE(lost.size() == 1);
+  CHECK(lost.front().url == run + "/step_2");
+  CHECK(lost.front().save_id == local_save_id(2));
+  CHECK(log.text().find("step_2 was saved to the near tier and lost before its copy") != std::string::npos);
+  CHECK(resume_copies(run).empty());
+  CHECK(RunDirectory(run).list().checkpoints.front().name == "step_1");
+  CHECK(loaded_value(run + "/step_1") == 1);
+  save_value(run + "/step_2", 3);
+  REQUIRE(wait_for_copies(run));
+  CHECK(loaded_value(far("/run/step_2")) == 3);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a node whose near tier is older than the far one takes the newer checkpoint") {
+  const std::string place = "/run/latest";
+  save_value("tiered://first" + place, 1);
+  REQUIRE(wait_for_copies("tiered://first"));
+  register_tier("other-node", options("other"));
+  save_value("tiered://other-node" + place, 2);
+  REQUIRE(wait_for_copies("tiered://other-node"));
+  forget_tier("other-node");
+  restart();
+  CHECK(resume_copies("tiered://first/run").empty());
+  CHECK(loaded_value("tiered://first" + place) == 2);
+  CHECK(files_at(near(place)).empty());
+}
+
+TEST_CASE_FIXTURE(Tiers, "a removed checkpoint does not come back, whatever copies it at that moment") {
+  // Another process removes it before the i-th operation of the copy in the far tier.
+  int reached = 0;
+  for (int index = 0;; ++index) {
+    CAPTURE(index);
+    const std::string place = "/run" + std::to_string(index) + "/step_1";
+    const std::string run = parent_url("tiered://first" + place);
+    resume_copies(run);
+    resume_copies(parent_url("tiered://second" + place));
+    std::atomic<int> operations{0};
+    std::atomic<bool> is_removing{false}, is_removed{false};
+    std::optional<std::string> refused;
+    std::string problem;
+    watch().set([&](const DecoratedOperation&) {
+      if (is_removing || operations++ != index) return;
+      is_removing = true;
+      try {
+        const RunDirectory other("tiered://second" + run.substr(run.rfind('/')));
+        const auto found = other.list().checkpoints;
+        if (found.size() == 1) {
+          refused = other.remove(found.front());
+          is_removed = true;
+        }
+      } catch (const std::exception& error) {
+        problem = error.what();
+      }
+      is_removing = false;
+    });
+    save_value("tiered://first" + place, 1);
+    wait_for_copies(run);
+    watch().set(nullptr);
+    wait_for_copies(run);
+    CHECK(problem.empty());
+    CHECK_FALSE(refused);
+    if (operations <= index) {
+      CHECK(has_checkpoint(far(place)));
+      break;
+    }
+    if (!is_removed) continue;  // the save had not published yet
+    ++reached;
+    CHECK_FALSE(has_checkpoint(near(place)));
+    CHECK_FALSE(has_checkpoint(far(place)));
+    restart();
+    CHECK(resume_copies(run).empty());
+    REQUIRE(wait_for_copies(run));
+    CHECK_FALSE(has_checkpoint("tiered://first" + place));
+  }
+  CHECK(reached > 5);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a removed checkpoint does not come back, wherever a copy overtakes the removal") {
+  watches_near = true;
+  restart();
+  for (int index = 0;; ++index) {
+    CAPTURE(index);
+    const std::string run = "/run" + std::to_string(index), place = run + "/step_1";
+    resume_copies("tiered://first" + run);
+    resume_copies("tiered://second" + run);
+    std::atomic<bool> may_copy{false};
+    bool removes = false;
+    int operations = 0;
+    // All of the copy happens before the i-th operation of the removal by another process.
+    watch().set([&](const DecoratedOperation& operation) {
+      if (std::this_thread::get_id() != test_thread()) {
+        if (!may_copy) take_no_objects(operation);
+      } else if (removes && operations++ == index) {
+        removes = false;
+        may_copy = true;
+        wait_for_copies("tiered://first" + run);
+        removes = true;
+      }
+    });
+    save_value("tiered://first" + place, 1);
+    const RunDirectory other("tiered://second" + run);
+    const auto found = other.list().checkpoints;
+    REQUIRE(found.size() == 1);
+    removes = true;
+    CHECK_FALSE(other.remove(found.front()));
+    removes = false;
+    may_copy = true;
+    wait_for_copies("tiered://first" + run);
+    watch().set(nullptr);
+    CHECK_FALSE(has_checkpoint(near(place)));
+    CHECK_FALSE(has_checkpoint(far(place)));
+    restart();
+    CHECK(resume_copies("tiered://first" + run).empty());
+    REQUIRE(wait_for_copies("tiered://first" + run));
+    CHECK_FALSE(has_checkpoint("tiered://first" + place));
+    if (operations <= index) {
+      CHECK(index > 10);
+      break;
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(Tiers, "a removal while the far tier is down fails, and the checkpoint stays whole") {
+  const std::string run = "tiered://first/run";
+  save_value(run + "/step_1", 1);
+  save_value(run + "/step_2", 2);
+  REQUIRE(wait_for_copies(run));
+  const RunDirectory checkpoints(run);
+  const auto found = checkpoints.list().checkpoints;
+  watch().set(be_down);
+  CHECK(thrown_by([&] { checkpoints.remove(found.back()); }).code == ErrorCode::kUnavailable);
+  watch().set(nullptr);
+  CHECK(loaded_value(run + "/step_1") == 1);
+  CHECK(loaded_value(far("/run/step_1")) == 1);
+  CHECK_FALSE(checkpoints.remove(found.back()));
+  CHECK_FALSE(std::filesystem::exists(far("/run/step_1")));
+}
+
+TEST_CASE_FIXTURE(Tiers, "processes copy what they wrote, and one of them what a dead one left") {
+  const std::string place = "/run/step_1";
+  const std::string id = local_save_id(1);
+  const auto first = open_store("tiered://first" + place), second = open_store("tiered://second" + place);
+  // A data file of one bytes object.
+  const std::string content(300'000, 'x');
+  Trailer trailer;
+  trailer.save_id = id;
+  trailer.content_bytes = content.size();
+  for (std::size_t at = 0; at < content.size(); at += kChecksumBlockBytes)
+    trailer.block_crc32.push_back(crc32(0, ByteSpan(content).subspan(at, std::min<std::size_t>(kChecksumBlockBytes, content.size() - at))));
+  TrailerItem item;
+  item.fqn = "bytes";
+  item.is_bytes = true;
+  item.length = item.payload_bytes = content.size();
+  item.payload_crc32 = crc32(0, content);
+  trailer.items.push_back(item);
+  const std::string file = content + encode_trailer(trailer);
+  Metadata metadata;
+  metadata.save_id = id;
+  metadata.commit = CommitInfo{};
+  metadata.commit->sequence = 1;
+  metadata.commit->world_size = 2;
+  for (int rank : {0, 1})
+    metadata.files.push_back({data_file_name(rank, 0, id), file.size(), crc32(0, file), static_cast<std::uint32_t>(file.size() - content.size())});
+
+  bool dies = false;
+  SUBCASE("both live") {}
+  SUBCASE("the second dies before it copies") { dies = true; }
+  first->create_root();
+  first->begin_attempt(id);
+  put_object(*first, metadata.files[0].name, file);
+  if (dies) watch().set(take_no_objects);
+  put_object(*second, metadata.files[1].name, file);
+  if (dies) {
+    CHECK_FALSE(ends_or_fails("second", "tiered://second"));
+    forget_tier("second");
+    watch().set(nullptr);
+  }
+  first->publish(id, encode_commit_record(metadata), Overwrite::kAllowed);
+  if (dies) {
+    CHECK_FALSE(wait_for_copies("tiered://first", milliseconds(20)));
+    restart();
+    CHECK(resume_copies("tiered://first/run").empty());
+  }
+  REQUIRE(wait_for_copies("tiered://first"));
+  CHECK(has_checkpoint(far(place)));
+  for (const FileInfo& info : metadata.files) CHECK((get_object(*open_store(far(place)), info.name) == file));
+}
+
+TEST_CASE_FIXTURE(Tiers, "nothing is copied while a writer of the process is open") {
+  const auto place = open_store("tiered://first/run/step_1");
+  place->create_root();
+  std::atomic<int> created{0};
+  watch().set([&](const DecoratedOperation& operation) { created += std::string(operation.name) == "create" ? 1 : 0; });
+  auto writer = place->create("open");
+  put_object(*place, "object", "content");
+  CHECK_FALSE(wait_for_copies("tiered://first", milliseconds(20)));
+  CHECK(created == 0);
+  writer->discard();
+  REQUIRE(wait_for_copies("tiered://first"));
+  CHECK(get_object(*open_store(far("/run/step_1")), "object") == "content");
+  CHECK_FALSE(open_store(far("/run/step_1"))->exists("open"));
+}
+
+namespace {
+
+using Survival = SimulatedFileSystem::Survival;
+
+struct Disks {
+  Disks() {
+    register_test_stores();
+    disk_of("near-disk") = &near;
+    disk_of("far-disk") = &far;
+    start();
+  }
+  ~Disks() { forget_tier("disks"); }
+  void start() const {
+    TierOptions options;
+    options.near_url = "near-disk:///near";
+    options.far_url = "far-disk:///far";
+    options.keep_near = 1;
+    options.retry_min = options.retry_max = milliseconds(1);
+    register_tier("disks", options);
+  }
+  SimulatedFileSystem near, far;
+};
+
+}  // namespace
+
+TEST_CASE("a power loss in either tier leaves the old or the new checkpoint whole in both") {
+  const CapturedLog log;
+  tier_elements = 100;
+  for (const bool at_one_place : {true, false}) {
+    for (const bool near_loses : {true, false}) {
+      for (const Survival survival : {Survival{Survival::kSynced, 0}, Survival{Survival::kEverything, 0}, Survival{Survival::kRandom, 1}}) {
+        const std::string old_url = "tiered://disks/run/step_1", new_url = at_one_place ? old_url : "tiered://disks/run/step_2";
+        const auto path = [](const std::string& url) { return url.substr(std::string("tiered://disks").size()); };
+        for (std::uint64_t index = 0;; ++index) {
+          CAPTURE(at_one_place);
+          CAPTURE(near_loses);
+          CAPTURE(index);
+          Disks disks;
+          save_value(old_url, 1);
+          REQUIRE(wait_for_copies(old_url));
+          disks.near.settle();
+          disks.far.settle();
+          SimulatedFileSystem& loser = near_loses ? disks.near : disks.far;
+          const std::uint64_t first = loser.operations();
+          loser.lose_power_at(first + index);
+          const bool is_saved = !thrown_by([&] { save_value(new_url, 2); }).is_error;
+          if (is_saved) ends_or_fails("disks", "tiered://disks");
+          const bool was_reached = loser.operations() > first + index;
+          forget_tier("disks");
+          disks.near.restart(survival);
+          disks.far.restart(survival);
+
+          // Before anything is copied again: the far tier alone has the old one or the new one.
+          const std::string far_old = "far-disk:///far" + path(old_url), far_new = "far-disk:///far" + path(new_url);
+          REQUIRE(loaded_value(far_old) == (at_one_place && loaded_value(far_old) == 2 ? 2 : 1));
+          if (has_checkpoint(far_new)) REQUIRE(loaded_value(far_new) == (at_one_place ? loaded_value(far_old) : 2));
+          disks.start();
+          resume_copies("tiered://disks/run");
+          REQUIRE(wait_for_copies("tiered://disks/run"));
+          const bool is_new = has_checkpoint(new_url) && loaded_value(new_url) == 2;
+          if (is_saved) REQUIRE(is_new);
+          REQUIRE(loaded_value(old_url) == (at_one_place && is_new ? 2 : 1));
+          REQUIRE(loaded_value(far_old) == loaded_value(old_url));
+          REQUIRE((has_checkpoint(far_new) && loaded_value(far_new) == 2) == is_new);
+          forget_tier("disks");
+          if (!was_reached) {
+            REQUIRE(index > 15);
+            break;
+          }
+        }
+      }
+    }
+  }
+  tier_elements = kElements;
+}
