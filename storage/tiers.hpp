@@ -43,7 +43,8 @@ struct TierOptions {
 
 // Defines the pair NAME for this process. Throws kAlreadyExists if it is defined, kInvalidArgument
 // for a bad name or option. The environment variable CAIRN_TIERS defines pairs with default
-// options: "NAME=near URL|far URL;NAME=...". Programs like `cairn` need it to read tiered checkpoints.
+// options: "NAME=near URL|far URL;NAME=...". Programs like `cairn` need it to read tiered
+// checkpoints.
 void register_tier(const std::string& name, const TierOptions& options);
 
 // Returns whether `url` has the scheme `tiered`.
@@ -66,8 +67,8 @@ std::vector<LostCheckpoint> resume_copies(const std::string& run_url);
 // whether it is. Without a deadline, gives up as TierOptions::drain_patience says, and logs which
 // checkpoints are in the near tier only. Returns true at once if `url` is not tiered.
 bool wait_for_copies(const std::string& url, std::optional<std::chrono::milliseconds> deadline = std::nullopt);
-// Waits as without a deadline, but returns false as soon as `goes_on` returns false. Calls it several
-// times a second.
+// Waits as without a deadline, but returns false as soon as `goes_on` does. Calls it several times
+// a second.
 bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_on);
 
 // The copies of this process.

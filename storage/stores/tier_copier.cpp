@@ -148,6 +148,8 @@ void TierCopier::add_checkpoint(const std::string& place, const std::string& sav
   MutexLock lock(mutex_);
   for (const auto& job : jobs_)
     if (job->kind == Job::kPublish && job->place == place && job->save_id == save_id) return;
+  for (const std::string& run : {place, split_path(place).place})
+    if (const auto known = known_.find(run); known != known_.end()) known->second = true;
   given_up_.erase(place);
   jobs_.push_back(std::make_shared<Job>(Job{Job::kPublish, place, save_id, resumed, {}, SIZE_MAX, SteadyClock::now(), 0}));
   start();
@@ -185,8 +187,15 @@ void TierCopier::evict_later(const std::string& run) {
 }
 
 bool TierCopier::is_known(const std::string& place) const {
-  MutexLock lock(mutex_);
-  return known_.count(place) > 0 || (!place.empty() && known_.count(split_path(place).place) > 0);
+  std::string run = place;
+  {
+    MutexLock lock(mutex_);
+    auto found = known_.find(run);
+    if (found == known_.end() && !place.empty()) found = known_.find(run = split_path(place).place);
+    if (found == known_.end()) return false;
+    if (!found->second) return true;
+  }
+  return !near(run)->children().empty() || near(run)->exists(kCommitRecordName);  // otherwise it was lost
 }
 
 bool TierCopier::is_failing() const {
@@ -775,11 +784,13 @@ std::vector<LostCheckpoint> TierCopier::resume(const std::string& run) {
     for (ObjectName& name : store->children()) names.insert(std::move(name));
   std::vector<LostCheckpoint> lost;
   bool has_all = true;  // the near tier has the record of each checkpoint in the far one
+  bool has_any = false;
   for (const ObjectName& name : names) {
     const std::string place = name.empty() ? run : run + "/" + name;
     try {
       const auto here = read_commit_head(*near(place));
       const auto there = far_head(*far(place));
+      has_any |= here.has_value();
       if (here && there && there->save_id != here->save_id && there->sequence >= here->sequence) {
         has_all = false;
         drop_stale(place, here->save_id);
@@ -798,7 +809,7 @@ std::vector<LostCheckpoint> TierCopier::resume(const std::string& run) {
   }
   evict_later(run);
   MutexLock lock(mutex_);
-  if (has_all) known_.insert(run);
+  if (has_all) known_[run] = has_any;
   return lost;
 }
 

@@ -82,8 +82,8 @@ class TierCopier {
   void resume_once(const std::string& run);
 
   // Returns whether the near tier alone tells what is in the run of `place`: this process has seen
-  // that it has the record of every checkpoint in the far tier. Then saves go on while the far tier
-  // is unavailable.
+  // that it has the record of every checkpoint in the far tier, and it was not lost since. Then
+  // saves go on while the far tier is unavailable.
   bool is_known(const std::string& place) const;
   // Returns whether the far tier has failed just now. Asking it would only cost time.
   bool is_failing() const;
@@ -161,7 +161,7 @@ class TierCopier {
   std::set<std::string> given_up_ CAIRN_GUARDED_BY(mutex_);  // places whose near copy is damaged
   std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);  // objects that are, and why
   std::set<std::string> resumed_ CAIRN_GUARDED_BY(mutex_);   // runs that were resumed, or are queued for it
-  std::set<std::string> known_ CAIRN_GUARDED_BY(mutex_);     // runs that were resumed
+  std::map<std::string, bool> known_ CAIRN_GUARDED_BY(mutex_);  // see is_known; by run: whether it has a checkpoint
   std::size_t objects_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::string last_error_ CAIRN_GUARDED_BY(mutex_);
