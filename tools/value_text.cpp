@@ -64,7 +64,8 @@ class ValueText {
     }
     if (value.isTuple()) {
       const auto& elements = value.toTupleRef().elements();
-      return add_elements(std::vector<c10::IValue>(elements.begin(), elements.end()), "(", PythonText::end_of_tuple(elements.size()));
+      return add_elements(std::vector<c10::IValue>(elements.begin(), elements.end()), "(",
+                          PythonText::end_of_tuple(elements.size()));
     }
     if (value.isList()) return add_elements(value.toListRef(), "[", "]");
     if (value.isGenericDict())
