@@ -93,6 +93,7 @@ int run(int argc, char** argv) {
 
   Run chosen;
   add_ls(app, chosen);
+  add_inspect(app, chosen);
   add_doctor(app, chosen);
   add_trace(app, chosen);
   add_tensor_commands(app, chosen);

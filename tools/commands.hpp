@@ -59,10 +59,10 @@ class WrongUse : public Error {
 using Run = std::function<int()>;
 
 void add_ls(CLI::App& app, Run& chosen);
+void add_inspect(CLI::App& app, Run& chosen);
 void add_doctor(CLI::App& app, Run& chosen);
 void add_trace(CLI::App& app, Run& chosen);
 void add_tensor_commands(CLI::App& app, Run& chosen);  // adds the commands below; in `cairn`, only their names
-void add_inspect(CLI::App& app, Run& chosen);
 void add_verify(CLI::App& app, Run& chosen);
 void add_cat(CLI::App& app, Run& chosen);
 void add_diff(CLI::App& app, Run& chosen);
@@ -75,14 +75,14 @@ void add_documentation(CLI::App& app, Run& chosen);
 //
 // Loading LibTorch takes half a second of processor time. So `cairn` is built without LibTorch, and
 // has only the commands that need no tensors. The program cairn-tensors has all commands. For a
-// command that needs tensors, `cairn` replaces itself with cairn-tensors (execv).
+// command that needs tensors, `cairn` replaces itself with cairn-tensors (execv). It also does so
+// in `cairn inspect`, for files and for values that hold tensors or other objects.
 
 struct CommandSummary {
   const char* name;
   const char* description;
 };
 // The commands of cairn-tensors that `cairn` knows by name only.
-inline constexpr CommandSummary kInspectCommand{"inspect", "Show the keys, shapes, ranks, files and origin of a checkpoint"};
 inline constexpr CommandSummary kVerifyCommand{"verify", "Read every byte of checkpoints and list all faults"};
 inline constexpr CommandSummary kCatCommand{"cat", "Print the elements of a tensor, or a value"};
 inline constexpr CommandSummary kDiffCommand{"diff", "Compare the keys, shapes, types and values of two checkpoints"};
@@ -92,9 +92,12 @@ inline constexpr CommandSummary kPruneCommand{"prune", "Remove old checkpoints o
 inline constexpr CommandSummary kManualCommand{"manual", "Print the manual page, in the format of man"};
 inline constexpr CommandSummary kCompletionCommand{"completion", "Print the completion script of a shell"};
 
-// In `cairn`: replaces this process with cairn-tensors if the command needs tensors. Throws if that
-// program cannot be started. In cairn-tensors: does nothing.
+// In `cairn`: replaces this process with cairn-tensors if the command line needs tensors. Throws if
+// that program cannot be started. In cairn-tensors: does nothing. Call it first, and keep `argv`.
 void become_program_for(int argc, char** argv);
+// Replaces `cairn` with cairn-tensors, with the same command line. Call it before any output. Throws
+// if that program cannot be started, and InternalError in cairn-tensors.
+[[noreturn]] void become_tensor_program();
 
 // --- shared by the commands ---
 

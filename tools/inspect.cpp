@@ -14,10 +14,9 @@
 
 #include <cairn/base/rank_text.hpp>
 #include <cairn/tools/commands.hpp>
+#include <cairn/tools/inspect.hpp>
 #include <cairn/tools/layout_picture.hpp>
-#include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/terminal.hpp>
-#include <cairn/tools/value_text.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -45,8 +44,7 @@ using Entry = std::pair<std::string, Metadata::Entry>;
 
 // The selected part of a checkpoint.
 struct Inspected {
-  TensorSource& source;
-  bool is_file = false;  // no rank wrote it, and nothing is known of places in it
+  const InspectSource& source;
   const Metadata& metadata;
   std::vector<const Entry*> entries;
   std::unordered_map<std::string, const Path*> paths;
@@ -155,8 +153,8 @@ Json json_of(const Inspected& inspected, const BytesStorageMetadata& bytes) {
 
 Json json_of(const Inspected& inspected) {
   const Metadata& metadata = inspected.metadata;
-  Json json{{"checkpoint", inspected.source.name()},
-            {"writer", lower_case(inspected.source.writer())},
+  Json json{{"checkpoint", inspected.source.name},
+            {"writer", lower_case(inspected.source.writer)},
             {"writer_version", metadata.commit ? metadata.commit->writer_version : metadata.version},
             {"save_id", metadata.save_id}};
   if (metadata.commit) {
@@ -213,9 +211,9 @@ void print_head(const Inspected& inspected) {
     }
   }
   const auto line = [](const char* name, const std::string& value) { std::cout << fmt::format("{:<13}{}\n", name, value); };
-  line(inspected.is_file ? "file" : "checkpoint", inspected.source.name());
+  line(inspected.source.is_file ? "file" : "checkpoint", inspected.source.name);
   const std::string version = printable(metadata.commit ? metadata.commit->writer_version : metadata.version);
-  line("written by", inspected.source.writer() + (version.empty() ? "" : " " + version));
+  line("written by", inspected.source.writer + (version.empty() ? "" : " " + version));
   if (!metadata.save_id.empty()) line("save id", printable(metadata.save_id));
   if (metadata.commit) {
     const CommitInfo& commit = *metadata.commit;
@@ -244,7 +242,7 @@ std::string ranks_text(const std::set<int>& ranks) {
 // Reads small values, to show them.
 class SmallValues {
  public:
-  explicit SmallValues(TensorSource& source) : source_(source) {}
+  explicit SmallValues(const InspectSource& source) : source_(source) {}
 
   // Returns the value as text; "" if it is large, cannot be read, or after kReadMax others.
   std::string text_of(const std::string& fqn, const BytesStorageMetadata& bytes) {
@@ -253,27 +251,25 @@ class SmallValues {
     constexpr std::size_t kTextMax = 40;
     if (bytes.storage && (bytes.storage->length > kBytesMax || read_++ >= kReadMax)) return "";
     try {
-      return printable(value_text(source_.read_value(fqn), kTextMax));
+      return printable(source_.value_text(fqn, kTextMax));
     } catch (const std::exception&) {  // `cairn verify` tells what is wrong
       return "";
     }
   }
 
  private:
-  TensorSource& source_;
+  const InspectSource& source_;
   std::size_t read_ = 0;
 };
 
 // The keys as a tree.
 class Tree {
  public:
-  explicit Tree(const Inspected& inspected) : inspected_(inspected), values_(inspected.source) {
+  Tree(const Inspected& inspected, bool chunks) : inspected_(inspected), values_(inspected.source) {
     for (const Entry* entry : inspected.entries) add(*entry);
+    add_rows(root_, "", chunks);
   }
-  void print(bool chunks) {
-    print_children(root_, "", chunks);
-    table_.print();
-  }
+  void print() const { table_.print(); }
 
  private:
   struct Node {
@@ -307,18 +303,18 @@ class Tree {
     return found;
   }
 
-  void print_children(const Node& node, const std::string& indent, bool chunks) {
+  void add_rows(const Node& node, const std::string& indent, bool chunks) {
     for (std::size_t i = 0; i < node.children.size(); ++i) {
       const auto& [name, below] = node.children[i];
       const bool is_last = i + 1 == node.children.size();
       const bool is_root = &node == &root_;
       const std::string inner = is_root ? "" : indent + (is_last ? "   " : "│  ");
-      print_row(*below, coloured(Colour::kDim, is_root ? "" : indent + (is_last ? "└─ " : "├─ ")) + name, inner, chunks);
-      print_children(*below, inner, chunks);
+      add_row(*below, coloured(Colour::kDim, is_root ? "" : indent + (is_last ? "└─ " : "├─ ")) + name, inner, chunks);
+      add_rows(*below, inner, chunks);
     }
   }
 
-  void print_row(const Node& node, const std::string& name, const std::string& indent, bool chunks) {
+  void add_row(const Node& node, const std::string& name, const std::string& indent, bool chunks) {
     if (node.entry == nullptr) {
       table_.add({coloured(Colour::kBold, name), "", "", counted(node.keys, "key"), human_bytes(node.bytes), ""});
       return;
@@ -329,7 +325,7 @@ class Tree {
     if (const auto* tensor = std::get_if<TensorStorageMetadata>(&node.entry->second)) {
       for (const auto& storage : tensor->storage) ranks.insert(inspected_.rank_of(storage).value_or(-1));
       table_.add({name, to_string(tensor->properties.dtype), to_string(tensor->size),
-                  inspected_.is_file ? "" : counted(tensor->chunks.size(), "chunk"), human_bytes(tensor_bytes(*tensor)),
+                  inspected_.source.is_file ? "" : counted(tensor->chunks.size(), "chunk"), human_bytes(tensor_bytes(*tensor)),
                   ranks_text(ranks)});
       for (std::size_t i = 0; i < tensor->chunks.size(); ++i)
         places.push_back({indent, "", to_string(tensor->chunks[i]), "", "",
@@ -337,7 +333,7 @@ class Tree {
     } else {
       const auto& storage = std::get<BytesStorageMetadata>(node.entry->second).storage;
       if (storage) ranks.insert(inspected_.rank_of(*storage).value_or(-1));
-      const std::string size = storage ? human_bytes(storage->length) : inspected_.is_file ? "" : "not recorded";
+      const std::string size = storage ? human_bytes(storage->length) : inspected_.source.is_file ? "" : "not recorded";
       const std::string text = values_.text_of(node.entry->first, std::get<BytesStorageMetadata>(node.entry->second));
       table_.add({name, text.empty() ? "bytes" : "value", text, "", size, ranks_text(ranks)});
       if (storage) places.push_back({indent, "", "", "", "", location(metadata, *storage)});
@@ -410,30 +406,31 @@ void print_layouts(const Inspected& inspected) {
 }
 
 int inspect(const InspectOptions& options) {
-  const bool is_file = !tensor_files_at(options.checkpoint).empty();
-  if (is_file && (options.layout || options.chunks))
+  const InspectSource source = open_inspect_source(options.checkpoint);
+  if (source.is_file && (options.layout || options.chunks))
     throw WrongUse(printable(options.checkpoint) + " is no checkpoint: it has no ranks and no chunks to show");
-  const auto source = open_tensor_source(options.checkpoint, CheckParts::kNo);
-  const Metadata& metadata = source->metadata();
-  Inspected inspected{*source, is_file, metadata, {}, {}};
+  const Metadata& metadata = *source.metadata;
+  Inspected inspected{source, metadata, {}, {}};
   for (const Entry& entry : metadata.state_dict_metadata)
     if (options.tensors.empty() || matches_any(entry.first, options.tensors)) inspected.entries.push_back(&entry);
   for (const auto& [fqn, path] : metadata.planner_data) inspected.paths[fqn] = &path;
   if (inspected.entries.empty() && !options.tensors.empty())
     throw WrongUse(fmt::format("no key of {} matches --tensors; * matches any text; without --tensors all keys are listed",
-                               inspected.source.name()));
+                               inspected.source.name));
   if (options.json) {
     print_json(json_of(inspected));
     return kFine;
   }
-  print_head(inspected);
   if (options.layout) {
+    print_head(inspected);
     std::cout << "\nNumbers in boxes are the ranks that wrote them.\n";
     print_layouts(inspected);
     return kFine;
   }
+  const Tree tree(inspected, options.chunks);  // before any output, because `value_text` may start another program
+  print_head(inspected);
   std::cout << '\n';
-  Tree(inspected).print(options.chunks);
+  tree.print();
   print_ranks(inspected);
   print_files(inspected);
   return kFine;
@@ -443,7 +440,7 @@ int inspect(const InspectOptions& options) {
 
 void add_inspect(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<InspectOptions>();
-  auto* const command = app.add_subcommand(kInspectCommand.name, kInspectCommand.description);
+  auto* const command = app.add_subcommand("inspect", "Show the keys, shapes, ranks, files and origin of a checkpoint");
   command->footer(kInspectExamples);
   command->add_option("DIR", options->checkpoint, "The checkpoint, torch.save file or safetensors file")->required();
   add_patterns(*command, "--tensors", options->tensors, "Show only keys that match this pattern");

@@ -1,12 +1,33 @@
 // The part of `cairn` that only cairn-tensors has.
+#include <utility>
+
+#include <cairn/base/error.hpp>
 #include <cairn/tools/commands.hpp>
+#include <cairn/tools/inspect.hpp>
+#include <cairn/tools/tensor_source.hpp>
+#include <cairn/tools/value_text.hpp>
 
 namespace cairn::tools {
 
 void become_program_for(int /*argc*/, char** /*argv*/) {}
 
+void become_tensor_program() { throw InternalError("this is cairn-tensors already"); }
+
 void add_tensor_commands(CLI::App& app, Run& chosen) {
-  for (const auto add : {add_inspect, add_verify, add_cat, add_diff, add_convert, add_merge, add_prune, add_documentation}) add(app, chosen);
+  for (const auto add : {add_verify, add_cat, add_diff, add_convert, add_merge, add_prune, add_documentation}) add(app, chosen);
+}
+
+InspectSource open_inspect_source(const std::string& place) {
+  const std::shared_ptr<TensorSource> opened = open_tensor_source(place, CheckParts::kNo);
+  InspectSource source;
+  source.name = opened->name();
+  source.writer = opened->writer();
+  source.is_file = !tensor_files_at(place).empty();
+  source.metadata = std::shared_ptr<const Metadata>(opened, &opened->metadata());
+  source.value_text = [opened](const std::string& fqn, std::size_t length_max) {
+    return value_text(opened->read_value(fqn), length_max);
+  };
+  return source;
 }
 
 }  // namespace cairn::tools

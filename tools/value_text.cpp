@@ -11,97 +11,73 @@
 #include <cairn/base/error.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
+#include <cairn/tools/python_text.hpp>
 
 namespace cairn::tools {
 namespace {
 
-// Appends ".0" to whole numbers, to mark them as floats as Python does.
-std::string real_text(std::string digits) {
-  return digits.find_first_not_of("-0123456789") == std::string::npos ? digits + ".0" : digits;
-}
-
 class ValueText {
  public:
-  explicit ValueText(std::size_t length_max) : length_max_(length_max) {}
+  explicit ValueText(std::size_t length_max) : out_(length_max) {}
 
   void add(const Value& value) {
-    if (is_full()) return;
+    if (out_.is_full()) return;
     if (value.is_ivalue()) return add(value.ivalue());
     if (value.is_tensor()) return add(value.tensor());
-    if (value.is_blob()) return put(fmt::format("<{}>", human_bytes(value.blob().bytes.size())));
+    if (value.is_blob()) return out_.put(fmt::format("<{}>", human_bytes(value.blob().bytes.size())));
     if (value.is_dict())
-      return add_each(value.dict(), "{", "}", [&](const auto& item) {
-        put_text(item.first);
-        put(": ");
+      return out_.put_each(value.dict(), "{", "}", [&](const auto& item) {
+        out_.put_text(item.first);
+        out_.put(": ");
         add(item.second);
       });
     if (value.is_list()) return add_elements(value.list(), "[", "]");
-    put(value.type_name());
+    out_.put(value.type_name());
   }
 
-  std::string take() {
-    if (text_.size() <= length_max_) return std::move(text_);
-    std::size_t end = length_max_;
-    while (end > 0 && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) --end;  // do not cut inside a character
-    return text_.substr(0, end) + "…";
-  }
+  std::string take() { return out_.take(); }
 
  private:
-  bool is_full() const { return text_.size() > length_max_; }
-  void put(const std::string& text) { text_ += text; }
-  void put_text(const std::string& text) { text_ += "'" + printable(text) + "'"; }
-
-  template <class Elements, class Add>
-  void add_each(const Elements& elements, const char* begin, const char* end, Add&& add_one) {
-    put(begin);
-    bool first = true;
-    for (const auto& element : elements) {
-      put(std::exchange(first, false) ? "" : ", ");
-      add_one(element);
-      if (is_full()) return;
-    }
-    put(end);
-  }
   template <class Elements>
   void add_elements(const Elements& elements, const char* begin, const char* end) {
-    add_each(elements, begin, end, [&](const auto& element) { add(element); });
+    out_.put_each(elements, begin, end, [&](const auto& element) { add(element); });
   }
 
   void add(const torch::Tensor& tensor) {
     const auto dtype = dtype_of(tensor.scalar_type());
-    put(fmt::format("tensor({} {})", dtype ? to_string(*dtype) : "?", to_string(extents_of(tensor.sizes()))));
+    out_.put(fmt::format("tensor({} {})", dtype ? to_string(*dtype) : "?", to_string(extents_of(tensor.sizes()))));
   }
 
   void add(const c10::IValue& value) {
-    if (is_full()) return;
-    if (value.isNone()) return put("None");
-    if (value.isBool()) return put(value.toBool() ? "True" : "False");
-    if (value.isInt()) return put(std::to_string(value.toInt()));
-    if (value.isDouble()) return put(real_text(fmt::format("{}", value.toDouble())));
-    if (value.isString()) return put_text(value.toStringRef());
+    if (out_.is_full()) return;
+    if (value.isNone()) return out_.put_none();
+    if (value.isBool()) return out_.put_bool(value.toBool());
+    if (value.isInt()) return out_.put_int(value.toInt());
+    if (value.isDouble()) return out_.put_real(value.toDouble());
+    if (value.isString()) return out_.put_text(value.toStringRef());
     if (value.isTensor()) return add(value.toTensor());
-    if (value.isDevice()) return put("device('" + value.toDevice().str() + "')");
-    if (const auto dtype = dtype_name_in(value)) return put("torch." + *dtype);
+    if (value.isDevice()) return out_.put("device('" + value.toDevice().str() + "')");
+    if (const auto dtype = dtype_name_in(value)) return out_.put("torch." + *dtype);
     if (value.isComplexDouble()) {
       const auto number = value.toComplexDouble();
-      return put(fmt::format("({}{:+}j)", number.real(), number.imag()));
+      return out_.put(fmt::format("({}{:+}j)", number.real(), number.imag()));
     }
     if (value.isTuple()) {
       const auto& elements = value.toTupleRef().elements();
-      return add_elements(std::vector<c10::IValue>(elements.begin(), elements.end()), "(", elements.size() == 1 ? ",)" : ")");
+      return add_elements(std::vector<c10::IValue>(elements.begin(), elements.end()), "(",
+                          PythonText::end_of_tuple(elements.size()));
     }
     if (value.isList()) return add_elements(value.toListRef(), "[", "]");
     if (value.isGenericDict())
-      return add_each(value.toGenericDict(), "{", "}", [&](const auto& item) {
+      return out_.put_each(value.toGenericDict(), "{", "}", [&](const auto& item) {
         add(item.key());
-        put(": ");
+        out_.put(": ");
         add(item.value());
       });
-    put(value.tagKind());
+    out_.put(value.tagKind());
   }
 
-  const std::size_t length_max_;
-  std::string text_;
+  PythonText out_;
 };
 
 // Returns the number in the low bits of `bits`: a sign, an exponent, a mantissa. Numbers with the

@@ -510,8 +510,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, Deadline deadline
   return store;
 }
 
-Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, Deadline deadline,
-                    Duration first_notice) {
+Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, Deadline deadline, Duration first_notice) {
   const std::string nothing_came = "rank " + std::to_string(rank) + " got no secret from rank 0 through the store within " +
                                    seconds(deadline.whole()) +
                                    ": see whether rank 0 runs, and set CAIRN_SECRET=store, or secret_from_store, on all ranks";
@@ -537,8 +536,8 @@ std::string host_of_store(c10d::Store& store) {
   return served != nullptr ? served->getHost() : "";
 }
 
-Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,
-                  Deadline deadline, const Secret& secret, Duration first_notice) {
+Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address, Deadline deadline,
+                  const Secret& secret, Duration first_notice) {
   return bounded_talk<Assembly>(
       [=] {
         Meeting meeting(*store, rank, world_size, deadline, secret, first_notice);

@@ -66,7 +66,7 @@ struct Assembly {
 // Keys are "cairn/<generation>/…". A rank's generation is the number of times that it has called
 // this function with this store, counted in the store itself. So several worlds, one after another
 // or at the same time, do not collide if all ranks create them in the same order.
-Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address,
-                  Deadline deadline, const Secret& secret = Secret(), Duration first_notice = WaitNotices::kFirst);
+Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address, Deadline deadline,
+                  const Secret& secret = Secret(), Duration first_notice = WaitNotices::kFirst);
 
 }  // namespace cairn

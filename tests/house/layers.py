@@ -37,6 +37,7 @@ INTERNAL_FOR_TOOLS = {
     "runtime/runs/retention.hpp": "`prune` keeps what a CheckpointManager of the same policy keeps",
     "state/leaf_writer.hpp": "writes files of torch.save that are larger than memory",
     "state/pickle/torch_archive.hpp": "the same: their archives",
+    "state/pickle/unpickler.hpp": "`inspect` shows small values without LibTorch",
     "state/tensor_types.hpp": "converts between types of LibTorch and of checkpoints",
     "storage/format/missing_parts.hpp": "`verify` names the ranks that loads name",
     "storage/format/names.hpp": "`convert` and `ls` tell by their names what Cairn made",

@@ -272,7 +272,8 @@ class InstalledTree(unittest.TestCase):
         self.assertLess(len(loaded), 50)  # of which libcurl brings half
         run_directory = SOURCE / "tests" / "data" / "pytorch-2.11"
         checkpoint = next(run_directory.rglob(".metadata")).parent
-        without_tensors = (["--help"], ["--version"], ["ls", checkpoint.parent, "--json"], ["trace", "--help"], ["doctor", "--help"])
+        without_tensors = (["--help"], ["--version"], ["ls", checkpoint.parent, "--json"], ["trace", "--help"], ["doctor", "--help"],
+                           ["inspect", checkpoint])
         told = [run(command, *words) for words in without_tensors]
         tensors = self.prefix / "libexec" / "cairn" / "cairn-tensors"
         self.assertEqual(told, [run(tensors, *words) for words in without_tensors])

@@ -408,8 +408,8 @@ TEST_CASE("ranks with other addresses or another job id are told so by every ran
   std::vector<FailureMap> failures(3);
   std::vector<World> worlds;  // none may end before all ranks have failed
   for (int rank = 0; rank < 3; ++rank)
-    worlds.push_back(World::from_addresses(rank, rank == 2 ? addresses_of_2 : addresses, rank == 2 ? job_of_2 : "job",
-                                           with_secret(secret)));
+    worlds.push_back(
+        World::from_addresses(rank, rank == 2 ? addresses_of_2 : addresses, rank == 2 ? job_of_2 : "job", with_secret(secret)));
   const auto thrown = on_threads(3, [&](int rank) {
     Checkpointer checkpointer(worlds[static_cast<std::size_t>(rank)]);
     failures[static_cast<std::size_t>(rank)] =

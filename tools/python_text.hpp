@@ -1,0 +1,58 @@
+// Builds the text of a value as Python writes it, up to a length. Does not include LibTorch.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <cairn/tools/commands.hpp>
+
+namespace cairn::tools {
+
+// Appends ".0" to whole numbers, to mark them as floats as Python does.
+inline std::string real_text(std::string digits) {
+  return digits.find_first_not_of("-0123456789") == std::string::npos ? digits + ".0" : digits;
+}
+
+class PythonText {
+ public:
+  explicit PythonText(std::size_t length_max) : length_max_(length_max) {}
+
+  bool is_full() const { return text_.size() > length_max_; }
+  void put(const std::string& text) { text_ += text; }
+  void put_none() { put("None"); }
+  void put_bool(bool value) { put(value ? "True" : "False"); }
+  void put_int(std::int64_t value) { put(std::to_string(value)); }
+  void put_real(double value) { put(real_text(fmt::format("{}", value))); }
+  void put_text(const std::string& text) { put("'" + printable(text) + "'"); }
+
+  // Calls `add_one` for each element, until the text is full.
+  template <class Elements, class Add>
+  void put_each(const Elements& elements, const char* begin, const char* end, Add&& add_one) {
+    put(begin);
+    bool first = true;
+    for (const auto& element : elements) {
+      put(std::exchange(first, false) ? "" : ", ");
+      add_one(element);
+      if (is_full()) return;
+    }
+    put(end);
+  }
+  static const char* end_of_tuple(std::size_t size) { return size == 1 ? ",)" : ")"; }
+
+  // Returns the text, cut off with "…" if it is too long.
+  std::string take() {
+    if (!is_full()) return std::move(text_);
+    std::size_t end = length_max_;
+    while (end > 0 && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) --end;  // do not cut inside a character
+    return text_.substr(0, end) + "…";
+  }
+
+ private:
+  const std::size_t length_max_;
+  std::string text_;
+};
+
+}  // namespace cairn::tools
