@@ -75,7 +75,7 @@ class WatchedTier : public StoreDecorator {
 
  private:
   void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
-    // Of the near tier, only operations on the thread of the test.
+    // In the near tier, the test acts only before its own operations.
     if (scheme_ == "watched" || std::this_thread::get_id() == test_thread()) watch().pass(operation);
     act();
   }
