@@ -43,8 +43,7 @@ struct TierOptions {
 
 // Defines the pair NAME for this process. Throws kAlreadyExists if it is defined, kInvalidArgument
 // for a bad name or option. The environment variable CAIRN_TIERS defines pairs with default
-// options: "NAME=near URL|far URL;NAME=...". Programs like `cairn` need it to read tiered
-// checkpoints.
+// options: "NAME=near URL|far URL;NAME=...". Programs like `cairn` need it.
 void register_tier(const std::string& name, const TierOptions& options);
 
 // Returns whether `url` has the scheme `tiered`.

@@ -95,8 +95,8 @@ inline constexpr CommandSummary kCompletionCommand{"completion", "Print the comp
 // In `cairn`: replaces this process with cairn-tensors if the command line needs tensors. Throws if
 // that program cannot be started. In cairn-tensors: does nothing. Call it first, and keep `argv`.
 void become_program_for(int argc, char** argv);
-// Replaces `cairn` with cairn-tensors, with the same command line. Call it before any output. Throws
-// if that program cannot be started, and InternalError in cairn-tensors.
+// Replaces `cairn` with cairn-tensors, with the same command line. Call it before any output.
+// Throws if that program cannot be started, and InternalError in cairn-tensors.
 [[noreturn]] void become_tensor_program();
 
 // --- shared by the commands ---

@@ -302,7 +302,11 @@ void TierCopier::serve() {
     write_logs(lock);
     const Time now = SteadyClock::now();
     const auto next = std::min_element(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) { return a->due < b->due; });
-    if (writers_ > 0)
+    // Before anything is copied: this job first announces its checkpoint in the far tier.
+    const bool is_new = next != jobs_.end() && (*next)->kind == Job::kPublish && (*next)->due == Time{};
+    if (is_new && retry_at_ <= now)
+      run_job(lock, *next);
+    else if (writers_ > 0)
       changed_.wait(mutex_);
     else if (retry_at_ > now)
       changed_.wait_until(mutex_, retry_at_);

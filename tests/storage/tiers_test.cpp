@@ -75,8 +75,8 @@ class WatchedTier : public StoreDecorator {
 
  private:
   void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
-    // In the near tier, only operations on the thread of the test are seen.
-    if (scheme_ == "watched" || std::this_thread::get_id() == test_thread()) watch().pass(operation);
+    // In the near tier, the test acts only before its own operations.
+    if (scheme_ == "far-watch" || std::this_thread::get_id() == test_thread()) watch().pass(operation);
     act();
   }
 
@@ -103,7 +103,7 @@ class DiskStore : public FileStore {
 void register_test_stores() {
   static const bool registered = [] {
     test_thread();
-    for (const std::string scheme : {"watched", "watched-near"})
+    for (const std::string scheme : {"far-watch", "near-watch"})
       register_store(scheme, [scheme](const std::string& url) { return std::make_shared<WatchedTier>(scheme, path_in(url)); });
     for (const std::string scheme : {"near-disk", "far-disk"})
       register_store(scheme, [scheme](const std::string& url) { return std::make_shared<DiskStore>(scheme, path_in(url)); });
@@ -130,8 +130,8 @@ struct Tiers {
   }
   TierOptions options(const std::string& near = "near") const {
     TierOptions made;
-    made.near_url = (watches_near ? "watched-near://" : "") + directory.path() + "/" + near;
-    made.far_url = "watched://" + directory.path() + "/far";
+    made.near_url = (watches_near ? "near-watch://" : "") + directory.path() + "/" + near;
+    made.far_url = "far-watch://" + directory.path() + "/far";
     made.keep_near = keep_near;
     made.retry_min = milliseconds(1);
     made.retry_max = milliseconds(5);
