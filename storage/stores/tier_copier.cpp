@@ -204,7 +204,7 @@ bool TierCopier::is_failing() const {
 }
 
 void TierCopier::clear_far(const std::string& place) {
-  if (read_commit_head(*near(place)) || far_head(*far(place))) return;
+  if (near(place)->exists(kCommitRecordName) || far(place)->exists(kCommitRecordName)) return;
   sweep(place);
   far(place)->remove_root();
 }
