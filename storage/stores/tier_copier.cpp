@@ -186,7 +186,7 @@ void TierCopier::evict_later(const std::string& run) {
   start();
 }
 
-bool TierCopier::is_known(const std::string& place) const {
+bool TierCopier::is_known(const std::string& place) {
   std::string run = place;
   {
     MutexLock lock(mutex_);
@@ -195,7 +195,10 @@ bool TierCopier::is_known(const std::string& place) const {
     if (found == known_.end()) return false;
     if (!found->second) return true;
   }
-  return !near(run)->children().empty() || near(run)->exists(kCommitRecordName);  // otherwise it was lost
+  if (!near(run)->children().empty() || near(run)->exists(kCommitRecordName)) return true;
+  MutexLock lock(mutex_);
+  known_.erase(run);  // it was lost
+  return false;
 }
 
 bool TierCopier::is_failing() const {

@@ -84,7 +84,7 @@ class TierCopier {
   // Returns whether the near tier alone tells what is in the run of `place`: this process has seen
   // that it has the record of every checkpoint in the far tier, and it was not lost since. Then
   // saves go on while the far tier is unavailable.
-  bool is_known(const std::string& place) const;
+  bool is_known(const std::string& place);
   // Returns whether the far tier has failed just now. Asking it would only cost time.
   bool is_failing() const;
   // Removes from the far tier what is left at a place without records.

@@ -193,6 +193,11 @@ Result TieredStore::look_far(Act act, Result if_known) const {
   return copier_->is_known(place_) ? if_known : act();
 }
 
+void TieredStore::create_root() {
+  copier_->is_known(place_);  // a new root would hide that the near tier was lost
+  near_->create_root();
+}
+
 std::unique_ptr<ObjectWriter> TieredStore::create(const ObjectName& name, const CreateOptions& options) {
   check_object_name(name);
   if (!is_data_file(name) && !near_->is_taken(name) && look_far([&] { return far_->exists(name); }, false))
@@ -203,7 +208,7 @@ std::unique_ptr<ObjectWriter> TieredStore::create(const ObjectName& name, const 
   } catch (const Error& error) {
     // The checkpoint may have been evicted from the near tier, as when it is pinned later.
     if (error.code() != ErrorCode::kNotFound || !far_->exists(record_beside(name))) throw;
-    near_->create_root();
+    create_root();
     writer = near_->create(name, options);
   }
   return std::make_unique<Writer>(std::move(writer), copier_, near_, far_, place_, name);

@@ -22,7 +22,7 @@ class TieredStore : public Store {
   std::string url() const override { return copier_->url(place_); }
   bool is_shared() const override { return far_->is_shared(); }
   StoreTraits traits() const override { return near_->traits(); }
-  void create_root() override { near_->create_root(); }
+  void create_root() override;
 
   std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) override;
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override;
