@@ -177,7 +177,8 @@ bool has_parts(Store& store) {
     const auto below = store.children();
     return !store.is_taken(kCommitRecordName) &&
            std::any_of(below.begin(), below.end(), [](const ObjectName& name) { return part_of_name(name).has_value(); });
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPermission) throw;
     return false;  // no permission to look into this place
   }
 }
@@ -220,7 +221,7 @@ int verify(const VerifyOptions& options) {
       if (!place.missing.empty())
         throw Error(ErrorCode::kNotFound, "no part of " + name_ranks(place.missing) + " is there, of " +
                                               std::to_string(place.world_size) +
-                                              " ranks that save one each: the save of a part failed, or it was removed");
+                                              " ranks that save one each: the save of a part has not ended or has failed, or the part was removed");
       code = verify_one(place, options, list);
     } catch (const Error& error) {
       if (!report_change(place, options, list)) {

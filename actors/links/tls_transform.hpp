@@ -1,7 +1,7 @@
 // TLS 1.3 between ranks, with a pre-shared key instead of certificates.
 //
 // The handshake fails unless both sides prove that they know the key. The key is derived from the
-// job's secret and the incarnation, so keys of other jobs and of earlier incarnations are rejected.
+// job's secret and `key_context`, such as the incarnation, so keys of other contexts are rejected.
 // Every handshake adds a Diffie-Hellman exchange of its own (forward secrecy): a secret that leaks
 // later cannot be used to decrypt recorded traffic.
 #pragma once
@@ -21,7 +21,7 @@ inline constexpr std::uint64_t kTlsBytesPerKey = std::uint64_t{16} << 30;
 // Makes transforms for the links of `rank`. `secret` must not be empty and is borrowed for the
 // call. Connections may outlive the factory. Throws InternalError if OpenSSL lacks a required
 // feature.
-TransformFactory tls_transform(const Secret& secret, const std::string& incarnation, int rank,
+TransformFactory tls_transform(const Secret& secret, const std::string& key_context, int rank,
                                std::uint64_t bytes_per_key = kTlsBytesPerKey);
 
 // Returns whether a stream that begins with `first_bytes` is TLS. `first_bytes` must not be empty.

@@ -93,7 +93,7 @@ class MeetingStore {
       if (now >= end) return false;
       if (missing && notices_.is_due(now - began_))
         write_log(LogLevel::kWarning, rank_,
-                  "waiting for " + name_ranks(missing()) + " to join " + name_ + ": " + in_whole_seconds(now - began_, deadline_.whole()));
+                  "waiting for " + name_ranks(missing()) + " to join " + name_ + ": " + in_whole_seconds(deadline_.whole() - deadline_.left(), deadline_.whole()));
       std::this_thread::sleep_for(pause);
     }
     return true;

@@ -67,10 +67,9 @@ Answer ask_once(const Question& question) {
   curl_easy_setopt(easy.get(), CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy.get(), CURLOPT_CUSTOMREQUEST, question.method);
   curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
-  if (is_remote)
-    curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, question.form.c_str());
-  else
-    curl_easy_setopt(easy.get(), CURLOPT_NOPROXY, "*");
+  if (is_remote) curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, question.form.c_str());
+  // Without encryption, only to this machine, and not through a proxy.
+  if (!is_remote || question.url.rfind("https://", 0) != 0) curl_easy_setopt(easy.get(), CURLOPT_NOPROXY, "*");
   if (!question.ca_bundle.empty()) curl_easy_setopt(easy.get(), CURLOPT_CAINFO, question.ca_bundle.c_str());
   curl_easy_setopt(easy.get(), CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy.get(), CURLOPT_CONNECTTIMEOUT_MS, is_remote ? kRemoteConnectTimeoutMs : kConnectTimeoutMs);
@@ -240,6 +239,7 @@ std::optional<S3Credentials> s3_credentials_of_web_identity(const std::string& r
   std::string url = "https://sts." + region + ".amazonaws.com";
   for (const char* name : {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_STS"})
     if (const std::string chosen = s3_variable(name); !chosen.empty()) url = chosen;
+  while (!url.empty() && url.back() == '/') url.pop_back();
   if (!may_receive_token(url))
     throw Error(ErrorCode::kInvalidArgument,
                 "a web identity token is sent over https:// only, or to this machine: set AWS_ENDPOINT_URL_STS to such a URL");
@@ -254,7 +254,9 @@ std::optional<S3Credentials> s3_credentials_of_web_identity(const std::string& r
   S3Credentials credentials;
   std::string code;
   const std::string from = "STS at " + host_of(url);
-  if (answer.status != 0 && answer.body.find('<') != std::string::npos)
+  // Other answers than 200 may be pages of a proxy.
+  const bool is_xml = answer.status == 200 || answer.body.find("<ErrorResponse") != std::string::npos;
+  if (is_xml && answer.body.find('<') != std::string::npos)
     visit_s3_xml(answer.body, "credentials of a role", [&](const std::string& path, const std::string& text) {
       const std::string element = path.substr(path.rfind('/') + 1);
       if (element == "AccessKeyId") credentials.access_key = text;
@@ -263,10 +265,11 @@ std::optional<S3Credentials> s3_credentials_of_web_identity(const std::string& r
       if (element == "Expiration") credentials.expires = time_of(text);
       if (element == "Code") code = " " + printable_utf8(text.substr(0, 100));
     });
-  if (answer.status >= 400 && answer.status < 500 && answer.status != 429)
+  const bool is_transient = code.rfind(" Throttling", 0) == 0 || code == " IDPCommunicationError";
+  if (answer.status >= 400 && answer.status < 500 && answer.status != 429 && !is_transient)
     throw Error(ErrorCode::kPermission, "cannot get S3 credentials from " + from + ": " + outcome(answer) + code +
                                             "; see AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN");
-  if (answer.status != 200) throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": " + outcome(answer));
+  if (answer.status != 200) throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": " + outcome(answer) + code);
   if (credentials.access_key.empty() || credentials.secret_key.empty())
     throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": its answer has none");
   return credentials;

@@ -1,5 +1,5 @@
 // Credentials for S3. In a container or on a cloud instance, a program gets them over HTTP from the
-// services below, as with the AWS SDKs. Only the request to STS may use a proxy.
+// services below, as with the AWS SDKs. Only an https request to STS may use a proxy.
 //
 //   identity   the role AWS_ROLE_ARN, for the token in AWS_WEB_IDENTITY_TOKEN_FILE: from STS, at
 //              AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL or the region's endpoint; the session is

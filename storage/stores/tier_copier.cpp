@@ -213,6 +213,7 @@ void TierCopier::clear_far(const std::string& place) {
 }
 
 bool TierCopier::is_idle(const std::string& place) const {
+  if (!logs_.empty()) return false;  // callers that stop waiting find the reason in the log
   if (!copying_.path.empty() && is_within(copying_.path, place)) return false;
   for (const Object& object : objects_)
     if (is_within(object.path, place)) return false;
@@ -328,11 +329,15 @@ void TierCopier::serve() {
 }
 
 void TierCopier::write_logs(MutexLock& lock) {
-  const auto logs = std::exchange(logs_, {});
-  if (logs.empty()) return;
-  lock.unlock();
-  for (const auto& [level, text] : logs) write_log(level, -1, text);
-  lock.lock();
+  if (logs_.empty()) return;
+  while (!logs_.empty()) {
+    const auto [level, text] = logs_.front();
+    lock.unlock();
+    write_log(level, -1, text);
+    lock.lock();
+    logs_.erase(logs_.begin());
+  }
+  changed_.notify_all();
 }
 
 void TierCopier::note_success(bool has_moved) {

@@ -163,18 +163,23 @@ class OpenMpi(Launched):
     def agent(self):
         """A remote shell that takes every host for this machine under another name, unless the host is said to be dead.
 
-        Open MPI takes hosts of one name for one. Daemons of one machine would make the same directory for temporary files at the same
+        Since version 5, Open MPI takes hosts of one name for one. Daemons of one machine would make the same directory for temporary files at the same
         time, so each host has its own.
         """
         agent = self.root / "agent"
-        in_own_namespace = "unshare --uts" if os.geteuid() == 0 else "unshare --map-root-user --uts"
+        own_name = ""
+        if open_mpi_version() >= 5:
+            own_name = "unshare --uts" if os.geteuid() == 0 else "unshare --map-root-user --uts"
+            if subprocess.run([*own_name.split(), "true"], capture_output=True, check=False).returncode != 0:
+                self.skipTest("this machine makes no UTS namespaces")
+        rename = "hostname $name; " if own_name else ""
         agent.write_text(f"""#!/bin/bash
             [ ! -e "{self.root}/dead.$1" ] || exit 255
             export TMPDIR="{self.root}/on.$1"
             mkdir -p "$TMPDIR"
             name=node${{1##*.}}
             shift
-            exec {in_own_namespace} bash -c "hostname $name; $*"
+            exec {own_name} bash -c "{rename}$*"
             """)
         agent.chmod(0o755)
         return agent

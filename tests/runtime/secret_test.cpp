@@ -181,20 +181,16 @@ TEST_CASE("two processes of one rank are named when the secret comes from the st
   CHECK_FALSE(of_rank_2.says("more than once"));
 }
 
-// A store that delivers the secret of rank 0 only after `deadline`.
+// A store that delivers the secret of rank 0 only when the world's deadline has passed.
 class LateSecret : public c10d::HashStore {
  public:
-  explicit LateSecret(Deadline deadline) : deadline_(deadline) {}
   bool check(const std::vector<std::string>& keys) override {
     if (keys.front().find("cairn/secret/") == 0)
-      while (deadline_.left().count() > 0) std::this_thread::yield();
+      for (const Deadline late = std::chrono::milliseconds(100); late.left().count() > 0;) std::this_thread::yield();
     if (keys.front().find("verdict") != std::string::npos) ++questions;
     return c10d::HashStore::check(keys);
   }
   std::atomic<int> questions{0};  // whether rank 0 has published the assembly
-
- private:
-  const Deadline deadline_;
 };
 
 TEST_CASE("one deadline covers all waits in which a world assembles") {
@@ -203,8 +199,7 @@ TEST_CASE("one deadline covers all waits in which a world assembles") {
   WorldOptions options;
   options.secret_from_store = true;
   options.assemble_deadline = std::chrono::milliseconds(50);
-  // Starts after the world's deadline could, so that it passes later.
-  const auto store = c10::make_intrusive<LateSecret>(std::chrono::milliseconds(100));
+  const auto store = c10::make_intrusive<LateSecret>();
   const std::string drawn = "a secret that rank 0 has drawn";
   store->set("cairn/secret/1/drawn", std::vector<std::uint8_t>(drawn.begin(), drawn.end()));
   const Thrown thrown = thrown_by([&] { World::from_store(store, 1, 3, options); });

@@ -28,7 +28,8 @@ PLACE = "s3://cairn-test/commands"
 
 
 # Nothing of the machine's own: no keys, and no metadata service that it may have.
-NO_KEYS = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere", "AWS_EC2_METADATA_DISABLED": "true"}
+NO_KEYS = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere", "AWS_EC2_METADATA_DISABLED": "true",
+           "AWS_WEB_IDENTITY_TOKEN_FILE": ""}
 
 
 def server_address():
