@@ -70,6 +70,10 @@ bool wait_for_copies(const std::string& url, std::optional<std::chrono::millisec
 // a second.
 bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_on);
 
+// Returns the URLs of the checkpoints in the tiers of `url` that this process still has to copy.
+// Returns nothing if `url` is not tiered.
+std::vector<std::string> checkpoints_waiting(const std::string& url);
+
 // The copies of this process.
 struct TierProgress {
   std::size_t objects_waiting = 0;

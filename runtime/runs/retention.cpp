@@ -8,6 +8,8 @@
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/runs/checkpoint_conversions.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/store.hpp>
+#include <cairn/storage/tiers.hpp>
 
 namespace cairn {
 
@@ -67,6 +69,12 @@ Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& poli
     found.latest_sound = sound->name;
     found.kept.insert(sound->name);
   }
+  // In tiers, the latest checkpoint that the far tier has stays until a later one is copied.
+  const std::vector<std::string> waiting = checkpoints_waiting(run.url());
+  const auto copied = std::find_if(found.checkpoints.begin(), found.checkpoints.end(), [&](const RunCheckpoint& one) {
+    return std::find(waiting.begin(), waiting.end(), child_url(run.url(), one.name)) == waiting.end();
+  });
+  if (copied != found.checkpoints.end()) found.kept.insert(copied->name);
   return found;
 }
 

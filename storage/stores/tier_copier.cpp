@@ -193,11 +193,16 @@ bool TierCopier::is_known(const std::string& place) {
     auto found = known_.find(run);
     if (found == known_.end() && !place.empty()) found = known_.find(run = split_path(place).place);
     if (found == known_.end()) return false;
-    if (!found->second) return true;
   }
-  if (!near(run)->children().empty() || near(run)->exists(kCommitRecordName)) return true;
+  const auto store = near(run);
+  bool has_record = store->exists(kCommitRecordName);
+  for (const ObjectName& child : store->children()) has_record = has_record || store->exists(child + "/" + kCommitRecordName);
   MutexLock lock(mutex_);
-  known_.erase(run);  // it was lost
+  const auto found = known_.find(run);
+  if (found == known_.end()) return false;
+  found->second = found->second || has_record;
+  if (has_record || !found->second) return true;
+  known_.erase(found);  // it was lost
   return false;
 }
 
@@ -387,7 +392,9 @@ void TierCopier::run_object(MutexLock& lock) {
   if (cancelled_) return;
   if (failure && failure->code() == ErrorCode::kCorrupt) {
     last_error_ = failure->what();
-    damaged_[object.path] = last_error_;  // publish() reports it
+    damaged_[object.path] = last_error_;  // publish() reports it too, if this process publishes
+    given_up_.insert(split_path(object.path).place);
+    logs_.emplace_back(LogLevel::kError, url(object.path) + " is not copied to the far tier: " + last_error_);
     return;
   }
   if (failure) {
@@ -452,6 +459,11 @@ void TierCopier::check_wanted() {
 
 // --- one object ---
 
+bool TierCopier::has_begun(const std::string& path) const {
+  MutexLock lock(mutex_);
+  return begun_.count(path) > 0;
+}
+
 TierCopier::Copied TierCopier::copy_object(const std::string& path, bool takes_over) {
   const auto [place, name] = split_path(path);
   const auto near_store = near(place), far_store = far(place);
@@ -483,7 +495,7 @@ TierCopier::Copied TierCopier::copy_object(const std::string& path, bool takes_o
         writer = far_store->create(name, create);
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kAlreadyExists && is_there()) return Copied::kYes;
-        if (error.code() == ErrorCode::kAlreadyExists && !takes_over) return Copied::kBusy;
+        if (error.code() == ErrorCode::kAlreadyExists && !takes_over && !has_begun(path)) return Copied::kBusy;
         if (!std::exchange(again, false)) throw;
         if (error.code() == ErrorCode::kNotFound)
           far_store->create_root();
@@ -492,6 +504,10 @@ TierCopier::Copied TierCopier::copy_object(const std::string& path, bool takes_o
         else
           throw;
       }
+    }
+    {
+      MutexLock lock(mutex_);
+      begun_.insert(path);
     }
     write_pieces(*near_store, *writer, name, *bytes, piece_bytes, trailer ? &*trailer : nullptr);
     try {
@@ -598,11 +614,9 @@ bool TierCopier::publish(Job& job) {
       announce(job.save_id, *far_store);
       throw;
     }
-    // Uploads of a killed process are aborted with its attempt.
-    if (job.resumed) {
-      far_store->fence(job.save_id);
-      far_store->clear_attempt(job.save_id);
-    }
+    // Uploads that a killed process or an outage left are aborted with the attempt.
+    far_store->fence(job.save_id);
+    far_store->clear_attempt(job.save_id);
   }
   // 6
   try {
@@ -808,7 +822,7 @@ std::vector<LostCheckpoint> TierCopier::resume(const std::string& run) {
         drop_stale(place, here->save_id);
       } else if (here && !(there && there->save_id == here->save_id)) {
         add_checkpoint(place, here->save_id, true);
-      } else if (there && !here) {
+      } else if (!here && (there || far(place)->is_taken(kCommitRecordName)) && !near(place)->is_taken(kCommitRecordName)) {
         has_all = false;
       }
       for (LostCheckpoint& one : end_attempts(place)) lost.push_back(std::move(one));

@@ -127,6 +127,7 @@ class TierCopier {
 
   // Called without the lock, on the thread.
   void check_wanted();
+  bool has_begun(const std::string& path) const;
   Copied copy_object(const std::string& path, bool takes_over);
   void write_pieces(Store& near, ObjectWriter& writer, const ObjectName& name, std::uint64_t bytes, std::uint64_t piece_bytes,
                     const Trailer* trailer);
@@ -162,6 +163,7 @@ class TierCopier {
   std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);  // objects that are, and why
   std::set<std::string> resumed_ CAIRN_GUARDED_BY(mutex_);   // runs that were resumed, or are queued for it
   std::map<std::string, bool> known_ CAIRN_GUARDED_BY(mutex_);  // see is_known; by run: whether it has a checkpoint
+  std::set<std::string> begun_ CAIRN_GUARDED_BY(mutex_);  // objects that this process has begun in the far tier
   std::size_t objects_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::string last_error_ CAIRN_GUARDED_BY(mutex_);

@@ -7,7 +7,9 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/url.hpp>
 
 namespace cairn {
@@ -200,7 +202,16 @@ void TieredStore::create_root() {
 
 std::unique_ptr<ObjectWriter> TieredStore::create(const ObjectName& name, const CreateOptions& options) {
   check_object_name(name);
-  if (!is_data_file(name) && !near_->is_taken(name) && look_far([&] { return far_->exists(name); }, false))
+  const auto far_has = [&] {
+    try {
+      return far_->exists(name);
+    } catch (const Error& error) {
+      // In a save, the coordinator has looked before it opened the attempt.
+      if (tells_of_the_record(error) || near_->open_attempts().empty()) throw;
+      return false;
+    }
+  };
+  if (!is_data_file(name) && !near_->is_taken(name) && look_far(far_has, false))
     throw Error(ErrorCode::kAlreadyExists, "cannot create " + child_url(url(), name) + ": an object of this name exists");
   std::unique_ptr<ObjectWriter> writer;
   try {
@@ -286,7 +297,12 @@ void TieredStore::publish(const std::string& save_id, ByteSpan record, Overwrite
   if (overwrite == Overwrite::kRefused && exists(kCommitRecordName) && !near_->exists(kCommitRecordName))
     throw Error(ErrorCode::kAlreadyExists, "cannot publish save " + save_id + ": " + child_url(url(), kCommitRecordName) +
                                                " is there already. Nothing was changed");
-  near_->publish(save_id, record, overwrite);
+  try {
+    near_->publish(save_id, record, overwrite);
+  } catch (const Error& error) {
+    if (!tells_of_the_record(error)) copier_->add_checkpoint(place_, save_id, false);  // it may have been published
+    throw;
+  }
   copier_->add_checkpoint(place_, save_id, false);
 }
 
@@ -302,11 +318,17 @@ void TieredStore::retract() {
   const auto dropped = copier_->drop_checkpoint(place_);
   try {
     retract_far();
+    near_->retract();
   } catch (...) {
-    if (dropped) copier_->add_checkpoint(place_, *dropped, false);
+    // If the near record is still there, the far one must be there again.
+    std::string id = dropped.value_or("");
+    try {
+      if (const auto head = id.empty() ? read_commit_head(*near_) : std::nullopt) id = head->save_id;
+    } catch (const Error&) {
+    }
+    if (!id.empty()) copier_->add_checkpoint(place_, id, !dropped);
     throw;
   }
-  near_->retract();
   retract_far();
   for (const std::string& id : far_->fenced_attempts()) far_->clear_attempt(id);
 }
@@ -363,6 +385,11 @@ bool wait_for_copies(const std::string& url, std::optional<std::chrono::millisec
   if (!is_tiered(url)) return true;
   const TieredUrl parts = split_tiered(url);
   return find_tier(parts.tier)->wait(parts.place, deadline, nullptr);
+}
+
+std::vector<std::string> checkpoints_waiting(const std::string& url) {
+  if (!is_tiered(url)) return {};
+  return find_tier(split_tiered(url).tier)->progress().checkpoints_waiting;
 }
 
 bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_on) {

@@ -446,6 +446,18 @@ TEST_CASE_FIXTURE(Tiers, "a near tier without the records of the far one does no
   CHECK(thrown_by([&] { open_store(run + "/step_1")->is_taken(kCommitRecordName); }).code == ErrorCode::kUnavailable);
 }
 
+TEST_CASE_FIXTURE(Tiers, "a record of another program in the far tier is not overwritten by a save that refuses to") {
+  const std::string place = "/run/step_1";
+  std::filesystem::create_directories(far(place));
+  std::ofstream(far(place) + "/.metadata") << "not Cairn's";
+  resume_copies("tiered://first/run");
+  const auto store = open_store("tiered://first" + place);
+  CHECK(store->is_taken(kCommitRecordName));
+  store->create_root();
+  store->begin_attempt("one");
+  CHECK(thrown_by([&] { store->publish("one", "record", Overwrite::kRefused); }).code == ErrorCode::kAlreadyExists);
+}
+
 TEST_CASE_FIXTURE(Tiers, "a near tier that another node has overtaken does not replace what the far one has") {
   // Both nodes save the same step after the same checkpoint, so the sequences are equal.
   const std::string place = "/run/step_2";
