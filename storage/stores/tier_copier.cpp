@@ -390,6 +390,7 @@ void TierCopier::run_object(MutexLock& lock) {
   changed_.notify_all();
   is_job_next_ = true;  // otherwise no checkpoint would be published while objects keep coming
   if (cancelled_) return;
+  if (failure && failure->code() == ErrorCode::kCancelled) return objects_.push_back(std::move(object));  // the process ends
   if (failure && failure->code() == ErrorCode::kCorrupt) {
     last_error_ = failure->what();
     damaged_[object.path] = last_error_;  // publish() reports it too, if this process publishes

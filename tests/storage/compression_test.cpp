@@ -869,9 +869,15 @@ namespace {
 // Reads one bytes object into as many places as a plan asks for.
 class ObjectPlanner : public ReadyPlan {
  public:
-  void load_bytes(const LoadPlan&, const ReadItem&, Bytes bytes) override { read.push_back(std::move(bytes)); }
+  void load_bytes(const LoadPlan&, const ReadItem&, Bytes bytes) override {
+    std::lock_guard lock(mutex_);  // several threads of the reader call it
+    read.push_back(std::move(bytes));
+  }
 
   std::vector<Bytes> read;
+
+ private:
+  std::mutex mutex_;
 };
 
 }  // namespace
