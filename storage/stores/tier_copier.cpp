@@ -438,7 +438,7 @@ void TierCopier::run_job(MutexLock& lock, const std::shared_ptr<Job>& next) {
   if (listed == jobs_.end()) return;
   const Time now = SteadyClock::now();
   job->due = now + std::max<Time::duration>(options_.retry_min, std::min<Time::duration>((now - job->changed) / 4, kLookInterval));
-  if (cancelled_) return;  // an object was dropped: this job looks again
+  if (cancelled_ || stopping_) return;  // an object was dropped: this job looks again
   // A record that was replaced while it was read looks damaged once.
   if (failure && failure->code() == ErrorCode::kCorrupt && job->kind == Job::kPublish) {
     if (++job->times_damaged < 2) return;
