@@ -18,7 +18,8 @@ struct RuntimeOptions {
   // deadlines that the coordinator itself keeps.
   std::chrono::milliseconds outcome_grace{std::chrono::seconds(30)};
   // How long the other ranks may continue a phase after its first failure before they are told to
-  // stop. The failures of these ranks in that time are in the failure map, too.
+  // stop. The failure map also contains the failures of these ranks in that time and while they
+  // stop.
   std::chrono::milliseconds phase_grace{std::chrono::seconds(1)};
   // How long ranks that were told to stop may take before they are reported as busy. After a failed
   // save, this also limits the time for finding out whether the checkpoint exists.

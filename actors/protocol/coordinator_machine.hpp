@@ -227,9 +227,9 @@ class CoordinatorMachine {
   std::set<int> left_;      // ranks that had joined and ended the call on their own
   WaitNotices notices_;     // about the wait for ranks
   Duration wait_limit_{0};
-  bool hurried_ = false;                                           // a rank has failed: `phase_grace` is running or over
+  bool hurried_ = false;                                           // a rank has failed or cancelled: the others have `phase_grace`, or none
   bool given_up_ = false;                                          // another rank gave up on this rank during publication
-  bool stopping_ = false;                                          // `phase_grace` is over: the others were told to stop
+  bool stopping_ = false;                                          // the others were told to stop
   std::string awaited_at_cancel_;                                  // text: the ranks or hook awaited at the first Cancel with kDeadline
   std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
   std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;

@@ -23,7 +23,8 @@ namespace cairn::protocol {
 // --- hooks ---------------------------------------------------------------------------------------
 
 // The user code that an attempt runs on one rank: functions of the planner, of the writer or
-// reader, and of Stateful objects. kAbandon may run at the same time as kMoveData.
+// reader, and of Stateful objects. kAbandon may run while the future that kMoveData returned is
+// pending, but never while the function itself runs.
 enum class Hook : std::uint8_t {
   kReset = 1,
   kBegin,

@@ -154,8 +154,9 @@ void CoordinatorMachine::end(const FailureMap& failures, Committed committed) {
 
 // --- 6. rank: stop the writer, then remove its files ---------------------------------------------
 
-// With an outcome, `Abandon` stops the writer and then removes the files. `Release` only removes
-// them: nothing is running, or the writer was stopped before.
+// With an outcome, `Abandon` stops the writer. Then, if the checkpoint does not exist, it removes
+// the files, and the coordinator's writer fences the attempt. `Release` does the same without
+// stopping: nothing is running, or the writer was stopped before.
 void RankMachine::release() {
   become(State::kEnding);
   const Committed committed = outcome_->ending->committed;
