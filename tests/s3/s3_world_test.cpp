@@ -146,8 +146,11 @@ TEST_CASE("checkpoints are copied from a directory to a bucket, and come back wi
   options.retention.keep_last = 3;
   {
     CheckpointManager manager(World::single(), "tiered://bucket/run", options);
-    for (int step = 1; step <= 4; ++step) manager.save(step, {{"large", large + step}});
-  }  // waits for the copies
+    for (int step = 1; step <= 4; ++step) {
+      manager.save(step, {{"large", large + step}});
+      REQUIRE(wait_for_copies("tiered://bucket/run"));  // the last copied checkpoint is not removed
+    }
+  }
   for (int step = 2; step <= 4; ++step) {
     const auto near = open_store(directory.path() + "/near/run/step_" + std::to_string(step));
     CHECK(near->list(kDataFilePrefix).empty() == (step == 2));
