@@ -145,7 +145,7 @@ class Launched(unittest.TestCase):
 
 def open_mpi_version():
     """The major number."""
-    return int(re.search(r"\(Open MPI\) (\d+)", subprocess.run(["mpirun.openmpi", "--version"], capture_output=True, text=True,
+    return int(re.search(r"\((?:Open MPI|OpenRTE)\) (\d+)", subprocess.run(["mpirun.openmpi", "--version"], capture_output=True, text=True,
                                                               check=True).stdout)[1])
 
 
