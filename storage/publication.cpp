@@ -117,10 +117,6 @@ void keep_published(Store& store, const Metadata& current, Kept& kept) {
   if (const auto published = published_metadata(store)) kept.add_with_retired(*published);
 }
 
-}  // namespace
-
-namespace {
-
 std::optional<Metadata> metadata_in(Store& store) {
   const std::string what = child_url(store.url(), kCommitRecordName);
   std::string before;

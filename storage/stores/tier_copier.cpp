@@ -99,6 +99,8 @@ struct NearIsGone {};  // the object that is being copied
 
 }  // namespace
 
+std::string run_of(const std::string& place) { return split_path(place).place; }
+
 TierCopier::TierCopier(std::string name, TierOptions options)
     : name_(std::move(name)), options_(std::move(options)), far_root_(far("")) {}
 
@@ -148,7 +150,7 @@ void TierCopier::add_checkpoint(const std::string& place, const std::string& sav
   MutexLock lock(mutex_);
   for (const auto& job : jobs_)
     if (job->kind == Job::kPublish && job->place == place && job->save_id == save_id) return;
-  for (const std::string& run : {place, split_path(place).place})
+  for (const std::string& run : {place, run_of(place)})
     if (const auto known = known_.find(run); known != known_.end()) known->second = true;
   given_up_.erase(place);
   jobs_.push_back(std::make_shared<Job>(Job{Job::kPublish, place, save_id, resumed, {}, SIZE_MAX, SteadyClock::now(), 0}));
@@ -191,7 +193,7 @@ bool TierCopier::is_known(const std::string& place) {
   {
     MutexLock lock(mutex_);
     auto found = known_.find(run);
-    if (found == known_.end() && !place.empty()) found = known_.find(run = split_path(place).place);
+    if (found == known_.end() && !place.empty()) found = known_.find(run = run_of(place));
     if (found == known_.end()) return false;
   }
   const auto store = near(run);
@@ -373,13 +375,11 @@ void TierCopier::run_object(MutexLock& lock) {
   objects_.pop_front();
   copying_ = object;
   cancelled_ = false;
-  // Data files have names of their own. Others may have been begun by a process that was killed.
-  const bool takes_over = !save_id_of_file(split_path(object.path).name);
   Copied copied = Copied::kGone;
   std::optional<Error> failure;
   lock.unlock();
   try {
-    copied = copy_object(object.path, takes_over);
+    copied = copy_object(object.path, false);
   } catch (const Error& error) {
     failure = error;
   } catch (const std::exception& error) {
@@ -465,9 +465,11 @@ bool TierCopier::has_begun(const std::string& path) const {
   return begun_.count(path) > 0;
 }
 
-TierCopier::Copied TierCopier::copy_object(const std::string& path, bool takes_over) {
+TierCopier::Copied TierCopier::copy_object(const std::string& path, bool resumed) {
   const auto [place, name] = split_path(path);
   const auto near_store = near(place), far_store = far(place);
+  // Data files have names of their own. Others may have been begun by a process that was killed.
+  const bool takes_over = resumed || !save_id_of_file(name) || has_begun(path);
   try {
     const auto bytes = size_in(*near_store, name);
     if (!bytes) return Copied::kGone;
@@ -496,7 +498,7 @@ TierCopier::Copied TierCopier::copy_object(const std::string& path, bool takes_o
         writer = far_store->create(name, create);
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kAlreadyExists && is_there()) return Copied::kYes;
-        if (error.code() == ErrorCode::kAlreadyExists && !takes_over && !has_begun(path)) return Copied::kBusy;
+        if (error.code() == ErrorCode::kAlreadyExists && !takes_over) return Copied::kBusy;
         if (!std::exchange(again, false)) throw;
         if (error.code() == ErrorCode::kNotFound)
           far_store->create_root();
@@ -625,7 +627,7 @@ bool TierCopier::publish(Job& job) {
   } catch (const Error& error) {
     if (!tells_of_the_record(error)) throw;  // otherwise the next publication sweeps
   }
-  evict(split_path(job.place).place);
+  evict(run_of(job.place));
   return true;
 }
 

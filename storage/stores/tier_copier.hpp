@@ -50,6 +50,9 @@ namespace cairn {
 // Directory stores end the names of unfinished objects so (CreateOptions::appears_whole).
 inline constexpr const char* kUnfinishedEnd = ".part";
 
+// Returns the run of a place: its path without the last part.
+std::string run_of(const std::string& place);
+
 // Places and objects are named by their path below the URLs of the pair: "/run/step_1",
 // "/run/step_1/.pinned". The path of the pair's root is "". Thread-safe.
 class TierCopier {
@@ -128,7 +131,8 @@ class TierCopier {
   // Called without the lock, on the thread.
   void check_wanted();
   bool has_begun(const std::string& path) const;
-  Copied copy_object(const std::string& path, bool takes_over);
+  // `resumed`: no other process copies it.
+  Copied copy_object(const std::string& path, bool resumed);
   void write_pieces(Store& near, ObjectWriter& writer, const ObjectName& name, std::uint64_t bytes, std::uint64_t piece_bytes,
                     const Trailer* trailer);
   bool publish(Job& job);
@@ -156,7 +160,7 @@ class TierCopier {
   std::size_t writers_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::deque<Object> objects_ CAIRN_GUARDED_BY(mutex_);
   std::list<std::shared_ptr<Job>> jobs_ CAIRN_GUARDED_BY(mutex_);
-  bool is_job_next_ CAIRN_GUARDED_BY(mutex_) = false;       // after an object that could not be copied
+  bool is_job_next_ CAIRN_GUARDED_BY(mutex_) = false;       // an object was copied last: jobs and objects take turns
   Object copying_ CAIRN_GUARDED_BY(mutex_);                 // path "": none
   std::shared_ptr<Job> running_ CAIRN_GUARDED_BY(mutex_);   // the job that is running
   std::set<std::string> given_up_ CAIRN_GUARDED_BY(mutex_);  // places whose near copy is damaged

@@ -104,8 +104,6 @@ TieredUrl split_tiered(const std::string& url) {
   return {parts.authority, path.empty() ? "" : "/" + path};
 }
 
-std::string run_of(const std::string& place) { return place.substr(0, place.rfind('/') == std::string::npos ? 0 : place.rfind('/')); }
-
 std::string record_beside(const ObjectName& name) { return name.substr(0, name.rfind('/') + 1) + kCommitRecordName; }
 
 bool names_record(const ObjectName& name) { return name == record_beside(name); }
@@ -217,7 +215,7 @@ std::unique_ptr<ObjectWriter> TieredStore::create(const ObjectName& name, const 
   try {
     writer = near_->create(name, options);
   } catch (const Error& error) {
-    // The checkpoint may have been evicted from the near tier, as when it is pinned later.
+    // The near tier may have been lost, and a checkpoint be pinned that the far one alone has.
     if (error.code() != ErrorCode::kNotFound || !far_->exists(record_beside(name))) throw;
     create_root();
     writer = near_->create(name, options);
@@ -387,15 +385,15 @@ bool wait_for_copies(const std::string& url, std::optional<std::chrono::millisec
   return find_tier(parts.tier)->wait(parts.place, deadline, nullptr);
 }
 
-std::vector<std::string> checkpoints_waiting(const std::string& url) {
-  if (!is_tiered(url)) return {};
-  return find_tier(split_tiered(url).tier)->progress().checkpoints_waiting;
-}
-
 bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_on) {
   if (!is_tiered(url)) return true;
   const TieredUrl parts = split_tiered(url);
   return find_tier(parts.tier)->wait(parts.place, std::nullopt, goes_on);
+}
+
+std::vector<std::string> checkpoints_waiting(const std::string& url) {
+  if (!is_tiered(url)) return {};
+  return find_tier(split_tiered(url).tier)->progress().checkpoints_waiting;
 }
 
 TierProgress tier_progress(const std::string& name) { return find_tier(name)->progress(); }

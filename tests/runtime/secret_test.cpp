@@ -337,21 +337,26 @@ FailureMap failures_of(const std::function<void()>& call) {
   return {};
 }
 
+// Saves on all ranks at once. Returns their failure maps by rank.
+std::vector<FailureMap> failures_of_a_save(std::vector<World>& worlds, const std::string& place) {
+  std::vector<FailureMap> failures(worlds.size());
+  const auto thrown = on_threads(static_cast<int>(worlds.size()), [&](int rank) {
+    Checkpointer checkpointer(worlds[static_cast<std::size_t>(rank)]);
+    failures[static_cast<std::size_t>(rank)] = failures_of([&] { checkpointer.save(state_of(rank), place); });
+  });
+  for (const auto& one : thrown) CHECK_MESSAGE(!one.is_error, one.what);
+  return failures;
+}
+
 TEST_CASE("a rank with another secret is named by every rank's save") {
   LeakCheck leaks;
   const Environment nothing = no_secret_variables();
   const TemporaryDirectory directory;
   const auto addresses = free_addresses(3);
-  std::vector<FailureMap> failures(3);
   std::vector<World> worlds;  // none may end before all ranks have failed
   for (int rank = 0; rank < 3; ++rank)
     worlds.push_back(World::from_addresses(rank, addresses, "job", with_secret(rank == 2 ? kTheirs : kOurs)));
-  const auto thrown = on_threads(3, [&](int rank) {
-    Checkpointer checkpointer(worlds[static_cast<std::size_t>(rank)]);
-    failures[static_cast<std::size_t>(rank)] =
-        failures_of([&] { checkpointer.save(state_of(rank), directory.path() + "/step_1"); });
-  });
-  for (const auto& one : thrown) CHECK_MESSAGE(!one.is_error, one.what);
+  const std::vector<FailureMap> failures = failures_of_a_save(worlds, directory.path() + "/step_1");
   for (int rank = 0; rank < 3; ++rank) {
     CAPTURE(rank);
     // Rank 2 is on its own: it reaches neither the coordinator nor the next one.
@@ -400,17 +405,11 @@ TEST_CASE("ranks with other addresses or another job id are told so by every ran
     code = ErrorCode::kPermission;
     cause = "the same job id";
   }
-  std::vector<FailureMap> failures(3);
   std::vector<World> worlds;  // none may end before all ranks have failed
   for (int rank = 0; rank < 3; ++rank)
     worlds.push_back(
         World::from_addresses(rank, rank == 2 ? addresses_of_2 : addresses, rank == 2 ? job_of_2 : "job", with_secret(secret)));
-  const auto thrown = on_threads(3, [&](int rank) {
-    Checkpointer checkpointer(worlds[static_cast<std::size_t>(rank)]);
-    failures[static_cast<std::size_t>(rank)] =
-        failures_of([&] { checkpointer.save(state_of(rank), directory.path() + "/step_1"); });
-  });
-  for (const auto& one : thrown) CHECK_MESSAGE(!one.is_error, one.what);
+  const std::vector<FailureMap> failures = failures_of_a_save(worlds, directory.path() + "/step_1");
   for (int rank = 0; rank < 3; ++rank) {
     CAPTURE(rank);
     const auto& map = failures[static_cast<std::size_t>(rank)];
