@@ -575,8 +575,7 @@ bool TierCopier::publish(Job& job) {
     return head && head->save_id == job.save_id;
   };
   if (!is_current()) {
-    end_attempts(job.place);
-    clear_far(job.place);
+    end_attempts(job.place);  // not its files: the process that removes the checkpoint may be removing them
     return true;
   }
   if (const auto head = far_head(*far_store); !head || head->save_id != job.save_id) {
