@@ -45,6 +45,10 @@ class CallContext {
   // The metadata that this rank has read for a load. Planner and reader refer to it until the call
   // ends. Only hooks may access it.
   std::optional<Metadata> metadata;
+  // The finished plan of this rank. A writer that has thrown may still read it until `abandon`
+  // returns. Only hooks may access it.
+  std::optional<SavePlan> save_plan;
+  std::optional<LoadPlan> load_plan;
 
   // Tells the call's tasks to start no further hook, except those named at protocol::StopTasks.
   // Thread-safe.

@@ -20,23 +20,22 @@ std::uint64_t bytes_to_move(const TaskRun& run) {
 
 // --- the data, on every rank ---------------------------------------------------------------------
 
-// The plan stays alive until the writer has ended.
 void run_task(TaskRun& run, const protocol::Write& request) {
   const SaveCall& call = run.context().save();
-  const auto plan = std::make_shared<const SavePlan>(
+  const SavePlan& plan = run.context().save_plan.emplace(
       run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
   run.last_hook(
-      Hook::kMoveData, bytes_to_move(run), [&] { return call.writer->write_data(*plan, *call.planner); },
-      [plan](WriteResults results) { return protocol::Written{std::make_shared<const WriteResults>(std::move(results))}; });
+      Hook::kMoveData, bytes_to_move(run), [&] { return call.writer->write_data(plan, *call.planner); },
+      [](WriteResults results) { return protocol::Written{std::make_shared<const WriteResults>(std::move(results))}; });
 }
 
 void run_task(TaskRun& run, const protocol::Read& request) {
   const LoadCall& call = run.context().load();
-  const auto plan = std::make_shared<const LoadPlan>(
+  const LoadPlan& plan = run.context().load_plan.emplace(
       run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
   run.last_hook(
-      Hook::kMoveData, bytes_to_move(run), [&] { return call.reader->read_data(*plan, *call.planner); },
-      [plan](bool) { return protocol::ReadDone{}; });
+      Hook::kMoveData, bytes_to_move(run), [&] { return call.reader->read_data(plan, *call.planner); },
+      [](bool) { return protocol::ReadDone{}; });
 }
 
 // --- publication, on the coordinator -------------------------------------------------------------

@@ -55,7 +55,8 @@ class StorageWriter {
   // plan of rank r.
   virtual std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) = 0;
   // Writes all items of `plan`, resolving each through `planner`. Called on every rank. May write
-  // synchronously and return `ready_future`. Both arguments stay valid until the future is ready.
+  // synchronously and return `ready_future`. Both arguments stay valid until the future is ready,
+  // or, if `write_data` throws, until `abandon` returns.
   virtual Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) = 0;
   // Publishes the checkpoint. Called on the coordinator after every rank has written. `results[r]`
   // are the results of rank r.
@@ -105,7 +106,8 @@ class StorageReader {
   // plan of rank r.
   virtual std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) = 0;
   // Reads all items of `plan` into the destinations that `planner` resolves. Called on every rank.
-  // Both arguments stay valid until the future is ready. The future's value is always true.
+  // Both arguments stay valid until the future is ready. The future's value is always true. After
+  // `read_data` has thrown, nothing may use the arguments or the destinations.
   virtual Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) = 0;
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
 };

@@ -12,6 +12,7 @@
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
+#include <cairn/tests/support/gate.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -321,6 +322,58 @@ TEST_CASE("bad input: options of which no writer or reader can be made, on one r
         c.load(state, saved.id, options);
       },
       ErrorCode::kInvalidArgument, {"rank 1 ", "bytes_in_flight_max (1)"});
+}
+
+TEST_CASE("bad input: a writer that throws while the threads that it has started use the plan") {
+  const std::string own_data(1000, 'x');
+  struct Planner : DefaultSavePlanner {
+    explicit Planner(std::string data) : own_data(std::move(data)) {}
+    SavePlan finish_plan(SavePlan new_plan) override {
+      SavePlan plan = DefaultSavePlanner::finish_plan(std::move(new_plan));
+      plan.planner_data = own_data;
+      return plan;
+    }
+    ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) override {
+      until_abandoned.pass();
+      if (plan.planner_data == own_data) ++intact;
+      return DefaultSavePlanner::resolve_data(plan, item);
+    }
+    const std::string own_data;
+    Gate until_abandoned;
+    std::atomic<int> intact{0};
+  };
+  struct Writer : CheckpointWriter {
+    explicit Writer(std::shared_ptr<Planner> held) : held(std::move(held)) {}
+    Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
+      CheckpointWriter::write_data(plan, planner);
+      held->until_abandoned.wait_until_reached();
+      throw PlannedFault("planned fault after the start");
+    }
+    void abandon() noexcept override {
+      held->until_abandoned.open();
+      CheckpointWriter::abandon();
+    }
+    const std::shared_ptr<Planner> held;
+  };
+  const TemporaryDirectory directory;
+  expect_failure(
+      [&](Checkpointer& c, int rank) {
+        const auto planner = std::make_shared<Planner>(own_data);
+        SaveOptions options;
+        options.planner = planner;
+        options.storage_writer = std::make_shared<Writer>(planner);
+        if (rank != 1) {
+          planner->until_abandoned.open();
+          options.storage_writer = std::make_shared<CheckpointWriter>();
+        }
+        try {
+          c.save({{"own", per_rank(counting({100}))}}, directory.path() + "/step", options);
+        } catch (...) {
+          if (rank == 1) CHECK(planner->intact == 1);
+          throw;
+        }
+      },
+      ErrorCode::kUnavailable, {"rank 1 ", "planned fault after the start"});
 }
 
 TEST_CASE("bad input: values that differ between ranks under one key are refused") {
