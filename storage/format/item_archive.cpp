@@ -18,7 +18,7 @@ constexpr std::string_view kByteOrderName = "archive/byteorder";
 constexpr std::string_view kVersionName = "archive/version";
 constexpr std::string_view kPayloadName = "archive/data/0";
 constexpr std::string_view kByteOrder = "little";
-constexpr std::string_view kVersion = "3\n";  // format version of the archive, since PyTorch 1.6
+constexpr std::string_view kArchiveVersion = "3\n";  // format version of the archive, since PyTorch 1.6
 
 std::uint64_t payload_bytes(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
@@ -52,7 +52,7 @@ Places places(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
   const auto payload = payload_bytes(dtype, sizes, item_offset);
   result.byte_order = small_entry_length(kPickleName, tensor_pickle_length(dtype, sizes));
   result.version = result.byte_order + small_entry_length(kByteOrderName, kByteOrder.size());
-  result.payload_header = result.version + small_entry_length(kVersionName, kVersion.size());
+  result.payload_header = result.version + small_entry_length(kVersionName, kArchiveVersion.size());
   const auto unpadded = result.payload_header + zip::local_header_length(kPayloadName, payload);
   result.padding =
       // The payload is aligned within the file, not within the item.
@@ -83,7 +83,7 @@ Bytes item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_offset) 
   out.reserve(where.layout.prefix_bytes);
   append_small_entry(out, kPickleName, tensor_pickle(dtype, sizes));
   append_small_entry(out, kByteOrderName, kByteOrder);
-  append_small_entry(out, kVersionName, kVersion);
+  append_small_entry(out, kVersionName, kArchiveVersion);
   zip::append_local_header(out, kPayloadName, where.layout.payload_bytes, where.padding);
   // Other items were placed by the layout before this prefix was built.
   check_invariant(out.size() == where.layout.prefix_bytes, "an item's prefix is as long as its layout says");
@@ -101,7 +101,7 @@ Bytes item_suffix(DType dtype, const Extents& sizes, std::uint64_t item_offset, 
   zip::append_directory(out,
                         {{std::string(kPickleName), 0, pickle.size(), crc32(0, pickle)},
                          {std::string(kByteOrderName), where.byte_order, kByteOrder.size(), crc32(0, kByteOrder)},
-                         {std::string(kVersionName), where.version, kVersion.size(), crc32(0, kVersion)},
+                         {std::string(kVersionName), where.version, kArchiveVersion.size(), crc32(0, kArchiveVersion)},
                          {std::string(kPayloadName), where.payload_header, layout.payload_bytes, payload_crc32}},
                         directory);
   check_invariant(out.size() == layout.suffix_bytes, "an item's suffix is as long as its layout says");

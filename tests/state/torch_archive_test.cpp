@@ -19,7 +19,7 @@ namespace {
 
 const std::string kElements(24, '\x11');
 
-std::string sample() { return write_torch_archive(tensor_pickle(DType::kFloat32, {2, 3}), {kElements}); }
+std::string sample_archive() { return write_torch_archive(tensor_pickle(DType::kFloat32, {2, 3}), {kElements}); }
 
 Thrown refusal(const std::string& bytes) {
   return thrown_by([&] {
@@ -59,13 +59,13 @@ std::string tensor_of(const std::string& offset, const std::string& sizes, const
 }  // namespace
 
 TEST_CASE("every truncation of an archive is found") {
-  const auto whole = sample();
+  const auto whole = sample_archive();
   CHECK_FALSE(refusal(whole).is_error);
   for (std::size_t length = 0; length < whole.size(); ++length) REQUIRE(is_refusal(refusal(whole.substr(0, length))));
 }
 
 TEST_CASE("no flipped bit does harm, and none in the elements or the pickle passes") {
-  const auto whole = sample();
+  const auto whole = sample_archive();
   const auto elements = whole.find(kElements);
   const auto pickle = whole.find("\x80\x02"s + "c");
   for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
@@ -97,11 +97,11 @@ TEST_CASE("what is no archive of torch.save says what it is") {
 }
 
 TEST_CASE("compressed and encrypted entries are refused") {
-  auto compressed = sample();
+  auto compressed = sample_archive();
   const auto directory = compressed.find("PK\x01\x02");
   compressed[directory + 10] = 8;
   CHECK(refusal(compressed).says("compressed"));
-  auto encrypted = sample();
+  auto encrypted = sample_archive();
   encrypted[directory + 8] = static_cast<char>(encrypted[directory + 8] | 1);
   CHECK(refusal(encrypted).says("encrypted"));
 }
@@ -137,7 +137,7 @@ TEST_CASE("tensors of other kinds are refused by name") {
 }
 
 TEST_CASE("what is written comes back, from memory and by ranges") {
-  const auto bytes = sample();
+  const auto bytes = sample_archive();
   std::size_t reads = 0;
   const TorchArchive by_ranges(
       bytes.size(),

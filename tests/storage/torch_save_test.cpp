@@ -22,7 +22,7 @@ std::string put(const TemporaryDirectory& directory, const std::string& bytes) {
   return path;
 }
 
-void load(const std::string& path, std::vector<StateDict>& states) {
+void load_file(const std::string& path, std::vector<StateDict>& states) {
   std::vector<StateDict*> ranks;
   for (StateDict& state : states) ranks.push_back(&state);
   load_locally(path, ranks, [] { return std::make_unique<TorchSaveReader>(); });
@@ -31,7 +31,7 @@ void load(const std::string& path, std::vector<StateDict>& states) {
 Thrown error_of_loading(const std::string& path) {
   std::vector<StateDict> states(1);
   states[0]["weight"] = torch::zeros({3});
-  return thrown_by([&] { load(path, states); });
+  return thrown_by([&] { load_file(path, states); });
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ TEST_CASE("torch.save: nested tensors and values of a file load in place") {
     states[0]["model"] = zeros;
     states[0]["step"] = std::int64_t{0};
     states[0]["name"] = "";
-    load(id, states);
+    load_file(id, states);
     for (const auto& [name, value] : model) {
       INFO(name);
       CHECK(torch::equal(states[0].at("model").dict().at(name).tensor(), value.tensor()));
@@ -71,7 +71,7 @@ TEST_CASE("torch.save: a file loads in any layout") {
   for (const char* layout : {"dim-0", "dim-1", "uneven"}) {
     std::vector<StateDict> states;
     for (int rank = 0; rank < 3; ++rank) states.push_back(state_in_layout(layout, rank, 3, true));
-    load(path, states);
+    load_file(path, states);
     for (int rank = 0; rank < 3; ++rank) CHECK(holds_expected(states[static_cast<std::size_t>(rank)], layout, rank, 3));
   }
 }
