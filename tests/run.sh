@@ -1,10 +1,11 @@
 #!/bin/bash
-# Installs what is needed, builds, and runs all tests: everything as users run it (preset `release`), then all but the largest ones
-# under the address and undefined-behaviour sanitizers (preset `asan`).
+# Installs what is needed, builds, and runs all tests: as users run Cairn (preset `release`), and all but the largest ones under the
+# address and undefined-behaviour sanitizers (preset `asan`). The tests that find most come first.
 #
 #   tests/run.sh                  both
 #   tests/run.sh --preset dev     that preset only; may be given more than once
 #   tests/run.sh --quick          `release` only, without the largest tests
+#   tests/run.sh --minutes 85     leaves out, and names, what would not end in this time. The first tests always run.
 #
 # Works from any directory and may be run again. CAIRN_PYTORCH: a command that runs real PyTorch (2.6 or newer) on a Python file.
 # Without it, PyTorch is installed in build/pytorch; where that is impossible, and with --quick, the tests that need it are reported as
@@ -14,18 +15,29 @@ source_dir=$(dirname "$(dirname "$(readlink -f "$0")")")
 
 presets=()
 quick=false
+minutes=
 while [ $# -gt 0 ]; do
   case $1 in
     --preset) [ $# -ge 2 ] || { echo "--preset needs a name" >&2; exit 2; }; presets+=("$2"); shift ;;
     --quick) quick=true ;;
+    --minutes)
+      [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || { echo "--minutes needs a number" >&2; exit 2; }
+      minutes=$2
+      shift ;;
     -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
     *) echo "unknown option $1; see --help" >&2; exit 2 ;;
   esac
   shift
 done
+# Each part: a preset, an option of ctest that selects tests, and how long the part takes, in percent of the time until the first has ended.
+parts=()
 if [ ${#presets[@]} -eq 0 ]; then
-  presets=(release)
-  $quick || presets+=(asan)
+  parts=("release -LE large 0")
+  $quick || parts+=("asan -LE process 40" "release -L large 20" "asan -L process 40")
+else
+  for preset in "${presets[@]}"; do
+    if $quick; then parts+=("$preset -LE large 100"); else parts+=("$preset -E ^$ 100"); fi
+  done
 fi
 
 times=()
@@ -52,15 +64,21 @@ fi
 jobs=$(nproc)
 closing=()
 failed=false
-for preset in "${presets[@]}"; do
-  excluded=()
-  if $quick; then excluded=(-LE large); fi
+first_took=0
+for part in "${parts[@]}"; do
+  read -r preset option value percent <<<"$part"
+  elapsed=$((SECONDS - started))
+  if [ -n "$minutes" ] && [ "$first_took" -gt 0 ] && [ $((elapsed + first_took * percent / 100)) -gt $((minutes * 60)) ]; then
+    closing+=("=== $preset $option $value" "NOT RUN: this machine is too slow to end it within $minutes minutes")
+    continue
+  fi
   step "configure $preset" cmake --preset "$preset"
   step "build $preset" cmake --build --preset "$preset" --parallel "$jobs"
   log=build/$preset/tests.log
-  run_tests() { ctest --preset "$preset" --no-tests=error --parallel "$jobs" "${excluded[@]}" 2>&1 | tee "$log"; }
-  step "test $preset" run_tests || failed=true
-  closing+=("=== $preset" "$(grep 'tests passed\|tests failed\|No tests were found' "$log" | tail -1)"
+  run_tests() { ctest --preset "$preset" --no-tests=error --parallel "$jobs" "$option" "$value" 2>&1 | tee "$log"; }
+  step "test $preset $option $value" run_tests || failed=true
+  [ "$first_took" -gt 0 ] || first_took=$((SECONDS - started))
+  closing+=("=== $preset $option $value" "$(grep 'tests passed\|tests failed\|No tests were found' "$log" | tail -1)"
             "$(sed -n '/The following tests did not run/,$p;/The following tests FAILED/,$p' "$log" | sed '/^\s*[0-9]/!d' | sort -u)")
 done
 

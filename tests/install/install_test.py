@@ -104,7 +104,7 @@ class InstalledTree(unittest.TestCase):
 
     def test_a_cmake_project_finds_builds_and_runs(self):
         build = self.root / "embed"
-        run("cmake", "-S", self.documents / "examples" / "embed", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+        run("cmake", "-S", self.documents / "examples" / "embed", "-B", build, "-G", "Ninja",
             f"-DCMAKE_PREFIX_PATH={self.prefix}", "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF")
         run("cmake", "--build", build)
         self.check_program(build / "embed", self.root / "from_cmake")
@@ -114,7 +114,7 @@ class InstalledTree(unittest.TestCase):
         build = self.root / "stranger"
         protos = ";".join(sorted(path.stem for path in (SOURCE / "messages").glob("*.proto")))
         self.assertIn("metadata", protos)
-        run("cmake", "-S", SOURCE / "tests" / "install" / "stranger", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+        run("cmake", "-S", SOURCE / "tests" / "install" / "stranger", "-B", build, "-G", "Ninja",
             f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DPROTOS={protos}")
         run("cmake", "--build", build)
         self.check_program(build / "stranger", self.root / "from_stranger")
@@ -141,7 +141,7 @@ class InstalledTree(unittest.TestCase):
         build = self.root / target
         gloo = cached("GLOO_INCLUDE_DIR")
         flags = [] if gloo == "/usr/include" else [f"-DCMAKE_CXX_FLAGS=-isystem {gloo}"]
-        run("cmake", "-S", self.documents / "examples" / "communicators", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+        run("cmake", "-S", self.documents / "examples" / "communicators", "-B", build, "-G", "Ninja",
             f"-DCMAKE_PREFIX_PATH={self.prefix}", *flags, *options)
         run("cmake", "--build", build, "--target", target)
         return build
