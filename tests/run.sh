@@ -33,7 +33,7 @@ done
 parts=()
 if [ ${#presets[@]} -eq 0 ]; then
   parts=("release -LE large 0")
-  $quick || parts+=("asan -LE process 40" "release -L large 20" "asan -L process 40")
+  $quick || parts+=("asan -LE process 40" "release -L large 30" "asan -L process 60")
 else
   for preset in "${presets[@]}"; do
     if $quick; then parts+=("$preset -LE large 100"); else parts+=("$preset -E ^$ 100"); fi
