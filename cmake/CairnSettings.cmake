@@ -14,7 +14,7 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)  # presets for whole builds compile so: in a quarter of the time
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)  # in whole builds: each compilation repeats templates of LibTorch
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)  # LibTorch may live outside the system's folders
 if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON)

@@ -1,5 +1,6 @@
 // Users' mistakes, and checkpoints that are damaged between calls. Every rank gets a typed error,
 // and nothing is lost or leaked.
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -343,7 +344,7 @@ TEST_CASE("bad input: a writer that throws while the threads that it has started
     std::atomic<int> intact{0};
   };
   struct Writer : CheckpointWriter {
-    explicit Writer(std::shared_ptr<Planner> held) : held(std::move(held)) {}
+    explicit Writer(std::shared_ptr<Planner> planner) : held(std::move(planner)) {}
     Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
       CheckpointWriter::write_data(plan, planner);
       held->until_abandoned.wait_until_reached();
