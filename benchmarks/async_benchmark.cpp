@@ -1,6 +1,7 @@
 // Asynchronous saves: how long they stop the trainer, compared with a plain copy of the same bytes
 // in the same run; how much memory they hold; and how much background work slows the trainer's
-// steps. On the CPU, and on the first CUDA device if there is one.
+// steps. On the CPU, and on the first CUDA device if there is one. Saves to tiers: how long they
+// stop the trainer, compared with saves to the near tier alone.
 //
 // Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}. Values are medians
 // of several runs, each with a new checkpointer. `--quick`: less data, fewer runs. `--directory
@@ -28,6 +29,7 @@
 #include <torch/torch.h>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/storage/tiers.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 
 namespace cairn {
@@ -300,6 +302,40 @@ void measure_growth(const std::string& name, torch::Device device, const std::st
         static_cast<double>(held_before) / kMiB, 1);
 }
 
+// Each save to the tiers finds that the one before is copied, as in a run that saves less often than
+// it copies.
+void measure_tiers(const std::string& directory, bool quick) {
+  const Load load = make_load(8, (quick ? 20 : 40) * kMiB, torch::kCPU);
+  TierOptions tiers;
+  tiers.near_url = directory + "/near";
+  tiers.far_url = directory + "/far";
+  register_tier("measured", tiers);
+  const std::string alone = directory + "/alone", tiered = "tiered://measured/run/step";
+  Checkpointer to_one(World::single()), to_two(World::single());
+  std::vector<double> one, two, one_stalls, two_stalls;
+  for (int save = 0; save < (quick ? 4 : 16); ++save) {
+    const auto to_tiers = [&] {
+      two.push_back(seconds_of([&] { to_two.save(load.state, tiered); }));
+      if (!wait_for_copies(tiered)) throw std::runtime_error("a checkpoint was not copied");
+    };
+    if (save % 2 == 0) to_tiers();  // the first of two saves finds a machine that has been busy otherwise
+    one.push_back(seconds_of([&] { to_one.save(load.state, alone); }));
+    if (save % 2 == 1) to_tiers();
+    std::unique_ptr<AsyncSaveResponse> saving;
+    const auto stall_of = [&](Checkpointer& checkpointer, const std::string& place) {
+      const double stall =
+          seconds_of([&] { saving = std::make_unique<AsyncSaveResponse>(checkpointer.async_save(load.state, place, {}, kept())); });
+      saving->result();
+      return stall;
+    };
+    one_stalls.push_back(stall_of(to_one, alone));
+    two_stalls.push_back(stall_of(to_two, tiered));
+    if (!wait_for_copies(tiered)) throw std::runtime_error("a checkpoint was not copied");
+  }
+  print("tiered_save", median(two), "s", median(one), 1.05);
+  print("tiered_async_stall", median(two_stalls), "s", median(one_stalls), 1.05);
+}
+
 void measure(const std::string& name, torch::Device device, const std::string& directory, bool quick) {
   const int runs = quick ? 3 : 7;
   const double goal = device.is_cuda() ? 1.10 : 1.15;
@@ -332,6 +368,7 @@ int main(int argc, char** argv) {
   try {
     torch::set_num_threads(1);
     const cairn::testing::TemporaryDirectory directory(place);
+    cairn::measure_tiers(directory.path(), quick);
     cairn::measure("cpu", torch::kCPU, directory.path(), quick);
     if (torch::cuda::is_available())
       cairn::measure("cuda", torch::Device(torch::kCUDA, 0), directory.path(), quick);

@@ -6,6 +6,7 @@
 #include <cairn/runtime/testing/testing.hpp>
 #include <cairn/state/script_module.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/tiers.hpp>
 #include <cairn/tests/support/chosen_place.hpp>
 #include <cairn/tests/support/safetensors.hpp>
 #include <cairn/tests/support/scripted.hpp>
@@ -596,6 +597,7 @@ TEST_CASE("B3.2 a sharded model and a fresh optimizer go through a URL") {
   const std::string url = chosen_place("file://" + shared_directory() + "/by_url");
   Checkpointer checkpointer(world());
   checkpointer.save({{"model", get_model_state_dict(*model)}, {"optim", get_optimizer_state_dict(*model, optimizer)}}, url);
+  CHECK(wait_for_copies(url));
   check_each_equal(whole_parameters(*model), whole_parameters(*other), false);
   CHECK(is_here(get_optimizer_state_dict(*model, optimizer)));
 
