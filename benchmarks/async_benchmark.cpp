@@ -302,8 +302,8 @@ void measure_growth(const std::string& name, torch::Device device, const std::st
         static_cast<double>(held_before) / kMiB, 1);
 }
 
-// Each save to the tiers finds that the one before is copied, as in a run that saves less often than
-// it copies.
+// Before each save to the tiers the one before is copied, as in a run that copies faster than it
+// saves.
 void measure_tiers(const std::string& directory, bool quick) {
   const Load load = make_load(8, (quick ? 20 : 40) * kMiB, torch::kCPU);
   TierOptions tiers;

@@ -36,7 +36,7 @@ struct TierOptions {
   unsigned copy_threads = 2;                     // threads of a process that copy one file
   std::uint64_t piece_bytes = 16u << 20;         // memory of each of them
   std::chrono::milliseconds retry_min = std::chrono::milliseconds(100);  // first pause after a failure; then it doubles
-  std::chrono::milliseconds retry_max = std::chrono::seconds(30);
+  std::chrono::milliseconds retry_max = std::chrono::seconds(30);  // longest pause; and a copy that has not grown for so long is abandoned
   // `wait_for_copies` without a deadline gives up when nothing was copied for so long.
   std::chrono::milliseconds drain_patience = std::chrono::minutes(10);
 };
@@ -70,9 +70,10 @@ bool wait_for_copies(const std::string& url, std::optional<std::chrono::millisec
 // a second.
 bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_on);
 
-// Returns the URLs of the checkpoints in the tiers of `url` that this process still has to copy.
-// Returns nothing if `url` is not tiered.
-std::vector<std::string> checkpoints_waiting(const std::string& url);
+// Returns whether the far tier has save `save_id` of the checkpoint at `url`, whichever process
+// copied it. Returns true if `url` is not tiered, and false while the far tier fails for this
+// process.
+bool is_copied(const std::string& url, const std::string& save_id);
 
 // The copies of this process.
 struct TierProgress {

@@ -69,10 +69,10 @@ Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& poli
     found.latest_sound = sound->name;
     found.kept.insert(sound->name);
   }
+  if (found.kept.size() == found.checkpoints.size()) return found;
   // In tiers, the latest checkpoint that the far tier has stays until a later one is copied.
-  const std::vector<std::string> waiting = checkpoints_waiting(run.url());
   const auto copied = std::find_if(found.checkpoints.begin(), found.checkpoints.end(), [&](const RunCheckpoint& one) {
-    return std::find(waiting.begin(), waiting.end(), child_url(run.url(), one.name)) == waiting.end();
+    return is_copied(child_url(run.url(), one.name), one.head.save_id);
   });
   if (copied != found.checkpoints.end()) found.kept.insert(copied->name);
   return found;

@@ -213,6 +213,17 @@ bool TierCopier::is_failing() const {
   return failing_since_ && SteadyClock::now() < last_failure_ + 2 * options_.retry_max;
 }
 
+bool TierCopier::is_copied(const std::string& place, const std::string& save_id) {
+  {
+    MutexLock lock(mutex_);
+    for (const auto& job : jobs_)
+      if (job->kind == Job::kPublish && job->place == place && job->save_id == save_id) return false;
+  }
+  if (is_failing()) return false;
+  const auto head = far_head(*far(place));
+  return head && head->save_id == save_id;
+}
+
 void TierCopier::clear_far(const std::string& place) {
   if (near(place)->exists(kCommitRecordName) || far(place)->exists(kCommitRecordName)) return;
   sweep(place);
@@ -379,7 +390,7 @@ void TierCopier::run_object(MutexLock& lock) {
   std::optional<Error> failure;
   lock.unlock();
   try {
-    copied = copy_object(object.path, false);
+    copied = copy_object(object.path);
   } catch (const Error& error) {
     failure = error;
   } catch (const std::exception& error) {
@@ -460,16 +471,25 @@ void TierCopier::check_wanted() {
 
 // --- one object ---
 
-bool TierCopier::has_begun(const std::string& path) const {
+bool TierCopier::is_abandoned(const std::string& path, std::uint64_t bytes) {
   MutexLock lock(mutex_);
-  return begun_.count(path) > 0;
+  const Time now = SteadyClock::now();
+  const auto [found, is_new] = unfinished_.try_emplace(path, Unfinished{bytes, now, bounded_wait(options_.retry_max)});
+  Unfinished& seen = found->second;
+  if (seen.bytes != bytes) {
+    seen.bytes = bytes;
+    seen.changed = now;
+  }
+  if (now < seen.changed + seen.patience) return false;
+  // If it was still being synced after all, its process becomes the one that waits.
+  seen.changed = now;
+  seen.patience = bounded_wait(seen.patience * 2);
+  return true;
 }
 
-TierCopier::Copied TierCopier::copy_object(const std::string& path, bool resumed) {
+TierCopier::Copied TierCopier::copy_object(const std::string& path) {
   const auto [place, name] = split_path(path);
   const auto near_store = near(place), far_store = far(place);
-  // Data files have names of their own. Others may have been begun by a process that was killed.
-  const bool takes_over = resumed || !save_id_of_file(name) || has_begun(path);
   try {
     const auto bytes = size_in(*near_store, name);
     if (!bytes) return Copied::kGone;
@@ -497,20 +517,19 @@ TierCopier::Copied TierCopier::copy_object(const std::string& path, bool resumed
       try {
         writer = far_store->create(name, create);
       } catch (const Error& error) {
-        if (error.code() == ErrorCode::kAlreadyExists && is_there()) return Copied::kYes;
-        if (error.code() == ErrorCode::kAlreadyExists && !takes_over) return Copied::kBusy;
+        if (error.code() == ErrorCode::kAlreadyExists) {
+          if (is_there()) return Copied::kYes;
+          const auto unfinished = size_in(*far_store, name + kUnfinishedEnd);
+          if (unfinished && !is_abandoned(path, *unfinished)) return Copied::kBusy;
+        }
         if (!std::exchange(again, false)) throw;
         if (error.code() == ErrorCode::kNotFound)
           far_store->create_root();
         else if (error.code() == ErrorCode::kAlreadyExists)
-          far_store->remove(name + kUnfinishedEnd);  // left by a process that was killed
+          far_store->remove(name + kUnfinishedEnd);
         else
           throw;
       }
-    }
-    {
-      MutexLock lock(mutex_);
-      begun_.insert(path);
     }
     write_pieces(*near_store, *writer, name, *bytes, piece_bytes, trailer ? &*trailer : nullptr);
     try {
@@ -518,6 +537,8 @@ TierCopier::Copied TierCopier::copy_object(const std::string& path, bool resumed
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kAlreadyExists || !is_there()) throw;  // another process was faster
     }
+    MutexLock lock(mutex_);
+    unfinished_.erase(path);
     return Copied::kYes;
   } catch (const NearIsGone&) {
     return Copied::kGone;
@@ -681,7 +702,7 @@ std::size_t TierCopier::copy_missing(const Job& job, Store& near, Store& far, co
         copying_ = {path, file.size_bytes};
       }
       check_wanted();
-      copied = copy_object(path, true);
+      copied = copy_object(path);
       MutexLock lock(mutex_);
       copying_ = {};
       if (copied == Copied::kYes) ++objects_copied_;

@@ -90,6 +90,8 @@ class TierCopier {
   bool is_known(const std::string& place);
   // Returns whether the far tier has failed just now. Asking it would only cost time.
   bool is_failing() const;
+  // See is_copied in tiers.hpp.
+  bool is_copied(const std::string& place, const std::string& save_id);
   // Removes from the far tier what is left at a place without records.
   void clear_far(const std::string& place);
 
@@ -113,6 +115,12 @@ class TierCopier {
     Time changed{};                  // when their number changed
     int times_damaged = 0;
   };
+  // An object that some process has begun in the far tier.
+  struct Unfinished {
+    std::uint64_t bytes = 0;
+    Time changed{};
+    std::chrono::milliseconds patience{};
+  };
   enum class Copied : std::uint8_t { kYes, kBusy, kGone };
 
   void start() CAIRN_REQUIRES(mutex_);
@@ -130,9 +138,10 @@ class TierCopier {
 
   // Called without the lock, on the thread.
   void check_wanted();
-  bool has_begun(const std::string& path) const;
-  // `resumed`: no other process copies it.
-  Copied copy_object(const std::string& path, bool resumed);
+  // Returns whether the unfinished copy of an object, which has `bytes` now, is no longer written
+  // by any process: it has not grown for `retry_max`, and twice as long after each takeover.
+  bool is_abandoned(const std::string& path, std::uint64_t bytes);
+  Copied copy_object(const std::string& path);
   void write_pieces(Store& near, ObjectWriter& writer, const ObjectName& name, std::uint64_t bytes, std::uint64_t piece_bytes,
                     const Trailer* trailer);
   bool publish(Job& job);
@@ -167,7 +176,7 @@ class TierCopier {
   std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);  // objects that are, and why
   std::set<std::string> resumed_ CAIRN_GUARDED_BY(mutex_);   // runs that were resumed, or are queued for it
   std::map<std::string, bool> known_ CAIRN_GUARDED_BY(mutex_);  // see is_known; by run: whether it has a checkpoint
-  std::set<std::string> begun_ CAIRN_GUARDED_BY(mutex_);  // objects that this process has begun in the far tier
+  std::map<std::string, Unfinished> unfinished_ CAIRN_GUARDED_BY(mutex_);  // by path, as this process has seen them
   std::size_t objects_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::string last_error_ CAIRN_GUARDED_BY(mutex_);

@@ -391,9 +391,10 @@ bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_o
   return find_tier(parts.tier)->wait(parts.place, std::nullopt, goes_on);
 }
 
-std::vector<std::string> checkpoints_waiting(const std::string& url) {
-  if (!is_tiered(url)) return {};
-  return find_tier(split_tiered(url).tier)->progress().checkpoints_waiting;
+bool is_copied(const std::string& url, const std::string& save_id) {
+  if (!is_tiered(url)) return true;
+  const TieredUrl parts = split_tiered(url);
+  return find_tier(parts.tier)->is_copied(parts.place, save_id);
 }
 
 TierProgress tier_progress(const std::string& name) { return find_tier(name)->progress(); }

@@ -310,7 +310,7 @@ class SlowStager : public DefaultStager {
 
  private:
   struct Slow : Staging {
-    Slow(std::unique_ptr<Staging> inner, milliseconds longer) : inner(std::move(inner)), longer(longer) {}
+    Slow(std::unique_ptr<Staging> of, milliseconds by) : inner(std::move(of)), longer(by) {}
     StateDict finish() override {
       system_hands().sleep(longer);
       return inner->finish();
@@ -350,6 +350,7 @@ void define_tiers(const std::string& directory) {
   TierOptions options;
   options.near_url = directory + "/near";
   options.far_url = directory + "/far";
+  options.retry_max = milliseconds(200);  // the copies of a killed process are taken over then
   options.drain_patience = seconds(30);
   register_tier("pair", options);
 }

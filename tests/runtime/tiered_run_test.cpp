@@ -3,11 +3,13 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/runs/checkpoint_manager.hpp>
+#include <cairn/runtime/runs/retention.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/tiered_store.hpp>
@@ -106,6 +108,20 @@ TEST_CASE_FIXTURE(TwoDirectories, "B3.1 a module's state dict goes through tiers
   Dict state = module_state_dict(*loaded);
   load(state, "tiered://world/module", load_options);
   for (const std::string& name : saved->named_parameters().keys()) CHECK(agree(name));
+}
+
+TEST_CASE_FIXTURE(TwoDirectories, "retention keeps the last copied checkpoint, whichever process has copied it") {
+  const std::string run = "tiered://world/run";
+  cairn::save(vector_of(1), run + "/step_1");
+  cairn::save(vector_of(2), run + "/step_2");
+  REQUIRE(wait_for_copies(run));
+  forget_tier("world");
+  for (const int step : {3, 4}) cairn::save(vector_of(step), directory.path() + "/near/run/step_" + std::to_string(step));
+  start();  // a process that copies nothing, such as `cairn prune`
+  RetentionPolicy policy;
+  policy.keep_last = 1;
+  CHECK(look_at_retention(RunDirectory(run), policy, {}).kept == std::set<std::string>{"step_2", "step_4"});
+  for (const int step : {3, 4}) CHECK_FALSE(open_store(far + "/run/step_" + std::to_string(step))->exists(kCommitRecordName));
 }
 
 TEST_CASE_FIXTURE(TwoDirectories, "a manager's run is copied when it ends, and goes on without the near tier") {

@@ -134,7 +134,7 @@ struct Tiers {
     made.far_url = "far-watch://" + directory.path() + "/far";
     made.keep_near = keep_near;
     made.retry_min = milliseconds(1);
-    made.retry_max = milliseconds(5);
+    made.retry_max = retry_max;
     return made;
   }
   // `first` and `second` are two processes of one node.
@@ -156,6 +156,7 @@ struct Tiers {
 
   TemporaryDirectory directory;
   std::size_t keep_near = 2;
+  milliseconds retry_max{5};
   bool watches_near = false;
 };
 
@@ -545,6 +546,30 @@ TEST_CASE_FIXTURE(Tiers, "a restarted process continues the copies of the one be
   CHECK(loaded_value(far("/run/step_1")) == 1);
   CHECK(loaded_value(far("/run/step_2")) == 2);
   CHECK_FALSE(std::filesystem::exists(unfinished));
+}
+
+TEST_CASE_FIXTURE(Tiers, "a file that another process is copying is left to it") {
+  const std::string run = "tiered://first/run";
+  retry_max = std::chrono::hours(1);
+  restart();
+  watch().set(take_no_objects);
+  save_value(run + "/step_1", 1);
+  wait_until_announced(far("/run/step_1"));
+  stop();
+  watch().set(nullptr);
+  const ObjectName name = files_at(near("/run/step_1")).front();
+  const Bytes content = get_object(*open_store(near("/run/step_1")), name);
+  CreateOptions create;
+  create.appears_whole = true;
+  const auto other = open_store(far("/run/step_1"))->create(name, create);
+  other->write_at(0, ByteSpan(content).subspan(0, 1000));
+  start();
+  resume_copies(run);
+  CHECK_FALSE(wait_for_copies(run, milliseconds(50)));
+  other->write_at(1000, ByteSpan(content).subspan(1000, content.size() - 1000));
+  other->sync(content.size());
+  REQUIRE(wait_for_copies(run));
+  CHECK(loaded_value(far("/run/step_1")) == 1);
 }
 
 TEST_CASE_FIXTURE(Tiers, "a lost near tier costs what was not copied, and the report names it") {

@@ -46,7 +46,7 @@ TEST_CASE("torch.save: nested tensors and values of a file load in place") {
   saved["step"] = std::int64_t{7};
   saved["name"] = "text";
   const std::string path = put(directory, serialize_leaf(saved));
-  for (const std::string id : {path, "file:" + path}) {
+  for (const std::string& id : {path, "file:" + path}) {
     std::vector<StateDict> states(1);
     StateDict zeros;
     for (const auto& [name, value] : model) zeros.insert(name, torch::zeros_like(value.tensor()));
