@@ -13,6 +13,9 @@ namespace {
 // small fields.
 constexpr std::uint64_t kFirstWindowBytes = 4 * 1024;
 constexpr std::uint64_t kLastWindowBytes = 1024 * 1024;
+// Size of the end of a record that is read at once. The end of most records is all of them. In an
+// object store each read is a request.
+constexpr std::uint64_t kEndBytes = 64 * 1024;
 // Limit on the length of a save id and of the commit information. User metadata has no other limit.
 constexpr std::uint64_t kFieldBytesMax = std::uint64_t{64} << 20;
 
@@ -21,8 +24,16 @@ constexpr std::uint64_t kFieldBytesMax = std::uint64_t{64} << 20;
 // again after a skipped field.
 class FieldWalk {
  public:
-  FieldWalk(Store& store, const ObjectName& name, std::uint64_t begin, std::uint64_t end)
-      : store_(store), name_(name), position_(begin), end_(end) {}
+  // `window`: the bytes at `window_begin`, which were read before.
+  FieldWalk(Store& store, const ObjectName& name, std::uint64_t begin, std::uint64_t end, std::uint64_t window_begin,
+            std::string window)
+      : store_(store),
+        name_(name),
+        position_(begin),
+        end_(end),
+        window_(std::move(window)),
+        window_begin_(window_begin),
+        window_bytes_(window_.size()) {}
 
   bool at_end() const { return position_ == end_; }
 
@@ -40,7 +51,10 @@ class FieldWalk {
     // Before the allocation: a damaged length must not take memory.
     if (length > kFieldBytesMax || length > end_ - position_) damaged();
     std::string content(length, '\0');
-    store_.read(name_, {{position_, {content.data(), content.size()}}});
+    if (position_ >= window_begin_ && position_ + length <= window_begin_ + window_.size())
+      window_.copy(content.data(), length, position_ - window_begin_);
+    else
+      store_.read(name_, {{position_, {content.data(), content.size()}}});
     position_ += length;
     return content;
   }
@@ -75,29 +89,26 @@ class FieldWalk {
   std::uint64_t position_;
   const std::uint64_t end_;
   std::string window_;
-  std::uint64_t window_begin_ = 0;
-  std::uint64_t window_bytes_ = 0;
+  std::uint64_t window_begin_;
+  std::uint64_t window_bytes_;  // of the last read
 };
 
 std::optional<CommitHead> head_in(Store& store, const ObjectName& name) {
   if (!store.exists(name)) return std::nullopt;
   std::uint64_t size = store.size_bytes(name);
-  std::string end(kCommitFooterBytes, '\0');
-  const auto read_end = [&] {
-    // Too short for Cairn: PyTorch's, or not a record at all.
-    if (size < kCommitFooterBytes) return false;
-    store.read(name, {{size - kCommitFooterBytes, {end.data(), end.size()}}});
-    return true;
-  };
-  if (!read_end()) return std::nullopt;
+  std::string end(std::min(size, kEndBytes), '\0');
+  const std::uint64_t end_begin = size - end.size();
+  store.read(name, {{end_begin, {end.data(), end.size()}}});
   if (ends_in_fence_mark(end)) {
     size -= kFenceMarkBytes;
-    if (!read_end()) return std::nullopt;
+    end.resize(end.size() - kFenceMarkBytes);
   }
-  const auto footer = parse_commit_footer(end);
+  // Too short for Cairn: PyTorch's, or not a record at all.
+  if (size < kCommitFooterBytes) return std::nullopt;
+  const auto footer = parse_commit_footer({end.data() + end.size() - kCommitFooterBytes, kCommitFooterBytes});
   if (!footer) return std::nullopt;
   const std::uint64_t section_end = size - kCommitFooterBytes;
-  FieldWalk walk(store, name, std::min(footer->section_offset, section_end), section_end);
+  FieldWalk walk(store, name, std::min(footer->section_offset, section_end), section_end, end_begin, std::move(end));
   if (footer->section_offset > section_end || footer->section_length != section_end - footer->section_offset) walk.damaged();
 
   CommitHead head;

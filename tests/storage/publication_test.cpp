@@ -471,6 +471,12 @@ TEST_CASE("the head of a record is found without reading the record") {
   CHECK(store.reads < 30);
   CHECK_FALSE(read_commit_head(store, "absent").has_value());
 
+  // In an object store each read is a request.
+  put_object(store, "usual", encode_commit_record(metadata_of(id_of(4), 8, 80)));
+  store.reads = 0;
+  CHECK(read_commit_head(store, "usual")->sequence == 80);
+  CHECK(store.reads == 1);
+
   // The head follows many small fields.
   Metadata many = metadata_of(id_of(2), 50000, 78);
   put_object(store, "many", encode_commit_record(many));
