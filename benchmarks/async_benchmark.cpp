@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -328,10 +329,15 @@ void measure_tiers(const std::string& directory, bool quick) {
       saving->result();
       return stall;
     };
+    const auto stall_in_tiers = [&] {
+      two_stalls.push_back(stall_of(to_two, tiered));
+      if (!wait_for_copies(tiered)) throw std::runtime_error("a checkpoint was not copied");
+    };
+    if (save % 2 == 0) stall_in_tiers();
     one_stalls.push_back(stall_of(to_one, alone));
-    two_stalls.push_back(stall_of(to_two, tiered));
-    if (!wait_for_copies(tiered)) throw std::runtime_error("a checkpoint was not copied");
+    if (save % 2 == 1) stall_in_tiers();
   }
+  for (const char* const part : {"/near", "/far", "/alone"}) std::filesystem::remove_all(directory + part);
   print("tiered_save", median(two), "s", median(one), 1.05);
   print("tiered_async_stall", median(two_stalls), "s", median(one_stalls), 1.05);
 }

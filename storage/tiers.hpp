@@ -36,7 +36,10 @@ struct TierOptions {
   unsigned copy_threads = 2;                     // threads of a process that copy one file
   std::uint64_t piece_bytes = 16u << 20;         // memory of each of them
   std::chrono::milliseconds retry_min = std::chrono::milliseconds(100);  // first pause after a failure; then it doubles
-  std::chrono::milliseconds retry_max = std::chrono::seconds(30);  // longest pause; and a copy that has not grown for so long is abandoned
+  std::chrono::milliseconds retry_max = std::chrono::seconds(30);  // longest pause
+  // A file that another process has begun to copy is copied by this process when it has not grown
+  // for so long, as after the death of that process.
+  std::chrono::milliseconds takeover_after = std::chrono::seconds(30);
   // `wait_for_copies` without a deadline gives up when nothing was copied for so long.
   std::chrono::milliseconds drain_patience = std::chrono::minutes(10);
 };
@@ -71,8 +74,8 @@ bool wait_for_copies(const std::string& url, std::optional<std::chrono::millisec
 bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_on);
 
 // Returns whether the far tier has save `save_id` of the checkpoint at `url`, whichever process
-// copied it. Returns true if `url` is not tiered, and false while the far tier fails for this
-// process.
+// copied it. Returns true if `url` is not tiered. Throws kUnavailable while the far tier fails for
+// this process.
 bool is_copied(const std::string& url, const std::string& save_id);
 
 // The copies of this process.

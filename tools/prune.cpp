@@ -146,6 +146,7 @@ std::string why_kept(const Retention& retention, const Wanted& wanted, const Che
     if (kept_by(best, retention.infos).count(info.name) > 0)
       add(fmt::format("best by {}{}", printable(best.metric), best.better == Better::kHigher ? " (higher)" : ""));
   if (info.name == retention.latest_sound) add("the latest that is sound");
+  if (text.empty() && info.name == retention.latest_copied) add("the last in the far tier");
   if (pinned) add("pinned");
   return text;
 }

@@ -74,7 +74,10 @@ Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& poli
   const auto copied = std::find_if(found.checkpoints.begin(), found.checkpoints.end(), [&](const RunCheckpoint& one) {
     return is_copied(child_url(run.url(), one.name), one.head.save_id);
   });
-  if (copied != found.checkpoints.end()) found.kept.insert(copied->name);
+  if (copied != found.checkpoints.end()) {
+    found.latest_copied = copied->name;
+    found.kept.insert(copied->name);
+  }
   return found;
 }
 

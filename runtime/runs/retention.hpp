@@ -23,11 +23,13 @@ std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<C
 struct Retention {
   std::vector<RunCheckpoint> checkpoints;
   std::vector<CheckpointInfo> infos;  // describes `checkpoints`, in the same order
-  std::set<std::string> kept;         // the names of those that the policy keeps, and `latest_sound`
+  std::set<std::string> kept;         // the names of those that the policy keeps, and the following
   std::string latest_sound;           // the name of the latest sound checkpoint; "" if there is none
+  std::string latest_copied;          // in tiers, of the latest that the far tier has; "" if nothing would be removed
 };
-// Reads the records of a run, and applies `policy`. `damaged` has the save ids of checkpoints known
-// to be damaged, even if their records look sound. Throws the store's errors.
+// Reads the records of a run, and applies `policy`. In tiers, also reads records in the far tier,
+// the latest first, until it finds one that is copied. `damaged` has the save ids of checkpoints
+// known to be damaged, even if their records look sound. Throws the store's errors.
 Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy, const std::set<std::string>& damaged = {});
 
 }  // namespace cairn

@@ -16,8 +16,6 @@ namespace {
 using std::chrono::milliseconds;
 using SteadyClock = std::chrono::steady_clock;
 
-// The longest pause between two looks at what other processes have copied.
-constexpr milliseconds kLookInterval = std::chrono::seconds(5);
 constexpr milliseconds kAskInterval{100};
 // How long the end of a process waits for an operation of a store that hangs.
 constexpr milliseconds kStopDeadline = std::chrono::seconds(10);
@@ -28,7 +26,7 @@ bool is_within(const std::string& path, const std::string& place) {
 
 }  // namespace
 
-std::string run_of(const std::string& place) { return place.substr(0, place.rfind('/')); }
+std::string parent_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
 TierCopier::TierCopier(std::string name, TierOptions options)
     : name_(std::move(name)), options_(std::move(options)), far_root_(far("")) {}
@@ -64,6 +62,7 @@ void TierCopier::add_object(const std::string& path, std::uint64_t bytes) {
 bool TierCopier::drop_object(const std::string& path) {
   MutexLock lock(mutex_);
   damaged_.erase(path);
+  unfinished_.erase(path);
   const auto first = std::remove_if(objects_.begin(), objects_.end(), [&](const Object& object) { return object.path == path; });
   bool was_waiting = first != objects_.end();
   objects_.erase(first, objects_.end());
@@ -79,7 +78,7 @@ void TierCopier::add_checkpoint(const std::string& place, const std::string& sav
   MutexLock lock(mutex_);
   for (const auto& job : jobs_)
     if (job->kind == Job::kPublish && job->place == place && job->save_id == save_id) return;
-  for (const std::string& run : {place, run_of(place)})
+  for (const std::string& run : {place, parent_of(place)})
     if (const auto known = known_.find(run); known != known_.end()) known->second = true;
   given_up_.erase(place);
   jobs_.push_back(std::make_shared<Job>(Job{Job::kPublish, place, save_id, resumed, {}, SIZE_MAX, SteadyClock::now(), 0}));
@@ -297,7 +296,7 @@ void TierCopier::run_object(MutexLock& lock) {
   if (failure && failure->code() == ErrorCode::kCorrupt) {
     last_error_ = failure->what();
     damaged_[object.path] = last_error_;  // publish() reports it too, if this process publishes
-    given_up_.insert(run_of(object.path));  // the place of the object
+    given_up_.insert(parent_of(object.path));
     logs_.emplace_back(LogLevel::kError, url(object.path) + " is not copied to the far tier: " + last_error_);
     return;
   }

@@ -50,8 +50,8 @@ namespace cairn {
 // Directory stores end the names of unfinished objects so (CreateOptions::appears_whole).
 inline constexpr const char* kUnfinishedEnd = ".part";
 
-// Returns the run of a place: its path without the last part.
-std::string run_of(const std::string& place);
+// Returns a path without its last part: the place of an object, or the run of a place.
+std::string parent_of(const std::string& path);
 
 // Places and objects are named by their path below the URLs of the pair: "/run/step_1",
 // "/run/step_1/.pinned". The path of the pair's root is "". Thread-safe.
@@ -109,18 +109,23 @@ class TierCopier {
     enum Kind : std::uint8_t { kPublish, kResume, kEvict } kind = kPublish;
     std::string place;  // of the checkpoint, or the run
     std::string save_id;
-    bool resumed = false;  // an earlier process saved it, and copies nothing any more
+    bool resumed = false;  // another process saved it, and may have ended
     Time due{};
     std::size_t missing = SIZE_MAX;  // files, when it was last looked
     Time changed{};                  // when their number changed
     int times_damaged = 0;
   };
-  // An object that some process has begun in the far tier.
+  // The unfinished copy of an object in the far tier.
   struct Unfinished {
-    std::uint64_t bytes = 0;
+    bool is_own = false;  // left by a copy of this process that failed
+    std::optional<std::uint64_t> bytes;
+    Time looked{};
     Time changed{};
-    std::chrono::milliseconds patience{};
+    int takeovers = 0;  // by this process
   };
+  static constexpr int kTakeoversMax = 7;  // no further doubling
+  // The longest pause between two looks at what other processes have copied.
+  static constexpr std::chrono::seconds kLookInterval{5};
   enum class Copied : std::uint8_t { kYes, kBusy, kGone };
 
   void start() CAIRN_REQUIRES(mutex_);
@@ -138,10 +143,15 @@ class TierCopier {
 
   // Called without the lock, on the thread.
   void check_wanted();
-  // Returns whether the unfinished copy of an object, which has `bytes` now, is no longer written
-  // by any process: it has not grown for `retry_max`, and twice as long after each takeover.
-  bool is_abandoned(const std::string& path, std::uint64_t bytes);
+  // Returns whether this process may remove the unfinished copy of an object, which has `bytes`
+  // now: it is this process's, or has not grown for `takeover_after`. This time doubles with each
+  // takeover, because the copy may still be written or synced. Then its process gets kNotFound from
+  // its sync, and becomes the one that waits.
+  bool may_take_over(const std::string& path, std::uint64_t bytes);
+  void note_takeover(const std::string& path);
+  std::unique_ptr<ObjectWriter> begin_copy(const std::string& path, Store& far, const CreateOptions& options);
   Copied copy_object(const std::string& path);
+  Copied try_copy(const std::string& path);
   void write_pieces(Store& near, ObjectWriter& writer, const ObjectName& name, std::uint64_t bytes, std::uint64_t piece_bytes,
                     const Trailer* trailer);
   bool publish(Job& job);
@@ -176,7 +186,7 @@ class TierCopier {
   std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);  // objects that are, and why
   std::set<std::string> resumed_ CAIRN_GUARDED_BY(mutex_);   // runs that were resumed, or are queued for it
   std::map<std::string, bool> known_ CAIRN_GUARDED_BY(mutex_);  // see is_known; by run: whether it has a checkpoint
-  std::map<std::string, Unfinished> unfinished_ CAIRN_GUARDED_BY(mutex_);  // by path, as this process has seen them
+  std::map<std::string, Unfinished> unfinished_ CAIRN_GUARDED_BY(mutex_);  // by path
   std::size_t objects_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::string last_error_ CAIRN_GUARDED_BY(mutex_);

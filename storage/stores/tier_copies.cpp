@@ -85,78 +85,97 @@ struct NearIsGone {};  // the object that is being copied
 
 // --- one object ---
 
-bool TierCopier::is_abandoned(const std::string& path, std::uint64_t bytes) {
+bool TierCopier::may_take_over(const std::string& path, std::uint64_t bytes) {
   MutexLock lock(mutex_);
   const Time now = SteadyClock::now();
-  const auto [found, is_new] = unfinished_.try_emplace(path, Unfinished{bytes, now, bounded_wait(options_.retry_max)});
-  Unfinished& seen = found->second;
-  if (seen.bytes != bytes) {
+  Unfinished& seen = unfinished_[path];
+  if (seen.is_own) return true;
+  if (seen.bytes && *seen.bytes != bytes) last_progress_ = now;
+  // Time in which this process did not look proves nothing: both may have been stopped.
+  if (seen.bytes != bytes || now - seen.looked > 2 * kLookInterval) {
     seen.bytes = bytes;
     seen.changed = now;
   }
-  if (now < seen.changed + seen.patience) return false;
-  // If it was still being synced after all, its process becomes the one that waits.
-  seen.changed = now;
-  seen.patience = bounded_wait(seen.patience * 2);
-  return true;
+  seen.looked = now;
+  return now - seen.changed >= bounded_wait(options_.takeover_after) * (1 << std::min(seen.takeovers, kTakeoversMax));
+}
+
+void TierCopier::note_takeover(const std::string& path) {
+  MutexLock lock(mutex_);
+  Unfinished& seen = unfinished_[path];
+  if (!std::exchange(seen.is_own, false)) ++seen.takeovers;
+  seen.bytes.reset();
+}
+
+// Returns nothing if another process has begun the copy, or has finished it.
+std::unique_ptr<ObjectWriter> TierCopier::begin_copy(const std::string& path, Store& far, const CreateOptions& options) {
+  const ObjectName name = split_path(path).name;
+  for (bool again = true;; again = false) {
+    try {
+      return far.create(name, options);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kNotFound && again) {
+        far.create_root();
+        continue;
+      }
+      if (error.code() != ErrorCode::kAlreadyExists) throw;
+    }
+    const auto unfinished = size_in(far, name + kUnfinishedEnd);
+    if (!again || !unfinished || !may_take_over(path, *unfinished)) return nullptr;
+    far.remove(name + kUnfinishedEnd);
+    note_takeover(path);
+  }
 }
 
 TierCopier::Copied TierCopier::copy_object(const std::string& path) {
+  Copied copied = Copied::kGone;
+  try {
+    copied = try_copy(path);
+  } catch (const NearIsGone&) {
+  }
+  MutexLock lock(mutex_);
+  if (copied != Copied::kBusy) unfinished_.erase(path);
+  return copied;
+}
+
+TierCopier::Copied TierCopier::try_copy(const std::string& path) {
   const auto [place, name] = split_path(path);
   const auto near_store = near(place), far_store = far(place);
-  try {
-    const auto bytes = size_in(*near_store, name);
-    if (!bytes) return Copied::kGone;
-    const auto is_there = [&, &object = name] { return size_in(*far_store, object) == bytes; };
-    if (is_there()) return Copied::kYes;
-    const std::optional<Trailer> trailer = trailer_of(*near_store, name, *bytes);
-    if (far_store->exists(name)) {
-      // Data files have a name of their own, and this one is sound in the near tier.
-      if (!trailer)
-        throw Error(ErrorCode::kCorrupt, child_url(far_store->url(), name) + " is another object than that of the near tier");
-      far_store->remove(name);
-    }
-    const StoreTraits traits = far_store->traits();
-    std::uint64_t piece_bytes = std::max(options_.piece_bytes, traits.part_bytes_min);
-    if (traits.parts_max > 0) piece_bytes = std::max(piece_bytes, *bytes / traits.parts_max + 1);
-    piece_bytes = (piece_bytes + kChecksumBlockBytesMax - 1) / kChecksumBlockBytesMax * kChecksumBlockBytesMax;
-    CreateOptions create;
-    create.appears_whole = true;
-    if (traits.part_bytes_min > 0 && *bytes > piece_bytes) {
-      create.part_bytes = piece_bytes;
-      create.expected_bytes = *bytes;
-    }
-    std::unique_ptr<ObjectWriter> writer;
-    for (bool again = true; !writer;) {
-      try {
-        writer = far_store->create(name, create);
-      } catch (const Error& error) {
-        if (error.code() == ErrorCode::kAlreadyExists) {
-          if (is_there()) return Copied::kYes;
-          const auto unfinished = size_in(*far_store, name + kUnfinishedEnd);
-          if (unfinished && !is_abandoned(path, *unfinished)) return Copied::kBusy;
-        }
-        if (!std::exchange(again, false)) throw;
-        if (error.code() == ErrorCode::kNotFound)
-          far_store->create_root();
-        else if (error.code() == ErrorCode::kAlreadyExists)
-          far_store->remove(name + kUnfinishedEnd);
-        else
-          throw;
-      }
-    }
-    write_pieces(*near_store, *writer, name, *bytes, piece_bytes, trailer ? &*trailer : nullptr);
-    try {
-      writer->sync(*bytes);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kAlreadyExists || !is_there()) throw;  // another process was faster
-    }
-    MutexLock lock(mutex_);
-    unfinished_.erase(path);
-    return Copied::kYes;
-  } catch (const NearIsGone&) {
-    return Copied::kGone;
+  const auto bytes = size_in(*near_store, name);
+  if (!bytes) return Copied::kGone;
+  const auto is_there = [&, &object = name] { return size_in(*far_store, object) == bytes; };
+  if (is_there()) return Copied::kYes;
+  const std::optional<Trailer> trailer = trailer_of(*near_store, name, *bytes);
+  if (far_store->exists(name)) {
+    // Data files have a name of their own, and this one is sound in the near tier.
+    if (!trailer)
+      throw Error(ErrorCode::kCorrupt, child_url(far_store->url(), name) + " is another object than that of the near tier");
+    far_store->remove(name);
   }
+  const StoreTraits traits = far_store->traits();
+  std::uint64_t piece_bytes = std::max(options_.piece_bytes, traits.part_bytes_min);
+  if (traits.parts_max > 0) piece_bytes = std::max(piece_bytes, *bytes / traits.parts_max + 1);
+  piece_bytes = (piece_bytes + kChecksumBlockBytesMax - 1) / kChecksumBlockBytesMax * kChecksumBlockBytesMax;
+  CreateOptions options;
+  options.appears_whole = true;
+  if (traits.part_bytes_min > 0 && *bytes > piece_bytes) {
+    options.part_bytes = piece_bytes;
+    options.expected_bytes = *bytes;
+  }
+  const auto writer = begin_copy(path, *far_store, options);
+  if (!writer) return is_there() ? Copied::kYes : Copied::kBusy;
+  try {
+    write_pieces(*near_store, *writer, name, *bytes, piece_bytes, trailer ? &*trailer : nullptr);
+    writer->sync(*bytes);
+  } catch (const Error& error) {
+    // Another process has finished this object, or has taken it over.
+    if (error.code() == ErrorCode::kAlreadyExists || error.code() == ErrorCode::kNotFound)
+      return is_there() ? Copied::kYes : Copied::kBusy;
+    MutexLock lock(mutex_);
+    unfinished_[path].is_own = true;  // if the far tier fails, the writer cannot remove what it has written
+    throw;
+  }
+  return Copied::kYes;
 }
 
 void TierCopier::write_pieces(Store& near, ObjectWriter& writer, const ObjectName& name, std::uint64_t bytes,
@@ -261,7 +280,7 @@ bool TierCopier::publish(Job& job) {
   } catch (const Error& error) {
     if (!tells_of_the_record(error)) throw;  // otherwise the next publication sweeps
   }
-  evict(run_of(job.place));
+  evict(parent_of(job.place));
   return true;
 }
 
@@ -364,7 +383,7 @@ bool TierCopier::is_known(const std::string& place) {
   {
     MutexLock lock(mutex_);
     auto found = known_.find(run);
-    if (found == known_.end() && !place.empty()) found = known_.find(run = run_of(place));
+    if (found == known_.end() && !place.empty()) found = known_.find(run = parent_of(place));
     if (found == known_.end()) return false;
   }
   const auto store = near(run);
@@ -385,9 +404,16 @@ bool TierCopier::is_copied(const std::string& place, const std::string& save_id)
     for (const auto& job : jobs_)
       if (job->kind == Job::kPublish && job->place == place && job->save_id == save_id) return false;
   }
-  if (is_failing()) return false;
-  const auto head = far_head(*far(place));
-  return head && head->save_id == save_id;
+  // Unknown is not "not copied": retention would remove the last checkpoint that the far tier has.
+  if (is_failing())
+    throw Error(ErrorCode::kUnavailable, "cannot tell whether " + url(place) + " is copied: the far tier is not available");
+  try {
+    const auto head = far_head(*far(place));
+    return head && head->save_id == save_id;
+  } catch (const Error& error) {
+    if (!tells_of_the_record(error)) throw;
+    return false;
+  }
 }
 
 void TierCopier::clear_far(const std::string& place) {

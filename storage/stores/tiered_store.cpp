@@ -50,6 +50,7 @@ void check_options(const std::string& name, const TierOptions& options) {
   if (options.keep_near == 0) throw cannot_define(name, "keep_near is 0, but the newest checkpoint stays in the near tier");
   if (options.retry_min.count() < 1 || options.retry_min > options.retry_max)
     throw cannot_define(name, "retry_min is at least 1 ms, and at most retry_max");
+  if (options.takeover_after.count() < 1) throw cannot_define(name, "takeover_after must be positive");
   if (options.copy_threads == 0 || options.piece_bytes == 0) throw cannot_define(name, "copy_threads and piece_bytes must not be 0");
 }
 
@@ -274,7 +275,7 @@ void TieredStore::remove_far(const ObjectName& name) {
 // next publication there (TierCopier::sweep), unless the far tier has no record.
 void TieredStore::remove(const ObjectName& name) {
   check_object_name(name);
-  if (names_record(name)) return TieredStore(copier_, name == kCommitRecordName ? place_ : run_of(place_ + "/" + name)).retract();
+  if (names_record(name)) return TieredStore(copier_, name == kCommitRecordName ? place_ : parent_of(place_ + "/" + name)).retract();
   copier_->drop_object(place_ + "/" + name);
   if (!is_data_file(name)) {
     remove_far(name);  // first: near objects are copied again, far ones are not
@@ -288,7 +289,7 @@ void TieredStore::remove(const ObjectName& name) {
 
 void TieredStore::begin_attempt(const std::string& save_id) {
   copier_->begin_attempt(*near_, save_id);
-  copier_->resume_once(run_of(place_));
+  copier_->resume_once(parent_of(place_));
 }
 
 void TieredStore::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {

@@ -350,7 +350,7 @@ void define_tiers(const std::string& directory) {
   TierOptions options;
   options.near_url = directory + "/near";
   options.far_url = directory + "/far";
-  options.retry_max = milliseconds(200);  // the copies of a killed process are taken over then
+  options.takeover_after = milliseconds(200);  // the copies of a killed process are taken over then
   options.drain_patience = seconds(30);
   register_tier("pair", options);
 }

@@ -134,7 +134,8 @@ struct Tiers {
     made.far_url = "far-watch://" + directory.path() + "/far";
     made.keep_near = keep_near;
     made.retry_min = milliseconds(1);
-    made.retry_max = retry_max;
+    made.retry_max = milliseconds(5);
+    made.takeover_after = takeover_after;
     return made;
   }
   // `first` and `second` are two processes of one node.
@@ -156,7 +157,7 @@ struct Tiers {
 
   TemporaryDirectory directory;
   std::size_t keep_near = 2;
-  milliseconds retry_max{5};
+  milliseconds takeover_after{5};
   bool watches_near = false;
 };
 
@@ -550,7 +551,7 @@ TEST_CASE_FIXTURE(Tiers, "a restarted process continues the copies of the one be
 
 TEST_CASE_FIXTURE(Tiers, "a file that another process is copying is left to it") {
   const std::string run = "tiered://first/run";
-  retry_max = std::chrono::hours(1);
+  takeover_after = std::chrono::hours(1);
   restart();
   watch().set(take_no_objects);
   save_value(run + "/step_1", 1);
@@ -570,6 +571,37 @@ TEST_CASE_FIXTURE(Tiers, "a file that another process is copying is left to it")
   other->sync(content.size());
   REQUIRE(wait_for_copies(run));
   CHECK(loaded_value(far("/run/step_1")) == 1);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a copy that another process has taken over is no failure of the far tier") {
+  const std::string run = "tiered://first/run", place = far("/run/step_1");
+  std::atomic<int> syncs{0};
+  watch().set([&](const DecoratedOperation& operation) {
+    if (std::string(operation.name) != "sync" || syncs++ > 0) return;
+    std::filesystem::remove(place + "/" + std::string(operation.object) + ".part");
+  });
+  const CapturedLog log;
+  save_value(run + "/step_1", 1);
+  REQUIRE(wait_for_copies(run));
+  CHECK(syncs > 1);
+  CHECK(log.text().find("cannot copy") == std::string::npos);
+  CHECK(loaded_value(place) == 1);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a process goes on at once with a file that its own failed copy has left") {
+  const std::string run = "tiered://first/run", place = far("/run/step_1");
+  takeover_after = std::chrono::hours(1);
+  restart();
+  std::atomic<bool> has_failed{false}, has_left{false};
+  watch().set([&](const DecoratedOperation& operation) {
+    const std::string name(operation.name);
+    if (name == "sync" && !has_failed.exchange(true)) fail_as_down(name);
+    // An unmounted directory keeps the file from being removed.
+    if (name == "create" && has_failed && !has_left.exchange(true)) std::ofstream(place + "/" + std::string(operation.object) + ".part") << "half";
+  });
+  save_value(run + "/step_1", 1);
+  REQUIRE(wait_for_copies(run));
+  CHECK(loaded_value(place) == 1);
 }
 
 TEST_CASE_FIXTURE(Tiers, "a lost near tier costs what was not copied, and the report names it") {
@@ -706,6 +738,19 @@ TEST_CASE_FIXTURE(Tiers, "a removed checkpoint does not come back, wherever a co
   }
 }
 
+TEST_CASE_FIXTURE(Tiers, "while the far tier fails, nobody is told that a checkpoint is not copied") {
+  const std::string run = "tiered://first/run";
+  save_value(run + "/step_1", 1);
+  REQUIRE(wait_for_copies(run));
+  CHECK(is_copied(run + "/step_1", local_save_id(1)));
+  CHECK_FALSE(is_copied(run + "/step_1", local_save_id(2)));
+  watch().set(be_down);
+  save_value(run + "/step_2", 2);
+  CHECK_FALSE(ends_or_fails("first", run));
+  CHECK(thrown_by([&] { is_copied(run + "/step_1", local_save_id(1)); }).code == ErrorCode::kUnavailable);
+  CHECK_FALSE(is_copied(run + "/step_2", local_save_id(2)));  // it is in the queue
+}
+
 TEST_CASE_FIXTURE(Tiers, "a removal while the far tier is down fails, and the checkpoint stays whole") {
   const std::string run = "tiered://first/run";
   save_value(run + "/step_1", 1);
@@ -804,7 +849,7 @@ struct Disks {
     options.near_url = "near-disk:///near";
     options.far_url = "far-disk:///far";
     options.keep_near = 1;
-    options.retry_min = options.retry_max = milliseconds(1);
+    options.retry_min = options.retry_max = options.takeover_after = milliseconds(1);
     register_tier("disks", options);
   }
   SimulatedFileSystem near, far;

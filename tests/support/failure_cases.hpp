@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/storage/tiers.hpp>
 #include <cairn/tests/support/chosen_place.hpp>
 #include <cairn/tests/support/failure_maps.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
@@ -102,6 +103,7 @@ inline void check_save(Checkpointer& checkpointer, const FailOn& fail_on, int co
   } else if (fail_on.empty()) {
     CHECK(called(calls, "prepare_global_plan"));
     CHECK(called(calls, "finish"));
+    if (has_inner) CHECK(wait_for_copies(chosen_place()));
   }
 }
 
