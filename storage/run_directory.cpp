@@ -109,6 +109,7 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
     const bool has_parts = std::any_of(below.begin(), below.end(), [](const ObjectName& child) { return part_of_name(child); });
     return has_parts ? child_url(url(), name) + " holds parts that ranks saved with use_collectives off" : "";
   }
+  if (!run_->is_taken(name)) return "";  // a clean-up has removed what a dead save left
   return child_url(url(), name) + " is no place for a checkpoint";
 }
 

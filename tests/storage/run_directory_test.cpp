@@ -215,6 +215,23 @@ struct LinkedRun {
 
 }  // namespace
 
+TEST_CASE("a name is free if a clean-up removes its place while the name is examined") {
+  struct Vanishing : FileStore {
+    explicit Vanishing(const std::string& path) : FileStore(path), place(path + "/step_4") {}
+    std::vector<ObjectName> children() override {
+      std::filesystem::remove_all(place);
+      return FileStore::children();
+    }
+    const std::string place;
+  };
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory.path() + "/step_4");
+  const RunDirectory run(std::make_shared<Vanishing>(directory.path()),
+                         [&](const ObjectName& name) { return open_store(directory.path() + "/" + name); });
+  CHECK(run.why_occupied("step_4").empty());
+  CHECK_FALSE(std::filesystem::exists(directory.path() + "/step_4"));
+}
+
 TEST_CASE_FIXTURE(LinkedRun, "clean-up of a run changes nothing that a link leads to") {
   REQUIRE(before.size() == 9);
   CHECK(run.remove_remains({}, true).empty());
