@@ -315,27 +315,22 @@ void measure_tiers(const std::string& directory, bool quick) {
   Checkpointer to_one(World::single()), to_two(World::single());
   std::vector<double> one, two, one_stalls, two_stalls;
   for (int save = 0; save < (quick ? 4 : 16); ++save) {
-    const auto to_tiers = [&] {
-      two.push_back(seconds_of([&] { to_two.save(load.state, tiered); }));
-      if (!wait_for_copies(tiered)) throw std::runtime_error("a checkpoint was not copied");
-    };
-    if (save % 2 == 0) to_tiers();  // the first of two saves finds a machine that has been busy otherwise
-    one.push_back(seconds_of([&] { to_one.save(load.state, alone); }));
-    if (save % 2 == 1) to_tiers();
-    std::unique_ptr<AsyncSaveResponse> saving;
-    const auto stall_of = [&](Checkpointer& checkpointer, const std::string& place) {
-      const double stall =
-          seconds_of([&] { saving = std::make_unique<AsyncSaveResponse>(checkpointer.async_save(load.state, place, {}, kept())); });
+    // The first of two saves finds a machine that was busy with something else: they take turns.
+    for (const bool in_tiers : {save % 2 == 0, save % 2 == 1}) {
+      Checkpointer& checkpointer = in_tiers ? to_two : to_one;
+      const std::string& place = in_tiers ? tiered : alone;
+      const auto wait = [&] {
+        if (!wait_for_copies(place)) throw std::runtime_error("a checkpoint was not copied");
+      };
+      (in_tiers ? two : one).push_back(seconds_of([&] { checkpointer.save(load.state, place); }));
+      wait();
+      std::unique_ptr<AsyncSaveResponse> saving;
+      (in_tiers ? two_stalls : one_stalls).push_back(seconds_of([&] {
+        saving = std::make_unique<AsyncSaveResponse>(checkpointer.async_save(load.state, place, {}, kept()));
+      }));
       saving->result();
-      return stall;
-    };
-    const auto stall_in_tiers = [&] {
-      two_stalls.push_back(stall_of(to_two, tiered));
-      if (!wait_for_copies(tiered)) throw std::runtime_error("a checkpoint was not copied");
-    };
-    if (save % 2 == 0) stall_in_tiers();
-    one_stalls.push_back(stall_of(to_one, alone));
-    if (save % 2 == 1) stall_in_tiers();
+      wait();
+    }
   }
   for (const char* const part : {"/near", "/far", "/alone"}) std::filesystem::remove_all(directory + part);
   print("tiered_save", median(two), "s", median(one), 1.05);

@@ -75,7 +75,7 @@ Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& poli
     return is_copied(child_url(run.url(), one.name), one.head.save_id);
   });
   if (copied != found.checkpoints.end()) {
-    found.latest_copied = copied->name;
+    if (is_tiered(run.url())) found.latest_copied = copied->name;
     found.kept.insert(copied->name);
   }
   return found;

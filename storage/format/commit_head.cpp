@@ -32,8 +32,7 @@ class FieldWalk {
         position_(begin),
         end_(end),
         window_(std::move(window)),
-        window_begin_(window_begin),
-        window_bytes_(window_.size()) {}
+        window_begin_(window_begin) {}
 
   bool at_end() const { return position_ == end_; }
 
@@ -90,7 +89,7 @@ class FieldWalk {
   const std::uint64_t end_;
   std::string window_;
   std::uint64_t window_begin_;
-  std::uint64_t window_bytes_;  // of the last read
+  std::uint64_t window_bytes_ = 0;  // of the last read by this walk
 };
 
 std::optional<CommitHead> head_in(Store& store, const ObjectName& name) {

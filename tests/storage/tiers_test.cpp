@@ -564,9 +564,11 @@ TEST_CASE_FIXTURE(Tiers, "a file that another process is copying is left to it")
   create.appears_whole = true;
   const auto other = open_store(far("/run/step_1"))->create(name, create);
   other->write_at(0, ByteSpan(content).subspan(0, 1000));
+  std::atomic<int> tries{0};
+  watch().set([&](const DecoratedOperation& operation) { tries += std::string(operation.name) == "create" ? 1 : 0; });
   start();
   resume_copies(run);
-  CHECK_FALSE(wait_for_copies(run, milliseconds(50)));
+  while (tries < 2) REQUIRE_FALSE(wait_for_copies(run, milliseconds(1)));
   other->write_at(1000, ByteSpan(content).subspan(1000, content.size() - 1000));
   other->sync(content.size());
   REQUIRE(wait_for_copies(run));
