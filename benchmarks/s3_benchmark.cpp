@@ -43,10 +43,12 @@ int main(int argc, char** argv) {
     const std::int64_t tensors = std::stoll(argv[2]) / 16;
     cairn::StateDict state;
     for (std::int64_t i = 0; i < tensors; ++i) state["tensor " + std::to_string(i)] = torch::rand({4 << 20});  // 16 MiB
-    // Connections and threads are there.
-    cairn::save({{"first", 1}}, cairn::child_url(url, "first"));
-    measure("save", [&] { cairn::save(state, cairn::child_url(url, "measured")); });
-    measure("load", [&] { cairn::load(state, cairn::child_url(url, "measured")); });
+    const cairn::World world = cairn::World::single();
+    cairn::Checkpointer checkpointer(world);
+    // Connections and threads are there, as in a trainer that has saved before.
+    checkpointer.save({{"first", 1}}, cairn::child_url(url, "first"));
+    measure("save", [&] { checkpointer.save(state, cairn::child_url(url, "measured")); });
+    measure("load", [&] { checkpointer.load(state, cairn::child_url(url, "measured")); });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -10,6 +10,7 @@
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/signals_blocked.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -24,14 +25,18 @@ constexpr int kReadTriesMax = 8;
 // no room above.
 constexpr std::uint64_t kSequenceMax = std::numeric_limits<std::uint64_t>::max() / 2;
 
-std::string read_whole(Store& store, const ObjectName& name) {
-  const std::uint64_t size = store.size_bytes(name);
+// Returns nothing if there is no such object.
+std::optional<std::string> read_whole(Store& store, const ObjectName& name) {
+  auto end = store.read_end(name, kRecordEndBytes);
+  if (!end) return std::nullopt;
+  const std::uint64_t size = end->object_bytes;
   if (size > kCommitRecordBytesMax)
     throw Error(ErrorCode::kUnsupported, "cannot read " + child_url(store.url(), name) + ": it has " + std::to_string(size) +
                                              " bytes, and a commit record at most " + std::to_string(kCommitRecordBytesMax));
-  std::string content(size, '\0');
+  if (end->content.size() == size) return std::move(end->content);
+  std::string content(size - end->content.size(), '\0');
   store.read(name, {{0, {content.data(), content.size()}}});
-  return content;
+  return content + end->content;
 }
 
 // The names and save ids whose files clean-up must not remove.
@@ -120,9 +125,9 @@ void keep_published(Store& store, const Metadata& current, Kept& kept) {
 std::optional<Metadata> metadata_in(Store& store) {
   const std::string what = child_url(store.url(), kCommitRecordName);
   std::string before;
-  for (int tries = 1; store.exists(kCommitRecordName); ++tries) {
+  for (int tries = 1;; ++tries) {
     const bool last = tries == kReadTriesMax;
-    std::string record;
+    std::optional<std::string> record;
     try {
       record = read_whole(store, kCommitRecordName);
     } catch (const Error& error) {
@@ -130,15 +135,15 @@ std::optional<Metadata> metadata_in(Store& store) {
       if (last || (error.code() != ErrorCode::kNotFound && error.code() != ErrorCode::kCorrupt)) throw;
       continue;
     }
+    if (!record) return std::nullopt;
     try {
-      return decode_commit_record(record, what);
+      return decode_commit_record(*record, what);
     } catch (const Error&) {
       // The same bytes twice are the real content, not parts of two records.
       if (last || (tries > 1 && record == before)) throw;
     }
-    before = std::move(record);
+    before = std::move(*record);
   }
-  return std::nullopt;
 }
 
 }  // namespace

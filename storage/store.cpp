@@ -61,6 +61,15 @@ void check_attempt_id(const std::string& save_id) {
 
 bool Store::is_taken(const ObjectName& name) { return exists(name); }
 
+std::optional<ObjectEnd> Store::read_end(const ObjectName& name, std::size_t bytes_max) {
+  if (!exists(name)) return std::nullopt;
+  ObjectEnd end;
+  end.object_bytes = size_bytes(name);
+  end.content.resize(static_cast<std::size_t>(std::min<std::uint64_t>(end.object_bytes, bytes_max)));
+  read(name, {{end.object_bytes - end.content.size(), {end.content.data(), end.content.size()}}});
+  return end;
+}
+
 std::vector<ObjectName> Store::children() {
   std::vector<ObjectName> found;
   for (const ObjectInfo& object : list("")) {

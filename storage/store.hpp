@@ -64,6 +64,12 @@ struct StoreTraits {
   bool create_takes_name = true;
 };
 
+// The end of an object.
+struct ObjectEnd {
+  std::uint64_t object_bytes = 0;  // size of the whole object
+  std::string content;             // its last bytes
+};
+
 // An object being written. Nothing is guaranteed until `sync` or `close` returns. Destroying the
 // writer before that discards the object.
 class ObjectWriter {
@@ -113,6 +119,10 @@ class Store {
   // Returns the size of an object. Throws kNotFound.
   virtual std::uint64_t size_bytes(const ObjectName& name) = 0;
   virtual bool exists(const ObjectName& name) = 0;
+  // Returns the last `bytes_max` bytes of an object, or all of a smaller one. Returns nothing if
+  // there is no such object. Throws as `read` does. The default calls `exists`, `size_bytes` and
+  // `read`; stores where each of them is a request should override it.
+  virtual std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max);
   // Returns whether anything has this name: an object, or something that blocks the name (a
   // directory, a pipe, a dangling link). The default calls `exists`, which is enough for stores
   // that hold only objects.

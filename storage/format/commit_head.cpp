@@ -13,9 +13,6 @@ namespace {
 // small fields.
 constexpr std::uint64_t kFirstWindowBytes = 4 * 1024;
 constexpr std::uint64_t kLastWindowBytes = 1024 * 1024;
-// Size of the end of a record that is read at once. The end of most records is all of them. In an
-// object store each read is a request.
-constexpr std::uint64_t kEndBytes = 64 * 1024;
 // Limit on the length of a save id and of the commit information. User metadata has no other limit.
 constexpr std::uint64_t kFieldBytesMax = std::uint64_t{64} << 20;
 
@@ -93,11 +90,11 @@ class FieldWalk {
 };
 
 std::optional<CommitHead> head_in(Store& store, const ObjectName& name) {
-  if (!store.exists(name)) return std::nullopt;
-  std::uint64_t size = store.size_bytes(name);
-  std::string end(std::min(size, kEndBytes), '\0');
+  auto found = store.read_end(name, kRecordEndBytes);
+  if (!found) return std::nullopt;
+  std::uint64_t size = found->object_bytes;
+  std::string end = std::move(found->content);
   const std::uint64_t end_begin = size - end.size();
-  store.read(name, {{end_begin, {end.data(), end.size()}}});
   if (ends_in_fence_mark(end)) {
     size -= kFenceMarkBytes;
     end.resize(end.size() - kFenceMarkBytes);

@@ -81,10 +81,10 @@ Error changes_too_often(const std::string& url) {
 
 Bytes S3Store::fence_mark() { return make_fence_mark(client_->new_nonce().substr(0, 16)); }
 
-S3Store::Record S3Store::find_record(const ObjectName& name) {
-  Bytes end(kFenceMarkBytes, '\0');
+S3Store::Record S3Store::find_record(const ObjectName& name, std::size_t end_bytes) {
+  Bytes end(end_bytes + kFenceMarkBytes, '\0');
   S3Request request{"GET", "read", "s3:GetObject", key_of(name)};
-  request.headers = {{"Range", "bytes=-" + std::to_string(kFenceMarkBytes)}};
+  request.headers = {{"Range", "bytes=-" + std::to_string(end.size())}};
   request.destination = {end.data(), end.size()};
   S3Response response = client_->send(request);
   Record record;
@@ -109,7 +109,9 @@ S3Store::Record S3Store::find_record(const ObjectName& name) {
   if (ends_in_fence_mark(end)) {
     record.bytes -= kFenceMarkBytes;
     record.is_live = record.bytes > 0;
+    end.resize(end.size() - kFenceMarkBytes);
   }
+  record.end = end.size() > end_bytes ? end.substr(end.size() - end_bytes) : std::move(end);
   return record;
 }
 

@@ -154,6 +154,14 @@ bool S3Store::exists(const ObjectName& name) {
   return is_record(name) ? find_record(name).is_live : has_object(name);
 }
 
+std::optional<ObjectEnd> S3Store::read_end(const ObjectName& name, std::size_t bytes_max) {
+  if (!is_record(name)) return Store::read_end(name, bytes_max);
+  check_object_name(name);
+  Record record = find_record(name, bytes_max);
+  if (!record.is_live) return std::nullopt;
+  return ObjectEnd{record.bytes, std::move(record.end)};
+}
+
 void S3Store::visit(const ObjectName& prefix, bool children_only, const std::function<bool(const ObjectInfo&)>& object) {
   const std::string key_prefix = escaped(place_ + prefix);
   const std::size_t place_bytes = place_.size();

@@ -36,6 +36,7 @@ class S3Store : public Store {
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override;
   std::uint64_t size_bytes(const ObjectName& name) override;
   bool exists(const ObjectName& name) override;
+  std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override;
   std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
   std::vector<ObjectName> children() override;
   void remove(const ObjectName& name) override;
@@ -57,8 +58,10 @@ class S3Store : public Store {
     std::uint64_t object_bytes = 0;  // the size of the object, with the fence mark
     std::uint64_t bytes = 0;         // the size of the record, without the fence mark
     bool is_live = false;            // the object contains a record
+    std::string end;                 // the last bytes of the record
   };
-  Record find_record(const ObjectName& name);
+  // One request. Reads at most `end_bytes` of the record's end.
+  Record find_record(const ObjectName& name, std::size_t end_bytes = 0);
   // Replaces the object `name` with `content` if the object's ETag is still `seen`, or if `seen` is
   // "" and the object is absent. Returns the new ETag, or nothing if the object has changed.
   // `was_repeated`: see S3Client::put_if.

@@ -50,6 +50,9 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   bool exists(const ObjectName& name) override {
     return get({"exists", name}, [&] { return inner_->exists(name); });
   }
+  std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override {
+    return get({"read", name, bytes_max}, [&] { return inner_->read_end(name, bytes_max); });
+  }
   bool is_taken(const ObjectName& name) override {
     return get({"exists", name}, [&] { return inner_->is_taken(name); });
   }

@@ -249,6 +249,17 @@ bool TieredStore::exists(const ObjectName& name) {
   return look_far([&] { return far_->exists(name); }, false);
 }
 
+std::optional<ObjectEnd> TieredStore::read_end(const ObjectName& name, std::size_t bytes_max) {
+  try {
+    if (auto end = near_->read_end(name, bytes_max)) return end;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInvalidArgument || !far_->exists(name)) throw;
+    return far_->read_end(name, bytes_max);
+  }
+  if (is_data_file(name)) return far_->read_end(name, bytes_max);  // the near tier may have dropped it
+  return look_far([&] { return far_->read_end(name, bytes_max); }, std::optional<ObjectEnd>());
+}
+
 bool TieredStore::is_taken(const ObjectName& name) {
   return near_->is_taken(name) || look_far([&] { return far_->is_taken(name); }, false);
 }

@@ -28,6 +28,7 @@ class TieredStore : public Store {
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override;
   std::uint64_t size_bytes(const ObjectName& name) override;
   bool exists(const ObjectName& name) override;
+  std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override;
   bool is_taken(const ObjectName& name) override;
   std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
   std::vector<ObjectName> children() override;

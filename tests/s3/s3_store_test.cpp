@@ -11,6 +11,7 @@
 
 #include <cairn/base/log.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
 #include <cairn/storage/stores/s3_xml.hpp>
@@ -203,6 +204,22 @@ TEST_CASE("a process killed at any request of a save leaves the old or the new r
       if (!is_new) plain->remove(file);
       CHECK(code_of([&] { plain->publish(id, "late", Overwrite::kAllowed); }) == ErrorCode::kFenced);
     }
+  }
+}
+
+// A run is a place for each checkpoint, and each save looks at the records of all of them.
+TEST_CASE("the head of a record, or that there is none, takes one request") {
+  const std::string place = new_s3_place();
+  for (const bool is_there : {false, true}) {
+    if (is_there) {
+      const auto plain = open_store(place);
+      plain->begin_attempt("save");
+      plain->publish("save", std::string(100'000, 'x'), Overwrite::kRefused);
+      plain->fence("save");
+    }
+    const auto client = std::make_shared<DyingClient>(1000, false);
+    CHECK_FALSE(read_commit_head(*store_with(client, place)).has_value());
+    CHECK(client->requests() == 1);
   }
 }
 

@@ -51,6 +51,7 @@ inline void check_names(Store& store) {
     CHECK(code_of([&] { store.create(bad); }) == ErrorCode::kInvalidArgument);
     CHECK(code_of([&] { store.read(bad, {}); }) == ErrorCode::kInvalidArgument);
     CHECK(code_of([&] { store.size_bytes(bad); }) == ErrorCode::kInvalidArgument);
+    CHECK(code_of([&] { store.read_end(bad, 1); }) == ErrorCode::kInvalidArgument);
     CHECK(code_of([&] { store.exists(bad); }) == ErrorCode::kInvalidArgument);
     CHECK(code_of([&] { store.remove(bad); }) == ErrorCode::kInvalidArgument);
   }
@@ -165,6 +166,16 @@ inline void check_places(Store& run, Store& child, Store& other_child) {
   CHECK(run.list("step_1/").empty());
 }
 
+// The object has this content, as `read_end` shows it.
+inline void check_end(Store& store, const char* name, const std::string& content) {
+  for (const std::size_t bytes_max : {std::size_t{0}, std::size_t{1}, content.size(), content.size() + 100}) {
+    const auto end = store.read_end(name, bytes_max);
+    REQUIRE(end.has_value());
+    CHECK(end->object_bytes == content.size());
+    CHECK((end->content == content.substr(content.size() - std::min(content.size(), bytes_max))));
+  }
+}
+
 inline void check_objects(Store& store, Store& other) {
   put_object(store, "one", "first");
   CHECK(get_object(other, "one") == "first");
@@ -178,6 +189,10 @@ inline void check_objects(Store& store, Store& other) {
   put_object(store, "empty", "");
   CHECK(other.size_bytes("empty") == 0);
   CHECK(get_object(other, "empty").empty());
+
+  check_end(other, "one", "first");
+  check_end(other, "empty", "");
+  CHECK_FALSE(other.read_end("absent", 3).has_value());
 
   put_object(store, "a/b/c", "deep");
   put_object(store, "a/b/d", "deep too");
@@ -543,9 +558,11 @@ inline void check_publish(Store& store, Store& other) {
   std::string large(5 * 1000 * 1000 + 1, 'l');
   store.publish("two", large, Overwrite::kAllowed);
   CHECK((get_object(other, kCommitRecordName) == large));
+  check_end(other, kCommitRecordName, large);
   store.begin_attempt("three");
   store.publish("three", ByteSpan(), Overwrite::kAllowed);
   CHECK(other.size_bytes(kCommitRecordName) == 0);
+  check_end(other, kCommitRecordName, "");
   CHECK(names_of(other.list()) == Names{kCommitRecordName});
 }
 
@@ -563,6 +580,7 @@ inline void check_fence(Store& store, Store& other) {
   CHECK(code_of([&] { store.begin_attempt("dead"); }) == ErrorCode::kFenced);
   CHECK(code_of([&] { store.publish("dead", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
   CHECK_FALSE(store.exists(kCommitRecordName));
+  CHECK_FALSE(store.read_end(kCommitRecordName, 1).has_value());
   CHECK(store.open_attempts() == Names{"live"});
 
   // An attempt that was never begun can be fenced.
@@ -575,6 +593,7 @@ inline void check_fence(Store& store, Store& other) {
   store.publish("live", ByteSpan("live", 4), Overwrite::kRefused);
   other.fence("live");
   CHECK(get_object(store, kCommitRecordName) == "live");
+  check_end(store, kCommitRecordName, "live");
   CHECK(store.fenced_attempts() == Names{"dead", "live", "unborn"});
   CHECK(code_of([&] { store.publish("live", ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
   CHECK(get_object(store, kCommitRecordName) == "live");
