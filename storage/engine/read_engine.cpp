@@ -11,10 +11,12 @@
 namespace cairn {
 namespace {
 
-// Limit of one task: large enough for any store, small enough to share the work evenly.
+// Limits of one task: large enough for the store, small enough to share the work evenly. In an
+// object store a task is a request, and the thread waits for its first byte.
 constexpr std::uint64_t kTaskBytesMax = 4u << 20;
+constexpr std::uint64_t kRequestBytesMax = 16u << 20;
 
-std::size_t task_bytes(const ReadEngineOptions& options) {
+std::size_t task_bytes(const ReadEngineOptions& options, std::uint64_t limit) {
   const std::uint64_t share =
       // Each thread needs a block at the same time. Whole checksum blocks, because a task never
       // splits one.
@@ -22,17 +24,22 @@ std::size_t task_bytes(const ReadEngineOptions& options) {
   if (options.bytes_in_flight_max < kChecksumBlockBytes)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max (" + std::to_string(options.bytes_in_flight_max) +
                                                  ") must be at least " + std::to_string(kChecksumBlockBytes));
-  return static_cast<std::size_t>(std::clamp<std::uint64_t>(share, kChecksumBlockBytes, kTaskBytesMax));
+  return static_cast<std::size_t>(std::clamp<std::uint64_t>(share, kChecksumBlockBytes, limit));
 }
 
 }  // namespace
 
 ReadEngine::ReadEngine(const ReadEngineOptions& options)
-    : ring_(options.bytes_in_flight_max, task_bytes(options)), pool_(options.threads, "cairn-read") {}
+    : options_(options),
+      ring_(std::make_shared<StagingRing>(options.bytes_in_flight_max, task_bytes(options, kTaskBytesMax))),
+      pool_(options.threads, "cairn-read") {}
 
 Future<bool> ReadEngine::read(ReadRequest request) {
   if (request.plan->items.empty()) return ready_future(true);
   const auto job = current_.begin("a reader serves one load at a time: wait for the one under way, or use another reader", [&] {
+    const bool is_object_store = request.store->traits().part_bytes_min > 0;
+    const std::size_t block_bytes = task_bytes(options_, is_object_store ? kRequestBytesMax : kTaskBytesMax);
+    if (ring_->block_bytes() != block_bytes) ring_ = std::make_shared<StagingRing>(options_.bytes_in_flight_max, block_bytes);
     auto made = std::make_shared<ReadJob>(std::move(request), ring_);
     pool_.start(made);
     return made;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include <cairn/base/future.hpp>
 #include <cairn/storage/engine/current_job.hpp>
@@ -45,7 +46,8 @@ class ReadEngine {
   void stop() noexcept;
 
  private:
-  StagingRing ring_;
+  const ReadEngineOptions options_;
+  std::shared_ptr<StagingRing> ring_;  // changes only while `current_` begins a job
   CurrentJob<ReadJob> current_;
   WorkerPool pool_;  // last member: its threads end before the members that they use
 };

@@ -15,11 +15,12 @@
 
 namespace cairn {
 
-ReadJob::ReadJob(ReadRequest request, StagingRing& ring)
+ReadJob::ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring)
     // As many tasks at once as there are staging blocks, so that no task has to wait for one.
-    : StagedWork(kStages, ring.blocks_max()),
+    : StagedWork(kStages, ring->blocks_max()),
       request_(std::move(request)),
-      ring_(ring),
+      shared_ring_(std::move(ring)),
+      ring_(*shared_ring_),
       work_(RunningWork::of_this_thread()),
       streams_(CurrentStreams::capture()) {
   items_.resize(request_.plan->items.size());

@@ -44,7 +44,7 @@ struct ReadRequest {
 
 class ReadJob : public StagedWork, public JobEnd<bool> {
  public:
-  ReadJob(ReadRequest request, StagingRing& ring);
+  ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring);
   void finish() noexcept override;
 
  protected:
@@ -177,6 +177,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   std::exception_ptr explain(std::exception_ptr error) const noexcept;
 
   const ReadRequest request_;
+  const std::shared_ptr<StagingRing> shared_ring_;  // keeps ring_ alive
   StagingRing& ring_;
   const Work work_;               // the work of the thread that started the read
   const CurrentStreams streams_;  // the streams of the thread that started the read
