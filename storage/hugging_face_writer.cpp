@@ -11,6 +11,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/state/pickle/unicode.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/tiers.hpp>
 
 namespace cairn {
 namespace {
@@ -103,6 +104,9 @@ CheckpointWriterOptions HuggingFaceFormat::writer_options(const HuggingFaceWrite
 }
 
 void HuggingFaceFormat::require_room(Store& store) {
+  if (is_tiered(store.url()))
+    throw Error(ErrorCode::kUnsupported, "cannot save safetensors files to " + store.url() +
+                                             ": tiers keep and copy files of Cairn's own format only. Save to a directory");
   if (!store.traits().create_takes_name)
     throw Error(ErrorCode::kUnsupported, "cannot save safetensors files to " + store.url() +
                                              ": their names are fixed, and this store lets two saves write files of one name " +

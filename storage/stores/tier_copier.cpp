@@ -101,11 +101,16 @@ std::optional<std::string> TierCopier::drop_checkpoint(const std::string& place)
   return save_id;
 }
 
-void TierCopier::resume_once(const std::string& run) {
+void TierCopier::begin_saves(const std::string& run) {
   MutexLock lock(mutex_);
-  if (!resumed_.insert(run).second) return;
-  jobs_.push_back(std::make_shared<Job>(Job{Job::kResume, run, "", false, {}, SIZE_MAX, {}, 0}));
+  if (!saved_to_.insert(run).second) return;
+  jobs_.push_back(std::make_shared<Job>(Job{Job::kBegin, run, "", false, {}, SIZE_MAX, {}, 0}));
   start();
+}
+
+bool TierCopier::saves_to(const std::string& place) const {
+  MutexLock lock(mutex_);
+  return saved_to_.count(place) > 0 || saved_to_.count(parent_of(place)) > 0;
 }
 
 void TierCopier::evict_later(const std::string& run) {
@@ -127,7 +132,7 @@ bool TierCopier::is_idle(const std::string& place) const {
   for (const Object& object : objects_)
     if (is_within(object.path, place)) return false;
   for (const auto& job : jobs_)  // a run that is being resumed may have copies for a place within it
-    if (is_within(job->place, place) || (job->kind == Job::kResume && is_within(place, job->place))) return false;
+    if (is_within(job->place, place) || (job->kind == Job::kBegin && is_within(place, job->place))) return false;
   return true;
 }
 
@@ -323,8 +328,8 @@ void TierCopier::run_job(MutexLock& lock, const std::shared_ptr<Job>& next) {
   try {
     if (job->kind == Job::kPublish)
       has_ended = publish(*job);
-    else if (job->kind == Job::kResume)
-      resume(job->place);
+    else if (job->kind == Job::kBegin)
+      begin(job->place);
     else
       evict(job->place);
   } catch (const Error& error) {

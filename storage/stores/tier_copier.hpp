@@ -80,9 +80,12 @@ class TierCopier {
 
   // Opens an attempt in the near tier. Eviction leaves its place alone from then on.
   void begin_attempt(Store& near, const std::string& save_id);
-  // See resume_copies. `resume_once` queues it, unless this process has done or queued it.
+  // See resume_copies.
   std::vector<LostCheckpoint> resume(const std::string& run);
-  void resume_once(const std::string& run);
+  // Tells that this process saves to the run. The first call queues `begin`: resumes the run,
+  // unless this process has done so, and removes from the far tier what lost checkpoints left.
+  void begin_saves(const std::string& run);
+  bool saves_to(const std::string& place) const;  // the run of `place`
 
   // Returns whether the near tier alone tells what is in the run of `place`: this process has seen
   // that it has the record of every checkpoint in the far tier, and it was not lost since. Then
@@ -106,7 +109,7 @@ class TierCopier {
     std::uint64_t bytes = 0;
   };
   struct Job {
-    enum Kind : std::uint8_t { kPublish, kResume, kEvict } kind = kPublish;
+    enum Kind : std::uint8_t { kPublish, kBegin, kEvict } kind = kPublish;
     std::string place;  // of the checkpoint, or the run
     std::string save_id;
     bool resumed = false;  // another process saved it, and may have ended
@@ -161,7 +164,10 @@ class TierCopier {
   void evict(const std::string& run);
   void drop_stale(const std::string& place, const std::string& save_id);
   void drop_data(const std::string& place, const std::string& save_id);
-  std::vector<LostCheckpoint> end_attempts(const std::string& place);
+  void begin(const std::string& run);
+  std::vector<std::string> ended_attempts(const std::string& place);
+  void end_attempts(const std::string& place);
+  void end_lost_copies(const std::string& run);
 
   const std::string name_;
   const TierOptions options_;
@@ -184,7 +190,8 @@ class TierCopier {
   std::shared_ptr<Job> running_ CAIRN_GUARDED_BY(mutex_);   // the job that is running
   std::set<std::string> given_up_ CAIRN_GUARDED_BY(mutex_);  // places whose near copy is damaged
   std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);  // objects that are, and why
-  std::set<std::string> resumed_ CAIRN_GUARDED_BY(mutex_);   // runs that were resumed, or are queued for it
+  std::set<std::string> resumed_ CAIRN_GUARDED_BY(mutex_);   // runs that were resumed
+  std::set<std::string> saved_to_ CAIRN_GUARDED_BY(mutex_);  // runs of begin_saves
   std::map<std::string, bool> known_ CAIRN_GUARDED_BY(mutex_);  // see is_known; by run: whether it has a checkpoint
   std::map<std::string, Unfinished> unfinished_ CAIRN_GUARDED_BY(mutex_);  // by path
   std::size_t objects_copied_ CAIRN_GUARDED_BY(mutex_) = 0;

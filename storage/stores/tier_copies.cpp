@@ -280,7 +280,8 @@ bool TierCopier::publish(Job& job) {
   } catch (const Error& error) {
     if (!tells_of_the_record(error)) throw;  // otherwise the next publication sweeps
   }
-  evict(parent_of(job.place));
+  // Parts that ranks saved for themselves lie below a checkpoint, and stay.
+  if (const std::string run = parent_of(job.place); !part_of_name(split_path(job.place).name)) evict(run);
   return true;
 }
 
@@ -474,37 +475,59 @@ void TierCopier::drop_stale(const std::string& place, const std::string& save_id
   near_store->remove_root();
 }
 
-// Ends attempts in the far tier whose save is not that of the near tier's record. Returns those
-// that were lost with the near tier.
-std::vector<LostCheckpoint> TierCopier::end_attempts(const std::string& place) {
-  const auto near_store = near(place), far_store = far(place);
-  std::vector<LostCheckpoint> lost;
-  const std::vector<std::string> open = far_store->open_attempts();
-  if (open.empty()) return lost;
+// Returns the attempts in the far tier whose save is neither that of the near tier's record nor
+// running there.
+std::vector<std::string> TierCopier::ended_attempts(const std::string& place) {
+  std::vector<std::string> ended = far(place)->open_attempts();
+  if (ended.empty()) return ended;
+  const auto near_store = near(place);
   const std::vector<std::string> running = near_store->open_attempts();
   const auto here = read_commit_head(*near_store);
-  for (const std::string& id : open) {
-    if (!is_save_id(id) || (here && here->save_id == id)) continue;
-    if (std::find(running.begin(), running.end(), id) != running.end()) continue;
+  ended.erase(std::remove_if(ended.begin(), ended.end(),
+                             [&](const std::string& id) {
+                               return !is_save_id(id) || (here && here->save_id == id) ||
+                                      std::find(running.begin(), running.end(), id) != running.end();
+                             }),
+              ended.end());
+  return ended;
+}
+
+void TierCopier::end_attempts(const std::string& place) {
+  const auto far_store = far(place);
+  for (const std::string& id : ended_attempts(place)) {
     far_store->fence(id);
-    const auto there = far_head(*far_store);
-    if (!here && !(there && there->save_id == id)) {
-      lost.push_back({url(place), id});
-      write_log(LogLevel::kWarning, -1,
-                split_path(place).name + " was saved to the near tier and lost before its copy to the far tier was complete: " +
-                    url(place) + ", save " + id);
-    }
     far_store->clear_attempt(id);
   }
-  return lost;
+}
+
+// Only for a process that saves to the run: on another machine the near tier is another, and then
+// these are the copies of a process that lives.
+void TierCopier::end_lost_copies(const std::string& run) {
+  std::set<ObjectName> names{""};
+  for (ObjectName& name : far(run)->children()) names.insert(std::move(name));
+  for (const ObjectName& name : names) {
+    const std::string place = name.empty() ? run : run + "/" + name;
+    try {
+      end_attempts(place);
+      if (is_checkpoint_name(name)) clear_far(place);
+    } catch (const Error& error) {
+      if (!tells_of_the_record(error)) throw;
+      write_log(LogLevel::kWarning, -1, "cannot clear what was lost of " + url(place) + ": " + error.what());
+    }
+  }
+}
+
+void TierCopier::begin(const std::string& run) {
+  bool is_resumed = false;
+  {
+    MutexLock lock(mutex_);
+    is_resumed = resumed_.count(run) > 0;
+  }
+  if (!is_resumed) resume(run);
+  end_lost_copies(run);
 }
 
 std::vector<LostCheckpoint> TierCopier::resume(const std::string& run) {
-  {
-    MutexLock lock(mutex_);
-    resumed_.insert(run);
-    known_.erase(run);
-  }
   std::set<ObjectName> names{""};
   for (const auto& store : {near(run), far(run)})
     for (ObjectName& name : store->children()) names.insert(std::move(name));
@@ -525,8 +548,14 @@ std::vector<LostCheckpoint> TierCopier::resume(const std::string& run) {
       } else if (!here && (there || far(place)->is_taken(kCommitRecordName)) && !near(place)->is_taken(kCommitRecordName)) {
         has_all = false;
       }
-      for (LostCheckpoint& one : end_attempts(place)) lost.push_back(std::move(one));
-      if (!here && !there && is_checkpoint_name(name)) clear_far(place);
+      if (here) continue;
+      for (const std::string& id : ended_attempts(place)) {
+        if (there && there->save_id == id) continue;
+        lost.push_back({url(place), id});
+        write_log(LogLevel::kWarning, -1,
+                  split_path(place).name + " was saved to the near tier and lost before its copy to the far tier was complete, " +
+                      "unless a process with another near tier still copies it: " + url(place) + ", save " + id);
+      }
     } catch (const Error& error) {
       if (!tells_of_the_record(error)) throw;
       has_all = false;
@@ -535,7 +564,11 @@ std::vector<LostCheckpoint> TierCopier::resume(const std::string& run) {
   }
   evict_later(run);
   MutexLock lock(mutex_);
-  if (has_all) known_[run] = has_any;
+  resumed_.insert(run);
+  if (has_all)
+    known_[run] = has_any;
+  else
+    known_.erase(run);
   return lost;
 }
 

@@ -188,10 +188,19 @@ class TieredStore::Writer final : public ObjectWriter {
 TieredStore::TieredStore(std::shared_ptr<TierCopier> copier, const std::string& place)
     : copier_(std::move(copier)), place_(place), near_(copier_->near(place)), far_(copier_->far(place)) {}
 
-// Looks into the far tier, unless the near one is known to tell as much: then returns `if_known`.
+// Looks into the far tier. Returns `if_known` instead if the near tier is known to tell as much, and
+// this process saves to the run or the far tier fails. A process that only reads may have another
+// near tier than the one that saves.
 template <class Act, class Result>
 Result TieredStore::look_far(Act act, Result if_known) const {
-  return copier_->is_known(place_) ? if_known : act();
+  const bool is_known = copier_->is_known(place_);
+  if (is_known && (copier_->saves_to(place_) || copier_->is_failing())) return if_known;
+  try {
+    return act();
+  } catch (const Error& error) {
+    if (!is_known || tells_of_the_record(error)) throw;
+    return if_known;
+  }
 }
 
 void TieredStore::create_root() {
@@ -300,7 +309,7 @@ void TieredStore::remove(const ObjectName& name) {
 
 void TieredStore::begin_attempt(const std::string& save_id) {
   copier_->begin_attempt(*near_, save_id);
-  copier_->resume_once(parent_of(place_));
+  copier_->begin_saves(parent_of(place_));
 }
 
 void TieredStore::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {

@@ -17,6 +17,7 @@
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/hugging_face.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/run_directory.hpp>
 #include <cairn/storage/stores/file_store.hpp>
@@ -623,12 +624,56 @@ TEST_CASE_FIXTURE(Tiers, "a lost near tier costs what was not copied, and the re
   CHECK(lost.front().url == run + "/step_2");
   CHECK(lost.front().save_id == local_save_id(2));
   CHECK(log.text().find("step_2 was saved to the near tier and lost before its copy") != std::string::npos);
-  CHECK(resume_copies(run).empty());
   CHECK(RunDirectory(run).list().checkpoints.front().name == "step_1");
   CHECK(loaded_value(run + "/step_1") == 1);
-  save_value(run + "/step_2", 3);
+  CHECK(resume_copies(run).size() == 1);  // until this process saves
+  save_value(run + "/step_3", 3);
   REQUIRE(wait_for_copies(run));
-  CHECK(loaded_value(far("/run/step_2")) == 3);
+  CHECK(resume_copies(run).empty());
+  CHECK(open_store(far("/run/step_2"))->open_attempts().empty());
+  save_value(run + "/step_2", 4);
+  REQUIRE(wait_for_copies(run));
+  CHECK(loaded_value(far("/run/step_2")) == 4);
+}
+
+TEST_CASE_FIXTURE(Tiers, "a reader with another near tier leaves the copies of a trainer alone") {
+  const std::string run = "tiered://first/run";
+  watch().set([](const DecoratedOperation& operation) {
+    if (std::string(operation.name) == "publish") fail_as_down(operation.name);
+  });
+  save_value(run + "/step_1", 1);
+  REQUIRE_FALSE(ends_or_fails("first", run));
+  register_tier("other-node", options("other"));
+  CHECK(resume_copies("tiered://other-node/run").size() == 1);  // lost, as far as it can tell
+  CHECK_FALSE(has_checkpoint("tiered://other-node/run/step_1"));
+  CHECK(wait_for_copies("tiered://other-node"));
+  CHECK_FALSE(files_at(far("/run/step_1")).empty());
+  CHECK_FALSE(open_store(far("/run/step_1"))->open_attempts().empty());
+  watch().set(nullptr);
+  REQUIRE(wait_for_copies(run));
+  CHECK(loaded_value("tiered://other-node/run/step_1") == 1);
+  forget_tier("other-node");
+}
+
+TEST_CASE_FIXTURE(Tiers, "safetensors files are not saved to tiers") {
+  const StateDict state{{"model", torch::ones({4})}};
+  LocalSave save;
+  save.checkpoint_id = "tiered://first/model";
+  save.save_id = local_save_id(1);
+  const Thrown error = thrown_by([&] { save_locally(save, {&state}, [] { return std::make_unique<HuggingFaceStorageWriter>(); }); });
+  CAPTURE(error.what);
+  CHECK(error.code == ErrorCode::kUnsupported);
+  CHECK(error.says("Save to a directory"));
+  CHECK(open_store(near("/model"))->list().empty());
+}
+
+TEST_CASE_FIXTURE(Tiers, "parts of ranks stay in the near tier") {
+  keep_near = 1;
+  restart();
+  const std::string step = "tiered://first/run/step_1";
+  for (int rank = 0; rank < 3; ++rank) save_value(step + "/" + part_name(rank, 3), rank);
+  REQUIRE(wait_for_copies(step));
+  for (int rank = 0; rank < 3; ++rank) CHECK_FALSE(files_at(near("/run/step_1/" + part_name(rank, 3))).empty());
 }
 
 TEST_CASE_FIXTURE(Tiers, "a node whose near tier is older than the far one takes the newer checkpoint") {
