@@ -55,9 +55,10 @@ struct HuggingFaceWriterOptions {
 // A save throws kAlreadyExists if the place has safetensors files or a commit record, because
 // programs that find these files by name cannot tell old files from new ones. It throws
 // kUnsupported for a store whose StoreTraits::create_takes_name is false, such as `s3:`, because
-// two saves there could mix their files. A file appears under its name only when it is complete.
-// The index appears after all files that it names. A save that was killed while ranks wrote parts
-// leaves only files of parts, which the next save to the place removes.
+// two saves there could mix their files, and for `tiered:`, which copies Cairn's own format. A file
+// appears under its name only when it is complete. The index appears after all files that it names.
+// A save that was killed while ranks wrote parts leaves only files of parts, which the next save to
+// the place removes.
 class HuggingFaceStorageWriter : public CheckpointWriter {
  public:
   explicit HuggingFaceStorageWriter(const HuggingFaceWriterOptions& options = {});

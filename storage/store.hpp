@@ -99,7 +99,7 @@ class Store {
 
   virtual std::string url() const = 0;  // the root of this store, as a URL or a path
   virtual bool is_shared() const = 0;   // whether other processes see this store; a `mem:` store belongs to one process
-  // Returns the same traits for all stores of one URL scheme. A store that wraps another one must
+  // Returns the same traits for all stores of one place. A store that wraps another one must
   // forward this call.
   virtual StoreTraits traits() const { return {}; }
 
@@ -185,8 +185,9 @@ class Store {
   // places are only name prefixes.
   virtual void remove_root();
 
-  // Returns the store where readers look for the same object if this one has it damaged; null if
-  // there is none. A store that wraps another one must forward this call. The default returns null.
+  // Returns a store with a second copy of the same objects, which readers use when an object here
+  // is damaged; null if there is none. A store that wraps another one must forward this call. The
+  // default returns null.
   virtual std::shared_ptr<Store> fallback() { return nullptr; }
 };
 

@@ -37,10 +37,10 @@ struct TierOptions {
   std::uint64_t piece_bytes = 16u << 20;         // memory of each of them
   std::chrono::milliseconds retry_min = std::chrono::milliseconds(100);  // first pause after a failure; then it doubles
   std::chrono::milliseconds retry_max = std::chrono::seconds(30);  // longest pause
-  // A file that another process has begun to copy is copied by this process when it has not grown
-  // for so long, as after the death of that process.
+  // If a file that another process has begun to copy has not grown for this long, as after the
+  // death of that process, this process takes it over. The time doubles each time it does so.
   std::chrono::milliseconds takeover_after = std::chrono::seconds(30);
-  // `wait_for_copies` without a deadline gives up when nothing was copied for so long.
+  // `wait_for_copies` without a deadline gives up after this long without progress.
   std::chrono::milliseconds drain_patience = std::chrono::minutes(10);
 };
 
@@ -59,10 +59,12 @@ struct LostCheckpoint {
 };
 
 // Continues the copies that an earlier process left undone in the run at `run_url`, in the
-// background. Returns the checkpoints that were lost with the near tier, logs a warning for each,
-// and forgets them. Removes checkpoints from the near tier that the far tier has in a later
-// version. A CheckpointManager calls this. So does the first save of a process to the run, in the
-// background. Commands that only read never do. Does nothing if `run_url` is not tiered.
+// background. Returns the checkpoints that were lost with the near tier, and logs a warning for
+// each. It cannot tell them from those that a process with another near tier still copies. If the
+// far tier has a later save of a checkpoint, removes the older one from the near tier. Removes
+// nothing from the far tier: the first save of this process to the run removes there what lost
+// checkpoints left. A CheckpointManager calls this. So does the first save of a process to the run,
+// in the background. Commands that only read never do. Does nothing if `run_url` is not tiered.
 std::vector<LostCheckpoint> resume_copies(const std::string& run_url);
 
 // Waits until everything that this process copies to `url` and below is in the far tier. Returns
@@ -84,9 +86,10 @@ struct TierProgress {
   std::uint64_t bytes_waiting = 0;
   std::size_t objects_copied = 0;
   std::uint64_t bytes_copied = 0;  // includes those of objects that are being copied
-  std::vector<std::string> checkpoints_waiting;  // URLs of those that are in the near tier only
-  std::string last_error;  // "": none
-  // Since when the far tier fails; absent if the last access succeeded.
+  // URLs of checkpoints that this process has published in the near tier, and that are only there.
+  std::vector<std::string> checkpoints_waiting;
+  std::string last_error;  // the last error since the process started; "": none
+  // When the present failures of copying began; absent if the last try succeeded.
   std::optional<std::chrono::system_clock::time_point> failing_since;
 };
 // Throws kInvalidArgument if the pair is not defined.

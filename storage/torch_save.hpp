@@ -13,10 +13,10 @@
 
 namespace cairn {
 
-// Reads the file at a path or a `file:` URL. The file must hold a dict of tensors, plain values and
-// further dicts, with text keys; nothing in it is executed. Each rank reads only what it needs,
-// however the state is sharded over ranks. The file is mapped: if it is truncated during a load,
-// the process dies of SIGBUS.
+// Reads the file at a path or a `file:` URL. The file must hold a dict of tensors, plain values,
+// lists and further dicts, with keys of text or integers; nothing in it is executed. Integer keys
+// become text. Each rank reads only what it needs, however the state is sharded over ranks. The
+// file is mapped: if it is truncated during a load, the process dies of SIGBUS.
 class TorchSaveReader : public StorageReader {
  public:
   TorchSaveReader();

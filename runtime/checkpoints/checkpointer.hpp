@@ -44,7 +44,8 @@ class Checkpointer {
   Checkpointer& operator=(Checkpointer&&) noexcept;
 
   // Saves `state_dict` under `checkpoint_id`, a path or a URL of a known scheme. When `save`
-  // returns, the checkpoint is complete, durable (unless sync is off), and readable by PyTorch. If
+  // returns, the checkpoint is complete, durable (unless sync is off), and readable by PyTorch. In
+  // `tiered:` it is durable in the near tier; from `s3:` PyTorch reads a copy in a directory. If
   // `save` throws, the previous checkpoint under `checkpoint_id` is intact, unless the new one was
   // published before the error.
   void save(const StateDict& state_dict, const std::string& checkpoint_id, const SaveOptions& options = {});

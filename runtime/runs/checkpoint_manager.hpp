@@ -55,6 +55,7 @@
 // that a crash cannot leave a damaged checkpoint that looks complete. It never removes:
 //   - the latest sound checkpoint, as far as its record, the lengths of its files and this
 //     manager's `restore_latest` can tell;
+//   - in a tiered run, the latest checkpoint that the far tier has;
 //   - a pinned checkpoint, or one with a save in progress;
 //   - a checkpoint whose record cannot be read;
 //   - a symbolic link;
@@ -138,12 +139,15 @@ struct ValidCheckpoint {
 
 class CheckpointManager {
  public:
-  // `run` is a path or URL whose absolute form is UTF-8. The constructor changes nothing there. It
-  // starts to catch signals: see `signal`. Throws kInvalidArgument if `run` is not UTF-8 or an
+  // `run` is a path or URL whose absolute form is UTF-8. The constructor changes nothing there,
+  // except that rank 0 calls `resume_copies` for a tiered run (storage/tiers.hpp). It starts to
+  // catch signals: see `signal`. Throws kInvalidArgument if `run` is not UTF-8 or an
   // option is invalid, kAlreadyExists if a checkpointer of this world has the name in `options`.
   CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options = {});
   // Waits for asynchronous saves as ~Checkpointer does. Then waits for removal, but not beyond the
-  // grace period of a signal. Then stops catching signals.
+  // grace period of a signal. In a tiered run, then waits for this process's copies, as
+  // `wait_for_copies` without a deadline does, but not beyond a grace period. Then stops catching
+  // signals.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;

@@ -11,7 +11,8 @@ namespace cairn {
 enum class Better : std::uint8_t { kLower = 1, kHigher };
 
 // Selects the checkpoints that the manager keeps. A checkpoint stays if any of these rules keeps
-// it, if it is pinned, or if it is the latest checkpoint without known damage.
+// it, if it is pinned, or if it is the latest checkpoint without known damage. In a tiered run the
+// latest checkpoint that the far tier has stays as well.
 struct RetentionPolicy {
   // The number of most recently committed checkpoints to keep; at least 1. Absent: all checkpoints
   // stay, and the other rules must be off.

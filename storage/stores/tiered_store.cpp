@@ -188,9 +188,9 @@ class TieredStore::Writer final : public ObjectWriter {
 TieredStore::TieredStore(std::shared_ptr<TierCopier> copier, const std::string& place)
     : copier_(std::move(copier)), place_(place), near_(copier_->near(place)), far_(copier_->far(place)) {}
 
-// Looks into the far tier. Returns `if_known` instead if the near tier is known to tell as much, and
-// this process saves to the run or the far tier fails. A process that only reads may have another
-// near tier than the one that saves.
+// Looks into the far tier. Returns `if_known` instead if the near tier is known to tell as much,
+// and this process saves to the run or the far tier fails. A process that only reads may have
+// another near tier than the one that saves.
 template <class Act, class Result>
 Result TieredStore::look_far(Act act, Result if_known) const {
   const bool is_known = copier_->is_known(place_);
