@@ -67,6 +67,12 @@ struct LostCheckpoint {
 // in the background. Commands that only read never do. Does nothing if `run_url` is not tiered.
 std::vector<LostCheckpoint> resume_copies(const std::string& run_url);
 
+// Tells that this process saves to the run at `run_url`, before its first save asks what is there.
+// After `resume_copies`, such questions need the far tier only if the near tier lacks the record of
+// a checkpoint there. A CheckpointManager calls this before it saves. Without this call, the first
+// save of a process needs the far tier. Does nothing if `run_url` is not tiered.
+void expect_saves(const std::string& run_url);
+
 // Waits until everything that this process copies to `url` and below is in the far tier. Returns
 // whether it is. Without a deadline, gives up as TierOptions::drain_patience says, and logs which
 // checkpoints are in the near tier only. Returns true at once if `url` is not tiered.

@@ -359,6 +359,7 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
 // for this clean-up.
 void CheckpointManager::Implementation::make_room() {
   if (!cleanup) return;
+  expect_saves(run.url());
   if (!due) {
     const MutexLock lock(signals_mutex);
     note_signal();

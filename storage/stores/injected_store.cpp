@@ -34,6 +34,14 @@ class InjectedStore : public StoreDecorator {
       if (rule.action == FaultAction::kReadFlip) flip(ranges);
   }
 
+  std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override {
+    const auto rules = pass(*injector_, "read", url_of({"read", name}));
+    auto end = inner().read_end(name, bytes_max);
+    for (const auto& rule : rules)
+      if (end && rule.action == FaultAction::kReadFlip) flip({{0, {end->content.data(), end->content.size()}}});
+    return end;
+  }
+
  private:
   void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
     pass(*injector_, operation.name, url_of(operation));

@@ -103,9 +103,17 @@ std::optional<std::string> TierCopier::drop_checkpoint(const std::string& place)
 
 void TierCopier::begin_saves(const std::string& run) {
   MutexLock lock(mutex_);
-  if (!saved_to_.insert(run).second) return;
+  saved_to_.insert(run);
+  if (!begun_.insert(run).second && lost_in_.count(run) == 0) return;
+  for (const auto& job : jobs_)
+    if (job->kind == Job::kBegin && job->place == run && job != running_) return;
   jobs_.push_back(std::make_shared<Job>(Job{Job::kBegin, run, "", false, {}, SIZE_MAX, {}, 0}));
   start();
+}
+
+void TierCopier::expect_saves(const std::string& place) {
+  MutexLock lock(mutex_);
+  saved_to_.insert(place);
 }
 
 bool TierCopier::saves_to(const std::string& place) const {

@@ -82,10 +82,12 @@ class TierCopier {
   void begin_attempt(Store& near, const std::string& save_id);
   // See resume_copies.
   std::vector<LostCheckpoint> resume(const std::string& run);
-  // Tells that this process saves to the run. The first call queues `begin`: resumes the run,
-  // unless this process has done so, and removes from the far tier what lost checkpoints left.
+  // Tells that this process saves to a place, or to places below it. `begin_saves` also queues
+  // `begin`, when it is called first and after lost checkpoints were found: resumes the run, unless
+  // this process has done so, and removes from the far tier what lost checkpoints left.
+  void expect_saves(const std::string& place);
   void begin_saves(const std::string& run);
-  bool saves_to(const std::string& place) const;  // the run of `place`
+  bool saves_to(const std::string& place) const;
 
   // Returns whether the near tier alone tells what is in the run of `place`: this process has seen
   // that it has the record of every checkpoint in the far tier, and it was not lost since. Then
@@ -191,7 +193,9 @@ class TierCopier {
   std::set<std::string> given_up_ CAIRN_GUARDED_BY(mutex_);  // places whose near copy is damaged
   std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);  // objects that are, and why
   std::set<std::string> resumed_ CAIRN_GUARDED_BY(mutex_);   // runs that were resumed
-  std::set<std::string> saved_to_ CAIRN_GUARDED_BY(mutex_);  // runs of begin_saves
+  std::set<std::string> saved_to_ CAIRN_GUARDED_BY(mutex_);  // runs and places to which this process saves
+  std::set<std::string> begun_ CAIRN_GUARDED_BY(mutex_);     // runs for which `begin` was queued
+  std::set<std::string> lost_in_ CAIRN_GUARDED_BY(mutex_);   // runs in which `resume` found lost checkpoints
   std::map<std::string, bool> known_ CAIRN_GUARDED_BY(mutex_);  // see is_known; by run: whether it has a checkpoint
   std::map<std::string, Unfinished> unfinished_ CAIRN_GUARDED_BY(mutex_);  // by path
   std::size_t objects_copied_ CAIRN_GUARDED_BY(mutex_) = 0;

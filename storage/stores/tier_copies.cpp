@@ -280,8 +280,7 @@ bool TierCopier::publish(Job& job) {
   } catch (const Error& error) {
     if (!tells_of_the_record(error)) throw;  // otherwise the next publication sweeps
   }
-  // Parts that ranks saved for themselves lie below a checkpoint, and stay.
-  if (const std::string run = parent_of(job.place); !part_of_name(split_path(job.place).name)) evict(run);
+  evict(parent_of(job.place));
   return true;
 }
 
@@ -431,6 +430,7 @@ void TierCopier::begin_attempt(Store& near, const std::string& save_id) {
 void TierCopier::evict(const std::string& run) {
   std::vector<std::tuple<std::uint64_t, std::string, std::string>> copied;  // sequence, save id, place
   for (const ObjectName& name : near(run)->children()) {
+    if (part_of_name(name)) continue;  // `run` is one checkpoint, whose ranks saved for themselves
     const std::string place = run + "/" + name;
     try {
       const auto here = read_commit_head(*near(place));
@@ -524,6 +524,10 @@ void TierCopier::begin(const std::string& run) {
     is_resumed = resumed_.count(run) > 0;
   }
   if (!is_resumed) resume(run);
+  {
+    MutexLock lock(mutex_);
+    lost_in_.erase(run);
+  }
   end_lost_copies(run);
 }
 
@@ -542,6 +546,10 @@ std::vector<LostCheckpoint> TierCopier::resume(const std::string& run) {
       has_any |= here.has_value();
       if (here && there && there->save_id != here->save_id && there->sequence >= here->sequence) {
         has_all = false;
+        {
+          MutexLock lock(mutex_);
+          known_.erase(run);
+        }
         drop_stale(place, here->save_id);
       } else if (here && !(there && there->save_id == here->save_id)) {
         add_checkpoint(place, here->save_id, true);
@@ -565,6 +573,7 @@ std::vector<LostCheckpoint> TierCopier::resume(const std::string& run) {
   evict_later(run);
   MutexLock lock(mutex_);
   resumed_.insert(run);
+  if (!lost.empty()) lost_in_.insert(run);
   if (has_all)
     known_[run] = has_any;
   else

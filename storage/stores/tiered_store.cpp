@@ -188,22 +188,16 @@ class TieredStore::Writer final : public ObjectWriter {
 TieredStore::TieredStore(std::shared_ptr<TierCopier> copier, const std::string& place)
     : copier_(std::move(copier)), place_(place), near_(copier_->near(place)), far_(copier_->far(place)) {}
 
-// Looks into the far tier. Returns `if_known` instead if the near tier is known to tell as much,
-// and this process saves to the run or the far tier fails. A process that only reads may have
-// another near tier than the one that saves.
+// Looks into the far tier. Returns `if_known` instead if this process saves to the run, and the
+// near tier is known to tell as much. A process that only reads may have another near tier than the
+// one that saves.
 template <class Act, class Result>
 Result TieredStore::look_far(Act act, Result if_known) const {
-  const bool is_known = copier_->is_known(place_);
-  if (is_known && (copier_->saves_to(place_) || copier_->is_failing())) return if_known;
-  try {
-    return act();
-  } catch (const Error& error) {
-    if (!is_known || tells_of_the_record(error)) throw;
-    return if_known;
-  }
+  return copier_->saves_to(place_) && copier_->is_known(place_) ? if_known : act();
 }
 
 void TieredStore::create_root() {
+  copier_->expect_saves(place_);
   copier_->is_known(place_);  // a new root would hide that the near tier was lost
   near_->create_root();
 }
@@ -259,12 +253,7 @@ bool TieredStore::exists(const ObjectName& name) {
 }
 
 std::optional<ObjectEnd> TieredStore::read_end(const ObjectName& name, std::size_t bytes_max) {
-  try {
-    if (auto end = near_->read_end(name, bytes_max)) return end;
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kInvalidArgument || !far_->exists(name)) throw;
-    return far_->read_end(name, bytes_max);
-  }
+  if (near_->exists(name)) return Store::read_end(name, bytes_max);
   if (is_data_file(name)) return far_->read_end(name, bytes_max);  // the near tier may have dropped it
   return look_far([&] { return far_->read_end(name, bytes_max); }, std::optional<ObjectEnd>());
 }
@@ -398,6 +387,12 @@ std::vector<LostCheckpoint> resume_copies(const std::string& run_url) {
   if (!is_tiered(run_url)) return {};
   const TieredUrl parts = split_tiered(run_url);
   return find_tier(parts.tier)->resume(parts.place);
+}
+
+void expect_saves(const std::string& run_url) {
+  if (!is_tiered(run_url)) return;
+  const TieredUrl parts = split_tiered(run_url);
+  find_tier(parts.tier)->expect_saves(parts.place);
 }
 
 bool wait_for_copies(const std::string& url, std::optional<std::chrono::milliseconds> deadline) {

@@ -426,6 +426,7 @@ TEST_CASE_FIXTURE(Tiers, "a place of its own is taken without the far tier once 
   REQUIRE(wait_for_copies(run));
   restart();
   resume_copies(run);
+  expect_saves(run);
   watch().set(be_down);
   const auto place = open_store(run + "/step_2");
   CHECK_FALSE(place->is_taken(kCommitRecordName));
@@ -655,6 +656,18 @@ TEST_CASE_FIXTURE(Tiers, "a reader with another near tier leaves the copies of a
   forget_tier("other-node");
 }
 
+TEST_CASE_FIXTURE(Tiers, "a process that will save needs no far tier once it has looked there, and a reader does") {
+  const std::string run = "tiered://first/run";
+  CHECK(resume_copies(run).empty());
+  watch().set(be_down);
+  CHECK(code_of([&] { RunDirectory(run).list(); }) == ErrorCode::kUnavailable);
+  expect_saves(run);
+  CHECK(RunDirectory(run).list().checkpoints.empty());
+  CHECK(RunDirectory(run).why_occupied("step_1").empty());
+  save_value(run + "/step_1", 1);
+  CHECK(RunDirectory(run).list().checkpoints.size() == 1);
+}
+
 TEST_CASE_FIXTURE(Tiers, "safetensors files are not saved to tiers") {
   const StateDict state{{"model", torch::ones({4})}};
   LocalSave save;
@@ -671,8 +684,10 @@ TEST_CASE_FIXTURE(Tiers, "parts of ranks stay in the near tier") {
   keep_near = 1;
   restart();
   const std::string step = "tiered://first/run/step_1";
-  for (int rank = 0; rank < 3; ++rank) save_value(step + "/" + part_name(rank, 3), rank);
+  for (int rank = 0; rank < 2; ++rank) save_value(step + "/" + part_name(rank, 3), rank);
   REQUIRE(wait_for_copies(step));
+  save_value("tiered://second/run/step_1/" + part_name(2, 3), 2);  // the rank of another process
+  REQUIRE(wait_for_copies("tiered://second"));
   for (int rank = 0; rank < 3; ++rank) CHECK_FALSE(files_at(near("/run/step_1/" + part_name(rank, 3))).empty());
 }
 
