@@ -14,6 +14,7 @@
 
 #include <cairn/runtime/runs/retention_policy.hpp>
 #include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/store_observer.hpp>
 
 namespace cairn {
 
