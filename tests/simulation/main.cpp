@@ -1,4 +1,4 @@
-// Options in addition to doctest's: --seeds=FROM..TO, --trace-seeds=FROM..TO, --trace, --bug=NAME.
+// Options in addition to doctest's: --seeds=FROM..TO, --trace-seeds=FROM..TO, --trace.
 // See options.hpp.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cairn/tests/support/torch.hpp>
@@ -36,8 +36,6 @@ int main(int argc, char** argv) {
       take_range(argument.substr(14), options.first_trace_seed, options.last_trace_seed);
     } else if (argument == "--trace") {
       options.trace = true;
-    } else if (argument.rfind("--bug=", 0) == 0) {
-      options.bug = argument.substr(6);
     }
   }
   cairn::set_log_level(cairn::LogLevel::kOff);  // coordinators warn of ranks that they wait for

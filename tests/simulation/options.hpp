@@ -3,7 +3,6 @@
 //   cairn_simulation_tests --seeds=0..1999      the seeds to run; one number runs one seed
 //   cairn_simulation_tests --seeds=17 --trace   prints every event in these worlds to stdout
 //   cairn_simulation_tests -tc="traces:*" --trace-seeds=0..999      the seeds of the trace tests
-//   cairn_planted_bugs_tests --bug="stale cached plan"        one bug; any part of its name
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,6 @@ struct Options {
   std::uint64_t first_trace_seed = 0;
   std::uint64_t last_trace_seed = 49;
   bool trace = false;
-  std::string bug;
 };
 
 Options& options();
