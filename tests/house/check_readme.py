@@ -5,18 +5,22 @@
 - Files, functions and links to which a document refers exist.
 - promises.toml names a test for each guarantee of the README, each row of its table of stores, each row
   of the table of failures, each launcher, error and setting of docs/launching.md, and each row of the
-  tables of docs/building.md; and these tests exist.
+  tables of docs/building.md; and these tests run. So does a test for each row of behaviours.
 - Rules for alerts are right, according to promtool if it is installed, and name metrics that exist.
 - README, the glossary and the command stay short.
+
+usage: check_readme.py [BUILD]      BUILD: a build folder, whose tests are asked which of their cases run. Without one, a new folder is
+configured, and the sources of the tests are read.
 """
 
-import functools
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 
 from layers import ROOT, finish, sources
+from running_tests import RunningTests
 
 README_LINES_MAX = 180
 GLOSSARY_ENTRIES_MAX = 40
@@ -42,10 +46,6 @@ ITEM = re.compile(r"^- ((?!\*\*).*)$", re.MULTILINE)
 ALERTS = re.compile(r"^```yaml\n(groups:.*?)^```$", re.MULTILINE | re.DOTALL)
 ALERT = re.compile(r"- alert: (\w+)\n +expr: (\S.*)")
 METRIC = re.compile(r"cairn_\w+")
-
-CASE = re.compile(r"TEST_CASE(?:_FIXTURE\(\w+,\s*|_TEMPLATE\(|\()\s*\"((?:[^\"\\]|\\.)*)\"")
-PYTHON_TEST = re.compile(r"^\s*(?:class|def) (\w+)\(", re.MULTILINE)
-CTEST = re.compile(r"add_test\(NAME ([\w.]+)")
 
 
 def text_of(name):
@@ -108,20 +108,6 @@ def document_faults(document):
     return faults, checked
 
 
-@functools.cache
-def tests_of(folder):
-    if folder == "scripts":
-        return {path.relative_to(ROOT / "tests").as_posix() for path in sources("tests", ".sh", ".py")}
-    if folder == "ctest":
-        lists = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("CMakeLists.txt")]
-        return set(CTEST.findall("\n".join(lists)))
-    names = set()
-    for path in sources(f"tests/{folder}", ".cpp", ".hpp", ".py"):
-        pattern = PYTHON_TEST if path.suffix == ".py" else CASE
-        names.update(pattern.findall(path.read_text(encoding="utf-8")))
-    return names
-
-
 def guarantees():
     """The bold words of each guarantee, or its first line if none are bold."""
     section = GUARANTEES.search(text_of("README.md"))
@@ -144,11 +130,20 @@ def cases_of(document):
     return ROW.findall(text) + ITEM.findall(text)
 
 
-def promise_faults():
+def promise_faults(running):
     """What is wrong with the promised tests, and how many tests were looked for."""
-    faults, named = [], 0
+    faults, named = list(running.faults), 0
+    scripts = {path.relative_to(ROOT / "tests").as_posix() for path in sources("tests", ".sh", ".py")}
+    tests_of = {**running.names, "ctest": running.entries, "scripts": scripts}
     with open(ROOT / PROMISES, "rb") as file:
         promises = tomllib.load(file)
+    rows = [f"{group}.{row}" for group, count in promises.pop("behaviours").items() for row in range(1, count + 1)]
+    if running.why_not:
+        print(f"which of the promised tests run is not asked: {running.why_not}")
+    else:
+        every = " ".join(name for names in running.names.values() for name in names)
+        faults += [f"{PROMISES}: no test that runs has row {row} of behaviours in its name" for row in rows
+                   if not re.search(rf"\b{re.escape(row)}\b", every)]
     for kind, document, names in (("guarantees", "README.md", guarantees()),
                                   ("stores", "README.md", store_rows()),
                                   ("failures", "docs/failures.md", failure_rows()),
@@ -162,10 +157,9 @@ def promise_faults():
             if not any(tests.values()):
                 faults.append(f"{document}: {PROMISES} has no test for '{name}'")
             for folder, cases in tests.items():
-                there = tests_of(folder)
                 named += len(cases)
-                faults += [f"{PROMISES}: tests/{folder} has no test '{case}', which should stand for '{name}'"
-                           for case in cases if case not in there]
+                faults += [f"{PROMISES}: no test '{case}' of tests/{folder} runs, which should stand for '{name}'" for case in cases
+                           if case not in tests_of.get(folder, ()) and not (running.why_not and folder != "scripts")]
         faults += [f"{PROMISES}: {document} has no '{name}' among its {kind}" for name in tests_by_name]
     faults += [f"{PROMISES}: '{kind}' is unknown" for kind in promises]
     return faults, named
@@ -208,7 +202,7 @@ def main():
         more, count = document_faults(document)
         faults += more
         checked += count
-    more, named = promise_faults()
+    more, named = promise_faults(RunningTests(*sys.argv[1:]))
     wrong, alerts = alert_faults()
     finish("readme", faults + more + wrong + length_faults(), checked + named + alerts)
 

@@ -291,4 +291,5 @@ def main():
         shutil.rmtree(directory, ignore_errors=True)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
