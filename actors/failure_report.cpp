@@ -41,7 +41,7 @@ struct Report {
   TraceHeader header;
 };
 
-std::string name_of(const Report& report) {
+std::string report_name(const Report& report) {
   if (!report.outcome.save_id.empty()) return kPrefix + report.outcome.save_id;
   char key[16];
   std::snprintf(key, sizeof key, "-%08x", static_cast<unsigned>(checkpointer_key(report.call->id.checkpointer)));
@@ -57,7 +57,7 @@ std::string time_text(WallTime time) {
   return text;
 }
 
-std::string text_of(const Report& report, const std::string& directory) {
+std::string report_text(const Report& report, const std::string& directory) {
   const auto& outcome = report.outcome;
   std::string text = "cairn: the " + report.call->operation + " of '" + report.call->checkpoint_id + "' has failed\n\n";
   text += describe(outcome.failures) + "\n\n";
@@ -83,7 +83,7 @@ bool write_text(const std::string& path, const std::string& text) {
   return true;
 }
 
-// Returns whether `name_of` could have made this name.
+// Returns whether `report_name` could have made this name.
 bool is_report_name(std::string_view name) {
   constexpr std::string_view prefix = kPrefix;
   if (name.substr(0, prefix.size()) != prefix) return false;
@@ -155,7 +155,7 @@ std::string make_room_for(const fs::path& latest) {
 
 void write(const Report& report) {
   const MutexLock lock(report.call->writing);
-  const fs::path directory = fs::path(report.call->directory) / name_of(report);
+  const fs::path directory = fs::path(report.call->directory) / report_name(report);
   if (fs::create_directory(directory)) {  // only one rank creates the directory, so only one removes old reports
     if (const std::string why = make_room_for(directory); !why.empty()) {
       std::error_code in_use;
@@ -173,7 +173,7 @@ void write(const Report& report) {
     write_trace_file((directory / trace_file_name(report.header)).string(), report.header, taken.events);
   }
   const std::string text_path = (directory / kTextName).string();
-  if (write_text(text_path, text_of(report, directory.string())))
+  if (write_text(text_path, report_text(report, directory.string())))
     write_log(LogLevel::kWarning, report.header.rank,
               "the " + report.call->operation + " of '" + report.call->checkpoint_id + "' has failed; for details " +
                   (has_traces ? "run: cairn trace " + directory.string() : "see " + text_path));

@@ -61,7 +61,7 @@ void reset(Storage& storage, const std::string& checkpoint_id) {
 // --- the state, on every rank --------------------------------------------------------------------
 
 // A failed reset does not prevent the Stateful hooks, because other ranks run theirs.
-protocol::TaskResult run_task(TaskRun& run, const protocol::GatherState& request) {
+protocol::TaskResult run_planner_task(TaskRun& run, const protocol::GatherState& request) {
   const CallContext& context = run.context();
   const Call& call = context.call();
   run.hook_before_others(Hook::kReset, [&] {
@@ -104,14 +104,14 @@ protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
   return {std::make_shared<const LoadPlan>(std::move(plan)), metadata.save_id};
 }
 
-protocol::TaskResult run_task(TaskRun& run, const protocol::CreateLocalPlan&) {
+protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateLocalPlan&) {
   if (run.context().operation() == protocol::Operation::kSave) return create_local_save_plan(run);
   return create_local_load_plan(run);
 }
 
 // --- the global plan, on the coordinator ---------------------------------------------------------
 
-protocol::TaskResult run_task(TaskRun& run, const protocol::CreateGlobalSavePlan& request) {
+protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobalSavePlan& request) {
   const SaveCall& call = run.context().save();
   const int world_size = run.context().world_size();
   GlobalSavePlan made = run.hook(Hook::kCreateGlobalPlan, [&] {
@@ -125,7 +125,7 @@ protocol::TaskResult run_task(TaskRun& run, const protocol::CreateGlobalSavePlan
   return protocol::GlobalSavePlans{std::move(plans), std::make_shared<Metadata>(std::move(made.metadata))};
 }
 
-protocol::TaskResult run_task(TaskRun& run, const protocol::CreateGlobalLoadPlan& request) {
+protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobalLoadPlan& request) {
   const LoadCall& call = run.context().load();
   const int world_size = run.context().world_size();
   std::vector<LoadPlan> made = run.hook(Hook::kCreateGlobalPlan, [&] {
@@ -140,7 +140,7 @@ protocol::TaskResult run_task(TaskRun& run, const protocol::CreateGlobalLoadPlan
 
 // --- agreements ----------------------------------------------------------------------------------
 
-protocol::TaskResult run_task(TaskRun& run, const protocol::Decide& request) {
+protocol::TaskResult run_planner_task(TaskRun& run, const protocol::Decide& request) {
   const auto check = [](const char* whose, std::size_t bytes, std::size_t limit) {
     if (bytes > limit)
       throw Error(ErrorCode::kInvalidArgument, std::string(whose) + " an agreement has " + std::to_string(bytes) +
@@ -162,7 +162,7 @@ PlannerActor::behavior_type planner_actor(PlannerActor::pointer self, std::share
   const auto tap = std::make_shared<Tap>(std::move(tracer), Actor::kPlanner);
   const auto run = [tap](const auto& message) {
     tap->handle(message, [&] {
-      message.value.run->post([task = message.value.task](TaskRun& task_run) { return run_task(task_run, task); });
+      message.value.run->post([task = message.value.task](TaskRun& task_run) { return run_planner_task(task_run, task); });
     });
   };
   return {

@@ -20,7 +20,7 @@ std::uint64_t bytes_to_move(const TaskRun& run) {
 
 // --- the data, on every rank ---------------------------------------------------------------------
 
-void run_task(TaskRun& run, const protocol::Write& request) {
+void run_storage_task(TaskRun& run, const protocol::Write& request) {
   const SaveCall& call = run.context().save();
   const SavePlan& plan = run.context().save_plan.emplace(
       run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
@@ -29,7 +29,7 @@ void run_task(TaskRun& run, const protocol::Write& request) {
       [](WriteResults results) { return protocol::Written{std::make_shared<const WriteResults>(std::move(results))}; });
 }
 
-void run_task(TaskRun& run, const protocol::Read& request) {
+void run_storage_task(TaskRun& run, const protocol::Read& request) {
   const LoadCall& call = run.context().load();
   const LoadPlan& plan = run.context().load_plan.emplace(
       run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
@@ -40,13 +40,13 @@ void run_task(TaskRun& run, const protocol::Read& request) {
 
 // --- publication, on the coordinator -------------------------------------------------------------
 
-protocol::TaskResult run_task(TaskRun& run, const protocol::Finish& request) {
+protocol::TaskResult run_storage_task(TaskRun& run, const protocol::Finish& request) {
   run.hook(Hook::kFinish,
            [&] { run.context().save().writer->finish(std::move(*request.metadata), std::move(*request.results)); });
   return protocol::Published{};
 }
 
-protocol::TaskResult run_task(TaskRun& run, const protocol::AskCommitted&) {
+protocol::TaskResult run_storage_task(TaskRun& run, const protocol::AskCommitted&) {
   return run.hook(Hook::kAskCommitted, [&] { return run.context().save().writer->committed(run.save_id()); });
 }
 
@@ -59,7 +59,7 @@ void discard_if_told(TaskRun& run, std::optional<Committed> committed) {
   if (committed && (*committed == Committed::kNo || ends_attempt)) run.context().save().writer->discard(ends_attempt);
 }
 
-protocol::TaskResult run_task(TaskRun& run, const protocol::Abandon& request) {
+protocol::TaskResult run_storage_task(TaskRun& run, const protocol::Abandon& request) {
   run.hook(Hook::kAbandon, [&] {
     run.context().save().writer->abandon();
     discard_if_told(run, request.committed);
@@ -67,7 +67,7 @@ protocol::TaskResult run_task(TaskRun& run, const protocol::Abandon& request) {
   return protocol::Released{};
 }
 
-protocol::TaskResult run_task(TaskRun& run, const protocol::Release& request) {
+protocol::TaskResult run_storage_task(TaskRun& run, const protocol::Release& request) {
   run.hook(Hook::kRelease, [&] { discard_if_told(run, request.committed); });
   return protocol::Released{};
 }
@@ -79,7 +79,7 @@ StorageActor::behavior_type storage_actor(StorageActor::pointer self, std::share
   const auto tap = std::make_shared<Tap>(std::move(tracer), Actor::kStorage);
   const auto run = [tap](const auto& message) {
     tap->handle(message, [&] {
-      message.value.run->post([task = message.value.task](TaskRun& task_run) { return run_task(task_run, task); });
+      message.value.run->post([task = message.value.task](TaskRun& task_run) { return run_storage_task(task_run, task); });
     });
   };
   return {

@@ -29,7 +29,7 @@ std::uint64_t ticket_of(std::uint64_t ticket) {
   return ticket;
 }
 
-const std::string& name_of(const std::string& name) {
+const std::string& checked_name(const std::string& name) {
   check(name.size() <= kNameBytesMax, "a name is too long");
   return name;
 }
@@ -83,7 +83,7 @@ Failure from_proto(const v1::Failure& message) {
   check(message.type().size() <= kFailureTextMax && message.what().size() <= kFailureTextMax, "a failure's text is too long");
   failure.type = message.type();
   failure.what = message.what();
-  failure.actor = name_of(message.actor());
+  failure.actor = checked_name(message.actor());
   failure.trace_position = message.trace_position();
   return failure;
 }
@@ -151,7 +151,7 @@ std::shared_ptr<const Ending> from_proto(const v1::Ending& message) {
   // groups are expanded.
   check(std::adjacent_find(failed.begin(), failed.end()) == failed.end(), "an outcome has two failures of one rank");
   record->committed = enum_of<Committed>(message.committed(), v1::Committed_MAX);
-  record->save_id = name_of(message.save_id());
+  record->save_id = checked_name(message.save_id());
   check(message.answer().size() <= kAgreementAnswerMax, "an answer is too long");
   record->answer = message.answer();
   return record;
@@ -314,9 +314,9 @@ Join join_of(const v1::Join& message) {
   record.ticket = ticket_of(message.ticket());
   record.ordinal = message.ordinal();
   record.operation = enum_of<Operation>(message.operation(), v1::Operation_MAX);
-  record.checkpoint_id = name_of(message.checkpoint_id());
+  record.checkpoint_id = checked_name(message.checkpoint_id());
   record.options_digest = digest_of(message.options_digest());
-  for (const auto& key : message.stateful_keys()) record.stateful_keys.push_back(name_of(key));
+  for (const auto& key : message.stateful_keys()) record.stateful_keys.push_back(checked_name(key));
   // The coordinator assigns the largest counter seen plus one, which must not overflow.
   check(message.counter_seen() < std::numeric_limits<std::uint64_t>::max(), "an attempt counter is out of bounds");
   record.counter_seen = message.counter_seen();
@@ -332,7 +332,7 @@ Join join_of(const v1::Join& message) {
 Begin begin_of(const v1::Begin& message) {
   Begin record;
   record.ticket = ticket_of(message.ticket());
-  for (const auto& key : message.key_order()) record.key_order.push_back(name_of(key));
+  for (const auto& key : message.key_order()) record.key_order.push_back(checked_name(key));
   return record;
 }
 
@@ -359,7 +359,7 @@ StatusReply status_reply_of(const v1::StatusReply& message) {
   record.ticket = message.ticket();
   record.ordinal = message.ordinal();
   record.operation = enum_of<Operation>(message.operation(), v1::Operation_MAX);
-  record.checkpoint_id = name_of(message.checkpoint_id());
+  record.checkpoint_id = checked_name(message.checkpoint_id());
   record.busy = message.busy();
   record.delivered = message.delivered();
   record.cannot_join = message.cannot_join();
@@ -379,7 +379,7 @@ StatusRequest status_request_of(const v1::StatusRequest& message) {
   record.coordinator_rank = rank_of(message.coordinator_rank());
   record.ordinal = message.ordinal();
   record.operation = enum_of<Operation>(message.operation(), v1::Operation_MAX);
-  record.checkpoint_id = name_of(message.checkpoint_id());
+  record.checkpoint_id = checked_name(message.checkpoint_id());
   return record;
 }
 
@@ -430,7 +430,7 @@ Message body_of(const v1::Envelope& envelope) {
     case v1::Envelope::kLocalLoadPlan: {
       const auto& message = envelope.local_load_plan();
       return LocalLoadPlan{std::make_shared<const LoadPlan>(cairn::from_proto(message.plan())),
-                           name_of(message.metadata_save_id())};
+                           checked_name(message.metadata_save_id())};
     }
     case v1::Envelope::kGlobalLoadPlan:
       return GlobalLoadPlan{std::make_shared<const LoadPlan>(cairn::from_proto(envelope.global_load_plan().plan()))};
@@ -514,7 +514,7 @@ Envelope decode(ByteSpan bytes) {
   // An incarnation has 32 digits. This limit only bounds the copy.
   check(message.attempt().incarnation().size() <= 64, "an incarnation is too long");
   envelope.attempt.incarnation = message.attempt().incarnation();
-  envelope.attempt.checkpointer = name_of(message.attempt().checkpointer());
+  envelope.attempt.checkpointer = checked_name(message.attempt().checkpointer());
   envelope.attempt.counter = message.attempt().counter();
   envelope.sender = rank_of(message.sender());
   envelope.id = message.id();

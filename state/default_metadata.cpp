@@ -24,7 +24,7 @@ TensorStorageMetadata describe_sharded(const ShardedTensor& sharded) {
   return described;
 }
 
-TensorStorageMetadata describe_tensor(const std::string& fqn, const torch::Tensor& tensor) {
+TensorStorageMetadata metadata_of_tensor(const std::string& fqn, const torch::Tensor& tensor) {
   const std::string reason = why_not_storable(tensor);
   if (!reason.empty())
     throw Error(ErrorCode::kUnsupported, "describe \"" + fqn + "\": it " + reason + "; only dense tensors can be saved");
@@ -49,7 +49,7 @@ Metadata create_default_metadata(const StateDict& state_dict) {
     }
     Metadata::Entry described = BytesStorageMetadata{};
     if (entry.value.is_sharded()) described = describe_sharded(entry.value.sharded());
-    if (entry.value.is_tensor()) described = describe_tensor(entry.fqn, entry.value.tensor());
+    if (entry.value.is_tensor()) described = metadata_of_tensor(entry.fqn, entry.value.tensor());
     metadata.state_dict_metadata.emplace_back(entry.fqn, std::move(described));
     metadata.planner_data.emplace_back(std::move(entry.fqn), std::move(entry.path));
   }

@@ -12,19 +12,19 @@ namespace {
 // Bounds the memory that a shape can ask for.
 constexpr std::int64_t kRanksMax = std::int64_t{1} << 24;
 
-[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "device mesh: " + why); }
+[[noreturn]] void refuse_mesh(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "device mesh: " + why); }
 
 // Returns the number of ranks in a mesh of this shape.
 // Runs before the list of ranks is allocated, which may be as long as the product.
 std::int64_t ranks_of(const std::vector<std::int64_t>& shape) {
-  if (shape.empty()) refuse("the shape is empty; give the size of at least one axis");
+  if (shape.empty()) refuse_mesh("the shape is empty; give the size of at least one axis");
   std::int64_t count = 1;
   for (const std::int64_t size : shape) {
     if (size < 1)
-      refuse("the shape " + to_string(Extents(shape)) + " has an axis of size " + std::to_string(size) + "; sizes begin at 1");
+      refuse_mesh("the shape " + to_string(Extents(shape)) + " has an axis of size " + std::to_string(size) + "; sizes begin at 1");
     // Divides, because the product may overflow.
     if (size > kRanksMax / count)
-      refuse("the shape " + to_string(Extents(shape)) + " has more than " + std::to_string(kRanksMax) + " ranks");
+      refuse_mesh("the shape " + to_string(Extents(shape)) + " has more than " + std::to_string(kRanksMax) + " ranks");
     count *= size;
   }
   return count;
@@ -53,24 +53,25 @@ DeviceMesh::DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, 
   grid->axis_names = std::move(axis_names);
   const std::int64_t count = ranks_of(grid->shape);
   if (count != static_cast<std::int64_t>(grid->ranks.size())) {
-    refuse("the shape " + to_string(Extents(grid->shape)) + " needs " + std::to_string(count) + " ranks, but " +
-           std::to_string(grid->ranks.size()) + " are given");
+    refuse_mesh("the shape " + to_string(Extents(grid->shape)) + " needs " + std::to_string(count) + " ranks, but " +
+                std::to_string(grid->ranks.size()) + " are given");
   }
   bool in_order = true;
   for (std::int64_t position = 0; position < count; ++position) {
     const int rank = grid->ranks[static_cast<std::size_t>(position)];
-    if (rank < 0) refuse("rank " + std::to_string(rank) + " is negative");
-    if (!grid->positions.emplace(rank, position).second) refuse("rank " + std::to_string(rank) + " is given twice");
+    if (rank < 0) refuse_mesh("rank " + std::to_string(rank) + " is negative");
+    if (!grid->positions.emplace(rank, position).second) refuse_mesh("rank " + std::to_string(rank) + " is given twice");
     in_order = in_order && rank == position;
   }
   // The usual mesh needs no table: position and rank are the same.
   if (in_order) grid->positions = {};
   const auto& names = grid->axis_names;
   if (!names.empty() && names.size() != grid->shape.size()) {
-    refuse(std::to_string(names.size()) + " names for " + std::to_string(grid->shape.size()) +
-           " axes; give one for each, or none");
+    refuse_mesh(std::to_string(names.size()) + " names for " + std::to_string(grid->shape.size()) +
+                " axes; give one for each, or none");
   }
-  if (std::unordered_set<std::string>(names.begin(), names.end()).size() != names.size()) refuse("two axes have the same name");
+  if (std::unordered_set<std::string>(names.begin(), names.end()).size() != names.size())
+    refuse_mesh("two axes have the same name");
   grid_ = std::move(grid);
 }
 

@@ -12,7 +12,7 @@
 namespace cairn {
 namespace {
 
-std::string text_of(const torch::Tensor& tensor) {
+std::string tensor_text(const torch::Tensor& tensor) {
   return std::string("a tensor of size ") + to_string(extents_of(tensor.sizes())) + " " + c10::toString(tensor.scalar_type());
 }
 
@@ -89,9 +89,9 @@ std::optional<Adopt> fit(const Field& field, const Value& loaded, std::string& w
               place->copy_(from);
             };
           }
-          wrong = place->defined() ? text_of(*place) : "an undefined tensor";
+          wrong = place->defined() ? tensor_text(*place) : "an undefined tensor";
           if (loaded.is_tensor() && loaded.tensor().defined()) {
-            wrong += ", not " + text_of(loaded.tensor());
+            wrong += ", not " + tensor_text(loaded.tensor());
             return std::nullopt;
           }
         }

@@ -17,7 +17,7 @@ namespace {
 // several levels there.
 constexpr int kDepthMax = 100;
 
-[[noreturn]] void unsupported(const std::string& why) { throw Error(ErrorCode::kUnsupported, why); }
+[[noreturn]] void fail_unsupported(const std::string& why) { throw Error(ErrorCode::kUnsupported, why); }
 
 bool holds_blob(const Value& value) {
   if (value.is_blob()) return true;
@@ -47,7 +47,7 @@ class LeafPickler {
 
  private:
   static void check_depth(int depth) {
-    if (depth > kDepthMax) unsupported("values are nested more than " + std::to_string(kDepthMax) + " deep");
+    if (depth > kDepthMax) fail_unsupported("values are nested more than " + std::to_string(kDepthMax) + " deep");
   }
 
   void add(const Value& value, int depth) {
@@ -72,7 +72,7 @@ class LeafPickler {
       for (const auto& element : value.list()) add(element, depth + 1);
       return out_.appends();
     }
-    unsupported(std::string("a bytes object cannot hold ") + value.type_name());
+    fail_unsupported(std::string("a bytes object cannot hold ") + value.type_name());
   }
 
   void add(const c10::IValue& value, int depth) {
@@ -87,14 +87,14 @@ class LeafPickler {
     if (value.isDevice()) return add_device(value.toDevice());
     if (const auto dtype = dtype_name_in(value)) return out_.global("torch", *dtype);
     if (!value.isTuple() && !value.isList() && !value.isGenericDict())
-      unsupported("a value of LibTorch's kind " + value.tagKind() + " cannot be saved; Python could not read it");
+      fail_unsupported("a value of LibTorch's kind " + value.tagKind() + " cannot be saved; Python could not read it");
 
     // A list, dict or tuple that appears in several places becomes one object in Python, which
     // keeps the archive small.
     if (const auto known = containers_.find(value); known != containers_.end())
       return out_.recall(static_cast<Pickler::Slot>(known->second.toInt()));
     // Python can pickle such values, but loading them back would need a tree with cycles.
-    if (!open_.insert(value).second) unsupported("a list or dict that contains itself cannot be saved");
+    if (!open_.insert(value).second) fail_unsupported("a list or dict that contains itself cannot be saved");
     if (value.isTuple()) {
       // A tuple is remembered after its elements, because Python makes it from them. A list or dict
       // is remembered first, as CPython does.
@@ -178,7 +178,7 @@ class LeafPickler {
     const auto dtype = dtype_of(tensor.scalar_type());
     // Only size and type are written here. The caller has the elements.
     if (tensor.is_meta() && dtype) return add_dense(tensor, *dtype, tensor.requires_grad());
-    if (const auto reason = why_not_storable(tensor); !reason.empty()) unsupported("a tensor in it " + reason);
+    if (const auto reason = why_not_storable(tensor); !reason.empty()) fail_unsupported("a tensor in it " + reason);
     const auto dense = with_torch("copy a tensor out of a plain value",
                                   [&] { return tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous(); });
     add_dense(dense, *dtype, tensor.requires_grad());

@@ -65,7 +65,7 @@ std::string fault_in(const std::string& name, const TensorStorageMetadata& store
 
 // Returns the number in a 0-dim tensor, as an integer if both the caller's number and this one are
 // integers.
-c10::IValue number_in(const torch::Tensor& tensor, const c10::IValue& callers) {
+c10::IValue scalar_in(const torch::Tensor& tensor, const c10::IValue& callers) {
   constexpr double kExactMax = 9007199254740992.0;  // 2^53: float64 represents all integers up to here
   if (tensor.scalar_type() == at::kBool) return tensor.item<bool>();
   if (!tensor.is_floating_point()) {
@@ -375,7 +375,7 @@ void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item,
       const torch::NoGradGuard no_grad;
       view.copy_(tensor);
     }
-    if (!destination.is_tensor) place(destination, Value(number_in(view, destination.number)));
+    if (!destination.is_tensor) place(destination, Value(scalar_in(view, destination.number)));
   });
 }
 

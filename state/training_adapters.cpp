@@ -61,7 +61,7 @@ Dict marked(Dict dict, Held held) {
   return dict;
 }
 
-torch::Tensor state_of(at::Generator& generator) {
+torch::Tensor generator_state(at::Generator& generator) {
   // Generators are shared by all threads of the process. LibTorch leaves the locking to the caller.
   const std::lock_guard lock(generator.mutex());
   return generator.get_state().clone();
@@ -80,7 +80,7 @@ void set_states(std::vector<NewState> states) {
   for (NewState& state : states) {
     // Sizes of states differ between devices and versions of LibTorch; the generator itself knows
     // its own.
-    const torch::Tensor now = state_of(state.generator);
+    const torch::Tensor now = generator_state(state.generator);
     if (!state.loaded)
       problems += "\n  \"" + state.name + "\" is missing";
     else if (!state.loaded->is_tensor() || !state.loaded->tensor().defined() || state.loaded->tensor().sizes() != now.sizes() ||
@@ -104,9 +104,9 @@ class DefaultGenerators final : public Stateful {
   Dict state_dict() override {
     return with_torch("ask for the states of the random number generators", [&] {
       at::Generator on_cpu = at::globalContext().defaultGenerator(torch::kCPU);
-      Dict dict{{"cpu", state_of(on_cpu)}};
+      Dict dict{{"cpu", generator_state(on_cpu)}};
       List on_devices;
-      for (at::Generator& generator : cuda()) on_devices.emplace_back(state_of(generator));
+      for (at::Generator& generator : cuda()) on_devices.emplace_back(generator_state(generator));
       if (!on_devices.empty()) dict.insert("cuda", std::move(on_devices));
       return marked(std::move(dict), held_);
     });
@@ -144,7 +144,7 @@ class OneGenerator final : public Stateful {
   OneGenerator(at::Generator generator, Held held) : generator_(std::move(generator)), held_(held) {}
   Dict state_dict() override {
     return with_torch("ask for the state of a random number generator", [&] {
-      return marked({{"state", state_of(generator_)}}, held_);
+      return marked({{"state", generator_state(generator_)}}, held_);
     });
   }
   void load_state_dict(const Dict& state_dict) override { set_states({{"state", generator_, state_dict.find("state")}}); }

@@ -72,7 +72,7 @@ struct SplitNumbers {
   torch::Tensor fine;  // has the sign of `coarse`, if neither is 0
 };
 
-SplitNumbers split(const torch::Tensor& numbers, DType dtype) {
+SplitNumbers split_number(const torch::Tensor& numbers, DType dtype) {
   if (!are_whole(numbers))
     return {numbers.to(numbers.is_complex() ? at::kComplexDouble : at::kDouble), torch::zeros({}, at::kDouble)};
   constexpr std::int64_t kHalf = std::int64_t{1} << 32;
@@ -97,7 +97,7 @@ void compare_piece(const Piece& piece_a, const Piece& piece_b, std::int64_t begi
   const torch::Tensor &flat_a = piece_a.numbers, &flat_b = piece_b.numbers;
   found.elements += flat_a.numel();
   if (piece_a.dtype == piece_b.dtype && !flat_a.ne(flat_b).any().item<bool>()) return;
-  const SplitNumbers a = split(flat_a, piece_a.dtype), b = split(flat_b, piece_b.dtype);
+  const SplitNumbers a = split_number(flat_a, piece_a.dtype), b = split_number(flat_b, piece_b.dtype);
   const torch::Tensor nan_a = a.coarse.isnan(), nan_b = b.coarse.isnan();
   const torch::Tensor difference = a.coarse - b.coarse + (a.fine - b.fine);
   const torch::Tensor distance = difference.abs();

@@ -69,7 +69,7 @@ int summary(const TraceOptions& options) {
   return trace_summary(options.choice);
 }
 
-int diff(const TraceOptions& options) {
+int diff_attempts(const TraceOptions& options) {
   TraceChoice other = options.other;
   if (other.directory.empty()) {
     if (options.choice.attempt == other.attempt)
@@ -118,8 +118,9 @@ void add_trace(CLI::App& app, Run& chosen) {
              "  cairn trace critical-path run                 shows where the time went\n",
              [](const TraceOptions& of) { return trace_critical_path(of.choice, of.rank); })
       ->add_option("--rank", options->rank, "End at this rank's return from the call, not at the last rank's");
-  auto* const compared = add("diff", "Compare two saves or loads, and show what got slower",
-                             "  cairn trace diff good slow                    in one directory, use --attempt 1 --with 2\n", diff);
+  auto* const compared =
+      add("diff", "Compare two saves or loads, and show what got slower",
+          "  cairn trace diff good slow                    in one directory, use --attempt 1 --with 2\n", diff_attempts);
   compared->add_option("A", options->choice.directory, "The traces of the first")->required();
   compared->add_option("B", options->other.directory, "The traces of the second; A by default");
   compared->add_option("--attempt", options->choice.attempt, "The save or load of A, as for other commands");

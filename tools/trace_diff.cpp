@@ -97,7 +97,7 @@ void print(const Row& row) {
              kTraceIndent);
 }
 
-Json to_json(const Row& row) {
+Json row_json(const Row& row) {
   Json json{{"what", row.what}, {"change_seconds", in_seconds(row.change())}};
   for (const auto& [side, taken] : {std::pair("before", row.before), std::pair("after", row.after)}) {
     if (!taken) continue;
@@ -118,7 +118,7 @@ int trace_diff(const TraceChoice& before_choice, const TraceChoice& after_choice
   for (auto& row : hook_rows(before, after)) rows.push_back(std::move(row));
   if (before_choice.json) {
     Json list = Json::array();
-    for (const auto& row : rows) list.push_back(to_json(row));
+    for (const auto& row : rows) list.push_back(row_json(row));
     print_json({{"before", to_json(before.opened.trace.attempt)},
                 {"after", to_json(after.opened.trace.attempt)},
                 {"before_bytes", before.diagnosis.bytes},

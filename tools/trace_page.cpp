@@ -235,7 +235,7 @@ Json kinds() {
 
 // The names of the states of one machine, by their numbers.
 template <class State>
-Json names_of() {
+Json state_names() {
   Json names = Json::array({""});
   for (auto state = State::kIdle; state <= kLastOf<State>; state = static_cast<State>(static_cast<int>(state) + 1))
     names.push_back(to_string(state));
@@ -281,7 +281,8 @@ std::string trace_page(const JobToExport& job) {
   }
   add_data("job", {{"attempts", std::move(attempts)},
                    {"kinds", kinds()},
-                   {"states", {Json::array(), names_of<RankState>(), names_of<CoordinatorState>(), names_of<SuccessionState>()}}});
+                   {"states",
+                    {Json::array(), state_names<RankState>(), state_names<CoordinatorState>(), state_names<SuccessionState>()}}});
   const auto placed = [](std::string_view& rest, std::string_view mark) {
     const std::size_t at = rest.find(mark);
     const std::string before(rest.substr(0, at));

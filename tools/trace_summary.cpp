@@ -227,7 +227,7 @@ std::string traces_line(const OpenedTrace& opened) {
   return text;
 }
 
-Json to_json(const OpenedTrace& opened, const TracedFailure& failure) {
+Json failure_json(const OpenedTrace& opened, const TracedFailure& failure) {
   Json json{{"rank", failure.rank},          {"kind", kind_text(failure)},
             {"code", text_of(failure.code)}, {"phase", text_of(failure.phase)},
             {"text", failure.text},          {"told", failure.told}};
@@ -245,7 +245,7 @@ Json to_json(const OpenedTrace& opened, const TracedFailure& failure) {
   return json;
 }
 
-Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+Json diagnosis_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   Json json = tools::to_json(opened.trace.attempt);
   json["end"] = to_string(diagnosis.end);
   json["committed"] = text_of(diagnosis.committed);
@@ -253,7 +253,7 @@ Json to_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   json["seconds"] = in_seconds(diagnosis.duration);
   json["coordinator"] = diagnosis.coordinator;
   json["failures"] = Json::array();
-  for (const auto& failure : diagnosis.failures) json["failures"].push_back(to_json(opened, failure));
+  for (const auto& failure : diagnosis.failures) json["failures"].push_back(failure_json(opened, failure));
   if (const auto& wait = diagnosis.wait)
     json["wait"] = {{"waiter", wait->waiter},
                     {"awaited", wait->awaited},
@@ -345,7 +345,7 @@ int trace_summary(const TraceChoice& choice) {
   const OpenedTrace opened(choice);
   const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
   if (choice.json) {
-    print_json(to_json(opened, diagnosis));
+    print_json(diagnosis_json(opened, diagnosis));
     return kFine;
   }
   auto lines = summary_lines(opened, diagnosis);

@@ -82,7 +82,7 @@ class ValueText {
 
 // Returns the number in the low bits of `bits`: a sign, an exponent, a mantissa. Numbers with the
 // lowest exponent are subnormal.
-float number_in(unsigned bits, int exponent_bits, int mantissa_bits, int bias) {
+float small_float_in(unsigned bits, int exponent_bits, int mantissa_bits, int bias) {
   const unsigned mantissa = bits & ((1u << mantissa_bits) - 1);
   const auto exponent = static_cast<int>(bits >> mantissa_bits & ((1u << exponent_bits) - 1));
   const float magnitude = std::ldexp(static_cast<float>(exponent == 0 ? mantissa : mantissa | 1u << mantissa_bits),
@@ -96,14 +96,14 @@ float float8_in(DType dtype, unsigned bits) {
   const unsigned magnitude = bits & 0x7f;
   switch (dtype) {
     case DType::kFloat8E4M3Fn:
-      return magnitude == 0x7f ? kNan : number_in(bits, 4, 3, 7);
+      return magnitude == 0x7f ? kNan : small_float_in(bits, 4, 3, 7);
     case DType::kFloat8E5M2:
       if (magnitude == 0x7c) return bits == magnitude ? kInfinity : -kInfinity;
-      return magnitude > 0x7c ? kNan : number_in(bits, 5, 2, 15);
+      return magnitude > 0x7c ? kNan : small_float_in(bits, 5, 2, 15);
     case DType::kFloat8E4M3FnUz:
-      return bits == 0x80 ? kNan : number_in(bits, 4, 3, 8);
+      return bits == 0x80 ? kNan : small_float_in(bits, 4, 3, 8);
     case DType::kFloat8E5M2FnUz:
-      return bits == 0x80 ? kNan : number_in(bits, 5, 2, 16);
+      return bits == 0x80 ? kNan : small_float_in(bits, 5, 2, 16);
     default:  // float8_e8m0fnu: an exponent only
       return bits == 0xff ? kNan : std::ldexp(1.0f, static_cast<int>(bits) - 127);
   }
@@ -116,7 +116,7 @@ torch::Tensor table_of(DType dtype) {
   torch::Tensor table = torch::empty({kBytes}, is_pair ? at::kComplexFloat : at::kFloat);
   for (unsigned bits = 0; bits < kBytes; ++bits) {
     if (is_pair)
-      table.data_ptr<c10::complex<float>>()[bits] = {number_in(bits & 0xf, 2, 1, 1), number_in(bits >> 4, 2, 1, 1)};
+      table.data_ptr<c10::complex<float>>()[bits] = {small_float_in(bits & 0xf, 2, 1, 1), small_float_in(bits >> 4, 2, 1, 1)};
     else
       table.data_ptr<float>()[bits] = float8_in(dtype, bits);
   }

@@ -67,7 +67,7 @@ struct Verdict {
   const char* name() const { return !faults.empty() ? "faults" : !unchecked.empty() ? "unchecked" : "fine"; }
 };
 
-Json to_json(const std::string& url, const Verdict& verdict, std::uint64_t bytes) {
+Json verdict_json(const std::string& url, const Verdict& verdict, std::uint64_t bytes) {
   const auto listed = [](const std::vector<VerifyFault>& found) {
     Json list = Json::array();
     for (const auto& fault : found)
@@ -143,7 +143,7 @@ std::optional<ExitCode> verify_one(const Place& place, const VerifyOptions& opti
   }());
   if (!verdict.faults.empty() && report_change(place, options, list)) return std::nullopt;
   if (options.json) {
-    list.push_back(to_json(url, verdict, bytes));
+    list.push_back(verdict_json(url, verdict, bytes));
     return verdict.exit_code();
   }
   for (const auto& fault : verdict.faults)

@@ -35,7 +35,7 @@ const ObservedEvent* last_change_before(const Trace& trace, const ObservedEvent&
   return found == events.rend() ? nullptr : &*found;
 }
 
-std::string text_of(const PathStep& step) { return std::to_string(step.rank) + step.what; }
+std::string step_text(const PathStep& step) { return std::to_string(step.rank) + step.what; }
 
 // Shorter pauses within an actor are not reported.
 constexpr Duration kPauseMin = std::chrono::milliseconds(10);
@@ -73,7 +73,7 @@ std::optional<Pause> longest_pause(const Trace& trace, const ObservedEvent& from
   return longest;
 }
 
-std::string describe(const Pause& pause) {
+std::string pause_text(const Pause& pause) {
   const ObservedEvent& before = *pause.before;
   const ObservedEvent& after = *pause.after;
   if (before.kind == EventKind::kHandled && before.peer >= 0)
@@ -85,13 +85,13 @@ std::string describe(const Pause& pause) {
 
 // Returns what the time between two links of a chain was spent on, as a statement about the second
 // link's rank.
-std::string describe(const Trace& trace, const ChainLink& before, const ObservedEvent& event) {
+std::string time_spent(const Trace& trace, const ChainLink& before, const ObservedEvent& event) {
   const std::string name = name_of(event);
   if (before.waited)
     return event.peer >= 0 ? "waited, until " + name + " of rank " + std::to_string(event.peer) : "waited, until " + name;
   if (event.kind == EventKind::kOperation) return name;
   if (event.kind == EventKind::kHandled && event.peer >= 0) return "message " + name + " from rank " + std::to_string(event.peer);
-  if (const auto pause = longest_pause(trace, *before.event, event)) return describe(*pause);
+  if (const auto pause = longest_pause(trace, *before.event, event)) return pause_text(*pause);
   if (event.kind == EventKind::kBegan) return "had no thread free for " + name;
   return event.actor == Actor::kCoordinator ? "coordinated" : "handled messages";
 }
@@ -130,7 +130,7 @@ std::vector<PathStep> critical_path(const Trace& trace, const TraceClocks& clock
   const auto add = [&](PathStep step) {
     // Aligned clocks may differ by their error, so that a step seems to end before it began.
     if (step.duration <= Duration(0)) return;
-    if (!steps.empty() && text_of(steps.back()) == text_of(step))
+    if (!steps.empty() && step_text(steps.back()) == step_text(step))
       steps.back().duration += step.duration;
     else
       steps.push_back(std::move(step));
@@ -145,7 +145,7 @@ std::vector<PathStep> critical_path(const Trace& trace, const TraceClocks& clock
     const WallTime begin = clocks.at(*chain[i - 1].event);
     const ObservedEvent& after = *chain[i].event;
     const bool is_message = after.kind == EventKind::kHandled && !chain[i - 1].waited;
-    add({after.rank, describe(trace, chain[i - 1], after), begin, clocks.at(after) - begin, is_message ? after.peer : -1});
+    add({after.rank, time_spent(trace, chain[i - 1], after), begin, clocks.at(after) - begin, is_message ? after.peer : -1});
   }
   return steps;
 }

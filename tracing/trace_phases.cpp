@@ -34,14 +34,14 @@ Phase phase_in(const Trace& trace, Phase phase) {
   return phase == Phase::kWrite && trace.attempt.operation == Operation::kLoad ? Phase::kRead : phase;
 }
 
-bool is_answer(const PhaseNames& phase, MessageKind kind) {
+bool is_answer_in(const PhaseNames& phase, MessageKind kind) {
   const auto is = [&](MessageKind other) { return kind == other; };
   return std::any_of(phase.answers.begin(), phase.answers.end(), is) || std::any_of(kEnds.begin(), kEnds.end(), is);
 }
 
-bool is_answer(const PhaseNames& phase, const ObservedEvent& event) {
+bool is_answer_in(const PhaseNames& phase, const ObservedEvent& event) {
   const auto* const kind = event.as<MessageKind>();
-  return kind != nullptr && is_answer(phase, *kind);
+  return kind != nullptr && is_answer_in(phase, *kind);
 }
 
 // Stands in for the end of a phase that has none in the traces.
@@ -78,7 +78,7 @@ struct Part {
 std::optional<WallTime> answered_at(const Trace& trace, const TraceClocks& clocks, const PhaseNames& names,
                                     const ObservedEvent& entry) {
   for (const auto& event : trace.events.at(entry.rank)) {
-    if (event.id <= entry.id || event.kind != EventKind::kSent || event.actor != Actor::kSupervisor || !is_answer(names, event))
+    if (event.id <= entry.id || event.kind != EventKind::kSent || event.actor != Actor::kSupervisor || !is_answer_in(names, event))
       continue;
     const ObservedEvent* const cause = trace.find(event.rank, event.cause);
     // An answer that was caused by the same answer is passed on for another rank.
@@ -129,7 +129,7 @@ void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, 
 }  // namespace
 
 bool ends_part(MessageKind kind) {
-  return std::any_of(kPhases.begin(), kPhases.end(), [&](const auto& entry) { return is_answer(entry.second, kind); });
+  return std::any_of(kPhases.begin(), kPhases.end(), [&](const auto& entry) { return is_answer_in(entry.second, kind); });
 }
 
 int coordinator_of(const Trace& trace) {
@@ -142,7 +142,7 @@ int coordinator_of(const Trace& trace) {
   for (const auto& [rank, events] : trace.events)
     for (const auto& event : events)
       if (event.kind == EventKind::kSent && event.peer >= 0 && event.actor == Actor::kSupervisor &&
-          is_answer(kPhases[1].second, event))
+          is_answer_in(kPhases[1].second, event))
         return event.peer;
   return -1;
 }
@@ -208,7 +208,7 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
     // The first answer of each rank counts; answers may be repeated.
     std::map<int, WallTime> answered;
     for (const auto& event : found->second) {
-      if (event.kind != EventKind::kHandled || event.peer < 0 || event.actor != Actor::kSupervisor || !is_answer(names, event))
+      if (event.kind != EventKind::kHandled || event.peer < 0 || event.actor != Actor::kSupervisor || !is_answer_in(names, event))
         continue;
       const WallTime time = clocks.at(event);
       // Joins may arrive before the coordinator's own rank has called.

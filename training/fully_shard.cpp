@@ -24,7 +24,7 @@ namespace {
 using torch::nn::Module;
 using UnitPointer = std::shared_ptr<ShardedUnit>;
 
-[[noreturn]] void refuse(ErrorCode code, const Module& module, const std::string& why) {
+[[noreturn]] void refuse_module(ErrorCode code, const Module& module, const std::string& why) {
   throw Error(code, "fully_shard of " + module.name() + ": " + why);
 }
 
@@ -51,10 +51,12 @@ void collect_places(Module& module, const std::string& prefix, const FullyShardO
 
 void check_shardable(const Module& module, const std::string& name, const torch::Tensor& tensor) {
   const std::string the = "the parameter \"" + name + "\" ";
-  if (tensor.layout() != at::kStrided || tensor.is_quantized()) refuse(ErrorCode::kUnsupported, module, the + "is not strided");
-  if (tensor.is_complex()) refuse(ErrorCode::kUnsupported, module, the + "is complex: register its real view (view_as_real)");
-  if (tensor.dim() == 0) refuse(ErrorCode::kUnsupported, module, the + "has no dimension to cut; give it one, of size 1");
-  if (!tensor.is_leaf()) refuse(ErrorCode::kInvalidArgument, module, the + "is computed from others (it is no leaf)");
+  if (tensor.layout() != at::kStrided || tensor.is_quantized())
+    refuse_module(ErrorCode::kUnsupported, module, the + "is not strided");
+  if (tensor.is_complex())
+    refuse_module(ErrorCode::kUnsupported, module, the + "is complex: register its real view (view_as_real)");
+  if (tensor.dim() == 0) refuse_module(ErrorCode::kUnsupported, module, the + "has no dimension to cut; give it one, of size 1");
+  if (!tensor.is_leaf()) refuse_module(ErrorCode::kInvalidArgument, module, the + "is computed from others (it is no leaf)");
 }
 
 // Returns the norm of elements, or of the norms of parts: one element, of type double.
@@ -96,9 +98,9 @@ void compare_with_others(const Module& module, const std::vector<FoundParameter>
   const ProcessGroup& world = mesh.world();
   const std::vector<int> differing = ranks_that_differ(digest.finish(), world);
   if (!differing.empty()) {
-    refuse(ErrorCode::kMismatch, module,
-           name_ranks(differing) + " wrapped something else than rank " + std::to_string(world.ranks().front()) +
-               ": the names, sizes and types of parameters and the options are to be the same on all ranks");
+    refuse_module(ErrorCode::kMismatch, module,
+                  name_ranks(differing) + " wrapped something else than rank " + std::to_string(world.ranks().front()) +
+                      ": the names, sizes and types of parameters and the options are to be the same on all ranks");
   }
 }
 
@@ -129,9 +131,9 @@ class MemoryRanges {
 // used or restored.
 void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions& options) {
   if (mesh.axes() > 2) {
-    refuse(ErrorCode::kInvalidArgument, module,
-           "the mesh has " + std::to_string(mesh.axes()) +
-               " axes; one shards, two replicate over the first and shard over the second");
+    refuse_module(ErrorCode::kInvalidArgument, module,
+                  "the mesh has " + std::to_string(mesh.axes()) +
+                      " axes; one shards, two replicate over the first and shard over the second");
   }
   std::vector<Registration> places;
   collect_places(module, "", options, places);
@@ -148,8 +150,8 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
     } else if (position.emplace(tensor.unsafeGetTensorImpl(), found.size()).second) {
       check_shardable(module, place.name, tensor);
       if (!memories.add(tensor)) {
-        refuse(ErrorCode::kInvalidArgument, module,
-               "the parameter \"" + place.name + "\" shares its memory with another; register one tensor in both places");
+        refuse_module(ErrorCode::kInvalidArgument, module,
+                      "the parameter \"" + place.name + "\" shares its memory with another; register one tensor in both places");
       }
       found.push_back({tensor, place.name});
     }
@@ -157,13 +159,13 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
   std::set<std::string> devices;
   for (const auto& parameter : found) devices.insert(parameter.tensor.device().str());
   for (const auto& unit : inner) {
-    if (unit->group()->has_wrapped(module)) refuse(ErrorCode::kPrecondition, module, "it is fully sharded already");
+    if (unit->group()->has_wrapped(module)) refuse_module(ErrorCode::kPrecondition, module, "it is fully sharded already");
     devices.insert(unit->compute_device().str());
   }
   if (devices.size() > 1) {
-    refuse(ErrorCode::kUnsupported, module,
-           "its parameters are on several devices (" + *devices.begin() + ", " + *devices.rbegin() +
-               "); move them together, or ignore the modules that are elsewhere");
+    refuse_module(ErrorCode::kUnsupported, module,
+                  "its parameters are on several devices (" + *devices.begin() + ", " + *devices.rbegin() +
+                      "); move them together, or ignore the modules that are elsewhere");
   }
   // After the local checks, and before any change.
   compare_with_others(module, found, mesh, options);

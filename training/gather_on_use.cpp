@@ -32,16 +32,17 @@ Holder* holder_in(const torch::Tensor& tensor) {
   return data.get_deleter() == &delete_holder ? static_cast<Holder*>(data.get_context()) : nullptr;
 }
 
-[[noreturn]] void refuse(const std::string& name, const std::string& why) {
+[[noreturn]] void refuse_parameter(const std::string& name, const std::string& why) {
   throw Error(ErrorCode::kPrecondition, "the sharded parameter \"" + name + "\" " + why);
 }
 
 std::shared_ptr<GatheredUnit> unit_of(const MemoryOwner& owner) {
   auto unit = owner.unit.lock();
   if (!unit) {
-    refuse(owner.name,
-           "has lost its shards: they were moved, cast or replaced. Move and cast the module before fully_shard, and do not "
-           "register its parameters anew after it");
+    refuse_parameter(
+        owner.name,
+        "has lost its shards: they were moved, cast or replaced. Move and cast the module before fully_shard, and do not "
+        "register its parameters anew after it");
   }
   return unit;
 }
@@ -67,14 +68,14 @@ void note(const torch::Tensor& tensor, bool written, bool reads, const c10::Func
   }
   const MemoryOwner& owner = *holder->owner;
   if (owner.role == MemoryOwner::Role::kGradient && (reads || written)) {
-    refuse(owner.name, "has no gradient of its own (" + schema.name() +
-                           " asked for it): gradients are those of the shards in the "
-                           "module's parameters(); make the optimizer after fully_shard, from those");
+    refuse_parameter(owner.name, "has no gradient of its own (" + schema.name() +
+                                     " asked for it): gradients are those of the shards in the "
+                                     "module's parameters(); make the optimizer after fully_shard, from those");
   }
   if (written) {
-    refuse(owner.name, "cannot be changed (by " + schema.name() +
-                           "): the model computes with a gathered copy. Change the shard in "
-                           "the module's parameters(), or make the optimizer after fully_shard");
+    refuse_parameter(owner.name, "cannot be changed (by " + schema.name() +
+                                     "): the model computes with a gathered copy. Change the shard in "
+                                     "the module's parameters(), or make the optimizer after fully_shard");
   }
   // Views need sizes and strides only. Autograd makes many of them without ever reading.
   if (!reads) return;

@@ -71,7 +71,7 @@ std::string joined(const std::vector<std::string>& characters, std::size_t from 
 }
 
 // Ids come from users. Control characters in them must not reach a terminal.
-std::string printable(const std::string& text) { return joined(characters(text)); }
+std::string printable_id(const std::string& text) { return joined(characters(text)); }
 
 // Keeps the end of the id, which says more than the beginning.
 std::string shortened(const std::string& id, std::size_t columns) {
@@ -81,7 +81,7 @@ std::string shortened(const std::string& id, std::size_t columns) {
   return "…" + joined(all, all.size() - (columns - 1));
 }
 
-const char* name_of(const ShownProgress& progress) {
+const char* step_name(const ShownProgress& progress) {
   switch (progress.step) {
     case Step::kJoining:
       return "waiting for all ranks";
@@ -95,7 +95,7 @@ const char* name_of(const ShownProgress& progress) {
   return "";
 }
 
-std::string volume(const protocol::Moved& moved) {
+std::string volume_text(const protocol::Moved& moved) {
   // A state without tensors has items only.
   if (moved.bytes == 0) return std::to_string(moved.items_done) + " of " + std::to_string(moved.items) + " items";
   // Both amounts in the unit of the whole, so that they compare at a glance.
@@ -107,11 +107,11 @@ std::string volume(const protocol::Moved& moved) {
 enum class Without : std::uint8_t { kNothing, kRate, kVolume, kTimeLeft };
 
 std::string figures(const ShownProgress& progress, Without without) {
-  std::string text = name_of(progress);
+  std::string text = step_name(progress);
   const bool moving = progress.step == Step::kMoving;
   if (moving && (progress.moved.items != 0 || progress.moved.bytes != 0)) {
     text += " " + std::to_string(percent_of(progress.moved)) + " %";
-    if (without < Without::kVolume) text += ", " + volume(progress.moved);
+    if (without < Without::kVolume) text += ", " + volume_text(progress.moved);
     if (without < Without::kRate && progress.bytes_per_second > 0) text += ", " + rate_text(progress.bytes_per_second);
   }
   const std::string slowest = progress.ranks > 1 && progress.slowest_rank >= 0 ? std::to_string(progress.slowest_rank) : "";
@@ -236,13 +236,13 @@ std::string status_text(const ShownProgress& progress, int columns) {
 
 std::string phase_text(const ShownProgress& progress) {
   std::string text = progress.is_save ? "saving '" : "loading '";
-  text += printable(progress.checkpoint_id) + "': " + name_of(progress);
+  text += printable_id(progress.checkpoint_id) + "': " + step_name(progress);
   if (progress.ranks > 1 && progress.step != Step::kMoved) text += " on " + std::to_string(progress.ranks) + " ranks";
   return text;
 }
 
 std::string end_text(const ShownProgress& progress, bool ok, milliseconds took) {
-  const std::string id = "'" + printable(progress.checkpoint_id) + "'";
+  const std::string id = "'" + printable_id(progress.checkpoint_id) + "'";
   if (!ok) return (progress.is_save ? "saving " : "loading ") + id + " has failed after " + time_text(took);
   std::string text = (progress.is_save ? "saved " : "loaded ") + id + " in " + time_text(took);
   if (progress.moved.bytes == 0) return text;

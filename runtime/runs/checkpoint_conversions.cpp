@@ -21,7 +21,7 @@ void refuse_metrics(const std::map<std::string, std::string>& user_metadata) {
 }
 
 // Returns the shortest text that reads back as the same number, in any locale.
-std::string text_of(double value) {
+std::string number_text(double value) {
   std::array<char, 64> text{};
   const auto result = std::to_chars(text.data(), text.data() + text.size(), value);
   return std::string(text.data(), result.ptr);
@@ -42,7 +42,7 @@ std::map<std::string, std::string> user_metadata_of(const std::map<std::string, 
   std::map<std::string, std::string> all = annotations.user_metadata;
   // An entry of this save counts before that of all saves: `insert` replaces nothing.
   all.insert(common.begin(), common.end());
-  for (const auto& [name, value] : annotations.metrics) all[std::string(kMetricPrefix) + name] = text_of(value);
+  for (const auto& [name, value] : annotations.metrics) all[std::string(kMetricPrefix) + name] = number_text(value);
   return all;
 }
 

@@ -36,7 +36,7 @@ std::vector<std::string> message_names(std::index_sequence<kIndex...>) {
   return {protocol::name_of(protocol::Message(std::in_place_index<kIndex>))...};
 }
 
-void add(std::vector<std::string>& names, const char* name) {
+void add_once(std::vector<std::string>& names, const char* name) {
   if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
 }
 
@@ -49,10 +49,10 @@ InjectionNames injection_names() {
   for (const auto operation : {protocol::Operation::kSave, protocol::Operation::kLoad})
     for (auto hook = protocol::Hook::kReset; hook < protocol::Hook::kRelease;
          hook = static_cast<protocol::Hook>(static_cast<int>(hook) + 1))
-      add(names.hooks, protocol::name_of(hook, operation));
-  add(names.hooks, protocol::name_of(protocol::Hook::kDecide, protocol::Operation::kAgree));
+      add_once(names.hooks, protocol::name_of(hook, operation));
+  add_once(names.hooks, protocol::name_of(protocol::Hook::kDecide, protocol::Operation::kAgree));
   for (const auto phase : {Phase::kJoin, Phase::kLocalPlan, Phase::kGlobalPlan, Phase::kWrite, Phase::kRead, Phase::kFinish})
-    add(names.phases, to_string(phase));
+    add_once(names.phases, to_string(phase));
   names.operations = injectable_store_operations();
   return names;
 }

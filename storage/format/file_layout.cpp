@@ -27,7 +27,7 @@ void append_tensor(const SavePlan& plan, std::uint32_t item, FileLayout& file) {
   file.tensors.push_back(placed);
 }
 
-void append(const SavePlan& plan, std::uint32_t item, bool compressed, FileLayout& file) {
+void append_item(const SavePlan& plan, std::uint32_t item, bool compressed, FileLayout& file) {
   const bool is_bytes = plan.items[item].type == WriteItemType::kByteIO;
   if (!is_bytes) {
     append_tensor(plan, item, file);  // checks it in any case
@@ -49,13 +49,13 @@ std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_
   if (single_file_per_rank) {
     files.resize(1);
     if (!compressed) files[0].tensors.reserve(count);
-    for (std::uint32_t item = 0; item < count; ++item) append(plan, item, compressed, files[0]);
+    for (std::uint32_t item = 0; item < count; ++item) append_item(plan, item, compressed, files[0]);
     // Bytes objects follow the tensors, which loads read first.
     std::stable_partition(files[0].unsized_items.begin(), files[0].unsized_items.end(),
                           [&](std::uint32_t item) { return plan.items[item].type != WriteItemType::kByteIO; });
   } else {
     files.resize(count);
-    for (std::uint32_t item = 0; item < count; ++item) append(plan, item, compressed, files[item]);
+    for (std::uint32_t item = 0; item < count; ++item) append_item(plan, item, compressed, files[item]);
   }
   return files;
 }

@@ -46,7 +46,7 @@ const char* type_name_of(DType dtype) {
   return nullptr;
 }
 
-DType dtype_of(const std::string& type_name) {
+DType dtype_named(const std::string& type_name) {
   for (const auto& [type, name] : kTypes)
     if (type_name == name) return type;
   return DType::kUnknown;
@@ -81,7 +81,7 @@ Json parse_flat(const Text& text, const Refuse& refuse) {
 }
 
 // Lists the tensors in file order.
-std::string header_of(const std::vector<SafetensorsTensor>& tensors, std::map<std::string, std::string> metadata) {
+std::string header_text(const std::vector<SafetensorsTensor>& tensors, std::map<std::string, std::string> metadata) {
   using Ordered = nlohmann::ordered_json;
   Ordered::object_t header;
   header.emplace_back(kMetadataKey, nullptr);
@@ -119,7 +119,7 @@ std::vector<Integer> integers_at(const Json& object, const char* key) {
 Extents extents_at(const Json& object, const char* key) { return Extents(integers_at<std::int64_t>(object, key)); }
 
 // Returns whether `shape` at `offsets` lies within a tensor of at most 2^63 elements.
-bool is_part(const SafetensorsTensor& tensor) {
+bool lies_within_tensor(const SafetensorsTensor& tensor) {
   if (!tensor.offsets) return !tensor.size;
   if (tensor.offsets->size() != tensor.shape.size() || (tensor.size && tensor.size->size() != tensor.shape.size())) return false;
   for (std::size_t dim = 0; dim < tensor.shape.size(); ++dim) {
@@ -148,7 +148,7 @@ SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, st
     const auto size_a = element_size(a.dtype), size_b = element_size(b.dtype);
     return std::tie(size_b, a.name) < std::tie(size_a, b.name);
   });
-  const std::string header = header_of(tensors, std::move(metadata));
+  const std::string header = header_text(tensors, std::move(metadata));
   if (header.size() > kHeaderBytesMax)
     throw Error(ErrorCode::kUnsupported, "the header for " + std::to_string(tensors.size()) + " tensors takes " +
                                              std::to_string(header.size()) + " bytes, the format allows " +
@@ -188,7 +188,7 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
       StoredSafetensor tensor;
       tensor.name = name;
       tensor.type = entry.at("dtype");
-      tensor.dtype = dtype_of(tensor.type);
+      tensor.dtype = dtype_named(tensor.type);
       tensor.shape = extents_at(entry, "shape");
       const std::vector<std::uint64_t> range = integers_at<std::uint64_t>(entry, "data_offsets");
       if (range.size() != 2) throw refuse("\"" + printable(name) + "\" has no begin and end");
@@ -199,7 +199,7 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
       }
       const std::size_t width = std::max<std::size_t>(1, element_size(tensor.dtype));
       const auto elements = static_cast<std::uint64_t>(volume(tensor.shape));
-      const bool fits = begin <= end && end <= file_bytes - first && is_part(tensor);
+      const bool fits = begin <= end && end <= file_bytes - first && lies_within_tensor(tensor);
       // A type that is not known here may pack several elements into a byte.
       const bool agrees = tensor.dtype == DType::kUnknown || (elements <= file_bytes / width && elements * width == end - begin);
       if (!fits || !agrees) throw refuse("shape and place of \"" + printable(name) + "\" do not fit");

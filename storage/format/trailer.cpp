@@ -26,18 +26,19 @@ struct Footer {
   std::uint64_t body_bytes = 0;
 };
 
-[[noreturn]] void corrupt(const std::string& object, const std::string& what) {
+[[noreturn]] void damaged(const std::string& object, const std::string& what) {
   throw Error(ErrorCode::kCorrupt, "the trailer of " + object + " is damaged: " + what);
 }
 
 Footer read_footer(ByteSpan bytes, const std::string& object) {
-  if (bytes.size() != kTrailerFooterBytes) corrupt(object, "the file is too short to hold one");
+  if (bytes.size() != kTrailerFooterBytes) damaged(object, "the file is too short to hold one");
   const char* data = bytes.data();
-  if (std::memcmp(data, kMagic, sizeof(kMagic)) != 0) corrupt(object, "its magic number is missing");
+  if (std::memcmp(data, kMagic, sizeof(kMagic)) != 0) damaged(object, "its magic number is missing");
   // Before the version, which may be damaged as well.
-  if (crc32(0, {data, kFooterCrcAt}) != zip::get_u32(data + kFooterCrcAt)) corrupt(object, "the checksum of its footer does not match");
+  if (crc32(0, {data, kFooterCrcAt}) != zip::get_u32(data + kFooterCrcAt))
+    damaged(object, "the checksum of its footer does not match");
   const std::uint64_t version = zip::get_u32(data + kVersionAt);
-  if (version == 0) corrupt(object, "version 0 does not exist");
+  if (version == 0) damaged(object, "version 0 does not exist");
   if (version > kTrailerVersion)
     throw Error(ErrorCode::kUnsupported, object + " was written in trailer version " + std::to_string(version) +
                                              "; this Cairn reads up to " + std::to_string(kTrailerVersion) + ": use a newer one");
@@ -81,15 +82,15 @@ TrailerItem to_item(v1::TrailerItem& encoded, std::uint64_t content_bytes, const
       break;
     case v1::TRAILER_ITEM_KIND_TENSOR: {
       const auto dtype = dtype_from_name(encoded.dtype());
-      if (!dtype) corrupt(object, "\"" + item.fqn + "\" has the unknown dtype \"" + encoded.dtype() + "\"");
+      if (!dtype) damaged(object, "\"" + item.fqn + "\" has the unknown dtype \"" + encoded.dtype() + "\"");
       item.dtype = *dtype;
       item.size = to_extents(encoded.size());
       item.chunk = {to_extents(encoded.chunk_offsets()), to_extents(encoded.chunk_sizes())};
-      if (!fits(item.chunk, item.size)) corrupt(object, "the chunk of \"" + item.fqn + "\" lies outside of its tensor");
+      if (!fits(item.chunk, item.size)) damaged(object, "the chunk of \"" + item.fqn + "\" lies outside of its tensor");
       break;
     }
     default:
-      corrupt(object, "\"" + item.fqn + "\" is of an unknown kind");
+      damaged(object, "\"" + item.fqn + "\" is of an unknown kind");
   }
   item.offset = encoded.offset();
   item.length = encoded.length();
@@ -100,7 +101,7 @@ TrailerItem to_item(v1::TrailerItem& encoded, std::uint64_t content_bytes, const
   const bool within_content = item.length <= content_bytes && item.offset <= content_bytes - item.length;
   const bool within_item = within_content && item.payload_offset >= item.offset && item.payload_bytes <= item.length &&
                            item.payload_offset - item.offset <= item.length - item.payload_bytes;
-  if (!within_item) corrupt(object, "\"" + item.fqn + "\" lies outside of the file");
+  if (!within_item) damaged(object, "\"" + item.fqn + "\" lies outside of the file");
   return item;
 }
 
@@ -148,21 +149,21 @@ Bytes encode_trailer(const Trailer& trailer) {
 
 std::uint64_t trailer_length(ByteSpan footer, std::uint64_t file_bytes, const std::string& object) {
   const std::uint64_t body_bytes = read_footer(footer, object).body_bytes;
-  if (file_bytes < footer.size() || body_bytes > file_bytes - footer.size()) corrupt(object, "it is longer than the file");
+  if (file_bytes < footer.size() || body_bytes > file_bytes - footer.size()) damaged(object, "it is longer than the file");
   return body_bytes + footer.size();
 }
 
 // From the outside inwards: footer, checksum of the body, the body's message, and the relations
 // between its numbers.
 Trailer decode_trailer(ByteSpan bytes, std::uint64_t file_bytes, const std::string& object) {
-  if (bytes.size() < kTrailerFooterBytes) corrupt(object, "the file is too short to hold one");
+  if (bytes.size() < kTrailerFooterBytes) damaged(object, "the file is too short to hold one");
   const std::size_t body_bytes = bytes.size() - kTrailerFooterBytes;
   const Footer footer = read_footer(bytes.subspan(body_bytes, kTrailerFooterBytes), object);
-  if (footer.body_bytes != body_bytes) corrupt(object, "it is not as long as it should be");
-  if (crc32(0, bytes.subspan(0, body_bytes)) != footer.body_crc32) corrupt(object, "its checksum does not match");
+  if (footer.body_bytes != body_bytes) damaged(object, "it is not as long as it should be");
+  if (crc32(0, bytes.subspan(0, body_bytes)) != footer.body_crc32) damaged(object, "its checksum does not match");
   v1::Trailer decoded;
   if (body_bytes > std::numeric_limits<int>::max() || !decoded.ParseFromArray(bytes.data(), static_cast<int>(body_bytes)))
-    corrupt(object, "its body cannot be parsed");
+    damaged(object, "its body cannot be parsed");
 
   Trailer trailer;
   trailer.save_id = std::move(*decoded.mutable_save_id());
@@ -171,23 +172,23 @@ Trailer decode_trailer(ByteSpan bytes, std::uint64_t file_bytes, const std::stri
   trailer.checksum_block_bytes = decoded.checksum_block_bytes();
   const std::uint32_t block_bytes = trailer.checksum_block_bytes;
   if (block_bytes < kChecksumBlockBytesMin || block_bytes > kChecksumBlockBytesMax || (block_bytes & (block_bytes - 1)) != 0)
-    corrupt(object, "checksum blocks of " + std::to_string(block_bytes) + " bytes are not possible");
+    damaged(object, "checksum blocks of " + std::to_string(block_bytes) + " bytes are not possible");
   if (file_bytes < bytes.size() || trailer.content_bytes != file_bytes - bytes.size())
-    corrupt(object, "it describes " + std::to_string(trailer.content_bytes) + " bytes, but the file has " +
+    damaged(object, "it describes " + std::to_string(trailer.content_bytes) + " bytes, but the file has " +
                         std::to_string(file_bytes) + " with the trailer");
   trailer.block_crc32.assign(decoded.block_crc32().begin(), decoded.block_crc32().end());
   if (trailer.block_crc32.size() != blocks_of(trailer.content_bytes, block_bytes))
-    corrupt(object, "it has " + std::to_string(trailer.block_crc32.size()) + " checksums for " +
+    damaged(object, "it has " + std::to_string(trailer.block_crc32.size()) + " checksums for " +
                         std::to_string(blocks_of(trailer.content_bytes, block_bytes)) + " blocks");
   trailer.items.reserve(static_cast<std::size_t>(decoded.items_size()));
   std::uint64_t end = 0;
   for (v1::TrailerItem& item : *decoded.mutable_items()) {
     trailer.items.push_back(to_item(item, trailer.content_bytes, object));
     if (trailer.items.back().offset != end)
-      corrupt(object, "\"" + trailer.items.back().fqn + "\" does not follow the item before it");
+      damaged(object, "\"" + trailer.items.back().fqn + "\" does not follow the item before it");
     end += trailer.items.back().length;
   }
-  if (end != trailer.content_bytes) corrupt(object, "its items do not fill the file");
+  if (end != trailer.content_bytes) damaged(object, "its items do not fill the file");
   return trailer;
 }
 

@@ -360,24 +360,24 @@ std::size_t ZstdCompressor::compress(ByteSpan from, MutableByteSpan to) { return
 #else  // without zstd
 
 namespace {
-[[noreturn]] void refuse() {
+[[noreturn]] void refuse_zstd() {
   throw Error(ErrorCode::kUnsupported, "this build of Cairn has no zstd: build it with CAIRN_WITH_ZSTD=ON");
 }
 }  // namespace
 
-ByteSource zstd_stream(ByteSource, const std::string&) { refuse(); }
+ByteSource zstd_stream(ByteSource, const std::string&) { refuse_zstd(); }
 
 class ZstdItem::Implementation {};
-ZstdItem::ZstdItem(std::uint64_t, ZipReader::ReadAt, std::uint64_t, std::string) { refuse(); }
+ZstdItem::ZstdItem(std::uint64_t, ZipReader::ReadAt, std::uint64_t, std::string) { refuse_zstd(); }
 ZstdItem::~ZstdItem() = default;
 std::uint64_t ZstdItem::size_bytes() const { return 0; }
-void ZstdItem::read(std::uint64_t, MutableByteSpan) { refuse(); }
+void ZstdItem::read(std::uint64_t, MutableByteSpan) { refuse_zstd(); }
 
 class ZstdCompressor::Implementation {};
-ZstdCompressor::ZstdCompressor(int) { refuse(); }
+ZstdCompressor::ZstdCompressor(int) { refuse_zstd(); }
 ZstdCompressor::~ZstdCompressor() = default;
 std::size_t ZstdCompressor::frame_bytes_max(std::size_t bytes) { return bytes; }
-std::size_t ZstdCompressor::compress(ByteSpan, MutableByteSpan) { refuse(); }
+std::size_t ZstdCompressor::compress(ByteSpan, MutableByteSpan) { refuse_zstd(); }
 
 #endif
 

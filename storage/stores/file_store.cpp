@@ -28,7 +28,7 @@ std::string absolute_root(const std::string& path) {
   return root;
 }
 
-std::string parent_of(const std::string& path) {
+std::string parent_directory(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   return slash == 0 ? "/" : path.substr(0, slash);
 }
@@ -71,7 +71,7 @@ bool FileStore::is_directory(const std::string& path) {
 void FileStore::create_root() {
   std::vector<std::string> missing;
   std::string existing = root_;
-  for (; !is_directory(existing); existing = parent_of(existing)) {
+  for (; !is_directory(existing); existing = parent_directory(existing)) {
     missing.push_back(existing);
     if (existing == "/") break;
   }
@@ -82,8 +82,8 @@ void FileStore::create_root() {
     const int result = files_.make_directory(*path);
     // Another rank may create the same directory at the same time.
     if (result < 0 && !(result == -EEXIST && is_directory(*path))) throw system_error("make directory", *path, -result);
-    if (const int synced = files_.sync_directory(parent_of(*path)); synced < 0)
-      throw system_error("sync directory", parent_of(*path), -synced);
+    if (const int synced = files_.sync_directory(parent_directory(*path)); synced < 0)
+      throw system_error("sync directory", parent_directory(*path), -synced);
     remember_durable(*path);
   }
 }
@@ -99,7 +99,7 @@ void FileStore::remember_durable(const std::string& directory) {
 // process. Directories that this process has synced before are not synced again.
 void FileStore::sync_names_up_from(std::string directory) {
   while (directory != "/") {
-    const std::string parent = parent_of(directory);
+    const std::string parent = parent_directory(directory);
     FileStatus here, above;
     if (files_.status(directory, true, here) >= 0) {
       if (files_.durable.has(directory, here)) return;

@@ -66,7 +66,7 @@ namespace {
 // of another process.
 constexpr int kTriesMax = 64;
 
-Error fenced(const std::string& save_id, const std::string& url) {
+Error not_open(const std::string& save_id, const std::string& url) {
   return Error(ErrorCode::kFenced, "cannot publish save " + save_id + " in " + url +
                                        ": its attempt is not open; it was ended by another rank or job, or never begun. Nothing " +
                                        "was changed");
@@ -174,7 +174,7 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
         continue;
       }
       // 2
-      if (has_object(kFencedMark + save_id) || !has_object(kOpenMark + save_id)) throw fenced(save_id, url());
+      if (has_object(kFencedMark + save_id) || !has_object(kOpenMark + save_id)) throw not_open(save_id, url());
       if (seen.is_live && overwrite == Overwrite::kRefused)
         throw Error(ErrorCode::kAlreadyExists,
                     "cannot publish save " + save_id + ": " + url_of(kCommitRecordName) + " is there already. Nothing was changed");

@@ -9,7 +9,7 @@ import graphlib
 import re
 
 from layers import FOLDERS, FORBIDDEN_FOLDERS, FORBIDDEN_IN_PUBLIC, FORBIDDEN_LIBRARIES, INTERNAL_FOR_TOOLS, NEEDS_DOCTEST, PARTS, ROOT
-from layers import finish, includes, public_headers, relative, sources
+from layers import finish, includes, own_part, public_headers, relative, sources
 
 # The one header of `actors` that its parts share with users: plain numbers.
 SHARED_WITH_PARTS = {"actors/options.hpp"}
@@ -21,10 +21,6 @@ def rules_for(name, table):
     """The entry of the deepest folder that holds `name` and has one."""
     folders = [folder for folder in table if name.startswith(folder + "/")]
     return table[max(folders, key=len)] if folders else []
-
-
-def own_part(name):
-    return name.split("/", 1)[0]
 
 
 def part_of(name):

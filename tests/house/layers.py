@@ -99,6 +99,10 @@ def relative(path):
     return path.relative_to(ROOT).as_posix()
 
 
+def own_part(name):
+    return name.split("/", 1)[0]
+
+
 def check_files(what, paths, faults_of):
     """Calls `faults_of(path)`, which returns the faults of a file and how many things it looked at, for each file. Ends the program."""
     faults, checked = [], 0
