@@ -14,16 +14,22 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)  # in whole builds: each compilation repeats templates of LibTorch
+if(NOT DEFINED CMAKE_UNITY_BUILD_BATCH_SIZE)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)  # each compilation repeats templates of LibTorch
+endif()
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)  # LibTorch may live outside the system's folders
 if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-  if(NOT CMAKE_BUILD_TYPE)
+endif()
+# Without one CMake does not optimize. In a parent project only Cairn gets one, unless the flags of that project choose a level.
+get_property(has_many_types GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+if(NOT CMAKE_BUILD_TYPE AND NOT has_many_types AND (PROJECT_IS_TOP_LEVEL OR NOT CMAKE_CXX_FLAGS MATCHES "(^| )-O"))
+  if(PROJECT_IS_TOP_LEVEL)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+  else()
+    set(CMAKE_BUILD_TYPE Release)
   endif()
-  # Debug builds carry line tables only: LibTorch's full debug information costs gigabytes.
-  set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
-  set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+  message(STATUS "Cairn: no build type was given; it is built as Release. CMAKE_BUILD_TYPE chooses another")
 endif()
 
 find_program(CAIRN_CCACHE ccache)

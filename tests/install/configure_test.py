@@ -8,6 +8,8 @@ import json
 import os
 import pathlib
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,8 +34,8 @@ class Configured(unittest.TestCase):
         self.root = pathlib.Path(folder.name).resolve()
         self.build = self.root / "build"
 
-    def cmake(self, *options, source=SOURCE, **more):
-        return subprocess.run(["cmake", "-S", source, "-B", self.build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={cached('CMAKE_CXX_COMPILER')}",
+    def cmake(self, *options, source=SOURCE, generator="Ninja", **more):
+        return subprocess.run(["cmake", "-S", source, "-B", self.build, "-G", generator, f"-DCMAKE_CXX_COMPILER={cached('CMAKE_CXX_COMPILER')}",
                                *options], capture_output=True, text=True, **more)
 
     def configure(self, *options, **more):
@@ -42,6 +44,16 @@ class Configured(unittest.TestCase):
                           f"-DTorch_DIR={cached('Torch_DIR')}", *options, **more)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
+
+    def commands(self):
+        """What is compiled: the file, and the words of the command."""
+        entries = json.loads((self.build / "compile_commands.json").read_text())
+        return {one["file"]: shlex.split(one["command"]) for one in entries}
+
+    def batches(self, *folders):
+        """The sources of each file of a unity build of these folders, in order."""
+        files = [file for folder in folders for file in sorted(self.build.glob(f"{folder}/**/Unity/*.cxx"))]
+        return [re.findall(r'#include "(.*)"', file.read_text()) for file in files]
 
     def torch_package(self, version, text=""):
         """The CMake package of the LibTorch in use, under another version."""
@@ -211,6 +223,64 @@ class Parts(Configured):
         self.assertEqual(installed(), [])
 
 
+class Flags(Configured):
+    """The batches, flags and build type that a user gives are used. Cairn's own stand in for those that were not given."""
+
+    FOLDERS = ("base", "planning", "messages", "tracing", "state", "storage", "actors", "runtime", "training")
+
+    def flags(self, *options, **more):
+        """The options of optimization and debug information with which the library is compiled."""
+        self.configure(*options, **more)
+        found = {tuple(word for word in words if re.match(r"-(O|g|march|DNDEBUG)", word))
+                 for file, words in self.commands().items() if file.startswith(f"{SOURCE}/")}
+        self.assertEqual(len(found), 1, found)
+        return " ".join(*found)
+
+    def test_flags_of_a_configuration(self):
+        for name, options, flags in (
+            ("none", [], "-O2 -DNDEBUG"),
+            ("debug", ["-DCMAKE_BUILD_TYPE=Debug"], "-O0 -g1"),
+            ("type", ["-DCMAKE_BUILD_TYPE=RelWithDebInfo"], "-O2 -g -DNDEBUG"),
+            ("release flags", ["-DCMAKE_CXX_FLAGS_RELEASE=-O1"], "-O1"),
+            ("flags of CMake's", ["-DCMAKE_CXX_FLAGS_RELEASE=-O3 -DNDEBUG"], "-O3 -DNDEBUG"),
+            ("no flags", ["-DCMAKE_CXX_FLAGS_RELEASE="], ""),
+            ("debug flags", ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-Og -g3"], "-Og -g3"),
+            ("common flags", ["-DCMAKE_CXX_FLAGS=-march=x86-64-v2"], "-march=x86-64-v2 -O2 -DNDEBUG"),
+        ):
+            with self.subTest(name):
+                self.build = self.root / name
+                self.assertEqual(self.flags(*options), flags)
+
+    def test_flags_of_a_toolchain(self):
+        toolchain = self.root / "toolchain.cmake"
+        toolchain.write_text('set(CMAKE_CXX_FLAGS_RELEASE_INIT "-march=x86-64-v3")\n')
+        self.assertEqual(self.flags(f"-DCMAKE_TOOLCHAIN_FILE={toolchain}"), "-march=x86-64-v3 -O3 -DNDEBUG")
+
+    def test_a_build_type_that_is_chosen_is_said(self):
+        chosen = r"-- Cairn: no build type was given; .*Release"
+        self.assertRegex(self.configure(), chosen)
+        for type in ("Release", "Debug"):
+            self.assertNotRegex(self.configure(f"-DCMAKE_BUILD_TYPE={type}"), chosen)
+        self.build = self.root / "multi"
+        self.assertNotRegex(self.configure("-DCMAKE_CONFIGURATION_TYPES=Debug;Release", generator="Ninja Multi-Config"), chosen)
+
+    def test_batches_of_a_unity_build(self):
+        for name, options, most in (("none", [], 24), ("one", ["-DCMAKE_UNITY_BUILD_BATCH_SIZE=1"], 1), ("seven", ["-DCMAKE_UNITY_BUILD_BATCH_SIZE=7"], 7)):
+            with self.subTest(name):
+                self.build = self.root / name
+                self.configure("-DCMAKE_UNITY_BUILD=ON", *options)
+                self.assertEqual(max(map(len, self.batches(*self.FOLDERS))), most)
+
+    def test_make_in_a_folder_with_a_space_in_its_name(self):
+        self.build = self.root / "a build"
+        for generator in ("Ninja", "Unix Makefiles"):
+            with self.subTest(generator):
+                self.configure(generator=generator)
+                for words in self.commands().values():
+                    self.assertIn(f"-I{self.build}/include", words)
+                shutil.rmtree(self.build)
+
+
 class WithoutTraining(Configured):
     """CAIRN_WITH_TRAINING=OFF needs neither Gloo nor NCCL, and leaves out what does."""
 
@@ -236,10 +306,14 @@ class WithoutTraining(Configured):
 class Parent(Configured):
     """Inside another project: the library alone, which the project links; none of its settings changes."""
 
-    def check(self, way, standard):
-        done = self.cmake(f"-DCAIRN={SOURCE}", f"-DWAY={way}", f"-DSTANDARD={standard}", f"-DTorch_DIR={cached('Torch_DIR')}",
+    def configure_parent(self, way, standard, *options):
+        done = self.cmake(f"-DCAIRN={SOURCE}", f"-DWAY={way}", f"-DSTANDARD={standard}", f"-DTorch_DIR={cached('Torch_DIR')}", *options,
                           source=SOURCE / "tests" / "install" / "parent")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def check(self, way, standard):
+        self.configure_parent(way, standard)
         rules = (self.build / "build.ninja").read_text()
         self.assertEqual(re.findall(r": CXX_EXECUTABLE_LINKER__(\w+?)_\w* ", rules), ["cairn"])
         self.assertEqual(re.findall(r": CXX_SHARED_LIBRARY_LINKER__(\w+)_\w* ", rules), ["cairn_shared", "cairn_training_shared"])
@@ -268,6 +342,26 @@ class Parent(Configured):
             for overridden, last in (("-Werror", "-Wno-error"), ("-fvisibility=hidden", "-fvisibility=default")):
                 self.assertEqual([word for word in words if word in (overridden, last)][-1], last, file)
             self.assertEqual([word for word in words if word.startswith("-std=")], [f"-std=c++{max(standard, 17)}"], file)
+
+    def test_cairn_is_optimized_without_a_build_type(self):
+        for name, options, is_said, flags, flags_of_parent in (
+            ("none", [], True, "-O3", ""),
+            ("Debug", ["-DCMAKE_BUILD_TYPE=Debug"], False, "", ""),
+            ("MinSizeRel", ["-DCMAKE_BUILD_TYPE=MinSizeRel"], False, "-Os", "-Os"),
+            ("level", ["-DCMAKE_CXX_FLAGS=-O1"], False, "-O1", "-O1"),
+            ("release flags", ["-DCMAKE_CXX_FLAGS_RELEASE=-O2"], True, "-O2", ""),
+        ):
+            with self.subTest(name):
+                self.build = self.root / name
+                told = self.configure_parent("add_subdirectory", 17, *options)
+                self.assertEqual("-- Cairn: no build type was given; it is built as Release" in told, is_said)
+                levels = {file: " ".join(word for word in words if word.startswith("-O")) for file, words in self.commands().items()}
+                self.assertEqual(levels.pop(str(SOURCE / "examples" / "embed" / "main.cpp")), flags_of_parent)
+                self.assertEqual(set(levels.values()), {flags})
+
+    def test_the_batches_of_a_parent_are_cairns(self):
+        self.configure_parent("add_subdirectory", 17, "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=5")
+        self.assertEqual(max(map(len, self.batches("cairn"))), 5)
 
     def test_by_add_subdirectory(self):
         self.check("add_subdirectory", standard=20)
