@@ -160,6 +160,33 @@ TEST_CASE("a dead coordinator actor ends the attempt on all ranks and is replace
   for (const auto& outcome : world.save()) CHECK(outcome.ok());
 }
 
+// Remembers whether a coordinator was told of the end of a task that it does not run.
+class StrayResults : public Observer {
+ public:
+  void on_event(const ObservedEvent& event) noexcept override {
+    if (event.actor == Actor::kCoordinator && event.name == "end of a task that is not running") any = true;
+  }
+  std::atomic<bool> any{false};
+};
+
+TEST_CASE("a task's result of a dead coordinator does not reach its replacement") {
+  const auto stray = std::make_shared<StrayResults>();
+  SupervisedRanks world(2, {}, stray);
+  for (const char* const hook : {"planner.create_global_plan", "writer.finish"}) {
+    CAPTURE(hook);
+    Gate gate;
+    world.rank(0).script.on(hook, [&gate] { gate.pass(); });
+    const std::vector<Future<CallResult>> futures = world.start_saves();
+    gate.wait_until_reached();
+    world.kill_coordinator(0);
+    gate.open();
+    for (const auto& outcome : ActorWorld::collect(futures)) CHECK_FALSE(outcome.ok());
+    world.rank(0).script.clear();
+    for (const auto& outcome : world.save()) CHECK(outcome.ok());
+  }
+  CHECK_FALSE(stray->any);
+}
+
 TEST_CASE("a coordinator actor that dies while ranks join: they join the next one") {
   SupervisedRanks world(2);
   auto waiting = world.start_save(1);

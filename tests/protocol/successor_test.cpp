@@ -101,6 +101,28 @@ TEST_CASE("without all results an attempt is unpublished, and the store is not a
   CHECK(ranks_of(told[0].second.failures) == std::set<int>{0, 1});
 }
 
+TEST_CASE("a successor does not know of a checkpoint if it cannot ask, or the store fails") {
+  Successor successor;
+  successor.appeal(2);
+  successor.down(0);
+  successor.answer(2);
+  Effects effects;
+  SUBCASE("its own call has ended") {
+    successor.answer(1, RankStatus::kAbsent);
+    effects = successor.answer(3);
+    CHECK(all_of<RunTask>(effects).empty());
+  }
+  SUBCASE("the store fails") {
+    successor.answer(1);
+    const auto ask = all_of<RunTask>(successor.answer(3));
+    REQUIRE(ask.size() == 1);
+    effects = successor.steps.step(TaskEnded{ask[0].sequence, failure_on(1, "no route to the store")});
+  }
+  const auto told = sent<Outcome>(effects);
+  REQUIRE(told.size() >= 2);
+  for (const auto& [rank, outcome] : told) CHECK(outcome.committed == Committed::kUnknown);
+}
+
 TEST_CASE("an outcome that any rank has is adopted unchanged") {
   Successor successor;
   successor.appeal(1);

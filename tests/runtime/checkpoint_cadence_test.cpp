@@ -389,6 +389,36 @@ TEST_CASE("manager: a signal known to one rank outlasts the save for another's s
   forget_memory("manager");
 }
 
+TEST_CASE("manager: of signals that come to two ranks at different steps, the first counts first") {
+  forget_memory("manager");
+  std::promise<void> saved;
+  const std::shared_future<void> is_saved = saved.get_future().share();
+  on_all_ranks(kManagedRanks, [&](World& world) {
+    CheckpointManagerOptions own;
+    own.ask_every_steps = 2;
+    own.save_on_signal = {world.rank() == 0 ? SIGUSR1 : SIGUSR2};
+    HandSetClock clock;
+    own.clock = &clock;
+    CheckpointManager manager(world, "mem://manager/signals", own);
+    if (world.rank() == 0) std::raise(SIGUSR1);
+    save_steps(manager, {1});  // rank 0 notes its signal
+    if (world.rank() == 0) saved.set_value();
+    is_saved.wait();
+    clock.pass(own.grace_period / 2);
+    if (world.rank() == 1) std::raise(SIGUSR2);
+    CHECK(manager.should_save(2));
+    CHECK(manager.signal() == SIGUSR1);
+    save_steps(manager, {2});
+    clock.pass(own.grace_period);
+    CHECK_FALSE(manager.should_save(3));  // the ranks do not communicate at this step
+    CHECK(manager.should_save(4));
+    CHECK(manager.signal() == SIGUSR2);
+    save_steps(manager, {4});
+    CHECK_FALSE(manager.should_save(6));
+  });
+  forget_memory("manager");
+}
+
 TEST_CASE_FIXTURE(ControlledRun, "manager: a save that misses the grace period is reported") {
   WorldOptions world_options;
   world_options.observer = std::make_shared<HoldsUntilCancelled>(control, std::set<int>{2});

@@ -47,6 +47,7 @@ StateDict large_state(double start, int rank = 0) {
                                 {"transposed", numbers.clone().t()},
                                 {"every_third", counting({90000}, start + rank).slice(0, 0, 90000, 3)},
                                 {"complex", torch::complex(counting({300, 100}, start), counting({300, 100}, rank)).conj()},
+                                {"negated", counting({300, 100}, start + rank)._neg_view()},
                                 {"scalar", torch::tensor(start)},
                                 {"none", torch::empty({0, 4})}})},
           {"whole", counting({70, 1000}, start)},

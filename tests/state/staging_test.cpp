@@ -96,12 +96,20 @@ TEST_CASE("memory that tensors share, strides and types are kept in the copy") {
   CHECK(stager.bytes_held() < 4000);
 }
 
-TEST_CASE("conjugated views are copied resolved; sparse tensors are left to the planner") {
+TEST_CASE("conjugated and negated views are copied resolved; sparse tensors are left to the planner") {
   DefaultStager stager;
   const torch::Tensor complex = torch::complex(counting({3}), counting({3}, 5));
   const torch::Tensor sparse = counting({2, 2}).to_sparse();
-  const StateDict copy = staged(stager, {{"conjugated", complex.conj()}, {"sparse", sparse}, {"undefined", torch::Tensor()}});
-  CHECK(torch::equal(copy.at("conjugated").tensor(), complex.conj().resolve_conj()));
+  const torch::Tensor negated = torch::imag(complex.conj());
+  REQUIRE(negated.is_neg());
+  const StateDict copy = staged(stager, {{"conjugated", complex.conj()},
+                                         {"negated", negated},
+                                         {"negated conjugate", complex.conj()._neg_view()},
+                                         {"sparse", sparse},
+                                         {"undefined", torch::Tensor()}});
+  CHECK(torch::equal(copy.at("conjugated").tensor(), torch::complex(counting({3}), -counting({3}, 5))));
+  CHECK(torch::equal(copy.at("negated").tensor(), -counting({3}, 5)));
+  CHECK(torch::equal(copy.at("negated conjugate").tensor(), torch::complex(-counting({3}), counting({3}, 5))));
   CHECK(copy.at("sparse").tensor().is_sparse());
   CHECK_FALSE(copy.at("undefined").tensor().defined());
 }

@@ -76,6 +76,20 @@ TEST_CASE("state dicts: all faults of a refused call are reported at once") {
   });
 }
 
+TEST_CASE("state dicts: another rank's shard of equal size is refused, and nothing changes") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    auto model = sharded_composite(group);
+    const torch::Tensor before = model->l1->parameters()[0].detach().clone();
+    Dict wrong = training::get_model_state_dict(*model);
+    const std::int64_t others_row = 3 * (1 - group.rank());
+    wrong["l1.weight"] = ShardedTensor({6, 6}, DType::kFloat32, {{here(torch::ones({3, 6})), {others_row, 0}}});
+    const Thrown thrown = thrown_by([&] { training::set_model_state_dict(*model, wrong); });
+    CHECK(thrown.code == ErrorCode::kMismatch);
+    CHECK(thrown.says("\"l1.weight\" is a part of a tensor of size [6, 6]"));
+    CHECK(model->l1->parameters()[0].equal(before));
+  });
+}
+
 TEST_CASE("state dicts: an optimizer's dict that lacks parameters is refused by default") {
   on_ranks(2, [](const ProcessGroup& group) {
     const torch::Tensor input = seeded(1, [] { return torch::randn({2, 6}); });
