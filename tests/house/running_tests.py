@@ -166,7 +166,8 @@ class RunningTests:
         if code != 0 or not found:
             self.faults.append(f"{' '.join(command)} does not list its test cases: it ended with {code}")
             return set()
-        return {re.sub(r"<.*>$", "", name) for name in found[1].splitlines()}
+        names = found[1].splitlines()
+        return {*names, *(re.sub(r"<[^<]*>$", "", name) for name in names)}  # a case of a template is named after its type, too
 
     def add_python(self, script, words, environment):
         code, text, errors = output_of([sys.executable, "-c", LIST_PYTHON, script, *words], env=environment)
