@@ -223,7 +223,7 @@ Future<bool> HuggingFaceStorageReader::read_data(const LoadPlan& plan, LoadPlann
 
 void HuggingFaceStorageReader::dequantize(const LoadPlan& plan, const ReadItem& item, LoadPlanner& planner) {
   const std::string& name = plan.names[item.storage_name];
-  const auto& [weight, scales] = quantized_.at(name);
+  const Quantized& stored = quantized_.at(name);
   const torch::Tensor to = planner.resolve_tensor(plan, item);
   // An element takes 7 to 9 bytes, in its stored type, in float32 and in the target type.
   const auto elements_max = static_cast<std::int64_t>(options_.reader.bytes_in_flight_max / 9);
@@ -231,11 +231,11 @@ void HuggingFaceStorageReader::dequantize(const LoadPlan& plan, const ReadItem& 
     Box box = piece;
     for (std::size_t dim = 0; dim < box.offsets.size(); ++dim)
       box.offsets[dim] += item.storage_chunk_offset[dim] + item.storage_offsets[dim];
-    const torch::Tensor elements = read_part(*stored_, name, weight, box);
-    const torch::Tensor factors = read_part(*stored_, name + kScalesEnd, scales, scales_of(box, options_.block_size));
+    const torch::Tensor elements = read_part(*stored_, name, stored.weight, box);
+    const torch::Tensor factors = read_part(*stored_, name + kScalesEnd, stored.scales, scales_of(box, options_.block_size));
     with_torch("dequantise " + name, [&] {
       part_of(to, piece.offsets, piece.sizes)
-          .copy_(dequantize_blocks(elements, weight.properties.dtype, factors, box, options_.block_size,
+          .copy_(dequantize_blocks(elements, stored.weight.properties.dtype, factors, box, options_.block_size,
                                    *scalar_type_of(*options_.dequantize_to)));
     });
   });

@@ -104,9 +104,10 @@ std::string S3Writer::begin_upload() {
   request.query = {{"uploads", ""}};
   request.headers = {{kS3NonceHeader, nonce_}};
   const S3Response response = client_->send(request);
-  visit_s3_xml(response.body, "the beginning of an upload", [&](const std::string& path, const std::string& text) {
-    if (path == "InitiateMultipartUploadResult/UploadId") upload_ = text;
-  });
+  visit_s3_xml(response.body, "the beginning of an upload",
+               [&](const std::string& path, const std::string& text) CAIRN_REQUIRES(mutex_) {
+                 if (path == "InitiateMultipartUploadResult/UploadId") upload_ = text;
+               });
   if (upload_.empty())
     throw Error(ErrorCode::kUnavailable,
                 "cannot write " + url_ + ": the server answered " + std::to_string(response.status) + " without an upload id");
@@ -132,9 +133,10 @@ void S3Writer::finish_upload(std::uint64_t length) {
   request.body = list;
   const S3Response response = client_->send(request);
   if (response.succeeded()) {
-    visit_s3_xml(response.body, "the end of an upload", [&](const std::string& path, const std::string& text) {
-      if (path == "CompleteMultipartUploadResult/ETag") etag_ = s3_etag(text);
-    });
+    visit_s3_xml(response.body, "the end of an upload",
+                 [&](const std::string& path, const std::string& text) CAIRN_REQUIRES(mutex_) {
+                   if (path == "CompleteMultipartUploadResult/ETag") etag_ = s3_etag(text);
+                 });
   }
   if (etag_.empty()) {
     // The upload is gone if an earlier try has finished it, and its answer was lost.

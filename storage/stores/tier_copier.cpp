@@ -225,38 +225,38 @@ void TierCopier::stop() noexcept {
 void TierCopier::serve() {
   MutexLock lock(mutex_);
   while (!stopping_) {
-    write_logs(lock);
+    write_logs();
     const Time now = SteadyClock::now();
     const auto next = std::min_element(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) { return a->due < b->due; });
     // Before anything is copied: this job first announces its checkpoint in the far tier.
     const bool is_new = next != jobs_.end() && (*next)->kind == Job::kPublish && (*next)->due == Time{};
     if (is_new && retry_at_ <= now)
-      run_job(lock, *next);
+      run_job(*next);
     else if (writers_ > 0)
       changed_.wait(mutex_);
     else if (retry_at_ > now)
       changed_.wait_until(mutex_, retry_at_);
     else if (next != jobs_.end() && (*next)->due <= now && (objects_.empty() || is_job_next_))
-      run_job(lock, *next);
+      run_job(*next);
     else if (!objects_.empty())
-      run_object(lock);
+      run_object();
     else if (next != jobs_.end())
       changed_.wait_until(mutex_, (*next)->due);
     else
       changed_.wait(mutex_);
   }
-  write_logs(lock);
+  write_logs();
   serving_ = false;
   changed_.notify_all();
 }
 
-void TierCopier::write_logs(MutexLock& lock) {
+void TierCopier::write_logs() {
   if (logs_.empty()) return;
   while (!logs_.empty()) {
     const auto [level, text] = logs_.front();
-    lock.unlock();
+    mutex_.unlock();
     write_log(level, -1, text);
-    lock.lock();
+    mutex_.lock();
     logs_.erase(logs_.begin());
   }
   changed_.notify_all();
@@ -285,14 +285,14 @@ void TierCopier::give_up(const std::string& place, const std::string& what) {
   logs_.emplace_back(LogLevel::kError, url(place) + " is not copied to the far tier: " + what);
 }
 
-void TierCopier::run_object(MutexLock& lock) {
+void TierCopier::run_object() {
   Object object = std::move(objects_.front());
   objects_.pop_front();
   copying_ = object;
   cancelled_ = false;
   Copied copied = Copied::kGone;
   std::optional<Error> failure;
-  lock.unlock();
+  mutex_.unlock();
   try {
     copied = copy_object(object.path);
   } catch (const Error& error) {
@@ -300,7 +300,7 @@ void TierCopier::run_object(MutexLock& lock) {
   } catch (const std::exception& error) {
     failure = Error(ErrorCode::kUnavailable, error.what());
   }
-  lock.lock();
+  mutex_.lock();
   copying_ = {};
   changed_.notify_all();
   is_job_next_ = true;  // otherwise no checkpoint would be published while objects keep coming
@@ -324,7 +324,7 @@ void TierCopier::run_object(MutexLock& lock) {
   retry_at_ = SteadyClock::now() + options_.retry_min;
 }
 
-void TierCopier::run_job(MutexLock& lock, const std::shared_ptr<Job>& next) {
+void TierCopier::run_job(const std::shared_ptr<Job>& next) {
   const std::shared_ptr<Job> job = next;
   running_ = job;
   cancelled_ = false;
@@ -332,7 +332,7 @@ void TierCopier::run_job(MutexLock& lock, const std::shared_ptr<Job>& next) {
   bool has_ended = true;
   const std::size_t missing_before = job->missing;
   std::optional<Error> failure;
-  lock.unlock();
+  mutex_.unlock();
   try {
     if (job->kind == Job::kPublish)
       has_ended = publish(*job);
@@ -345,7 +345,7 @@ void TierCopier::run_job(MutexLock& lock, const std::shared_ptr<Job>& next) {
   } catch (const std::exception& error) {
     failure = Error(ErrorCode::kUnavailable, error.what());
   }
-  lock.lock();
+  mutex_.lock();
   running_.reset();
   copying_ = {};
   changed_.notify_all();

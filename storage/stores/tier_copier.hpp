@@ -135,10 +135,10 @@ class TierCopier {
 
   void start() CAIRN_REQUIRES(mutex_);
   void serve();
-  void run_object(MutexLock& lock) CAIRN_REQUIRES(mutex_);
-  void run_job(MutexLock& lock, const std::shared_ptr<Job>& job) CAIRN_REQUIRES(mutex_);
+  void run_object() CAIRN_REQUIRES(mutex_);
+  void run_job(const std::shared_ptr<Job>& job) CAIRN_REQUIRES(mutex_);
   void evict_later(const std::string& run);
-  void write_logs(MutexLock& lock) CAIRN_REQUIRES(mutex_);
+  void write_logs() CAIRN_REQUIRES(mutex_);
   void note_success(bool has_moved) CAIRN_REQUIRES(mutex_);
   void note_failed_try(const std::string& what) CAIRN_REQUIRES(mutex_);
   // The near tier has `place` damaged: it is not copied until it is saved again.
