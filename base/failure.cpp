@@ -269,7 +269,8 @@ std::string exception_text(const std::string& operation, const FailureMap& failu
 
 }  // namespace
 
-CheckpointException::CheckpointException(std::string operation, FailureMap failures, Committed committed, std::string save_id)
+CheckpointException::CheckpointException(const std::string& operation, FailureMap failures, Committed committed,
+                                         std::string save_id)
     : Error(ErrorCode::kCheckpoint, exception_text(operation, failures, committed, save_id)),
       failures_(std::move(failures)),
       committed_(committed),

@@ -54,7 +54,7 @@ struct Failure {
   friend bool operator!=(const Failure& a, const Failure& b) { return !(a == b); }
 };
 
-inline constexpr std::size_t kFailureTextMax = 16 * 1024;
+inline constexpr std::size_t kFailureTextMax = std::size_t{16} * 1024;
 
 using FailureMap = std::map<int, Failure>;  // by rank
 
@@ -71,7 +71,7 @@ std::string describe(const FailureMap& failures);
 // exists.
 class CheckpointException : public Error {
  public:
-  CheckpointException(std::string operation, FailureMap failures, Committed committed, std::string save_id);
+  CheckpointException(const std::string& operation, FailureMap failures, Committed committed, std::string save_id);
 
   const FailureMap& failures() const noexcept { return failures_; }
   Committed committed() const noexcept { return committed_; }

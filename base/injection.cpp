@@ -212,9 +212,9 @@ class Parser {
     std::uint64_t factor = 0;
     if (unit == "ms") factor = 1;
     if (unit == "s") factor = 1000;
-    if (unit == "min") factor = 60 * 1000;
+    if (unit == "min") factor = 60'000;
     // Divides, because the product could exceed an hour before it is compared.
-    if (factor == 0 || value == 0 || value > 60 * 60 * 1000 / factor) refuse(begin, kExpected);
+    if (factor == 0 || value == 0 || value > 3'600'000 / factor) refuse(begin, kExpected);
     return std::chrono::milliseconds(value * factor);
   }
 

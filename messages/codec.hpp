@@ -11,9 +11,9 @@
 namespace cairn::protocol {
 
 // Limits that `decode` enforces. `encode` enforces those on names and on inputs to agreements.
-inline constexpr std::size_t kNameBytesMax = 64 * 1024;       // a checkpointer's name, a checkpoint id, a key
+inline constexpr std::size_t kNameBytesMax = 64 << 10;        // a checkpointer's name, a checkpoint id, a key
 inline constexpr std::size_t kRanksMax = 1u << 20;            // ranks of a world
-inline constexpr std::size_t kAgreementTextMax = 64 * 1024;   // text that one rank contributes to an agreement, in bytes
+inline constexpr std::size_t kAgreementTextMax = 64 << 10;    // text that one rank contributes to an agreement, in bytes
 inline constexpr std::size_t kAgreementAnswerMax = 16 << 20;  // the answer of an agreement, in bytes
 
 // Encodes an envelope. Throws kInvalidArgument for an inconsistent plan, and for a name or text

@@ -44,6 +44,7 @@ std::vector<std::string> closest_names(const std::string& name, const Metadata& 
     candidates.insert(stored);
   }
   std::vector<std::pair<std::size_t, std::string>> ranked;
+  ranked.reserve(candidates.size());
   for (const std::string& candidate : candidates) {
     ranked.emplace_back(edit_distance(std::string_view(name).substr(0, kComparedLengthMax),
                                       std::string_view(candidate).substr(0, kComparedLengthMax)),

@@ -116,7 +116,7 @@ struct Metadata {
     NameIndex() = default;
     NameIndex(const NameIndex& other) : map_(other.load()) {}
     NameIndex& operator=(const NameIndex& other) {
-      store(other.load());
+      if (this != &other) store(other.load());
       return *this;
     }
     std::shared_ptr<const Map> load() const {

@@ -86,7 +86,7 @@ std::string pause_text(const Pause& pause) {
 // Returns what the time between two links of a chain was spent on, as a statement about the second
 // link's rank.
 std::string time_spent(const Trace& trace, const ChainLink& before, const ObservedEvent& event) {
-  const std::string name = name_of(event);
+  std::string name = name_of(event);
   if (before.waited)
     return event.peer >= 0 ? "waited, until " + name + " of rank " + std::to_string(event.peer) : "waited, until " + name;
   if (event.kind == EventKind::kOperation) return name;

@@ -301,7 +301,8 @@ class Grouping {
       later_.emplace_back(AttemptKey{job, checkpointer, 0, call.call.number}, std::move(call));
       return;
     }
-    put({job, checkpointer, call.call.attempt, 0}, std::move(call));
+    const AttemptKey key{job, checkpointer, call.call.attempt, 0};
+    put(key, std::move(call));
   }
 
   std::vector<TracedAttempt> attempts() && {

@@ -145,7 +145,7 @@ class TraceDirectory {
     void add(const ObservedEvent& event);
     bool may_hold(const TracedCall& call) const;
   };
-  static constexpr std::uint64_t kSectionBytes = 256 * 1024;
+  static constexpr std::uint64_t kSectionBytes = std::uint64_t{256} * 1024;
 
   std::string path_;
   std::vector<TracedFile> files_;

@@ -20,7 +20,7 @@ namespace {
 using namespace trace_format;
 
 // Several records of the largest size, so that most records need no further read.
-constexpr std::size_t kChunkBytes = 256 * 1024;
+constexpr std::size_t kChunkBytes = std::size_t{256} * 1024;
 constexpr int kRanksMax = 1 << 20;
 // Times up to nine years and up to the year 2043, so that sums of a few of them do not overflow.
 // Values beyond that are invalid.

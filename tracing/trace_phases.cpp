@@ -228,6 +228,7 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
     for (int rank = 0; rank < trace.job.world_size; ++rank)
       if (answered.count(rank) == 0) wait.awaited.push_back(rank);
     std::vector<std::pair<WallTime, int>> order;
+    order.reserve(answered.size());
     for (const auto& [rank, time] : answered) order.emplace_back(time, rank);
     std::sort(order.begin(), order.end());
     // If all answered, the wait is for the last one: from the answer before it to its own.

@@ -21,7 +21,7 @@ struct ChecksummedPart {
 class BlockChecksums {
  public:
   // Below this length in bytes, computing two checksums costs less than combining them.
-  static constexpr std::uint64_t kJoinBytes = 16 * 1024;
+  static constexpr std::uint64_t kJoinBytes = std::uint64_t{16} * 1024;
 
   explicit BlockChecksums(std::uint32_t block_bytes) : block_bytes_(block_bytes) {}
 

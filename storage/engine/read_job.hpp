@@ -57,7 +57,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
 
   // Parts of an item with gaps of at most this size are read as one range. Stores and checksum
   // blocks work in units of about this size anyway.
-  static constexpr std::uint64_t kGapBytesMax = 64 * 1024;
+  static constexpr std::uint64_t kGapBytesMax = std::uint64_t{64} * 1024;
 
   // The destination of an item: a tensor that the planner resolved, or the buffer of a bytes
   // object.

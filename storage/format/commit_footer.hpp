@@ -22,7 +22,7 @@ inline constexpr std::size_t kCommitFooterBytes = 32;
 inline constexpr std::size_t kCommitCrcAt = 28;  // within the footer
 // Size of the end of a record that is read at once: all of most records. In an object store each
 // read is a request.
-inline constexpr std::size_t kRecordEndBytes = 64 * 1024;
+inline constexpr std::size_t kRecordEndBytes = std::size_t{64} * 1024;
 
 struct CommitFooter {
   std::uint64_t section_offset = 0;

@@ -11,8 +11,8 @@ namespace {
 
 // Windows of reading: the first fits the small fields around a large one, the last a record of many
 // small fields.
-constexpr std::uint64_t kFirstWindowBytes = 4 * 1024;
-constexpr std::uint64_t kLastWindowBytes = 1024 * 1024;
+constexpr std::uint64_t kFirstWindowBytes = std::uint64_t{4} * 1024;
+constexpr std::uint64_t kLastWindowBytes = std::uint64_t{1024} * 1024;
 // Limit on the length of a save id and of the commit information. User metadata has no other limit.
 constexpr std::uint64_t kFieldBytesMax = std::uint64_t{64} << 20;
 

@@ -25,7 +25,7 @@ namespace cairn {
 
 inline constexpr std::uint64_t kSmallPayloadAlignment = 64;    // bytes; of the file offset of every payload
 inline constexpr std::uint64_t kLargePayloadAlignment = 4096;  // bytes; for payloads of at least kLargePayloadBytes
-inline constexpr std::uint64_t kLargePayloadBytes = 64 * 1024;
+inline constexpr std::uint64_t kLargePayloadBytes = std::uint64_t{64} * 1024;
 
 // The lengths of an item's parts.
 struct ItemLayout {

@@ -24,7 +24,7 @@ constexpr std::size_t kErrorTextMax = 300;
 constexpr int kRenewalsMax = 3;  // for one request
 // Size of each connection's buffers for sending and receiving: the largest that libcurl takes. Its
 // default for receiving, 16 KiB, costs many system calls.
-constexpr long kBufferBytes = 512 * 1024;
+constexpr long kBufferBytes = 512L * 1024;
 
 class CurlList {
  public:

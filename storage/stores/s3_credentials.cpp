@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kContainerHost = "http://169.254.170.2";
 constexpr const char* kInstanceHost = "http://169.254.169.254";
-constexpr std::size_t kAnswerBytesMax = 64 * 1024;
+constexpr std::size_t kAnswerBytesMax = std::size_t{64} * 1024;
 // The service is on the same machine. Where there is none, nothing answers at its address.
 constexpr long kConnectTimeoutMs = 1000;
 constexpr long kTimeoutMs = 5000;
