@@ -5,7 +5,7 @@
 #   cmake/install_dependencies.sh                  what building and most tests need
 #   cmake/install_dependencies.sh --without-torch  the same without LibTorch, for machines that have another one, such as PyTorch's with CUDA
 #   cmake/install_dependencies.sh --packages       and what making Debian packages needs
-#   cmake/install_dependencies.sh --tests          and what further tests use: a browser, launchers, network tools, promtool, an S3 server, --packages
+#   cmake/install_dependencies.sh --tests          and what further tests use: Clang, a browser, launchers, network tools, promtool, an S3 server, --packages
 #
 # The options go together. Each package that the system's release does not have is named, with what to do or what is lost without it. The
 # script fails if building is impossible without one of them.
@@ -22,7 +22,7 @@ for option in "$@"; do
   case $option in
     --without-torch) torch=false ;;
     --packages) optional+=(dpkg-dev file) ;;
-    --tests) optional+=(dpkg-dev file chromium-headless-shell openmpi-bin libopenmpi-dev mpich slurmctld slurmd slurm-client munge iproute2 prometheus
+    --tests) optional+=(clang dpkg-dev file chromium-headless-shell openmpi-bin libopenmpi-dev mpich slurmctld slurmd slurm-client munge iproute2 prometheus
                          ceph-mon ceph-osd radosgw ceph-common)
              tests=true ;;
     *) echo "unknown option $option" >&2; exit 2 ;;

@@ -2,7 +2,7 @@
 # Installs what is needed, builds, and runs all tests: as users run Cairn (preset `release`), and all but the largest ones under the
 # address and undefined-behaviour sanitizers (preset `asan`). The tests that find most come first.
 #
-#   tests/run.sh                  both
+#   tests/run.sh                  both, and between them the builds of `tests/builds.sh --ci`
 #   tests/run.sh --preset dev     that preset only; may be given more than once
 #   tests/run.sh --quick          `release` only, without the largest tests
 #   tests/run.sh --minutes 85     leaves out, and names, what would not end in this time. The first tests always run.
@@ -29,11 +29,11 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-# Each part: a preset, an option of ctest that selects tests, and how long the part takes, in percent of the time until the first has ended.
+# Each part: a preset (or `builds`), an option of ctest that selects tests, and how long the part takes, in percent of the time until the first has ended.
 parts=()
 if [ ${#presets[@]} -eq 0 ]; then
   parts=("release -LE large 0")
-  $quick || parts+=("asan -LE process 40" "release -L large 30" "asan -L process 60")
+  $quick || parts+=("builds --ci . 25" "asan -LE process 40" "release -L large 30" "asan -L process 60")
 else
   for preset in "${presets[@]}"; do
     if $quick; then parts+=("$preset -LE large 100"); else parts+=("$preset -E ^$ 100"); fi
@@ -70,6 +70,12 @@ for part in "${parts[@]}"; do
   elapsed=$((SECONDS - started))
   if [ -n "$minutes" ] && [ "$first_took" -gt 0 ] && [ $((elapsed + first_took * percent / 100)) -gt $((minutes * 60)) ]; then
     closing+=("=== $preset $option $value" "NOT RUN: this machine is too slow to end it within $minutes minutes")
+    continue
+  fi
+  if [ "$preset" = builds ]; then
+    run_builds() { tests/builds.sh --ci 2>&1 | tee build/builds.log; }
+    step "other builds" run_builds || failed=true
+    closing+=("$(sed -n '/^=== the builds/,$p' build/builds.log)")
     continue
   fi
   step "configure $preset" cmake --preset "$preset"

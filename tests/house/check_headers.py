@@ -1,24 +1,23 @@
 #!/usr/bin/env python3
-"""Every public header compiles alone: includes what it uses, guards against being included twice.
+"""Every header of the product compiles alone: includes what it uses, guards against being included twice.
 
-usage: check_headers.py BUILD_DIRECTORY
+usage: check_headers.py BUILD_DIRECTORY [REGEX]
 
-A header is compiled with the flags of runtime/, taken from the build's compile_commands.json, without the precompiled header of
-LibTorch, which would hide what is missing. One costly header, which a third of ours include, is precompiled for those.
+REGEX: only headers whose path matches. A header is compiled with the flags of runtime/, taken from the build's compile_commands.json, and
+without a precompiled header, which would hide what is missing. tests/builds.sh runs this.
 """
 
 import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
 import tempfile
 
-from layers import ROOT, finish, includes, public_headers
-
-COSTLY = "torch/types.h"
+from layers import FOLDERS, ROOT, finish, relative, sources
 
 
 def is_foreign(build, path):
@@ -30,8 +29,6 @@ def flags_of_runtime(build):
     """The compiler and its flags, without input, output and precompiled header."""
     entries = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
     words = shlex.split(next(entry["command"] for entry in entries if "/cairn_runtime.dir/" in entry["command"]))
-    while "ccache" in pathlib.Path(words[0]).name or "=" in words[0] or words[0].endswith("cmake") or words[0] in ("-E", "env"):
-        words.pop(0)
     kept, skip = [], False
     for word in words:
         if skip:
@@ -45,46 +42,19 @@ def flags_of_runtime(build):
     return kept
 
 
-def includes_costly(name, seen):
-    """Whether this header of ours does, directly or through others of ours."""
-    if name == COSTLY:
-        return True
-    own = ROOT / name.removeprefix("cairn/")
-    if not name.startswith("cairn/") or own in seen or not own.exists():
-        return False
-    seen.add(own)
-    return any(includes_costly(included, seen) for _, included, _ in includes(own))
-
-
-class Compiler:
-    """Compiles headers alone, in a folder that may be written to."""
-
-    def __init__(self, build, scratch):
-        self.flags, self.scratch = flags_of_runtime(build), pathlib.Path(scratch)
-
-    def run(self, name, *options):
-        return subprocess.run([*self.flags, "-O0", "-g0", "-Werror", *options, name], cwd=self.scratch, capture_output=True, text=True)
-
-    def precompile(self):
-        (self.scratch / "costly.hpp").write_text(f"#include <{COSTLY}>\n", encoding="utf-8")
-        done = self.run("costly.hpp", "-x", "c++-header")
-        return [] if done.returncode == 0 else [f"{COSTLY} does not compile\n{done.stderr}"]
-
-    def fault_of(self, name):
-        unit = self.scratch / (name.replace("/", "_") + ".cpp")
-        unit.write_text(f"#include <cairn/{name}>\n#include <cairn/{name}>\n", encoding="utf-8")
-        first = ["-include", "costly.hpp"] if includes_costly(f"cairn/{name}", set()) else []
-        done = self.run(unit.name, *first, "-fsyntax-only")
-        return None if done.returncode == 0 else f"{name}: does not compile alone\n{done.stderr}"
+def fault_of(name, flags, scratch):
+    unit = pathlib.Path(scratch, name.replace("/", "_") + ".cpp")
+    unit.write_text(f"#include <cairn/{name}>\n#include <cairn/{name}>\n", encoding="utf-8")
+    done = subprocess.run([*flags, "-O0", "-g0", "-Werror", "-fsyntax-only", unit], capture_output=True, text=True)
+    return None if done.returncode == 0 else f"{name}: does not compile alone\n{done.stderr}"
 
 
 def main():
-    headers = [name for name in public_headers() if not name.startswith("tests/")]  # those are included after doctest's
-    with tempfile.TemporaryDirectory() as scratch:
-        compiler = Compiler(pathlib.Path(sys.argv[1]).resolve(), scratch)
-        faults = compiler.precompile()
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            faults += [fault for fault in pool.map(compiler.fault_of, headers) if fault]
+    build, wanted = pathlib.Path(sys.argv[1]).resolve(), re.compile(sys.argv[2] if len(sys.argv) > 2 else "")
+    headers = [relative(path) for folder in FOLDERS for path in sources(folder, ".hpp") if wanted.search(relative(path))]
+    flags = flags_of_runtime(build)
+    with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        faults = [fault for fault in pool.map(lambda name: fault_of(name, flags, scratch), headers) if fault]
     finish("headers", faults, len(headers))
 
 

@@ -165,7 +165,12 @@ class Reader:
                     break
                 if begins is None:
                     begins, is_function = token, token == "("
+                    words += [self.peek(2)] if self.peek(1) == "*" else []  # a pointer to a function
+                opening = self.at
                 self.skip_brackets()
+                if words[:1] == ["enum"] and words[1] not in TYPES:  # its values are names beside it
+                    body = [word for word, _ in self.tokens[opening : self.at]]
+                    others += [[word] for before, word in zip(body, body[1:]) if before in "{," and word != "}"]
             else:
                 if token == "=":
                     value_at = value_at or self.at
