@@ -9,11 +9,16 @@
 //
 // A fence mark has a nonce, so no two versions of the object have the same ETag.
 //
-// begin      1  write .attempt-<id> if it is absent
-//            2  give up if .fenced-<id> exists
+// begin      1  take the place out of the run's index (below)
+//            2  write .attempt-<id> if it is absent
+//            3  give up if .fenced-<id> exists
+//            4  write a fence mark to .metadata if it is absent; otherwise
+//               read it; if it has no record, do 1 again, and change the
+//               index even if the place is not in it
 //
-// publish    1  read the ETag of .metadata; if it is absent, write
-//               a fence mark there, and begin again
+// publish    1  take the ETag of the mark from begin 4; if begin made
+//               none, or when this begins again, read the ETag of
+//               .metadata; if it is absent, write a fence mark there
 //            2  give up if .fenced-<id> exists, and then unless
 //               .attempt-<id> exists
 //            3  write the record to .metadata, if the ETag is
@@ -48,11 +53,26 @@
 //
 // For the same reason removing a record leaves a fence mark in its place. `remove_root` removes the
 // mark when nothing else is left, but only with a condition on its ETag: a DELETE that comes late,
-// or twice, must not remove the record of a later save. Many servers ignore such a condition; there
-// the mark stays.
+// or twice, must not remove the record of a later save. Many servers ignore such a condition. There
+// the mark stays for ever, and `remove_root` adds the place to an index in the run, the object
+// .removed. `children` passes over the places in the index, so that nobody reads their marks again.
+//
+// remove     1  read the index of the run
+// root       2  done if there is anything but a mark at this place
+//            3  add the place, if the index still has the ETag of 1
+//
+// A place with an attempt is not in the index: if remove 1 came after begin 1, or after it was done
+// again, remove 2 finds the attempt. Otherwise remove 3 fails, as begin has changed the index, or
+// begin has done its first step after remove 3. There is nothing to change if begin 4 makes the
+// mark: then remove 2 found none, and did not go on.
+//
+// The index only saves requests. An index that is damaged or was deleted counts as empty.
 #include <algorithm>
 #include <iterator>
+#include <sstream>
+#include <utility>
 
+#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -84,28 +104,21 @@ Bytes S3Store::fence_mark() { return make_fence_mark(client_->new_nonce().substr
 S3Store::Record S3Store::find_record(const ObjectName& name, std::size_t end_bytes) {
   Bytes end(end_bytes + kFenceMarkBytes, '\0');
   S3Request request{"GET", "read", "s3:GetObject", key_of(name)};
-  request.headers = {{"Range", "bytes=-" + std::to_string(end.size())}};
   request.destination = {end.data(), end.size()};
-  S3Response response = client_->send(request);
+  const S3Response response = client_->send(request);
   Record record;
   if (response.status == 404) return record;
-  record.is_live = true;
   if (response.status == 416) {
     // An empty object has no last bytes. The answer does not have its ETag.
-    request.method = "HEAD";
-    request.headers.clear();
-    response = client_->send(request);
-    record.is_live = response.succeeded();
-    record.etag = response.etag;
+    const S3Object found = client_->look(request.key);
+    record.is_live = found.is_there;
+    record.etag = found.etag;
     return record;
   }
-  if (response.status != 206)
-    throw Error(ErrorCode::kUnsupported, "cannot read " + url_of(name) + ": the server does not read ranges");
-  if (response.object_bytes == 0 || response.content_length == 0)
-    throw Error(ErrorCode::kUnsupported, "cannot read " + url_of(name) + ": the server does not say how long its answers are");
+  record.is_live = true;
   record.etag = response.etag;
   record.object_bytes = record.bytes = response.object_bytes;
-  end.resize(static_cast<std::size_t>(std::min<std::uint64_t>(response.content_length, end.size())));
+  end.resize(static_cast<std::size_t>(response.received));
   if (ends_in_fence_mark(end)) {
     record.bytes -= kFenceMarkBytes;
     record.is_live = record.bytes > 0;
@@ -128,23 +141,37 @@ void S3Store::retract_record(const ObjectName& name) {
   throw changes_too_often(url_of(name));
 }
 
+std::string S3Store::write_first_mark() {
+  // If this write gets lost, the condition on its ETag does not hold.
+  return client_->put_if(key_of(kCommitRecordName), fence_mark(), std::nullopt, nullptr, false).value_or("");
+}
+
 void S3Store::begin_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
-  const S3Conditions obeyed = client_->conditions(key_of(kProbeMark + client_->new_nonce()));
-  if (!obeyed.on_creation || !obeyed.on_replacement)
-    throw Error(ErrorCode::kUnsupported,
-                "cannot save to " + url() + ": the server does not obey conditions on writes (" +
-                    (obeyed.on_creation ? "If-Match" : "If-None-Match") +
-                    "), without which two jobs could publish in one place; Ceph's gateway does not in versioned buckets");
+  const std::string mark = key_of(kOpenMark + save_id);
   // 1
-  const bool begun = client_->put_if(key_of(kOpenMark + save_id), "open\n").has_value();
+  unlist_root(false);
   // 2
+  const bool begun = client_->put_if(mark, "open\n", std::nullopt, nullptr, false).has_value();
+  // 3
   if (has_object(kFencedMark + save_id)) {
-    if (begun) delete_object(kOpenMark + save_id);
+    if (begun) client_->remove(mark);
     throw Error(ErrorCode::kFenced, "cannot begin save " + save_id + " in " + url() + ": another rank or job has ended it");
   }
   if (!begun)
     throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
+  if (const std::string ignored = client_->ignored_condition(mark); !ignored.empty()) {
+    client_->remove(mark);
+    throw Error(ErrorCode::kUnsupported,
+                "cannot save to " + url() + ": the server does not obey conditions on writes (" + ignored +
+                    "), without which two jobs could publish in one place; Ceph's gateway does not in versioned buckets");
+  }
+  // 4
+  const std::string etag = write_first_mark();
+  if (etag.empty() && !find_record(kCommitRecordName).is_live) unlist_root(true);
+  if (etag.empty()) return;
+  MutexLock lock(mutex_);
+  first_marks_[save_id] = etag;
 }
 
 // A fence may have written the record again since, so its ETag tells nothing.
@@ -164,15 +191,21 @@ bool S3Store::is_published(ByteSpan record) {
 void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
   check_attempt_id(save_id);
   std::optional<std::string> unanswered;  // the ETag that a write replaced, if it was carried out
+  std::string first_mark;
+  {
+    MutexLock lock(mutex_);
+    if (const auto known = first_marks_.find(save_id); known != first_marks_.end())
+      first_mark = first_marks_.extract(known).mapped();
+  }
   for (int tries = 0; tries < kTriesMax; ++tries) {
     // 1
-    const Record seen = find_record(kCommitRecordName);
+    Record seen;
+    seen.etag = std::exchange(first_mark, "");
+    if (seen.etag.empty()) seen = find_record(kCommitRecordName);
     const bool is_done = unanswered && is_published(record);
     if (!is_done) {
-      if (seen.etag.empty()) {
-        replace_record(kCommitRecordName, "", fence_mark());
-        continue;
-      }
+      if (seen.etag.empty()) seen.etag = write_first_mark();
+      if (seen.etag.empty()) continue;
       // 2
       if (has_object(kFencedMark + save_id) || !has_object(kOpenMark + save_id)) throw not_open(save_id, url());
       if (seen.is_live && overwrite == Overwrite::kRefused)
@@ -190,7 +223,7 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
     }
     // 4
     try {
-      delete_object(kOpenMark + save_id);
+      client_->remove(key_of(kOpenMark + save_id));
     } catch (const Error&) {
       // The checkpoint exists. A later save clears the attempt.
     }
@@ -219,7 +252,7 @@ void S3Store::fence(const std::string& save_id) {
   // 4. If the record was replaced between the two reads, the condition does not hold.
   if (!was_replaced) replace_record(kCommitRecordName, seen.etag, content + fence_mark());
   // 5
-  delete_object(kOpenMark + save_id);
+  client_->remove(key_of(kOpenMark + save_id));
 }
 
 std::vector<std::string> S3Store::attempts_marked(const std::string& mark) {
@@ -256,7 +289,7 @@ void S3Store::clear_attempt(const std::string& save_id) {
                 "cannot clear save " + save_id + " in " + url() + ": its attempt is open; fence it first");
   if (!has_object(kFencedMark + save_id)) return;
   abort_uploads_of(save_id);
-  delete_object(kFencedMark + save_id);
+  client_->remove(key_of(kFencedMark + save_id));
 }
 
 // A process that was killed leaves the parts of its files, which no listing of objects shows.
@@ -274,17 +307,24 @@ void S3Store::abort_uploads_of(const std::string& save_id) {
     listing.query = {{"uploads", ""}, {"encoding-type", "url"}, {"prefix", key_of("__")}};
     if (!key_marker.empty())
       listing.query.insert(listing.query.end(), {{"key-marker", key_marker}, {"upload-id-marker", id_marker}});
-    const S3Response response = client_->send(listing);
-    is_truncated = false;
-    Upload current;
-    visit_s3_xml(response.body, "a listing of uploads", [&](const std::string& path, const std::string& text) {
-      if (path == "ListMultipartUploadsResult/Upload/Key") current.key = s3_decode(text, true);
-      if (path == "ListMultipartUploadsResult/Upload/UploadId") current.id = text;
-      if (path == "ListMultipartUploadsResult/Upload" && ends_with(current.key, file_end)) uploads.push_back(current);
-      if (path == "ListMultipartUploadsResult/NextKeyMarker") key_marker = s3_decode(text, true);
-      if (path == "ListMultipartUploadsResult/NextUploadIdMarker") id_marker = text;
-      if (path == "ListMultipartUploadsResult/IsTruncated") is_truncated = text == "true";
-    });
+    const std::size_t known = uploads.size();
+    const auto parse = [&](const S3Response& response) {
+      uploads.resize(known);
+      Upload current;
+      std::string truncated;
+      visit_s3_xml(response.body, "a listing of uploads", [&](const std::string& path, const std::string& text) {
+        if (path == "ListMultipartUploadsResult/Upload/Key") current.key = s3_decode(text, true);
+        if (path == "ListMultipartUploadsResult/Upload/UploadId") current.id = text;
+        if (path == "ListMultipartUploadsResult/Upload" && ends_with(current.key, file_end)) uploads.push_back(current);
+        if (path == "ListMultipartUploadsResult/NextKeyMarker") key_marker = s3_decode(text, true);
+        if (path == "ListMultipartUploadsResult/NextUploadIdMarker") id_marker = text;
+        if (path == "ListMultipartUploadsResult/IsTruncated") truncated = text;
+      });
+      if (truncated != "true" && truncated != "false") throw Error(ErrorCode::kUnavailable, "the answer is not a whole listing");
+      is_truncated = truncated == "true";
+    };
+    listing.check = parse;
+    parse(client_->send(listing));
     if (is_truncated && before == std::pair(key_marker, id_marker))
       throw Error(ErrorCode::kUnavailable, "cannot list the uploads to " + url() + ": the server's listing does not advance");
   }
@@ -295,18 +335,76 @@ void S3Store::abort_uploads_of(const std::string& save_id) {
   }
 }
 
+S3Store::Removed S3Store::removed_places(const std::string& run) {
+  const S3Response response = client_->send({"GET", "read", "s3:GetObject", escaped_key(run + kRemovedIndexName)});
+  Removed removed;
+  if (!response.succeeded()) return removed;
+  removed.etag = response.etag;
+  // Names, each with a line feed, and a mark that makes the ETag unique; then their CRC-32.
+  const std::size_t end = response.body.size() - std::min(response.body.size(), sizeof(std::uint32_t));
+  const ByteSpan text(response.body.data(), end);
+  if (end < kFenceMarkBytes || zip::get_u32(response.body.data() + end) != crc32(0, text)) return removed;
+  std::istringstream names(response.body.substr(0, end - kFenceMarkBytes));
+  for (std::string name; std::getline(names, name);) removed.places.insert(name);
+  return removed;
+}
+
+bool S3Store::write_removed(const std::string& run, const Removed& removed, bool is_confirmed) {
+  Bytes content;
+  for (const ObjectName& name : removed.places) content += name + "\n";
+  content += fence_mark();
+  zip::put_u32(content, crc32(0, content));
+  const std::optional<std::string> seen = removed.etag.empty() ? std::nullopt : std::optional(removed.etag);
+  return client_->put_if(escaped_key(run + kRemovedIndexName), content, seen, nullptr, is_confirmed).has_value();
+}
+
+std::pair<std::string, ObjectName> S3Store::place_in_run() const {
+  const std::string place = place_.substr(0, place_.size() - std::min<std::size_t>(place_.size(), 1));
+  const std::size_t slash = place.rfind('/') + 1;  // 0 if there is none
+  const ObjectName name = place.substr(slash);
+  return {place.substr(0, slash), is_checkpoint_name(name) ? name : ""};
+}
+
+void S3Store::unlist_root(bool is_reused) {
+  const auto [run, name] = place_in_run();
+  if (name.empty()) return;
+  for (int tries = 0; tries < kTriesMax; ++tries) {
+    Removed removed = removed_places(run);
+    const bool was_listed = removed.places.erase(name) > 0;
+    if ((!was_listed && !is_reused) || write_removed(run, removed, true)) return;
+  }
+  throw changes_too_often("s3://" + bucket_ + "/" + run + kRemovedIndexName);
+}
+
 void S3Store::remove_root() {
-  std::size_t others = 0;
-  visit("", false, [&](const ObjectInfo& object) {
-    if (object.name != kCommitRecordName && object.name.rfind(kProbeMark, 0) != 0) ++others;
-    return others == 0;
-  });
-  if (others > 0) return;
-  const Record record = find_record(kCommitRecordName);
-  if (record.etag.empty() || record.is_live || !client_->conditions(key_of(kProbeMark + client_->new_nonce())).on_deletion) return;
-  S3Request request{"DELETE", "remove", "s3:DeleteObject", key_of(kCommitRecordName)};
-  request.headers = {{"If-Match", record.etag}};
-  client_->send(request);
+  const auto [run, name] = place_in_run();
+  for (int tries = 0; tries < kTriesMax; ++tries) {
+    // 1
+    Removed removed = name.empty() ? Removed() : removed_places(run);
+    // 2
+    std::size_t others = 0;
+    std::vector<ObjectName> probes;
+    visit("", false, [&](const ObjectInfo& object) {
+      if (object.name.rfind(kProbeMark, 0) == 0)
+        probes.push_back(object.name);
+      else if (object.name != kCommitRecordName)
+        ++others;
+      return others == 0;
+    });
+    if (others > 0) return;
+    for (const ObjectName& probe : probes) client_->remove(key_of(probe));  // of an earlier version of Cairn
+    const Record record = find_record(kCommitRecordName);
+    if (record.etag.empty() || record.is_live) return;
+    if (client_->removes_on_condition()) {
+      S3Request request{"DELETE", "remove", "s3:DeleteObject", key_of(kCommitRecordName)};
+      request.headers = {{"If-Match", record.etag}};
+      client_->send(request);
+      return;
+    }
+    // 3
+    if (name.empty() || !removed.places.insert(name).second || write_removed(run, removed, false)) return;
+  }
+  throw changes_too_often("s3://" + bucket_ + "/" + run + kRemovedIndexName);
 }
 
 }  // namespace cairn

@@ -1,7 +1,6 @@
 #include <cairn/storage/stores/s3_client.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -22,6 +21,7 @@ namespace {
 constexpr std::size_t kBodyBytesMax = std::size_t{16} << 20;
 constexpr std::size_t kErrorTextMax = 300;
 constexpr int kRenewalsMax = 3;  // for one request
+constexpr int kRefusalPauseGrowth = 5;
 // Size of each connection's buffers for sending and receiving: the largest that libcurl takes. Its
 // default for receiving, 16 KiB, costs many system calls.
 constexpr long kBufferBytes = 512L * 1024;
@@ -89,20 +89,6 @@ struct Download {
   }
 };
 
-// A Content-Range: "bytes 0-31/1000", and "bytes */0" with 416.
-struct ContentRange {
-  std::uint64_t first = 0;
-  std::uint64_t object_bytes = 0;
-
-  explicit ContentRange(const std::string& text) {
-    const std::size_t digits = text.find_first_of("0123456789*");
-    const std::size_t slash = text.find('/');
-    if (slash == std::string::npos) return;
-    first = std::strtoull(text.c_str() + digits, nullptr, 10);
-    object_bytes = std::strtoull(text.c_str() + slash + 1, nullptr, 10);
-  }
-};
-
 bool may_pass(CURLcode code) {
   switch (code) {
     case CURLE_COULDNT_RESOLVE_PROXY:
@@ -121,17 +107,6 @@ bool may_pass(CURLcode code) {
   }
 }
 
-bool may_pass(const S3Response& response) {
-  // The last two: the server received other bytes than were sent.
-  for (const char* code :
-       {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch"})
-    if (response.error_code == code) return true;
-  // 409: another request to the object was in progress, so it is not known whether a condition
-  // holds.
-  return (response.status >= 500 && response.status != 501) || response.status == 429 || response.status == 408 ||
-         response.status == 409;
-}
-
 // Returns the status of an error that came in an answer with status 200.
 int status_of(const std::string& error_code) {
   if (error_code == "InternalError") return 500;
@@ -143,26 +118,6 @@ int status_of(const std::string& error_code) {
 std::string header_of(CURL* easy, const char* name) {
   curl_header* found = nullptr;
   return curl_easy_header(easy, name, 0, CURLH_HEADER, -1, &found) == CURLHE_OK ? found->value : "";
-}
-
-// Returns how an answer contradicts itself, for a length that its sender or something between has
-// got wrong; "" if it does not.
-std::string cut_short(CURL* easy, const S3Response& response, const ContentRange& range, const Download& download) {
-  const std::size_t asked = download.destination.size();
-  if (response.status == 206 && asked > 0) {
-    const std::uint64_t there = range.object_bytes - std::min(range.first, range.object_bytes);
-    const std::uint64_t expected = std::min<std::uint64_t>(asked, there);
-    if (download.received < expected)
-      return "the answer has " + std::to_string(download.received) + " bytes of " + std::to_string(expected);
-  }
-  if (response.status == 200 && !response.body.empty() && header_of(easy, "Content-Type") == "application/xml") {
-    try {
-      visit_s3_xml(response.body, "XML", [](const std::string&, const std::string&) {});
-    } catch (const Error& error) {
-      return error.what();
-    }
-  }
-  return "";
 }
 
 // The messages of a server may hold anything; the first line of them is shown.
@@ -185,6 +140,7 @@ struct S3Client::Attempt {
   std::string transport;  // the failure, if `code` says that there was one
   std::string message;    // of the server
   std::string region;     // of the bucket, as the server says
+  std::chrono::seconds retry_after{0};
   S3Response response;
 };
 
@@ -247,13 +203,9 @@ std::shared_ptr<const S3Settings> S3Client::settings() {
   return current_settings();
 }
 
-// Another program may have put new credentials into the shared file.
-bool S3Client::renew_credentials(const std::shared_ptr<const S3Settings>& refused) {
+void S3Client::renew_credentials(const std::shared_ptr<const S3Settings>& refused) {
   MutexLock renewing(renewal_);
   if (current_settings() == refused) read_settings();
-  const S3Credentials& a = current_settings()->credentials;
-  const S3Credentials& b = refused->credentials;
-  return a.access_key != b.access_key || a.secret_key != b.secret_key || a.session_token != b.session_token;
 }
 
 std::unique_ptr<S3Client::Connection> S3Client::take_connection() {
@@ -298,6 +250,10 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   headers.add("x-amz-content-sha256: " + to_hex(sha256(request.body)));
   if (!with.credentials.session_token.empty()) headers.add("x-amz-security-token: " + with.credentials.session_token);
   for (const auto& [name, value] : request.headers) headers.add(name + ": " + value);
+  if (const std::uint64_t bytes = request.destination.size(); bytes > 0)
+    headers.add("Range: bytes=" + (request.offset
+                                       ? std::to_string(*request.offset) + "-" + std::to_string(*request.offset + bytes - 1)
+                                       : "-" + std::to_string(bytes)));
 
   curl_easy_reset(easy);  // keeps the connection
   const std::string url = url_of(request, with);
@@ -315,14 +271,13 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, with.bytes_per_second_min);
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(with.stall_timeout.count()));
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
   if (!with.ca_bundle.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, with.ca_bundle.c_str());
   curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, kBufferBytes);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, Download::write);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, &download);
   const std::string method = request.method;
-  if (method == "HEAD") {
-    curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
-  } else if (method == "PUT" || method == "POST") {
+  if (method == "PUT" || method == "POST") {
     curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method);
     // The body follows at once. A server that has refused the request by then ends it all the same.
@@ -346,13 +301,14 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
   response.status = static_cast<int>(status);
   response.was_repeated = upload.was_repeated;
-  curl_off_t length = -1;
-  curl_easy_getinfo(easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
-  response.content_length = length > 0 ? static_cast<std::uint64_t>(length) : 0;
+  curl_off_t retry_after = 0;
+  curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &retry_after);
+  attempt.retry_after = std::chrono::seconds(retry_after);
+  response.received = download.received;
   response.etag = s3_etag(header_of(easy, "ETag"));
   response.nonce = header_of(easy, kS3NonceHeader);
   attempt.region = header_of(easy, "x-amz-bucket-region");
-  const ContentRange range(header_of(easy, "Content-Range"));
+  const S3ContentRange range(header_of(easy, "Content-Range"));
   response.object_bytes = range.object_bytes;
   if (attempt.code != CURLE_OK) {
     attempt.transport = error[0] != '\0' ? error : curl_easy_strerror(attempt.code);
@@ -372,9 +328,11 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
     }
   }
   if (is_error && status < 300) response.status = status_of(response.error_code);
-  if (const std::string cut = is_error ? "" : cut_short(easy, response, range, download); !cut.empty()) {
-    attempt.code = CURLE_PARTIAL_FILE;
-    attempt.transport = cut;
+  if (!is_error) attempt.transport = why_foreign(request, response, range);
+  if (is_error ? response.error_code.empty() : !attempt.transport.empty()) {
+    // A later try gets another connection, which may lead elsewhere.
+    if (attempt.message.empty()) attempt.message = response.body;
+    if (!is_error) attempt.code = CURLE_WEIRD_SERVER_REPLY;
     return attempt;
   }
   // The options refer to local variables.
@@ -384,104 +342,61 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   return attempt;
 }
 
+void S3Client::pause(std::chrono::milliseconds most, std::chrono::milliseconds at_least) {
+  const auto half = static_cast<std::uint64_t>(most.count()) / 2;
+  std::this_thread::sleep_for(std::max(at_least, std::chrono::milliseconds(half + random_->next() % (half + 1))));
+}
+
 S3Response S3Client::send(const S3Request& request) {
   std::shared_ptr<const S3Settings> with = settings();
   int renewals = 0;
   bool was_unanswered = false;
-  auto pause = with->pause_first;
-  // Ranks that the server has refused at the same moment must not come back at the same moment.
-  const auto wait = [&] {
-    const auto most = static_cast<std::uint64_t>(pause.count());
-    std::this_thread::sleep_for(std::chrono::milliseconds(most / 2 + random_->next() % (most / 2 + 1)));
-    pause = std::min(pause * 2, with->pause_max);
-  };
+  auto next_pause = with->pause_first;
+  auto refusal_pause = with->refusal_pause;
   std::optional<std::chrono::steady_clock::time_point> first_failure;  // a part may take long, and then fail
   for (int tries = 1;; ++tries) {
     Attempt made = attempt(request, *with);
     if (!first_failure) first_failure = std::chrono::steady_clock::now();
     made.response.was_repeated = made.response.was_repeated || was_unanswered;
     const bool answered = made.code == CURLE_OK;
-    const int status = made.response.status;
-    // After another error the server has not carried the request out.
-    was_unanswered = was_unanswered || !answered || status >= 500;
-    if (answered && made.response.succeeded()) return std::move(made.response);
-    const bool may_repeat = answered ? may_pass(made.response) : may_pass(made.code);
-    if (!may_repeat && answered && made.response.error_code != "NoSuchBucket" && (status == 404 || status == 412 || status == 416))
-      return std::move(made.response);
-    if (!may_repeat && answered && std::string(request.method) == "HEAD") {
-      // The answer to HEAD says nothing of the reason. That to GET does.
-      S3Request why = request;
-      why.method = "GET";
-      why.headers.emplace_back("Range", "bytes=0-0");
-      if (Attempt answer = attempt(why, *with); answer.code == CURLE_OK && !answer.response.succeeded()) made = std::move(answer);
-    }
-    const std::string& code = made.response.error_code;
-    const bool is_refused =
-        code == "ExpiredToken" || code == "InvalidToken" || code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch";
-    if (is_refused && renewals < kRenewalsMax) {
-      // Again after a pause: another program may be writing the shared file.
-      if (++renewals > 1) wait();
-      bool may_differ = true;
+    if (answered && (made.response.succeeded() || is_finding(request, made.response))) return std::move(made.response);
+    was_unanswered = was_unanswered || !answered || may_have_run(made.response);
+    if (answered && is_refusal(made.response) && renewals < kRenewalsMax) {
+      ++renewals;
+      pause(refusal_pause);
+      refusal_pause *= kRefusalPauseGrowth;
       try {
-        may_differ = renew_credentials(with);
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::kPermission || renewals == kRenewalsMax) throw;
+        renew_credentials(with);
+      } catch (const Error&) {
+        // Another program may be writing the shared file.
+        if (renewals == kRenewalsMax) throw;
       }
       with = settings();
-      if (may_differ) continue;
+      continue;
     }
+    const bool may_repeat = answered ? may_pass(made.response) : may_pass(made.code);
     const bool is_over = tries >= with->tries_max || std::chrono::steady_clock::now() - *first_failure >= with->retry_time;
     if (!may_repeat || is_over) throw failure(request, made, *with);
-    wait();
+    pause(next_pause, std::min<std::chrono::milliseconds>(made.retry_after, with->pause_max));
+    next_pause = std::min(next_pause * 2, with->pause_max);
     with = settings();
   }
 }
 
-std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag,
-                                            bool* was_repeated) {
-  const std::string nonce = new_nonce();
-  S3Request request{"PUT", "write", "s3:PutObject", key};
-  request.body = content;
-  request.headers.emplace_back(kS3NonceHeader, nonce);
-  // Unquoted, as Ceph wants it and AWS accepts it.
-  request.headers.emplace_back(etag ? "If-Match" : "If-None-Match", etag ? *etag : "*");
-  const S3Response response = send(request);
-  if (was_repeated) *was_repeated = response.was_repeated;
-  if (response.succeeded()) return response.etag;
-  const bool is_gone = etag && response.status == 404 && response.error_code == "NoSuchKey";  // not a proxy's 404
-  if (response.status != 412 && !is_gone)
-    throw Error(ErrorCode::kUnavailable, "cannot write s3://" + bucket_ + "/" + printable_utf8(key) + ": the server answered " +
-                                             std::to_string(response.status));
-  // The object that is in the way may be this one, written by a try whose answer was lost. libcurl
-  // itself sends a request again if a connection that it uses again turns out to be closed.
-  return etag_of_write(key, nonce);
-}
-
-S3Conditions S3Client::conditions(const std::string& probe) {
-  {
-    MutexLock lock(mutex_);
-    if (conditions_) return *conditions_;
+S3Object S3Client::look(const std::string& key) {
+  char byte = 0;
+  S3Request request{"GET", "look for", "s3:GetObject", key};
+  request.destination = {&byte, 1};
+  request.offset = 0;
+  S3Response response = send(request);
+  const bool is_empty = response.status == 416;
+  if (is_empty) {
+    // An empty object has no first byte. Such an answer has no ETag.
+    request.destination = {};
+    response = send(request);
   }
-  S3Conditions obeyed;
-  const std::string other(32, '0');
-  if (const auto etag = put_if(probe, "probe\n")) {
-    obeyed.on_creation = !put_if(probe, "probe\n");
-    obeyed.on_replacement = !put_if(probe, "probe\n", other) && put_if(probe, "probe\n", *etag);
-  }
-  S3Request removal{"DELETE", "remove", "s3:DeleteObject", probe};
-  removal.headers = {{"If-Match", other}};
-  obeyed.on_deletion = send(removal).status == 412;
-  removal.headers.clear();
-  send(removal);
-  MutexLock lock(mutex_);
-  conditions_ = obeyed;
-  return obeyed;
-}
-
-std::optional<std::string> S3Client::etag_of_write(const std::string& key, const std::string& nonce) {
-  const S3Response response = send({"HEAD", "look for", "s3:GetObject", key});
-  if (!response.succeeded() || response.nonce != nonce) return std::nullopt;
-  return response.etag;
+  if (!response.succeeded()) return {};
+  return {true, response.etag, response.nonce, is_empty ? response.body.size() : response.object_bytes};
 }
 
 Error S3Client::failure(const S3Request& request, const Attempt& attempt, const S3Settings& with) const {
@@ -494,25 +409,30 @@ Error S3Client::failure(const S3Request& request, const Attempt& attempt, const 
                  what + shown(attempt.transport) + " (" + with.endpoint + "); " +
                      (with.ca_bundle.empty() ? "set AWS_CA_BUNDLE to a file with the server's CA certificate"
                                              : "AWS_CA_BUNDLE is " + with.ca_bundle));
-  if (attempt.code != CURLE_OK) return Error(ErrorCode::kUnavailable, what + shown(attempt.transport) + " (" + with.endpoint + ")");
+  if (attempt.code != CURLE_OK)
+    return Error(ErrorCode::kUnavailable, what + shown(attempt.transport) + " (" + with.endpoint + ")" +
+                                              (attempt.message.empty() ? "" : ": " + shown(attempt.message)));
   const std::string answer = "the server answered " + std::to_string(response.status) + (code.empty() ? "" : " " + shown(code)) +
                              (attempt.message.empty() ? "" : ": " + shown(attempt.message));
   if (code == "NoSuchBucket")
     return Error(ErrorCode::kNotFound, what + "there is no bucket \"" + bucket_ + "\" at " + with.endpoint);
   if (code == "QuotaExceeded" || response.status == 507) return Error(ErrorCode::kNoSpace, what + answer);
-  if (code == "RequestTimeTooSkewed")
+  if (code == "RequestTimeTooSkewed" || code == "RequestExpired")
     return Error(ErrorCode::kPermission, what + answer + "; the clock of this machine differs from the server's: set it");
   if (code == "SignatureDoesNotMatch")
     return Error(ErrorCode::kPermission, what + answer + "; the secret key does not belong to the access key");
   if (code == "InvalidAccessKeyId")
     return Error(ErrorCode::kPermission, what + answer + "; the server does not know the access key");
   if (code == "ExpiredToken") return Error(ErrorCode::kPermission, what + answer + "; get new credentials");
-  if (response.status == 301 || response.status == 307 || code == "AuthorizationHeaderMalformed")
+  if (code == "PermanentRedirect" || code == "AuthorizationHeaderMalformed" || (response.status == 301 && !attempt.region.empty()))
     return Error(ErrorCode::kInvalidArgument, what + answer + "; the bucket is not in region " + with.region +
                                                   (attempt.region.empty() ? "" : ", but in " + shown(attempt.region)) +
                                                   ": set AWS_REGION");
-  if (response.status == 401 || response.status == 403)
-    return Error(ErrorCode::kPermission, what + answer + "; the credentials need the permission " + request.permission);
+  // Without the right to list, S3 does not say of an object that it is absent.
+  const bool is_read = request.permission == std::string("s3:GetObject");
+  if ((response.status == 401 || response.status == 403) && !code.empty())
+    return Error(ErrorCode::kPermission, what + answer + "; the credentials need the permission " + request.permission +
+                                             (is_read ? ", and s3:ListBucket in case the object does not exist" : ""));
   return Error(ErrorCode::kUnavailable, what + answer);
 }
 

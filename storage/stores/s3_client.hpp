@@ -16,45 +16,20 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/random.hpp>
+#include <cairn/storage/stores/s3_answers.hpp>
 #include <cairn/storage/stores/s3_settings.hpp>
 
 namespace cairn {
 
-using S3Fields = std::vector<std::pair<std::string, std::string>>;
-
-struct S3Request {
-  const char* method = "GET";
-  // For error texts: the verb ("read"), and the permission that it needs ("s3:GetObject").
-  const char* action = "";
-  const char* permission = "";
-  std::string key{};  // "": the bucket itself
-  S3Fields query{};
-  S3Fields headers{};
-  ByteSpan body{};                // borrowed for the call
-  MutableByteSpan destination{};  // receives the body of a partial answer (206); any other body is in S3Response::body
-};
-
-struct S3Response {
-  int status = 0;
-  std::string body;
-  std::string etag;                  // without quotes
-  std::string nonce;                 // the value of kS3NonceHeader
-  std::uint64_t content_length = 0;  // also of HEAD
-  std::uint64_t object_bytes = 0;    // size of the whole object, if the request was for a range
-  std::string error_code;            // "NoSuchKey"; "" where there is none
-  bool was_repeated = false;         // the request was sent again, and an earlier try may have succeeded, too
-
-  bool succeeded() const { return status >= 200 && status < 300; }
-};
-
 // Names the write that made an object, so that its writer recognises it after a lost answer.
 inline constexpr const char* kS3NonceHeader = "x-amz-meta-cairn-write";
 
-// Whether the server obeys If-None-Match on PUT, If-Match on PUT, If-Match on DELETE.
-struct S3Conditions {
-  bool on_creation = false;
-  bool on_replacement = false;
-  bool on_deletion = false;
+// An object as one look found it.
+struct S3Object {
+  bool is_there = false;
+  std::string etag;
+  std::string nonce;
+  std::uint64_t bytes = 0;
 };
 
 // Thread-safe. Keeps connections for later requests: as many as requests were in flight at the same
@@ -67,24 +42,40 @@ class S3Client {
   S3Client(std::string bucket, std::function<S3Settings()> settings);
   virtual ~S3Client();
 
-  // Sends a request. Returns the answer if it is a success, or 404 (except for an absent bucket),
-  // 412 or 416. Repeats the request after transient failures of the network and the server. Throws
-  // kPermission, kNotFound (no such bucket), kInvalidArgument (the bucket is in another region),
-  // kNoSpace, kUnavailable and the errors of `settings`. No error text contains credentials.
-  // Virtual for tests.
+  // Sends a request. Returns the answer if it is a success, or if it is S3's own word that the
+  // object or upload is absent (404 with NoSuchKey or NoSuchUpload), that a condition does not hold
+  // (412), or that the range is beyond the end (416). Any other answer tells nothing of the object.
+  //
+  // Repeats the request after failures of the network and the server, and after answers that are
+  // not S3's: an error without a code of S3's, a success without an ETag, of another length, or of
+  // another form than the request has. After a refusal, reads the settings again and repeats the
+  // request, up to 3 times. Throws kPermission, kNotFound (no such bucket), kInvalidArgument (the
+  // bucket is in another region), kNoSpace, kUnavailable and the errors of `settings`. No error text
+  // contains credentials. Virtual for tests.
   virtual S3Response send(const S3Request& request);
 
+  // Looks for an object. Reads a byte of it, because an answer to HEAD has no body and so proves no
+  // absence. Throws as `send` does.
+  S3Object look(const std::string& key);
   // Writes a whole object if it is absent or, given `etag`, if it still has that ETag. Returns the
   // new ETag, or nothing if the condition did not hold. `was_repeated` is set as in S3Response. If
   // it is true, "nothing" may also mean that this write succeeded, its answer was lost, and another
-  // write has replaced the object since. Throws as `send` does.
+  // write has replaced the object since. Looks at the object afterwards, and writes again if the
+  // answer contradicts it. If `is_confirmed` is false, trusts an answer that says it was written.
+  // Throws as `send` does.
   std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {},
-                                    bool* was_repeated = nullptr);
-  // Finds out, once per client, which conditions the server obeys. Makes and removes an object with
-  // the key `probe`, which nobody else may use.
-  S3Conditions conditions(const std::string& probe);
-  // Returns the ETag of the object if the write with this nonce made it; otherwise nothing.
-  std::optional<std::string> etag_of_write(const std::string& key, const std::string& nonce);
+                                    bool* was_repeated = nullptr, bool is_confirmed = true);
+  // Removes an object that no other process writes again.
+  void remove(const std::string& key);
+
+  // The two below find out what the server does once for each endpoint, bucket and process. They
+  // try it on objects that exist anyway, and so leave nothing.
+  //
+  // Returns the condition on PUT that the server ignores, If-None-Match or If-Match; "" if it obeys
+  // both. Tries them on `key`, an object that exists and that a server which obeys does not change.
+  std::string ignored_condition(const std::string& key);
+  // Returns whether the server is known to obey If-Match on DELETE. `remove` finds it out.
+  bool removes_on_condition();
   // Returns a text that no other call returns, for kS3NonceHeader.
   std::string new_nonce() { return random_hex(*random_, 128); }
 
@@ -95,15 +86,18 @@ class S3Client {
   // checked for thread safety, because Clang's analysis does not know std::unique_lock.
   std::shared_ptr<const S3Settings> settings() CAIRN_NO_THREAD_SAFETY_ANALYSIS;
   std::shared_ptr<const S3Settings> current_settings();
-  // Reads the settings again. Returns whether the credentials differ from those in `refused`, which
-  // the server has rejected.
-  bool renew_credentials(const std::shared_ptr<const S3Settings>& refused);
+  // Reads the settings again, unless another thread has read them since `refused`.
+  void renew_credentials(const std::shared_ptr<const S3Settings>& refused);
   bool is_renewal_due();
   void read_settings() CAIRN_REQUIRES(renewal_);
   void postpone_renewal() CAIRN_REQUIRES(mutex_);
   Attempt attempt(const S3Request& request, const S3Settings& with);
   std::string url_of(const S3Request& request, const S3Settings& where) const;
   Error failure(const S3Request& request, const Attempt& attempt, const S3Settings& with) const;
+  // Sleeps for between half of `most` and all of it, or for `at_least` if that is longer. Ranks that
+  // the server has refused at the same moment must not come back at the same moment.
+  void pause(std::chrono::milliseconds most, std::chrono::milliseconds at_least = {});
+  std::string place();  // endpoint and bucket
   std::unique_ptr<Connection> take_connection();
 
   const std::string bucket_;
@@ -114,7 +108,6 @@ class S3Client {
   std::shared_ptr<const S3Settings> settings_ CAIRN_GUARDED_BY(mutex_);
   std::chrono::system_clock::time_point renew_at_ CAIRN_GUARDED_BY(mutex_);  // if the credentials expire
   std::vector<std::unique_ptr<Connection>> idle_ CAIRN_GUARDED_BY(mutex_);
-  std::optional<S3Conditions> conditions_ CAIRN_GUARDED_BY(mutex_);
 };
 
 // Returns an ETag without its quotes.

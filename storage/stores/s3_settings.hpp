@@ -38,6 +38,8 @@ struct S3Settings {
   std::chrono::seconds stall_timeout{60};  // a try fails if it is slower than `bytes_per_second_min` for this long
   long bytes_per_second_min = 1024;
   std::chrono::seconds retry_time{300};  // after the first failure; a request that fails later is not repeated
+  // A refused request is repeated up to 3 times: after this pause, 5 times, and 25 times as long.
+  std::chrono::milliseconds refusal_pause{100};
   // Credentials are read again `renewal_margin` before they expire, but at least `renewal_pause`
   // after the last time.
   std::chrono::seconds renewal_margin{300};

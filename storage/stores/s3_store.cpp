@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
@@ -29,7 +30,8 @@ bool is_record(const ObjectName& name) {
 // The objects of the commit protocol are no objects of the store.
 bool is_hidden(const ObjectName& name) {
   const std::string last = name.substr(name.rfind('/') + 1);  // all of it if there is no '/'
-  return last.rfind(kOpenMark, 0) == 0 || last.rfind(kFencedMark, 0) == 0 || last.rfind(kProbeMark, 0) == 0;
+  return last == kRemovedIndexName || last.rfind(kOpenMark, 0) == 0 || last.rfind(kFencedMark, 0) == 0 ||
+         last.rfind(kProbeMark, 0) == 0;
 }
 
 // Returns the name as it can be in a key, for which S3 wants printable UTF-8.
@@ -63,11 +65,12 @@ std::string S3Store::url() const { return "s3://" + bucket_ + (place_.empty() ? 
 
 std::string S3Store::url_of(const ObjectName& name) const { return url() + "/" + printable_utf8(name); }
 
-std::string S3Store::key_of(const ObjectName& name) const {
-  std::string key = escaped(place_ + name);
+std::string S3Store::escaped_key(const std::string& full_name) const {
+  std::string key = escaped(full_name);
   if (key.size() > kKeyBytesMax)
-    throw Error(ErrorCode::kInvalidArgument, "an S3 key has at most " + std::to_string(kKeyBytesMax) + " bytes, and that of " +
-                                                 url_of(name) + " would have " + std::to_string(key.size()));
+    throw Error(ErrorCode::kInvalidArgument, "an S3 key has at most " + std::to_string(kKeyBytesMax) + " bytes, and that of s3://" +
+                                                 bucket_ + "/" + printable_utf8(full_name) + " would have " +
+                                                 std::to_string(key.size()));
   return key;
 }
 
@@ -90,26 +93,28 @@ std::unique_ptr<ObjectWriter> S3Store::create(const ObjectName& name, const Crea
     throw Error(ErrorCode::kInvalidArgument, "cannot create " + url_of(name) + ": " + std::to_string(options.expected_bytes) +
                                                  " bytes are more than " + std::to_string(kS3PartsMax) + " parts of " +
                                                  std::to_string(options.part_bytes));
-  if (exists(name)) throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_of(name) + ": an object of this name exists");
+  // A data file in one request is written only if it is absent. Its name is of this save.
+  const bool is_small = options.expected_bytes > 0 && (options.part_bytes == 0 || options.expected_bytes < options.part_bytes);
+  if (!(is_small && save_id_of_file(name)) && exists(name))
+    throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_of(name) + ": an object of this name exists");
   return std::make_unique<S3Writer>(client_, key_of(name), url_of(name), options, kPartBytesMin);
 }
 
 void S3Store::read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination) {
   const std::size_t size = destination.size();
-  S3Request request{"GET", "read", "s3:GetObject", key_of(name)};
-  std::uint64_t object_bytes = 0;
   if (offset <= std::numeric_limits<std::int64_t>::max() - size) {
-    request.headers = {{"Range", "bytes=" + std::to_string(offset) + "-" + std::to_string(offset + size - 1)}};
+    S3Request request{"GET", "read", "s3:GetObject", key_of(name)};
     request.destination = destination;
+    request.offset = offset;
     const S3Response response = client_->send(request);
     if (response.status == 404) throw not_found("read", url_of(name));
-    if (response.status == 206 && response.content_length == size) return;
-    if (response.status == 200)
-      throw Error(ErrorCode::kUnsupported, "cannot read " + url_of(name) + ": the server does not read ranges");
-    object_bytes = response.object_bytes;
-  } else {
-    object_bytes = size_bytes(name);
+    if (response.received == size) return;
   }
+  // A second look, as damage must not be concluded from one answer.
+  const std::uint64_t object_bytes = size_bytes(name);
+  if (object_bytes >= size && offset <= object_bytes - size)
+    throw Error(ErrorCode::kUnavailable, "cannot read " + std::to_string(size) + " bytes at " + std::to_string(offset) + " of " +
+                                             url_of(name) + ": the server's answers about its length do not agree");
   throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(size) + " bytes at " + std::to_string(offset) + " of " +
                                        url_of(name) + ": it ends at " + std::to_string(object_bytes) +
                                        "; it was cut short, or is not the object it should be");
@@ -140,13 +145,9 @@ std::uint64_t S3Store::size_bytes(const ObjectName& name) {
     if (!record.is_live) throw not_found("find the size of", url_of(name));
     return record.bytes;
   }
-  const S3Response response = client_->send({"HEAD", "find the size of", "s3:GetObject", key_of(name)});
-  if (response.status == 404) throw not_found("find the size of", url_of(name));
-  return response.content_length;
-}
-
-bool S3Store::has_object(const ObjectName& name) {
-  return client_->send({"HEAD", "look for", "s3:GetObject", key_of(name)}).succeeded();
+  const S3Object found = client_->look(key_of(name));
+  if (!found.is_there) throw not_found("find the size of", url_of(name));
+  return found.bytes;
 }
 
 bool S3Store::exists(const ObjectName& name) {
@@ -155,7 +156,6 @@ bool S3Store::exists(const ObjectName& name) {
 }
 
 std::optional<ObjectEnd> S3Store::read_end(const ObjectName& name, std::size_t bytes_max) {
-  if (!is_record(name)) return Store::read_end(name, bytes_max);
   check_object_name(name);
   Record record = find_record(name, bytes_max);
   if (!record.is_live) return std::nullopt;
@@ -166,33 +166,43 @@ void S3Store::visit(const ObjectName& prefix, bool children_only, const std::fun
   const std::string key_prefix = escaped(place_ + prefix);
   const std::size_t place_bytes = place_.size();
   std::string next;
-  bool is_truncated = true;
+  bool is_truncated = true;  // until the last page
   while (is_truncated) {
     S3Request request{"GET", "list", "s3:ListBucket"};
     request.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", key_prefix}};
     if (children_only) request.query.emplace_back("delimiter", "/");
     if (!next.empty()) request.query.emplace_back("continuation-token", next);
-    const S3Response response = client_->send(request);
-    if (!response.succeeded())
-      throw Error(ErrorCode::kUnavailable, "cannot list " + url() + ": the server answered " + std::to_string(response.status));
-    is_truncated = false;
-    next.clear();
     std::vector<ObjectInfo> found;
-    ObjectInfo current;
-    visit_s3_xml(response.body, "a listing of " + url(), [&](const std::string& path, const std::string& text) {
-      const auto name_of_key = [&] {
-        const std::string name = s3_decode(s3_decode(text, true));
-        return name.size() >= place_bytes ? name.substr(place_bytes) : "";
-      };
-      if (path == "ListBucketResult/Contents/Key") current.name = name_of_key();
-      if (path == "ListBucketResult/Contents/Size") current.size_bytes = std::strtoull(text.c_str(), nullptr, 10);
-      if (path == "ListBucketResult/Contents" && !children_only) found.push_back(current);
-      if (path == "ListBucketResult/CommonPrefixes/Prefix" && children_only) found.push_back({name_of_key(), 0});
-      if (path == "ListBucketResult/IsTruncated") is_truncated = text == "true";
-      if (path == "ListBucketResult/NextContinuationToken") next = text;
-    });
-    if (is_truncated && next.empty())
-      throw Error(ErrorCode::kUnavailable, "cannot list " + url() + ": the server does not say how the listing goes on");
+    const auto parse = [&](const S3Response& response) {
+      found.clear();
+      next.clear();
+      std::string truncated;
+      ObjectInfo current;
+      bool has_size = false;
+      visit_s3_xml(response.body, "a listing of " + url(), [&](const std::string& path, const std::string& text) {
+        const auto name_of_key = [&] {
+          const std::string name = s3_decode(s3_decode(text, true));
+          return name.size() >= place_bytes ? name.substr(place_bytes) : "";
+        };
+        if (path == "ListBucketResult/Contents/Key") current.name = name_of_key();
+        if (path == "ListBucketResult/Contents/Size") {
+          current.size_bytes = std::strtoull(text.c_str(), nullptr, 10);
+          has_size = true;
+        }
+        if (path == "ListBucketResult/Contents") {
+          if (!std::exchange(has_size, false)) throw Error(ErrorCode::kUnavailable, "the listing lacks the size of an object");
+          if (!children_only) found.push_back(current);
+        }
+        if (path == "ListBucketResult/CommonPrefixes/Prefix" && children_only) found.push_back({name_of_key(), 0});
+        if (path == "ListBucketResult/IsTruncated") truncated = text;
+        if (path == "ListBucketResult/NextContinuationToken") next = text;
+      });
+      if (truncated != "true" && truncated != "false") throw Error(ErrorCode::kUnavailable, "the answer is not a whole listing");
+      is_truncated = truncated == "true";
+      if (is_truncated && next.empty()) throw Error(ErrorCode::kUnavailable, "the answer does not say how the listing goes on");
+    };
+    request.check = parse;
+    parse(client_->send(request));
     for (const ObjectInfo& info : found)
       if (!object(info)) return;
   }
@@ -225,21 +235,19 @@ std::vector<ObjectName> S3Store::children() {
     if (place.name.size() > 1) names.push_back(place.name.substr(0, place.name.size() - 1));
     return true;
   });
+  if (std::any_of(names.begin(), names.end(), is_checkpoint_name)) {
+    const std::set<ObjectName> removed = removed_places(place_).places;
+    names.erase(std::remove_if(names.begin(), names.end(), [&](const ObjectName& name) { return removed.count(name) > 0; }),
+                names.end());
+  }
   std::sort(names.begin(), names.end());
   return names;
-}
-
-void S3Store::delete_object(const ObjectName& name) {
-  const S3Response response = client_->send({"DELETE", "remove", "s3:DeleteObject", key_of(name)});
-  if (!response.succeeded() && response.status != 404)
-    throw Error(ErrorCode::kUnavailable,
-                "cannot remove " + url_of(name) + ": the server answered " + std::to_string(response.status));
 }
 
 void S3Store::remove(const ObjectName& name) {
   check_object_name(name);
   if (is_record(name)) return retract_record(name);
-  delete_object(name);
+  client_->remove(key_of(name));
 }
 
 std::shared_ptr<Store> open_s3_store(const std::string& url) {

@@ -12,11 +12,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <cairn/base/mutex.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/s3_client.hpp>
 
@@ -62,6 +66,16 @@ class S3Store : public Store {
   };
   // One request. Reads at most `end_bytes` of the record's end.
   Record find_record(const ObjectName& name, std::size_t end_bytes = 0);
+  // The index of a run's removed places: see s3_attempts.cpp.
+  struct Removed {
+    std::string etag;  // "": there is none
+    std::set<ObjectName> places;
+  };
+  Removed removed_places(const std::string& run);
+  bool write_removed(const std::string& run, const Removed& removed, bool is_confirmed);
+  // Takes this place out of the index. `is_reused`: it had a mark, so that another process may be
+  // about to add it.
+  void unlist_root(bool is_reused);
   // Replaces the object `name` with `content` if the object's ETag is still `seen`, or if `seen` is
   // "" and the object is absent. Returns the new ETag, or nothing if the object has changed.
   // `was_repeated`: see S3Client::put_if.
@@ -70,12 +84,18 @@ class S3Store : public Store {
   void retract_record(const ObjectName& name);
   // Returns whether `record` is the live commit record.
   bool is_published(ByteSpan record);
+  // Writes a fence mark to the record if it is absent. Returns its ETag, or "" if something is there.
+  std::string write_first_mark();
   Bytes fence_mark();
 
-  std::string key_of(const ObjectName& name) const;
+  // Returns the prefix of the names in the run, and the name of this place if it is one of Cairn's;
+  // otherwise "", as the index has no other places.
+  std::pair<std::string, ObjectName> place_in_run() const;
+  // Returns the key of an object, given its full name in the bucket.
+  std::string escaped_key(const std::string& full_name) const;
+  std::string key_of(const ObjectName& name) const { return escaped_key(place_ + name); }
   std::string url_of(const ObjectName& name) const;
-  bool has_object(const ObjectName& name);
-  void delete_object(const ObjectName& name);
+  bool has_object(const ObjectName& name) { return client_->look(key_of(name)).is_there; }
   void read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination);
   // Calls `object` for each name that begins with `prefix`, until a call returns false. With
   // `children_only`, calls it for each place one level below the root, with a '/' at the end.
@@ -85,7 +105,12 @@ class S3Store : public Store {
   const std::string bucket_;
   const std::string place_;  // "" or a prefix of names that ends with '/'
   const std::shared_ptr<S3Client> client_;
+  Mutex mutex_;
+  std::map<std::string, std::string> first_marks_ CAIRN_GUARDED_BY(mutex_);  // ETags of marks that attempts made when they began
 };
+
+// The index of the places in a run whose checkpoints were removed.
+inline constexpr const char* kRemovedIndexName = ".removed";
 
 // Creates the store for an "s3:" URL. Stores of one bucket share their connections.
 std::shared_ptr<Store> open_s3_store(const std::string& url);

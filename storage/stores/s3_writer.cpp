@@ -103,14 +103,17 @@ std::string S3Writer::begin_upload() {
   S3Request request = request_to("POST");
   request.query = {{"uploads", ""}};
   request.headers = {{kS3NonceHeader, nonce_}};
-  const S3Response response = client_->send(request);
-  visit_s3_xml(response.body, "the beginning of an upload",
-               [&](const std::string& path, const std::string& text) CAIRN_REQUIRES(mutex_) {
-                 if (path == "InitiateMultipartUploadResult/UploadId") upload_ = text;
-               });
-  if (upload_.empty())
-    throw Error(ErrorCode::kUnavailable,
-                "cannot write " + url_ + ": the server answered " + std::to_string(response.status) + " without an upload id");
+  std::string id;
+  const auto parse = [&id](const S3Response& response) {
+    id.clear();
+    visit_s3_xml(response.body, "the beginning of an upload", [&](const std::string& path, const std::string& text) {
+      if (path == "InitiateMultipartUploadResult/UploadId") id = text;
+    });
+    if (id.empty()) throw Error(ErrorCode::kUnavailable, "the answer has no upload id");
+  };
+  request.check = parse;
+  parse(client_->send(request));
+  upload_ = id;
   return upload_;
 }
 
@@ -131,25 +134,29 @@ void S3Writer::finish_upload(std::uint64_t length) {
   // Ceph ignores the condition. Names of data files are unique, so that no object is in the way.
   request.headers = {{"If-None-Match", "*"}, {"Content-Type", "application/xml"}};
   request.body = list;
+  request.check = [](const S3Response& response) {
+    bool is_complete = false;
+    visit_s3_xml(response.body, "the end of an upload", [&](const std::string& path, const std::string&) {
+      is_complete = is_complete || path == "CompleteMultipartUploadResult";
+    });
+    if (!is_complete) throw Error(ErrorCode::kUnavailable, "the answer is no end of an upload");
+  };
   const S3Response response = client_->send(request);
-  if (response.succeeded()) {
-    visit_s3_xml(response.body, "the end of an upload",
-                 [&](const std::string& path, const std::string& text) CAIRN_REQUIRES(mutex_) {
-                   if (path == "CompleteMultipartUploadResult/ETag") etag_ = s3_etag(text);
-                 });
+  // The object decides. The upload is gone if an earlier try has finished it, and its answer was
+  // lost.
+  const S3Object found = client_->look(key_);
+  if (found.nonce != nonce_) {
+    if (response.status == 412 && found.is_there) throw already_exists();
+    if (response.succeeded() || response.status == 412)
+      throw Error(ErrorCode::kUnavailable, "cannot finish writing " + url_ + ": the server answered " +
+                                               std::to_string(response.status) + ", and the object is not there");
+    throw Error(ErrorCode::kNotFound,
+                "cannot finish writing " + url_ + ": its upload was aborted meanwhile; was its save ended by another?");
   }
-  if (etag_.empty()) {
-    // The upload is gone if an earlier try has finished it, and its answer was lost.
-    const std::optional<std::string> etag = client_->etag_of_write(key_, nonce_);
-    if (!etag && response.status == 412) throw already_exists();
-    if (!etag && response.succeeded())
-      throw Error(ErrorCode::kUnavailable,
-                  "cannot finish writing " + url_ + ": the server's answer names no object, and none is there");
-    if (!etag)
-      throw Error(ErrorCode::kNotFound,
-                  "cannot finish writing " + url_ + ": its upload was aborted meanwhile; was its save ended by another?");
-    etag_ = *etag;
-  }
+  if (found.bytes != length)
+    throw Error(ErrorCode::kUnavailable, "cannot finish writing " + url_ + ": the server has " + std::to_string(found.bytes) +
+                                             " bytes of " + std::to_string(length));
+  etag_ = found.etag;
   upload_.clear();
   length_ = length;
 }
@@ -194,10 +201,7 @@ void S3Writer::discard() noexcept {
       request.query = {{"uploadId", upload}};
       client_->send(request);
     }
-    if (!etag.empty()) {
-      const S3Response found = client_->send(request_to("HEAD"));
-      if (found.succeeded() && found.etag == etag) client_->send(request_to("DELETE"));
-    }
+    if (!etag.empty() && client_->look(key_).etag == etag) client_->send(request_to("DELETE"));
   } catch (...) {
     // The clean-up after the next save removes the rest.
   }

@@ -131,6 +131,12 @@ class AcceptingClient : public S3Client {
     S3Response response;
     response.status = 200;
     const std::string query = request.query.empty() ? "" : request.query.front().first;
+    for (const auto& [name, value] : request.headers)
+      if (name == kS3NonceHeader) nonce_ = value;
+    if (query.empty()) {
+      response.nonce = nonce_;
+      response.object_bytes = kS3PartsMax;
+    }
     if (query == "uploads") response.body = "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>";
     if (query == "partNumber") response.etag = "tag-" + request.query.front().second;
     if (query == "uploadId") {
@@ -140,6 +146,9 @@ class AcceptingClient : public S3Client {
     return response;
   }
   std::string list;
+
+ private:
+  std::string nonce_;
 };
 
 // A server that gives every request the same answer.

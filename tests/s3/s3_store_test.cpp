@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <cairn/base/log.hpp>
+#include <cairn/base/save_id.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -78,8 +79,13 @@ bool has_condition(const S3Request& request) {
 // first time. With `answer_is_lost` it has replaced the record before, and asks again after.
 class OvertakenClient : public S3Client {
  public:
-  explicit OvertakenClient(std::function<void()> overtake, bool answer_is_lost = false)
-      : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }),
+  explicit OvertakenClient(std::function<void()> overtake, bool answer_is_lost = false, const std::string& host = "127.0.0.1")
+      : S3Client(kS3Bucket,
+                 [host] {
+                   S3Settings settings = s3_settings_from_environment(kS3Bucket);
+                   settings.endpoint.replace(settings.endpoint.find("127.0.0.1"), 9, host);
+                   return settings;
+                 }),
         overtake_(std::move(overtake)),
         answer_is_lost_(answer_is_lost) {}
   S3Response send(const S3Request& request) override {
@@ -94,10 +100,7 @@ class OvertakenClient : public S3Client {
     }
     // Ceph removes objects without regard to conditions, and other servers do not.
     if (request.method == std::string("DELETE") && has_condition(request)) {
-      S3Request look = request;
-      look.method = "HEAD";
-      look.headers.clear();
-      if (S3Client::send(look).etag != request.headers.front().second) {
+      if (S3Client::look(request.key).etag != request.headers.front().second) {
         S3Response refused;
         refused.status = 412;
         return refused;
@@ -318,7 +321,7 @@ class LookingClient : public S3Client {
   explicit LookingClient(std::function<void()> between)
       : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }), between_(std::move(between)) {}
   S3Response send(const S3Request& request) override {
-    const bool is_look = request.method == std::string("HEAD") &&
+    const bool is_look = request.method == std::string("GET") &&
                          (request.key.find(kOpenMark) != std::string::npos || request.key.find(kFencedMark) != std::string::npos);
     if (is_look && ++looks_ == 2) between_();
     return S3Client::send(request);
@@ -338,9 +341,9 @@ TEST_CASE("a publication that looks while its attempt is fenced and cleared fail
   plain->publish("before", "old", Overwrite::kAllowed);
   plain->begin_attempt("slow");
   // The fence has written the record again, and has not yet removed the attempt.
-  const auto fencing = std::make_shared<DyingClient>(5, false);
+  const auto fencing = std::make_shared<DyingClient>(7, false);
   REQUIRE(code_of([&] { store_with(fencing, place)->fence("slow"); }) == ErrorCode::kUnavailable);
-  REQUIRE(fencing->requests() == 6);
+  REQUIRE(fencing->requests() == 8);
   const auto client = std::make_shared<LookingClient>([&] {
     s3_client()->send({"DELETE", "remove", "s3:DeleteObject", path_of(place) + "/" + kOpenMark + "slow"});
     plain->clear_attempt("slow");
@@ -362,17 +365,137 @@ TEST_CASE("removing an empty place spares a record that was published meanwhile"
   };
   plain->remove_root();
   CHECK(key_exists());  // Ceph ignores the condition, so the mark stays
-  store_with(std::make_shared<OvertakenClient>([&] {
-               plain->begin_attempt("new");
-               plain->publish("new", "new", Overwrite::kRefused);
-             }),
-             place)
-      ->remove_root();
+  // Another server, which does not ignore it, as far as this process knows.
+  const auto obeying = std::make_shared<OvertakenClient>(
+      [&] {
+        plain->begin_attempt("new");
+        plain->publish("new", "new", Overwrite::kRefused);
+      },
+      false, "localhost");
+  obeying->remove("another object");
+  store_with(obeying, place)->remove_root();
   REQUIRE(plain->exists(kCommitRecordName));
   CHECK(get_object(*plain, kCommitRecordName) == "new");
   plain->retract();
-  store_with(std::make_shared<OvertakenClient>([] {}), place)->remove_root();
+  store_with(obeying, place)->remove_root();
   CHECK_FALSE(key_exists());
+}
+
+namespace {
+
+// The names of all objects below a place, also of those that the store hides.
+Names keys_below(const std::string& url) {
+  S3Request request;
+  request.query = {{"list-type", "2"}, {"prefix", path_of(url) + "/"}};
+  Names names;
+  visit_s3_xml(s3_client()->send(request).body, "a listing", [&](const std::string& path, const std::string& text) {
+    if (path == "ListBucketResult/Contents/Key") names.push_back(text.substr(path_of(url).size() + 1));
+  });
+  return names;
+}
+
+void save_and_remove(const std::string& place) {
+  const auto store = open_store(place);
+  store->begin_attempt("save");
+  store->publish("save", "record", Overwrite::kRefused);
+  store->retract();
+  store->remove_root();
+}
+
+// A client to which something happens after it has read the index of removed places.
+class IndexReadingClient : public S3Client {
+ public:
+  explicit IndexReadingClient(std::function<void()> after)
+      : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }), after_(std::move(after)) {}
+  S3Response send(const S3Request& request) override {
+    S3Response response = S3Client::send(request);
+    if (request.method == std::string("GET") && ends_with(request.key, kRemovedIndexName) && after_) std::exchange(after_, {})();
+    return response;
+  }
+
+ private:
+  std::function<void()> after_;
+};
+
+}  // namespace
+
+TEST_CASE("the trial of a server's conditions leaves nothing, and is made once") {
+  const std::string place = new_s3_place();
+  const auto client = std::make_shared<DyingClient>(1000, false);
+  const auto store = store_with(client, place);
+  open_store(new_s3_place())->begin_attempt("before");
+  store->begin_attempt("save");
+  CHECK(client->requests() == 4);
+  store->publish("save", "record", Overwrite::kRefused);
+  CHECK(client->requests() == 9);
+  CHECK(keys_below(place) == Names{kCommitRecordName});
+}
+
+TEST_CASE("a small data file takes two requests, of which one reads it back") {
+  const auto client = std::make_shared<DyingClient>(1000, false);
+  const auto store = store_with(client, new_s3_place());
+  CreateOptions options = in_parts(*store);
+  options.expected_bytes = 7;
+  const auto writer = store->create(data_file_name(0, 0, make_save_id(std::string(32, '0'), std::string(16, '0'), 1)), options);
+  writer->write_at(0, "content");
+  writer->sync(7);
+  CHECK(client->requests() == 2);
+}
+
+TEST_CASE("places whose checkpoints were removed cost no requests, and can be used again") {
+  const std::string run = parent_url(new_s3_place());
+  const auto costs = [&](const Names& expected) {
+    const auto client = std::make_shared<DyingClient>(1000, false);
+    CHECK(store_with(client, run)->children() == expected);
+    return client->requests();
+  };
+  for (int step = 1; step <= 3; ++step) save_and_remove(run + "/step_" + std::to_string(step));
+  CHECK(costs({}) == 2);
+  CHECK(open_store(run)->list().empty());
+  const auto again = open_store(run + "/step_2");
+  again->begin_attempt("again");
+  CHECK(costs({"step_2"}) == 2);
+  again->publish("again", "new record", Overwrite::kRefused);
+  CHECK(costs({"step_2"}) == 2);
+  // A mark is all that the others keep.
+  CHECK(keys_below(run + "/step_1") == Names{kCommitRecordName});
+  // Without the index, or with a damaged one, the marks are looked at again.
+  s3_client()->send({"DELETE", "remove", "s3:DeleteObject", path_of(run) + "/" + kRemovedIndexName});
+  CHECK(costs({"step_1", "step_2", "step_3"}) == 2);
+  open_store(run + "/step_1")->remove_root();
+  CHECK(costs({"step_2", "step_3"}) == 2);
+  S3Request damage{"PUT", "write", "s3:PutObject", path_of(run) + "/" + kRemovedIndexName};
+  const std::string damaged = "step_2\nstep_3\n" + std::string(kFenceMarkBytes + 4, 'x');
+  damage.body = damaged;
+  s3_client()->send(damage);
+  CHECK(costs({"step_1", "step_2", "step_3"}) == 2);
+}
+
+TEST_CASE("a removal that was slow does not hide a save to the same place") {
+  for (const char* kind : {"between its steps", "when the index is new"}) {
+    CAPTURE(kind);
+    const std::string run = parent_url(new_s3_place());
+    if (kind[0] == 'b') save_and_remove(run + "/step_2");
+    const auto plain = open_store(run + "/step_1");
+    plain->begin_attempt("old");
+    plain->publish("old", "old record", Overwrite::kRefused);
+    plain->retract();
+    const auto client = std::make_shared<IndexReadingClient>([&] {
+      plain->begin_attempt("new");
+      plain->publish("new", "new record", Overwrite::kRefused);
+      CHECK(open_store(run)->children() == Names{"step_1"});
+    });
+    store_with(client, run + "/step_1")->remove_root();
+    CHECK(open_store(run)->children() == Names{"step_1"});
+    CHECK(get_object(*plain, kCommitRecordName) == "new record");
+  }
+}
+
+TEST_CASE("objects with which earlier versions tried a server are removed with their place") {
+  const std::string place = new_s3_place();
+  s3_client()->put_if(path_of(place) + "/" + kProbeMark + "1", "probe");
+  save_and_remove(place);
+  CHECK(keys_below(place) == Names{kCommitRecordName});
 }
 
 TEST_CASE("clearing an attempt aborts its own uploads only") {
@@ -454,7 +577,7 @@ TEST_CASE("a request is not repeated when its time is over") {
     settings.renewal_pause = settings.retry_time = std::chrono::seconds(0);
     settings.credentials.expires = std::chrono::system_clock::now();
   });
-  CHECK(code_of([&] { client->send({"HEAD"}); }) == ErrorCode::kUnavailable);
+  CHECK(code_of([&] { client->send({"GET"}); }) == ErrorCode::kUnavailable);
   CHECK(tries == 1);
 }
 
@@ -498,6 +621,7 @@ TEST_CASE("errors name what was refused, and never the secret") {
     const auto client = s3_client([&](S3Settings& settings) {
       change(settings);
       settings.tries_max = 2;
+      settings.refusal_pause = std::chrono::milliseconds(1);
       secret = settings.credentials.secret_key;
     });
     const Thrown error = thrown_by([&] { put_object(*store_with(client, place), "object", "x"); });

@@ -1,0 +1,94 @@
+#include <cairn/storage/stores/s3_answers.hpp>
+
+#include <algorithm>
+#include <cstdio>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+
+S3ContentRange::S3ContentRange(const std::string& text) {
+  unsigned long long from = 0, last = 0, all = 0;
+  if (std::sscanf(text.c_str(), "bytes %llu-%llu/%llu", &from, &last, &all) == 3 && from <= last && last < all) {
+    first = from;
+    bytes = last - from + 1;
+    object_bytes = all;
+  } else if (std::sscanf(text.c_str(), "bytes */%llu", &all) == 1) {
+    object_bytes = all;
+  }
+}
+
+std::string why_foreign(const S3Request& request, const S3Response& response, const S3ContentRange& range) {
+  const std::string method = request.method;
+  const std::uint64_t asked = request.destination.size();
+  if (asked > 0) {
+    if (response.status != 206) return "the server answered " + std::to_string(response.status) + " to a request for a range";
+    if (range.bytes == 0) return "the answer does not say which bytes it has";
+    const std::uint64_t all = range.object_bytes;
+    const std::uint64_t first = request.offset.value_or(all - std::min(asked, all));
+    const std::uint64_t expected = std::min(asked, all - std::min(first, all));
+    if (range.first != first || range.bytes != expected || response.received != expected)
+      return "the answer has " + std::to_string(response.received) + " bytes at " + std::to_string(range.first) + ", not " +
+             std::to_string(expected) + " at " + std::to_string(first);
+  }
+  if (method == "DELETE" && response.status != 204)
+    return "the server answered " + std::to_string(response.status) + " to a removal";
+  if (method == "PUT" && !response.body.empty()) return "the answer to a write has a body";
+  const bool has_etag = !request.key.empty() && (method == "PUT" || (method == "GET" && request.query.empty()));
+  if (has_etag && response.etag.empty()) return "the answer has no ETag";
+  try {
+    if (request.check) request.check(response);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool may_pass(const S3Response& response) {
+  // Without a code of S3's, something between has answered. The last two: the server received other
+  // bytes than were sent.
+  if (response.error_code.empty()) return true;
+  for (const char* code :
+       {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch"})
+    if (response.error_code == code) return true;
+  switch (response.status) {
+    case 404:  // these three are no findings about the object: see is_finding
+    case 412:
+    case 416:
+    case 307:
+    case 408:
+    case 409:  // another request to the object was in progress, so it is not known whether a condition holds
+    case 429:
+      return true;
+    default:
+      return response.status >= 500 && response.status != 501;
+  }
+}
+
+bool may_have_run(const S3Response& response) {
+  return response.status >= 500 || response.status == 429 || response.error_code.empty();
+}
+
+bool is_finding(const S3Request& request, const S3Response& response) {
+  switch (response.status) {
+    case 404:
+      return !request.key.empty() &&
+             (response.error_code == "NoSuchKey" || (response.error_code == "NoSuchUpload" && !request.query.empty()));
+    case 412:
+      return response.error_code == "PreconditionFailed" &&
+             std::any_of(request.headers.begin(), request.headers.end(),
+                         [](const auto& header) { return header.first == "If-Match" || header.first == "If-None-Match"; });
+    case 416:
+      return response.error_code == "InvalidRange" && !request.destination.empty();
+    default:
+      return false;
+  }
+}
+
+bool is_refusal(const S3Response& response) {
+  const std::string& code = response.error_code;
+  return (!code.empty() && (response.status == 401 || response.status == 403)) || code == "ExpiredToken" ||
+         code == "InvalidToken" || code == "TokenRefreshRequired" || code == "NoSuchBucket";
+}
+
+}  // namespace cairn

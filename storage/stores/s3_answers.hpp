@@ -1,0 +1,75 @@
+// Requests to an S3 server, its answers, and the one place that decides what an answer says.
+//
+//   finding   S3's own word about the object: a success of the form that the request has, or an
+//             error with the code that says that it is absent, that a condition on it does not
+//             hold, or that it ends before the range
+//   refusal   S3 does not accept the sender, or does not know the bucket
+//   failure   all else, which says nothing of the object: errors of the server and the network, and
+//             answers of something between, which have no code of S3's or another form
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cairn/base/bytes.hpp>
+
+namespace cairn {
+
+using S3Fields = std::vector<std::pair<std::string, std::string>>;
+
+struct S3Response {
+  int status = 0;
+  std::string body;
+  std::string etag;                // without quotes
+  std::string nonce;               // the value of kS3NonceHeader
+  std::uint64_t received = 0;      // bytes in S3Request::destination
+  std::uint64_t object_bytes = 0;  // size of the whole object, if the request was for a range
+  std::string error_code;          // "NoSuchKey"; "" where there is none
+  bool was_repeated = false;       // the request was sent again, and an earlier try may have succeeded, too
+
+  bool succeeded() const { return status >= 200 && status < 300; }
+};
+
+struct S3Request {
+  const char* method = "GET";
+  // For error texts: the verb ("read"), and the permission that it needs ("s3:GetObject").
+  const char* action = "";
+  const char* permission = "";
+  std::string key{};  // "": the bucket itself
+  S3Fields query{};
+  S3Fields headers{};
+  ByteSpan body{};  // borrowed for the call
+  // Not empty: asks for so many bytes at `offset`, or for the last bytes of the object if there is
+  // no offset, and receives them. Any other body is in S3Response::body.
+  MutableByteSpan destination{};
+  std::optional<std::uint64_t> offset{};
+  // Throws if a success is not an answer of S3 to this request. The request is then repeated.
+  std::function<void(const S3Response&)> check{};
+};
+
+// A Content-Range: "bytes 0-31/1000", and "bytes */0" with 416.
+struct S3ContentRange {
+  std::uint64_t first = 0;
+  std::uint64_t bytes = 0;  // 0: not known
+  std::uint64_t object_bytes = 0;
+
+  explicit S3ContentRange(const std::string& text);
+};
+
+// Returns why a success is not S3's answer to the request; "" if it is.
+std::string why_foreign(const S3Request& request, const S3Response& response, const S3ContentRange& range);
+// Returns whether an error is a finding about the object.
+bool is_finding(const S3Request& request, const S3Response& response);
+// Returns whether an error is a refusal. It may pass: a program renews the keys or sets the clock, or
+// another server answers.
+bool is_refusal(const S3Response& response);
+// Returns whether an error that is neither may pass, so that the request is worth repeating.
+bool may_pass(const S3Response& response);
+// Returns whether the server may have carried out a request that it answered with this error.
+bool may_have_run(const S3Response& response);
+
+}  // namespace cairn

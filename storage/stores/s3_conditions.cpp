@@ -1,0 +1,111 @@
+// Writes and removals of an S3Client under conditions, and what servers make of those.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <cairn/base/utf8.hpp>
+#include <cairn/storage/stores/s3_client.hpp>
+
+namespace cairn {
+namespace {
+
+// What servers were found to do, by endpoint and bucket.
+struct KnownServer {
+  bool obeys_on_writing = false;
+  std::optional<bool> obeys_on_removal;
+};
+Mutex known_mutex;
+std::map<std::string, KnownServer>& known_servers() CAIRN_REQUIRES(known_mutex) {
+  static auto* servers = new std::map<std::string, KnownServer>;
+  return *servers;
+}
+
+constexpr const char* kNoEtag = "00000000000000000000000000000000";
+
+}  // namespace
+
+std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag,
+                                            bool* was_repeated, bool is_confirmed) {
+  const std::string nonce = new_nonce();
+  S3Request request{"PUT", "write", "s3:PutObject", key};
+  request.body = content;
+  request.headers.emplace_back(kS3NonceHeader, nonce);
+  // Unquoted, as Ceph wants it and AWS accepts it.
+  request.headers.emplace_back(etag ? "If-Match" : "If-None-Match", etag ? *etag : "*");
+  bool may_have_written = false;
+  for (int tries = 1;; ++tries) {
+    const S3Response response = send(request);
+    may_have_written = may_have_written || response.was_repeated;
+    if (was_repeated) *was_repeated = may_have_written;
+    const bool is_gone = etag && response.status == 404 && response.error_code == "NoSuchKey";
+    if (!response.succeeded() && response.status != 412 && !is_gone)
+      throw Error(ErrorCode::kUnavailable, "cannot write s3://" + bucket_ + "/" + printable_utf8(key) + ": the server answered " +
+                                               std::to_string(response.status));
+    if (response.succeeded() && !is_confirmed) return response.etag;
+    // An object that is in the way may be this one, written by a try whose answer was lost. libcurl
+    // itself sends a request again if a connection that it uses again turns out to be closed.
+    const S3Object found = look(key);
+    if (found.nonce == nonce) return found.etag;
+    const bool is_unchanged = found.is_there ? found.etag == etag : !etag;
+    if (!is_unchanged && (found.is_there || !response.succeeded()))
+      return response.succeeded() && etag ? std::optional(response.etag) : std::nullopt;
+    // The answer is not true: the condition holds still, or nothing was written.
+    const auto with = settings();
+    if (tries >= with->tries_max)
+      throw Error(ErrorCode::kUnavailable, "cannot write s3://" + bucket_ + "/" + printable_utf8(key) + ": the server answered " +
+                                               std::to_string(response.status) + ", and the object is " +
+                                               (found.is_there ? "as before" : "not there"));
+    may_have_written = true;
+    pause(std::min(with->pause_first * (1 << std::min(tries, 16)), with->pause_max));
+  }
+}
+
+std::string S3Client::place() { return settings()->endpoint + "/" + bucket_; }
+
+std::string S3Client::ignored_condition(const std::string& key) {
+  const std::string server = place();
+  {
+    MutexLock lock(known_mutex);
+    if (known_servers()[server].obeys_on_writing) return "";
+  }
+  for (const auto& [name, value] : S3Fields{{"If-None-Match", "*"}, {"If-Match", kNoEtag}}) {
+    S3Request request{"PUT", "write", "s3:PutObject", key};
+    request.headers = {{name, value}};
+    const std::string body = "tried\n";
+    request.body = body;
+    // Twice: the first may have made the object, if it was not there.
+    if (send(request).succeeded() && send(request).succeeded()) return name;
+  }
+  MutexLock lock(known_mutex);
+  known_servers()[server].obeys_on_writing = true;
+  return "";
+}
+
+bool S3Client::removes_on_condition() {
+  const std::string server = place();
+  MutexLock lock(known_mutex);
+  return known_servers()[server].obeys_on_removal.value_or(false);
+}
+
+void S3Client::remove(const std::string& key) {
+  S3Request request{"DELETE", "remove", "s3:DeleteObject", key};
+  const std::string server = place();
+  bool is_known = false;
+  {
+    MutexLock lock(known_mutex);
+    is_known = known_servers()[server].obeys_on_removal.has_value();
+  }
+  if (!is_known) {
+    request.headers = {{"If-Match", kNoEtag}};
+    const bool obeys = send(request).status == 412;
+    {
+      MutexLock lock(known_mutex);
+      known_servers()[server].obeys_on_removal = obeys;
+    }
+    if (!obeys) return;  // it is gone
+    request.headers.clear();
+  }
+  send(request);
+}
+
+}  // namespace cairn
