@@ -81,7 +81,12 @@ void ReadJob::open(File& file) {
     file.opened = request_.opened->find(index_of(file));
     if (!file.opened) {
       try {
-        file.opened = look_at(request_.store, *file.info);
+        try {
+          file.opened = look_at(request_.store, *file.info);
+        } catch (const Error& error) {
+          if (error.code() != ErrorCode::kCorrupt) throw;
+          file.opened = look_at(request_.store, *file.info);  // only damage is there a second time
+        }
       } catch (const Error& error) {
         const auto other = error.code() == ErrorCode::kCorrupt ? fallback_of(file, error.what()) : nullptr;
         if (!other) throw;
@@ -108,11 +113,14 @@ std::shared_ptr<Store> ReadJob::fallback_of(File& file, const char* why) {
 }
 
 bool ReadJob::read_again(File& file, std::uint64_t offset, MutableByteSpan block) {
+  const auto is_sound_in = [&](Store& store) {
+    store.read(file.info->name, {{offset, block}});
+    return crc32(0, block) == file.opened->block_crc32[static_cast<std::size_t>(offset / file.grid_bytes)];
+  };
+  if (is_sound_in(*file.opened->store)) return true;
   if (file.opened->store != request_.store) return false;
   const auto other = fallback_of(file, "the other copy does not match its checksum");
-  if (!other) return false;
-  other->read(file.info->name, {{offset, block}});
-  return crc32(0, block) == file.opened->block_crc32[static_cast<std::size_t>(offset / file.grid_bytes)];
+  return other && is_sound_in(*other);
 }
 
 std::shared_ptr<const DataFile> ReadJob::look_at(const std::shared_ptr<Store>& store, const FileInfo& info) {
@@ -124,7 +132,7 @@ std::shared_ptr<const DataFile> ReadJob::look_at(const std::shared_ptr<Store>& s
   check_file_length(*store, info);
   file->content_bytes = info.length ? *info.length : store->size_bytes(info.name);
   if (!request_.metadata->commit && !info.trailer_length) return file;  // PyTorch's files have none
-  if (info.trailer_length == 0u) return file;  // a safetensors file, which has checksums only in the commit record
+  if (info.trailer_length == 0u) return file;               // a safetensors file, which has checksums only in the commit record
   if (!info.length || !info.crc32 || !info.trailer_length)  // decoding refuses such a record; a caller may have made this one
     throw Error(ErrorCode::kCorrupt, "the metadata do not give its length, checksum and trailer length");
   if (*info.trailer_length > file->content_bytes)
@@ -180,8 +188,7 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
 void ReadJob::keep_end(const File& file, const Range& range) {
   const std::uint64_t block = (range.end - 1) / file.grid_bytes;
   const std::uint64_t begin = std::max(range.begin, block * file.grid_bytes);
-  request_.opened->keep(index_of(file), block,
-                        {range.memory + (begin - range.begin), static_cast<std::size_t>(range.end - begin)});
+  request_.opened->keep(index_of(file), block, {range.memory + (begin - range.begin), static_cast<std::size_t>(range.end - begin)});
 }
 
 // Reads a checksum block directly into a dense destination that needs the whole block. All other
