@@ -24,7 +24,9 @@
 //            3  write the record to .metadata, if the ETag is
 //               still that of 1; otherwise begin again           <- now the checkpoint exists
 //               (but end with an error if an answer was lost and the record of another is there)
-//            4  remove .attempt-<id>
+//            4  if 3 replaced a mark that begin 4 did not write, take the
+//               place out of the index as begin does after its step 4
+//            5  remove .attempt-<id>
 //
 // fence      1  write .fenced-<id>
 //            2  done if .attempt-<id> does not exist
@@ -58,13 +60,15 @@
 // .removed. `children` passes over the places in the index, so that nobody reads their marks again.
 //
 // remove     1  read the index of the run
-// root       2  done if there is anything but a mark at this place
+// root       2  list the place, then read .metadata; done if there is
+//               anything but a mark
 //            3  add the place, if the index still has the ETag of 1
 //
 // A place with an attempt is not in the index: if remove 1 came after begin 1, or after it was done
 // again, remove 2 finds the attempt. Otherwise remove 3 fails, as begin has changed the index, or
 // begin has done its first step after remove 3. There is nothing to change if begin 4 makes the
-// mark: then remove 2 found none, and did not go on.
+// mark: then remove 2 found none, and did not go on. Lists may lag behind, so that remove 2 does not
+// see the attempt. Therefore publish 4 does it again: a later remove 2 finds the record.
 //
 // The index only saves requests. An index that is damaged or was deleted counts as empty.
 #include <algorithm>
@@ -191,6 +195,7 @@ bool S3Store::is_published(ByteSpan record) {
 void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
   check_attempt_id(save_id);
   std::optional<std::string> unanswered;  // the ETag that a write replaced, if it was carried out
+  bool is_reused = false;
   std::string first_mark;
   {
     MutexLock lock(mutex_);
@@ -201,7 +206,10 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
     // 1
     Record seen;
     seen.etag = std::exchange(first_mark, "");
-    if (seen.etag.empty()) seen = find_record(kCommitRecordName);
+    if (seen.etag.empty()) {
+      seen = find_record(kCommitRecordName);
+      is_reused = !seen.etag.empty() && !seen.is_live;
+    }
     const bool is_done = unanswered && is_published(record);
     if (!is_done) {
       if (seen.etag.empty()) seen.etag = write_first_mark();
@@ -222,6 +230,8 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
       }
     }
     // 4
+    if (is_reused) unlist_root(true);
+    // 5
     try {
       client_->remove(key_of(kOpenMark + save_id));
     } catch (const Error&) {
@@ -243,7 +253,16 @@ void S3Store::fence(const std::string& save_id) {
   bool was_replaced = false;
   Bytes content(static_cast<std::size_t>(seen.bytes), '\0');
   try {
-    if (seen.bytes > 0) read_range(kCommitRecordName, 0, {content.data(), content.size()});
+    if (seen.bytes > 0) {
+      // Twice, since it is written again: an answer that was damaged on its way must not become the
+      // record.
+      Bytes again = content;
+      read_range(kCommitRecordName, 0, {content.data(), content.size()});
+      read_range(kCommitRecordName, 0, {again.data(), again.size()});
+      if (content != again)
+        throw Error(ErrorCode::kUnavailable,
+                    "cannot end save " + save_id + ": two reads of " + url_of(kCommitRecordName) + " differ");
+    }
   } catch (const Error&) {
     // Replaced by a shorter one: it has changed, which is enough.
     was_replaced = find_record(kCommitRecordName).etag != seen.etag;
@@ -255,24 +274,25 @@ void S3Store::fence(const std::string& save_id) {
   client_->remove(key_of(kOpenMark + save_id));
 }
 
-std::vector<std::string> S3Store::attempts_marked(const std::string& mark) {
-  std::vector<std::string> ids;
-  visit(mark, false, [&](const ObjectInfo& object) {
-    const std::string id = object.name.substr(mark.size());
-    if (!id.empty() && id.find('/') == std::string::npos) ids.push_back(id);
+std::pair<S3Store::Ids, S3Store::Ids> S3Store::marked_attempts(const std::string& prefix) {
+  std::pair<Ids, Ids> marked;
+  visit(prefix, false, [&](const ObjectInfo& object) {
+    for (auto& [mark, ids] : {std::pair(std::string(kOpenMark), &marked.first), {kFencedMark, &marked.second}})
+      if (object.name.rfind(mark, 0) == 0 && object.name.size() > mark.size() && object.name.find('/') == std::string::npos)
+        ids->push_back(object.name.substr(mark.size()));
     return true;
   });
-  std::sort(ids.begin(), ids.end());
-  return ids;
+  std::sort(marked.first.begin(), marked.first.end());
+  std::sort(marked.second.begin(), marked.second.end());
+  return marked;
 }
 
-std::vector<std::string> S3Store::open_attempts() { return attempts_marked(kOpenMark); }
+S3Store::Ids S3Store::open_attempts() { return marked_attempts(kOpenMark).first; }
 
-std::vector<std::string> S3Store::fenced_attempts() {
-  // In this order, so that a fence which begins between the two does not count as done.
-  const std::vector<std::string> ended = attempts_marked(kFencedMark);
-  const std::vector<std::string> open = attempts_marked(kOpenMark);
-  std::vector<std::string> fenced;
+S3Store::Ids S3Store::fenced_attempts() {
+  // All in one list. A fence that is not done may look done; `clear_attempt` looks for it itself.
+  const auto [open, ended] = marked_attempts(".");
+  Ids fenced;
   std::set_difference(ended.begin(), ended.end(), open.begin(), open.end(), std::back_inserter(fenced));
   return fenced;
 }

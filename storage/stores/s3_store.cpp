@@ -172,6 +172,7 @@ void S3Store::visit(const ObjectName& prefix, bool children_only, const std::fun
     request.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", key_prefix}};
     if (children_only) request.query.emplace_back("delimiter", "/");
     if (!next.empty()) request.query.emplace_back("continuation-token", next);
+    const std::string before = next;
     std::vector<ObjectInfo> found;
     const auto parse = [&](const S3Response& response) {
       found.clear();
@@ -199,7 +200,8 @@ void S3Store::visit(const ObjectName& prefix, bool children_only, const std::fun
       });
       if (truncated != "true" && truncated != "false") throw Error(ErrorCode::kUnavailable, "the answer is not a whole listing");
       is_truncated = truncated == "true";
-      if (is_truncated && next.empty()) throw Error(ErrorCode::kUnavailable, "the answer does not say how the listing goes on");
+      if (is_truncated && (next.empty() || next == before))
+        throw Error(ErrorCode::kUnavailable, "the answer does not say how the listing goes on");
     };
     request.check = parse;
     parse(client_->send(request));

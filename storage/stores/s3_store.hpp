@@ -100,7 +100,10 @@ class S3Store : public Store {
   // Calls `object` for each name that begins with `prefix`, until a call returns false. With
   // `children_only`, calls it for each place one level below the root, with a '/' at the end.
   void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const ObjectInfo&)>& object);
-  std::vector<std::string> attempts_marked(const std::string& mark);
+  // Returns the attempts with a mark that begins with `prefix`: the open ones, and those that a
+  // fence has ended or is ending.
+  using Ids = std::vector<std::string>;
+  std::pair<Ids, Ids> marked_attempts(const std::string& prefix);
   void abort_uploads_of(const std::string& save_id);
   const std::string bucket_;
   const std::string place_;  // "" or a prefix of names that ends with '/'

@@ -341,9 +341,9 @@ TEST_CASE("a publication that looks while its attempt is fenced and cleared fail
   plain->publish("before", "old", Overwrite::kAllowed);
   plain->begin_attempt("slow");
   // The fence has written the record again, and has not yet removed the attempt.
-  const auto fencing = std::make_shared<DyingClient>(7, false);
+  const auto fencing = std::make_shared<DyingClient>(8, false);
   REQUIRE(code_of([&] { store_with(fencing, place)->fence("slow"); }) == ErrorCode::kUnavailable);
-  REQUIRE(fencing->requests() == 8);
+  REQUIRE(fencing->requests() == 9);
   const auto client = std::make_shared<LookingClient>([&] {
     s3_client()->send({"DELETE", "remove", "s3:DeleteObject", path_of(place) + "/" + kOpenMark + "slow"});
     plain->clear_attempt("slow");
@@ -489,6 +489,39 @@ TEST_CASE("a removal that was slow does not hide a save to the same place") {
     CHECK(open_store(run)->children() == Names{"step_1"});
     CHECK(get_object(*plain, kCommitRecordName) == "new record");
   }
+}
+
+namespace {
+
+// A client that receives one wrong byte of the first record that it reads as a whole.
+class DamagingClient : public S3Client {
+ public:
+  DamagingClient() : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }) {}
+  S3Response send(const S3Request& request) override {
+    S3Response response = S3Client::send(request);
+    if (request.offset == 0u && request.destination.size() > 1 && !damaged_) {
+      damaged_ = true;
+      request.destination.data()[0] ^= 1;
+    }
+    return response;
+  }
+
+ private:
+  bool damaged_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("a fence does not write back a record that was damaged on its way") {
+  const std::string place = new_s3_place();
+  const auto plain = open_store(place);
+  save_to(*plain, "one", std::string(plain->traits().part_bytes_min, 'p'));
+  plain->begin_attempt("two");
+  const auto damaging = store_with(std::make_shared<DamagingClient>(), place);
+  CHECK(code_of([&] { damaging->fence("two"); }) == ErrorCode::kUnavailable);
+  CHECK(get_object(*plain, kCommitRecordName) == "record of one");
+  damaging->fence("two");
+  CHECK(get_object(*plain, kCommitRecordName) == "record of one");
 }
 
 TEST_CASE("objects with which earlier versions tried a server are removed with their place") {
