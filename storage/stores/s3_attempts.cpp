@@ -59,7 +59,7 @@
 // the mark stays for ever, and `remove_root` adds the place to an index in the run, the object
 // .removed. `children` passes over the places in the index, so that nobody reads their marks again.
 //
-// remove     1  read the index of the run
+// remove     1  read the index of the run, or remember an earlier read
 // root       2  list the place, then read .metadata; done if there is
 //               anything but a mark
 //            3  add the place, if the index still has the ETag of 1
@@ -73,6 +73,7 @@
 // The index only saves requests. An index that is damaged or was deleted counts as empty.
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -94,6 +95,14 @@ Error not_open(const std::string& save_id, const std::string& url) {
   return Error(ErrorCode::kFenced, "cannot publish save " + save_id + " in " + url +
                                        ": its attempt is not open; it was ended by another rank or job, or never begun. Nothing " +
                                        "was changed");
+}
+
+// The index of each run as this process has read or written it last.
+Mutex remembered_mutex;
+template <class Index>
+std::map<std::string, Index>& remembered_indexes() CAIRN_REQUIRES(remembered_mutex) {
+  static auto* indexes = new std::map<std::string, Index>;
+  return *indexes;
 }
 
 Error changes_too_often(const std::string& url) {
@@ -355,7 +364,13 @@ void S3Store::abort_uploads_of(const std::string& save_id) {
   }
 }
 
-S3Store::Removed S3Store::removed_places(const std::string& run) {
+S3Store::Removed S3Store::remembered_places(const std::string& run) const {
+  MutexLock lock(remembered_mutex);
+  return remembered_indexes<Removed>()[bucket_ + "/" + run];
+}
+
+S3Store::Removed S3Store::removed_places(const std::string& run, const std::optional<std::string>& etag) {
+  if (Removed known = remembered_places(run); etag && known.etag == etag) return known;
   const S3Response response = client_->send({"GET", "read", "s3:GetObject", escaped_key(run + kRemovedIndexName)});
   Removed removed;
   if (!response.succeeded()) return removed;
@@ -366,16 +381,22 @@ S3Store::Removed S3Store::removed_places(const std::string& run) {
   if (end < kFenceMarkBytes || zip::get_u32(response.body.data() + end) != crc32(0, text)) return removed;
   std::istringstream names(response.body.substr(0, end - kFenceMarkBytes));
   for (std::string name; std::getline(names, name);) removed.places.insert(name);
-  return removed;
+  MutexLock lock(remembered_mutex);
+  return remembered_indexes<Removed>()[bucket_ + "/" + run] = removed;
 }
 
-bool S3Store::write_removed(const std::string& run, const Removed& removed, bool is_confirmed) {
+bool S3Store::write_removed(const std::string& run, Removed removed, bool is_confirmed) {
   Bytes content;
   for (const ObjectName& name : removed.places) content += name + "\n";
   content += fence_mark();
   zip::put_u32(content, crc32(0, content));
   const std::optional<std::string> seen = removed.etag.empty() ? std::nullopt : std::optional(removed.etag);
-  return client_->put_if(escaped_key(run + kRemovedIndexName), content, seen, nullptr, is_confirmed).has_value();
+  const auto etag = client_->put_if(escaped_key(run + kRemovedIndexName), content, seen, nullptr, is_confirmed);
+  if (!etag) return false;
+  removed.etag = *etag;
+  MutexLock lock(remembered_mutex);
+  remembered_indexes<Removed>()[bucket_ + "/" + run] = std::move(removed);
+  return true;
 }
 
 std::pair<std::string, ObjectName> S3Store::place_in_run() const {
@@ -400,7 +421,8 @@ void S3Store::remove_root() {
   const auto [run, name] = place_in_run();
   for (int tries = 0; tries < kTriesMax; ++tries) {
     // 1
-    Removed removed = name.empty() ? Removed() : removed_places(run);
+    Removed removed = remembered_places(run);
+    if (tries > 0 || removed.places.count(name) > 0) removed = removed_places(run);
     // 2
     std::size_t others = 0;
     std::vector<ObjectName> probes;

@@ -162,7 +162,7 @@ std::optional<ObjectEnd> S3Store::read_end(const ObjectName& name, std::size_t b
   return ObjectEnd{record.bytes, std::move(record.end)};
 }
 
-void S3Store::visit(const ObjectName& prefix, bool children_only, const std::function<bool(const ObjectInfo&)>& object) {
+void S3Store::visit(const ObjectName& prefix, bool children_only, const std::function<bool(const Listed&)>& object) {
   const std::string key_prefix = escaped(place_ + prefix);
   const std::size_t place_bytes = place_.size();
   std::string next;
@@ -173,12 +173,12 @@ void S3Store::visit(const ObjectName& prefix, bool children_only, const std::fun
     if (children_only) request.query.emplace_back("delimiter", "/");
     if (!next.empty()) request.query.emplace_back("continuation-token", next);
     const std::string before = next;
-    std::vector<ObjectInfo> found;
+    std::vector<Listed> found;
     const auto parse = [&](const S3Response& response) {
       found.clear();
       next.clear();
       std::string truncated;
-      ObjectInfo current;
+      Listed current;
       bool has_size = false;
       visit_s3_xml(response.body, "a listing of " + url(), [&](const std::string& path, const std::string& text) {
         const auto name_of_key = [&] {
@@ -192,9 +192,10 @@ void S3Store::visit(const ObjectName& prefix, bool children_only, const std::fun
         }
         if (path == "ListBucketResult/Contents") {
           if (!std::exchange(has_size, false)) throw Error(ErrorCode::kUnavailable, "the listing lacks the size of an object");
-          if (!children_only) found.push_back(current);
+          found.push_back(current);
         }
-        if (path == "ListBucketResult/CommonPrefixes/Prefix" && children_only) found.push_back({name_of_key(), 0});
+        if (path == "ListBucketResult/Contents/ETag") current.etag = s3_etag(text);
+        if (path == "ListBucketResult/CommonPrefixes/Prefix" && children_only) found.push_back({{name_of_key(), 0}, ""});
         if (path == "ListBucketResult/IsTruncated") truncated = text;
         if (path == "ListBucketResult/NextContinuationToken") next = text;
       });
@@ -205,7 +206,7 @@ void S3Store::visit(const ObjectName& prefix, bool children_only, const std::fun
     };
     request.check = parse;
     parse(client_->send(request));
-    for (const ObjectInfo& info : found)
+    for (const Listed& info : found)
       if (!object(info)) return;
   }
 }
@@ -233,12 +234,14 @@ std::vector<ObjectInfo> S3Store::list(const ObjectName& prefix) {
 
 std::vector<ObjectName> S3Store::children() {
   std::vector<ObjectName> names;
-  visit("", true, [&](const ObjectInfo& place) {
-    if (place.name.size() > 1) names.push_back(place.name.substr(0, place.name.size() - 1));
+  std::optional<std::string> index;
+  visit("", true, [&](const Listed& place) {
+    if (place.name == kRemovedIndexName) index = place.etag;
+    if (place.name.size() > 1 && place.name.back() == '/') names.push_back(place.name.substr(0, place.name.size() - 1));
     return true;
   });
-  if (std::any_of(names.begin(), names.end(), is_checkpoint_name)) {
-    const std::set<ObjectName> removed = removed_places(place_).places;
+  if (index) {
+    const std::set<ObjectName> removed = removed_places(place_, index).places;
     names.erase(std::remove_if(names.begin(), names.end(), [&](const ObjectName& name) { return removed.count(name) > 0; }),
                 names.end());
   }

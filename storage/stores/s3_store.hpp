@@ -71,8 +71,11 @@ class S3Store : public Store {
     std::string etag;  // "": there is none
     std::set<ObjectName> places;
   };
-  Removed removed_places(const std::string& run);
-  bool write_removed(const std::string& run, const Removed& removed, bool is_confirmed);
+  // Reads the index. With `etag`, takes it from memory if this process knows that version.
+  Removed removed_places(const std::string& run, const std::optional<std::string>& etag = {});
+  // Returns the version that this process has seen last; empty if it has seen none.
+  Removed remembered_places(const std::string& run) const;
+  bool write_removed(const std::string& run, Removed removed, bool is_confirmed);
   // Takes this place out of the index. `is_reused`: it had a mark, so that another process may be
   // about to add it.
   void unlist_root(bool is_reused);
@@ -97,9 +100,13 @@ class S3Store : public Store {
   std::string url_of(const ObjectName& name) const;
   bool has_object(const ObjectName& name) { return client_->look(key_of(name)).is_there; }
   void read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination);
+  struct Listed : ObjectInfo {
+    std::string etag;
+  };
   // Calls `object` for each name that begins with `prefix`, until a call returns false. With
-  // `children_only`, calls it for each place one level below the root, with a '/' at the end.
-  void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const ObjectInfo&)>& object);
+  // `children_only`, calls it for the objects of the root itself, and for each place one level below
+  // it, with a '/' at the end.
+  void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const Listed&)>& object);
   // Returns the attempts with a mark that begins with `prefix`: the open ones, and those that a
   // fence has ended or is ending.
   using Ids = std::vector<std::string>;
