@@ -64,8 +64,8 @@ struct S3ContentRange {
 std::string why_foreign(const S3Request& request, const S3Response& response, const S3ContentRange& range);
 // Returns whether an error is a finding about the object.
 bool is_finding(const S3Request& request, const S3Response& response);
-// Returns whether an error is a refusal. It may pass: a program renews the keys or sets the clock, or
-// another server answers.
+// Returns whether an error is a refusal. It may pass: a program renews the keys or sets the clock,
+// or another server answers.
 bool is_refusal(const S3Response& response);
 // Returns whether an error that is neither may pass, so that the request is worth repeating.
 bool may_pass(const S3Response& response);

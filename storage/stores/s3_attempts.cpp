@@ -57,7 +57,8 @@
 // mark when nothing else is left, but only with a condition on its ETag: a DELETE that comes late,
 // or twice, must not remove the record of a later save. Many servers ignore such a condition. There
 // the mark stays for ever, and `remove_root` adds the place to an index in the run, the object
-// .removed. `children` passes over the places in the index, so that nobody reads their marks again.
+// .tombstones. `children` passes over the places in the index, so that nobody reads their marks
+// again.
 //
 // remove     1  read the index of the run, or remember an earlier read
 // root       2  list the place, then read .metadata; done if there is
@@ -67,8 +68,8 @@
 // A place with an attempt is not in the index: if remove 1 came after begin 1, or after it was done
 // again, remove 2 finds the attempt. Otherwise remove 3 fails, as begin has changed the index, or
 // begin has done its first step after remove 3. There is nothing to change if begin 4 makes the
-// mark: then remove 2 found none, and did not go on. Lists may lag behind, so that remove 2 does not
-// see the attempt. Therefore publish 4 does it again: a later remove 2 finds the record.
+// mark: then remove 2 found none, and did not go on. Lists may lag behind, so that remove 2 does
+// not see the attempt. Therefore publish 4 does it again: a later remove 2 finds the record.
 //
 // The index only saves requests. An index that is damaged or was deleted counts as empty.
 #include <algorithm>

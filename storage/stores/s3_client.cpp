@@ -417,7 +417,7 @@ Error S3Client::failure(const S3Request& request, const Attempt& attempt, const 
   const std::string answer = "the server answered " + std::to_string(response.status) + (code.empty() ? "" : " " + shown(code)) +
                              (attempt.message.empty() ? "" : ": " + shown(attempt.message));
   if (code == "NoSuchBucket")
-    return Error(ErrorCode::kNotFound, what + "there is no bucket \"" + bucket_ + "\" at " + with.endpoint);
+    return Error(ErrorCode::kUnavailable, what + "there is no bucket \"" + bucket_ + "\" at " + with.endpoint);
   if (code == "QuotaExceeded" || response.status == 507) return Error(ErrorCode::kNoSpace, what + answer);
   if (code == "RequestTimeTooSkewed" || code == "RequestExpired")
     return Error(ErrorCode::kPermission, what + answer + "; the clock of this machine differs from the server's: set it");
@@ -427,9 +427,9 @@ Error S3Client::failure(const S3Request& request, const Attempt& attempt, const 
     return Error(ErrorCode::kPermission, what + answer + "; the server does not know the access key");
   if (code == "ExpiredToken") return Error(ErrorCode::kPermission, what + answer + "; get new credentials");
   if (code == "PermanentRedirect" || code == "AuthorizationHeaderMalformed" || (response.status == 301 && !attempt.region.empty()))
-    return Error(ErrorCode::kInvalidArgument, what + answer + "; the bucket is not in region " + with.region +
-                                                  (attempt.region.empty() ? "" : ", but in " + shown(attempt.region)) +
-                                                  ": set AWS_REGION");
+    return Error(ErrorCode::kUnavailable, what + answer + "; the bucket is not in region " + with.region +
+                                              (attempt.region.empty() ? "" : ", but in " + shown(attempt.region)) +
+                                              ": set AWS_REGION");
   // Without the right to list, S3 does not say of an object that it is absent.
   const bool is_read = request.permission == std::string("s3:GetObject");
   if ((response.status == 401 || response.status == 403) && !code.empty())

@@ -49,9 +49,9 @@ class S3Client {
   // Repeats the request after failures of the network and the server, and after answers that are
   // not S3's: an error without a code of S3's, a success without an ETag, of another length, or of
   // another form than the request has. After a refusal, reads the settings again and repeats the
-  // request, up to 3 times. Throws kPermission, kNotFound (no such bucket), kInvalidArgument (the
-  // bucket is in another region), kNoSpace, kUnavailable and the errors of `settings`. No error text
-  // contains credentials. Virtual for tests.
+  // request, up to 3 times. Throws kPermission, kNoSpace, kUnavailable and the errors of
+  // `settings`: none that could be taken for a word about an object. No error text contains
+  // credentials. Virtual for tests.
   virtual S3Response send(const S3Request& request);
 
   // Looks for an object. Reads a byte of it, because an answer to HEAD has no body and so proves no
@@ -94,8 +94,8 @@ class S3Client {
   Attempt attempt(const S3Request& request, const S3Settings& with);
   std::string url_of(const S3Request& request, const S3Settings& where) const;
   Error failure(const S3Request& request, const Attempt& attempt, const S3Settings& with) const;
-  // Sleeps for between half of `most` and all of it, or for `at_least` if that is longer. Ranks that
-  // the server has refused at the same moment must not come back at the same moment.
+  // Sleeps for between half of `most` and all of it, or for `at_least` if that is longer. Ranks
+  // that the server has refused at the same moment must not come back at the same moment.
   void pause(std::chrono::milliseconds most, std::chrono::milliseconds at_least = {});
   std::string place();  // endpoint and bucket
   std::unique_ptr<Connection> take_connection();

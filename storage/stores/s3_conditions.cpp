@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-// What servers were found to do, by endpoint and bucket.
+// The behaviour of servers that were tried, by endpoint and bucket.
 struct KnownServer {
   bool obeys_on_writing = false;
   std::optional<bool> obeys_on_removal;

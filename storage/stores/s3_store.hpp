@@ -87,7 +87,8 @@ class S3Store : public Store {
   void retract_record(const ObjectName& name);
   // Returns whether `record` is the live commit record.
   bool is_published(ByteSpan record);
-  // Writes a fence mark to the record if it is absent. Returns its ETag, or "" if something is there.
+  // Writes a fence mark to the record if it is absent. Returns its ETag, or "" if something is
+  // there.
   std::string write_first_mark();
   Bytes fence_mark();
 
@@ -104,8 +105,8 @@ class S3Store : public Store {
     std::string etag;
   };
   // Calls `object` for each name that begins with `prefix`, until a call returns false. With
-  // `children_only`, calls it for the objects of the root itself, and for each place one level below
-  // it, with a '/' at the end.
+  // `children_only`, calls it for the objects of the root itself, and for each place one level
+  // below it, with a '/' at the end.
   void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const Listed&)>& object);
   // Returns the attempts with a mark that begins with `prefix`: the open ones, and those that a
   // fence has ended or is ending.
@@ -120,7 +121,7 @@ class S3Store : public Store {
 };
 
 // The index of the places in a run whose checkpoints were removed.
-inline constexpr const char* kRemovedIndexName = ".removed";
+inline constexpr const char* kRemovedIndexName = ".tombstones";
 
 // Creates the store for an "s3:" URL. Stores of one bucket share their connections.
 std::shared_ptr<Store> open_s3_store(const std::string& url);

@@ -32,8 +32,8 @@ S3Settings settings_of(const std::string& endpoint) {
   return settings;
 }
 
-// What a call on a place of its own does if requests are answered in this order. The last answer
-// stands for all others.
+// The result of a call on a place of its own. Its requests are answered in this order; the last
+// answer stands for all others.
 struct Outcome {
   Thrown thrown;
   std::size_t requests = 0;
@@ -179,7 +179,7 @@ TEST_CASE("S3 answers: an answer that is not the store's own word is an error of
             {s3_error("403 Forbidden", "AccessDenied")},
             ErrorCode::kPermission,
             "the permission s3:ListBucket"},
-           {"no bucket", kFindRecord, {s3_error("404 Not Found", "NoSuchBucket")}, ErrorCode::kNotFound, "there is no bucket"},
+           {"no bucket", kFindRecord, {s3_error("404 Not Found", "NoSuchBucket")}, ErrorCode::kUnavailable, "there is no bucket"},
        }) {
     const Outcome outcome = outcome_of(row.act, row.answers);
     CAPTURE(std::string(row.name));

@@ -681,7 +681,7 @@ TEST_CASE("errors name what was refused, and never the secret") {
   const auto nowhere = open_store("s3://cairn-no-such-bucket/run");
   for (const auto& act : std::vector<std::function<void()>>{[&] { nowhere->create_root(); }, [&] { nowhere->list(); },
                                                             [&] { nowhere->exists(kCommitRecordName); }}) {
-    CHECK(code_of(act) == ErrorCode::kNotFound);
+    CHECK(code_of(act) == ErrorCode::kUnavailable);
   }
 }
 

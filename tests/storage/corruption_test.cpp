@@ -5,6 +5,7 @@
 #include <random>
 
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/tests/storage/damage.hpp>
 #include <cairn/tests/support/stride.hpp>
 
