@@ -73,6 +73,7 @@
 //
 // The index only saves requests. An index that is damaged or was deleted counts as empty.
 #include <algorithm>
+#include <future>
 #include <iterator>
 #include <map>
 #include <sstream>
@@ -80,6 +81,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
@@ -163,10 +165,15 @@ std::string S3Store::write_first_mark() {
 void S3Store::begin_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
   const std::string mark = key_of(kOpenMark + save_id);
-  // 1
-  unlist_root(false);
+  // 1, beside 2: their order does not matter
+  std::future<void> unlisted;
+  {
+    const SignalsBlocked on_the_thread;
+    unlisted = std::async([this] { unlist_root(false); });
+  }
   // 2
   const bool begun = client_->put_if(mark, "open\n", std::nullopt, nullptr, false).has_value();
+  unlisted.get();
   // 3
   if (has_object(kFencedMark + save_id)) {
     if (begun) client_->remove(mark);

@@ -395,10 +395,13 @@ S3Object S3Client::look(const std::string& key) {
   if (is_empty) {
     // An empty object has no first byte. Such an answer has no ETag.
     request.destination = {};
+    request.check = [](const S3Response& whole) {
+      if (!whole.body.empty()) throw Error(ErrorCode::kUnavailable, "the answers about its length do not agree");
+    };
     response = send(request);
   }
   if (!response.succeeded()) return {};
-  return {true, response.etag, response.nonce, is_empty ? response.body.size() : response.object_bytes};
+  return {true, response.etag, response.nonce, is_empty ? 0 : response.object_bytes};
 }
 
 Error S3Client::failure(const S3Request& request, const Attempt& attempt, const S3Settings& with) const {
