@@ -44,6 +44,7 @@ set(CAIRN_PUBLIC_HEADERS
     storage/storage.hpp
     storage/store.hpp
     storage/store_observer.hpp
+    storage/stream_transform.hpp
     storage/tiers.hpp
     storage/torch_save.hpp
     actors/options.hpp

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every header of the product compiles alone: includes what it uses, guards against being included twice.
+"""Every header of the product compiles alone: includes what it uses, guards against being included twice. Every header that the
+users' documents name is public.
 
 usage: check_headers.py BUILD_DIRECTORY [REGEX]
 
@@ -17,7 +18,10 @@ import subprocess
 import sys
 import tempfile
 
-from layers import FOLDERS, ROOT, finish, relative, sources
+from layers import FOLDERS, ROOT, finish, public_headers, relative, sources
+
+NAMED = re.compile(r"(?<![\w./-])(?:cairn/)?((?:\w+/)+\w+\.hpp)")
+OF_THE_SOURCE = {"architecture.md", "protocol.md"}  # documents for those who change Cairn
 
 
 def is_foreign(build, path):
@@ -49,12 +53,25 @@ def fault_of(name, flags, scratch):
     return None if done.returncode == 0 else f"{name}: does not compile alone\n{done.stderr}"
 
 
+def faults_of_documents(public):
+    """The headers that users are sent to, and cannot include."""
+    faults = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        if path.name in OF_THE_SOURCE:
+            continue
+        for name in sorted(set(NAMED.findall(path.read_text(encoding="utf-8")))):
+            if name not in public and not name.startswith("examples/"):
+                faults.append(f"{path.relative_to(ROOT)}: names {name}, which is not in cmake/CairnPublicHeaders.cmake")
+    return faults
+
+
 def main():
     build, wanted = pathlib.Path(sys.argv[1]).resolve(), re.compile(sys.argv[2] if len(sys.argv) > 2 else "")
     headers = [relative(path) for folder in FOLDERS for path in sources(folder, ".hpp") if wanted.search(relative(path))]
     flags = flags_of_runtime(build)
     with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         faults = [fault for fault in pool.map(lambda name: fault_of(name, flags, scratch), headers) if fault]
+    faults += faults_of_documents(set(public_headers()))
     finish("headers", faults, len(headers))
 
 
