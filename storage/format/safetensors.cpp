@@ -152,7 +152,7 @@ SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, st
   if (header.size() > kHeaderBytesMax)
     throw Error(ErrorCode::kUnsupported, "the header for " + std::to_string(tensors.size()) + " tensors takes " +
                                              std::to_string(header.size()) + " bytes, the format allows " +
-                                             std::to_string(kHeaderBytesMax));
+                                             std::to_string(kHeaderBytesMax) + ". Save them in several files");
   return {std::move(tensors), little_endian(header.size()) + header};
 }
 
@@ -170,7 +170,13 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
   read(0, {header.data(), header.size()});
   const std::uint64_t length = header_bytes(header);
   const std::uint64_t first = sizeof(std::uint64_t) + length;
-  if (length > kHeaderBytesMax || length > file_bytes - sizeof(std::uint64_t)) throw refuse("it has no header");
+  if (length > file_bytes - sizeof(std::uint64_t)) throw refuse("it has no header");
+  if (length > kHeaderBytesMax) {
+    read(sizeof(std::uint64_t), {header.data(), 1});
+    if (header.front() != '{') throw refuse("it has no header");
+    throw Error(ErrorCode::kUnsupported, what + " has a header of " + std::to_string(length) + " bytes, the format allows " +
+                                             std::to_string(kHeaderBytesMax) + ". Save it in several files");
+  }
   header.resize(static_cast<std::size_t>(length));
   read(sizeof(std::uint64_t), {header.data(), header.size()});
   if (header.empty() || header.front() != '{') throw refuse("it has no header");

@@ -56,7 +56,8 @@ bool is_safetensors(ByteSpan file);
 // Reads [offset, offset + size of the span) of a file into the span.
 using ReadBytes = std::function<void(std::uint64_t offset, MutableByteSpan to)>;
 // Reads the header of a file of `file_bytes` bytes, and returns the tensors in file order. Error
-// texts start with `what`. Throws kCorrupt unless the tensors cover the file without holes.
+// texts start with `what`. Throws kCorrupt unless the tensors cover the file without holes, and
+// kUnsupported if the header exceeds the format's limit, 100 MB.
 std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const ReadBytes& read, const std::string& what);
 
 // The index of several files, `model.safetensors.index.json`: the names of the tensors in each

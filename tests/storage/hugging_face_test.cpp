@@ -863,3 +863,25 @@ TEST_CASE("Hugging Face: hostile headers are refused") {
   put(directory.path() + "/model.safetensors", std::string(8, '\xff') + "{}");
   CHECK(has(error_of_reading(directory.path()), "it has no header"));
 }
+
+TEST_CASE("Hugging Face: a header beyond the format's limit is named as such, and none is written") {
+  constexpr std::uint64_t kHeaderBytes = 100'000'001;
+  const auto of_file = [&](char first) {
+    return thrown_by([&] {
+      read_safetensors(
+          2 * kHeaderBytes,
+          [&](std::uint64_t offset, MutableByteSpan to) {
+            REQUIRE(offset + to.size() <= 9);
+            const std::string begin = length_of(std::string(kHeaderBytes, ' ')) + first;
+            std::copy_n(begin.data() + offset, to.size(), to.data());
+          },
+          "a file");
+    });
+  };
+  CHECK(of_file('{').code == ErrorCode::kUnsupported);
+  CHECK(of_file('{').says("a header of 100000001 bytes"));
+  CHECK(of_file('x').code == ErrorCode::kCorrupt);
+  const auto written = thrown_by([&] { lay_out_safetensors({}, {{"note", std::string(kHeaderBytes, 'x')}}); });
+  CHECK(written.code == ErrorCode::kUnsupported);
+  CHECK(written.says("the format allows 100000000"));
+}
