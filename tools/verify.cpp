@@ -38,8 +38,9 @@ Verdicts:
                       such as unknown transforms or a record of a newer format
 
 Checksums cover every byte of Cairn's checkpoints. In PyTorch's checkpoints they cover the tensors,
-but not the record. Files of torch.save have checksums. Safetensors files have none, so only their
-headers are checked.)";
+but not the record. Files of torch.save have checksums, unless PyTorch was told to write none: such
+files, and such checkpoints of PyTorch, exit with 3. Safetensors files have none, so only their headers
+are checked.)";
 
 struct VerifyOptions {
   std::vector<std::string> places;

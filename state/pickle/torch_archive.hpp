@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,12 +34,13 @@ class TorchArchive {
   struct Storage {
     std::uint64_t offset = 0;  // its bytes begin here, counted from the start of the archive
     std::uint64_t size_bytes = 0;
-    std::uint32_t crc32 = 0;  // covers its bytes
+    std::optional<std::uint32_t> crc32;  // covers its bytes; absent if the archive has no checksums
   };
   Storage storage(std::string_view key) const;     // throws kCorrupt if there is none
   Bytes read_storage(std::string_view key) const;  // checks the CRC-32
 
   const std::string& what() const { return zip_.what(); }
+  bool has_checksums() const { return zip_.has_checksums(); }
 
  private:
   void check_kind();

@@ -222,6 +222,13 @@ void ZipReader::parse_directory(std::string_view directory, std::uint64_t count)
     entries_.push_back(std::move(entry));
   }
   if (!directory.empty()) corrupt("its directory is longer than its " + std::to_string(count) + " entries");
+  // The checksum of an empty entry is zero in any case.
+  const auto is_silent = [](const Entry& entry) { return *entry.crc32 == 0; };
+  const auto is_empty = [](const Entry& entry) { return entry.size_bytes == 0; };
+  has_checksums_ =
+      !std::all_of(entries_.begin(), entries_.end(), is_silent) || std::all_of(entries_.begin(), entries_.end(), is_empty);
+  if (!has_checksums_)
+    for (Entry& entry : entries_) entry.crc32.reset();
 }
 
 const ZipReader::Entry* ZipReader::find(std::string_view name) const {
@@ -249,7 +256,7 @@ std::uint64_t ZipReader::data_offset(const Entry& entry) const {
     check_descriptor(entry, begin + entry.size_bytes, wide.is_present());
   } else if (entry.size_bytes > 0) {
     std::uint64_t size = get_u32(header.data() + 22);
-    if (get_u32(header.data() + 14) != entry.crc32 || !wide.resolve(size) || size != entry.size_bytes)
+    if (get_u32(header.data() + 14) != entry.crc32.value_or(0) || !wide.resolve(size) || size != entry.size_bytes)
       corrupt(called + " has another size or CRC-32 in its local header");
   }
   return begin;
@@ -266,7 +273,7 @@ void ZipReader::check_descriptor(const Entry& entry, std::uint64_t end_of_data, 
   const bool has_32 = bytes.size() >= 16 && entry.size_bytes < kSee64 && get_u32(bytes.data() + 8) == entry.size_bytes &&
                       get_u32(bytes.data() + 12) == entry.size_bytes;
   const bool is_good = bytes.size() >= 16 && get_u32(bytes.data()) == kDescriptorSignature &&
-                       get_u32(bytes.data() + 4) == entry.crc32 && (is_64 ? has_64 : has_32 || has_64);
+                       get_u32(bytes.data() + 4) == entry.crc32.value_or(0) && (is_64 ? has_64 : has_32 || has_64);
   if (!is_good)
     corrupt("entry \"" + printable(entry.name) + "\" is not followed by a data descriptor that agrees with the directory");
 }
@@ -274,7 +281,7 @@ void ZipReader::check_descriptor(const Entry& entry, std::uint64_t end_of_data, 
 Bytes ZipReader::read(const Entry& entry) const {
   const auto begin = data_offset(entry);
   auto bytes = read_range(begin, entry.size_bytes, "an entry");
-  if (const auto found = crc32(0, bytes); found != entry.crc32)
+  if (entry.crc32 && crc32(0, bytes) != *entry.crc32)
     corrupt("entry \"" + printable(entry.name) + "\", " + std::to_string(entry.size_bytes) + " bytes at " + std::to_string(begin) +
             ", has another CRC-32 than when it was written: the bytes are damaged");
   return bytes;

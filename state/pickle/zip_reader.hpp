@@ -1,10 +1,12 @@
 // Reads zip archives of uncompressed entries, as torch.save writes them, from any source of byte
 // ranges. It does not trust the input: every entry must lie within the archive, and everything that
-// zip stores twice, in the directory and beside the data, must agree.
+// zip stores twice, in the directory and beside the data, must agree. An archive whose checksums
+// are all zero was written without any, as PyTorch does after `set_crc32_options(False)`.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -24,7 +26,7 @@ class ZipReader {
     std::string name;
     std::uint64_t header_offset = 0;  // its local header begins here, counted from the start of the archive
     std::uint64_t size_bytes = 0;     // the size of its data
-    std::uint32_t crc32 = 0;          // covers its data
+    std::optional<std::uint32_t> crc32;  // covers its data; absent if the archive has no checksums
   };
 
   // Reads and checks the directory of an archive of exactly `size_bytes` bytes. Error texts start
@@ -35,6 +37,8 @@ class ZipReader {
   ZipReader(ByteSpan archive, std::string what);
 
   const std::vector<Entry>& entries() const { return entries_; }
+  // Returns whether its entries have checksums.
+  bool has_checksums() const { return has_checksums_; }
   const Entry* find(std::string_view name) const;  // nullptr if there is none
 
   // Returns the offset of an entry's data from the start of the archive. Reads the entry's local
@@ -57,6 +61,7 @@ class ZipReader {
   ReadAt read_at_;
   std::string what_;
   std::uint64_t directory_offset_ = 0;
+  bool has_checksums_ = true;
   std::vector<Entry> entries_;
   std::unordered_map<std::string, std::size_t> by_name_;
 };

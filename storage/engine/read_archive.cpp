@@ -12,6 +12,7 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/read_job.hpp>
+#include <cairn/storage/format/names.hpp>
 
 namespace cairn {
 
@@ -72,6 +73,8 @@ void ReadJob::read_object(Item& item, const PlainItem& stored, bool verify_only)
 void ReadJob::read_archive(const Task& task, const PlainItem& item, const std::string& what, bool verify_only) {
   const Item& first = items_[task.items.front()];
   const TorchArchive archive(item.size_bytes, item.read_at, what);
+  if (!archive.has_checksums() && is_cairns_file(task.file->info->name))
+    throw Error(ErrorCode::kCorrupt, archive.what() + " is damaged: its archive has no checksums");
   const ArchivedTensor stored = read_archived_tensor(archive);
   const TensorDescription& tensor = stored.description;
   // The metadata and the archive are two descriptions of one tensor. Reading by the wrong one would
@@ -130,7 +133,7 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
     }
   }
   if (failed()) throw Stopped();  // the tensors are incomplete: nobody may commit them
-  if (check_all && crc != stored.storage.crc32)
+  if (check_all && stored.storage.crc32 && crc != *stored.storage.crc32)
     throw Error(ErrorCode::kCorrupt, archive.what() + " is damaged: the checksum of its elements does not match");
 }
 

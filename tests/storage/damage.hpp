@@ -15,6 +15,7 @@
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
@@ -34,6 +35,19 @@ struct FormatRegion {
 inline Bytes flipped(Bytes bytes, std::size_t bit) {
   bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
   return bytes;
+}
+
+// Returns an archive of Cairn's with zeros for the checksums of all entries, or of the entry whose
+// name ends in `only`, in the directory and behind the data.
+inline Bytes without_checksums(Bytes archive, const std::string& only = "") {
+  const Bytes before = archive;
+  const ZipReader zip(before, "an archive");
+  for (const ZipReader::Entry& entry : zip.entries()) {
+    if (!ends_with(entry.name, only) || entry.size_bytes == 0) continue;
+    archive.replace(zip.data_offset(entry) + entry.size_bytes + 4, 4, 4, '\0');
+    archive.replace(archive.rfind(entry.name) - 46 + 16, 4, 4, '\0');
+  }
+  return archive;
 }
 
 class DamagedCheckpoint {

@@ -14,6 +14,7 @@
 #include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/storage/damage.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/stride.hpp>
@@ -280,6 +281,45 @@ TEST_CASE("verify: a newer format cannot be checked, and a newer trailer hides n
   REQUIRE(found.size() == 2);
   CHECK_FALSE(found[0].unchecked);  // the record has the checksum of the whole file
   CHECK(found[1].unchecked);
+}
+
+TEST_CASE("verify: PyTorch's archives may lack checksums, Cairn's may not") {
+  const TemporaryDirectory directory;
+  const std::string source = std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/nested";
+  for (const auto& entry : std::filesystem::directory_iterator(source))
+    std::filesystem::copy(entry.path(), directory.path() + "/" + entry.path().filename().string());
+  const auto theirs = open_store(directory.path());
+  const Saved saved(small_state());
+  for (const auto& store : {theirs, saved.store}) {
+    const Metadata metadata = read_metadata(*store);
+    for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
+      const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
+      const StorageInfo& item = tensor ? tensor->storage.at(0) : *std::get<BytesStorageMetadata>(entry).storage;
+      if (tensor && tensor->chunks.at(0).empty()) continue;
+      CAPTURE(fqn);
+      const ObjectName file = metadata.files.at(item.file).name;
+      const Bytes whole = get_object(*store, file);
+      for (const char* const only : {"", "data.pkl"}) {
+        Bytes changed = whole;
+        changed.replace(item.offset, item.length, without_checksums(whole.substr(item.offset, item.length), only));
+        replace_object(*store, file, changed);
+        const auto found = verify_checkpoint(*store, 1);
+        REQUIRE_FALSE(found.empty());
+        // A single zero among other checksums is damage everywhere.
+        CHECK(found[0].unchecked == (store == theirs && *only == '\0'));
+        if (store == theirs) CHECK(found[0].fqn == fqn);  // Cairn's blocks hold several items
+      }
+      replace_object(*store, file, whole);
+    }
+  }
+  // Without Cairn's record, the names of the files still tell that they are Cairn's.
+  const Metadata metadata = read_metadata(*saved.store);
+  const StorageInfo item = std::get<TensorStorageMetadata>(*metadata.find("w")).storage.at(0);
+  Bytes bytes = get_object(*saved.store, saved.file);
+  bytes.replace(item.offset, item.length, without_checksums(bytes.substr(item.offset, item.length)));
+  replace_object(*saved.store, saved.file, bytes);
+  replace_object(*saved.store, kCommitRecordName, pickle_torch_metadata(metadata, metadata.save_id));
+  CHECK_FALSE(verify_checkpoint(*saved.store).at(0).unchecked);
 }
 
 TEST_CASE("verify: damage in an item of PyTorch's is found, in every part of its archive") {
