@@ -170,6 +170,11 @@ LoadPlan LoadDestinations::create_plan() {
                          : problems.mismatched.empty() && problems.missing.empty()   ? ErrorCode::kUnsupported
                                                                                      : ErrorCode::kMismatch;
   std::string advice;
+  if (options_.refuse_absent_ranks)
+    for (const auto& [name, entry] : metadata_->state_dict_metadata)
+      if (is_of_absent_rank(name))
+        problems.mismatched.push_back('"' + name + "\": it belongs to a rank that this world of " +
+                                      std::to_string(options_.world_size) + " does not have");
   if (!problems.missing.empty() && !options_.allow_partial_load) {
     advice = "\nTo keep the caller's values of missing names, set allow_partial_load.";
   }
@@ -215,9 +220,8 @@ std::string LoadDestinations::hint_for_missing(const Destination& destination, s
 bool LoadDestinations::is_expected(const std::string& stored_name) const {
   const auto same = positions_.find(stored_name);
   if (same != positions_.end() && !destinations_[same->second].is_per_rank) return true;
-  // A checkpoint of more ranks has values of ranks that do not exist here. They are not unexpected.
   const std::optional<std::string> name = name_without_rank(stored_name);
-  if (!name) return false;
+  if (!name || is_of_absent_rank(stored_name)) return false;
   const auto of_ranks = positions_.find(*name);
   return of_ranks != positions_.end() && destinations_[of_ranks->second].is_per_rank;
 }
@@ -229,6 +233,15 @@ LoadReport LoadDestinations::report() const {
     if (names.empty()) {
       for (const Destination& destination : destinations_) names.push_back(destination.name);
       std::sort(names.begin(), names.end());
+// Returns whether a name is that of a value of a rank that does not exist here. A checkpoint of
+// more ranks has such values.
+bool LoadDestinations::is_of_absent_rank(const std::string& stored_name) const {
+  const auto rank = rank_in_name(stored_name);
+  if (options_.world_size <= 0 || !rank || *rank < options_.world_size) return false;
+  const auto of_ranks = positions_.find(*name_without_rank(stored_name));
+  return of_ranks != positions_.end() && destinations_[of_ranks->second].is_per_rank;
+}
+
     }
     const std::string prefix = name + '.';
     const auto first = std::lower_bound(names.begin(), names.end(), std::string_view(prefix));

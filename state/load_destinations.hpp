@@ -75,6 +75,7 @@ class LoadDestinations {
   void place(const Destination& destination, Value value);
 
   StateDict* state_dict_;
+  bool is_of_absent_rank(const std::string& stored_name) const;
   const Metadata* metadata_;
   LoadPlannerOptions options_;
   std::deque<Destination> destinations_;                    // a deque, so that references to its elements stay valid

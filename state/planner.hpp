@@ -50,7 +50,8 @@ struct LoadReport {
   // Does not list values marked by `per_rank` or `if_stored`, nor empty dicts.
   std::vector<std::string> missing;
   // In the checkpoint, but not in this rank's state dict. If this rank has a value marked by
-  // `per_rank`, the values of other ranks under its name are not listed.
+  // `per_rank`, the values of other ranks under its name are not listed, but those of ranks that
+  // this world does not have are: "loader.rank_3" in a world of 2 ranks.
   std::vector<std::string> unexpected;
   // Marked by `per_rank` or `if_stored`, but without a value for this rank in the checkpoint: the
   // caller's values were kept. With `per_rank`, this happens if more ranks load than saved.
@@ -96,6 +97,10 @@ struct LoadPlannerOptions {
 };
 
 // Cairn's default planner; derive from it to change a hook.
+  // Fails with kMismatch, naming them, if the checkpoint has values marked by `per_rank` of ranks
+  // that this world does not have, before any data changes.
+  bool refuse_absent_ranks = false;
+  int world_size = 0;  // set by Checkpointer; 0: unknown, and no rank counts as absent
 //
 // set_up_planner throws kAlreadyExists if two paths flatten to one name. create_local_plan throws
 // kUnsupported for tensors that cannot be stored (such as sparse and quantized ones) and for leaves

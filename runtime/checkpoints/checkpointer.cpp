@@ -498,8 +498,10 @@ LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoi
                                                 options_of_part(options, world()));
   const auto& part_rank = implementation_->part_rank;
   const auto planner = options.planner ? options.planner
-                       : part_rank     ? make_part_load_planner(options.planning, *part_rank)
-                                       : std::make_shared<DefaultLoadPlanner>(options.planning);
+  LoadPlannerOptions planning = options.planning;
+  if (!part_rank) planning.world_size = world().size();
+                       : part_rank     ? make_part_load_planner(planning, *part_rank)
+                                       : std::make_shared<DefaultLoadPlanner>(planning);
   implementation_->load(state_dict, checkpoint_id, options, {}, planner);
   return planner->report();
 }

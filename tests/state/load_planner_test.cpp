@@ -3,6 +3,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
+#include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
 using namespace cairn::test;
@@ -378,6 +379,32 @@ TEST_CASE("each rank loads its own of a value marked by per_rank, or keeps the c
   const MemoryCheckpoint single = save({leaf});
   load(single, leaf);
   CHECK(leaf["rng"].is_per_rank());
+}
+
+TEST_CASE("values of ranks that the world no longer has are reported, or refused before anything changes") {
+  using Names = std::vector<std::string>;
+  std::vector<StateDict> saved;
+  for (int rank = 0; rank < 4; ++rank) saved.push_back({{"loader", per_rank(Dict{{"at", rank}})}, {"w", counted({2})}});
+  const MemoryCheckpoint checkpoint = save(saved);
+  for (const int world_size : {0, 2, 4}) {
+    LoadPlannerOptions options;
+    options.world_size = world_size;
+    options.refuse_absent_ranks = world_size != 2;
+    StateDict state{{"loader", per_rank(Dict{{"at", -1}})}, {"w", torch::zeros(2)}};
+    DefaultLoadPlanner planner(options);
+    load(checkpoint, state, 1, planner);
+    CHECK(state["loader"]["at"].to_int() == 1);
+    CHECK(planner.report().unexpected == (world_size == 2 ? Names{"loader.at.rank_2", "loader.at.rank_3"} : Names{}));
+  }
+  LoadPlannerOptions options;
+  options.world_size = 2;
+  options.refuse_absent_ranks = true;
+  StateDict state{{"loader", per_rank(Dict{{"at", -1}})}, {"w", torch::zeros(2)}};
+  DefaultLoadPlanner planner(options);
+  planner.set_up_planner(state, checkpoint.metadata, 1, false);
+  const auto thrown = cairn::testing::thrown_by([&] { planner.create_local_plan(); });
+  CHECK(thrown.code == ErrorCode::kMismatch);
+  CHECK(thrown.says("loader.at.rank_3"));
 }
 
 TEST_CASE("a report lists the names that a load leaves alone") {
