@@ -154,7 +154,7 @@ struct CheckpointWriter::Implementation {
   void record(Metadata& metadata, const std::vector<WriteResults>& results) const;
   bool finds_published() const;
   bool may_remove_by_name() const;
-  bool leaves_files_for_readers() const;
+  bool leaves_files() const;
   Replaced find_replaced();
   void publish(const Metadata& metadata);
 };
@@ -403,19 +403,19 @@ void CheckpointWriter::finish(Metadata metadata, std::vector<WriteResults> resul
     next_in_run = self.sequence.next(self.run, self.store->url(), self.context.rank);
     // The last checkpoint of this object may be gone from the run by now. The sequence must grow
     // all the same.
-    if (self.last && self.last_run == self.run->url()) next_in_run = std::max(next_in_run, commit_sequence_after(self.last));
+    if (self.last && self.last_run == self.run->url()) next_in_run = std::max(next_in_run, commit_sequence_after({self.last}));
   }
   // Done last, so that this save replaces whatever another job has published here meanwhile.
   const Replaced replaced = self.find_replaced();
   if (replaced.generation) require_own_files(*self.store, *replaced.generation);
-  metadata.commit->sequence = std::max(next_in_run, commit_sequence_after(replaced.generation));
-  metadata.commit->retired = retired_generations(replaced.generation, self.options.retired_keep);
+  metadata.commit->sequence = std::max(next_in_run, commit_sequence_after(replaced));
+  metadata.commit->retired = retired_generations(*self.store, replaced.generation, self.options.retired_keep);
   self.publish(metadata);
 
   // The checkpoint exists now. The next save cleans up what fails from here on.
   try {
     if (clean_up) clean_up();
-    if (replaced.is_known) remove_leftovers(*self.store, metadata, replaced.generation);
+    if (replaced.is_known) remove_leftovers(*self.store, metadata, replaced.generation, self.options.retired_keep);
     Metadata last;
     last.save_id = metadata.save_id;
     last.files = std::move(metadata.files);
@@ -464,12 +464,14 @@ bool CheckpointWriter::Implementation::may_remove_by_name() const {
   return std::all_of(attempts.begin(), attempts.end(), [this](const std::string& id) { return id == context.save_id; });
 }
 
-// Returns whether files are left that readers would take for a checkpoint, such as those of a rank
-// that was lost. The attempt stays then: it tells readers that they are none.
-bool CheckpointWriter::Implementation::leaves_files_for_readers() const {
-  if (format->names_are_unique()) return false;
-  const auto objects = store->list();
-  return std::any_of(objects.begin(), objects.end(), [&](const auto& object) { return format->needs_no_record(object.name); });
+// Returns whether files of this save are left, such as those of a rank that was lost, or files that
+// readers would take for a checkpoint. The attempt stays then: it tells clean-ups and readers that
+// they are none.
+bool CheckpointWriter::Implementation::leaves_files() const {
+  const auto objects = store->list(format->names_are_unique() ? kDataFilePrefix : "");
+  return std::any_of(objects.begin(), objects.end(), [&](const auto& object) {
+    return format->needs_no_record(object.name) || save_id_of_file(object.name) == context.save_id;
+  });
 }
 
 void CheckpointWriter::abandon() noexcept { implementation_->engine.stop(); }
@@ -498,8 +500,9 @@ void CheckpointWriter::discard(bool ends_attempt) noexcept {
     for (auto name = written.rbegin(); name != written.rend(); ++name)
       if (may_remove_by_name || save_id_of_file(*name)) self.store->remove(*name);
     self.written = std::make_shared<WrittenNames>();
-    // All ranks do so at once: the last of them finds no other's files.
-    if ((ends_attempt || !self.format->names_are_unique()) && !self.leaves_files_for_readers()) self.store->clear_attempt(save_id);
+    // The fence goes last: it alone tells clean-ups that these files are dead. All ranks do so at
+    // once; the last of them finds no other's files.
+    if (!self.leaves_files()) self.store->clear_attempt(save_id);
   } catch (...) {
     // The next successful save removes what is left.
   }

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <thread>
 
+#include <cairn/base/clock.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
@@ -39,24 +40,35 @@ std::optional<std::string> read_whole(Store& store, const ObjectName& name) {
   return content + end->content;
 }
 
-// The names and save ids whose files clean-up must not remove.
-class Kept {
+// Names of files, and save ids, which stand for all files of a save.
+class FileSet {
  public:
   void add(const Metadata& metadata) {
-    add_id(metadata.save_id);
-    for (const FileInfo& file : metadata.files) names_.insert(file.name);
+    add(metadata.save_id);
+    for (const FileInfo& file : metadata.files) add(file.name);
   }
-  void add_with_retired(const Metadata& metadata) {
-    add(metadata);
-    if (metadata.commit) ids_.insert(metadata.commit->retired.begin(), metadata.commit->retired.end());
+  void add(const std::string& name_or_id) { all_.insert(name_or_id); }
+  void add_all(const std::vector<std::string>& all) { all_.insert(all.begin(), all.end()); }
+  bool has(const std::string& name, const std::optional<std::string>& id) const {
+    return all_.count(name) > 0 || (id && all_.count(*id) > 0);
   }
-  void add_id(const std::string& id) { ids_.insert(id); }
-  bool has_file(const std::string& name, const std::string& id) const { return names_.count(name) > 0 || ids_.count(id) > 0; }
 
  private:
-  std::set<std::string> ids_;
-  std::set<std::string> names_;
+  std::set<std::string> all_;
 };
+
+// Returns how many entries of CommitInfo::retired name the first `keep` generations. The names of
+// PyTorch's files, which come last, belong to one generation.
+std::size_t entries_kept(const std::vector<std::string>& retired, std::size_t keep) {
+  const auto ids = static_cast<std::size_t>(std::count_if(retired.begin(), retired.end(), is_save_id));
+  return ids < keep ? retired.size() : keep;
+}
+
+// More than any run has counted to.
+std::uint64_t sequence_of_now() {
+  const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(system_clock().wall_now().time_since_epoch());
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(now.count(), 1));
+}
 
 // Returns whether `act` succeeded. Work that the store refuses is left for a later clean-up.
 template <class Act>
@@ -71,15 +83,17 @@ bool succeeds(Act act) {
 
 std::string record_below(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
-// Returns the commit sequence in the record `name`; 0 if there is none, or if it is damaged. Throws
-// the store's errors.
-std::uint64_t sequence_in(Store& run, const ObjectName& name) {
+// Returns the commit sequence in the record `name`; 0 if there is no record of Cairn's; nothing if
+// there is one that cannot or must not be read. Throws the store's other errors.
+std::optional<std::uint64_t> sequence_in(Store& run, const ObjectName& name) {
   try {
     const auto head = read_commit_head(run, name);
-    return head && head->sequence <= kSequenceMax ? head->sequence : 0;
+    if (head && head->sequence > kSequenceMax) return std::nullopt;
+    return head ? head->sequence : 0;
   } catch (const Error& error) {
-    if (!tells_of_the_record(error)) throw;
-    return 0;
+    if (presence_by(error) == Presence::kAbsent) return 0;
+    if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
+    return std::nullopt;
   }
 }
 
@@ -90,7 +104,7 @@ struct Look {
 
   void run() {
     for (const ObjectName& place : places) {
-      std::uint64_t sequence = 0;
+      std::optional<std::uint64_t> sequence = 0;
       std::string trouble;
       try {
         sequence = sequence_in(*store, record_below(place));
@@ -98,7 +112,7 @@ struct Look {
         trouble = error.what();
       }
       MutexLock lock(mutex);
-      largest = std::max(largest, sequence);
+      largest = std::max(largest, sequence.value_or(sequence_of_now() - 1));
       if (!trouble.empty()) troubled.emplace_back(place, trouble);
       ++done;
       changed.notify_all();
@@ -115,11 +129,14 @@ struct Look {
 };
 
 // Adds the generation that ".metadata" names now, unless that is `current`.
-void keep_published(Store& store, const Metadata& current, Kept& kept) {
+void keep_published(Store& store, const Metadata& current, FileSet& kept) {
   std::optional<CommitHead> head;
   succeeds([&] { head = read_commit_head(store); });  // on failure, the whole record is read below
   if (head && head->save_id == current.save_id) return;
-  if (const auto published = published_metadata(store)) kept.add_with_retired(*published);
+  const auto published = published_metadata(store);
+  if (!published) return;
+  kept.add(*published);
+  if (published->commit) kept.add_all(published->commit->retired);
 }
 
 std::optional<Metadata> metadata_in(Store& store) {
@@ -170,20 +187,12 @@ Replaced generation_to_replace(Store& store) {
   return replaced;
 }
 
-bool tells_of_the_record(const Error& error) noexcept {
-  switch (error.code()) {
-    case ErrorCode::kUnavailable:
-    case ErrorCode::kInternal:
-    case ErrorCode::kDeadline:
-    case ErrorCode::kCancelled:
-      return false;
-    default:
-      return true;
-  }
-}
-
 std::uint64_t CommitSequence::next(const std::shared_ptr<Store>& run, const std::string& own_url, int rank) {
   std::vector<ObjectName> own, others;
+  std::uint64_t largest = 0;
+  const auto look_at = [&](const ObjectName& name) {
+    largest = std::max(largest, sequence_in(*run, name).value_or(sequence_of_now() - 1));
+  };
   try {
     for (ObjectName& child : run->children()) {
       const std::string url = child_url(run->url(), child);
@@ -193,12 +202,11 @@ std::uint64_t CommitSequence::next(const std::shared_ptr<Store>& run, const std:
       (is_checkpoint_name(child) ? own : others).push_back(std::move(child));
     }
   } catch (const Error& error) {
-    // A run that may not be listed has no places to count. The record of the run itself may still
-    // be readable.
     if (error.code() != ErrorCode::kPermission) throw;
+    largest = sequence_of_now() - 1;
   }
-  std::uint64_t largest = sequence_in(*run, kCommitRecordName);
-  for (const ObjectName& place : own) largest = std::max(largest, sequence_in(*run, record_below(place)));
+  look_at(kCommitRecordName);
+  for (const ObjectName& place : own) look_at(record_below(place));
   return std::max(largest, largest_of_others(run, others, rank)) + 1;
 }
 
@@ -239,49 +247,69 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
   return largest;
 }
 
-std::uint64_t commit_sequence_after(const std::optional<Metadata>& replaced) {
-  if (!replaced || !replaced->commit || replaced->commit->sequence > kSequenceMax) return 1;
-  return replaced->commit->sequence + 1;
+std::uint64_t commit_sequence_after(const Replaced& replaced) {
+  const auto& generation = replaced.generation;
+  if (!replaced.is_known || (generation && generation->commit && generation->commit->sequence > kSequenceMax))
+    return sequence_of_now();
+  return generation && generation->commit ? generation->commit->sequence + 1 : 1;
 }
 
-std::vector<std::string> retired_generations(const std::optional<Metadata>& replaced, std::size_t keep) {
+std::vector<std::string> retired_generations(Store& store, const std::optional<Metadata>& replaced, std::size_t keep) {
   std::vector<std::string> retired;
-  // PyTorch's files are never removed by Cairn, so they need not be listed.
-  if (!replaced || !replaced->commit) return retired;
-  retired.push_back(replaced->save_id);
-  for (const std::string& id : replaced->commit->retired)
-    if (is_save_id(id)) retired.push_back(id);
-  retired.resize(std::min(retired.size(), keep));
+  if (!replaced) return retired;
+  if (replaced->commit) {
+    retired.push_back(replaced->save_id);
+    for (const std::string& entry : replaced->commit->retired)
+      if (is_save_id(entry) || is_foreign_data_file(entry)) retired.push_back(entry);
+  } else {
+    for (const FileInfo& file : replaced->files)
+      if (is_foreign_data_file(file.name)) retired.push_back(file.name);
+  }
+  const std::size_t kept = entries_kept(retired, keep);
+  if (kept == retired.size()) return retired;
+  FileSet there;
+  for (const ObjectInfo& file : store.list(kDataFilePrefix)) there.add(save_id_of_file(file.name).value_or(file.name));
+  const auto first_old = retired.begin() + static_cast<std::ptrdiff_t>(kept);
+  retired.erase(std::remove_if(first_old, retired.end(), [&](const std::string& entry) { return !there.has(entry, std::nullopt); }),
+                retired.end());
   return retired;
 }
 
-std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced) {
+std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced,
+                                         std::size_t keep) {
   // The target of a link may belong to another run. Its files are not ours to remove.
   if (store.leads_elsewhere()) return {};
-  Kept kept;
-  kept.add_with_retired(current);
+  FileSet kept, dead;
+  kept.add(current);
   if (replaced) kept.add(*replaced);
+  if (current.commit) {
+    const std::vector<std::string>& retired = current.commit->retired;
+    const std::size_t entries = entries_kept(retired, keep);
+    for (std::size_t i = 0; i < retired.size(); ++i) (i < entries ? kept : dead).add(retired[i]);
+  }
 
   // Clean-up is safe only in this order of steps: see the header.
   const std::vector<ObjectInfo> files = store.list(kDataFilePrefix);
   for (const std::string& id : store.open_attempts()) {
     // Cairn did not make such an id, so it must not end that attempt.
     if (!is_save_id(id)) continue;
-    if (!succeeds([&] { store.fence(id); })) kept.add_id(id);
+    if (!succeeds([&] { store.fence(id); })) kept.add(id);
   }
   keep_published(store, current, kept);
+  const std::vector<std::string> fenced = store.fenced_attempts();
+  dead.add_all(fenced);
 
   std::vector<ObjectName> removed;
   std::set<std::string> stuck;  // saves with a file that could not be removed; their attempts stay fenced
   for (const ObjectInfo& file : files) {
     const auto id = save_id_of_file(file.name);
-    if (!id || kept.has_file(file.name, *id)) continue;
+    if (!dead.has(file.name, id) || kept.has(file.name, id)) continue;
     if (succeeds([&] { store.remove(file.name); }))
       removed.push_back(file.name);
     else
-      stuck.insert(*id);
+      stuck.insert(id.value_or(""));
   }
-  for (const std::string& id : store.fenced_attempts()) {
+  for (const std::string& id : fenced) {
     if (!is_save_id(id) || stuck.count(id) > 0) continue;
     succeeds([&] { store.clear_attempt(id); });
   }
@@ -292,7 +320,9 @@ bool settle_attempt(Store& store, const std::string& save_id) {
   // First the fence, then the look: a record that is not there after the fence can never appear.
   store.fence(save_id);
   const auto published = published_metadata(store);
-  return published && published->save_id == save_id;
+  if (!published || published->save_id != save_id) return false;
+  succeeds([&] { store.clear_attempt(save_id); });
+  return true;
 }
 
 }  // namespace cairn

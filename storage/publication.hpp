@@ -19,18 +19,20 @@
 //
 // Clean-up never removes a file that is still needed, even if two jobs save to one place or a
 // process that was thought dead wakes up. A data file's name contains a save id. For every save id
-// S found in a file name, one of these holds:
+// S found in a file name, the first of these that holds decides:
 //
 //   S is the id of the new record (`current`) or of the one that it replaced (`replaced`), or
-//   `current` lists S as retired: the files of S are kept.
+//   `current` retires S and keeps it (below): the files of S are kept.
 //
 //   S is open: another save is running or was left behind. Clean-up fences it. Either the fence
 //   comes first and S can never be published, or S was published first. In that case ".metadata",
 //   read after the fence, names S, and its files are kept.
 //
-//   S is not open: its attempt was opened before its first file was written (step 1 before 2), so
-//   it has ended. Either it was fenced, or it was published. If S was published and ".metadata"
-//   does not name S, another save has replaced it since.
+//   S is fenced, or `current` retires S and does not keep it: the files of S are removed.
+//
+//   Nothing is known of S, as after a copy that left out the record: the files of S are kept.
+//
+// So files are removed only for a reason that was read, never because something was not found.
 //
 // This relies on the order of steps: list the files, list the open attempts, fence them, then read
 // ".metadata". A save that begins later has no file in the list. If two jobs save to one place at
@@ -39,15 +41,17 @@
 //
 // Retired generations: a generation is one of the checkpoints that were published at this place one
 // after another. A load that began before its generation was replaced may still be reading that
-// generation's files. A record therefore lists the generations whose files are kept
-// (CommitInfo::retired): the one that it replaces, then those retired before, newest first, up to
-// the number that the writer is configured to keep. The clean-up after that publication removes the
-// files of generations that drop off the list.
+// generation's files. A record therefore lists the generations whose files may still be there
+// (CommitInfo::retired): the one that it replaces, then those retired before, newest first. The
+// first of them, up to the number that the writer is configured to keep, are kept. The clean-up
+// after that publication removes the files of the others. If it is cut off, the next record lists
+// them again. A generation of PyTorch's is listed by the names of its data files, which contain no
+// save id.
 //
-// If the replaced record is damaged or of a newer version, its files are unknown. Clean-up is then
-// left to the next save, which knows the files of this save.
+// If the replaced record is damaged or of a newer version, its files are unknown, and stay. The
+// clean-up after that publication is left to the next save.
 //
-// A fenced attempt is cleared (forgotten) together with its files. A coordinator that stalled
+// A fenced attempt is cleared (forgotten) after its files are gone. A coordinator that stalled
 // before step 1 could then begin the same id again. This is harmless: no rank answers that
 // coordinator any more, so it never gets all results (step 3), and the next save fences and clears
 // what it leaves. A coordinator that stalled after step 1 finds no open attempt and gets kFenced.
@@ -64,6 +68,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/planning/metadata.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
@@ -82,11 +87,6 @@ struct Replaced {
 // version, can be replaced like any other and is not an error. Throws the store's errors.
 Replaced generation_to_replace(Store& store);
 
-// Returns whether an error is about the record of one checkpoint, not about the store. Errors of
-// the store may be temporary: after one, callers must not conclude that another checkpoint is the
-// latest.
-bool tells_of_the_record(const Error& error) noexcept;
-
 // Chooses the commit sequence of the next checkpoint in a run. Costs a few small reads per
 // checkpoint, whatever the checkpoint's size. Saves to different places of a run that publish at
 // the same moment may get the same number; then neither counts as the later one.
@@ -94,9 +94,9 @@ class CommitSequence {
  public:
   explicit CommitSequence(std::optional<std::chrono::milliseconds> patience) : patience_(patience) {}
   // Returns 1 + the largest commit sequence among the checkpoints at `run` and one level below it;
-  // 1 if there is none. Ignores damaged checkpoints. If this process has no permission to list
-  // `run`, ignores the checkpoints below it, because loads by this process cannot look up the
-  // latest of them either.
+  // 1 if there is none. If a record is there but cannot be read, or if this process may not list
+  // `run` or read a record, sequences are in use that it does not know. The result is then at least
+  // the time in milliseconds since 1970, which no run reaches by counting.
   //
   // Throws the store's errors for the run itself and for places with Cairn's names (step_<step>). A
   // run can be any directory, so other places may be unrelated to it. If such a place fails, or
@@ -113,23 +113,26 @@ class CommitSequence {
   std::set<std::string> passed_over_;  // URLs
 };
 // Returns the smallest commit sequence allowed for a record that replaces `replaced`, in any run:
-// its sequence + 1, or 1 if there is none.
-std::uint64_t commit_sequence_after(const std::optional<Metadata>& replaced);
+// its sequence + 1, or 1 if there is none. If the replaced record cannot be read, the time as
+// above.
+std::uint64_t commit_sequence_after(const Replaced& replaced);
 
-// Returns CommitInfo::retired for the record that replaces `replaced`: at most `keep` save ids,
-// newest first.
-std::vector<std::string> retired_generations(const std::optional<Metadata>& replaced, std::size_t keep);
+// Returns CommitInfo::retired for the record that replaces `replaced`, newest first: `keep`
+// generations, and older ones of which `store` still has files.
+std::vector<std::string> retired_generations(Store& store, const std::optional<Metadata>& replaced, std::size_t keep);
 
-// Performs step 8, after `current` was published in place of `replaced`. Fences and clears Cairn's
-// other attempts at this place. Removes Cairn's data files, except those of `current`, `replaced`,
-// the published record, generations that `current` or the published record lists as retired, and
-// attempts that cannot be fenced. Removes nothing that Cairn did not make. Does nothing if the
+// Performs step 8, after `current` was published in place of `replaced`, and keeps `keep` retired
+// generations. Fences Cairn's other attempts at this place. Removes the data files of fenced
+// attempts and of older generations that `current` retires, except those that the published record
+// names or retires. Then clears the attempts. Does nothing if the
 // store's root is a link (`leads_elsewhere`). Returns the names removed. If the store refuses to
 // remove a file, leaves it for the next clean-up, because the checkpoint already exists. Throws the
 // store's errors if listing or reading the record fails.
-std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced);
+std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, const std::optional<Metadata>& replaced,
+                                         std::size_t keep = 1);
 
 // Fences `save_id`, then returns whether its checkpoint is the published one. The answer is final.
+// The fence of a published checkpoint is cleared: it would say that its files are dead.
 // Also returns false if the checkpoint was published and then replaced by another save. If this
 // throws (the store's errors, or kCorrupt), the answer is unknown.
 bool settle_attempt(Store& store, const std::string& save_id);

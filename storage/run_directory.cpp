@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <exception>
+#include <sstream>
 #include <tuple>
 #include <utility>
 
+#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/safetensors.hpp>
+#include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/read_metadata.hpp>
 
@@ -19,44 +23,100 @@ constexpr const char* kPinName = ".pinned";
 
 std::string record_of(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
+constexpr const char* kFindingName = ".damaged";
+constexpr std::size_t kMarkBytesMax = 64 << 20;
+constexpr std::size_t kSecondReadBytes = 4 << 20;
+
 bool may_have_safetensors(Store& place) { return !place.list("model-").empty() || !place.list("shard-").empty(); }
 
-// Returns the safetensors files of a checkpoint and their index, which goes first. Their names do
-// not tell who wrote them, so only files of the record count.
-std::vector<ObjectName> safetensors_files(Store& place) {
-  if (!may_have_safetensors(place)) return {};
-  std::optional<Metadata> metadata;
-  try {
-    metadata = published_metadata(place);
-  } catch (const Error& error) {
-    if (!tells_of_the_record(error)) throw;
+// The data that an event in the life of a place has made dead.
+struct Dead {
+  std::set<std::string> ids;      // of saves
+  std::vector<ObjectName> names;  // without a save id, in the order in which they go
+  std::vector<ObjectName> marks;  // that say so
+  std::vector<std::string> fenced;
+
+  void add_fenced(Store& place) {
+    fenced = place.fenced_attempts();
+    ids.insert(fenced.begin(), fenced.end());
   }
-  std::vector<ObjectName> names;
-  if (metadata && metadata->commit)
-    for (const FileInfo& file : metadata->files)
-      if (ends_with(file.name, kSafetensorsEnd)) names.push_back(file.name);
-  // Parts of ranks have no index: one beside them belongs to somebody else.
-  const bool has_index =
-      std::any_of(names.begin(), names.end(), [](const ObjectName& name) { return name.rfind("model-", 0) == 0; });
-  if (has_index) names.insert(names.begin(), kSafetensorsIndexName);
-  return names;
+};
+
+// Returns whether a mark may name the file. Nothing else is ever written there, so another name is
+// damage.
+bool is_data(const ObjectName& name) {
+  return save_id_of_file(name) || is_foreign_data_file(name) || name == kSafetensorsIndexName ||
+         (ends_with(name, kSafetensorsEnd) && name.find('/') == std::string::npos);
 }
 
-// Steps 4 and 5 of a removal: nothing refers to these files any more.
-void remove_data(Store& place, const std::vector<ObjectInfo>& files, const std::function<bool()>& may_go_on) {
-  for (const ObjectInfo& file : files) {
-    if (!save_id_of_file(file.name)) continue;
+// Adds the safetensors files of a record and their index, which goes first. Their names do not tell
+// who wrote them, so only files of the record count.
+void add_safetensors(const Metadata& metadata, Dead& dead) {
+  for (const FileInfo& file : metadata.files)
+    if (ends_with(file.name, kSafetensorsEnd)) dead.names.push_back(file.name);
+  // Parts of ranks have no index: one beside them belongs to somebody else.
+  const bool has_index =
+      std::any_of(dead.names.begin(), dead.names.end(), [](const ObjectName& name) { return name.rfind("model-", 0) == 0; });
+  if (has_index) dead.names.insert(dead.names.begin(), kSafetensorsIndexName);
+}
+
+std::string read_text(Store& store, const ObjectName& name, std::size_t bytes_max) {
+  const auto end = store.read_end(name, bytes_max);
+  return end && end->object_bytes == end->content.size() ? end->content : "";
+}
+
+void create_text(Store& store, const ObjectName& name, const std::string& text) {
+  const auto writer = store.create(name);
+  if (!text.empty()) writer->write_at(0, text);
+  writer->sync(text.size());
+}
+
+void add_marks(Store& place, const std::vector<ObjectInfo>& objects, Dead& dead) {
+  for (const ObjectInfo& object : objects) {
+    const auto id = save_id_of_mark(object.name);
+    if (!id) continue;
+    dead.ids.insert(*id);
+    dead.marks.push_back(object.name);
+    if (object.size_bytes == 0) continue;
+    std::istringstream names(read_text(place, object.name, kMarkBytesMax));
+    for (ObjectName name; std::getline(names, name);)
+      if (is_data(name)) dead.names.push_back(name);
+  }
+}
+
+// Steps 5 and 6 of a removal: nothing refers to these files any more.
+void remove_dead(Store& place, const std::vector<ObjectInfo>& objects, const Dead& dead, const std::function<bool()>& may_go_on) {
+  std::vector<ObjectName> names;
+  std::set<ObjectName> listed;
+  for (const ObjectInfo& object : objects) {
+    listed.insert(object.name);
+    if (const auto id = save_id_of_file(object.name); id && dead.ids.count(*id) > 0) names.push_back(object.name);
+  }
+  names.insert(names.begin(), dead.names.begin(), dead.names.end());
+  if (!dead.marks.empty()) names.push_back(kFindingName);
+  for (const ObjectName& name : names) {
+    if (listed.count(name) == 0) continue;
     // Asked before each file, because the caller may stop a removal at any time.
     if (!may_go_on()) return;
-    place.remove(file.name);
+    place.remove(name);
   }
   // Without their mark, readers would take safetensors files of a dead save for a model.
-  const std::vector<std::string> fenced = place.fenced_attempts();
-  if (!fenced.empty() && !may_have_safetensors(place))
-    for (const std::string& id : fenced)
+  if (!dead.fenced.empty() && !may_have_safetensors(place))
+    for (const std::string& id : dead.fenced)
       if (is_save_id(id)) place.clear_attempt(id);
+  for (const ObjectName& mark : dead.marks) place.remove(mark);
   // Last, and only if it is empty: files of the user stay, and with them the directory.
   place.remove_root();
+}
+
+// Returns whether a data file is complete: its writer has ended.
+bool has_trailer(Store& place, const ObjectName& file) {
+  const auto end = place.read_end(file, kTrailerFooterBytes);
+  try {
+    return end && trailer_length(end->content, end->object_bytes, file) > 0;
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::kUnsupported;  // of a newer version
+  }
 }
 
 }  // namespace
@@ -72,12 +132,18 @@ RunDirectory::Listing RunDirectory::list() const {
   Listing listing;
   for (const ObjectName& name : run_->children()) {
     try {
-      if (auto head = read_commit_head(*run_, record_of(name)))
+      std::optional<CommitHead> head;
+      try {
+        head = read_commit_head(*run_, record_of(name));
+      } catch (const Error& error) {
+        if (presence_by(error) != Presence::kAbsent) throw;  // removed during the read
+      }
+      if (head)
         listing.checkpoints.push_back({name, std::move(*head)});
-      else if (has_record(name))
-        listing.others.push_back(name);
+      else
+        (has_record(name) ? listing.others : listing.without_record).push_back(name);
     } catch (const Error& error) {
-      if (!tells_of_the_record(error)) throw;
+      if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
       listing.others.push_back(name);
     }
   }
@@ -91,6 +157,69 @@ RunDirectory::Listing RunDirectory::list() const {
 
 bool RunDirectory::has_record(const ObjectName& name) const { return run_->is_taken(record_of(name)); }
 
+bool RunDirectory::is_gone(const RunCheckpoint& checkpoint) const {
+  try {
+    const auto head = read_commit_head(*run_, record_of(checkpoint.name));
+    return (head ? head->save_id : "") != checkpoint.head.save_id || !has_record(checkpoint.name);
+  } catch (const Error& error) {
+    if (!tells_of_the_record(error)) throw;
+    return presence_by(error) == Presence::kAbsent;
+  }
+}
+
+std::vector<ObjectName> RunDirectory::unrecorded(const std::vector<ObjectName>& without_record) const {
+  std::vector<ObjectName> names;
+  for (const ObjectName& name : without_record) {
+    try {
+      if (has_unrecorded(name)) names.push_back(name);
+    } catch (const Error& error) {
+      // A directory beside the checkpoints may be anybody's.
+      if (error.code() != ErrorCode::kPermission || is_checkpoint_name(name)) throw;
+    }
+  }
+  return names;
+}
+
+// A save that is published during the first look has a record in the second. A removal has its mark
+// in the first look, or has removed the files before the second.
+bool RunDirectory::has_unrecorded(const ObjectName& name) const {
+  const std::set<ObjectName> first = unexplained(name);
+  if (!first.empty())
+    for (const ObjectName& file : unexplained(name))
+      if (first.count(file) > 0) return true;
+  if (!is_checkpoint_name(name)) return false;
+  const std::vector<ObjectName> below = open(name)->children();
+  return std::any_of(below.begin(), below.end(),
+                     [&](const ObjectName& child) { return part_of_name(child) && has_unrecorded(name + "/" + child); });
+}
+
+// Returns the complete data files of a place without a record that nothing explains.
+std::set<ObjectName> RunDirectory::unexplained(const ObjectName& name) const {
+  std::set<ObjectName> found;
+  if (has_record(name)) return found;
+  const std::shared_ptr<Store> place = open(name);
+  Dead dead;
+  for (const std::string& id : place->open_attempts()) dead.ids.insert(id);
+  dead.add_fenced(*place);
+  add_marks(*place, place->list(removal_mark_name("")), dead);
+  const std::vector<ObjectInfo> files = place->list(kDataFilePrefix);
+  const bool is_ours = is_checkpoint_name(name);
+  const bool by_ranks =
+      std::any_of(files.begin(), files.end(), [](const auto& file) { return ends_with(file.name, kCommitRecordName); });
+  for (const ObjectInfo& file : files) {
+    const auto id = save_id_of_file(file.name);
+    if (std::count(dead.names.begin(), dead.names.end(), file.name) > 0) continue;
+    const bool counts = id ? dead.ids.count(*id) == 0 && has_trailer(*place, file.name)
+                           : is_ours && !by_ranks && is_foreign_data_file(file.name) && file.size_bytes > 0;
+    if (counts) found.insert(file.name);
+  }
+  if (!is_ours || !dead.ids.empty()) return found;
+  for (const char* prefix : {"model-", "shard-"})
+    for (const ObjectInfo& file : place->list(prefix))
+      if (ends_with(file.name, kSafetensorsEnd) && file.name.find('/') == std::string::npos) found.insert(file.name);
+  return found;
+}
+
 std::string RunDirectory::why_occupied(const ObjectName& name) const {
   const bool is_taken =
       // Throws if the run itself cannot be examined; otherwise every name would seem occupied.
@@ -98,7 +227,8 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
   try {
     if (has_record(name)) return child_url(url(), name) + " holds a checkpoint";
   } catch (const Error& error) {
-    if (!tells_of_the_record(error)) throw;
+    // One that may not be looked into is occupied as well.
+    if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
     return error.what();
   }
   if (!is_taken) return "";
@@ -107,7 +237,8 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
   if (std::find(places.begin(), places.end(), name) != places.end()) {
     const std::vector<ObjectName> below = open(name)->children();
     const bool has_parts = std::any_of(below.begin(), below.end(), [](const ObjectName& child) { return part_of_name(child); });
-    return has_parts ? child_url(url(), name) + " holds parts that ranks saved with use_collectives off" : "";
+    if (has_parts) return child_url(url(), name) + " holds parts that ranks saved with use_collectives off";
+    return has_unrecorded(name) ? child_url(url(), name) + " holds data files without a commit record" : "";
   }
   if (!run_->is_taken(name)) return "";  // a clean-up has removed what a dead save left
   return child_url(url(), name) + " is no place for a checkpoint";
@@ -143,6 +274,47 @@ std::string RunDirectory::fault_of(const ObjectName& name) const {
   }
 }
 
+std::string RunDirectory::find_damage(const RunCheckpoint& checkpoint, const std::set<int>& first_ranks,
+                                      std::uint64_t bytes_max) const {
+  const std::shared_ptr<Store> place = open(checkpoint.name);
+  const auto metadata = published_metadata(*place);
+  if (!metadata || metadata->save_id != checkpoint.head.save_id) return "";
+  std::vector<FileInfo> files = metadata->files;
+  std::stable_partition(files.begin(), files.end(), [&](const FileInfo& file) {
+    return std::any_of(first_ranks.begin(), first_ranks.end(),
+                       [&](int rank) { return file.name.rfind(kDataFilePrefix + std::to_string(rank) + "_", 0) == 0; });
+  });
+  for (const FileInfo& file : files) {
+    const std::uint64_t length = place->size_bytes(file.name);
+    if (length > bytes_max || !file.crc32) continue;
+    bytes_max -= length;
+    std::uint32_t crc = 0;
+    Bytes piece;
+    for (std::uint64_t at = 0; at < length; at += piece.size()) {
+      piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kSecondReadBytes, length - at)));
+      place->read(file.name, {{at, {piece.data(), piece.size()}}});
+      crc = crc32(crc, piece);
+    }
+    if (length != file.length || crc != file.crc32)
+      return file.name + " has " + std::to_string(length) + " bytes with the CRC-32 " + std::to_string(crc) + ", the record says " +
+             std::to_string(*file.crc32);
+  }
+  return "";
+}
+
+void RunDirectory::note_damage(const RunCheckpoint& checkpoint, const std::string& finding) const {
+  const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
+  place->remove(kFindingName);
+  if (!finding.empty()) create_text(*place, kFindingName, checkpoint.head.save_id + "\n" + finding + "\n");
+}
+
+std::string RunDirectory::finding_of(const RunCheckpoint& checkpoint) const {
+  const std::string text = read_text(*run_, checkpoint.name + "/" + kFindingName, kMarkBytesMax);
+  const std::size_t line = text.find('\n') + 1;
+  // Otherwise of another save: the checkpoint has been replaced.
+  return line > 0 && text.compare(0, line - 1, checkpoint.head.save_id) == 0 ? text.substr(line, text.find('\n', line) - line) : "";
+}
+
 bool RunDirectory::is_link(const ObjectName& name) const { return open(name)->leads_elsewhere(); }
 
 void RunDirectory::pin(const ObjectName& name) const {
@@ -172,26 +344,53 @@ std::shared_ptr<Store> RunDirectory::open_to_change(const ObjectName& name) cons
 
 std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint, const MayChange& may_change) const {
   const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
+  const std::string& save_id = checkpoint.head.save_id;
   // Removal is safe only in this order of steps: see the header.
-  const std::vector<ObjectInfo> files = place->list(kDataFilePrefix);
+  const std::vector<ObjectInfo> objects = place->list();
   std::vector<std::string> open = place->open_attempts();
   // The process that saved this checkpoint may have died after publishing and before it removed its
   // own attempt.
-  const auto own = std::remove(open.begin(), open.end(), checkpoint.head.save_id);
+  const auto own = std::remove(open.begin(), open.end(), save_id);
   const bool has_own = own != open.end();
   if (own != open.begin()) return "a save to it has begun, and has not ended";
   if (is_pinned(checkpoint.name)) return "it is pinned";
   const auto head = read_commit_head(*place);
-  if (!head || head->save_id != checkpoint.head.save_id) return "it was replaced or removed meanwhile";
+  if (!head || head->save_id != save_id) return "it was replaced or removed meanwhile";
   const auto may_go_on = [&] { return may_change(checkpoint.name); };
   if (!may_go_on()) return "its removal was stopped";
-  const std::vector<ObjectName> safetensors = safetensors_files(*place);
+  Dead dead;
+  const bool has_others = std::any_of(objects.begin(), objects.end(), [&](const ObjectInfo& object) {
+    const auto id = save_id_of_file(object.name);
+    return id ? *id != save_id : is_data(object.name);
+  });
+  if (has_others) {
+    std::optional<Metadata> metadata;
+    try {
+      metadata = published_metadata(*place);
+    } catch (const Error& error) {
+      if (!tells_of_the_record(error)) throw;
+    }
+    if (metadata && metadata->save_id == save_id && metadata->commit) {
+      add_safetensors(*metadata, dead);
+      const std::vector<std::string>& retired = metadata->commit->retired;
+      for (const ObjectInfo& object : objects)
+        if (std::count(retired.begin(), retired.end(), save_id_of_file(object.name).value_or(object.name)) > 0)
+          dead.names.push_back(object.name);
+    }
+  }
+  if (has_own) place->fence(save_id);
+  std::string names;
+  for (const ObjectName& name : dead.names) names += name + "\n";
+  // The mark may be there, half-written, of a removal that was cut off.
+  place->remove(removal_mark_name(save_id));
+  create_text(*place, removal_mark_name(save_id), names);
   // The point of no return. Files may go only after the record is gone for good.
   place->retract();
-  if (has_own) place->fence(checkpoint.head.save_id);
-  for (const ObjectName& name : safetensors)
-    if (may_go_on()) place->remove(name);
-  remove_data(*place, files, may_go_on);
+  dead.ids.insert(save_id);
+  dead.add_fenced(*place);
+  add_marks(*place, objects, dead);
+  dead.marks.push_back(removal_mark_name(save_id));
+  remove_dead(*place, objects, dead, may_go_on);
   return std::nullopt;
 }
 
@@ -214,14 +413,26 @@ std::vector<std::pair<ObjectName, std::string>> RunDirectory::remove_remains(con
 void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts, const MayChange& may_change) const {
   const std::shared_ptr<Store> place = open(name);
   if (place->leads_elsewhere()) return;
-  const std::vector<ObjectInfo> files = place->list(kDataFilePrefix);
+  const std::vector<ObjectInfo> objects = place->list();
+  Dead dead;
+  add_marks(*place, objects, dead);
+  std::vector<std::string> ended;
   for (const std::string& id : place->open_attempts()) {
-    // A save is running here, or another program's attempt.
-    if (!end_attempts || !is_save_id(id)) return;
+    // A save is running here, or another program's attempt. An id in a mark was published.
+    if (!is_save_id(id) || (!end_attempts && dead.ids.count(id) == 0)) return;
     place->fence(id);
+    ended.push_back(id);
   }
-  if (place->is_taken(kCommitRecordName)) return;  // one of these saves published before it was fenced
-  remove_data(*place, files, [&] { return may_change(name); });
+  const Presence record = look_twice(*place, kCommitRecordName, objects);
+  if (record == Presence::kUnknown)
+    throw Error(ErrorCode::kUnavailable,
+                "cannot tell whether " + place->url() + " has a commit record: the store lists one and denies it");
+  if (record == Presence::kPresent) {  // one of these saves published before it was fenced
+    for (const std::string& id : ended) place->clear_attempt(id);
+    return;
+  }
+  dead.add_fenced(*place);
+  remove_dead(*place, objects, dead, [&] { return may_change(name); });
 }
 
 }  // namespace cairn

@@ -10,22 +10,30 @@
 //
 // A place that is a symbolic link can be read. Nothing is removed, renamed or created in it.
 //
+// A data file is dead, and may be removed, only if a removal's mark or a fenced attempt names its
+// save id, or a record that was read names it as retired. Data files without any of these, such as
+// those of a run that was copied without its records, are kept.
+//
 // Removal follows these steps. After a crash at any point the checkpoint is either whole, or gone
-// except for leftovers that the next clean-up removes.
+// except for leftovers that the next clean-up removes, because the mark names them.
 //
-//  1  list its data files, then its open attempts; if another save's attempt is open, stop
+//  1  list its objects, then its open attempts; if another save's attempt is open, stop
 //  2  read the record again; if it is not the expected one, stop
-//  3  remove the record, durably                                              Store::retract
-//  4  remove the safetensors files that the record listed and the listed data files that have
-//     Cairn's names; then clear fenced attempts, unless other safetensors files remain
-//  5  remove the place, if nothing else is in it                              Store::remove_root
+//  3  create the mark ".removed-<save id>", durably. It contains the names of files that the record
+//     lists or retires and whose names do not contain this save id
+//  4  remove the record, durably                                              Store::retract
+//  5  remove the files of the save and of fenced attempts, and those that the mark names; then
+//     clear fenced attempts, unless other safetensors files remain
+//  6  remove the mark, then the place, if nothing else is in it               Store::remove_root
 //
-// A removal stopped by a `MayChange` function between steps 3 and 5 leaves the same state as a
-// crash.
+// A removal stopped by a `MayChange` function after step 3 leaves the same state as a crash.
+// Clean-up of a place without a record does steps 5 and 6 for the marks and attempts there.
 //
 // The files of a save that begins at this place after step 1 are not in the list. If such a save
-// publishes between steps 2 and 3, its record is removed too: that checkpoint is gone as a whole,
-// as if it had been saved before the removal.
+// publishes between steps 2 and 4, its record is removed too. Its files stay.
+//
+// A finding is a note in a place that a restore has found the checkpoint damaged, in two reads. It
+// lets retention keep another checkpoint as well. It is never a reason to remove anything.
 #pragma once
 
 #include <cstdint>
@@ -60,18 +68,26 @@ class RunDirectory {
     // Checkpoints with a readable record of Cairn's, under any name; the last committed comes
     // first.
     std::vector<RunCheckpoint> checkpoints;
-    // Places whose record is not Cairn's, cannot be read, or is not a regular object.
+    // Places whose record is not Cairn's, cannot be read, may not be read, or is not a regular
+    // object.
     std::vector<ObjectName> others;
+    std::vector<ObjectName> without_record;  // all other places
   };
   // Lists the run, one level deep. Returns an empty listing if the run does not exist. Here and
-  // below, errors of the store itself (kUnavailable) are thrown and never reported as a fault of a
-  // checkpoint.
+  // below, errors of the store itself (kUnavailable, kPermission) are thrown and never reported as
+  // a fault of a checkpoint.
   Listing list() const;
+  // Returns whether a listed checkpoint has been removed or replaced since.
+  bool is_gone(const RunCheckpoint& checkpoint) const;
+  // Returns the places among `without_record` that have complete data files which no attempt, mark
+  // or record explains, in two looks: Cairn's or, under a name that Cairn gives, also PyTorch's,
+  // safetensors files, and those of parts of ranks.
+  std::vector<ObjectName> unrecorded(const std::vector<ObjectName>& without_record) const;
   // Returns whether `name` has a record, or something else that occupies the record's name.
   bool has_record(const ObjectName& name) const;
   // Returns why no new checkpoint can be saved as `name`. Returns "" if the place is absent, or is
-  // a directory without a record and without parts of ranks, such as one with leftovers of failed
-  // saves and removals.
+  // a directory without a record, without parts of ranks and without unrecorded data, such as one
+  // with leftovers of failed saves and removals.
   std::string why_occupied(const ObjectName& name) const;
   // Returns why a record listed in `Listing::others` cannot be used; "" if it can, such as
   // PyTorch's.
@@ -79,6 +95,14 @@ class RunDirectory {
   // Returns what is wrong with a checkpoint, judging by its record and the lengths of its files; ""
   // if nothing is wrong. Reads no data.
   std::string fault_of(const ObjectName& name) const;
+
+  // Reads the data files of a checkpoint, those of `first_ranks` first and at most `bytes_max`, until
+  // one is not as its record says. Returns its name, length and CRC-32 as text; "" if there is none.
+  std::string find_damage(const RunCheckpoint& checkpoint, const std::set<int>& first_ranks, std::uint64_t bytes_max) const;
+  // Keeps such a finding in the run, with the save id, or forgets it if `finding` is "". Throws
+  // kPermission for a link. `finding_of` returns it; "" if there is none.
+  void note_damage(const RunCheckpoint& checkpoint, const std::string& finding) const;
+  std::string finding_of(const RunCheckpoint& checkpoint) const;
 
   // Returns whether the place is a symbolic link. Nothing is changed in such a place.
   bool is_link(const ObjectName& name) const;
@@ -97,8 +121,8 @@ class RunDirectory {
   // `may_change` forbids it. In those cases returns the reason. Throws kPermission for a link.
   std::optional<std::string> remove(const RunCheckpoint& checkpoint, const MayChange& may_change = may_change_all) const;
 
-  // Removes leftovers of failed saves and removals from places that have Cairn's names but no
-  // record. Skips the places in `busy`. If `end_attempts` is true, open attempts there are fenced
+  // Removes leftovers of failed saves and removals, as marks and attempts name them, from places
+  // that have Cairn's names but no record. Skips the places in `busy`. If `end_attempts` is true, open attempts there are fenced
   // and treated as dead; otherwise places with open attempts are left alone. Returns the places
   // that could not be cleaned, and why.
   std::vector<std::pair<ObjectName, std::string>> remove_remains(const std::set<ObjectName>& busy, bool end_attempts,
@@ -108,6 +132,8 @@ class RunDirectory {
   static bool may_change_all(const ObjectName&) { return true; }
   std::shared_ptr<Store> open_to_change(const ObjectName& name) const;
   void remove_remains_of(const ObjectName& name, bool end_attempts, const MayChange& may_change) const;
+  std::set<ObjectName> unexplained(const ObjectName& name) const;
+  bool has_unrecorded(const ObjectName& name) const;
 
   std::shared_ptr<Store> run_;
   OpenPlace open_place_;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
-#include <cairn/base/error.hpp>
 #include <cairn/messages/metadata.pb.h>
+#include <cairn/base/error.hpp>
+#include <cairn/base/save_id.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/names.hpp>
 
 namespace cairn {
 namespace {
@@ -89,6 +91,16 @@ class FieldWalk {
   std::uint64_t window_bytes_ = 0;  // of the last read by this walk
 };
 
+// Returns whether a record without a footer is not PyTorch's: that ends with its pickle, whose last
+// opcodes build an object from its fields, and names no save of Cairn's.
+bool is_cut(std::string_view end) {
+  constexpr std::string_view kMark = "cairn-", kIdCharacters = "abcdefghijklmnopqrstuvwxyz0123456789-";
+  if (!ends_with(end, "ub.")) return true;
+  for (std::size_t at = end.find(kMark); at != std::string_view::npos; at = end.find(kMark, at + 1))
+    if (is_save_id(end.substr(at, end.find_first_not_of(kIdCharacters, at) - at))) return true;
+  return false;
+}
+
 std::optional<CommitHead> head_in(Store& store, const ObjectName& name) {
   auto found = store.read_end(name, kRecordEndBytes);
   if (!found) return std::nullopt;
@@ -99,9 +111,10 @@ std::optional<CommitHead> head_in(Store& store, const ObjectName& name) {
     size -= kFenceMarkBytes;
     end.resize(end.size() - kFenceMarkBytes);
   }
-  // Too short for Cairn: PyTorch's, or not a record at all.
-  if (size < kCommitFooterBytes) return std::nullopt;
-  const auto footer = parse_commit_footer({end.data() + end.size() - kCommitFooterBytes, kCommitFooterBytes});
+  const auto footer = parse_commit_footer(end);
+  if (!footer && is_cut(end))
+    throw Error(ErrorCode::kCorrupt, "cannot find the save id and the sequence in " + name + " of " + store.url() +
+                                         ": it ends neither as Cairn writes it nor as PyTorch does; it was cut off or overwritten");
   if (!footer) return std::nullopt;
   const std::uint64_t section_end = size - kCommitFooterBytes;
   FieldWalk walk(store, name, std::min(footer->section_offset, section_end), section_end, end_begin, std::move(end));

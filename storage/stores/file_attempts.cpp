@@ -305,6 +305,7 @@ void FileStore::clear_attempt(const std::string& save_id) {
     return;
   }
   require_directory_of_ours(tombstone);
+  sync_removals();
   const int emptied = files_.remove_file(tombstone + kRecordFile);
   if (emptied < 0 && !means_gone(emptied)) throw system_error("remove", tombstone + kRecordFile, -emptied);
   files_.remove_directory(tombstone + kFreshMark);  // left by a fence that stopped half-way

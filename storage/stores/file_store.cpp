@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/stores/file_writer.hpp>
 #include <cairn/storage/stores/url.hpp>
 
@@ -260,8 +261,16 @@ void FileStore::refuse_links_above(const ObjectName& name) {
 void FileStore::remove(const ObjectName& name) {
   check_object_name(name);
   refuse_links_above(name);
+  if (save_id_of_mark(name)) sync_removals();
   const int result = files_.remove_file(path_of(name));
   if (result < 0 && !means_absent(result)) throw system_error("remove", path_of(name), -result);
+}
+
+// Called before a mark goes that says which files are dead: no power loss may bring them back
+// without it.
+void FileStore::sync_removals() {
+  const int synced = files_.sync_directory(root_);
+  if (synced < 0 && !means_absent(synced)) throw system_error("sync directory", root_, -synced);
 }
 
 bool FileStore::leads_elsewhere() {
@@ -278,10 +287,8 @@ void FileStore::retract() {
                 "cannot remove the checkpoint at " + root_ +
                     ": that is a link, and what it leads to may belong to another run; remove the link itself");
   remove(kCommitRecordName);
-  // Synced before anything else is removed, so that no power loss brings the record back without
-  // its data.
-  const int synced = files_.sync_directory(root_);
-  if (synced < 0 && !means_absent(synced)) throw system_error("sync directory", root_, -synced);
+  // Before anything else is removed, so that no power loss brings the record back without its data.
+  sync_removals();
 }
 
 void FileStore::remove_root() {

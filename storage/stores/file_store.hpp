@@ -7,7 +7,8 @@
 //
 // Reading follows links to files; `list` does not follow links to directories. Below the root
 // nothing is removed, renamed or created through a link: such calls throw kPermission. The root
-// itself may be a link (see `leads_elsewhere`); saves then go to its target. An object "a" and an
+// itself may be a link (see `leads_elsewhere`); saves then go to its target. Before a mark goes that
+// says which files are dead (a fenced attempt, a removal's mark), removals at the root are synced. An object "a" and an
 // object "a/b" cannot both exist, as for files and directories.
 //
 // Requirements on the file system: `rename` and `unlink` are atomic and take effect exactly once,
@@ -70,6 +71,7 @@ class FileStore : public Store {
   void set_aside(const std::string& save_id);
   void replace_by_fresh(const std::string& save_id);
   std::vector<std::string> attempts_named(const char* mark);
+  void sync_removals();
 
   std::string root_;  // absolute, without a trailing '/' unless it is "/"
   FileSystem& files_;

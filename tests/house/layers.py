@@ -44,6 +44,7 @@ INTERNAL_FOR_TOOLS = {
     "storage/format/safetensors.hpp": "`convert` writes, and goes on with, one safetensors file of any source",
     "storage/format/zstd_item.hpp": "reads parts of PyTorch's compressed tensors with one check of the whole",
     "storage/mapped_file.hpp": "`verify` reads files of torch.save that are larger than memory; `convert` tells whether one has changed",
+    "storage/presence.hpp": "`ls` and `prune` tell errors of a store from faults of a checkpoint",
     "storage/publication.hpp": "`convert` goes on with, and removes, files of its own unpublished saves",
     "storage/read_part.hpp": "reads parts of tensors outside of a load, as consolidation does",
     "storage/run_directory.hpp": "`ls`, `verify` and `prune` show and remove what lies in a run, sound or not",

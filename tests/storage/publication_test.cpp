@@ -17,6 +17,8 @@ using namespace cairn::testing;
 
 namespace {
 
+constexpr std::uint64_t kCountedMax = 1'000'000'000'000;  // no run counts up to this
+
 std::string id_of(std::uint64_t counter, char job = 'a') { return make_save_id(std::string(32, job), "model", counter); }
 
 // Returns the metadata that a save of one rank with `files` data files publishes.
@@ -35,7 +37,8 @@ void write_files(Store& store, const Metadata& metadata) {
 }
 
 Metadata save(Store& store, const std::string& save_id, std::uint64_t sequence = 1) {
-  const Metadata metadata = metadata_of(save_id, 2, sequence);
+  Metadata metadata = metadata_of(save_id, 2, sequence);
+  metadata.commit->retired = retired_generations(store, generation_to_replace(store).generation, 1);
   store.begin_attempt(save_id);
   write_files(store, metadata);
   store.publish(save_id, encode_commit_record(metadata), Overwrite::kAllowed);
@@ -114,18 +117,45 @@ TEST_CASE_FIXTURE(EmptyMemory, "clean-up removes dead saves and old generations 
   write_files(*store, metadata_of(id_of(4)));
   store->fence(id_of(4));
   const Metadata current = save(*store, id_of(5));
-  put_object(*store, data_file_name(9, 9, id_of(6)), "of a save whose attempt was cleared by somebody");
-
   const auto removed = remove_leftovers(*store, current, replaced);
-  auto expected = file_names({id_of(1), id_of(3), id_of(4)});
-  expected.push_back(data_file_name(9, 9, id_of(6)));
-  CHECK(sorted(removed) == sorted(expected));
+  CHECK(sorted(removed) == file_names({id_of(1), id_of(3), id_of(4)}));
   CHECK(visible_names(*store) == file_names({id_of(2), id_of(5)}));
   CHECK(store->open_attempts().empty());
   CHECK(store->fenced_attempts().empty());
   CHECK(code_of([&] { store->publish(id_of(3), ByteSpan("x", 1), Overwrite::kAllowed); }) == ErrorCode::kFenced);
   CHECK(published_metadata(*store)->save_id == id_of(5));
   CHECK(remove_leftovers(*store, current, replaced).empty());
+}
+
+TEST_CASE_FIXTURE(EmptyMemory, "a save over data whose record is gone keeps that data") {
+  save(*store, id_of(1));
+  store->remove(kCommitRecordName);
+  const Metadata second = save(*store, id_of(2));
+  CHECK(remove_leftovers(*store, second, std::nullopt).empty());
+  const Metadata third = save(*store, id_of(3));
+  CHECK(remove_leftovers(*store, third, second).empty());
+  CHECK(visible_names(*store) == file_names({id_of(1), id_of(2), id_of(3)}));
+}
+
+TEST_CASE_FIXTURE(EmptyMemory, "PyTorch's files go with the save after the one that replaced them") {
+  Metadata torch;  // what a record of PyTorch's says
+  for (const char* name : {"__0_0.distcp", "__1_0.distcp", "notes.txt"}) {
+    torch.files.push_back({name, {}, {}, {}});
+    put_object(*store, name, "data");
+  }
+  Metadata first = metadata_of(id_of(1));
+  first.commit->retired = retired_generations(*store, torch, 1);
+  CHECK(first.commit->retired == Names{"__0_0.distcp", "__1_0.distcp"});
+  CHECK(remove_leftovers(*store, first, torch).empty());
+  Metadata second = metadata_of(id_of(2));
+  for (int tries = 0; tries < 2; ++tries) {  // the first clean-up was cut off
+    second.commit->retired = retired_generations(*store, first, 1);
+    CHECK(second.commit->retired == Names{id_of(1), "__0_0.distcp", "__1_0.distcp"});
+  }
+  CHECK(remove_leftovers(*store, second, first, 2).empty());  // two generations are kept
+  CHECK(sorted(remove_leftovers(*store, second, first)) == Names{"__0_0.distcp", "__1_0.distcp"});
+  CHECK(retired_generations(*store, second, 1) == Names{id_of(2)});
+  CHECK(store->exists("notes.txt"));
 }
 
 TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps what Cairn did not make") {
@@ -149,7 +179,8 @@ TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps files of other saves that a kept 
   const Metadata base = save(*store, id_of(1));
   Metadata replaced = metadata_of(id_of(2));
   replaced.files.push_back(base.files[0]);
-  const Metadata current = save(*store, id_of(3));
+  Metadata current = save(*store, id_of(3));
+  current.commit->retired = {id_of(2), id_of(1)};
   CHECK(remove_leftovers(*store, current, replaced) == std::vector<ObjectName>{base.files[1].name});
   CHECK(store->exists(base.files[0].name));
 }
@@ -157,11 +188,11 @@ TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps files of other saves that a kept 
 TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps the generations that the current and the published record retire") {
   for (std::uint64_t counter : {1, 2, 3, 4}) save(*store, id_of(counter));
   Metadata current = metadata_of(id_of(5));
-  current.commit->retired = {id_of(4), id_of(2)};
+  current.commit->retired = {id_of(4), id_of(2), id_of(3), id_of(1)};
   store->begin_attempt(id_of(5));
   write_files(*store, current);
   store->publish(id_of(5), encode_commit_record(current), Overwrite::kAllowed);
-  CHECK(sorted(remove_leftovers(*store, current, metadata_of(id_of(4)))) == file_names({id_of(1), id_of(3)}));
+  CHECK(sorted(remove_leftovers(*store, current, metadata_of(id_of(4)), 2)) == file_names({id_of(1), id_of(3)}));
 
   // Another job has published since, and keeps one of our generations as retired.
   Metadata theirs = metadata_of(id_of(1, 'b'));
@@ -169,34 +200,36 @@ TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps the generations that the current 
   store->begin_attempt(theirs.save_id);
   write_files(*store, theirs);
   store->publish(theirs.save_id, encode_commit_record(theirs), Overwrite::kAllowed);
-  current.commit->retired.clear();
-  CHECK(sorted(remove_leftovers(*store, current, std::nullopt)) == file_names({id_of(4)}));
+  current.commit->retired = {id_of(4), id_of(2)};
+  CHECK(sorted(remove_leftovers(*store, current, std::nullopt, 0)) == file_names({id_of(4)}));
   CHECK(visible_names(*store) == file_names({id_of(2), id_of(5), id_of(1, 'b')}));
 }
 
-TEST_CASE("a record retires the generations before it, newest first, up to the given number") {
-  CHECK(retired_generations(std::nullopt, 3).empty());
+TEST_CASE_FIXTURE(EmptyMemory, "a record retires the generations before it, and older ones that still have files") {
+  CHECK(retired_generations(*store, std::nullopt, 3).empty());
   Metadata replaced = metadata_of(id_of(9));
   replaced.commit->retired = {id_of(7), "no save id of Cairn's", id_of(3)};
-  CHECK(retired_generations(replaced, 1) == Names{id_of(9)});
-  CHECK(retired_generations(replaced, 2) == Names{id_of(9), id_of(7)});
-  CHECK(retired_generations(replaced, 9) == Names{id_of(9), id_of(7), id_of(3)});
+  CHECK(retired_generations(*store, replaced, 1) == Names{id_of(9)});
+  CHECK(retired_generations(*store, replaced, 2) == Names{id_of(9), id_of(7)});
+  CHECK(retired_generations(*store, replaced, 9) == Names{id_of(9), id_of(7), id_of(3)});
+  write_files(*store, metadata_of(id_of(3)));
+  CHECK(retired_generations(*store, replaced, 1) == Names{id_of(9), id_of(3)});
   replaced.commit.reset();  // a record without commit information, as PyTorch writes it
-  CHECK(retired_generations(replaced, 9).empty());
+  CHECK(retired_generations(*store, replaced, 9).empty());
 }
 
 TEST_CASE_FIXTURE(EmptyMemory, "what a save replaces: nothing, a generation, or a record that nobody can read") {
   const Replaced none = generation_to_replace(*store);
   CHECK(none.is_known);
   CHECK_FALSE(none.generation.has_value());
-  CHECK(commit_sequence_after(none.generation) == 1);
+  CHECK(commit_sequence_after(none) == 1);
 
   save(*store, id_of(1), 41);
   const Replaced there = generation_to_replace(*store);
   CHECK(there.is_known);
   REQUIRE(there.generation.has_value());
   CHECK(there.generation->save_id == id_of(1));
-  CHECK(commit_sequence_after(there.generation) == 42);
+  CHECK(commit_sequence_after(there) == 42);
 
   store->begin_attempt(id_of(2));
   store->publish(id_of(2), encode_commit_record(metadata_of(id_of(2))) + "x", Overwrite::kAllowed);
@@ -204,7 +237,8 @@ TEST_CASE_FIXTURE(EmptyMemory, "what a save replaces: nothing, a generation, or 
   CHECK_FALSE(damaged.is_known);
   CHECK_FALSE(damaged.generation.has_value());
 
-  CHECK(commit_sequence_after(metadata_of(id_of(3), 1, ~std::uint64_t{0})) == 1);  // damage that no checksum detects
+  CHECK(commit_sequence_after(damaged) > kCountedMax);
+  CHECK(commit_sequence_after({metadata_of(id_of(3), 1, ~std::uint64_t{0})}) > kCountedMax);  // damage that no checksum detects
 }
 
 TEST_CASE("a clean-up beside another job removes no file of a checkpoint that exists") {
@@ -420,12 +454,7 @@ TEST_CASE("the commit sequence follows the largest in the run, beside any other 
   // None of these counts, and none causes an error.
   save(*at("below/step"), id_of(4), 1000);
   save(*open_store("mem://publication/other/step"), id_of(5), 1000);
-  put_object(*run, "damaged/.metadata", encode_commit_record(metadata_of(id_of(6), 2, 1000)) + "x");
-  std::string cut = encode_commit_record(metadata_of(id_of(6), 2, 1000));
-  put_object(*run, "cut/.metadata", cut.substr(cut.size() / 2));
-  put_object(*run, "empty/.metadata", "");
-  put_object(*run, "text/.metadata", "not a record at all, but longer than a footer would be");
-  put_object(*run, "absurd/.metadata", encode_commit_record(metadata_of(id_of(7), 2, ~std::uint64_t{0})));
+  put_object(*run, "torch/.metadata", "a record of PyTorch's ends with its pickle: ub.");
   put_object(*run, "no_record/file", "x");
   put_object(*run, "a_file", "x");
   CHECK(CommitSequence(std::nullopt).next(run) == 42);
@@ -434,6 +463,33 @@ TEST_CASE("the commit sequence follows the largest in the run, beside any other 
   save(*run, id_of(8), 50);
   CHECK(CommitSequence(std::nullopt).next(run) == 51);
   forget_memory("publication");
+}
+
+TEST_CASE_FIXTURE(EmptyMemory, "the commit sequence exceeds that of a record that cannot be read") {
+  const auto run = open_store("mem://publication/run");
+  save(*open_store("mem://publication/run/step_1"), id_of(1), 41);
+  const std::string record = encode_commit_record(metadata_of(id_of(6), 2, 1000));
+  std::string other_magic = record;
+  other_magic[record.size() - 8] = 'X';
+  std::vector<std::string> contents{"",           "not a record at all, but longer than a footer would be",
+                                    other_magic,  encode_commit_record(metadata_of(id_of(7), 2, ~std::uint64_t{0})),
+                                    record + "x", record + "ub."};
+  for (std::size_t length = 1; length < record.size(); length += 7) contents.push_back(record.substr(0, length));
+  std::uint64_t counter = 10;
+  for (const char* place : {"step_2", "named by a user"}) {
+    for (const std::string& content : contents) {
+      CAPTURE(content.size());
+      const std::string name = std::string(place) + "/.metadata";
+      put_object(*run, name, content);
+      const std::uint64_t next = CommitSequence(std::nullopt).next(run);
+      CHECK(next > kCountedMax);
+      // Nor does it come back once such a sequence is in use.
+      save(*open_store("mem://publication/run/step_3"), id_of(++counter), next);
+      CHECK(CommitSequence(std::nullopt).next(run) > next);
+      open_store("mem://publication/run/step_3")->remove(kCommitRecordName);
+      run->remove(name);
+    }
+  }
 }
 
 TEST_CASE("the head of a record is found without reading the record") {

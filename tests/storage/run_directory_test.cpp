@@ -6,6 +6,8 @@
 #include <cairn/base/save_id.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/run_directory.hpp>
 #include <cairn/storage/stores/file_store.hpp>
@@ -40,9 +42,15 @@ void begin_in_run(Store& place, std::uint64_t sequence) {
   for (const FileInfo& file : run_metadata(sequence).files) put_object(place, file.name, "data");
 }
 
+void publish_in_run(Store& place, std::uint64_t sequence) {
+  Metadata metadata = run_metadata(sequence);
+  metadata.commit->retired = retired_generations(place, generation_to_replace(place).generation, 1);
+  place.publish(run_save_id(sequence), encode_commit_record(metadata), Overwrite::kAllowed);
+}
+
 void save_in_run(Store& place, std::uint64_t sequence) {
   begin_in_run(place, sequence);
-  place.publish(run_save_id(sequence), encode_commit_record(run_metadata(sequence)), Overwrite::kAllowed);
+  publish_in_run(place, sequence);
 }
 
 Names checkpoint_names(const RunDirectory& run) {
@@ -134,7 +142,7 @@ TEST_CASE_FIXTURE(RunInMemory, "what is pinned, saved to or replaced stays") {
   run.unpin("step_1");
   begin_in_run(*place, 2);
   CHECK(run.remove(checkpoint).has_value());
-  place->publish(run_save_id(2), encode_commit_record(run_metadata(2)), Overwrite::kAllowed);
+  publish_in_run(*place, 2);
   CHECK(run.remove(checkpoint) == "it was replaced or removed meanwhile");
   CHECK(run.fault_of("step_1").empty());
   CHECK_FALSE(run.remove(checkpoint_called(run, "step_1")).has_value());
@@ -146,6 +154,7 @@ TEST_CASE_FIXTURE(RunInMemory, "remains of dead saves and removals go, others' f
   begin_in_run(*run.open("step_2"), 2);
   run.open("step_2")->fence(run_save_id(2));  // was fenced
   save_in_run(*run.open("step_3"), 3);
+  put_object(*run.open("step_3"), removal_mark_name(run_save_id(3)), "");
   run.open("step_3")->retract();  // half removed
   save_in_run(*run.open("step_4"), 4);
   put_object(*store, "step_5/mine.distcp", "x");
@@ -297,9 +306,29 @@ TEST_CASE("a place with a directory or link named like a record cannot be used, 
   }
   CHECK(run.why_unreadable("step_4").empty());
   CHECK(run.remove_remains({}, true).empty());
-  CHECK(open_store(root)->children() == Names{"step_1", "step_2", "step_3"});
+  CHECK(open_store(root)->children() == Names{"step_1", "step_2", "step_3", "step_4"});
   CHECK(run.open("step_3")->exists(data_file_name(0, 0, run_save_id(3))));
 }
+
+namespace {
+
+// A trailer without items, which makes a whole data file.
+const std::string kWholeFile = encode_trailer({run_save_id(1), 0, 0, kChecksumBlockBytes, {}, {}});
+
+// A checkpoint with all kinds of files that a removal has to find: its own, those of a retired
+// generation, PyTorch's that it replaced, safetensors files, a finding, and its own open attempt.
+void save_with_everything(Store& place) {
+  save_in_run(place, 1);
+  Metadata metadata = run_metadata(2);
+  metadata.commit->retired = {run_save_id(1), "__0_0.distcp"};
+  metadata.files.push_back({"model-00001-of-00001.safetensors", 4, 0, 0});
+  for (const char* name : {"__0_0.distcp", "model-00001-of-00001.safetensors", "model.safetensors.index.json", ".damaged"})
+    put_object(place, name, "data");
+  begin_in_run(place, 2);
+  place.publish(run_save_id(2), encode_commit_record(metadata), Overwrite::kAllowed);
+}
+
+}  // namespace
 
 TEST_CASE("a power loss during a removal leaves the checkpoint whole or leftovers") {
   using Survival = SimulatedFileSystem::Survival;
@@ -313,7 +342,8 @@ TEST_CASE("a power loss during a removal leaves the checkpoint whole or leftover
       SimulatedFileSystem files;
       const auto open_place = [&files](const ObjectName& name) { return std::make_shared<FileStore>("/run/" + name, files); };
       const RunDirectory run(std::make_shared<FileStore>("/run", files), open_place);
-      save_in_run(*run.open("step_1"), 1);
+      save_with_everything(*run.open("step_1"));
+      files.make_directory("/run/step_1/.attempt-" + run_save_id(2));  // its process died before it removed this
       files.settle();
       const RunCheckpoint checkpoint = checkpoint_called(run, "step_1");
       const std::uint64_t first = files.operations();
@@ -333,6 +363,7 @@ TEST_CASE("a power loss during a removal leaves the checkpoint whole or leftover
         REQUIRE_FALSE(run.remove(left.checkpoints[0]).has_value());
       } else {
         gone = true;
+        REQUIRE(run.unrecorded(left.without_record).empty());
         REQUIRE(run.remove_remains({}, false).empty());
       }
       REQUIRE(files.paths() == Names{"/run"});
@@ -340,4 +371,130 @@ TEST_CASE("a power loss during a removal leaves the checkpoint whole or leftover
   }
   CHECK(whole);
   CHECK(gone);
+}
+
+TEST_CASE("a reader at any operation of a removal finds the checkpoint or its mark") {
+  bool reached = true;
+  for (std::uint64_t index = 0; reached; ++index) {
+    REQUIRE(index < 100);
+    SimulatedFileSystem files;
+    const auto open_place = [&files](const ObjectName& name) { return std::make_shared<FileStore>("/run/" + name, files); };
+    const RunDirectory run(std::make_shared<FileStore>("/run", files), open_place);
+    begin_in_run(*run.open("step_1"), 1);
+    replace_object(*run.open("step_1"), data_file_name(0, 0, run_save_id(1)), kWholeFile);
+    run.open("step_1")->publish(run_save_id(1), encode_commit_record(run_metadata(1)), Overwrite::kAllowed);
+    const RunCheckpoint checkpoint = checkpoint_called(run, "step_1");
+    const std::uint64_t target = files.operations() + index;
+    reached = false;
+    files.before_operation = [&](std::uint64_t operation, const std::string&) {
+      if (operation != target) return;
+      reached = true;
+      const auto listing = run.list();
+      CHECK(run.is_gone(checkpoint) == listing.checkpoints.empty());
+      CHECK(listing.others.empty());
+      CHECK(run.unrecorded(listing.without_record).empty());
+    };
+    CHECK_FALSE(run.remove(checkpoint).has_value());
+    CHECK(run.is_gone(checkpoint));
+  }
+}
+
+TEST_CASE_FIXTURE(RunInMemory, "complete data without a record is named, keeps its place, and is never removed") {
+  const auto put = [&](const std::string& place, const ObjectName& name, const std::string& content = kWholeFile) {
+    put_object(*store, place + "/" + name, content);
+  };
+  const auto data = [](std::uint64_t id) { return data_file_name(0, 0, run_save_id(id)); };
+  put("step_1", data(1));
+  put("step_2", "__0_0.distcp");  // PyTorch's
+  put("step_3", "model-00001-of-00002.safetensors");
+  put("step_4", "shard-00001-model-00001-of-00001.safetensors");
+  put("step_5", "rank_1_of_2/" + data(5));
+  put("own name", data(6));
+  run.open("step_7")->begin_attempt(run_save_id(70));
+  put("step_7", data(70));
+  put("step_7", data(7));  // beside that of a dead save
+  const Names places{"own name", "step_1", "step_2", "step_3", "step_4", "step_5", "step_7"};
+  // None of these counts.
+  run.open("step_11")->begin_attempt(run_save_id(11));
+  put("step_11", data(11));
+  run.open("step_12")->fence(run_save_id(12));
+  put("step_12", data(12));
+  put("step_13", removal_mark_name(run_save_id(13)), "__0_0.distcp\nmodel-00001-of-00001.safetensors\nnotes.txt\n");
+  for (const ObjectName& name : {data(13), ObjectName("__0_0.distcp"), ObjectName("model-00001-of-00001.safetensors")})
+    put("step_13", name);
+  put("step_14", data(14), "of a process that was killed while it wrote");
+  put("step_15", "__0_0.distcp");
+  put("step_15", "__0.metadata");  // PyTorch's record of one rank
+  put("somewhere", "__0_0.distcp");
+  put("step_16", "notes.txt");
+  save_in_run(*run.open("step_17"), 17);
+
+  const auto unrecorded = [&] { return run.unrecorded(run.list().without_record); };
+  CHECK(unrecorded() == places);
+  CHECK(run.why_occupied("step_12").empty());
+  std::vector<ObjectInfo> before;
+  for (const ObjectName& place : places) {
+    if (place != "step_7")
+      for (const ObjectInfo& object : run.open(place)->list()) before.push_back(object);
+  }
+  for (int tries = 0; tries < 2; ++tries) CHECK(run.remove_remains({}, true).empty());
+  std::vector<ObjectInfo> after;
+  for (const ObjectName& place : places) {
+    if (place != "step_7")
+      for (const ObjectInfo& object : run.open(place)->list()) after.push_back(object);
+  }
+  CHECK(names_of(after) == names_of(before));
+  CHECK(unrecorded() == places);
+  CHECK(names_of(run.open("step_7")->list()) == Names{data(7)});
+  CHECK(names_of(store->list("step_11")).empty());
+  CHECK(names_of(store->list("step_12")).empty());
+  CHECK(names_of(store->list("step_13")).empty());
+  CHECK_FALSE(store->list("step_14").empty());
+}
+
+TEST_CASE("a name is taken if its place has data without a record") {
+  const TemporaryDirectory directory;
+  const RunDirectory run(directory.path());
+  std::filesystem::create_directory(directory.path() + "/step_1");
+  put_object(*open_store(directory.path() + "/step_1"), "__0_0.distcp", "x");
+  CHECK(run.why_occupied("step_1").find("without a commit record") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(RunInMemory, "nothing is removed from a place whose record is listed but denied") {
+  struct Denying : MemoryStore {
+    using MemoryStore::MemoryStore;
+    bool is_taken(const ObjectName& name) override {
+      return name.find(kCommitRecordName) == std::string::npos && MemoryStore::is_taken(name);
+    }
+  };
+  save_in_run(*run.open("step_1"), 1);
+  run.open("step_1")->fence(run_save_id(1));
+  const auto open_place = [](const ObjectName& name) { return std::make_shared<Denying>("run_directory", "run/" + name); };
+  const RunDirectory denying(std::make_shared<Denying>("run_directory", "run"), open_place);
+  const auto faults = denying.remove_remains({}, true);
+  REQUIRE(faults.size() == 1);
+  CHECK(faults[0].second.find("cannot tell whether") != std::string::npos);
+  CHECK(run.fault_of("step_1").empty());
+}
+
+TEST_CASE_FIXTURE(RunInMemory, "a refusal says nothing about a checkpoint, an absent file does") {
+  struct Refusing : MemoryStore {
+    Refusing(ErrorCode with, const std::string& place) : MemoryStore("run_directory", place), code(with) {}
+    std::uint64_t size_bytes(const ObjectName& name) override {
+      if (name.find("__") != std::string::npos) throw Error(code, "as the test says");
+      return MemoryStore::size_bytes(name);
+    }
+    ErrorCode code;
+  };
+  save_in_run(*run.open("step_1"), 1);
+  for (const ErrorCode code :
+       {ErrorCode::kPermission, ErrorCode::kUnavailable, ErrorCode::kDeadline, ErrorCode::kNotFound, ErrorCode::kCorrupt}) {
+    CAPTURE(to_string(code));
+    const RunDirectory refusing(store, [&](const ObjectName& name) { return std::make_shared<Refusing>(code, "run/" + name); });
+    std::string fault;
+    const auto thrown = code_of([&] { fault = refusing.fault_of("step_1"); });
+    const bool tells = code == ErrorCode::kNotFound || code == ErrorCode::kCorrupt;
+    CHECK(thrown == (tells ? std::nullopt : std::optional(code)));
+    CHECK(fault.empty() != tells);
+  }
 }

@@ -1,0 +1,75 @@
+// Decides what an answer or an error of a store says about an object, and which names say that data
+// are dead. All code that removes an object, or passes a checkpoint over, asks here. Internal.
+//
+// Absence counts only in the store's own words: ENOENT of the named entry, `NoSuchKey`, a complete
+// listing. A refusal, a time-out or an answer that cannot be understood says nothing about the
+// object. Such an error belongs to the store: callers throw it on.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cairn/base/error.hpp>
+#include <cairn/base/save_id.hpp>
+#include <cairn/storage/format/names.hpp>
+#include <cairn/storage/store.hpp>
+
+namespace cairn {
+
+enum class Presence : std::uint8_t {
+  kPresent = 1,
+  kAbsent,   // the store says so
+  kUnknown,  // the store has refused, has not answered, or contradicts itself
+};
+
+// Returns what an error says about the object that was to be read. An object whose content is not
+// as expected is present.
+inline Presence presence_by(const Error& error) noexcept {
+  switch (error.code()) {
+    case ErrorCode::kNotFound:
+      return Presence::kAbsent;
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kPermission:
+    case ErrorCode::kNoSpace:
+    case ErrorCode::kDeadline:
+    case ErrorCode::kCancelled:
+    case ErrorCode::kInternal:
+      return Presence::kUnknown;
+    default:
+      return Presence::kPresent;
+  }
+}
+
+// Returns whether an error is about the record of one checkpoint, not about the store. After any
+// other error, callers must not conclude that another checkpoint is the latest.
+inline bool tells_of_the_record(const Error& error) noexcept { return presence_by(error) != Presence::kUnknown; }
+
+// Looks for an object in two independent ways: by its name, and in `listing`, which the caller has
+// made before. For removals: kAbsent only if both agree, kUnknown if they do not. Throws the
+// store's errors.
+inline Presence look_twice(Store& store, const ObjectName& name, const std::vector<ObjectInfo>& listing) {
+  if (store.is_taken(name)) return Presence::kPresent;
+  const bool is_listed = std::any_of(listing.begin(), listing.end(), [&](const auto& object) { return object.name == name; });
+  return is_listed ? Presence::kUnknown : Presence::kAbsent;
+}
+
+// The mark of a removal (storage/run_directory.hpp): ".removed-<save id>". `save_id_of_mark` returns
+// nothing for other names.
+inline constexpr std::string_view kRemovalMark = ".removed-";
+inline std::string removal_mark_name(const std::string& save_id) { return std::string(kRemovalMark) + save_id; }
+inline std::optional<std::string> save_id_of_mark(std::string_view name) {
+  if (name.rfind(kRemovalMark, 0) != 0 || !is_save_id(name.substr(kRemovalMark.size()))) return std::nullopt;
+  return std::string(name.substr(kRemovalMark.size()));
+}
+
+// Returns whether PyTorch gives its data files such names: "__0_0.distcp".
+inline bool is_foreign_data_file(const std::string& name) {
+  return name.rfind(kDataFilePrefix, 0) == 0 && ends_with(name, ".distcp") && name.find('/') == std::string::npos &&
+         !save_id_of_file(name);
+}
+
+}  // namespace cairn
