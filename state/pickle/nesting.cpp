@@ -10,38 +10,28 @@ namespace cairn {
 std::size_t PickleTree::child_count(const Node& node) const {
   switch (node.kind) {
     case PickleKind::kTuple:
+    case PickleKind::kPersistentId:
       return node.first;
     case PickleKind::kList:
     case PickleKind::kDict:
       return container(node).size();
     case PickleKind::kObject:
-      // Arguments, items and, if it was set, the state. The callee is a global, which has no
-      // children.
-      return objects_[node.second].state == kNoId ? 2 : 3;
-    case PickleKind::kPersistentId:
-      return 1;
+      return 6;
     default:
       return 0;
   }
 }
 
-PickleTree::Id PickleTree::child(const Node& node, std::size_t index) const {
-  switch (node.kind) {
-    case PickleKind::kTuple:
-      return children_[node.second + index];
-    case PickleKind::kObject: {
-      const auto& object = objects_[node.second];
-      return index == 0 ? object.arguments : index == 1 ? object.items : object.state;
-    }
-    case PickleKind::kPersistentId:
-      return static_cast<Id>(node.second);
-    default:
-      return container(node)[index];
-  }
+PickleTree::Id& PickleTree::child(Node& node, std::size_t index) {
+  if (node.kind == PickleKind::kTuple || node.kind == PickleKind::kPersistentId) return children_[node.second + index];
+  if (node.kind != PickleKind::kObject) return containers_[node.second][index];
+  auto& object = objects_[node.second];
+  Id* const parts[] = {&object.callee, &object.arguments, &object.items, &object.state, &object.elements, &object.keywords};
+  return *parts[index];
 }
 
 // Depth first, without recursion. Visits each node once, so shared values cost nothing extra.
-void PickleTree::check_nesting(std::uint32_t depth_max) const {
+void PickleTree::check_nesting(std::uint32_t depth_max, bool cut) {
   // For each node: 0 if not yet visited, kOpen while on the path, then the number of levels below
   // it.
   constexpr auto kOpen = std::numeric_limits<std::uint32_t>::max();
@@ -62,15 +52,20 @@ void PickleTree::check_nesting(std::uint32_t depth_max) const {
   while (!path.empty()) {
     auto& step = path.back();
     const auto id = step.id;
-    const auto& node = nodes_[id];
-    if (step.next_child == child_count(node)) {
+    if (step.next_child == child_count(nodes_[id])) {
       levels[id] = step.levels_below + 1;
       path.pop_back();
       if (!path.empty()) path.back().levels_below = std::max(path.back().levels_below, levels[id]);
     } else {
-      const auto below = child(node, step.next_child++);
-      if (levels[below] == kOpen) fail(below, "a value that contains itself");
-      if (levels[below] == 0) {
+      auto& part = child(nodes_[id], step.next_child++);
+      const auto below = part;
+      if (below == kNoId) continue;  // an object without this part
+      if (levels[below] == kOpen) {
+        if (!cut) fail(below, "a value that contains itself");
+        part = static_cast<Id>(nodes_.size());
+        nodes_.push_back({PickleKind::kNone, true, nodes_[below].position, below, 0});
+        levels.push_back(1);
+      } else if (levels[below] == 0) {
         enter(below);
       } else {
         step.levels_below = std::max(step.levels_below, levels[below]);

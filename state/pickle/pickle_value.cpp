@@ -4,14 +4,15 @@
 
 #include <cairn/base/enum_names.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/state/pickle/unicode.hpp>
 
 namespace cairn {
 
 const char* to_string(PickleKind kind) noexcept {
-  static constexpr const char* kNames[] = {"None",      "a bool",         "an int",  "a float", "a str",
-                                           "bytes",     "a list",         "a tuple", "a dict",  "a class or function",
-                                           "an object", "a persistent id"};
-  return name_in<PickleKind::kPersistentId>(kNames, kind, "an unknown kind");
+  static constexpr const char* kNames[] = {"None",      "a bool",          "an int",         "a float", "a str",
+                                           "bytes",     "a list",          "a tuple",        "a dict",  "a class or function",
+                                           "an object", "a persistent id", "an opaque value"};
+  return name_in<PickleKind::kOpaque>(kNames, kind, "an unknown kind");
 }
 
 std::string to_string(const PickleGlobal& global) { return std::string(global.module) + "." + std::string(global.name); }
@@ -22,11 +23,15 @@ const std::vector<PickleTree::Id>& PickleTree::container(const Node& node) const
   return node.second == kNoContainer ? empty : containers_[node.second];
 }
 
-PickleKind PickleValue::kind() const { return tree_->nodes_[id_].kind; }
+PickleKind PickleValue::kind() const { return tree_->nodes_[id_].is_opaque ? PickleKind::kOpaque : shape(); }
+PickleKind PickleValue::shape() const { return tree_->nodes_[id_].kind; }
 std::uint64_t PickleValue::position() const { return tree_->nodes_[id_].position; }
 std::string PickleValue::where() const { return tree_->what() + ", at byte " + std::to_string(position()) + " of its pickle"; }
 
-void corrupt(const PickleValue& value, const std::string& why) { throw Error(ErrorCode::kCorrupt, value.where() + ": " + why); }
+void corrupt(const PickleValue& value, const std::string& why) {
+  if (value.is(PickleKind::kOpaque)) unsupported(value, value.why_opaque());
+  throw Error(ErrorCode::kCorrupt, value.where() + ": " + why);
+}
 
 void unsupported(const PickleValue& value, const std::string& why) {
   throw Error(ErrorCode::kUnsupported, value.where() + ": " + why);
@@ -82,21 +87,21 @@ std::string_view PickleValue::as_bytes() const {
 
 PickleGlobal PickleValue::as_global() const {
   expect(PickleKind::kGlobal);
-  return tree_->globals_[tree_->nodes_[id_].second];
+  return global();
 }
 
 std::size_t PickleValue::size() const {
   const auto& node = tree_->nodes_[id_];
   if (node.kind == PickleKind::kTuple) return node.first;
   if (node.kind == PickleKind::kDict) return tree_->container(node).size() / 2;
-  expect(PickleKind::kList);
+  if (node.kind != PickleKind::kList) expect(PickleKind::kList);
   return tree_->container(node).size();
 }
 
 // Checked: the index comes from the code, the size from the pickle.
 PickleValue PickleValue::operator[](std::size_t index) const {
   const auto& node = tree_->nodes_[id_];
-  if (node.kind != PickleKind::kTuple) expect(PickleKind::kList);
+  if (node.kind != PickleKind::kTuple && node.kind != PickleKind::kList) expect(PickleKind::kList);
   if (index >= size())
     corrupt(*this, std::string(to_string(kind())) + " of " + std::to_string(size()) + " elements where more than " +
                        std::to_string(index) + " are needed");
@@ -133,33 +138,69 @@ PickleValue PickleValue::at(std::string_view wanted) const {
   corrupt(*this, "the field \"" + std::string(wanted) + "\" is missing");
 }
 
-PickleValue PickleValue::callee() const {
-  expect(PickleKind::kObject);
-  return {tree_, tree_->objects_[tree_->nodes_[id_].second].callee};
+const PickleTree::Object& PickleTree::object_of(const PickleValue& value) const {
+  if (value.shape() != PickleKind::kObject) value.expect(PickleKind::kObject);
+  return objects_[nodes_[value.id()].second];
 }
 
-PickleValue PickleValue::arguments() const {
-  expect(PickleKind::kObject);
-  return {tree_, tree_->objects_[tree_->nodes_[id_].second].arguments};
+std::optional<PickleValue> PickleValue::if_there(std::uint32_t id) const {
+  return id == PickleTree::kNoId ? std::nullopt : std::optional<PickleValue>(PickleValue(tree_, id));
 }
 
+PickleValue PickleValue::callee() const { return {tree_, tree_->object_of(*this).callee}; }
+PickleValue PickleValue::arguments() const { return {tree_, tree_->object_of(*this).arguments}; }
 // Python calls __setstate__ with it, or updates __dict__ by it. The reader knows which of the two
 // the class does.
-std::optional<PickleValue> PickleValue::state() const {
-  expect(PickleKind::kObject);
-  const auto state = tree_->objects_[tree_->nodes_[id_].second].state;
-  if (state == PickleTree::kNoId) return std::nullopt;
-  return PickleValue{tree_, state};
+std::optional<PickleValue> PickleValue::state() const { return if_there(tree_->object_of(*this).state); }
+PickleValue PickleValue::items() const {
+  return if_there(tree_->object_of(*this).items).value_or(PickleValue(tree_, tree_->empty_dict_));
+}
+std::optional<PickleValue> PickleValue::keywords() const { return if_there(tree_->object_of(*this).keywords); }
+std::optional<PickleValue> PickleValue::elements() const { return if_there(tree_->object_of(*this).elements); }
+bool PickleValue::is_made_by_new() const { return tree_->object_of(*this).is_made_by_new; }
+
+PickleGlobal PickleValue::global() const {
+  if (shape() != PickleKind::kGlobal) expect(PickleKind::kGlobal);
+  return tree_->globals_[tree_->nodes_[id_].second];
 }
 
-PickleValue PickleValue::items() const {
-  expect(PickleKind::kObject);
-  return {tree_, tree_->objects_[tree_->nodes_[id_].second].items};
+PickleValue PickleValue::container() const { return {tree_, static_cast<std::uint32_t>(tree_->nodes_[id_].first)}; }
+
+std::string_view PickleValue::opcode() const {
+  const auto& node = tree_->nodes_[id_];
+  check_invariant(node.is_opaque && (node.kind == PickleKind::kInt || node.kind == PickleKind::kBytes), "an opcode is kept here");
+  return {reinterpret_cast<const char*>(node.second), node.first};
+}
+
+std::string PickleValue::opaque_name() const {
+  if (shape() == PickleKind::kGlobal) return to_string(global());
+  if (!is(PickleKind::kOpaque)) return to_string(kind());
+  switch (shape()) {
+    case PickleKind::kList:
+      return tree_->nodes_[id_].first == 0 ? "builtins.set" : "builtins.frozenset";
+    case PickleKind::kInt:
+      return "an int of more than 64 bits";
+    case PickleKind::kBytes:
+      return "a class that only its extension code names";
+    case PickleKind::kNone:
+      return "a value that contains itself";
+    default:
+      break;
+  }
+  // Python's own helper takes the class as its first argument.
+  const bool is_helper = callee().opaque_name() == "copyreg._reconstructor" && arguments().size() > 0;
+  return (is_helper ? arguments()[0] : callee()).opaque_name();
+}
+
+std::string PickleValue::why_opaque() const {
+  const auto name = printable(opaque_name());
+  if (shape() == PickleKind::kNone || shape() == PickleKind::kInt || shape() == PickleKind::kBytes) return name;
+  return "it asks for " + name + ", which is not on the list of what may occur here; nothing was executed";
 }
 
 PickleValue PickleValue::persistent_id() const {
   expect(PickleKind::kPersistentId);
-  return {tree_, static_cast<std::uint32_t>(tree_->nodes_[id_].second)};
+  return {tree_, tree_->children_[tree_->nodes_[id_].second]};
 }
 
 }  // namespace cairn

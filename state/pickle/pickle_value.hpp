@@ -7,6 +7,10 @@
 // shared node once per reference may take exponential time; `PickleValue::id` tells which nodes are
 // shared.
 //
+// A value that is not on the reader's list is opaque: an object of a class that the reader does not
+// know, a class itself, a set, an int of more than 64 bits. The tree says how Python would make it.
+// No accessor but those for opaque values takes it for something else.
+//
 // Texts and bytes are borrowed from the pickle, which must outlive the tree. Several threads may
 // read a const tree.
 #pragma once
@@ -35,6 +39,7 @@ enum class PickleKind : std::uint8_t {
   kGlobal,        // a class or function, by name
   kObject,        // the result of calling or instantiating a global
   kPersistentId,  // an object outside the pickle
+  kOpaque,        // anything else; `shape` says what it looks like
 };
 const char* to_string(PickleKind kind) noexcept;  // "an int", "a dict", …: for error texts
 
@@ -51,7 +56,8 @@ std::string to_string(const PickleGlobal& global);  // "torch.Size"
 class PickleTree;
 
 // A node of a tree. Cheap to copy. Valid until the tree is destroyed or moved. Accessors throw
-// kCorrupt if the value is of another kind; the error says what was found and where.
+// kCorrupt if the value is of another kind, and kUnsupported if it is opaque; the error says what
+// was found and where.
 class PickleValue {
  public:
   PickleKind kind() const;
@@ -68,9 +74,10 @@ class PickleValue {
   std::string_view as_bytes() const;
   PickleGlobal as_global() const;
 
-  // Returns the number of elements of a list or tuple, or the number of pairs of a dict.
+  // Returns the number of elements of a list, tuple or opaque set, or the number of pairs of a
+  // dict.
   std::size_t size() const;
-  PickleValue operator[](std::size_t index) const;  // for a list or tuple
+  PickleValue operator[](std::size_t index) const;  // for a list, tuple or opaque set
   PickleValue key(std::size_t index) const;         // for a dict
   PickleValue mapped(std::size_t index) const;      // for a dict
   // Returns the value of a text key of a dict, the last one if the key was set twice. O(size).
@@ -78,13 +85,26 @@ class PickleValue {
   // Does the same, but throws kCorrupt if the key is absent.
   PickleValue at(std::string_view key) const;
 
-  // For objects:
-  PickleValue callee() const;                // a global
+  // For objects, opaque ones too:
+  PickleValue callee() const;                // a global, unless the object is opaque
   PickleValue arguments() const;             // a tuple
   std::optional<PickleValue> state() const;  // the argument of `__setstate__`, or the content of `__dict__`
   PickleValue items() const;                 // a dict of the items assigned to the object; often empty
   // For persistent ids:
   PickleValue persistent_id() const;
+
+  // For opaque values. The shape is the kind that the value would have if it were on the list: a
+  // global or an object. It is a list for a set or frozenset (its elements), an int or bytes for an
+  // opcode that is kept as it is, and None where a value that contains itself was cut.
+  PickleKind shape() const;
+  PickleGlobal global() const;                  // of a class or function, opaque or not
+  std::optional<PickleValue> keywords() const;  // of an object: a dict of the keyword arguments
+  std::optional<PickleValue> elements() const;  // of an object: a list of what was appended to it
+  bool is_made_by_new() const;                  // of an object: its class was instantiated without `__init__`
+  PickleValue container() const;                // the value that contains itself, which was cut here
+  std::string_view opcode() const;              // the opcode that is kept, with its argument
+  std::string opaque_name() const;              // "argparse.Namespace": the class or function to blame
+  std::string why_opaque() const;               // the reason, as a part of a sentence
 
   // Returns the identity: values of one tree with equal ids are the same Python object.
   std::uint32_t id() const { return id_; }
@@ -98,13 +118,14 @@ class PickleValue {
   friend class Unpickler;
   PickleValue(const PickleTree* tree, std::uint32_t id) : tree_(tree), id_(id) {}
   void expect(PickleKind kind_wanted) const;
+  std::optional<PickleValue> if_there(std::uint32_t id) const;
 
   const PickleTree* tree_;
   std::uint32_t id_;
 };
 
 // Throw kCorrupt and kUnsupported, respectively. The text gives the position of `value` in the
-// pickle.
+// pickle. `corrupt` throws kUnsupported for an opaque value, with its own reason.
 [[noreturn]] void corrupt(const PickleValue& value, const std::string& why);
 [[noreturn]] void unsupported(const PickleValue& value, const std::string& why);
 
@@ -120,6 +141,7 @@ class PickleTree {
   std::uint64_t consumed_bytes() const { return consumed_bytes_; }
   // Returns the name of the pickle in error texts, as passed to `unpickle`.
   const std::string& what() const { return what_; }
+  int protocol() const { return protocol_; }
 
  private:
   friend class PickleValue;
@@ -134,9 +156,13 @@ class PickleTree {
   //   list, dict             second: index in containers_, or kNoContainer
   //   global                 second: index in globals_
   //   object                 second: index in objects_
-  //   persistent id          second: the node of its id
+  //   opaque int or bytes    first: length; second: address of the opcode
+  //   opaque None            first: the node that contains itself
+  //   opaque list            first: 0 for a set, 1 for a frozenset; second: as for a list
+  //   persistent id          as for a tuple of one
   struct Node {
     PickleKind kind;
+    bool is_opaque;
     std::uint32_t position;
     std::uint64_t first;
     std::uint64_t second;
@@ -144,17 +170,23 @@ class PickleTree {
   struct Object {
     Id callee;
     Id arguments;
-    Id state;  // kNoId: none
-    Id items;  // a dict, created with the object
+    bool is_made_by_new = false;
+    Id state = kNoId;
+    Id items = kNoId;     // a dict
+    Id elements = kNoId;  // a list
+    Id keywords = kNoId;  // a dict
   };
   static constexpr std::uint64_t kNoContainer = ~std::uint64_t{0};
 
   PickleTree() = default;
   const std::vector<Id>& container(const Node& node) const;
+  const Object& object_of(const PickleValue& value) const;
   std::size_t child_count(const Node& node) const;
-  Id child(const Node& node, std::size_t index) const;
-  // Throws kUnsupported if a value below the root contains itself or nests deeper than `depth_max`.
-  void check_nesting(std::uint32_t depth_max) const;
+  Id& child(Node& node, std::size_t index);
+  // Throws kUnsupported if a value below the root nests deeper than `depth_max`. If a value
+  // contains itself, throws kUnsupported, or, if `cut` is set, puts an opaque value in its place
+  // there.
+  void check_nesting(std::uint32_t depth_max, bool cut);
 
   std::vector<Node> nodes_;
   std::vector<Id> children_;
@@ -163,6 +195,8 @@ class PickleTree {
   std::vector<PickleGlobal> globals_;
   std::deque<std::string> owned_texts_;  // texts that the pickle has in another encoding, as UTF-8
   Id root_ = 0;
+  Id empty_dict_ = 0;
+  int protocol_ = 0;
   std::uint64_t consumed_bytes_ = 0;
   std::string what_;
 };

@@ -36,11 +36,12 @@ class TorchArchive {
     std::uint64_t size_bytes = 0;
     std::optional<std::uint32_t> crc32;  // covers its bytes; absent if the archive has no checksums
   };
+  bool has_storage(std::string_view key) const { return zip_.find(folder_ + "data/" + std::string(key)) != nullptr; }
   Storage storage(std::string_view key) const;     // throws kCorrupt if there is none
-  Bytes read_storage(std::string_view key) const;  // checks the CRC-32
+  Bytes read_storage(std::string_view key) const;  // checks the CRC-32, if there is one
 
-  const std::string& what() const { return zip_.what(); }
   bool has_checksums() const { return zip_.has_checksums(); }
+  const std::string& what() const { return zip_.what(); }
 
  private:
   void check_kind();

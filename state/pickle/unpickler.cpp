@@ -18,9 +18,11 @@ namespace cairn {
 // The stack machine of a pickle. Use one object per pickle.
 class Unpickler {
  public:
-  Unpickler(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits)
+  Unpickler(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits,
+            OpaqueValues opaque)
       : bytes_(bytes),
         allowed_(allowed),
+        keeps_opaque_(opaque == OpaqueValues::kKept),
         depth_max_(limits.depth_max),
         nodes_max_(std::min<std::uint64_t>(limits.nodes_max + bytes.size() / 2, PickleTree::kNoId)) {
     tree_.what_ = std::move(what);
@@ -32,6 +34,7 @@ class Unpickler {
     false_ = add(PickleKind::kBool, 0, 0);
     true_ = add(PickleKind::kBool, 0, 1);
     empty_tuple_ = add(PickleKind::kTuple, 0, 0);
+    tree_.empty_dict_ = add_container(PickleKind::kDict);
     while (true) {
       opcode_position_ = position_;
       const auto opcode = static_cast<unsigned char>(take(1, "the next opcode").front());
@@ -43,7 +46,7 @@ class Unpickler {
                              : "it ends with " + std::to_string(stack_.size()) + " values on its stack");
     tree_.root_ = stack_.back();
     tree_.consumed_bytes_ = position_;
-    tree_.check_nesting(depth_max_);
+    tree_.check_nesting(depth_max_, keeps_opaque_);
     return std::move(tree_);
   }
 
@@ -92,8 +95,20 @@ class Unpickler {
       unsupported("it holds more than " + std::to_string(nodes_max_) + " values, the most that are read of so many bytes");
     // Positions are for error texts; 32 bits keep a node at 24 bytes.
     const auto position = std::min<std::uint64_t>(opcode_position_, std::numeric_limits<std::uint32_t>::max());
-    tree_.nodes_.push_back({kind, static_cast<std::uint32_t>(position), first, second});
+    tree_.nodes_.push_back({kind, false, static_cast<std::uint32_t>(position), first, second});
     return static_cast<Id>(tree_.nodes_.size() - 1);
+  }
+
+  // The only gate for what is not on the list: everything of that kind passes here.
+  Id opaque(Id id) {
+    tree_.nodes_[id].is_opaque = true;
+    if (!keeps_opaque_) unsupported(PickleValue(&tree_, id).why_opaque());
+    return id;
+  }
+
+  // Keeps the current opcode as it is, with its argument.
+  Id add_opcode(PickleKind shape) {
+    return opaque(add_bytes(shape, bytes_.view().substr(opcode_position_, position_ - opcode_position_)));
   }
 
   Id add_bytes(PickleKind kind, std::string_view bytes) {
@@ -117,6 +132,11 @@ class Unpickler {
     return add(PickleKind::kTuple, count, begin);
   }
 
+  Id add_persistent(Id id) {
+    tree_.children_.push_back(id);
+    return add(PickleKind::kPersistentId, 1, tree_.children_.size() - 1);
+  }
+
   Id add_container(PickleKind kind) { return add(kind, 0, PickleTree::kNoContainer); }
 
   Id add_global(std::string_view module, std::string_view name) {
@@ -125,13 +145,10 @@ class Unpickler {
     if (module == "copy_reg") module = "copyreg";
     if (const auto known = global_nodes_.find({module, name}); known != global_nodes_.end()) return known->second;
     const PickleGlobal wanted{module, name};
-    // The only gate for classes and functions: everything that an object could be made of passes
-    // here.
-    if (std::none_of(allowed_.begin(), allowed_.end(), [&](const PickleGlobal& one) { return allows(one, wanted); }))
-      unsupported("it asks for " + printable(to_string(wanted)) +
-                  ", which is not on the list of what may occur here; nothing was executed");
     tree_.globals_.push_back(wanted);
-    return global_nodes_[{module, name}] = add(PickleKind::kGlobal, 0, tree_.globals_.size() - 1);
+    const auto id = add(PickleKind::kGlobal, 0, tree_.globals_.size() - 1);
+    if (std::none_of(allowed_.begin(), allowed_.end(), [&](const PickleGlobal& one) { return allows(one, wanted); })) opaque(id);
+    return global_nodes_[{module, name}] = id;
   }
 
   static bool allows(const PickleGlobal& allowed, const PickleGlobal& wanted) {
@@ -142,15 +159,17 @@ class Unpickler {
   }
 
   // Python would call the function here. This only notes the function and its arguments.
-  Id add_object(Id callee, Id arguments) {
-    if (tree_.nodes_[callee].kind != PickleKind::kGlobal)
-      unsupported(std::string("it calls ") + to_string(tree_.nodes_[callee].kind) + "; only named classes and functions are read");
+  Id add_object(Id callee, Id arguments, bool is_made_by_new) {
     if (tree_.nodes_[arguments].kind != PickleKind::kTuple)
       corrupt(std::string("the arguments of a call are ") + to_string(tree_.nodes_[arguments].kind) + ", not a tuple");
-    // Created at once: an OrderedDict gets its items after it is made.
-    const auto items = add_container(PickleKind::kDict);
-    tree_.objects_.push_back({callee, arguments, PickleTree::kNoId, items});
-    return add(PickleKind::kObject, 0, tree_.objects_.size() - 1);
+    PickleTree::Object made;
+    made.callee = callee;
+    made.arguments = arguments;
+    made.is_made_by_new = is_made_by_new;
+    tree_.objects_.push_back(made);
+    const auto id = add(PickleKind::kObject, 0, tree_.objects_.size() - 1);
+    const auto& called = tree_.nodes_[callee];
+    return called.kind != PickleKind::kGlobal || called.is_opaque ? opaque(id) : id;
   }
 
   // --- stack ---
@@ -197,11 +216,18 @@ class Unpickler {
     // The container must lie above the last mark, as in CPython.
     if (from <= floor) corrupt("values are put into a container, and there is none");
     auto target = stack_[from - 1];
-    if (kind == PickleKind::kDict && tree_.nodes_[target].kind == PickleKind::kObject)
-      // SETITEMS on an object assigns to it as to a dict.
-      target = tree_.objects_[tree_.nodes_[target].second].items;
+    if (tree_.nodes_[target].kind == PickleKind::kObject) {
+      // SETITEMS on an object assigns to it as to a dict, APPENDS appends as to a list.
+      if (kind == PickleKind::kList) opaque(target);
+      const auto index = tree_.nodes_[target].second;
+      auto PickleTree::Object::*const part = kind == PickleKind::kDict ? &PickleTree::Object::items : &PickleTree::Object::elements;
+      if (tree_.objects_[index].*part == PickleTree::kNoId) {
+        const auto made = add_container(kind);
+        tree_.objects_[index].*part = made;
+      }
+      target = tree_.objects_[index].*part;
+    }
     const auto found = tree_.nodes_[target].kind;
-    if (found == PickleKind::kObject) unsupported("it appends to an object; only lists are read");
     if (found != kind) corrupt(std::string("values are put into ") + to_string(found) + " as into " + to_string(kind));
     if (kind == PickleKind::kDict && (stack_.size() - from) % 2 != 0) corrupt("a dict gets a key without a value");
     if (stack_.size() > from) {
@@ -247,7 +273,7 @@ class Unpickler {
 
   // Pushes a parsed int, or throws if parsing failed.
   void push_int(const ParsedInt& parsed) {
-    if (parsed.is_too_large) unsupported("an int that needs more than 64 bits");
+    if (parsed.is_too_large) return push(add_opcode(PickleKind::kInt));
     if (!parsed.value) corrupt("an int that is no number");
     push(add(PickleKind::kInt, 0, static_cast<std::uint64_t>(*parsed.value)));
   }
@@ -281,8 +307,8 @@ class Unpickler {
     using namespace pickle;
     switch (opcode) {
       case kProto:
-        if (const auto protocol = take_unsigned(1, "the protocol"); protocol > 5)
-          unsupported("pickle protocol " + std::to_string(protocol) + "; known are 0 to 5");
+        tree_.protocol_ = static_cast<int>(take_unsigned(1, "the protocol"));
+        if (tree_.protocol_ > 5) unsupported("pickle protocol " + std::to_string(tree_.protocol_) + "; known are 0 to 5");
         return;
       case kFrame:
         // A frame only says how much to read at once.
@@ -347,8 +373,10 @@ class Unpickler {
       case kBinBytes:
         return push(add_bytes(PickleKind::kBytes, take(take_unsigned(4, "bytes"), "bytes")));
       case kBinBytes8:
-      case kByteArray8:
         return push(add_bytes(PickleKind::kBytes, take(take_unsigned(8, "bytes"), "bytes")));
+      case kByteArray8:
+        push(add_bytes(PickleKind::kBytes, take(take_unsigned(8, "bytes"), "bytes")));
+        return push(add_object(add_global("builtins", "bytearray"), add_tuple(stack_.size() - 1), false));
 
       case kEmptyTuple:
         return push(empty_tuple_);
@@ -395,17 +423,45 @@ class Unpickler {
       case kNewObject: {
         const auto arguments = pop();
         const auto callee = pop();
-        return push(add_object(callee, arguments));
+        return push(add_object(callee, arguments, opcode == kNewObject));
+      }
+      case kInstance:
+      case kObject: {
+        const auto from = pop_mark();
+        // INST names the class itself. OBJ takes the value above the mark.
+        if (opcode == kObject && stack_.size() == from) corrupt("it instantiates nothing");
+        const auto arguments = add_tuple(opcode == kObject ? from + 1 : from);
+        const auto module = opcode == kInstance ? take_line("a module's name") : std::string_view();
+        const auto callee = opcode == kObject ? pop() : add_global(module, take_line("a class's name"));
+        // Python calls `__init__` only if there are arguments.
+        return push(add_object(callee, arguments, arguments == empty_tuple_));
       }
       case kNewObjectEx: {
         const auto keywords = pop();
         const auto arguments = pop();
         const auto callee = pop();
-        // Keyword arguments could change the meaning of the object. Only an empty dict is accepted.
-        if (tree_.nodes_[keywords].kind != PickleKind::kDict || tree_.nodes_[keywords].second != PickleTree::kNoContainer)
-          unsupported("it instantiates a class with keyword arguments");
-        return push(add_object(callee, arguments));
+        if (tree_.nodes_[keywords].kind != PickleKind::kDict) corrupt("the keyword arguments of a call are no dict");
+        const auto made = add_object(callee, arguments, true);
+        if (tree_.nodes_[keywords].second == PickleTree::kNoContainer) return push(made);
+        // Keyword arguments could change the meaning of the object.
+        tree_.objects_[tree_.nodes_[made].second].keywords = keywords;
+        return push(opaque(made));
       }
+      case kEmptySet:
+        return push(opaque(add_container(PickleKind::kList)));
+      case kAddItems:
+        return put_into(pop_mark(), PickleKind::kList);
+      case kFrozenSet: {
+        container_from_mark(PickleKind::kList);
+        tree_.nodes_[top()].first = 1;
+        opaque(top());
+        return;
+      }
+      case kExtension1:
+      case kExtension2:
+      case kExtension4:
+        take(opcode == kExtension1 ? 1 : opcode == kExtension2 ? 2 : 4, "an extension code");
+        return push(add_opcode(PickleKind::kBytes));
       case kBuild: {
         const auto state = pop();
         const auto& node = tree_.nodes_[top()];
@@ -415,8 +471,10 @@ class Unpickler {
         object.state = state;
         return;
       }
+      case kPersistentId:
+        return push(add_persistent(add_text(take_line("a persistent id"))));
       case kBinPersistentId:
-        return push(add(PickleKind::kPersistentId, 0, pop()));
+        return push(add_persistent(pop()));
 
       case kMemoize:
         return memoize();
@@ -442,20 +500,9 @@ class Unpickler {
   [[noreturn]] void refuse(unsigned char opcode) const {
     using namespace pickle;
     switch (opcode) {
-      case kEmptySet:
-      case kAddItems:
-      case kFrozenSet:
-        unsupported("it holds a set (builtins.set or builtins.frozenset), which cannot be represented here");
       case kString:
-      case kInstance:
-      case kObject:
-      case kPersistentId:
         unsupported(std::string("opcode '") + static_cast<char>(opcode) +
                     "' of an old pickle protocol; save it again with Python 3");
-      case kExtension1:
-      case kExtension2:
-      case kExtension4:
-        unsupported("it names a class by an extension code, which only the program that wrote it knows");
       case kNextBuffer:
       case kReadOnlyBuffer:
         unsupported("it keeps bytes outside the pickle");
@@ -490,6 +537,7 @@ class Unpickler {
 
   ByteSpan bytes_;
   const std::vector<PickleGlobal>& allowed_;
+  const bool keeps_opaque_;
   const std::uint32_t depth_max_;
   const std::uint64_t nodes_max_;
   PickleTree tree_;
@@ -506,8 +554,9 @@ class Unpickler {
   Id empty_tuple_ = 0;
 };
 
-PickleTree unpickle(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits) {
-  return Unpickler(bytes, std::move(what), allowed, limits).run();
+PickleTree unpickle(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits,
+                    OpaqueValues opaque) {
+  return Unpickler(bytes, std::move(what), allowed, limits, opaque).run();
 }
 
 }  // namespace cairn

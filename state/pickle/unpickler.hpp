@@ -2,8 +2,8 @@
 // constructed. The result only describes what the pickle would do, as a tree of plain values.
 //
 // It reads everything that CPython's picklers write at protocols 0 to 5 for the kinds of values in
-// pickle_value.hpp. It refuses any class or function that is not on the caller's list; the error
-// names it. It also refuses sets, extension codes and out-of-band buffers.
+// pickle_value.hpp. A class or function that is not on the caller's list is opaque, as are sets,
+// extension codes and ints of more than 64 bits. It refuses out-of-band buffers.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,19 @@ struct PickleLimits {
 };
 inline constexpr PickleLimits kRecordPickleLimits{200, 4096};
 
+enum class OpaqueValues : std::uint8_t { kRefused = 1, kKept };
+
 // Unpickles the value at the start of `bytes`; PickleTree::consumed_bytes says where it ended.
 // `bytes` must outlive the tree.
 //   what      starts error texts: "the metadata of /run/step_1"
 //   allowed   the classes and functions that may occur; a name that ends in '*' allows all names
 //             with that prefix; names of Python 2 ("__builtin__", "copy_reg") are read as those of
 //             Python 3
+//   opaque    kKept: an opaque value is a value of the tree, and no reason to throw
 // Throws kCorrupt if the bytes are not a pickle. Throws kUnsupported for anything that is not
 // allowed or not supported, and beyond the limits. Both errors give the position in the pickle, in
 // bytes. Memory and time are proportional to the pickle's size.
-PickleTree unpickle(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits = {});
+PickleTree unpickle(ByteSpan bytes, std::string what, const std::vector<PickleGlobal>& allowed, const PickleLimits& limits = {},
+                    OpaqueValues opaque = OpaqueValues::kRefused);
 
 }  // namespace cairn

@@ -7,6 +7,7 @@
 
 #include <cairn/tests/support/plain.hpp>
 
+#include <cairn/state/pickle/opaque_value.hpp>
 #include <cairn/state/pickle/pickler.hpp>
 #include <cairn/state/pickle/unpickler.hpp>
 #include <cairn/tests/messages/allocation_meter.hpp>
@@ -25,6 +26,13 @@ PickleTree read(std::string pickle, const PickleLimits& limits = {}) {
   static std::deque<std::string> kept;
   kept.push_back(std::move(pickle));
   return unpickle(kept.back(), "a test", kKnown, limits);
+}
+
+// Does the same, and keeps opaque values.
+PickleTree keeping(std::string pickle) {
+  static std::deque<std::string> kept;
+  kept.push_back(std::move(pickle));
+  return unpickle(kept.back(), "a test", kKnown, {}, OpaqueValues::kKept);
 }
 
 Thrown refusal(const std::string& pickle, const PickleLimits& limits = {}) {
@@ -107,6 +115,75 @@ TEST_CASE("sets, extension codes, buffers outside and unknown opcodes are refuse
   CHECK(is_refusal(refusal("(i__main__\nX\n."s)));
   CHECK(refusal("\x80\x02\xff."s).says("255"));
   CHECK(refusal("\x80\x06N."s).says("protocol 6"));
+}
+
+TEST_CASE("whatever is not on the list is opaque, is named, and leaves the values beside it as they are") {
+  const auto text = [](const std::string& value) { return "X"s + static_cast<char>(value.size()) + "\0\0\0"s + value; };
+  const std::pair<std::string, const char*> cases[] = {
+      {"cos\nsystem\n" + text("true") + "\x85R", "os.system"},               // REDUCE
+      {"cposix\nsystem\n)\x81}" + text("lr") + "K\x01sb"s, "posix.system"},  // NEWOBJ, BUILD
+      {"cown\nA\n)}" + text("key") + "K\x01s\x92"s, "own.A"},                // NEWOBJ_EX
+      {"ctorch\nSize\n)}" + text("key") + "K\x01s\x92"s, "torch.Size"},      // … of a class on the list
+      {"ctorch\nSize\n)R(K\x01K\x02"
+       "e",
+       "torch.Size"},                     // APPENDS to an object
+      {"(K\x01iown\nOld\n", "own.Old"},   // INST
+      {"(cown\nOld\nK\x01o", "own.Old"},  // OBJ
+      {"\x82\x05", "a class that only its extension code names"},
+      {"\x84\x05\0\0\0"s, "a class that only its extension code names"},
+      {"\x8c\x03own\x8c\x01"
+       "A\x93",
+       "own.A"},  // STACK_GLOBAL, not called
+      {"cfunctools\npartial\n"
+       "cos\nsystem\n\x85R)R",
+       "functools.partial"},  // the result of a call is called
+      {"K\x01)R", "an int"},
+      {"c__builtin__\nset\n](K\x01K\x02"
+       "e\x85R",
+       "builtins.set"},
+      {"\x8f(K\x01K\x02\x90", "builtins.set"},
+      {"(K\x01\x91", "builtins.frozenset"},
+      {"ccopy_reg\n_reconstructor\ncown\nA\nc__builtin__\nobject\nN\x87R", "own.A"},
+      {"\x8a\x09\0\0\0\0\0\0\0\0\x01"s, "an int of more than 64 bits"},
+      {"L99999999999999999999L\n", "an int of more than 64 bits"},
+  };
+  for (const auto& [value, name] : cases) {
+    CAPTURE(name);
+    const auto tree = keeping("\x80\x04}(" + text("odd") + value + text("step") +
+                              "K\x07"
+                              "u.");
+    const auto odd = tree.root().at("odd");
+    CHECK(odd.is(PickleKind::kOpaque));
+    CHECK(odd.opaque_name() == name);
+    CHECK(tree.root().at("step").as_int() == 7);
+    // Nothing takes it for something else.
+    CHECK(thrown_by([&] { odd.as_int(); }).code == ErrorCode::kUnsupported);
+    CHECK(thrown_by([&] { odd.as_bytes(); }).code == ErrorCode::kUnsupported);
+    CHECK_FALSE(odd.is_object_of("torch", "Size"));
+    CHECK(refusal("\x80\x04" + value + ".").code == ErrorCode::kUnsupported);
+    // Python makes the same value of a pickle of its own.
+    const auto own = own_pickle(odd, 4);
+    CHECK(keeping(own.pickle).root().opaque_name() == name);
+  }
+}
+
+TEST_CASE("an opaque value that contains itself is cut there, and pickles that are none stay errors") {
+  const auto tree = keeping("cown\nA\n)\x81q\x00}X\x04\x00\x00\x00selfh\x00sb."s);
+  const auto state = *tree.root().state();
+  CHECK(state.at("self").opaque_name() == "a value that contains itself");
+  CHECK(keeping(own_pickle(tree.root(), 2).pickle).root().state()->at("self").opaque_name() == "a value that contains itself");
+  CHECK(keeping("]q\x00h\x00"s + "a.").root()[0].is(PickleKind::kOpaque));
+  CHECK(thrown_by([] { keeping("K\x01K\x02\x93."s); }).code == ErrorCode::kCorrupt);  // STACK_GLOBAL of ints
+  CHECK(thrown_by([] { keeping("]}b."s); }).code == ErrorCode::kCorrupt);             // BUILD of a list
+  CHECK(is_refusal(thrown_by([] { keeping("(o."s); })));
+  CHECK(is_refusal(thrown_by([] { keeping("\x97."s); })));
+  CHECK(thrown_by([] { keeping(repeated("]", 300) + repeated("a", 299) + "."); }).says("deep"));
+  // A set takes a node a byte, as a list does.
+  const std::string hostile = repeated("\x8f", 1 << 20);
+  const AllocationMeter meter;
+  const Thrown thrown = thrown_by([&] { unpickle(hostile, "a test", kKnown, kRecordPickleLimits, OpaqueValues::kKept); });
+  CHECK(meter.bytes() < 60 * hostile.size());
+  CHECK(thrown.code == ErrorCode::kUnsupported);
 }
 
 TEST_CASE("every truncation of a pickle is an error that says where") {
