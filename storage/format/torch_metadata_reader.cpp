@@ -74,6 +74,19 @@ PickleValue fields_of(const PickleValue& value, std::string_view class_name) {
   return *state;
 }
 
+// Returns the fields of the root: of a `Metadata`, or of any other class that has its fields, such
+// as a class derived from it. Other fields are ignored.
+PickleValue fields_of_root(const PickleValue& root) {
+  if (root.shape() == PickleKind::kObject) {
+    auto state = root.state();
+    // `__dict__`, and the values of `__slots__`.
+    if (state && state->is(PickleKind::kTuple) && state->size() == 2)
+      state = (*state)[0].is(PickleKind::kDict) ? (*state)[0] : (*state)[1];
+    if (state && state->is(PickleKind::kDict) && state->size() <= kFieldsMax && state->find("state_dict_metadata")) return *state;
+  }
+  return fields_of(root, "Metadata");
+}
+
 // Returns a field; nothing if it is None or, as in older versions, absent.
 std::optional<PickleValue> optional_field(const PickleValue& fields, std::string_view name) {
   auto found = fields.find(name);
@@ -182,7 +195,7 @@ class MetadataReader {
 
   // Most fields may be absent: versions of PyTorch since 1.13 have added several.
   Metadata run(const PickleValue& root) {
-    const auto fields = fields_of(root, "Metadata");
+    const auto fields = fields_of_root(root);
     const auto entries = dict_of(fields.at("state_dict_metadata"));
     // Locations first: entries look theirs up.
     if (const auto storage = optional_field(fields, "storage_data")) collect_locations(dict_of(*storage));
@@ -309,6 +322,7 @@ class MetadataReader {
 
   // The paths are those of DCP's default planner. Another planner may put anything there.
   void add_paths(const PickleValue& planner) {
+    if (planner.is(PickleKind::kOpaque)) unsupported(planner, planner.why_opaque());
     if (!planner.is(PickleKind::kDict)) unsupported(planner, "the planner_data of a user-defined planner");
     for (std::size_t i = 0; i < planner.size(); ++i) {
       const auto steps = planner.mapped(i);
@@ -376,7 +390,7 @@ void check_places(const Metadata& metadata, const std::string& what) {
 }  // namespace
 
 TorchMetadata unpickle_torch_metadata(ByteSpan pickle, const std::string& what) {
-  const auto tree = unpickle(pickle, what, metadata_globals(), kRecordPickleLimits);
+  const auto tree = unpickle(pickle, what, metadata_globals(), kRecordPickleLimits, OpaqueValues::kKept);
   TorchMetadata result;
   try {
     result.metadata = MetadataReader(tree).run(tree.root());

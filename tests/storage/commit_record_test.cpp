@@ -333,6 +333,48 @@ TEST_CASE("classes outside DCP's are refused by name") {
   CHECK(is_refusal(decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, kNothing, getattr))));
 }
 
+TEST_CASE("a class with the fields of DCP's Metadata is read as one, and its other fields are ignored") {
+  for (const bool has_slots : {false, true}) {
+    Pickler out(4);
+    out.global("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata");
+    out.empty_tuple();
+    out.new_object();
+    if (has_slots) out.none();
+    out.empty_dict();
+    out.mark();
+    out.text("state_dict_metadata");
+    out.empty_dict();
+    out.mark();
+    out.text("step");
+    begin(out, kModule, "BytesStorageMetadata");
+    end(out);
+    out.set_items();
+    for (const char* const field : {"planner_data", "storage_data"}) {
+      out.text(field);
+      out.none();
+    }
+    out.text("mcore_data");
+    out.global("os", "system");
+    out.text("true");
+    out.tuple(1);
+    out.reduce();
+    out.set_items();
+    if (has_slots) out.tuple(2);
+    out.build();
+    const auto metadata = decode_commit_record(std::move(out).finish());
+    CHECK(metadata.find("step") != nullptr);
+  }
+  // Only the root may be of another class, and it needs the fields.
+  Pickler out(4);
+  begin(out, "own", "Thing");
+  out.text("mcore_data");
+  out.none();
+  end(out);
+  const auto thrown = decoding(std::move(out).finish());
+  CHECK(thrown.code == ErrorCode::kUnsupported);
+  CHECK(thrown.says("own.Thing"));
+}
+
 TEST_CASE("metadata that contradicts itself is refused, saying what is wrong") {
   const auto chunks = [](std::vector<Box> boxes) { return [boxes](Pickler& out) { chunk_list(out, boxes); }; };
   const auto size = [](std::vector<std::int64_t> sizes) { return [sizes](Pickler& out) { size_of(out, sizes); }; };
