@@ -16,12 +16,6 @@ namespace {
 constexpr std::uint64_t kListGrowthFree = 4096;
 constexpr std::uint64_t kListGrowthPerName = 16;
 
-// Compares whole parts: "layer.1" is not above "layer.10".
-bool is_below(const std::string& name, const std::string& prefix) {
-  if (name.size() == prefix.size()) return name == prefix;
-  return name.size() > prefix.size() && name[prefix.size()] == '.' && name.compare(0, prefix.size(), prefix) == 0;
-}
-
 // Returns by how many elements the lists on the way to `path` would grow.
 std::uint64_t list_growth(const StateDict& state_dict, const Path& path) {
   std::uint64_t growth = 0;
@@ -40,7 +34,9 @@ std::uint64_t list_growth(const StateDict& state_dict, const Path& path) {
 // Builds the state dict from the metadata, and then loads into it like the default planner.
 class KeyLoadPlanner final : public LoadPlanner {
  public:
-  explicit KeyLoadPlanner(std::vector<std::string> prefixes) : prefixes_(std::move(prefixes)) {}
+  KeyLoadPlanner(std::vector<std::string> prefixes, std::vector<std::string> keep_opaque) : prefixes_(std::move(prefixes)) {
+    options_.keep_opaque = std::move(keep_opaque);
+  }
 
   void set_up_planner(StateDict& state_dict, const Metadata& metadata, int /*rank*/, bool /*is_coordinator*/) override {
     if (!state_dict.empty()) {
@@ -52,7 +48,7 @@ class KeyLoadPlanner final : public LoadPlanner {
     std::unordered_map<std::string_view, const Path*> paths;
     for (const auto& [name, path] : metadata.planner_data) paths.emplace(name, &path);
 
-    LoadDestinations& destinations = destinations_.emplace(state_dict, metadata, LoadPlannerOptions{});
+    LoadDestinations& destinations = destinations_.emplace(state_dict, metadata, options_, true);
     std::string unsupported;
     // Saved lists are whole, so nearly every element has a name. The limit stops damaged paths from
     // creating huge empty lists.
@@ -105,6 +101,11 @@ class KeyLoadPlanner final : public LoadPlanner {
   void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override {
     ready().commit_tensor(plan, item, tensor);
   }
+  LoadReport report() const override {
+    LoadReport report;
+    if (destinations_) report.opaque = destinations_->left_out();
+    return report;
+  }
 
  private:
   LoadDestinations& ready() {
@@ -128,13 +129,14 @@ class KeyLoadPlanner final : public LoadPlanner {
   }
 
   std::vector<std::string> prefixes_;
+  LoadPlannerOptions options_;
   std::optional<LoadDestinations> destinations_;
 };
 
 }  // namespace
 
-std::unique_ptr<LoadPlanner> make_key_load_planner(std::vector<std::string> prefixes) {
-  return std::make_unique<KeyLoadPlanner>(std::move(prefixes));
+std::unique_ptr<LoadPlanner> make_key_load_planner(std::vector<std::string> prefixes, std::vector<std::string> keep_opaque) {
+  return std::make_unique<KeyLoadPlanner>(std::move(prefixes), std::move(keep_opaque));
 }
 
 }  // namespace cairn

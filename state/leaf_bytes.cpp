@@ -39,7 +39,7 @@ class LeafPickler {
   // 4 nor a BytesIO, so protocol 4 costs nothing here. All other leaves use protocol 2, which it
   // reads.
   LeafPickler(const Value& value, BlobsAs blobs, const CarriedTypes& carried)
-      : blobs_(blobs), carried_(carried), out_(blobs == BlobsAs::kBytesIO && holds_blob(value) ? 4 : 2) {
+      : blobs_(blobs), carried_(carried), out_(blobs == BlobsAs::kOwnType && holds_blob(value) ? 4 : 2) {
     add(value, 0);
   }
 
@@ -72,6 +72,7 @@ class LeafPickler {
       for (const auto& element : value.list()) add(element, depth + 1);
       return out_.appends();
     }
+    if (value.is_opaque()) fail_unsupported(value.opaque().why());
     fail_unsupported(std::string("a bytes object cannot hold ") + value.type_name());
   }
 
@@ -86,6 +87,7 @@ class LeafPickler {
     if (value.isTensor()) return add_tensor(value.toTensor());
     if (value.isDevice()) return add_device(value.toDevice());
     if (const auto dtype = dtype_name_in(value)) return out_.global("torch", *dtype);
+    if (const auto blob = blob_in(value)) return add_blob(*blob);
     if (!value.isTuple() && !value.isList() && !value.isGenericDict())
       fail_unsupported("a value of LibTorch's kind " + value.tagKind() + " cannot be saved; Python could not read it");
 
@@ -98,7 +100,13 @@ class LeafPickler {
     if (value.isTuple()) {
       // A tuple is remembered after its elements, because Python makes it from them. A list or dict
       // is remembered first, as CPython does.
+      const bool is_size = is_torch_size(value);
+      if (is_size) out_.global("torch", "Size");
       add_tuple(value, depth);
+      if (is_size) {
+        out_.tuple(1);
+        out_.reduce();
+      }
       containers_.emplace(value, static_cast<std::int64_t>(out_.remember()));
     } else {
       value.isList() ? out_.empty_list() : out_.empty_dict();
@@ -152,9 +160,14 @@ class LeafPickler {
   }
 
   void add_blob(const Blob& blob) {
-    // Otherwise as Python pickles a BytesIO: the class, and a state of content, position and
-    // attributes.
-    if (blobs_ == BlobsAs::kBytes) return out_.bytes(blob.bytes);
+    if (blobs_ == BlobsAs::kBytes || blob.type == BytesType::kBytes) return out_.bytes(blob.bytes);
+    if (blob.type == BytesType::kByteArray) {
+      out_.global("builtins", "bytearray");
+      out_.bytes(blob.bytes);
+      out_.tuple(1);
+      return out_.reduce();
+    }
+    // As Python pickles a BytesIO: the class, and a state of content, position and attributes.
     out_.global("_io", "BytesIO");
     out_.empty_tuple();
     out_.new_object();
@@ -230,13 +243,18 @@ PickledValue pickle_value(const Value& value, BlobsAs blobs, const CarriedTypes&
 }
 
 Bytes serialize_leaf(const Value& value) {
-  const PickledValue pickled = pickle_value(value, BlobsAs::kBytesIO);
+  if (value.is_opaque()) return value.opaque().archive();
+  const PickledValue pickled = pickle_value(value, BlobsAs::kOwnType);
   std::vector<ByteSpan> storages;
   storages.reserve(pickled.tensors.size());
   for (const auto& tensor : pickled.tensors) storages.emplace_back(tensor.data_ptr(), tensor.nbytes());
   return write_torch_archive(pickled.pickle, storages);
 }
 
-Value deserialize_leaf(ByteSpan bytes) { return read_leaf(bytes); }
+Value deserialize_leaf(ByteSpan bytes) {
+  Value value = read_leaf(bytes);
+  if (value.is_opaque()) unsupported(value.opaque().why());
+  return value;
+}
 
 }  // namespace cairn

@@ -1,10 +1,15 @@
 #include <cairn/state/leaf_reader.hpp>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <cairn/base/error.hpp>
+#include <cairn/state/pickle/opaque_value.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/pickle/unicode.hpp>
 #include <cairn/state/pickle/unpickler.hpp>
@@ -13,35 +18,44 @@
 namespace cairn {
 namespace {
 
-// Everything that the reader below understands. Any other class is refused by name.
+// Everything that the reader below understands. A value of any other class is opaque.
 const std::vector<PickleGlobal>& leaf_globals() {
   static const auto globals = [] {
     std::vector<PickleGlobal> result = tensor_globals();  // includes OrderedDict
-    result.insert(
-        result.end(),
-        {{"builtins", "complex"}, {"builtins", "bytearray"}, {"_codecs", "encode"}, {"_io", "BytesIO"}, {"torch", "device"}});
+    result.insert(result.end(), {{"builtins", "complex"},
+                                 {"builtins", "bytes"},
+                                 {"builtins", "bytearray"},
+                                 {"_codecs", "encode"},
+                                 {"_io", "BytesIO"},
+                                 {"torch", "device"}});
     return result;
   }();
   return globals;
 }
 
-// Returns the content of bytes, a bytearray or a BytesIO; nothing for other values. Protocol 2
-// writes bytes as a call of _codecs.encode.
-std::optional<Bytes> bytes_in(const PickleValue& value) {
-  if (value.is(PickleKind::kBytes)) return Bytes(value.as_bytes());
+// Returns bytes, a bytearray or a BytesIO; nothing for other values. Protocol 2 writes bytes as a
+// call of _codecs.encode, and empty ones as a call of their class.
+std::optional<Blob> blob_of(const PickleValue& value) {
+  if (value.is(PickleKind::kBytes)) return Blob{Bytes(value.as_bytes()), BytesType::kBytes};
   if (value.is_object_of("_codecs", "encode")) {
-    Bytes bytes;
+    Blob blob{{}, BytesType::kBytes};
     if (value.arguments().size() != 2 || value.arguments()[1].as_text() != "latin1" ||
-        !latin1_of_utf8(value.arguments()[0].as_text(), bytes))
+        !latin1_of_utf8(value.arguments()[0].as_text(), blob.bytes))
       corrupt(value, "bytes that are spelled as text, but not in Latin-1");
-    return bytes;
+    return blob;
   }
-  if (value.is_object_of("builtins", "bytearray")) return value.arguments().size() == 0 ? Bytes() : bytes_in(value.arguments()[0]);
+  const bool is_array = value.is_object_of("builtins", "bytearray");
+  if (is_array || value.is_object_of("builtins", "bytes")) {
+    auto blob = value.arguments().size() == 0 ? Blob{} : blob_of(value.arguments()[0]);
+    if (blob) blob->type = is_array ? BytesType::kByteArray : BytesType::kBytes;
+    return blob;
+  }
   if (value.is_object_of("_io", "BytesIO")) {
     const auto state = value.state();
-    auto bytes = state ? bytes_in((*state)[0]) : Bytes();
-    if (!bytes) corrupt(value, "a BytesIO without bytes");
-    return bytes;
+    auto blob = state ? blob_of((*state)[0]) : Blob{};
+    if (!blob || !state) corrupt(value, "a BytesIO without bytes");
+    blob->type = BytesType::kBytesIO;
+    return blob;
   }
   return std::nullopt;
 }
@@ -80,34 +94,74 @@ c10::TypePtr type_of(const c10::IValue& value, bool within_tuple = false) {
   return c10::TupleType::create(std::move(types));
 }
 
+// A pickle and its tree, which opaque values keep.
+struct SavedPickle {
+  SavedPickle(const TorchArchive& from, std::uint64_t bytes_max)
+      : archive(from),
+        pickle(from.pickle(bytes_max)),
+        tree(unpickle(pickle, from.what(), leaf_globals(), {}, OpaqueValues::kKept)) {}
+
+  const TorchArchive& archive;
+  const Bytes pickle;
+  const PickleTree tree;
+  Bytes leaf;  // a copy of the archive, if the value is all of it
+};
+
+class OpaqueInArchive final : public SavedOpaque {
+ public:
+  OpaqueInArchive(std::shared_ptr<const SavedPickle> saved, const PickleValue& pickle, std::string name, std::string why,
+                  Dict tensors)
+      : saved_(std::move(saved)), pickle_(pickle), name_(std::move(name)), why_(std::move(why)), tensors_(std::move(tensors)) {}
+
+  const std::string& name() const override { return name_; }
+  const std::string& why() const override { return why_; }
+  PickleValue pickle() const override { return pickle_; }
+  const Dict& tensors() const override { return tensors_; }
+
+  Bytes archive() const override {
+    if (!saved_->leaf.empty()) return saved_->leaf;
+    const OwnPickle own = own_pickle(pickle_, saved_->tree.protocol());
+    std::vector<Bytes> storages;
+    // One that the file lacks stays one that is too short.
+    for (const std::string& key : own.storages)
+      storages.push_back(saved_->archive.has_storage(key) ? saved_->archive.read_storage(key) : Bytes());
+    return write_torch_archive(own.pickle, {storages.begin(), storages.end()});
+  }
+
+ private:
+  const std::shared_ptr<const SavedPickle> saved_;
+  const PickleValue pickle_;
+  const std::string name_;
+  const std::string why_;
+  const Dict tensors_;
+};
+
 // Converts a tree of Python values. The input is not trusted: `spend` bounds the memory that it
 // takes beyond the archive's own size.
 class LeafReader {
  public:
-  // Refuses tensors of types that LibTorch lacks if `carried` is null.
-  LeafReader(const TorchArchive& archive, std::uint64_t pickle_bytes, const LoadStorage& load_storage, CarriedTypes* carried)
-      : archive_(archive), load_storage_(load_storage), carried_(carried), budget_bytes_(kHeldFree + kHeldPerByte * pickle_bytes) {}
+  // Without `carried`, refuses tensors of types that LibTorch lacks, and reads the saved value as
+  // one leaf: `leaf` is its archive.
+  LeafReader(std::shared_ptr<SavedPickle> saved, ByteSpan leaf, const LoadStorage& load_storage, CarriedTypes* carried)
+      : saved_(std::move(saved)),
+        archive_(saved_->archive),
+        leaf_(leaf),
+        load_storage_(load_storage),
+        carried_(carried),
+        budget_bytes_(kHeldFree + kHeldPerByte * saved_->pickle.size()) {}
 
+  // Returns an opaque value if `from` cannot be held otherwise.
   Value value(const PickleValue& from) {
-    spend(from, sizeof(Value));
-    if (is_tensor(from)) return tensor(from);
-    if (auto bytes = bytes_in(from)) {
-      spend(from, bytes->size());
-      return Blob{std::move(*bytes)};
+    try {
+      return held(from, carried_ == nullptr);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported || is_spent_) throw;
+      return opaque(from, error.what());
     }
-    if (const auto pairs = pairs_of(from)) return dict(from, *pairs);
-    if (from.is(PickleKind::kList) && (from.size() == 0 || must_nest(from))) {
-      spend(from, kContainerBytes);
-      List list;
-      list.reserve(from.size());
-      for (std::size_t i = 0; i < from.size(); ++i) list.push_back(value(from[i]));
-      return list;
-    }
-    return Value(plain(from));
   }
 
-  // `pairs` are the content of `from`.
-  Dict dict(const PickleValue& from, const PickleValue& pairs) {
+  // `pairs` are the content of `from`. `whole`: throws kUnsupported for an opaque value.
+  Dict dict(const PickleValue& from, const PickleValue& pairs, bool whole = false) {
     spend(from, kContainerBytes);
     Dict result;
     for (std::size_t i = 0; i < pairs.size(); ++i) {
@@ -116,7 +170,7 @@ class LeafReader {
       // Keys become texts: 1 and "1" would be one.
       if (result.contains(key))
         throw Error(ErrorCode::kUnsupported, archive_.what() + " holds a dict with two keys \"" + printable(key) + "\"");
-      result[key] = value(pairs.mapped(i));
+      result[key] = whole ? held(pairs.mapped(i), true) : value(pairs.mapped(i));
     }
     return result;
   }
@@ -128,12 +182,83 @@ class LeafReader {
   static constexpr std::uint64_t kHeldPerByte = 48;
   static constexpr std::uint64_t kContainerBytes = 192;  // estimated: LibTorch's list, and its entries in the tables below
   static constexpr std::uint64_t kKeyBytes = 96;
+  static constexpr std::uint64_t kPartBytes = 16;  // of an opaque value, for the time that it takes to look there
+
+  Value held(const PickleValue& from, bool whole) {
+    spend(from, sizeof(Value));
+    if (is_tensor(from)) return tensor(from);
+    if (auto blob = blob_of(from)) {
+      spend(from, blob->bytes.size());
+      return std::move(*blob);
+    }
+    if (const auto pairs = pairs_of(from)) return dict(from, *pairs, whole);
+    if (from.is(PickleKind::kList) && (from.size() == 0 || nesting(from) != Nesting::kNone)) {
+      spend(from, kContainerBytes);
+      List list;
+      list.reserve(from.size());
+      // A list that `flatten` does not split is one leaf.
+      const bool is_leaf = whole || nesting(from) != Nesting::kSplit;
+      for (std::size_t i = 0; i < from.size(); ++i) list.push_back(is_leaf ? held(from[i], true) : value(from[i]));
+      return list;
+    }
+    return Value(plain(from));
+  }
+
+  Value opaque(const PickleValue& from, const std::string& why) {
+    Search search;
+    if (!leaf_.empty()) saved_->leaf = Bytes(leaf_.view());
+    look_into(from, search, search.tensors);
+    if (search.name.empty()) search.name = to_string(from.kind());
+    return Value(std::make_shared<const OpaqueInArchive>(saved_, from, std::move(search.name), why, std::move(search.tensors)));
+  }
+
+  // The search for what makes a value opaque, and for the tensors in it.
+  struct Search {
+    std::string name;
+    Dict tensors;
+    std::unordered_set<std::uint32_t> seen;
+  };
+
+  void look_into(const PickleValue& value, Search& search, Dict& tensors) {
+    if (search.name.empty() && value.is(PickleKind::kOpaque)) search.name = value.opaque_name();
+    // The others have no parts.
+    const auto shape = value.shape();
+    if (shape < PickleKind::kList || shape == PickleKind::kGlobal || !search.seen.insert(value.id()).second) return;
+    std::size_t index = 0;
+    for_each_part(value, [&](const std::string& given, const PickleValue& part) {
+      spend(value, kPartBytes);
+      const std::string name = given.empty() ? std::to_string(index) : given;
+      ++index;
+      Value found;
+      if (carried_ != nullptr && is_tensor(part)) {
+        if (auto complete = complete_tensor(part)) found = std::move(*complete);
+      } else {
+        Dict below;
+        look_into(part, search, below);
+        if (!below.empty()) found = std::move(below);
+      }
+      if (!found.is_none() && !tensors.contains(name)) tensors.insert(name, std::move(found));
+    });
+  }
+
+  std::optional<torch::Tensor> complete_tensor(const PickleValue& from) {
+    try {
+      const auto description = describe_tensor(from);
+      const auto& key = description.storage_key;
+      if (!archive_.has_storage(key) || archive_.storage(key).size_bytes < description.storage_bytes) return std::nullopt;
+      return tensor(from);
+    } catch (const Error& error) {
+      if ((error.code() != ErrorCode::kUnsupported && error.code() != ErrorCode::kCorrupt) || is_spent_) throw;
+      return std::nullopt;
+    }
+  }
 
   // Limits memory: a byte of a pickle can be a list. In addition, Dicts, Lists and Blobs are
   // values, so a shared Python object is copied to each place, and nested sharing could multiply
   // the copies without limit.
   void spend(const PickleValue& on, std::uint64_t bytes) {
-    if (bytes > budget_bytes_)
+    is_spent_ = bytes > budget_bytes_;
+    if (is_spent_)
       unsupported(on, "its values, shared ones counted in each place, take more memory than a pickle of its length may");
     budget_bytes_ -= bytes;
   }
@@ -151,22 +276,25 @@ class LeafReader {
     }
   }
 
-  // Returns whether a list becomes a List rather than an IValue.
-  bool must_nest(const PickleValue& list) {
-    if (const auto known = nests_.find(list.id()); known != nests_.end()) return known->second;
-    bool nests = false;
-    for (std::size_t i = 0; i < list.size() && !nests; ++i) {
+  // The reason why a list becomes a List rather than an IValue.
+  enum class Nesting : std::uint8_t { kNone, kBytes, kSplit };
+
+  Nesting nesting(const PickleValue& list) {
+    if (const auto known = nesting_.find(list.id()); known != nesting_.end()) return known->second;
+    auto found = Nesting::kNone;
+    for (std::size_t i = 0; i < list.size() && found != Nesting::kSplit; ++i) {
       const auto element = list[i];
-      nests = is_tensor(element) || pairs_of(element) || bytes_in_kind(element) ||
-              (element.is(PickleKind::kList) && must_nest(element));
+      if (is_tensor(element) || pairs_of(element)) found = Nesting::kSplit;
+      if (is_bytes(element)) found = std::max(found, Nesting::kBytes);
+      if (element.is(PickleKind::kList)) found = std::max(found, nesting(element));
     }
-    nests_.emplace(list.id(), nests);
-    return nests;
+    nesting_.emplace(list.id(), found);
+    return found;
   }
 
-  static bool bytes_in_kind(const PickleValue& value) {
+  static bool is_bytes(const PickleValue& value) {
     return value.is(PickleKind::kBytes) || value.is_object_of("_codecs", "encode") || value.is_object_of("builtins", "bytearray") ||
-           value.is_object_of("_io", "BytesIO");
+           value.is_object_of("builtins", "bytes") || value.is_object_of("_io", "BytesIO");
   }
 
   // Texts, lists, dicts and tuples in IValues are handles, so each node is made once and shared as
@@ -183,11 +311,12 @@ class LeafReader {
         return from.as_float();
       case PickleKind::kGlobal:
         return dtype(from);
-      case PickleKind::kBytes:
-        unsupported(from, "bytes inside a tuple; put them in a dict or a list");
+      case PickleKind::kOpaque:
+        unsupported(from, from.why_opaque());
       case PickleKind::kPersistentId:
         unsupported(from, "a storage that belongs to no tensor");
       case PickleKind::kText:
+      case PickleKind::kBytes:
       case PickleKind::kList:
       case PickleKind::kTuple:
       case PickleKind::kDict:
@@ -207,7 +336,10 @@ class LeafReader {
     if (from.is(PickleKind::kTuple)) return c10::ivalue::Tuple::create(elements_of(from));
     if (const auto pairs = pairs_of(from)) return plain_dict(*pairs);
     if (is_tensor(from)) return tensor(from);
-    if (bytes_in_kind(from)) unsupported(from, "bytes inside a tuple; put them in a dict or a list");
+    if (auto blob = blob_of(from)) {
+      spend(from, blob->bytes.size());
+      return plain_value_of(std::move(*blob));
+    }
     const auto arguments = from.arguments();
     if (from.is_object_of("builtins", "complex")) {
       const bool is_sound = arguments.size() == 2;
@@ -217,7 +349,7 @@ class LeafReader {
     if (from.is_object_of("torch", "Size")) {
       std::vector<c10::IValue> sizes;
       for (const auto size : extents_of(from)) sizes.emplace_back(size);
-      return c10::ivalue::Tuple::create(std::move(sizes));
+      return torch_size_value(std::move(sizes));
     }
     if (from.is_object_of("torch", "device")) return device(from);
     unsupported(from, "an object of " + to_string(from.callee().as_global()) + ", which cannot be held here");
@@ -347,11 +479,14 @@ class LeafReader {
     return memory;
   }
 
+  const std::shared_ptr<SavedPickle> saved_;
   const TorchArchive& archive_;
+  const ByteSpan leaf_;
   const LoadStorage& load_storage_;
   CarriedTypes* const carried_;
   std::uint64_t budget_bytes_;  // the bytes that copies may still use
-  std::unordered_map<std::uint32_t, bool> nests_;
+  bool is_spent_ = false;       // they are used up, which is no reason to call a value opaque
+  std::unordered_map<std::uint32_t, Nesting> nesting_;
   std::unordered_map<std::uint32_t, c10::IValue> made_;
   std::unordered_map<std::uint32_t, torch::Tensor> tensors_;
   std::unordered_map<std::string, torch::Tensor> storages_;
@@ -361,19 +496,21 @@ class LeafReader {
 
 Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried) {
   constexpr std::uint64_t kPickleBytesMax = std::uint64_t{1} << 30;  // a sparse file may claim any size
-  const auto pickle = archive.pickle(kPickleBytesMax);
-  const auto tree = unpickle(pickle, archive.what(), leaf_globals());
-  const auto pairs = pairs_of(tree.root());
-  if (!pairs)
-    throw Error(ErrorCode::kUnsupported, archive.what() + " holds " + to_string(tree.root().kind()) + ", not a state dict");
-  return LeafReader(archive, pickle.size(), load_storage, &carried).dict(tree.root(), *pairs);
+  const auto saved = std::make_shared<SavedPickle>(archive, kPickleBytesMax);
+  const auto root = saved->tree.root();
+  LeafReader reader(saved, {}, load_storage, &carried);
+  if (const auto pairs = pairs_of(root)) return reader.dict(root, *pairs);
+  if (!root.is(PickleKind::kOpaque))
+    throw Error(ErrorCode::kUnsupported, archive.what() + " holds " + to_string(root.kind()) + ", not a state dict");
+  Value opaque = reader.value(root);
+  std::string name = opaque.opaque().name();
+  return {{std::move(name), std::move(opaque)}};
 }
 
 Value read_leaf(ByteSpan archive_bytes) {
   const TorchArchive archive(archive_bytes, "a saved value");
-  const auto pickle = archive.pickle();
-  const auto tree = unpickle(pickle, archive.what(), leaf_globals());
-  return LeafReader(archive, pickle.size(), {}, nullptr).value(tree.root());
+  const auto saved = std::make_shared<SavedPickle>(archive, std::numeric_limits<std::uint64_t>::max());
+  return LeafReader(saved, archive_bytes, {}, nullptr).value(saved->tree.root());
 }
 
 }  // namespace cairn

@@ -13,17 +13,17 @@ namespace cairn {
 
 // Converts Python values as follows:
 //   None, bool, int, float, complex, str, torch.device   an IValue of that kind
-//   tuple, torch.Size               an IValue tuple
+//   tuple, torch.Size               an IValue tuple; `is_torch_size` tells the latter
 //   list                            a List if it is empty, or if it contains a tensor, dict or
 //                                   bytes, directly or in an inner list; otherwise an IValue list,
 //                                   typed if all elements have one type
 //   dict, OrderedDict               a Dict with text keys; inside a tuple, an IValue dict
-//   bytes, bytearray, io.BytesIO    a Blob
+//   bytes, bytearray, io.BytesIO    a Blob; inside a tuple, what plain_value_of makes of it
 //   Tensor, Parameter               a tensor on the CPU
 //   torch.dtype                     an IValue enum with PyTorch's name of the type (dtype_value)
-// Throws kUnsupported, naming the class, for a value of any other class. Also throws kUnsupported
-// if the values would take more memory than 64 MiB plus 48 times the length of the pickle. Throws
-// kCorrupt if the archive is damaged. Never executes code from the archive.
+// A value that is, or contains, anything else is an Opaque as a whole. Throws kUnsupported if the
+// values would take more memory than 64 MiB plus 48 times the length of the pickle. Throws kCorrupt
+// if the archive is damaged. Never executes code from the archive.
 Value read_leaf(ByteSpan archive);
 
 // Reads a whole state dict from an archive that need not be in memory. `load_storage` must return
@@ -31,9 +31,21 @@ Value read_leaf(ByteSpan archive);
 // it. The storages of conjugated or negated tensors are read from `archive` instead, with a CRC-32
 // check, because their elements are converted. A tensor of a type that LibTorch lacks is returned
 // in its carrier type (carrier_type_of) and listed in `carried`. A tensor of a type that DType
-// lacks is on the meta device, and also listed in `carried`. Throws as read_leaf does. Also throws
-// kUnsupported if the saved value is not a dict, before it converts anything.
+// lacks is on the meta device, and also listed in `carried`. Opaque values are the leaves that
+// `flatten` makes: one in a dict leaves the others as they are. If the saved value is itself
+// opaque, it is the only one in the result, under its name. Throws as read_leaf does. Also throws
+// kUnsupported for any other value that is not a dict, before it converts anything. `archive` must
+// outlive the opaque values.
 using LoadStorage = std::function<torch::Tensor(const std::string& key, at::ScalarType type)>;
 Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried);
+
+// An opaque value as the functions above make it.
+class SavedOpaque : public Opaque {
+ public:
+  virtual PickleValue pickle() const = 0;
+  // Returns the tensors in a value that read_saved_dict made, nested by attributes, keys and
+  // indices. Leaves out tensors that are incomplete.
+  virtual const Dict& tensors() const = 0;
+};
 
 }  // namespace cairn

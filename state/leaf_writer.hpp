@@ -12,7 +12,7 @@
 namespace cairn {
 
 enum class BlobsAs : std::uint8_t {
-  kBytesIO = 1,  // as DCP stores them; torch.load(weights_only=True) refuses these
+  kOwnType = 1,  // as DCP stores them; torch.load(weights_only=True) refuses an io.BytesIO
   kBytes,        // as Python bytes
 };
 

@@ -10,6 +10,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/planning/closest_names.hpp>
 #include <cairn/planning/global_plan.hpp>
+#include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/libtorch_compat.hpp>
 #include <cairn/state/rank_names.hpp>
 #include <cairn/state/tensor_types.hpp>
@@ -106,8 +107,14 @@ Value like(const Value& held, Value loaded) {
 
 }  // namespace
 
-LoadDestinations::LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options)
-    : state_dict_(&state_dict), metadata_(&metadata), options_(options) {}
+bool is_below(const std::string& name, const std::string& prefix) {
+  if (name.size() == prefix.size()) return name == prefix;
+  return name.size() > prefix.size() && name[prefix.size()] == '.' && name.compare(0, prefix.size(), prefix) == 0;
+}
+
+LoadDestinations::LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options,
+                                   bool leave_out_opaque)
+    : state_dict_(&state_dict), metadata_(&metadata), options_(std::move(options)), leave_out_opaque_(leave_out_opaque) {}
 
 void LoadDestinations::add(std::string name, std::string storage_name, Path path, const Value& value) {
   Destination made;
@@ -163,6 +170,11 @@ LoadPlan LoadDestinations::create_plan() {
       plan.items.push_back(std::move(item));
     }
   }
+  if (options_.refuse_absent_ranks)
+    for (const auto& [name, entry] : metadata_->state_dict_metadata)
+      if (is_of_absent_rank(name))
+        problems.mismatched.push_back('"' + name + "\": it belongs to a rank that this world of " +
+                                      std::to_string(options_.world_size) + " does not have");
   const std::size_t count = problems.missing.size() + problems.mismatched.size() + problems.unsupported.size();
   if (count == 0) return plan;
   // A code for one kind of problem lets callers branch, such as on missing keys only.
@@ -170,11 +182,6 @@ LoadPlan LoadDestinations::create_plan() {
                          : problems.mismatched.empty() && problems.missing.empty()   ? ErrorCode::kUnsupported
                                                                                      : ErrorCode::kMismatch;
   std::string advice;
-  if (options_.refuse_absent_ranks)
-    for (const auto& [name, entry] : metadata_->state_dict_metadata)
-      if (is_of_absent_rank(name))
-        problems.mismatched.push_back('"' + name + "\": it belongs to a rank that this world of " +
-                                      std::to_string(options_.world_size) + " does not have");
   if (!problems.missing.empty() && !options_.allow_partial_load) {
     advice = "\nTo keep the caller's values of missing names, set allow_partial_load.";
   }
@@ -226,13 +233,6 @@ bool LoadDestinations::is_expected(const std::string& stored_name) const {
   return of_ranks != positions_.end() && destinations_[of_ranks->second].is_per_rank;
 }
 
-LoadReport LoadDestinations::report() const {
-  LoadReport report = left_alone_;
-  std::vector<std::string_view> names;  // of all destinations, sorted
-  const auto has_destinations_below = [&](const std::string& name) {
-    if (names.empty()) {
-      for (const Destination& destination : destinations_) names.push_back(destination.name);
-      std::sort(names.begin(), names.end());
 // Returns whether a name is that of a value of a rank that does not exist here. A checkpoint of
 // more ranks has such values.
 bool LoadDestinations::is_of_absent_rank(const std::string& stored_name) const {
@@ -242,6 +242,13 @@ bool LoadDestinations::is_of_absent_rank(const std::string& stored_name) const {
   return of_ranks != positions_.end() && destinations_[of_ranks->second].is_per_rank;
 }
 
+LoadReport LoadDestinations::report() const {
+  LoadReport report = left_alone_;
+  std::vector<std::string_view> names;  // of all destinations, sorted
+  const auto has_destinations_below = [&](const std::string& name) {
+    if (names.empty()) {
+      for (const Destination& destination : destinations_) names.push_back(destination.name);
+      std::sort(names.begin(), names.end());
     }
     const std::string prefix = name + '.';
     const auto first = std::lower_bound(names.begin(), names.end(), std::string_view(prefix));
@@ -396,13 +403,38 @@ void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, co
   const Destination& destination = destination_of(plan, item);
   Value value;
   try {
-    value = deserialize_leaf(bytes);
+    value = read_leaf(bytes);
+    if (value.is_opaque() && std::none_of(options_.keep_opaque.begin(), options_.keep_opaque.end(),
+                                          [&](const std::string& kept) { return is_below(destination.name, kept); })) {
+      if (leave_out_opaque_) return leave_out(destination, value.opaque());
+      throw Error(ErrorCode::kUnsupported,
+                  value.opaque().why() + ". To load it as it is, for the next save, name it in keep_opaque");
+    }
   } catch (const Error& error) {
     throw Error(error.code(), "read \"" + destination.name + "\": " + error.what());
   }
   // Python 2 pickled bytes as a str.
   if (destination.is_blob && value.is_ivalue() && value.ivalue().isString()) value = Blob{value.to_text()};
   place(destination, std::move(value));
+}
+
+void LoadDestinations::leave_out(const Destination& destination, const Opaque& value) {
+  const MutexLock lock(mutex_);
+  left_out_.push_back(destination.name + ": " + value.name());
+  // Its place may hold the tensors in it by now. In a list, None keeps it.
+  const Value* const held = find_at(*state_dict_, destination.path);
+  if (held == nullptr || !held->is_none()) return;
+  const Path above(destination.path.begin(), destination.path.end() - 1);
+  const auto& key = destination.path.back();
+  if (above.empty())
+    state_dict_->erase(std::get<std::string>(key));
+  else if (Value* const container = const_cast<Value*>(find_at(*state_dict_, above)); container->is_dict())
+    container->dict().erase(to_string(Path{key}));
+}
+
+std::vector<std::string> LoadDestinations::left_out() const {
+  const MutexLock lock(mutex_);
+  return left_out_;
 }
 
 void LoadDestinations::place(const Destination& destination, Value value) {

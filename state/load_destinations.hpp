@@ -15,10 +15,14 @@
 
 namespace cairn {
 
+// Returns whether `name` is `prefix` or below it. "layer.1" is not above "layer.10".
+bool is_below(const std::string& name, const std::string& prefix);
+
 class LoadDestinations {
  public:
   // Borrows `state_dict` and `metadata` until destroyed.
-  LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options);
+  // `leave_out_opaque`: opaque values that are not kept are no error.
+  LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options, bool leave_out_opaque = false);
 
   // Adds a leaf called `name` at `path`, to be filled from `storage_name` in the checkpoint. `name`
   // must not have been added before.
@@ -29,6 +33,8 @@ class LoadDestinations {
   LoadPlan create_plan();
   // Returns the names that the plan of the last `create_plan` skips.
   LoadReport report() const;
+  // Returns the opaque values that `load_bytes` has left out, as LoadReport::opaque lists them.
+  std::vector<std::string> left_out() const;
 
   // Implement the hooks of DefaultLoadPlanner. Several threads may call them at once.
   torch::Tensor lookup_tensor(const LoadPlan& plan, const ReadItem& item);
@@ -69,19 +75,22 @@ class LoadDestinations {
   bool prepare_number(Destination& destination, const TensorStorageMetadata& stored, Problems& problems);
   std::string hint_for_missing(const Destination& destination, std::size_t missing_before) const;
   bool is_expected(const std::string& stored_name) const;
+  bool is_of_absent_rank(const std::string& stored_name) const;
   const Destination* stored_whole_above(const Destination& destination);
   const Destination& destination_of(const LoadPlan& plan, const ReadItem& item) const;
   torch::Tensor view_of(const Destination& destination, const ReadItem& item) const;
   void place(const Destination& destination, Value value);
+  void leave_out(const Destination& destination, const Opaque& value);
 
   StateDict* state_dict_;
-  bool is_of_absent_rank(const std::string& stored_name) const;
   const Metadata* metadata_;
   LoadPlannerOptions options_;
   std::deque<Destination> destinations_;                    // a deque, so that references to its elements stay valid
   std::unordered_map<std::string, std::size_t> positions_;  // indices into `destinations_`, by name
   LoadReport left_alone_;                                   // `unexpected` is empty: `report` finds those names
-  Mutex mutex_;                                             // guards the state dict while hooks replace leaves
+  const bool leave_out_opaque_;
+  mutable Mutex mutex_;  // guards the state dict while hooks replace leaves
+  std::vector<std::string> left_out_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn

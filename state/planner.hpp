@@ -53,6 +53,9 @@ struct LoadReport {
   // `per_rank`, the values of other ranks under its name are not listed, but those of ranks that
   // this world does not have are: "loader.rank_3" in a world of 2 ranks.
   std::vector<std::string> unexpected;
+  // Opaque values that were left out, each with the name of its class: "config:
+  // argparse.Namespace". Only the planner of `make_key_load_planner` leaves values out.
+  std::vector<std::string> opaque;
   // Marked by `per_rank` or `if_stored`, but without a value for this rank in the checkpoint: the
   // caller's values were kept. With `per_rank`, this happens if more ranks load than saved.
   std::vector<std::string> kept;
@@ -94,13 +97,16 @@ struct LoadPlannerOptions {
   bool flatten_state_dict = true;
   bool allow_partial_load = false;  // keys that the checkpoint lacks keep the caller's value
   bool allow_dtype_cast = false;    // a stored dtype may differ from the destination's
-};
-
-// Cairn's default planner; derive from it to change a hook.
   // Fails with kMismatch, naming them, if the checkpoint has values marked by `per_rank` of ranks
   // that this world does not have, before any data changes.
   bool refuse_absent_ranks = false;
   int world_size = 0;  // set by Checkpointer; 0: unknown, and no rank counts as absent
+  // The names of opaque values (see Opaque) to load as they are, for the next save. A name stands
+  // for everything below it, too. Loading any other opaque value fails with kUnsupported.
+  std::vector<std::string> keep_opaque;
+};
+
+// Cairn's default planner; derive from it to change a hook.
 //
 // set_up_planner throws kAlreadyExists if two paths flatten to one name. create_local_plan throws
 // kUnsupported for tensors that cannot be stored (such as sparse and quantized ones) and for leaves
@@ -173,8 +179,9 @@ class DefaultLoadPlanner : public LoadPlanner {
 // `load` (kInvalidArgument otherwise). The planner fills it with whole CPU tensors and values,
 // nested as saved, for every stored name that equals a prefix or lies below one: "optimizer.state"
 // matches "optimizer.state.…". An empty list of prefixes matches everything. `load` fails with
-// kNotFound, naming the closest keys, if a prefix matches nothing.
-std::unique_ptr<LoadPlanner> make_key_load_planner(std::vector<std::string> prefixes);
+// kNotFound, naming the closest keys, if a prefix matches nothing. Leaves out opaque values that
+// `keep_opaque` does not name, and lists them in its report.
+std::unique_ptr<LoadPlanner> make_key_load_planner(std::vector<std::string> prefixes, std::vector<std::string> keep_opaque = {});
 
 // Returns the metadata that a save of `state_dict` would write, as far as one rank knows it (DCP's
 // create_default_metadata). For a sharded tensor made from a spec or a mesh, it lists the chunks of
@@ -183,7 +190,8 @@ std::unique_ptr<LoadPlanner> make_key_load_planner(std::vector<std::string> pref
 Metadata create_default_metadata(const StateDict& state_dict);
 
 // Convert a leaf to and from the content of the bytes object that stores it (an archive of
-// torch.save). Defined in state/leaf_bytes.cpp.
+// torch.save). Defined in state/leaf_bytes.cpp. `deserialize_leaf` throws kUnsupported for an
+// opaque value, with the name of its class.
 Bytes serialize_leaf(const Value& value);
 Value deserialize_leaf(ByteSpan bytes);
 

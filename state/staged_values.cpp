@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include <cairn/state/tensor_types.hpp>
+
 namespace cairn {
 namespace {
 
@@ -18,13 +20,14 @@ struct Copies<IValue, std::void_t<typename IValue::HashIdentityIValueMap>> {
   using Table = typename IValue::HashIdentityIValueMap;
 };
 
-// LibTorch copies no enums, which are immutable: they stay shared.
+// LibTorch copies no enums, and copies a torch.Size as a plain tuple. Both are immutable: they stay
+// shared.
 c10::IValue deep_copy(const c10::IValue& value) {
   Copies<c10::IValue>::Table copies;
   std::unordered_set<const void*> seen;  // a node may be in many places
   value.visit([&](const c10::IValue& node) {
     if (node.isPtrType() && !seen.insert(node.internalToPointer()).second) return true;
-    if (node.isEnum()) copies.emplace(node, node);
+    if (node.isEnum() || is_torch_size(node)) copies.emplace(node, node);
     return false;
   });
   return value.deepcopy(copies);

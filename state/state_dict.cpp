@@ -1,6 +1,10 @@
 #include <cairn/state/state_dict.hpp>
 
+#include <ATen/core/enum_type.h>
+#include <ATen/core/jit_type.h>
+
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include <cairn/base/error.hpp>
@@ -98,6 +102,7 @@ class Value::Unfolding {
  public:
   Variant unfold(const c10::IValue& value, std::size_t depth) {
     if (value.isTensor()) return value.toTensor();
+    if (auto blob = blob_in(value)) return std::move(*blob);
     if (value.isGenericDict()) {
       const Copying copying(*this, value, depth);
       auto dict = std::make_shared<Dict>();
@@ -186,6 +191,33 @@ class Value::Unfolding {
   std::size_t repeated_values_ = 0;
 };
 
+// --- bytes as plain values -----------------------------------------------------------------------
+
+namespace {
+
+const std::shared_ptr<c10::EnumType>& bytes_enum() {
+  // LibTorch has no IValue for bytes. In an enum of Cairn's own, the name of a member is that of
+  // the Python type, and its value the bytes.
+  static const auto type = c10::EnumType::create(c10::QualifiedName("__torch__.cairn.bytes"), c10::StringType::get(), {}, {});
+  return type;
+}
+
+constexpr const char* kBytesTypes[] = {"io.BytesIO", "bytes", "bytearray"};
+
+}  // namespace
+
+c10::IValue plain_value_of(Blob blob) {
+  const char* const type = kBytesTypes[static_cast<std::size_t>(blob.type) - 1];
+  return c10::IValue(c10::make_intrusive<c10::ivalue::EnumHolder>(bytes_enum(), type, c10::IValue(std::move(blob.bytes))));
+}
+
+std::optional<Blob> blob_in(const c10::IValue& value) {
+  if (!value.isEnum() || value.toEnumHolder()->type() != bytes_enum()) return std::nullopt;
+  const auto held = value.toEnumHolder();
+  const auto* const type = std::find(std::begin(kBytesTypes), std::end(kBytesTypes), held->name());
+  return Blob{held->value().toStringRef(), static_cast<BytesType>(type - std::begin(kBytesTypes) + 1)};
+}
+
 // --- Value ---------------------------------------------------------------------------------------
 
 Value::Value(Dict dict) : value_(std::make_shared<Dict>(std::move(dict))) {}
@@ -193,6 +225,9 @@ Value::Value(List list) : value_(std::make_shared<List>(std::move(list))) {}
 Value::Value(std::shared_ptr<Stateful> object) : value_(std::move(object)) {
   if (!this->stateful())
     throw Error(ErrorCode::kInvalidArgument, "state dict: a Stateful object is a null pointer; leave its key out");
+}
+Value::Value(std::shared_ptr<const Opaque> value) : value_(std::move(value)) {
+  check_invariant(std::get<std::shared_ptr<const Opaque>>(value_) != nullptr, "an opaque value exists");
 }
 Value::Value(c10::IValue value) : value_(Unfolding().unfold(value, 1)) {}
 
@@ -232,6 +267,11 @@ const ShardedTensor& Value::sharded() const {
 const Blob& Value::blob() const {
   if (!is_blob()) throw_kind(*this, "bytes");
   return std::get<Blob>(value_);
+}
+
+const Opaque& Value::opaque() const {
+  if (!is_opaque()) throw_kind(*this, "an opaque value");
+  return *std::get<std::shared_ptr<const Opaque>>(value_);
 }
 
 Dict& Value::dict() { return const_cast<Dict&>(static_cast<const Value&>(*this).dict()); }
@@ -290,6 +330,7 @@ const char* Value::type_name() const {
   if (is_tensor()) return "a tensor";
   if (is_sharded()) return "a sharded tensor";
   if (is_blob()) return "bytes";
+  if (is_opaque()) return "an opaque value";
   if (is_dict()) return std::get<std::shared_ptr<Dict>>(value_) ? "a dict" : "a dict that was moved away";
   if (is_list()) return std::get<std::shared_ptr<List>>(value_) ? "a list" : "a list that was moved away";
   if (is_stateful()) return "a stateful object";

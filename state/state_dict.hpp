@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -65,10 +66,32 @@ class Dict {
 
 using StateDict = Dict;
 
-// Bytes that are saved unchanged. PyTorch reads them back as an io.BytesIO.
+// The Python type as which PyTorch reads bytes.
+enum class BytesType : std::uint8_t { kBytesIO = 1, kBytes, kByteArray };
+
+// Bytes that are saved unchanged. A load gives them the type that they were saved with. Bytes of
+// different types are equal if their contents are.
 struct Blob {
   Bytes bytes;
+  BytesType type = BytesType::kBytesIO;
   friend bool operator==(const Blob& a, const Blob& b) { return a.bytes == b.bytes; }
+};
+
+// Returns bytes as a plain value, for tuples, and back. `blob_in` returns nothing for other values.
+c10::IValue plain_value_of(Blob blob);
+std::optional<Blob> blob_in(const c10::IValue& value);
+
+// A value that only Python can hold, because it is, or contains, an object of a class that Cairn
+// does not know. Cairn never executes anything of it. Loads make one only for a name that
+// LoadPlannerOptions::keep_opaque lists, and saves write it back as it was. Thread-safe.
+class Opaque {
+ public:
+  virtual ~Opaque() = default;
+  virtual const std::string& name() const = 0;  // the class or function to blame: "argparse.Namespace"
+  virtual const std::string& why() const = 0;   // as an error tells it
+  // Returns an archive of torch.save that holds this value alone. Throws kCorrupt, and kUnsupported
+  // for a value in a file of torch.save that contains itself.
+  virtual Bytes archive() const = 0;
 };
 
 // The base class under which a state dict holds an object: Stateful, Module, Optimizer or
@@ -109,16 +132,18 @@ inline constexpr bool kIsOtherInteger = std::is_integral_v<T> && sizeof(T) <= si
 //                           never flattened. A list of plain values is loaded as a List or an
 //                           IValue, whichever the caller's list is.
 //   Blob                    bytes
+//   Opaque                  a value that only Python can hold
 //   Stateful                an object that saves and restores its own state
 class Value {
  public:
   using Variant = std::variant<c10::IValue, torch::Tensor, ShardedTensor, Blob, std::shared_ptr<Dict>, std::shared_ptr<List>,
-                               std::shared_ptr<Stateful>>;
+                               std::shared_ptr<Stateful>, std::shared_ptr<const Opaque>>;
 
   Value() = default;                                            // None
   Value(torch::Tensor tensor) : value_(std::move(tensor)) {}    // NOLINT: all these conversions are implicit on purpose
   Value(ShardedTensor tensor) : value_(std::move(tensor)) {}    // NOLINT
   Value(Blob blob) : value_(std::move(blob)) {}                 // NOLINT
+  Value(std::shared_ptr<const Opaque> value);                   // NOLINT: must not be null
   Value(Dict dict);                                             // NOLINT
   Value(List list);                                             // NOLINT
   Value(std::shared_ptr<Stateful> object);                      // NOLINT: must not be null
@@ -134,12 +159,12 @@ class Value {
   // torch::nn::Sequential.
   template <class Holder, class = KnownBase<typename Holder::ContainedType>>
   Value(const Holder& holder) : Value(holder.ptr()) {}  // NOLINT
-  // Converts a tensor to a Tensor, and a dict to a Dict. Converts a list to a List if it contains a
-  // tensor or a dict, directly or in lists within it. Keys become text as by Python's str(). Any
-  // other IValue stays as it is. Throws kUnsupported for a key that is not a string, an int or a
-  // bool, for a container that contains itself, and if containers that occur several times expand
-  // to more than 2^20 values. Throws kAlreadyExists if two keys become the same text, and
-  // kInvalidArgument beyond kNestingMax levels.
+  // Converts a tensor to a Tensor, a dict to a Dict, and bytes to a Blob. Converts a list to a List
+  // if it contains a tensor or a dict, directly or in lists within it. Keys become text as by
+  // Python's str(). Any other IValue stays as it is. Throws kUnsupported for a key that is not a
+  // string, an int or a bool, for a container that contains itself, and if containers that occur
+  // several times expand to more than 2^20 values. Throws kAlreadyExists if two keys become the
+  // same text, and kInvalidArgument beyond kNestingMax levels.
   Value(c10::IValue value);                                                    // NOLINT
   Value(bool value) : value_(c10::IValue(value)) {}                            // NOLINT
   Value(int value) : value_(c10::IValue(static_cast<std::int64_t>(value))) {}  // NOLINT
@@ -170,12 +195,14 @@ class Value {
   bool is_dict() const { return std::holds_alternative<std::shared_ptr<Dict>>(value_); }
   bool is_list() const { return std::holds_alternative<std::shared_ptr<List>>(value_); }
   bool is_stateful() const { return std::holds_alternative<std::shared_ptr<Stateful>>(value_); }
+  bool is_opaque() const { return std::holds_alternative<std::shared_ptr<const Opaque>>(value_); }
   bool is_ivalue() const { return std::holds_alternative<c10::IValue>(value_); }
 
   // Each throws kMismatch, naming the actual type, if the value is of another type.
   const torch::Tensor& tensor() const;
   const ShardedTensor& sharded() const;
   const Blob& blob() const;
+  const Opaque& opaque() const;
   Dict& dict();
   const Dict& dict() const;
   List& list();

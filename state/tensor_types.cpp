@@ -57,6 +57,9 @@ const std::shared_ptr<c10::EnumType>& dtype_enum() {
   return type;
 }
 
+constexpr const char* kTorchSize = "__torch__.torch.Size";
+constexpr std::size_t kSizeDimsMax = 1024;  // of a torch.Size; longer ones become plain tuples
+
 }  // namespace
 
 std::optional<DType> dtype_of(at::ScalarType type) noexcept {
@@ -100,6 +103,26 @@ std::optional<std::string> dtype_name_in(const c10::IValue& value) {
   if (!value.isEnum()) return std::nullopt;
   const auto held = value.toEnumHolder();
   return held->type() == dtype_enum() ? std::optional<std::string>(held->name()) : std::nullopt;
+}
+
+c10::IValue torch_size_value(std::vector<c10::IValue> sizes) {
+  if (sizes.size() > kSizeDimsMax) return c10::ivalue::Tuple::create(std::move(sizes));
+  std::vector<std::string> names;
+  for (std::size_t dim = 0; dim < sizes.size(); ++dim) names.push_back("dim" + std::to_string(dim));
+  const std::vector<c10::TypePtr> types(sizes.size(), c10::IntType::get());
+  return c10::ivalue::Tuple::createNamed(std::move(sizes),
+                                         c10::TupleType::createNamed(c10::QualifiedName(kTorchSize), names, types));
+}
+
+bool is_torch_size(const c10::IValue& value) {
+  if (!value.isTuple()) return false;
+  const auto& elements = value.toTupleRef().elements();
+  // First, because asking for the type of a tuple of tuples may take exponential time.
+  if (elements.size() > kSizeDimsMax) return false;
+  for (const auto& element : elements)
+    if (!element.isInt()) return false;
+  const auto name = value.toTupleRef().type()->name();
+  return name && name->qualifiedName() == kTorchSize;
 }
 
 // The texts continue a sentence: "\"weight\" is sparse".

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include <ATen/core/ivalue.h>
 #include <torch/types.h>
@@ -40,6 +41,10 @@ using CarriedTypes = std::unordered_map<const c10::TensorImpl*, CarriedType>;
 c10::IValue dtype_value(const std::string& name);
 // Returns the name in a value that `dtype_value` made; nothing for other values.
 std::optional<std::string> dtype_name_in(const c10::IValue& value);
+
+// Returns a torch.Size as a plain value: a tuple that `is_torch_size` tells from others.
+c10::IValue torch_size_value(std::vector<c10::IValue> sizes);
+bool is_torch_size(const c10::IValue& value);
 
 inline Extents extents_of(at::IntArrayRef sizes) { return Extents(sizes.data(), sizes.size()); }
 inline at::IntArrayRef array_of(const Extents& extents) { return {extents.begin(), extents.size()}; }

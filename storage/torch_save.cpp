@@ -40,12 +40,29 @@ struct TorchSaveReader::Implementation {
   explicit Implementation(const std::string& path) : file(path), archive(file.bytes(), printable(path)) {
     const Dict saved = read_saved_dict(
         archive, [this](const std::string& key, at::ScalarType type) { return elements_of(key, type); }, carried);
+    FlatStateDict opaque;
     for (FlatEntry& entry : flatten(saved)) {
-      Metadata::Entry described = BytesStorageMetadata{};
-      if (entry.value.is_tensor()) described = describe(entry.value.tensor());
-      metadata.state_dict_metadata.emplace_back(entry.fqn, std::move(described));
-      metadata.planner_data.emplace_back(entry.fqn, std::move(entry.path));
-      values.emplace(std::move(entry.fqn), std::move(entry.value));
+      if (entry.value.is_opaque()) opaque.push_back(entry);
+      add(std::move(entry));
+    }
+    for (const FlatEntry& entry : opaque) add_tensors_in(entry, dynamic_cast<const SavedOpaque&>(entry.value.opaque()).tensors());
+  }
+
+  void add(FlatEntry entry) {
+    if (values.count(entry.fqn) > 0) return;
+    Metadata::Entry described = BytesStorageMetadata{};
+    if (entry.value.is_tensor()) described = describe(entry.value.tensor());
+    metadata.state_dict_metadata.emplace_back(entry.fqn, std::move(described));
+    metadata.planner_data.emplace_back(entry.fqn, std::move(entry.path));
+    values.emplace(std::move(entry.fqn), std::move(entry.value));
+  }
+
+  // Lists the tensors of an opaque value below its name. A key of the file itself keeps its name.
+  void add_tensors_in(const FlatEntry& above, const Dict& tensors) {
+    for (const auto& [key, value] : tensors) {
+      FlatEntry entry{above.fqn + "." + key, above.path, value};
+      entry.path.emplace_back(key);
+      value.is_dict() ? add_tensors_in(entry, value.dict()) : add(std::move(entry));
     }
   }
 
@@ -139,9 +156,9 @@ Future<bool> TorchSaveReader::read_data(const LoadPlan& plan, LoadPlanner& plann
 
 const Value& TorchSaveReader::value(const std::string& fqn) {
   if (!implementation_) throw Error(ErrorCode::kPrecondition, "the reader was not set up: call read_metadata first");
+  const Value& found = implementation_->values.at(fqn);
   if (const std::string reason = why_unreadable(fqn); !reason.empty())
     throw Error(ErrorCode::kUnsupported, "\"" + printable(fqn) + "\": " + reason);
-  const Value& found = implementation_->values.at(fqn);
   for_each_tensor_in(found, [this](const torch::Tensor& tensor) { implementation_->check_storage(tensor); });
   return found;
 }

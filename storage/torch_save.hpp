@@ -15,25 +15,27 @@ namespace cairn {
 
 // Reads the file at a path or a `file:` URL. The file must hold a dict of tensors, plain values,
 // lists and further dicts, with keys of text or integers; nothing in it is executed. Integer keys
-// become text. Each rank reads only what it needs, however the state is sharded over ranks. The
-// file is mapped: if it is truncated during a load, the process dies of SIGBUS.
+// become text. A value of any other class is opaque (see Opaque). The tensors in it have names
+// below its own, by attributes, keys and indices. If the file holds an object instead of a dict,
+// the name of its class is the key. Each rank reads only what it needs, however the state is
+// sharded over ranks. The file is mapped: if it is truncated during a load, the process dies of
+// SIGBUS.
 class TorchSaveReader : public StorageReader {
  public:
   TorchSaveReader();
   ~TorchSaveReader() override;
   void reset(const std::string& checkpoint_id) override;
   // Throws kNotFound if the file does not exist, and kCorrupt if it is damaged or not an archive of
-  // torch.save. Throws kUnsupported if the file holds an object of a class that plain state dicts
-  // do not contain; the error names the class. Also throws kUnsupported for a URL with another
-  // scheme.
+  // torch.save. Throws kUnsupported if the file holds neither a dict nor an object, and for a URL
+  // with another scheme.
   Metadata read_metadata() override;
   void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
   LoadPlan prepare_local_plan(LoadPlan plan) override;
   std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) override;
-  // Checks each torch storage in the file against its checksum before it is first read. Throws
-  // kCorrupt on a mismatch, and kUnsupported for an element type that Cairn does not know. If Cairn
-  // knows the element type but LibTorch lacks it, the tensor can be loaded only into a tensor of
-  // integers of the same width.
+  // Checks each torch storage in the file against its checksum, if it has one, before it is first
+  // read. Throws kCorrupt on a mismatch, and kUnsupported for an element type that Cairn does not
+  // know. If Cairn knows the element type but LibTorch lacks it, the tensor can be loaded only into
+  // a tensor of integers of the same width.
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
 
   // For tools. Call these after `read_metadata`. `value` throws kCorrupt and kUnsupported as

@@ -354,7 +354,7 @@ Converted convert_to_dcp(Conversion& conversion) {
   if (store->exists(kCommitRecordName) && !options.force)
     throw Error(ErrorCode::kAlreadyExists,
                 fmt::format("a checkpoint exists already at {}; --force replaces it", printable(store->url())));
-  conversion.leave_out([&](const ConvertedKey& key) { return conversion.source().why_unreadable(key.source); });
+  conversion.leave_out([&](const ConvertedKey& key) { return conversion.source().why_not_convertible(key.source); });
   Layout layout(conversion);
   conversion.require_room();
   store->create_root();

@@ -174,6 +174,9 @@ Json json_of(const Inspected& inspected) {
       key["path"] = std::move(elements);
     }
     key.update(std::visit([&](const auto& kind) { return json_of(inspected, kind); }, entry->second));
+    // The values of a file are in its pickle, which has been read.
+    if (inspected.source.is_file && std::holds_alternative<BytesStorageMetadata>(entry->second))
+      if (const std::string opaque = inspected.source.value(entry->first, 0).opaque; !opaque.empty()) key["opaque"] = opaque;
     keys.push_back(std::move(key));
   }
   json["keys"] = std::move(keys);
@@ -244,16 +247,17 @@ class SmallValues {
  public:
   explicit SmallValues(const InspectSource& source) : source_(source) {}
 
-  // Returns the value as text; "" if it is large, cannot be read, or after kReadMax others.
-  std::string text_of(const std::string& fqn, const BytesStorageMetadata& bytes) {
+  // Returns the value; empty texts if it is large, cannot be read, or after kReadMax others.
+  InspectedValue value_of(const std::string& fqn, const BytesStorageMetadata& bytes) {
     constexpr std::uint64_t kBytesMax = 4096;
     constexpr std::size_t kReadMax = 256;  // a remote store takes a request for each
     constexpr std::size_t kTextMax = 40;
-    if (bytes.storage && (bytes.storage->length > kBytesMax || read_++ >= kReadMax)) return "";
+    if (bytes.storage && (bytes.storage->length > kBytesMax || read_++ >= kReadMax)) return {};
     try {
-      return printable(source_.value_text(fqn, kTextMax));
+      const InspectedValue value = source_.value(fqn, kTextMax);
+      return {printable(value.text), printable(value.opaque)};
     } catch (const std::exception&) {  // `cairn verify` tells what is wrong
-      return "";
+      return {};
     }
   }
 
@@ -334,8 +338,11 @@ class Tree {
       const auto& storage = std::get<BytesStorageMetadata>(node.entry->second).storage;
       if (storage) ranks.insert(inspected_.rank_of(*storage).value_or(-1));
       const std::string size = storage ? human_bytes(storage->length) : inspected_.source.is_file ? "" : "not recorded";
-      const std::string text = values_.text_of(node.entry->first, std::get<BytesStorageMetadata>(node.entry->second));
-      table_.add({name, text.empty() ? "bytes" : "value", text, "", size, ranks_text(ranks)});
+      const auto value = values_.value_of(node.entry->first, std::get<BytesStorageMetadata>(node.entry->second));
+      const char* const kind = value.text.empty() ? "bytes" : value.opaque.empty() ? "value" : "opaque";
+      // Shows the name of the class in full.
+      const bool has_name = value.text.find(value.opaque) != std::string::npos;
+      table_.add({name, kind, has_name ? value.text : value.opaque, "", size, ranks_text(ranks)});
       if (storage) places.push_back({indent, "", "", "", "", location(metadata, *storage)});
     }
     if (!chunks) return;
@@ -427,7 +434,7 @@ int inspect(const InspectOptions& options) {
     print_layouts(inspected);
     return kFine;
   }
-  const Tree tree(inspected, options.chunks);  // before any output, because `value_text` may start another program
+  const Tree tree(inspected, options.chunks);  // before any output, because `value` may start another program
   print_head(inspected);
   std::cout << '\n';
   tree.print();

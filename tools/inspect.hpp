@@ -11,18 +11,22 @@
 
 namespace cairn::tools {
 
+struct InspectedValue {
+  std::string text;    // as `value_text` returns it
+  std::string opaque;  // the name of its class if the value is opaque
+};
+
 struct InspectSource {
   std::string name;      // for messages
   std::string writer;    // as TensorSource::writer
   bool is_file = false;  // no rank wrote it, and nothing is known of places in it
   std::shared_ptr<const Metadata> metadata;
-  // Reads a value that is no tensor, and returns it as `value_text` does. Throws if that is
-  // impossible.
-  std::function<std::string(const std::string& fqn, std::size_t length_max)> value_text;
+  // Reads a value that is no tensor. Throws if that is impossible.
+  std::function<InspectedValue(const std::string& fqn, std::size_t length_max)> value;
 };
 
 // Opens what open_tensor_source opens, and throws what that throws. In `cairn`, this and
-// `InspectSource::value_text` may become cairn-tensors, which starts the command anew: call them
+// `InspectSource::value` may become cairn-tensors, which starts the command anew: call them
 // before any output.
 InspectSource open_inspect_source(const std::string& place);
 

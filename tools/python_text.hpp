@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <cairn/state/pickle/pickle_value.hpp>
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
@@ -54,5 +55,10 @@ class PythonText {
   const std::size_t length_max_;
   std::string text_;
 };
+
+// Appends a value in a pickle as value_text.cpp does: defined in pickle_text.cpp. `opaque`: also
+// appends opaque values, as Python code that would make them. Otherwise throws kUnsupported for a
+// value that is not plain.
+void put_pickle(PythonText& out, const PickleValue& value, bool opaque = false);
 
 }  // namespace cairn::tools

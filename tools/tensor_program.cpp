@@ -24,8 +24,9 @@ InspectSource open_inspect_source(const std::string& place) {
   source.writer = opened->writer();
   source.is_file = !tensor_files_at(place).empty();
   source.metadata = std::shared_ptr<const Metadata>(opened, &opened->metadata());
-  source.value_text = [opened](const std::string& fqn, std::size_t length_max) {
-    return value_text(opened->read_value(fqn), length_max);
+  source.value = [opened](const std::string& fqn, std::size_t length_max) -> InspectedValue {
+    const Value value = opened->read_value(fqn);
+    return {value_text(value, length_max), value.is_opaque() ? value.opaque().name() : ""};
   };
   return source;
 }

@@ -15,6 +15,7 @@
 #include <cairn/base/rank_text.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
+#include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
@@ -87,7 +88,7 @@ class CheckpointSource : public TensorSource {
 
   Value read_value(const std::string& fqn) override {
     try {
-      return deserialize_leaf(read_bytes(fqn));
+      return read_leaf(read_bytes(fqn));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kUnsupported) throw;
       throw Error(error.code(), fmt::format("\"{}\": {}", printable(fqn), error.what()));
@@ -376,6 +377,13 @@ std::string TensorSource::why_unreadable(const std::string& fqn) const {
     if (const std::string reason = why_not_undone(storage.transforms); !reason.empty()) return printable(reason);
   if (carrier_type_of(stored->properties.dtype)) return "";
   return fmt::format("its type is torch.{}, which this version of Cairn does not know", stored->unknown_dtype);
+}
+
+std::string TensorSource::why_not_convertible(const std::string& fqn) {
+  const std::string reason = why_unreadable(fqn);
+  if (!reason.empty() || !std::holds_alternative<BytesStorageMetadata>(*metadata().find(fqn))) return reason;
+  const Value value = read_value(fqn);
+  return value.is_opaque() ? printable(value.opaque().why()) : "";
 }
 
 void TensorSource::require_readable(const std::string& fqn) const {

@@ -43,14 +43,16 @@ class TensorSource {
   // data, and the store's errors.
   virtual torch::Tensor read(const std::string& fqn, const Box& box) = 0;
   // Return the content of a key that is not a tensor: `read_bytes` as torch.save bytes,
-  // `read_value` as a value. Throw kUnsupported for unknown classes, and for tensors within values
-  // if LibTorch lacks their dtype.
+  // `read_value` as a value, which may be opaque. Throw kUnsupported for tensors within values in
+  // files if LibTorch lacks their dtype.
   virtual Bytes read_bytes(const std::string& fqn) = 0;
   virtual Value read_value(const std::string& fqn) = 0;
 
   // Returns the reason why a tensor or a value cannot be read, as far as it is known without
   // reading elements of tensors; "" if no reason is known.
   virtual std::string why_unreadable(const std::string& fqn) const;
+  // Does the same, and also gives a reason for an opaque value.
+  std::string why_not_convertible(const std::string& fqn);
 
  protected:
   // Throws kUnsupported, naming the key, if the elements or bytes cannot be read.
@@ -77,8 +79,8 @@ std::vector<TensorFile> tensor_files_at(const std::string& place);
 
 // Opens a state dict that torch.save wrote, or files in the safetensors format, and maps the files.
 // Tensors are read on demand, and each storage of torch.save is verified against its checksum. If a
-// file is truncated while it is mapped, the process dies of SIGBUS. Throws kUnsupported, with their
-// names, for classes that plain state dicts do not contain. Throws kCorrupt.
+// file is truncated while it is mapped, the process dies of SIGBUS. Throws kUnsupported for a file
+// that holds neither a dict nor an object. Throws kCorrupt.
 std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const std::vector<TensorFile>& files);
 
 // Reads these files completely. Returns all faults, then everything that cannot be checked, such as

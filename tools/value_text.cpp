@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/python_text.hpp>
@@ -24,7 +25,8 @@ class ValueText {
     if (out_.is_full()) return;
     if (value.is_ivalue()) return add(value.ivalue());
     if (value.is_tensor()) return add(value.tensor());
-    if (value.is_blob()) return out_.put(fmt::format("<{}>", human_bytes(value.blob().bytes.size())));
+    if (value.is_blob()) return add(value.blob());
+    if (value.is_opaque()) return add(value.opaque());
     if (value.is_dict())
       return out_.put_each(value.dict(), "{", "}", [&](const auto& item) {
         out_.put_text(item.first);
@@ -43,6 +45,13 @@ class ValueText {
     out_.put_each(elements, begin, end, [&](const auto& element) { add(element); });
   }
 
+  void add(const Blob& blob) { out_.put(fmt::format("<{}>", human_bytes(blob.bytes.size()))); }
+
+  void add(const Opaque& value) {
+    if (const auto* saved = dynamic_cast<const SavedOpaque*>(&value)) return put_pickle(out_, saved->pickle(), true);
+    out_.put(printable(value.name()));
+  }
+
   void add(const torch::Tensor& tensor) {
     const auto dtype = dtype_of(tensor.scalar_type());
     out_.put(fmt::format("tensor({} {})", dtype ? to_string(*dtype) : "?", to_string(extents_of(tensor.sizes()))));
@@ -58,6 +67,7 @@ class ValueText {
     if (value.isTensor()) return add(value.toTensor());
     if (value.isDevice()) return out_.put("device('" + value.toDevice().str() + "')");
     if (const auto dtype = dtype_name_in(value)) return out_.put("torch." + *dtype);
+    if (const auto blob = blob_in(value)) return add(*blob);
     if (value.isComplexDouble()) {
       const auto number = value.toComplexDouble();
       return out_.put(fmt::format("({}{:+}j)", number.real(), number.imag()));
@@ -182,6 +192,7 @@ std::string value_kind(const Value& value) {
   if (value.is_dict()) return counted("a dict", value.dict().size());
   if (value.is_list()) return counted("a list", value.list().size());
   if (value.is_blob()) return "bytes";
+  if (value.is_opaque()) return "an opaque value, of " + printable(value.opaque().name());
   if (!value.is_ivalue()) return value.type_name();
   const c10::IValue& plain = value.ivalue();
   if (plain.isNone()) return "None";

@@ -88,6 +88,7 @@ Digest digest_of(const LoadOptions& options, const std::vector<std::string>& pre
   digest.add(std::uint64_t{options.planning.flatten_state_dict});
   digest.add(std::uint64_t{options.planning.allow_partial_load}).add(std::uint64_t{options.planning.allow_dtype_cast});
   digest.add(std::uint64_t{options.planning.refuse_absent_ranks});
+  for (const auto& name : options.planning.keep_opaque) digest.add(ByteSpan("keep")).add(ByteSpan(name));
   digest.add(std::uint64_t{options.reader.verify}).add(std::uint64_t{options.reader.verify_first});
   digest.add(std::uint64_t{options.planner != nullptr}).add(std::uint64_t{options.storage_reader != nullptr});
   for (const auto& prefix : prefixes) digest.add(ByteSpan(prefix));

@@ -22,6 +22,7 @@
 #include <cairn/runtime/observation/progress_display.hpp>
 #include <cairn/runtime/observation/progress_hooks.hpp>
 #include <cairn/runtime/worlds/caller_executor.hpp>
+#include <cairn/state/pickle/unicode.hpp>
 #include <cairn/state/profiler_range.hpp>
 #include <cairn/state/staged_values.hpp>
 
@@ -497,9 +498,9 @@ LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoi
     return implementation_->for_own_part().load(state_dict, place_of_part(checkpoint_id, world()),
                                                 options_of_part(options, world()));
   const auto& part_rank = implementation_->part_rank;
-  const auto planner = options.planner ? options.planner
   LoadPlannerOptions planning = options.planning;
   if (!part_rank) planning.world_size = world().size();
+  const auto planner = options.planner ? options.planner
                        : part_rank     ? make_part_load_planner(planning, *part_rank)
                                        : std::make_shared<DefaultLoadPlanner>(planning);
   implementation_->load(state_dict, checkpoint_id, options, {}, planner);
@@ -515,8 +516,14 @@ StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std
   if (options.planner)
     throw Error(ErrorCode::kInvalidArgument, "load_by_keys plans by itself: leave LoadOptions::planner empty, or call load");
   StateDict state_dict;
-  implementation_->load(state_dict, checkpoint_id, options, prefixes,
-                        std::shared_ptr<LoadPlanner>(make_key_load_planner(prefixes)));
+  const std::shared_ptr<LoadPlanner> planner = make_key_load_planner(prefixes, options.planning.keep_opaque);
+  implementation_->load(state_dict, checkpoint_id, options, prefixes, planner);
+  std::string left_out;
+  for (const std::string& name : planner->report().opaque) left_out += "\n  " + printable(name);
+  if (!left_out.empty() && world().rank() == 0)
+    write_log(LogLevel::kWarning, 0,
+              "load_by_keys: values of classes that only Python has were left out of " + checkpoint_id +
+                  "; LoadPlannerOptions::keep_opaque keeps them:" + left_out);
   return state_dict;
 }
 

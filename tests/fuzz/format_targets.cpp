@@ -7,9 +7,10 @@
 #include <unordered_set>
 #include <utility>
 
+#include <cairn/messages/trailer.pb.h>
 #include <cairn/base/digest.hpp>
 #include <cairn/messages/metadata_codec.hpp>
-#include <cairn/messages/trailer.pb.h>
+#include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/pickle/tensor_pickle.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/pickle/unpickler.hpp>
@@ -100,6 +101,17 @@ bool run_unpickler(ByteSpan input) {
   });
 }
 
+// Returns the pickle of {"odd": own.A(…), "set": {1}} in old and in new opcodes.
+std::vector<Bytes> opaque_pickles() {
+  using namespace std::string_literals;
+  return {
+      "\x80\x02}(X\x03\0\0\0oddcown\nA\n)\x81q\x05}X\x01\0\0\0mh\x05sbX\x03\0\0\0setc__builtin__\nset\n]K\x01"
+      "a\x85Ru."s,
+      "\x80\x04}(X\x03\0\0\0odd\x8c\x03own\x8c\x01"
+      "A\x93)}X\x01\0\0\0kK\x01s\x92X\x03\0\0\0set\x8f(K\x01\x90u."s,
+      "(K\x01iown\nA\n."s, "\x82\x05)R."s};
+}
+
 std::vector<Bytes> pickles() {
   std::vector<Bytes> seeds{tensor_pickle(DType::kFloat32, {2, 3}), tensor_pickle(DType::kFloat8E5M2, {}),
                            Bytes("\x80\x02}q\x00.", 6), "(dp0\nS'a'\np1\nI1\nsV\\u00e9\nF1.5\ns."};
@@ -137,9 +149,23 @@ bool run_tensor_archive(ByteSpan input) {
 
 bool run_leaf(ByteSpan input) {
   return goes_through([&] {
-    const Value value = deserialize_leaf(input);
-    serialize_leaf(value);
-  });
+           const Value value = read_leaf(input);
+           serialize_leaf(value);
+         }) |
+         goes_through([&] {
+           // As a file of torch.save, whose opaque values are pickled anew.
+           const TorchArchive archive(input, "a file");
+           CarriedTypes carried;
+           const LoadStorage in_memory = [&](const std::string& key, at::ScalarType type) {
+             const Bytes bytes = archive.read_storage(key);
+             torch::Tensor elements = torch::empty({static_cast<std::int64_t>(bytes.size() / c10::elementSize(type))}, type);
+             std::memcpy(elements.data_ptr(), bytes.data(), elements.nbytes());
+             return elements;
+           };
+           for (const auto& [key, held] : read_saved_dict(archive, in_memory, carried))
+             if (held.is_opaque() && !read_leaf(serialize_leaf(held)).is_opaque())
+               throw FuzzFault("an opaque value became another");
+         });
 }
 
 // A pickle within an archive. The archive's checksums are recomputed, so that the input gets past
@@ -170,6 +196,7 @@ std::vector<Bytes> leaves() {
 std::vector<Bytes> leaf_pickles() {
   std::vector<Bytes> seeds;
   for (const Bytes& leaf : leaves()) seeds.push_back(TorchArchive(leaf, "a seed").pickle());
+  for (const Bytes& pickle : opaque_pickles()) seeds.push_back(pickle);
   return seeds;
 }
 

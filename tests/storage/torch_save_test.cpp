@@ -5,7 +5,10 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/state/leaf_reader.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/storage/torch_save.hpp>
+#include <cairn/tests/storage/damage.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -13,6 +16,7 @@
 
 using namespace cairn;
 using namespace cairn::testing;
+using namespace std::string_literals;
 
 namespace {
 
@@ -89,6 +93,73 @@ TEST_CASE("torch.save: a changed bit in a tensor is found") {
   const Thrown thrown = error_of_loading(put(directory, bytes));
   CHECK(thrown.code == ErrorCode::kCorrupt);
   CHECK(thrown.says("the checksum of a tensor's elements does not match"));
+}
+
+TEST_CASE("torch.save: one opaque value leaves the others readable, and its tensors") {
+  // {"model": {"w": …}, "odd": own.Model(_w=…, lr=…, broken: a tensor without its storage), "step":
+  // 7}
+  const auto tensor = [](const std::string& storage) {
+    return "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x00"s + storage +
+           "X\x03\x00\x00\x00"s + "cpuK\x02tQK\x00K\x02\x85K\x01\x85\x89"s + "ccollections\nOrderedDict\n)RtR";
+  };
+  const auto key = [](const std::string& text) { return "X"s + static_cast<char>(text.size()) + "\0\0\0"s + text; };
+  const std::string odd =
+      "cown\nModel\n)\x81}(" + key("_w") + tensor("1") + key("lr") + "K\x03" + key("broken") + tensor("9") + "ub";
+  const std::string pickle =
+      "\x80\x02}(" + key("model") + "}" + key("w") + tensor("0") + "s" + key("odd") + odd + key("step") + "K\x07" + "u.";
+  const float first[] = {1, 2}, second[] = {3, 4};
+  const std::vector<ByteSpan> storages{ByteSpan(first, sizeof first), ByteSpan(second, sizeof second)};
+  TemporaryDirectory directory;
+  const std::string path = put(directory, write_torch_archive(pickle, storages));
+
+  TorchSaveReader reader;
+  reader.reset(path);
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : reader.read_metadata().state_dict_metadata) names.push_back(name);
+  CHECK(names == std::vector<std::string>{"model.w", "odd", "step", "odd._w"});
+  CHECK(reader.value("odd").opaque().name() == "own.Model");
+  CHECK(torch::equal(reader.value("odd._w").tensor(), torch::tensor({3.0f, 4.0f})));
+
+  std::vector<StateDict> states(1);
+  states[0]["model"]["w"] = torch::zeros({2});
+  states[0]["odd"]["_w"] = torch::zeros({2});
+  states[0]["step"] = 0;
+  load_file(path, states);
+  CHECK(torch::equal(states[0]["model"]["w"].tensor(), torch::tensor({1.0f, 2.0f})));
+  CHECK(torch::equal(states[0]["odd"]["_w"].tensor(), torch::tensor({3.0f, 4.0f})));
+  CHECK(states[0]["step"].to_int() == 7);
+  states[0]["odd"] = Value();
+  CHECK(thrown_by([&] { load_file(path, states); }).says("own.Model"));
+
+  // By keys, the others are loaded. A value that is named is kept, and a save writes it back.
+  for (const bool kept : {false, true}) {
+    StateDict state;
+    auto planner = make_key_load_planner({}, kept ? std::vector<std::string>{"odd"} : std::vector<std::string>{});
+    TorchSaveReader source;
+    source.reset(path);
+    const Metadata metadata = source.read_metadata();
+    planner->set_up_planner(state, metadata, 0, true);
+    source.read_data(planner->create_local_plan(), *planner).get();
+    CHECK(state["step"].to_int() == 7);
+    CHECK(planner->report().opaque == (kept ? std::vector<std::string>{} : std::vector<std::string>{"odd: own.Model"}));
+    CHECK(state["odd"].is_opaque() == kept);
+    if (kept) CHECK(read_leaf(serialize_leaf(state["odd"])).opaque().name() == "own.Model");
+  }
+
+  // A file of an object has its tensors, too.
+  TorchSaveReader of_object;
+  of_object.reset(put(directory, write_torch_archive(odd + ".", storages)));
+  CHECK(of_object.read_metadata().find("own.Model._w") != nullptr);
+}
+
+TEST_CASE("torch.save: a file that was written without checksums loads, and one zeroed checksum is damage") {
+  TemporaryDirectory directory;
+  StateDict saved;
+  saved["weight"] = torch::full({3}, 1.5f);
+  const std::string bytes = serialize_leaf(saved);
+  CHECK(!error_of_loading(put(directory, without_checksums(bytes))).is_error);
+  CHECK(error_of_loading(put(directory, without_checksums(bytes, "data/0"))).code == ErrorCode::kCorrupt);
+  CHECK(error_of_loading(put(directory, without_checksums(bytes, "data.pkl"))).code == ErrorCode::kCorrupt);
 }
 
 TEST_CASE("torch.save: what is no file of torch.save is refused") {

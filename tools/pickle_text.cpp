@@ -1,0 +1,80 @@
+// The text of a value in a pickle. Does not include LibTorch.
+#include <string>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/pickle/opaque_value.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/tools/python_text.hpp>
+
+namespace cairn::tools {
+namespace {
+
+std::string tensor_text(const PickleValue& value) {
+  try {
+    const auto tensor = describe_tensor(value);
+    return fmt::format("tensor({} {})", tensor.dtype == DType::kUnknown ? tensor.unknown_dtype : to_string(tensor.dtype),
+                       to_string(tensor.sizes));
+  } catch (const Error&) {
+    return "<an incomplete tensor>";
+  }
+}
+
+// Appends what comes before the parts of `value`, and returns what comes after them.
+const char* put_begin(PythonText& out, const PickleValue& value) {
+  const auto put = [&](const std::string& begin, const char* end) {
+    out.put(begin);
+    return end;
+  };
+  switch (value.shape()) {
+    case PickleKind::kList:
+      return value.is(PickleKind::kOpaque) ? put(value.opaque_name() + "([", "])") : put("[", "]");
+    case PickleKind::kTuple:
+      return put("(", PythonText::end_of_tuple(value.size()));
+    case PickleKind::kDict:
+      return put("{", "}");
+    case PickleKind::kObject:
+      return put(printable(value.callee().opaque_name()) + "(", ")");
+    case PickleKind::kGlobal:
+      return put(printable(value.opaque_name()), "");
+    default:
+      return put("<" + value.opaque_name() + ">", "");
+  }
+}
+
+}  // namespace
+
+void put_pickle(PythonText& out, const PickleValue& value, bool opaque) {
+  if (out.is_full()) return;
+  switch (value.kind()) {
+    case PickleKind::kNone:
+      return out.put_none();
+    case PickleKind::kBool:
+      return out.put_bool(value.as_bool());
+    case PickleKind::kInt:
+      return out.put_int(value.as_int());
+    case PickleKind::kFloat:
+      return out.put_real(value.as_float());
+    case PickleKind::kText:
+      return out.put_text(std::string(value.as_text()));
+    case PickleKind::kList:
+    case PickleKind::kTuple:
+      break;
+    default:
+      if (!opaque) unsupported(value, "not a plain value");
+      if (is_tensor(value)) return out.put(tensor_text(value));
+      if (value.is_object_of("_codecs", "encode")) return out.put("<bytes>");
+  }
+  const char* const end = put_begin(out, value);
+  std::size_t index = 0;
+  for_each_part(value, [&](const std::string& name, const PickleValue& part) {
+    if (out.is_full()) return;
+    if (index > 0) out.put(", ");
+    if (value.is(PickleKind::kDict)) put_pickle(out, value.key(index), opaque), out.put(": ");
+    if (!name.empty() && !value.is(PickleKind::kDict)) out.put(printable(name) + "=");
+    put_pickle(out, part, opaque);
+    ++index;
+  });
+  out.put(end);
+}
+
+}  // namespace cairn::tools
