@@ -18,6 +18,7 @@
 #include <cairn/state/staged_values.hpp>
 #include <cairn/state/staging.hpp>
 #include <cairn/state/staging_memory.hpp>
+#include <cairn/state/tensor_memory.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
@@ -29,26 +30,10 @@ std::uint64_t aligned_up(std::uint64_t bytes) {
   return (bytes + kRegionAlignmentBytes - 1) / kRegionAlignmentBytes * kRegionAlignmentBytes;
 }
 
-// Others, such as sparse tensors, are passed on unchanged. Planning refuses them with a better
-// error.
+// Others, such as sparse tensors and those whose storage was freed, are passed on unchanged.
+// Planning refuses them with a better error.
 bool can_be_staged(const torch::Tensor& tensor) {
-  return tensor.defined() && why_not_storable(tensor).empty() && tensor.has_storage() && !tensor.is_meta();
-}
-
-// A byte range of a storage, from the first to the last element used.
-struct Interval {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-};
-
-Interval interval_of(const torch::Tensor& tensor) {
-  const auto element = static_cast<std::uint64_t>(tensor.element_size());
-  const auto first = static_cast<std::uint64_t>(tensor.storage_offset()) * element;
-  std::uint64_t last = 0;
-  // LibTorch's strides are never negative, and `tensor` has elements.
-  for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
-    last += static_cast<std::uint64_t>((tensor.size(dim) - 1) * tensor.stride(dim));
-  return {first, first + (last + 1) * element};
+  return why_not_storable(tensor).empty();
 }
 
 // A part of a storage that is copied without change.
@@ -56,11 +41,11 @@ struct Region {
   c10::Storage storage;
   c10::Device device = c10::kCPU;
   const char* memory = nullptr;  // the storage's memory when staging began
-  Interval bytes;
+  StorageRange bytes;
   std::string name;  // name of a tensor in it
   bool pinned = false;
   std::uint64_t position = 0;  // in the memory block of its kind
-  std::uint64_t length() const { return bytes.end - bytes.begin; }
+  std::uint64_t length() const { return bytes.length(); }
 };
 
 struct Leaf {
@@ -83,21 +68,21 @@ struct Layout {
 
 // Returns the regions of one storage: a single region if the used bytes make up half of the whole
 // range, otherwise one region for each part without gaps.
-std::vector<Interval> regions_of(std::vector<Interval> used) {
-  std::sort(used.begin(), used.end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-  std::vector<Interval> joined;
+std::vector<StorageRange> regions_of(std::vector<StorageRange> used) {
+  std::sort(used.begin(), used.end(), [](const StorageRange& a, const StorageRange& b) { return a.begin < b.begin; });
+  std::vector<StorageRange> joined;
   std::uint64_t covered = 0;
-  for (const Interval& interval : used) {
+  for (const StorageRange& interval : used) {
     if (!joined.empty() && interval.begin <= joined.back().end)
       joined.back().end = std::max(joined.back().end, interval.end);
     else
       joined.push_back(interval);
   }
-  for (const Interval& interval : joined) covered += interval.end - interval.begin;
-  const Interval whole{joined.front().begin, joined.back().end};
-  if (2 * covered >= whole.end - whole.begin) joined = {whole};
+  for (const StorageRange& interval : joined) covered += interval.length();
+  const StorageRange whole{joined.front().begin, joined.back().end};
+  if (2 * covered >= whole.length()) joined = {whole};
   // Elements of every type keep their alignment in the copy.
-  for (Interval& interval : joined) interval.begin -= interval.begin % kRegionAlignmentBytes;
+  for (StorageRange& interval : joined) interval.begin -= interval.begin % kRegionAlignmentBytes;
   return joined;
 }
 
@@ -122,17 +107,17 @@ void find_leaves(const StateDict& state, Layout& layout) {
 
 void place_regions(Layout& layout, bool pin) {
   // First all uses of each storage: its regions depend on every tensor that lies in it.
-  std::unordered_map<const c10::StorageImpl*, std::vector<Interval>> used;
+  std::unordered_map<const c10::StorageImpl*, std::vector<StorageRange>> used;
   for (const Leaf& leaf : layout.leaves)
-    if (leaf.is_staged) used[leaf.tensor.storage().unsafeGetStorageImpl()].push_back(interval_of(leaf.tensor));
+    if (leaf.is_staged) used[leaf.tensor.storage().unsafeGetStorageImpl()].push_back(storage_range(leaf.tensor));
 
-  std::unordered_map<const c10::StorageImpl*, std::vector<std::pair<Interval, std::size_t>>> made;
+  std::unordered_map<const c10::StorageImpl*, std::vector<std::pair<StorageRange, std::size_t>>> made;
   for (Leaf& leaf : layout.leaves) {
     if (!leaf.is_staged) continue;
     const c10::StorageImpl* const storage = leaf.tensor.storage().unsafeGetStorageImpl();
     auto& regions = made[storage];
     if (regions.empty()) {
-      for (const Interval& interval : regions_of(used[storage])) {
+      for (const StorageRange& interval : regions_of(used[storage])) {
         regions.emplace_back(interval, layout.regions.size());
         Region region;
         region.storage = leaf.tensor.storage();
@@ -148,7 +133,7 @@ void place_regions(Layout& layout, bool pin) {
         layout.regions.push_back(std::move(region));
       }
     }
-    const Interval wanted = interval_of(leaf.tensor);
+    const StorageRange wanted = storage_range(leaf.tensor);
     for (const auto& [interval, index] : regions)
       if (interval.begin <= wanted.begin && wanted.end <= interval.end) leaf.region = index;
   }

@@ -253,7 +253,7 @@ Bytes serialize_leaf(const Value& value) {
 
 Value deserialize_leaf(ByteSpan bytes) {
   Value value = read_leaf(bytes);
-  if (value.is_opaque()) unsupported(value.opaque().why());
+  if (value.is_opaque()) fail_unsupported(value.opaque().why());
   return value;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/planning/global_plan.hpp>
+#include <cairn/state/tensor_memory.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
@@ -47,15 +48,18 @@ std::vector<Box> distinct(const std::vector<Box>& chunks, const Extents& size) {
   return kept;
 }
 
-// Here and not in the save: the caller can still see which tensor it was.
+// Here and not in the save: the caller can still see which tensor it was. Parts may be without
+// memory until they are used: saves and loads check that, and know the key.
 DType storable_dtype(const torch::Tensor& tensor) {
-  const std::string reason = why_not_storable(tensor);
+  const std::string reason = why_not_dense(tensor);
   if (!reason.empty())
     throw Error(ErrorCode::kUnsupported, "sharded tensor: a part " + reason + "; only dense tensors can be parts");
   return *dtype_of(tensor.scalar_type());
 }
 
 torch::Tensor copy_of_part(const torch::Tensor& whole, const Box& box) {
+  if (const std::string reason = why_without_memory(whole); !reason.empty())
+    throw Error(ErrorCode::kUnsupported, "sharded tensor: the tensor to distribute " + reason);
   return with_torch("copy the part " + to_string(box) + " of a tensor",
                     // A copy, because a view would keep the whole tensor in memory.
                     [&] { return part_of(whole, box.offsets, box.sizes).clone(at::MemoryFormat::Contiguous); });

@@ -1,7 +1,6 @@
 #include <cairn/state/staged_values.hpp>
 
-#include <type_traits>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -10,28 +9,45 @@
 namespace cairn {
 namespace {
 
-// The table of copies that `deepcopy` takes: newer LibTorch compares identities instead of aliases.
-template <class IValue, class = void>
-struct Copies {
-  using Table = typename IValue::HashAliasedIValueMap;
-};
-template <class IValue>
-struct Copies<IValue, std::void_t<typename IValue::HashIdentityIValueMap>> {
-  using Table = typename IValue::HashIdentityIValueMap;
-};
+// LibTorch's own `deepcopy` takes tensors that share memory for one tensor.
+class DeepCopier {
+ public:
+  // Values of kinds that cannot be saved stay as they are. Planning refuses them with a better error.
+  // Texts, enums and torch.Size cannot change and stay shared, too.
+  c10::IValue copy(const c10::IValue& value) {
+    if (!value.isTensor() && !value.isTuple() && !value.isList() && !value.isGenericDict()) return value;
+    if (is_torch_size(value)) return value;
+    const void* const identity = value.isTensor() ? value.toTensor().unsafeGetTensorImpl() : value.internalToPointer();
+    if (const auto known = copies_.find(identity); known != copies_.end()) return known->second;
+    if (value.isTensor()) return copies_.emplace(identity, copy_of(value.toTensor())).first->second;
+    if (value.isTuple()) {
+      std::vector<c10::IValue> elements;
+      for (const c10::IValue& element : value.toTupleRef().elements()) elements.push_back(copy(element));
+      return copies_.emplace(identity, c10::ivalue::Tuple::create(std::move(elements))).first->second;
+    }
+    // Known before its elements, because it may contain itself.
+    if (value.isList()) {
+      c10::impl::GenericList list(value.toList().elementType());
+      copies_.emplace(identity, list);
+      for (const c10::IValue& element : value.toListRef()) list.push_back(copy(element));
+      return list;
+    }
+    const c10::impl::GenericDict from = value.toGenericDict();
+    c10::impl::GenericDict dict(from.keyType(), from.valueType());
+    copies_.emplace(identity, dict);
+    for (const auto& item : from) dict.insert(item.key(), copy(item.value()));
+    return dict;
+  }
 
-// LibTorch copies no enums, and copies a torch.Size as a plain tuple. Both are immutable: they stay
-// shared.
-c10::IValue deep_copy(const c10::IValue& value) {
-  Copies<c10::IValue>::Table copies;
-  std::unordered_set<const void*> seen;  // a node may be in many places
-  value.visit([&](const c10::IValue& node) {
-    if (node.isPtrType() && !seen.insert(node.internalToPointer()).second) return true;
-    if (node.isEnum() || is_torch_size(node)) copies.emplace(node, node);
-    return false;
-  });
-  return value.deepcopy(copies);
-}
+ private:
+  static torch::Tensor copy_of(const torch::Tensor& tensor) {
+    if (!why_not_storable(tensor).empty()) return tensor;
+    return with_torch("copy a tensor in a plain value",
+                      [&] { return tensor.detach().clone().requires_grad_(tensor.requires_grad()); });
+  }
+
+  std::unordered_map<const void*, c10::IValue> copies_;
+};
 
 }  // namespace
 
@@ -63,7 +79,7 @@ void copy_plain_values(Value& value) {
     const c10::IValue& plain = value.ivalue();
     // Numbers and texts cannot change. Only containers are handles.
     if (!plain.isList() && !plain.isTuple() && !plain.isGenericDict()) return;
-    Value copy{deep_copy(plain)};
+    Value copy{DeepCopier().copy(plain)};
     value = with_marks_of(value, std::move(copy));
   }
 }

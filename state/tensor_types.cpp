@@ -4,6 +4,7 @@
 #include <ATen/core/jit_type.h>
 
 #include <cairn/state/libtorch_compat.hpp>
+#include <cairn/state/tensor_memory.hpp>
 
 namespace cairn {
 namespace {
@@ -127,6 +128,11 @@ bool is_torch_size(const c10::IValue& value) {
 
 // The texts continue a sentence: "\"weight\" is sparse".
 std::string why_not_storable(const torch::Tensor& tensor) {
+  std::string reason = why_not_dense(tensor);
+  return reason.empty() ? why_without_memory(tensor) : reason;
+}
+
+std::string why_not_dense(const torch::Tensor& tensor) {
   if (!tensor.defined()) return "is an undefined tensor";
   // Test this before the layout: quantized tensors have the strided layout, mkldnn tensors their
   // own.

@@ -50,8 +50,11 @@ inline Extents extents_of(at::IntArrayRef sizes) { return Extents(sizes.data(), 
 inline at::IntArrayRef array_of(const Extents& extents) { return {extents.begin(), extents.size()}; }
 
 // Returns why `tensor` cannot be saved or loaded ("is sparse"), or an empty string if it can. A
-// tensor can be saved if it is strided, has memory, and has a type that DType has.
+// tensor can be saved if it is strided, has memory for all its elements, and has a type that DType
+// has.
 std::string why_not_storable(const torch::Tensor& tensor);
+// Does the same, but accepts a tensor whose storage is freed or too small at the moment.
+std::string why_not_dense(const torch::Tensor& tensor);
 
 // Returns the part of `tensor` that begins at `offsets` and has size `sizes`, as a view without
 // autograd history. Throws kInvalidArgument if the part does not lie within the tensor.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <set>
 
@@ -11,6 +10,7 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/rank_text.hpp>
+#include <cairn/state/tensor_memory.hpp>
 #include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/parallel_parameter.hpp>
 #include <cairn/training/parameter_layout.hpp>
@@ -104,29 +104,6 @@ void compare_with_others(const Module& module, const std::vector<FoundParameter>
   }
 }
 
-// The memory ranges of parameters. No two may overlap, but several may lie in one storage, as cuDNN
-// stores those of recurrent layers.
-class MemoryRanges {
- public:
-  // Returns false if the range overlaps another.
-  // Ranges do not overlap, so only the neighbours of a new one have to be compared.
-  bool add(const torch::Tensor& tensor) {
-    if (tensor.numel() == 0) return true;
-    std::int64_t last = 0;  // index of the last element
-    for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
-    const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
-    const std::uintptr_t end = begin + static_cast<std::uintptr_t>(last + 1) * tensor.element_size();
-    const auto next = ends_.lower_bound(begin);
-    if (next != ends_.end() && next->first < end) return false;
-    if (next != ends_.begin() && std::prev(next)->second > begin) return false;
-    ends_.emplace(begin, end);
-    return true;
-  }
-
- private:
-  std::map<std::uintptr_t, std::uintptr_t> ends_;  // keyed by start
-};
-
 // Everything is checked before anything changes: a module that is only partly sharded could not be
 // used or restored.
 void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions& options) {
@@ -140,7 +117,6 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
 
   std::vector<FoundParameter> found;
   std::map<const void*, std::size_t> position;  // index in `found`, by TensorImpl
-  MemoryRanges memories;                        // memory of the parameters in `found`
   std::vector<UnitPointer> inner;
   for (const Registration& place : places) {
     const torch::Tensor& tensor = registered_parameters(*place.module)[place.key];
@@ -149,12 +125,16 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
       if (std::find(inner.begin(), inner.end(), unit) == inner.end()) inner.push_back(std::move(unit));
     } else if (position.emplace(tensor.unsafeGetTensorImpl(), found.size()).second) {
       check_shardable(module, place.name, tensor);
-      if (!memories.add(tensor)) {
-        refuse_module(ErrorCode::kInvalidArgument, module,
-                      "the parameter \"" + place.name + "\" shares its memory with another; register one tensor in both places");
-      }
       found.push_back({tensor, place.name});
     }
+  }
+  // Several may lie in one storage, as cuDNN stores those of recurrent layers.
+  std::vector<torch::Tensor> tensors;
+  for (const auto& parameter : found) tensors.push_back(parameter.tensor);
+  for (const SharedMemory& shared : find_shared_memory(tensors)) {
+    if (shared.first == shared.second) continue;
+    refuse_module(ErrorCode::kInvalidArgument, module,
+           "the parameter \"" + found[shared.second].name + "\" shares its memory with another; register one tensor in both places");
   }
   std::set<std::string> devices;
   for (const auto& parameter : found) devices.insert(parameter.tensor.device().str());
