@@ -98,7 +98,13 @@ protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
   run.hook(Hook::kSetUpPlanner,
            [&] { call.planner->set_up_planner(*call.state_dict, metadata, run.context().rank(), run.is_coordinator()); });
   run.hook(Hook::kSetUpStorage, [&] { call.reader->set_up_storage_reader(metadata, run.storage_context()); });
-  LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] { return call.planner->create_local_plan(); });
+  LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] {
+    LoadPlan made = call.planner->create_local_plan();
+    // In this phase, because no rank changes data before all ranks have planned.
+    call.planner->compare_shared(
+        [&](const LoadPlan& reads, LoadPlanner& planner) { call.reader->read_data(reads, planner).get(); });
+    return made;
+  });
   plan = run.hook(Hook::kPrepareLocalPlan,
                   [&] { return checked(call.reader->prepare_local_plan(std::move(plan)), "prepare_local_plan"); });
   return {std::make_shared<const LoadPlan>(std::move(plan)), metadata.save_id};

@@ -13,6 +13,7 @@
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/libtorch_compat.hpp>
 #include <cairn/state/rank_names.hpp>
+#include <cairn/state/tensor_memory.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
@@ -150,6 +151,7 @@ LoadPlan LoadDestinations::create_plan() {
   LoadPlan plan;
   Problems problems;
   left_alone_ = {};
+  filled_.clear();
   // Loop by index: the loop adds destinations for containers that were stored whole.
   const std::size_t asked = destinations_.size();
   for (std::size_t i = 0; i < asked; ++i) {
@@ -175,6 +177,7 @@ LoadPlan LoadDestinations::create_plan() {
       if (is_of_absent_rank(name))
         problems.mismatched.push_back('"' + name + "\": it belongs to a rank that this world of " +
                                       std::to_string(options_.world_size) + " does not have");
+  plan_shared(plan, problems);
   const std::size_t count = problems.missing.size() + problems.mismatched.size() + problems.unsupported.size();
   if (count == 0) return plan;
   // A code for one kind of problem lets callers branch, such as on missing keys only.
@@ -325,8 +328,10 @@ void LoadDestinations::plan_tensor(Destination& destination, const TensorStorage
   const ChunkIndex index(stored.chunks);
   const NameId dest_name = plan.names.intern(destination.name);
   const NameId storage_name = plan.names.intern(destination.storage_name);
-  for (const Box& box : wanted) {
-    if (!box.empty()) append_reads(stored, index, dest_name, storage_name, box, plan);
+  for (const Part& part : destination.parts) {
+    if (part.box.empty()) continue;
+    append_reads(stored, index, dest_name, storage_name, part.box, plan);
+    if (destination.is_tensor) filled_.push_back({&destination, &part});
   }
 }
 
@@ -356,10 +361,9 @@ const LoadDestinations::Destination& LoadDestinations::destination_of(const Load
 
 // A sharded tensor may have several local parts. Offset and size of the read decide which one it
 // fills.
-torch::Tensor LoadDestinations::view_of(const Destination& destination, const ReadItem& item) const {
+const LoadDestinations::Part& LoadDestinations::part_for(const Destination& destination, const ReadItem& item) {
   for (const Part& part : destination.parts) {
-    if (part.box.offsets != item.dest_chunk_offset || !fits(Box{item.dest_offsets, item.lengths}, part.box.sizes)) continue;
-    return part_of(part.tensor, item.dest_offsets, item.lengths);
+    if (part.box.offsets == item.dest_chunk_offset && fits(Box{item.dest_offsets, item.lengths}, part.box.sizes)) return part;
   }
   throw Error(ErrorCode::kNotFound, "read \"" + destination.name + "\": this rank has no part at " +
                                         to_string(item.dest_chunk_offset) + " that holds " +
@@ -367,8 +371,12 @@ torch::Tensor LoadDestinations::view_of(const Destination& destination, const Re
 }
 
 torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadItem& item) {
+  if (!shared_.empty() && !is_compared_)
+    throw Error(ErrorCode::kPrecondition, "read a plan: " + shared_.front().first.text() + " and " + shared_.front().second.text() +
+                                              " are the same memory: call compare_shared of the planner before");
   const Destination& destination = destination_of(plan, item);
-  return with_torch("read \"" + destination.name + '"', [&] { return view_of(destination, item); });
+  return with_torch("read \"" + destination.name + '"',
+                    [&] { return part_of(part_for(destination, item).tensor, item.dest_offsets, item.lengths); });
 }
 
 // Returns the destination itself whenever possible, so that the reader fills it without a copy.
@@ -386,7 +394,8 @@ torch::Tensor LoadDestinations::transform_tensor(const LoadPlan& plan, const Rea
 void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item, const torch::Tensor& tensor) {
   const Destination& destination = destination_of(plan, item);
   with_torch("fill \"" + destination.name + "\" with " + to_string(Box{item.dest_offsets, item.lengths}), [&] {
-    torch::Tensor view = view_of(destination, item);
+    const torch::Tensor& filled = part_for(destination, item).tensor;
+    torch::Tensor view = part_of(filled, item.dest_offsets, item.lengths);
     const bool is_filled =
         view.is_alias_of(tensor) && view.scalar_type() == tensor.scalar_type() && view.data_ptr() == tensor.data_ptr();
     if (!is_filled && view.numel() != 0) {
@@ -395,6 +404,8 @@ void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item,
       const torch::NoGradGuard no_grad;
       view.copy_(tensor);
     }
+    // The reader may have written the bytes directly, without autograd's knowledge.
+    count_change(filled);
     if (!destination.is_tensor) place(destination, Value(scalar_in(view, destination.number)));
   });
 }

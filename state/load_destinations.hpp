@@ -5,6 +5,7 @@
 #include <deque>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <cairn/base/mutex.hpp>
@@ -31,6 +32,8 @@ class LoadDestinations {
   // Returns the reads that fill all leaves. Throws one error that lists every problem, with the
   // code that DefaultLoadPlanner documents. Does not change the state dict.
   LoadPlan create_plan();
+  // Implements the hook of LoadPlanner. `create_plan` must have returned.
+  void compare_shared(const LoadPlanner::ReadNow& read);
   // Returns the names that the plan of the last `create_plan` skips.
   LoadReport report() const;
   // Returns the opaque values that `load_bytes` has left out, as LoadReport::opaque lists them.
@@ -64,6 +67,13 @@ class LoadDestinations {
     c10::IValue number;
   };
 
+  // A tensor to fill. Pointers into `destinations_`.
+  struct Filled {
+    const Destination* destination;
+    const Part* part;
+    std::string text() const;  // for errors: the name, and the part if there are several
+  };
+
   struct Problems {
     std::vector<std::string> missing;
     std::vector<std::string> mismatched;
@@ -72,13 +82,14 @@ class LoadDestinations {
 
   void plan_absent(const Destination& destination, LoadPlan& plan, Problems& problems);
   void plan_tensor(Destination& destination, const TensorStorageMetadata& stored, LoadPlan& plan, Problems& problems);
+  void plan_shared(LoadPlan& plan, Problems& problems);
   bool prepare_number(Destination& destination, const TensorStorageMetadata& stored, Problems& problems);
   std::string hint_for_missing(const Destination& destination, std::size_t missing_before) const;
   bool is_expected(const std::string& stored_name) const;
   bool is_of_absent_rank(const std::string& stored_name) const;
   const Destination* stored_whole_above(const Destination& destination);
   const Destination& destination_of(const LoadPlan& plan, const ReadItem& item) const;
-  torch::Tensor view_of(const Destination& destination, const ReadItem& item) const;
+  static const Part& part_for(const Destination& destination, const ReadItem& item);
   void place(const Destination& destination, Value value);
   void leave_out(const Destination& destination, const Opaque& value);
 
@@ -87,6 +98,9 @@ class LoadDestinations {
   LoadPlannerOptions options_;
   std::deque<Destination> destinations_;                    // a deque, so that references to its elements stay valid
   std::unordered_map<std::string, std::size_t> positions_;  // indices into `destinations_`, by name
+  std::vector<Filled> filled_;                              // all tensors that the last plan fills
+  std::vector<std::pair<Filled, Filled>> shared_;           // the same memory; the plan reads the first only
+  bool is_compared_ = false;                                // `compare_shared` has found equal values
   LoadReport left_alone_;                                   // `unexpected` is empty: `report` finds those names
   const bool leave_out_opaque_;
   mutable Mutex mutex_;  // guards the state dict while hooks replace leaves

@@ -41,6 +41,8 @@ LoadPlan DefaultLoadPlanner::create_local_plan() {
   return plan;
 }
 
+void DefaultLoadPlanner::compare_shared(const ReadNow& read) { implementation_->ready().compare_shared(read); }
+
 std::vector<LoadPlan> DefaultLoadPlanner::create_global_plan(std::vector<LoadPlan> all_plans) { return all_plans; }
 
 LoadPlan DefaultLoadPlanner::finish_plan(LoadPlan central_plan) { return central_plan; }

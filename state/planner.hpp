@@ -8,6 +8,7 @@
 // ranks; the failure map holds this rank and the exception's type and text.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -71,6 +72,12 @@ class LoadPlanner {
   // Returns the items that this rank needs. Called on every rank, before any data changes. Throws
   // one error for everything that is missing or does not fit.
   virtual LoadPlan create_local_plan() = 0;
+  // Compares the stored values of destinations that are the same memory. Called on every rank after
+  // `create_local_plan`, before any data changes. `read(plan, planner)` reads the items of `plan`
+  // into the tensors that `planner` resolves, with the reader of the load. DCP has no such hook. A
+  // planner that passes all hooks on to another must pass on this one as well.
+  using ReadNow = std::function<void(const LoadPlan& plan, LoadPlanner& planner)>;
+  virtual void compare_shared(const ReadNow& /*read*/) {}
   // Returns the items that each rank must read, by rank. Called on the coordinator.
   virtual std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) = 0;
   // Makes final changes to this rank's plan. Called on every rank.
@@ -144,6 +151,11 @@ class DefaultSavePlanner : public SavePlanner {
 // unsupported types are the only problem, and kMismatch otherwise. Each error lists every problem,
 // and is thrown before any data changes.
 //
+// Two tensors to fill may be the same memory, such as tied weights under two keys, if the checkpoint
+// has equal values for both. `compare_shared` then reads both into host memory of their own, and
+// throws kMismatch, naming both keys, if any byte differs. The plan reads the first of them only.
+// create_local_plan throws kMismatch, naming both keys, if tensors share only some of their memory.
+//
 // This planner accepts three differences between the state dict and the checkpoint. A number may be
 // stored as a 0-dim tensor, as PyTorch stores an optimizer's `step`. An empty dict may have no
 // entry, because PyTorch does not store it. A checkpoint of PyTorch before 2.4 may store a
@@ -154,6 +166,7 @@ class DefaultLoadPlanner : public LoadPlanner {
   ~DefaultLoadPlanner() override;
   void set_up_planner(StateDict& state_dict, const Metadata& metadata, int rank, bool is_coordinator) override;
   LoadPlan create_local_plan() override;
+  void compare_shared(const ReadNow& read) override;
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override;
   LoadPlan finish_plan(LoadPlan central_plan) override;
   void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) override;

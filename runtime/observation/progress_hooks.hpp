@@ -41,6 +41,7 @@ class CountingLoadPlanner : public LoadPlanner {
     planner_.set_up_planner(state_dict, metadata, rank, is_coordinator);
   }
   LoadPlan create_local_plan() override { return planner_.create_local_plan(); }
+  void compare_shared(const ReadNow& read) override { planner_.compare_shared(read); }
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override {
     return planner_.create_global_plan(std::move(all_plans));
   }

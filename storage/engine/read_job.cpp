@@ -8,6 +8,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/state/profiler_range.hpp>
+#include <cairn/state/tensor_memory.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -333,8 +334,10 @@ void ReadJob::release(Item& item) {
     // more.
     filled = std::move(item.destination);
   }
-  if (item.item->type != LoadItemType::kByteIO)
+  if (item.item->type != LoadItemType::kByteIO) {
+    count_change(filled->resolved);  // the engine writes bytes, which autograd does not see
     return request_.planner->commit_tensor(*request_.plan, *item.item, filled->resolved);
+  }
   try {
     request_.planner->load_bytes(*request_.plan, *item.item, std::move(filled->bytes));
   } catch (const Error& error) {
