@@ -55,6 +55,8 @@ struct Call {
   // Runs the Stateful hooks. Called once on the executor after all ranks have joined, with the
   // agreed order of keys. May throw.
   std::function<void(const std::vector<std::string>& key_order)> begin;
+  // If `begin` sets the text, it names the part of `begin` that took longest, for traces.
+  std::shared_ptr<const std::string> longest_part;
 };
 
 struct SaveCall : Call {

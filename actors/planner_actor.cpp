@@ -72,6 +72,7 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::GatherState&
   });
   run.hook(Hook::kBegin, [&] {
     if (call.begin) call.begin(request.key_order);
+    if (call.longest_part) run.set_detail(*call.longest_part);
   });
   run.throw_if_failed();
   return protocol::StateGathered{};
@@ -154,7 +155,8 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::Decide& requ
   };
   return protocol::Answer{run.hook(Hook::kDecide, [&] {
     // The texts of other ranks were checked when they were encoded.
-    check("this rank's text for", request.texts[static_cast<std::size_t>(run.context().rank())].size(), protocol::kAgreementTextMax);
+    check("this rank's text for", request.texts[static_cast<std::size_t>(run.context().rank())].size(),
+          protocol::kAgreementTextMax);
     std::string answer = run.context().agreement().decide(request.texts);
     check("the answer of", answer.size(), protocol::kAgreementAnswerMax);
     return answer;

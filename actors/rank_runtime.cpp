@@ -271,6 +271,23 @@ void RankRuntime::note_operation(const std::string& checkpointer, std::uint64_t 
   implementation_->tap.record(event);
 }
 
+void RankRuntime::note_last_step(const std::string& checkpointer, std::uint64_t ticket, std::string_view name,
+                                 std::string_view detail, Duration duration, CallResult outcome) {
+  const RankConfig& config = implementation_->config;
+  if (outcome.ok() && duration < config.options.trace_store_operations) return;
+  Tap tap(implementation_->tracer, Actor::kRuntime);
+  tap.set_call(ticket);
+  ObservedEvent event = call_event(EventKind::kOperation, {}, checkpointer, 0, outcome.ok());
+  event.name = name;
+  event.phase = Phase::kRead;
+  event.duration = duration;
+  event.text = outcome.ok() ? detail : std::string_view(outcome.failures.begin()->second.what);
+  const std::uint64_t id = tap.record(event);
+  tap.set_cause(id);
+  for (auto& [rank, failure] : outcome.failures) failure.trace_position = id;
+  record_outcome(tap, config.rank, checkpointer, 0, outcome);
+}
+
 void RankRuntime::note(std::string_view what) { implementation_->tap.record(EventKind::kState, what, 0, true); }
 
 void RankRuntime::write_trace(const std::string& path) const {

@@ -56,6 +56,13 @@ class RankRuntime {
   // it took less than `trace_store_operations`. `name` must never be freed. Thread-safe.
   void note_operation(const std::string& checkpointer, std::uint64_t ticket, std::string_view name, Duration duration);
 
+  // Adds work that followed the outcome of a load, and has just ended, to the trace: an operation
+  // `name`, and the outcome after it. `detail` names the part that took longest. Does nothing if the
+  // work succeeded and took less than `trace_store_operations`. `name` must never be freed.
+  // Thread-safe.
+  void note_last_step(const std::string& checkpointer, std::uint64_t ticket, std::string_view name, std::string_view detail,
+                      Duration duration, CallResult outcome);
+
   // Writes the trace ring to a file. Throws as write_trace_file does (tracing/trace_writer.hpp).
   void write_trace(const std::string& path) const;
   // Writes the trace ring to a file of the standard name in `directory`. Creates the directory if

@@ -72,6 +72,7 @@ ProfilerRange TaskRun::begin(Hook hook, std::uint64_t bytes) {
   hook_ = hook;
   in_hook_ = true;
   hook_bytes_ = bytes;
+  detail_.clear();
   hook_started_ = tap_.tracer()->now();
   if (hook != Hook::kAbandon) context_->set_running_hook(name);  // a write may still run beside it
   if (hook == Hook::kRelease) return range;
@@ -123,7 +124,7 @@ std::uint64_t TaskRun::record_end(bool ok, std::string_view failure) {
   if (hook_ != Hook::kAbandon) context_->set_running_hook(nullptr);
   ObservedEvent event = event_of(EventKind::kOperation);
   event.duration = tap_.tracer()->now() - hook_started_;
-  event.text = failure;
+  event.text = ok ? std::string_view(detail_) : failure;
   event.ok = ok;
   const std::uint64_t id = tap_.record_as(protocol::actor_of(hook_), event);
   tap_.set_cause(id);  // for the report that follows

@@ -85,6 +85,8 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
     }
   }
   void throw_if_failed() const;
+  // Sets the text of the running hook's event, unless the hook fails.
+  void set_detail(std::string detail) { detail_ = std::move(detail); }
   // Runs a hook that returns a future. When the future is ready, the task ends; its result is
   // `convert(value)`. The profiler's range ends when the hook returns, because the future becomes
   // ready on another thread.
@@ -136,6 +138,7 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   bool in_hook_ = false;
   MonotonicTime hook_started_;
   std::uint64_t hook_bytes_ = 0;
+  std::string detail_;
   std::optional<Failure> first_failure_;
   bool reported_ = false;
 };

@@ -12,6 +12,7 @@
 #include <cxxabi.h>
 
 #include <cairn/base/enum_names.hpp>
+#include <cairn/base/placed_exception.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/utf8.hpp>
 
@@ -123,6 +124,19 @@ Cause cause_of(const std::exception_ptr& exception) {
   return cause;
 }
 
+// Replaces a PlacedException by the exception in it. Returns the beginning of the failure's text.
+std::string take_place(std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const PlacedException& placed) {
+    std::string place = placed.place + ": ";
+    exception = std::exception_ptr(placed.exception);
+    return place;
+  } catch (...) {
+    return "";
+  }
+}
+
 }  // namespace
 
 Failure capture_failure(int rank, Phase phase, const char* actor, std::exception_ptr exception) noexcept {
@@ -138,11 +152,12 @@ Failure capture_failure(int rank, Phase phase, const char* actor, std::exception
       failure.what = "a failure was reported without an exception";
       return failure;
     }
+    std::string text = take_place(failure.exception);
     Cause cause = cause_of(failure.exception);
     failure.code = cause.code;
     failure.kind = cause.code == ErrorCode::kInternal ? FailureKind::kInternal : FailureKind::kRaised;
     failure.type = std::move(cause.type);
-    std::string text = std::move(cause.what);
+    text += cause.what;
     // std::throw_with_nested makes such chains. The outermost exception often says only which step
     // failed.
     for (int depth = 0; cause.nested && depth < kNestedMax; ++depth) {

@@ -86,10 +86,11 @@ std::string pause_text(const Pause& pause) {
 // Returns what the time between two links of a chain was spent on, as a statement about the second
 // link's rank.
 std::string time_spent(const Trace& trace, const ChainLink& before, const ObservedEvent& event) {
-  std::string name = name_of(event);
+  const std::string name = name_of(event);
+  if (event.kind == EventKind::kOperation)
+    return event.ok && !event.text.empty() ? name + " (" + std::string(event.text) + ")" : name;
   if (before.waited)
     return event.peer >= 0 ? "waited, until " + name + " of rank " + std::to_string(event.peer) : "waited, until " + name;
-  if (event.kind == EventKind::kOperation) return name;
   if (event.kind == EventKind::kHandled && event.peer >= 0) return "message " + name + " from rank " + std::to_string(event.peer);
   if (const auto pause = longest_pause(trace, *before.event, event)) return pause_text(*pause);
   if (event.kind == EventKind::kBegan) return "had no thread free for " + name;

@@ -12,6 +12,7 @@
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/placed_exception.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/checkpoints/async_queue.hpp>
 #include <cairn/runtime/checkpoints/call_options.hpp>
@@ -133,15 +134,17 @@ struct Checkpointer::Implementation {
 
   // Runs after all ranks have loaded. So if an object throws, the call fails on its own rank only.
   void restore(const StatefulObjects& objects, const std::vector<std::string>& key_order, StateDict& working,
-               const std::string& checkpoint_id) const {
+               const std::string& checkpoint_id, std::uint64_t ticket, CallResult outcome) const {
     const ProfilerRange range("restore");
+    const MonotonicTime began = system_clock().now();
+    std::string longest;
     try {
-      objects.restore(key_order, working);
+      longest = objects.restore(key_order, working, world.rank());
     } catch (...) {
-      FailureMap failures;
-      failures.emplace(world.rank(), capture_failure(world.rank(), Phase::kRead, "trainer", std::current_exception()));
-      throw CheckpointException("restoring Stateful objects from '" + checkpoint_id + "'", std::move(failures), Committed::kNo, "");
+      outcome.failures.emplace(world.rank(), capture_failure(world.rank(), Phase::kRead, "trainer", std::current_exception()));
     }
+    world.runtime().note_last_step(name, ticket, "load_state_dict", longest, system_clock().now() - began, outcome);
+    if (!outcome.ok()) throw exception_of("restoring Stateful objects from '" + checkpoint_id + "'", std::move(outcome));
   }
 
   // Returns the checkpointer for calls with `use_collectives` off.
@@ -284,11 +287,13 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   self.fill(call, options);
   call.executor = &executor;
   call.stateful_keys = objects.keys();
+  const auto longest = std::make_shared<std::string>();
   call.begin = [&](const std::vector<std::string>& key_order) {
     check_step(options, self.part_rank.has_value());
     check_checkpoint_id(*writer, checkpoint_id);
-    objects.get().describe(key_order, working);
+    *longest = objects.get().describe(key_order, working, self.world.rank());
   };
+  call.longest_part = longest;
   call.state_dict = &working;
   const auto progress = std::make_shared<CallProgress>();
   CountingSavePlanner counting(*planner, *progress);
@@ -366,13 +371,15 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   self.fill(call, parts.slot, checkpoint_id, options.coordinator_rank);
   self.fill(call, options);
   call.stateful_keys = objects.keys();
+  const auto longest = std::make_shared<std::string>();
+  call.longest_part = longest;
   const auto writer = parts.writer;
   const auto save = std::make_shared<AsyncSave>(std::move(parts));
   save->begin(std::move(call), [&](const std::vector<std::string>& key_order) {
     check_step(options, self.part_rank.has_value());
     check_checkpoint_id(*writer, checkpoint_id);
     StateDict working = state_dict;
-    objects.get().describe(key_order, working);
+    *longest = objects.get().describe(key_order, working, self.world.rank());
     // Thrown only after `describe`: Stateful hooks may use collectives, so they must run on every
     // rank or on none.
     if (refused)
@@ -396,7 +403,11 @@ void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& 
   const OneCall one(self.running, self.busy());
   const StatefulObjects objects(state_dict);
   StateDict working = state_dict;
-  objects.describe(objects.keys(), working);
+  try {
+    objects.describe(objects.keys(), working, world().rank());
+  } catch (const PlacedException& placed) {
+    std::rethrow_exception(placed.exception);
+  }
   const auto stager = self.stager_for(async_options);
   stager->prepare(working);
   if (!stager->streams()) return;
@@ -460,12 +471,14 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     call.report_directory = world.report_directory(options.failure_directory, "");
     call.options_digest = digest_of(options, prefixes);
     call.stateful_keys = objects.keys();
+    const auto longest = std::make_shared<std::string>();
     call.begin = [&](const std::vector<std::string>& key_order) {
       check_checkpoint_id(*reader, checkpoint_id);
       if (part_rank) require_part(checkpoint_id);
       agreed_order = key_order;
-      objects.get().describe(key_order, working);
+      *longest = objects.get().describe(key_order, working, world.rank());
     };
+    call.longest_part = longest;
     // The deadline covers both tries.
     if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
     call.state_dict = &working;
@@ -485,7 +498,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       // Tensors were filled in place. Other leaves reach the caller only after all ranks have
       // succeeded.
       adopt_leaves(state_dict, working);
-      restore(objects.get(), agreed_order, working, checkpoint_id);
+      restore(objects.get(), agreed_order, working, checkpoint_id, ticket, std::move(outcome));
       return;
     }
     if (!again || !changed_while_loading(outcome.failures)) throw exception_of(loading(checkpoint_id), std::move(outcome));

@@ -3,7 +3,13 @@
 #include <functional>
 #include <utility>
 
+#include <cairn/actors/protocol/events.hpp>
+#include <cairn/base/clock.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
+#include <cairn/base/placed_exception.hpp>
+#include <cairn/base/running_work.hpp>
+#include <cairn/runtime/observation/call_failure.hpp>
 
 namespace cairn {
 namespace {
@@ -52,6 +58,40 @@ void adopt(Value& target, const Value& loaded) {
   }
 }
 
+// Runs one hook of several objects, each under the object's key.
+class NamedHooks {
+ public:
+  NamedHooks(const char* hook, int rank) : hook_(hook), rank_(rank) {}
+
+  template <class Run>
+  void run(const std::string& key, Run run) {
+    const std::string name = hook_ + " of \"" + key + '"';
+    Work work = RunningWork::of_this_thread();
+    work.object = key;
+    const RunningWork named(work);
+    const MonotonicTime began = system_clock().now();
+    try {
+      run();
+    } catch (...) {
+      write_log(LogLevel::kWarning, rank_, name + " failed: " + text_of(std::current_exception()));
+      throw PlacedException{name, std::current_exception()};
+    }
+    const Duration took = system_clock().now() - began;
+    if (took >= kSlowMin) write_log(LogLevel::kInfo, rank_, name + " took " + protocol::in_seconds(took));
+    if (took < longest_) return;
+    longest_ = took;
+    longest_name_ = name;
+  }
+  std::string take_longest() { return std::move(longest_name_); }
+
+ private:
+  static constexpr Duration kSlowMin = std::chrono::seconds(1);
+  const std::string hook_;
+  const int rank_;
+  Duration longest_{0};
+  std::string longest_name_;
+};
+
 }  // namespace
 
 StatefulObjects::StatefulObjects(const StateDict& state_dict) {
@@ -77,23 +117,27 @@ std::vector<std::string> StatefulObjects::keys() const {
   return keys;
 }
 
-void StatefulObjects::describe(const std::vector<std::string>& key_order, StateDict& working) const {
+std::string StatefulObjects::describe(const std::vector<std::string>& key_order, StateDict& working, int rank) const {
+  NamedHooks hooks("state_dict()", rank);
   for (const auto& key : key_order) {
     const auto place = places_.find(key);
     // Hooks of Stateful objects may use collectives, so all ranks call them in one agreed order.
     if (place == places_.end()) continue;  // another rank's
     Value& value = value_at(working, place->second.path);
     // The marks of the object's place, such as per_rank, apply to all that it returns.
-    value = with_marks_of(value, Value(place->second.object->state_dict()));
+    hooks.run(key, [&] { value = with_marks_of(value, Value(place->second.object->state_dict())); });
   }
+  return hooks.take_longest();
 }
 
-void StatefulObjects::restore(const std::vector<std::string>& key_order, StateDict& working) const {
+std::string StatefulObjects::restore(const std::vector<std::string>& key_order, StateDict& working, int rank) const {
+  NamedHooks hooks("load_state_dict()", rank);
   for (const auto& key : key_order) {
     const auto place = places_.find(key);
     if (place == places_.end()) continue;
-    place->second.object->load_state_dict(value_at(working, place->second.path).dict());
+    hooks.run(key, [&] { place->second.object->load_state_dict(value_at(working, place->second.path).dict()); });
   }
+  return hooks.take_longest();
 }
 
 void adopt_leaves(StateDict& target, const StateDict& loaded) {

@@ -20,13 +20,16 @@ class StatefulObjects {
   // Returns the flattened keys of the objects, sorted.
   std::vector<std::string> keys() const;
 
-  // Calls `state_dict()` of this rank's objects, in the given order. Stores the results in their
-  // places in `working`, which must be a copy of the dict in which the objects were found.
-  void describe(const std::vector<std::string>& key_order, StateDict& working) const;
+  // Both functions below call a hook of this rank's objects, in the given order. An exception of a
+  // hook becomes a PlacedException that names the hook and the object's key, and is logged as of
+  // `rank`. They return the name of the hook that took longest, "" if there are no objects.
 
-  // Calls `load_state_dict()` in the given order, with the values at the objects' places in
-  // `working`.
-  void restore(const std::vector<std::string>& key_order, StateDict& working) const;
+  // Calls `state_dict()`. Stores the results in their places in `working`, which must be a copy of
+  // the dict in which the objects were found.
+  std::string describe(const std::vector<std::string>& key_order, StateDict& working, int rank) const;
+
+  // Calls `load_state_dict()` with the values at the objects' places in `working`.
+  std::string restore(const std::vector<std::string>& key_order, StateDict& working, int rank) const;
 
  private:
   struct Place {

@@ -10,10 +10,13 @@
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/state/fields.hpp>
+#include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/failure_maps.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tracing/trace_chain.hpp>
+#include <cairn/tracing/trace_diagnosis.hpp>
 
 namespace cairn::testing {
 namespace {
@@ -87,12 +90,70 @@ TEST_CASE("an object that throws while saving fails the call on all ranks") {
       });
       REQUIRE(ranks_of(failures) == std::set<int>{1});
       CHECK(failures.at(1).kind == FailureKind::kRaised);
-      CHECK(failures.at(1).what == "it does not save");
+      CHECK(failures.at(1).type == "std::runtime_error");
+      CHECK(failures.at(1).what == "state_dict() of \"it\": it does not save");
+      if (world.rank() == 1)
+        CHECK_THROWS_WITH_AS(std::rethrow_exception(failures.at(1).exception), "it does not save", std::runtime_error);
     }
     StateDict state{{"it", noted("it", calls, world.rank() == 1 ? "load" : "")}};
     const FailureMap failures = map_thrown_by([&] { checkpointer.load(state, id); });
     CHECK(ranks_of(failures) == (world.rank() == 1 ? std::set<int>{1} : std::set<int>{}));
+    if (world.rank() == 1) CHECK(failures.at(1).what == "load_state_dict() of \"it\": it does not load");
   });
+}
+
+TEST_CASE("the trace and the log name the object that fails, and the one that takes longest") {
+  const TemporaryDirectory directory;
+  const CapturedLog log;
+  WorldOptions options;
+  options.trace_directory = directory.path() + "/traces";
+  options.runtime.trace_store_operations = std::chrono::milliseconds(0);
+  on_all_ranks(
+      2,
+      [&](World& world) {
+        std::vector<std::string> calls;
+        const auto state_of = [&](const std::string& throws_in) {
+          return StateDict{{"a", List{1, noted("it", calls, world.rank() == 1 ? throws_in : "")}}};
+        };
+        Checkpointer checkpointer(world);
+        const std::string id = directory.path() + "/step";
+        StateDict state = state_of("");
+        checkpointer.save(state, id);
+        checkpointer.load(state, id);
+        state = state_of("load");
+        CHECK(map_thrown_by([&] { checkpointer.load(state, id); }).size() == (world.rank() == 1 ? 1 : 0));
+        checkpointer.load(state = state_of(""), id);
+        CHECK(map_thrown_by([&] { checkpointer.save(state_of("save"), id); }).size() == 1);
+        if (world.rank() == 0) return;
+        CHECK_THROWS_WITH_AS(checkpointer.prepare(state_of("save"), {}), "it does not save", std::runtime_error);
+      },
+      options);
+  for (const char* line : {"warning rank 1: state_dict() of \"a.1\" failed: it does not save",
+                           "warning rank 1: load_state_dict() of \"a.1\" failed: it does not load"})
+    CHECK_MESSAGE(log.text().find(line) != std::string::npos, log.text());
+
+  const TraceDirectory traces(options.trace_directory);
+  std::vector<std::string> ends;
+  for (const TracedAttempt& attempt : traces.attempts()) {
+    const Trace trace = traces.read(attempt);
+    const auto messages = match_messages(trace);
+    const TraceClocks clocks(trace, messages);
+    const Diagnosis diagnosis = diagnose(trace, messages, clocks);
+    ends.push_back(to_string(diagnosis.end));
+    for (const TracedFailure& failure : diagnosis.failures) {
+      CHECK(failure.rank == 1);
+      CHECK(failure.text.find("state_dict() of \"a.1\": it does not") != std::string::npos);
+      REQUIRE(failure.hook.has_value());
+    }
+    if (!attempt.has_failed()) {
+      std::string steps;
+      for (const PathStep& step : critical_path(trace, clocks, *last_outcome(trace, clocks))) steps += step.what + '\n';
+      CHECK_MESSAGE(steps.find("begin (state_dict() of \"a.1\")") != std::string::npos, steps);
+      if (attempt.operation == Operation::kLoad)
+        CHECK_MESSAGE(steps.find("load_state_dict (load_state_dict() of \"a.1\")") != std::string::npos, steps);
+    }
+  }
+  CHECK(ends == std::vector<std::string>{"succeeded", "succeeded", "failed", "succeeded", "failed"});
 }
 
 TEST_CASE("a per_rank object is each rank's own, and new ranks keep theirs") {
