@@ -75,8 +75,8 @@ double train_step(Model& model, torch::optim::Optimizer& optimizer, const torch:
   return loss.template item<double>();
 }
 
-torch::Tensor random_input(std::int64_t rows, std::int64_t columns) {
-  torch::manual_seed(0);
+torch::Tensor random_input(std::int64_t rows, std::int64_t columns, std::uint64_t seed = 0) {
+  torch::manual_seed(seed);
   return here(torch::rand({rows, columns}));
 }
 
@@ -141,29 +141,38 @@ TEST_CASE("B4.1 a hybrid-sharded model is saved, trained on, and loaded again") 
   CHECK(is_here(live));
   CHECK(is_here(copy));
   const auto saved = local_copies(live);
-  checkpointer.save({{"model", copy}}, id);
+  SaveOptions save_options;
+  save_options.planner = std::make_shared<DefaultSavePlanner>();
+  checkpointer.save({{"model", copy}}, id, save_options);
 
   train_step(model, optimizer, random_input(4, 5));
   check_equal(saved, local_copies(get_model_state_dict(*model)), false);
   check_equal(saved, local_copies(copy), true);
 
+  // Checked on both before the load, which must not be what makes them equal, and after it.
+  const auto check_layout = [&copy](const Dict& found) {
+    REQUIRE(found.size() == copy.size());
+    for (const auto& [name, value] : found) {
+      REQUIRE(value.is_sharded());
+      const ShardedTensor& was = copy.at(name).sharded();
+      CHECK((*value.sharded().mesh() == *was.mesh()));
+      CHECK((value.sharded().placements() == was.placements()));
+      CHECK((was.placements() == std::vector<Placement>{Replicate{}, Shard{0}}));
+      CHECK((value.sharded().size() == was.size()));
+    }
+  };
+  check_layout(get_model_state_dict(*model));
   for (const auto& [name, value] : copy) value.sharded().local_shards().front().tensor.zero_();
   StateDict state{{"model", copy}};
-  checkpointer.load(state, id);
+  LoadOptions load_options;
+  load_options.planner = std::make_shared<DefaultLoadPlanner>();
+  checkpointer.load(state, id, load_options);
   check_equal(saved, local_copies(copy), true);  // loaded in place
   check_equal(saved, local_copies(get_model_state_dict(*model)), false);
   set_model_state_dict(*model, state["model"].dict());
   const Dict loaded = get_model_state_dict(*model);
   check_equal(saved, local_copies(loaded), true);
-  REQUIRE(loaded.size() == copy.size());
-  for (const auto& [name, value] : loaded) {
-    REQUIRE(value.is_sharded());
-    const ShardedTensor& was = copy.at(name).sharded();
-    CHECK((*value.sharded().mesh() == *was.mesh()));
-    CHECK((value.sharded().placements() == was.placements()));
-    CHECK((was.placements() == std::vector<Placement>{Replicate{}, Shard{0}}));
-    CHECK((value.sharded().size() == was.size()));
-  }
+  check_layout(loaded);
 }
 
 TEST_CASE("B4.2 a hybrid-sharded model loads into a fully sharded one") {
@@ -208,6 +217,17 @@ struct TestState : Stateful {
   torch::Tensor tensor;
 };
 
+// Saves bytes through Stateful, beside tensors.
+struct TrainState : Stateful {
+  Dict state_dict() override { return {{"step", step}, {"loss", loss}, {"losses", Blob{Bytes(history.begin(), history.end())}}}; }
+  void load_state_dict(const Dict& state_dict) override {
+    const Bytes& bytes = state_dict.at("losses").blob().bytes;
+    history.assign(bytes.begin(), bytes.end());
+  }
+  torch::Tensor step = torch::tensor(0, torch::kInt32), loss = torch::zeros({});
+  std::string history;
+};
+
 bool close(const torch::Tensor& a, const torch::Tensor& b, double tolerance) {
   return a.sizes() == b.sizes() && (a - b).abs().max().item<double>() <= tolerance;
 }
@@ -224,13 +244,13 @@ void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name
   if (parts > 0) CHECK(parts * memory_use(*model).shards == parameter_bytes(*plain));
   torch::optim::Adam plain_optimizer(plain->parameters(), 0.1);
   auto optimizer = std::make_shared<torch::optim::Adam>(model->parameters(), 0.1);
-  const torch::Tensor input = random_input(8, 8);
-  CHECK(is_here(input));
+  const auto input_of = [](std::uint64_t step) { return random_input(8, 8, step); };
+  CHECK(is_here(input_of(0)));
   double loss = 0;
-  std::string history;
-  for (int i = 0; i < 2; ++i) {
-    train_step(plain, plain_optimizer, input);
-    loss = train_step(model, *optimizer, input);
+  const auto train = std::make_shared<TrainState>();
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    train_step(plain, plain_optimizer, input_of(step));
+    loss = train_step(model, *optimizer, input_of(step));
     // During the step, units were gathered, and never more than the whole model.
     const MemoryUse used = memory_use(*model);
     CHECK(used.gathered == 0);
@@ -239,23 +259,22 @@ void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name
       CHECK(used.gathered_peak <= parameter_bytes(*plain));
       CHECK(parts * used.shards == parameter_bytes(*plain));
     }
-    history += std::to_string(loss) + " ";
+    train->history += std::to_string(loss) + " ";
   }
   for (const Dict& part : {get_model_state_dict(*model), get_optimizer_state_dict(*model, *optimizer)}) CHECK(is_here(part));
   auto object = std::make_shared<TestState>(random_input(10, 10));
-  const torch::Tensor current_loss = torch::tensor(static_cast<float>(loss));
+  train->step.fill_(2);
+  train->loss.fill_(loss);
   const std::string id = shared_directory() + "/" + name;
   Checkpointer checkpointer(world());
   const std::shared_ptr<torch::nn::Module> as_module = model.ptr();
   const StateDict saved{{"model", as_module},
                         {"optimizer", stateful(optimizer, as_module)},
                         {"object", std::static_pointer_cast<Stateful>(object)},
-                        {"train", Dict{{"step", torch::tensor(2, torch::kInt32)},
-                                       {"loss", current_loss},
-                                       {"losses", Blob{Bytes(history.begin(), history.end())}}}}};
+                        {"train", std::static_pointer_cast<Stateful>(train)}};
   if (background) {
     const AsyncSaveResponse saving = checkpointer.async_save(saved, id, {}, *background);
-    train_step(model, *optimizer, input);
+    train_step(model, *optimizer, input_of(2));
     while (!saving.done()) saving.wait(std::chrono::milliseconds(1));
     saving.result();
   } else {
@@ -266,25 +285,26 @@ void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name
   wrap(fresh, wrapper, name + "/second");
   auto fresh_optimizer = std::make_shared<torch::optim::Adam>(fresh->parameters(), 0.2);
   auto fresh_object = std::make_shared<TestState>(here(torch::zeros({10, 10})));
+  auto fresh_train = std::make_shared<TrainState>();
   const std::shared_ptr<torch::nn::Module> fresh_module = fresh.ptr();
   StateDict state{{"model", fresh_module},
                   {"optimizer", stateful(fresh_optimizer, fresh_module)},
                   {"object", std::static_pointer_cast<Stateful>(fresh_object)},
-                  {"train", Dict{{"step", torch::tensor(0, torch::kInt32)}, {"loss", torch::zeros({})}, {"losses", Blob{}}}}};
+                  {"train", std::static_pointer_cast<Stateful>(fresh_train)}};
   checkpointer.load(state, id);
   CHECK(fresh_object->tensor.equal(object->tensor));
-  CHECK(state["train"]["step"].tensor().item<int>() == 2);
-  CHECK(state["train"]["loss"].tensor().equal(current_loss));
-  CHECK((state["train"]["losses"].blob() == Blob{Bytes(history.begin(), history.end())}));
+  CHECK(fresh_train->step.item<int>() == 2);
+  CHECK(fresh_train->loss.equal(train->loss));
+  CHECK(fresh_train->history == train->history);
 
   // One more step gives the same loss on the plain model and on the loaded one.
-  const double expected = train_step(plain, plain_optimizer, input);
-  const double resumed = train_step(fresh, *fresh_optimizer, input);
+  const double expected = train_step(plain, plain_optimizer, input_of(2));
+  const double resumed = train_step(fresh, *fresh_optimizer, input_of(2));
   CHECK(expected > 0);
   CHECK(expected != loss);
   CHECK(std::abs(resumed - expected) <= tolerance * std::abs(expected));
   // The saved model gives the identical loss. With `background`, it has already made that step.
-  if (!background) CHECK(train_step(model, *optimizer, input) == resumed);
+  if (!background) CHECK(train_step(model, *optimizer, input_of(2)) == resumed);
   CHECK(largest_difference(whole_parameters(*model), whole_parameters(*fresh)) == 0);
   CHECK(memory_use(*fresh).gathered == 0);
 
@@ -305,8 +325,7 @@ void check_end_to_end(const Make& make, Wrapper wrapper, const std::string& name
   const Dict again = get_optimizer_state_dict(*plain, gathered);
   CHECK(again.at("state").dict().size() == plain->parameters().size());
   for (const auto& [key, fields] : of_optimizer.at("state").dict()) {
-    for (const char* field : {"exp_avg", "exp_avg_sq"})
-      CHECK(fields[field].tensor().equal(again.at("state")[key][field].tensor()));
+    for (const char* field : {"exp_avg", "exp_avg_sq"}) CHECK(fields[field].tensor().equal(again.at("state")[key][field].tensor()));
     CHECK(again.at("state")[key]["step"].to_int() == 3);
   }
   CHECK(again.at("param_groups").list()[0]["lr"].to_double() == 0.1);
@@ -357,10 +376,13 @@ TEST_CASE("B2.7 partial load of fully sharded training state") {
   checkpointer.save(sharded, id);
 
   SUBCASE("the model alone") {
+    bool as_object = false;
+    SUBCASE("by its dict") { as_object = false; }
+    SUBCASE("as an object") { as_object = true; }
     auto fresh = chain_of(sizes, 7);
     wrap(fresh, Wrapper::kFull, "");
     check_each_equal(whole_parameters(*fresh), whole_parameters(*plain), false);
-    StateDict state{{"model", get_model_state_dict(*fresh)}};
+    StateDict state{{"model", as_object ? Value(fresh) : Value(get_model_state_dict(*fresh))}};
     checkpointer.load(state, id);
     check_each_equal(whole_parameters(*fresh), whole_parameters(*plain), true);
   }
