@@ -41,7 +41,10 @@ LoadPlan DefaultLoadPlanner::create_local_plan() {
   return plan;
 }
 
-void DefaultLoadPlanner::compare_shared(const ReadNow& read) { implementation_->ready().compare_shared(read); }
+void DefaultLoadPlanner::compare_shared(const ReadNow& read) {
+  // A derived class may have planned by other means, and not set this planner up.
+  if (implementation_->destinations) implementation_->destinations->compare_shared(read);
+}
 
 std::vector<LoadPlan> DefaultLoadPlanner::create_global_plan(std::vector<LoadPlan> all_plans) { return all_plans; }
 

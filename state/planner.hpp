@@ -151,8 +151,8 @@ class DefaultSavePlanner : public SavePlanner {
 // unsupported types are the only problem, and kMismatch otherwise. Each error lists every problem,
 // and is thrown before any data changes.
 //
-// Two tensors to fill may be the same memory, such as tied weights under two keys, if the checkpoint
-// has equal values for both. `compare_shared` then reads both into host memory of their own, and
+// Two tensors to fill may be the same memory, such as tied weights under two keys, if the
+// checkpoint has equal values for both. `compare_shared` then reads both into host memory of their own, and
 // throws kMismatch, naming both keys, if any byte differs. The plan reads the first of them only.
 // create_local_plan throws kMismatch, naming both keys, if tensors share only some of their memory.
 //

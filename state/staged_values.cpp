@@ -12,8 +12,8 @@ namespace {
 // LibTorch's own `deepcopy` takes tensors that share memory for one tensor.
 class DeepCopier {
  public:
-  // Values of kinds that cannot be saved stay as they are. Planning refuses them with a better error.
-  // Texts, enums and torch.Size cannot change and stay shared, too.
+  // Values that cannot be saved stay as they are. Planning refuses them with a better error.
+  // Values that cannot change stay as well.
   c10::IValue copy(const c10::IValue& value) {
     if (!value.isTensor() && !value.isTuple() && !value.isList() && !value.isGenericDict()) return value;
     if (is_torch_size(value)) return value;

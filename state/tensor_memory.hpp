@@ -18,8 +18,8 @@ struct StorageRange {
   std::uint64_t length() const { return end - begin; }
 };
 
-// Returns the range from the first to the last byte that the tensor's elements use, by its sizes and
-// strides. The range is empty if the tensor has no elements.
+// Returns the range from the first to the last byte that the tensor's elements use. The range is
+// empty if the tensor has no elements.
 StorageRange storage_range(const torch::Tensor& tensor);
 
 // Returns why the storage does not hold all elements ("has a storage of 0 bytes, but …"), or an
@@ -38,10 +38,9 @@ struct SharedMemory {
   bool is_same = false;  // both use exactly the same bytes, in whatever order
 };
 
-// Finds the tensors that use common bytes, whatever storages they belong to. Each tensor that uses
-// bytes of an earlier one is listed once, with one of those. Tensors without elements share nothing.
-// Exact for all views that slicing, transposing and viewing as another type make, such as
-// interleaved columns. Takes O(n log n); where address ranges intersect, also one step per
+// Finds the tensors that use common bytes, whatever storages they belong to. Lists each tensor that
+// uses bytes of others once, with one of those. Tensors without elements share nothing. Exact, also
+// for interleaved columns. Takes O(n log n); where address ranges intersect, also one step per
 // contiguous run of elements, and one bit per element at most. All tensors must have their memory.
 std::vector<SharedMemory> find_shared_memory(const std::vector<torch::Tensor>& tensors);
 

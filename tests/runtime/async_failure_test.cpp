@@ -58,7 +58,7 @@ TEST_CASE("a failure before async_save returns is in every rank's handle") {
     const auto described =
         failures_of(checkpointer.async_save({{"object", std::shared_ptr<Stateful>(std::make_shared<Broken>(last))}}, id));
     REQUIRE(ranks_of(described) == std::set<int>{1});
-    CHECK(described.at(1).what == "planned fault in state_dict");
+    CHECK(described.at(1).what == "state_dict() of \"object\": planned fault in state_dict");
 
     AsyncSaveOptions little;
     little.staging.bytes_max = last ? 100 : 0;
