@@ -152,9 +152,10 @@ class DefaultSavePlanner : public SavePlanner {
 // and is thrown before any data changes.
 //
 // Two tensors to fill may be the same memory, such as tied weights under two keys, if the
-// checkpoint has equal values for both. `compare_shared` then reads both into host memory of their own, and
-// throws kMismatch, naming both keys, if any byte differs. The plan reads the first of them only.
-// create_local_plan throws kMismatch, naming both keys, if tensors share only some of their memory.
+// checkpoint has equal values for both. `compare_shared` then reads both into host memory of their
+// own, and throws kMismatch, naming both keys, if any byte differs. The plan reads the first of
+// them only. create_local_plan throws kMismatch, naming both keys, if tensors share only some of
+// their memory.
 //
 // This planner accepts three differences between the state dict and the checkpoint. A number may be
 // stored as a 0-dim tensor, as PyTorch stores an optimizer's `step`. An empty dict may have no
