@@ -181,7 +181,7 @@ Shown read_shown(TensorSource& source, const std::string& key, DType dtype, cons
 // Prints nested brackets, one line per row, with aligned columns.
 class TensorText {
  public:
-  TensorText(const Shown& shown, const Slice& slice) : shown_(shown), slice_(slice) {
+  TensorText(const Shown& shown, const Slice& slice) : shown_(shown) {
     for (std::int64_t i = 0; i < shown.tensor.numel(); ++i) {
       texts_.push_back(element_text(shown.tensor, shown.dtype, i));
       width_ = std::max(width_, texts_.back().size());
@@ -223,7 +223,6 @@ class TensorText {
   }
 
   const Shown& shown_;
-  const Slice& slice_;
   std::vector<std::string> texts_;
   std::size_t width_ = 0;
   std::vector<std::size_t> dims_;

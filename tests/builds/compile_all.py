@@ -4,7 +4,7 @@
 usage: compile_all.py BUILD_DIRECTORY [--only REGEX | --none] [--seen FILE] [--times]
 
 --only   only files whose path below the source tree, or whose target, matches
---none   only makes the headers and sources that the build generates
+--none   only makes the headers and sources that the build generates, without that of LibTorch
 --seen   a file that lists what has compiled before, in other build folders, too. The same file with the same flags is not compiled again.
 --times  shows how long each file took
 
@@ -46,10 +46,11 @@ def ninja(build, *words):
     return subprocess.run(["ninja", "-t", *words], cwd=build, capture_output=True, text=True, check=True).stdout
 
 
-def generate(build):
+def generate(build, precompile):
     """Runs the commands that make headers and sources. Ninja itself would build the libraries before them."""
     for target in dict.fromkeys(GENERATED.findall(ninja(build, "targets", "all"))):
-        subprocess.run(ninja(build, "commands", "-s", target), cwd=build, shell=True, check=True)
+        if precompile or not target.endswith("ch"):
+            subprocess.run(ninja(build, "commands", "-s", target), cwd=build, shell=True, check=True)
 
 
 class Unit:
@@ -89,7 +90,7 @@ def main():
     parser.add_argument("--times", action="store_true")
     given = parser.parse_args()
 
-    generate(given.build)
+    generate(given.build, precompile=not given.none)
     if given.none:
         return
     entries = json.loads((given.build / "compile_commands.json").read_text(encoding="utf-8"))
