@@ -271,6 +271,12 @@ class Flags(Configured):
                 self.configure("-DCMAKE_UNITY_BUILD=ON", *options)
                 self.assertEqual(max(map(len, self.batches(*self.FOLDERS))), most)
 
+    def test_tests_do_not_change_the_batches_of_the_product(self):
+        self.configure("-DCMAKE_UNITY_BUILD=ON")
+        alone = self.batches(*self.FOLDERS)
+        self.configure("-DCMAKE_UNITY_BUILD=ON", "-DCAIRN_BUILD_TESTS=ON", "-DCAIRN_BUILD_EXAMPLES=ON", "-DCAIRN_BUILD_BENCHMARKS=ON")
+        self.assertEqual(self.batches(*self.FOLDERS), alone)
+
     def test_make_in_a_folder_with_a_space_in_its_name(self):
         self.build = self.root / "a build"
         for generator in ("Ninja", "Unix Makefiles"):
