@@ -66,6 +66,9 @@ struct SaveCall : Call {
 };
 
 struct LoadCall : Call {
+  // Adapts `state_dict` to what the checkpoint has. Called once on every rank, before
+  // `set_up_planner` and as a part of it. May be empty, may throw.
+  std::function<void(const Metadata& metadata, const StorageContext& context)> fit;
   StateDict* state_dict = nullptr;
   LoadPlanner* planner = nullptr;
   StorageReader* reader = nullptr;

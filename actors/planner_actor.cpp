@@ -96,8 +96,10 @@ protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
   const LoadCall& call = run.context().load();
   const Metadata& metadata =
       run.context().metadata.emplace(run.hook(Hook::kReadMetadata, [&] { return call.reader->read_metadata(); }));
-  run.hook(Hook::kSetUpPlanner,
-           [&] { call.planner->set_up_planner(*call.state_dict, metadata, run.context().rank(), run.is_coordinator()); });
+  run.hook(Hook::kSetUpPlanner, [&] {
+    if (call.fit) call.fit(metadata, run.storage_context());
+    call.planner->set_up_planner(*call.state_dict, metadata, run.context().rank(), run.is_coordinator());
+  });
   run.hook(Hook::kSetUpStorage, [&] { call.reader->set_up_storage_reader(metadata, run.storage_context()); });
   LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] {
     LoadPlan made = call.planner->create_local_plan();

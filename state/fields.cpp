@@ -132,8 +132,7 @@ class Fields final : public Stateful {
     for (const auto& item : state_dict)
       if (names_.count(item.first) == 0) problems += "\n  \"" + item.first + "\" is not a field of it";
     if (!problems.empty())
-      throw Error(ErrorCode::kMismatch,
-                  "load the fields of a struct: what was loaded does not fit; nothing was changed:" + problems);
+      throw Error(ErrorCode::kMismatch, "load the fields of a struct: what was loaded does not fit; no field was set:" + problems);
     for (const Adopt& adopt : adoptions) with_torch("load the fields of a struct", adopt);
   }
 

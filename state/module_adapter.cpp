@@ -88,7 +88,8 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict) {
     if (!live.contains(name)) problems += "\n  \"" + name + "\" is not in the module";
   }
   if (!problems.empty()) {
-    throw Error(ErrorCode::kMismatch, "load a module's state dict: it does not fit the module; nothing was changed:" + problems);
+    throw Error(ErrorCode::kMismatch,
+                "load a module's state dict: it does not fit the module; this call changed nothing:" + problems);
   }
   // In-place changes of parameters that require gradients are an error outside of this guard.
   const torch::NoGradGuard no_grad;

@@ -1,4 +1,5 @@
 // The options and state of LibTorch's optimizers: their names in PyTorch, and the initial state.
+// Internal.
 //
 // OptimizerKind<T> has for each optimizer T:
 //   Options, State         LibTorch's types
@@ -11,15 +12,22 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <tuple>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
+#include <c10/util/Type.h>
+#include <torch/nn/module.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <cairn/base/error.hpp>
+#include <cairn/state/adapters.hpp>
 #include <cairn/state/state_dict.hpp>
 
 namespace cairn {
@@ -170,5 +178,118 @@ struct OptimizerKind<torch::optim::Adagrad> {
     return state;
   }
 };
+
+// --- access to optimizers ------------------------------------------------------------------------
+
+template <class Kind>
+struct KindTag {
+  using type = Kind;
+};
+
+// Calls `work` with the tag of the optimizer's kind.
+// LibTorch's optimizers share no interface for their options and states. The tag gives the
+// templates below the types.
+template <class Work>
+auto with_kind(torch::optim::Optimizer& optimizer, Work&& work) {
+  if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr) return work(KindTag<OptimizerKind<torch::optim::Adam>>{});
+  if (dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr) return work(KindTag<OptimizerKind<torch::optim::AdamW>>{});
+  if (dynamic_cast<torch::optim::SGD*>(&optimizer) != nullptr) return work(KindTag<OptimizerKind<torch::optim::SGD>>{});
+  if (dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr) return work(KindTag<OptimizerKind<torch::optim::RMSprop>>{});
+  if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr) return work(KindTag<OptimizerKind<torch::optim::Adagrad>>{});
+  throw Error(ErrorCode::kUnsupported,
+              "state of an optimizer: " + c10::demangle(typeid(optimizer).name()) +
+                  " is not known; wrap it in a Stateful object of your own (Adam, AdamW, SGD, RMSprop and Adagrad are)");
+}
+
+template <class Kind>
+typename Kind::Options& options_of(torch::optim::OptimizerParamGroup& group) {
+  auto* options = group.has_options() ? dynamic_cast<typename Kind::Options*>(&group.options()) : nullptr;
+  if (options == nullptr)
+    throw Error(ErrorCode::kMismatch, "state of an optimizer: a parameter group has options of another optimizer's type");
+  return *options;
+}
+
+struct NamedParameter {
+  std::string name;
+  torch::Tensor parameter;
+};
+
+// Returns the parameters by group. One that is listed again, such as a tied parameter, counts where
+// it is listed first: LibTorch keeps one state for it.
+std::vector<std::vector<NamedParameter>> named_parameters(torch::optim::Optimizer& optimizer, const torch::nn::Module* module);
+// Returns the list "params" of a group: names, or PyTorch's numbers.
+List names_of(const std::vector<NamedParameter>& group, bool are_numbers);
+
+inline Value option_value(double option) { return option; }
+inline Value option_value(bool option) { return option; }
+// Betas are a tuple in PyTorch.
+inline Value option_value(const std::tuple<double, double>& option) {
+  return c10::IValue(c10::ivalue::Tuple::create(std::get<0>(option), std::get<1>(option)));
+}
+
+template <class Kind>
+Dict state_of(typename Kind::State& state, const torch::Tensor& parameter) {
+  Dict dict;
+  Kind::visit_state(state, [&](const char* name, auto& field) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, torch::Tensor>) {
+      if (field.defined()) dict.insert(name, as_declared(field, parameter));
+    } else {
+      dict.insert(name, field);
+    }
+  });
+  return dict;
+}
+
+// Returns a group with all of PyTorch's options. `others` are those that LibTorch lacks.
+template <class Kind>
+Dict described_group(torch::optim::OptimizerParamGroup& group, List params, const Dict& others) {
+  Dict described;
+  described.insert("params", std::move(params));
+  Kind::visit_options(options_of<Kind>(group), [&](const char* name, auto& field) { described.insert(name, option_value(field)); });
+  for (auto& [name, value] : Kind::others()) described.insert(name, if_stored(std::move(value)));
+  for (const auto& [name, value] : others) described[name] = value;
+  return described;
+}
+
+// --- options that only PyTorch has ---------------------------------------------------------------
+
+// Replaces an optimizer's `defaults()`, from which LibTorch only makes options of new groups. So
+// options that LibTorch lacks, such as "initial_lr", are kept as long as the optimizer.
+template <class Options>
+struct DefaultsWithOthers final : Options {
+  explicit DefaultsWithOthers(const Options& defaults) : Options(defaults) {}
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const override { return std::make_unique<Options>(*this); }
+  std::vector<std::pair<std::vector<const void*>, Dict>> groups;  // by the identities of the group's parameters
+};
+
+// LibTorch lets only derived classes replace the defaults.
+struct DefaultsAccess : torch::optim::Optimizer {
+  static std::unique_ptr<torch::optim::OptimizerOptions>& of(torch::optim::Optimizer& optimizer) {
+    return optimizer.*(&DefaultsAccess::defaults_);
+  }
+};
+
+inline std::vector<const void*> identities_of(const torch::optim::OptimizerParamGroup& group) {
+  std::vector<const void*> identities;
+  for (const torch::Tensor& parameter : group.params()) identities.push_back(parameter.unsafeGetTensorImpl());
+  return identities;
+}
+
+// Keeps the given options, by group.
+template <class Options>
+void keep_other_options(torch::optim::Optimizer& optimizer, std::vector<Dict> others) {
+  auto made = std::make_unique<DefaultsWithOthers<Options>>(static_cast<const Options&>(optimizer.defaults()));
+  for (std::size_t i = 0; i < others.size(); ++i)
+    made->groups.emplace_back(identities_of(optimizer.param_groups()[i]), std::move(others[i]));
+  DefaultsAccess::of(optimizer) = std::move(made);
+}
+
+// Returns what is kept for group `i`: nothing if the group's parameters have changed since.
+template <class Options>
+Dict other_options(torch::optim::Optimizer& optimizer, std::size_t i) {
+  const auto* kept = dynamic_cast<const DefaultsWithOthers<Options>*>(&optimizer.defaults());
+  if (kept == nullptr || i >= kept->groups.size()) return {};
+  return kept->groups[i].first == identities_of(optimizer.param_groups()[i]) ? kept->groups[i].second : Dict();
+}
 
 }  // namespace cairn

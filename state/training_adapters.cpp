@@ -45,7 +45,7 @@ class SchedulerState final : public Stateful {
     if (!last || !last->is_ivalue() || !last->ivalue().isInt() || last->to_int() < -1 ||
         last->to_int() >= std::numeric_limits<unsigned>::max())
       throw Error(ErrorCode::kMismatch, std::string("load a learning-rate scheduler: \"last_epoch\" ") +
-                                            (last ? "is not a number of steps" : "is missing") + "; nothing was changed");
+                                            (last ? "is not a number of steps" : "is missing") + "; the scheduler was not changed");
     // PyTorch counts from -1: its constructor makes the first step.
     SchedulerAccess::step_count(*scheduler_) = static_cast<unsigned>(last->to_int() + 1);
   }
@@ -89,7 +89,7 @@ void set_states(std::vector<NewState> states) {
   }
   if (!problems.empty())
     throw Error(ErrorCode::kMismatch,
-                "load the states of random number generators: they do not fit; nothing was changed:" + problems);
+                "load the states of random number generators: they do not fit; no generator was changed:" + problems);
   for (NewState& state : states) {
     const std::lock_guard lock(state.generator.mutex());
     with_torch("set the random number generator \"" + state.name + "\"",
@@ -188,7 +188,7 @@ class SamplerState final : public Stateful {
         problems += "\n  \"" + item.first + "\" is not a tensor of size " + to_string(extents_of(item.second.tensor().sizes())) +
                     " " + c10::toString(item.second.tensor().scalar_type());
     if (!problems.empty())
-      throw Error(ErrorCode::kMismatch, "load a sampler: what was loaded does not fit; nothing was changed:" + problems);
+      throw Error(ErrorCode::kMismatch, "load a sampler: what was loaded does not fit; the sampler was not changed:" + problems);
     with_torch("load a sampler", [&] {
       torch::serialize::OutputArchive written;
       for (const auto& item : now) written.write(item.first, state_dict.at(item.first).tensor().clone(), /*is_buffer=*/true);

@@ -479,10 +479,16 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       *longest = objects.get().describe(key_order, working, world.rank());
     };
     call.longest_part = longest;
+    const bool are_users = are_both_users(options.planner, options.storage_reader);
+    // A user's reader that knows the user's planner can read for no other.
+    if (!are_users)
+      call.fit = [&](const Metadata& metadata, const StorageContext& context) {
+        objects.get().fit(metadata, *reader, context, part_rank.value_or(world.rank()), working);
+      };
     // The deadline covers both tries.
     if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
     call.state_dict = &working;
-    call.planner = are_both_users(options.planner, options.storage_reader) ? planner_of_call.get() : &counting;
+    call.planner = are_users ? planner_of_call.get() : &counting;
     call.reader = reader.get();
     call.progress = progress;
     // The display follows this object over both tries.

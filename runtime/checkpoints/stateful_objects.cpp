@@ -1,7 +1,11 @@
 #include <cairn/runtime/checkpoints/stateful_objects.hpp>
 
+#include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
+
+#include <torch/types.h>
 
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/base/clock.hpp>
@@ -10,25 +14,31 @@
 #include <cairn/base/placed_exception.hpp>
 #include <cairn/base/running_work.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
+#include <cairn/state/fitted_stateful.hpp>
+#include <cairn/state/load_destinations.hpp>
+#include <cairn/state/rank_names.hpp>
+#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/read_part.hpp>
 
 namespace cairn {
 namespace {
 
-using Visit = std::function<void(const Path&, const std::shared_ptr<Stateful>&)>;
+using Visit = std::function<void(const Path&, const std::shared_ptr<Stateful>&, bool is_per_rank)>;
 
-void walk(const Value& value, Path& path, const Visit& visit) {
+void walk(const Value& value, Path& path, bool is_per_rank, const Visit& visit) {
+  is_per_rank = is_per_rank || value.is_per_rank();  // a mark applies to everything below
   if (value.is_stateful()) {
-    visit(path, value.stateful());
+    visit(path, value.stateful(), is_per_rank);
   } else if (value.is_dict()) {
     for (const auto& [key, item] : value.dict()) {
       path.emplace_back(key);
-      walk(item, path, visit);
+      walk(item, path, is_per_rank, visit);
       path.pop_back();
     }
   } else if (value.is_list()) {
     for (std::size_t i = 0; i < value.list().size(); ++i) {
       path.emplace_back(static_cast<std::int64_t>(i));
-      walk(value.list()[i], path, visit);
+      walk(value.list()[i], path, is_per_rank, visit);
       path.pop_back();
     }
   }
@@ -92,16 +102,36 @@ class NamedHooks {
   std::string longest_name_;
 };
 
+// Returns the rest of `path` below `above`, or nothing if it is not below it. Of values marked by
+// `per_rank`, finds those of `rank`.
+std::optional<Path> path_below(const Path& above, Path path, std::optional<int> rank) {
+  if (rank) {
+    if (path.empty() || path.back() != PathElement(rank_key(*rank))) return std::nullopt;
+    path.pop_back();
+  }
+  if (path.size() <= above.size() || !std::equal(above.begin(), above.end(), path.begin())) return std::nullopt;
+  // An object's state is a dict. If the checkpoint has a list there, the planner finds nothing.
+  if (!std::holds_alternative<std::string>(path[above.size()])) return std::nullopt;
+  return Path(path.begin() + static_cast<std::ptrdiff_t>(above.size()), path.end());
+}
+
+// Reads plain values, without the planner of the load.
+struct ReadValues final : ReadyPlan {
+  ReadValues(Dict& into, const Metadata& metadata) : values(into, metadata, {}) {}
+  void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) override { values.load_bytes(plan, item, bytes); }
+  LoadDestinations values;
+};
+
 }  // namespace
 
 StatefulObjects::StatefulObjects(const StateDict& state_dict) {
   Path path;
   for (const auto& [key, item] : state_dict) {
     path.emplace_back(key);
-    walk(item, path, [this](const Path& where, const std::shared_ptr<Stateful>& object) {
+    walk(item, path, false, [this](const Path& where, const std::shared_ptr<Stateful>& object, bool is_per_rank) {
       if (object == nullptr) throw Error(ErrorCode::kInvalidArgument, "the Stateful object at '" + to_string(where) + "' is null");
       // Ranks and checkpoints know objects by flattened names, which two paths may share.
-      if (!places_.emplace(to_string(where), Place{where, object}).second)
+      if (!places_.emplace(to_string(where), Place{where, object, is_per_rank}).second)
         throw Error(ErrorCode::kAlreadyExists,
                     "two Stateful objects have the flattened name '" + to_string(where) + "': rename a key");
     });
@@ -128,6 +158,42 @@ std::string StatefulObjects::describe(const std::vector<std::string>& key_order,
     hooks.run(key, [&] { value = with_marks_of(value, Value(place->second.object->state_dict())); });
   }
   return hooks.take_longest();
+}
+
+void StatefulObjects::fit(const Metadata& metadata, StorageReader& reader, const StorageContext& context, int rank,
+                          StateDict& working) const {
+  for (const auto& [key, place] : places_) {
+    const auto object = std::dynamic_pointer_cast<FittedStateful>(place.object);
+    if (!object) continue;
+    Value& value = value_at(working, place.path);
+    const auto of_rank = place.is_per_rank ? std::optional<int>(rank) : std::nullopt;
+    // The object's own containers tell a dict with numbers as keys from a list.
+    Dict stored;
+    for (const auto& [name, item] : value.dict()) stored.insert(name, item.is_list() ? Value(List{}) : Value(Dict{}));
+    ReadValues reading(stored, metadata);
+    for (const auto& [name, path] : metadata.planner_data) {
+      const auto below = path_below(place.path, path, of_rank);
+      const Metadata::Entry* const entry = below ? metadata.find(name) : nullptr;
+      if (entry == nullptr) continue;
+      if (const auto* tensor = std::get_if<TensorStorageMetadata>(entry)) {
+        const auto type = scalar_type_of(tensor->properties.dtype).value_or(at::kByte);  // the planner refuses other types
+        const auto options = torch::TensorOptions().device(at::kMeta).dtype(type);
+        set_at(stored, *below,
+               with_torch("describe \"" + name + '"', [&] { return torch::empty(array_of(tensor->size), options); }));
+      } else if (object->needs(*below)) {
+        reading.values.add(name, name, *below, Value());
+        if (find_at(stored, *below) == nullptr) set_at(stored, *below, Value());  // keys keep their order
+      } else {
+        set_at(stored, *below, 0);
+      }
+    }
+    const LoadPlan plan = reading.values.create_plan();
+    if (!plan.items.empty()) {
+      reader.set_up_storage_reader(metadata, context);
+      reader.read_data(plan, reading).get();
+    }
+    value = with_marks_of(value, Value(object->fit(stored)));
+  }
 }
 
 std::string StatefulObjects::restore(const std::vector<std::string>& key_order, StateDict& working, int rank) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <cairn/state/state_dict.hpp>
+#include <cairn/storage/storage.hpp>
 
 namespace cairn {
 
@@ -28,6 +29,11 @@ class StatefulObjects {
   // the dict in which the objects were found.
   std::string describe(const std::vector<std::string>& key_order, StateDict& working, int rank) const;
 
+  // Replaces the state of each FittedStateful object in `working` by the one that fits what the
+  // checkpoint has of the object. Reads plain values through `reader`. `rank` is the one whose
+  // values marked by `per_rank` are loaded.
+  void fit(const Metadata& metadata, StorageReader& reader, const StorageContext& context, int rank, StateDict& working) const;
+
   // Calls `load_state_dict()` with the values at the objects' places in `working`.
   std::string restore(const std::vector<std::string>& key_order, StateDict& working, int rank) const;
 
@@ -35,6 +41,7 @@ class StatefulObjects {
   struct Place {
     Path path;
     std::shared_ptr<Stateful> object;
+    bool is_per_rank;
   };
   std::map<std::string, Place> places_;
 };

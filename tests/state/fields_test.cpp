@@ -91,7 +91,7 @@ TEST_CASE("fields that are missing, unexpected or of another type are named; non
        {"\"warm\" is missing", "\"small\" is a number of a smaller range than 1099511627776", "\"step\" is a whole number, not",
         "\"seed\" is a number of a smaller range than -1", "\"loss\" is a number, not", "\"phase\" is text, not",
         "\"average\" is a tensor of size [2, 3] Float, not a tensor of size [3, 2] Float", "\"notes\" is bytes, not",
-        "\"more\" is not a field of it", "nothing was changed"}) {
+        "\"more\" is not a field of it", "no field was set"}) {
     CAPTURE(part);
     CHECK(has(text, part));
   }

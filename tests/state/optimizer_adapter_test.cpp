@@ -200,6 +200,24 @@ TEST_CASE("options come from the checkpoint") {
   CHECK(has(text, "max_exp_avg_sq"));
 }
 
+TEST_CASE("momentum without buffers is refused, unless the optimizer has momentum") {
+  Trainer momentum(makers()[5].second), plain(makers()[4].second);
+  momentum.step(0);
+  Dict dict = adam_state(momentum);
+  Dict without = dict;
+  without.erase("state");
+  std::string text;
+  CHECK(code_of([&] { load_optimizer_state_dict(*plain.optimizer, without, plain.net.ptr().get()); }, &text) ==
+        ErrorCode::kMismatch);
+  CHECK(has(text, "param_groups[0] turns momentum on"));
+  CHECK(adam_state(plain).at("param_groups").list()[0]["momentum"].to_double() == 0);
+  load_optimizer_state_dict(*plain.optimizer, dict, plain.net.ptr().get());
+  CHECK(same(adam_state(plain).at("state")["0.weight"]["momentum_buffer"].tensor(),
+             dict["state"]["0.weight"]["momentum_buffer"].tensor()));
+  load_optimizer_state_dict(*momentum.optimizer, without, momentum.net.ptr().get());
+  CHECK_FALSE(adam_state(momentum).at("state")["0.weight"]["momentum_buffer"].tensor().any().item<bool>());
+}
+
 TEST_CASE("optimizer state exists before the first step, except for frozen parameters") {
   Trainer trainer(makers()[0].second);
   trainer.net->parameters()[0].set_requires_grad(false);
