@@ -1,6 +1,7 @@
 #include <cairn/training/state_dicts.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -8,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/state/optimizer_loading.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/training/parameter_layout.hpp>
@@ -170,8 +172,9 @@ std::string text_from_rank0(const std::string& text, const ProcessGroup& world) 
   return {bytes.data_ptr<std::uint8_t>(), bytes.data_ptr<std::uint8_t>() + bytes.numel()};
 }
 
-// Sends each rank its part of the tensors of rank 0. Only one whole tensor is in memory at a time.
-void set_from_rank0(const Dict& live, const Dict& state_dict, bool strict, const ProcessGroup& world) {
+// Checks the dict of rank 0. The returned function sends each rank its part of the tensors; only one
+// whole tensor is in memory at a time. Both are collectives.
+std::function<void()> checked_from_rank0(const Dict& live, const Dict& state_dict, bool strict, const ProcessGroup& world) {
   torch::Tensor sent = torch::zeros({static_cast<std::int64_t>(live.size())}, torch::kUInt8);
   std::string problems;
   if (world.rank() == 0) {
@@ -193,16 +196,45 @@ void set_from_rank0(const Dict& live, const Dict& state_dict, bool strict, const
   problems = text_from_rank0(problems, world);
   if (!problems.empty()) refuse_dict("a model's", problems);
   world.broadcast(sent, 0);
-  std::int64_t index = 0;
+  return [live, &state_dict, sent, world] {
+    std::int64_t index = 0;
+    for (const auto& [name, value] : live) {
+      // The flags come from rank 0, so that all ranks skip the same entries.
+      if (sent[index++].item<int>() == 0) continue;
+      const torch::Tensor to = tensor_of(value);
+      torch::Tensor whole = torch::empty(array_of(size_of(value)), to.options().requires_grad(false));
+      if (world.rank() == 0) whole.copy_(state_dict.find(name)->tensor());
+      world.broadcast(whole, 0);
+      to.copy_(part_for(value, whole));
+    }
+  };
+}
+
+// Checks a model's dict. The returned function sets the model, and borrows the arguments.
+std::function<void()> checked_model_state(Module& model, const Dict& state_dict, const StateDictOptions& options) {
+  const Dict live = selected(model, options);
+  if (options.broadcast_from_rank0) return checked_from_rank0(live, state_dict, options.strict, world_of(model));
+  std::string problems;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // destination, source
   for (const auto& [name, value] : live) {
-    // The flags come from rank 0, so that all ranks skip the same entries.
-    if (sent[index++].item<int>() == 0) continue;
+    const Value* const given = state_dict.find(name);
+    if (given == nullptr) {
+      if (options.strict) problems += "\n  \"" + name + "\" is missing";
+      continue;
+    }
+    const torch::Tensor part = part_for(value, *given, is_local(value));
     const torch::Tensor to = tensor_of(value);
-    torch::Tensor whole = torch::empty(array_of(size_of(value)), to.options().requires_grad(false));
-    if (world.rank() == 0) whole.copy_(state_dict.find(name)->tensor());
-    world.broadcast(whole, 0);
-    to.copy_(part_for(value, whole));
+    if (!part.defined()) {
+      problems += "\n  \"" + name + "\" is " + describe_given(*given) + ", the model has " + describe_given(value);
+    } else if (part.unsafeGetTensorImpl() != to.unsafeGetTensorImpl()) {
+      copies.emplace_back(to, part);
+    }
   }
+  if (options.strict) problems += unexpected_names(live, state_dict);
+  if (!problems.empty()) refuse_dict("a model's", problems);
+  return [copies] {
+    for (const auto& [to, from] : copies) torch::Tensor(to).copy_(from);
+  };
 }
 
 }  // namespace
@@ -247,31 +279,8 @@ StateDictType state_dict_type(const Module& module) {
 }
 
 void set_model_state_dict(Module& model, const Dict& state_dict, const StateDictOptions& options) {
-  const Dict live = selected(model, options);
   const torch::NoGradGuard no_grad;
-  if (options.broadcast_from_rank0) {
-    return set_from_rank0(live, state_dict, options.strict, world_of(model));
-  }
-  std::string problems;
-  // Collected first, so that nothing changes if anything does not fit.
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // destination, source
-  for (const auto& [name, value] : live) {
-    const Value* const given = state_dict.find(name);
-    if (given == nullptr) {
-      if (options.strict) problems += "\n  \"" + name + "\" is missing";
-      continue;
-    }
-    const torch::Tensor part = part_for(value, *given, is_local(value));
-    const torch::Tensor to = tensor_of(value);
-    if (!part.defined()) {
-      problems += "\n  \"" + name + "\" is " + describe_given(*given) + ", the model has " + describe_given(value);
-    } else if (part.unsafeGetTensorImpl() != to.unsafeGetTensorImpl()) {
-      copies.emplace_back(to, part);
-    }
-  }
-  if (options.strict) problems += unexpected_names(live, state_dict);
-  if (!problems.empty()) refuse_dict("a model's", problems);
-  for (auto& [to, from] : copies) to.copy_(from);
+  checked_model_state(model, state_dict, options)();
 }
 
 // --- optimizers ----------------------------------------------------------------------------------
@@ -294,53 +303,60 @@ Dict flattened(const Dict& nested) {
   return flat;
 }
 
-// The inverse, guided by the optimizer's own state. If `strict`, `flat` must have all of it.
-Dict unflattened(const Dict& flat, const Dict& live, bool strict) {
-  Dict state;
-  if (strict) {
-    std::set<std::string> names;
-    for (const Value& group : live.at("param_groups").list()) {
-      for (const Value& name : group.dict().at("params").list()) names.insert(name.to_text());
+// The inverse, guided by the optimizer's groups. `names` has its parameters. If `strict`, refuses
+// keys of others.
+Dict unflattened(const Dict& flat, const List& live_groups, const std::set<std::string>& names, bool strict) {
+  Dict state, options;
+  std::string problems;
+  for (const auto& [key, value] : flat) {
+    // "<kind>.<name>.<field>": the longest name that fits, because all parts may contain dots.
+    const std::size_t begin = key.find('.') + 1;
+    std::size_t end = key.rfind('.');
+    while (end != std::string::npos && end > begin && names.count(key.substr(begin, end - begin)) == 0)
+      end = key.rfind('.', end - 1);
+    const bool is_state = key.compare(0, begin, "state.") == 0;
+    if (end == std::string::npos || end <= begin || !(is_state || key.compare(0, begin, "param_groups.") == 0)) {
+      problems += "\n  \"" + key + "\" is of no parameter of the optimizer's";
+    } else {
+      (is_state ? state : options)[key.substr(begin, end - begin)][key.substr(end + 1)] = value;
     }
-    std::string problems;
-    for (const auto& [key, value] : flat) {
-      // "<kind>.<name>.<field>"; only the name contains dots.
-      const std::size_t begin = key.find('.') + 1, end = key.rfind('.');
-      const bool has_kind = key.compare(0, begin, "state.") == 0 || key.compare(0, begin, "param_groups.") == 0;
-      if (!has_kind || end < begin || names.count(key.substr(begin, end - begin)) == 0)
-        problems += "\n  \"" + key + "\" is of no parameter of the optimizer's";
-    }
-    if (!problems.empty()) refuse_dict("an optimizer's", problems);
   }
-  for (const auto& [name, fields] : live.at("state").dict()) {
-    Dict entry;
-    for (const auto& [field, value] : fields.dict()) {
-      if (const Value* given = flat.find("state." + name + "." + field)) entry.insert(field, *given);
-    }
-    if (!entry.empty()) state.insert(name, std::move(entry));
-  }
+  if (strict && !problems.empty()) refuse_dict("an optimizer's", problems);
   List groups;
-  for (const Value& live_group : live.at("param_groups").list()) {
+  for (const Value& live_group : live_groups) {
     Dict group{{"params", live_group.dict().at("params")}};
-    for (const auto& [option, value] : live_group.dict()) {
-      if (option == "params") continue;
-      const Value* first = nullptr;
-      for (const Value& name : live_group.dict().at("params").list()) {
-        // LibTorch has options per group, the flat form per parameter: the first parameter that has
-        // one decides.
-        if (first == nullptr) first = flat.find("param_groups." + name.to_text() + "." + option);
+    for (const Value& name : live_group.dict().at("params").list()) {
+      const Value* const of_name = options.find(name.to_text());
+      if (of_name == nullptr) continue;
+      // LibTorch has options per group, the flat form per parameter: the first parameter that has
+      // one decides.
+      for (const auto& [option, value] : of_name->dict()) {
+        if (!group.contains(option)) group.insert(option, value);
       }
-      if (first != nullptr) group.insert(option, *first);
     }
     groups.push_back(std::move(group));
   }
   return Dict{{"state", std::move(state)}, {"param_groups", std::move(groups)}};
 }
 
-// Returns a state dict of the form that `options` name as {"state": …, "param_groups": …}.
+// Returns {"state": …, "param_groups": …} of a dict of the form that `options` name. Without
+// `strict`, leaves out the state of parameters that are not the optimizer's.
 Dict nested_form(const Dict& state_dict, const Dict& live, const StateDictOptions& options) {
-  return options.flatten_optimizer_state_dict ? unflattened(state_dict, live, options.strict) : state_dict;
+  const List& groups = live.at("param_groups").list();
+  std::set<std::string> names;
+  for (const Value& group : groups) {
+    for (const Value& name : group.dict().at("params").list()) names.insert(name.to_text());
+  }
+  Dict nested = options.flatten_optimizer_state_dict ? unflattened(state_dict, groups, names, options.strict) : state_dict;
+  Value* const state = nested.find("state");
+  if (options.strict || state == nullptr || !state->is_dict()) return nested;
+  for (const auto& item : Dict(state->dict())) {
+    if (names.count(item.first) == 0) state->dict().erase(item.first);
+  }
+  return nested;
 }
+
+bool has_tensor(const Value& value) { return value.is_tensor() || value.is_sharded(); }
 
 // Moves the tensors that `live` has as tensors, too, out of `given`. Returns their names,
 // {name: {field: true}}. Throws if one is not whole.
@@ -348,15 +364,12 @@ Dict take_whole_tensors(Dict& given, const Dict& live) {
   Dict taken;
   std::string problems;
   Value* const state = given.find("state");
-  if (state == nullptr || !state->is_dict()) return taken;
+  if (state == nullptr) return taken;
   for (auto& [name, fields] : state->dict()) {
-    const Value* const own = live.at("state").dict().find(name);
-    if (own == nullptr) fields = Dict{};  // the name is enough to refuse or to ignore it
-    if (own == nullptr || !fields.is_dict()) continue;
     Dict rest;
     for (const auto& [field, value] : fields.dict()) {
-      const Value* const to = own->dict().find(field);
-      if (to == nullptr || !(to->is_tensor() || to->is_sharded()) || value.is_none()) {
+      const Value* const to = find_at(live, {"state", name, field});
+      if (to == nullptr || !has_tensor(*to) || value.is_none()) {
         rest.insert(field, value);
         continue;
       }
@@ -373,15 +386,15 @@ Dict take_whole_tensors(Dict& given, const Dict& live) {
 
 // Returns the state dict of rank 0 on all ranks, with this rank's parts of the tensors. Only one
 // whole tensor is in memory at a time.
-Dict optimizer_state_from_rank0(const Dict& live, const Dict& state_dict, const StateDictOptions& options,
-                                const ProcessGroup& world) {
+Dict optimizer_state_from_rank0(const Module& model, torch::optim::Optimizer& optimizer, const Dict& live, const Dict& state_dict,
+                                const StateDictOptions& options, const ProcessGroup& world) {
   Dict whole;
   std::string failure, text;
   if (world.rank() == 0) {
     try {
       whole = nested_form(state_dict, live, options);
       Dict rest = whole;
-      Dict taken = take_whole_tensors(rest, live);
+      Dict taken = take_whole_tensors(rest, fit_optimizer_state(optimizer, whole, &model));
       // Everything but the tensors, and the list of tensors that follow one by one.
       text = serialize_leaf(List{std::move(rest), std::move(taken)});
     } catch (const std::exception& error) {  // the other ranks wait for an answer
@@ -392,10 +405,16 @@ Dict optimizer_state_from_rank0(const Dict& live, const Dict& state_dict, const 
   if (!failure.empty()) throw Error(ErrorCode::kMismatch, failure);
   Value sent = deserialize_leaf(text_from_rank0(text, world));
   Dict local = sent.list().at(0).dict();
-  for (const auto& [name, fields] : sent.list().at(1).dict()) {
+  const Dict& taken = sent.list().at(1).dict();
+  // The tensors stand for those of rank 0.
+  for (const auto& [name, fields] : taken) {
+    for (const auto& entry : fields.dict()) local["state"][name][entry.first] = torch::empty({0});
+  }
+  const Dict to_fill = fit_optimizer_state(optimizer, local, &model);
+  for (const auto& [name, fields] : taken) {
     for (const auto& entry : fields.dict()) {
       const std::string& field = entry.first;
-      const Value& to = live.at("state")[name][field];
+      const Value& to = to_fill.at("state")[name][field];
       torch::Tensor tensor = torch::empty(array_of(size_of(to)), tensor_of(to).options().requires_grad(false));
       if (world.rank() == 0) tensor.copy_(whole.at("state")[name][field].tensor());
       world.broadcast(tensor, 0);
@@ -409,7 +428,6 @@ Dict optimizer_state_from_rank0(const Dict& live, const Dict& state_dict, const 
 // Replaces a whole tensor by this rank's part. If it does not fit, leaves it for the optimizer to
 // refuse.
 void cut_to_part(const Value* live, Value& given) {
-  const auto has_tensor = [](const Value& value) { return value.is_tensor() || value.is_sharded(); };
   if (live == nullptr || !has_tensor(*live) || !has_tensor(given)) return;
   torch::Tensor part = part_for(*live, given);
   if (part.defined()) given = Value(std::move(part));
@@ -437,40 +455,36 @@ Dict get_optimizer_state_dict(const Module& model, torch::optim::Optimizer& opti
   return options.flatten_optimizer_state_dict ? flattened(dict) : dict;
 }
 
-void set_optimizer_state_dict(const Module& model, torch::optim::Optimizer& optimizer, const Dict& state_dict,
-                              const StateDictOptions& options) {
+namespace {
+
+// Checks an optimizer's dict. The returned function sets the optimizer, which it borrows.
+std::function<void()> checked_optimizer_state(const Module& model, torch::optim::Optimizer& optimizer, const Dict& state_dict,
+                                              const StateDictOptions& options) {
   check_options(options);
   const Dict live = optimizer_state_dict(optimizer, &model);
-  const torch::NoGradGuard no_grad;
-  Dict local = options.broadcast_from_rank0 ? optimizer_state_from_rank0(live, state_dict, options, world_of(model))
-                                            : nested_form(state_dict, live, options);
-  Value* const state = local.find("state");
-  if (state != nullptr && state->is_dict()) {
-    std::vector<std::string> others;
-    for (auto& [name, fields] : state->dict()) {
-      const Value* const own = live.at("state").dict().find(name);
-      if (own == nullptr) {
-        others.push_back(name);
-      } else if (fields.is_dict()) {
-        for (auto& [field, value] : fields.dict()) cut_to_part(own->dict().find(field), value);
-      }
-    }
-    for (const std::string& name : others) {
-      if (!options.strict) state->dict().erase(name);
-    }
-    const auto parameters = registered_tensors(model);
-    std::string missing;
-    for (const auto& [name, fields] : live.at("state").dict()) {
-      if (state->dict().contains(name)) continue;
-      if (!options.strict) {
-        state->dict().insert(name, fields);  // keeps its value
-      } else if (parameters.at(name).requires_grad()) {
-        missing += "\n  the state of \"" + name + "\" is missing";
-      }
-    }
-    if (!missing.empty()) refuse_dict("an optimizer's", missing + "\nStateDictOptions::strict = false leaves it as it is");
+  Dict local = options.broadcast_from_rank0
+                   ? optimizer_state_from_rank0(model, optimizer, live, state_dict, options, world_of(model))
+                   : nested_form(state_dict, live, options);
+  // The state that the optimizer will have, also where it has none yet.
+  const Dict to_fill = fit_optimizer_state(optimizer, local, &model);
+  Value& state = local["state"];
+  if (state.is_none()) state = Dict{};
+  for (auto& [name, fields] : state.dict()) {
+    if (!fields.is_dict()) continue;
+    for (auto& [field, value] : fields.dict()) cut_to_part(find_at(to_fill, {"state", name, field}), value);
   }
-  load_optimizer_state_dict(optimizer, local, &model);
+  for (const auto& [name, fields] : live.at("state").dict()) {
+    if (!options.strict && !state.dict().contains(name)) state.dict().insert(name, fields);  // keeps its value
+  }
+  return prepare_optimizer_load(optimizer, local, &model, options.strict ? WithoutState::kRefused : WithoutState::kFresh);
+}
+
+}  // namespace
+
+void set_optimizer_state_dict(const Module& model, torch::optim::Optimizer& optimizer, const Dict& state_dict,
+                              const StateDictOptions& options) {
+  const torch::NoGradGuard no_grad;
+  checked_optimizer_state(model, optimizer, state_dict, options)();
 }
 
 std::pair<Dict, Dict> get_state_dict(const Module& model, torch::optim::Optimizer& optimizer, const StateDictOptions& options) {
@@ -480,8 +494,11 @@ std::pair<Dict, Dict> get_state_dict(const Module& model, torch::optim::Optimize
 
 void set_state_dict(Module& model, torch::optim::Optimizer& optimizer, const Dict& model_state_dict,
                     const Dict& optimizer_state_dict, const StateDictOptions& options) {
-  set_model_state_dict(model, model_state_dict, options);
-  set_optimizer_state_dict(model, optimizer, optimizer_state_dict, options);
+  const torch::NoGradGuard no_grad;
+  const auto set_model = checked_model_state(model, model_state_dict, options);
+  const auto set_optimizer = checked_optimizer_state(model, optimizer, optimizer_state_dict, options);
+  set_model();
+  set_optimizer();
 }
 
 }  // namespace cairn::training

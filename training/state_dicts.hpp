@@ -64,8 +64,8 @@ StateDictType state_dict_type(const torch::nn::Module& module);
 
 // Copy the dict's values into the live tensors. Entries that already are the live tensors need no
 // copy. Each tensor in the dict may be whole or this rank's part. Throw kMismatch, listing
-// everything that does not fit, before anything changes. `set_state_dict` sets the model and then
-// the optimizer: an error of the optimizer leaves the model changed.
+// everything that does not fit, before anything changes: `set_state_dict` checks the optimizer
+// before it sets the model.
 void set_model_state_dict(torch::nn::Module& model, const Dict& state_dict, const StateDictOptions& options = {});
 // Also sets the options of the parameter groups, such as learning rates.
 void set_optimizer_state_dict(const torch::nn::Module& model, torch::optim::Optimizer& optimizer, const Dict& state_dict,

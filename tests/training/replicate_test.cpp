@@ -88,10 +88,10 @@ TEST_CASE("B5.7 replicate and fully_shard compose, against a replicated model") 
     const ProcessMesh mesh(group);
     FullyShardOptions by_unit;
     by_unit.wrap_policy = training::wrap_classes<UnitImpl>();
-    {  // child sharded, root replicated
+    for (const bool is_layer : {true, false}) {  // child sharded (a plain layer, a unit), root replicated
       auto base = wide<Composite>(), model = wide<Composite>();
       replicate(base, group);
-      fully_shard(*model->u1, mesh);
+      is_layer ? fully_shard(*model->l1, mesh) : fully_shard(*model->u1, mesh);
       replicate(model, group);
       check_parity(group, base, model);
     }

@@ -1,8 +1,10 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <functional>
+#include <map>
 #include <tuple>
 
+#include <cairn/state/planner.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
 #include <cairn/training/state_dicts.hpp>
@@ -26,6 +28,13 @@ Hooked<Composite> sharded_composite(const ProcessGroup& group, std::uint64_t see
   fully_shard(*model->u1, ProcessMesh(group));
   fully_shard(model, ProcessMesh(group));
   return model;
+}
+
+// All bytes, in any order of keys.
+std::map<std::string, Bytes> contents_of(const Dict& dict) {
+  std::map<std::string, Bytes> contents;
+  for (const auto& [name, value] : dict) contents.emplace(name, serialize_leaf(value));
+  return contents;
 }
 
 template <class Optimizer, class Model>
@@ -130,6 +139,66 @@ TEST_CASE("state dicts: an optimizer's dict that lacks parameters is refused by 
     CHECK(thrown_by([&] {
             training::set_optimizer_state_dict(*other, into, foreign, flattened);
           }).says("\"state.head.weight.step\" is of no"));
+  });
+}
+
+TEST_CASE("state dicts: an optimizer gets state and options that it was made without") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const torch::Tensor input = seeded(1, [] { return torch::randn({2, 6}); });
+    auto plain = composite();
+    torch::optim::SGD momentum(plain->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+    plain(input).pow(2).mean().backward();
+    momentum.step();
+    for (const bool flat : {false, true}) {
+      for (const bool is_sent : {false, true}) {
+        CAPTURE(flat);
+        CAPTURE(is_sent);
+        StateDictOptions options;
+        options.full_state_dict = true;
+        options.flatten_optimizer_state_dict = flat;
+        Dict given = training::get_optimizer_state_dict(*plain, momentum, options);
+        for (const auto& [name, parameter] : plain->named_parameters().pairs()) {
+          if (flat) given["param_groups." + name + ".initial_lr"] = 0.3;
+        }
+        if (!flat) given["param_groups"].list()[0]["initial_lr"] = 0.3;
+        auto model = sharded_composite(group);
+        torch::optim::SGD into(model->parameters(), torch::optim::SGDOptions(0.5));
+        options.broadcast_from_rank0 = is_sent;
+        training::set_optimizer_state_dict(*model, into, is_sent && group.rank() > 0 ? Dict() : given, options);
+        options.broadcast_from_rank0 = false;
+        CHECK(contents_of(training::get_optimizer_state_dict(*model, into, options)) == contents_of(given));
+        // Back: the buffers go with the momentum.
+        torch::optim::SGD without(plain->parameters(), torch::optim::SGDOptions(0.25));
+        const Dict stateless = training::get_optimizer_state_dict(*plain, without, options);
+        training::set_optimizer_state_dict(*model, into, stateless, options);
+        CHECK(contents_of(training::get_optimizer_state_dict(*model, into, options)) == contents_of(stateless));
+      }
+    }
+  });
+}
+
+TEST_CASE("state dicts: an optimizer's dict that does not fit leaves the model as it was") {
+  on_ranks(2, [](const ProcessGroup& group) {
+    const torch::Tensor input = seeded(1, [] { return torch::randn({2, 6}); });
+    auto plain = composite(9);
+    auto plain_optimizer = stepped<torch::optim::Adam>(plain, input);
+    for (const bool is_sent : {false, true}) {
+      CAPTURE(is_sent);
+      StateDictOptions options;
+      options.full_state_dict = true;
+      auto [of_model, of_optimizer] = training::get_state_dict(*plain, plain_optimizer, options);
+      of_optimizer["param_groups"].list()[0]["maximize"] = true;
+      auto model = sharded_composite(group);
+      torch::optim::Adam optimizer(model->parameters(), 0.5);
+      const auto before = training::get_state_dict(*model, optimizer, options);
+      options.broadcast_from_rank0 = is_sent;
+      const Thrown thrown = thrown_by([&] { training::set_state_dict(*model, optimizer, of_model, of_optimizer, options); });
+      CHECK(thrown.says("maximizes"));
+      options.broadcast_from_rank0 = false;
+      const auto after = training::get_state_dict(*model, optimizer, options);
+      CHECK(contents_of(after.first) == contents_of(before.first));
+      CHECK(contents_of(after.second) == contents_of(before.second));
+    }
   });
 }
 
@@ -314,9 +383,8 @@ TEST_CASE("state dicts: all ranks refuse optimizer state of rank 0 that does not
     const Thrown missing = thrown_for([](Dict& given) { given["state"].dict().erase("l2.bias"); });
     CHECK(missing.code == ErrorCode::kMismatch);
     CHECK(missing.says("the state of \"l2.bias\" is missing"));
-    const Thrown not_a_value = thrown_for([](Dict& given) {
-      given["param_groups"].list()[0]["more"] = cairn::stateful(std::make_shared<DataPosition>());
-    });
+    const Thrown not_a_value = thrown_for(
+        [](Dict& given) { given["param_groups"].list()[0]["more"] = cairn::stateful(std::make_shared<DataPosition>()); });
     CHECK(not_a_value.is_error);
 
     options.broadcast_from_rank0 = false;
