@@ -50,20 +50,20 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict);
 Dict optimizer_state_dict(torch::optim::Optimizer& optimizer, const torch::nn::Module* module = nullptr);
 // Replaces options and state. A parameter without state in `state_dict` starts afresh. A state that
 // lacks a part that the options need is an error. So is momentum without any buffers, if the
-// optimizer was made without momentum. The optimizer keeps options that LibTorch lacks, of any type,
-// for each group whose parameters stay the same, until the next load; they are an error if they
-// would change the training. Throws kMismatch, listing everything that does not fit, before anything
-// changes.
+// optimizer was made without momentum. The optimizer keeps options that LibTorch lacks, of any
+// type, for each group whose parameters stay the same, until the next load; they are an error if
+// they would change the training. Throws kMismatch, listing everything that does not fit, before
+// anything changes.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const Dict& state_dict,
                                const torch::nn::Module* module = nullptr);
 
 // Return Stateful objects that use the functions above. Throw kInvalidArgument for a null pointer,
 // except that an optimizer's `module` may be null.
 //
-// An optimizer gets all state and options that the checkpoint has, however it was made. One that does
-// not fit is an error before any rank changes anything. If the caller replaces both the planner and
-// the reader of a load, Cairn cannot look at the checkpoint before: only state and options that the
-// optimizer itself has are loaded.
+// An optimizer gets all state and options that the checkpoint has, however it was made. One that
+// does not fit is an error before any rank changes anything. If the caller replaces both the
+// planner and the reader of a load, Cairn cannot look at the checkpoint before: only state and
+// options that the optimizer itself has are loaded.
 std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::nn::Module> module);
 std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                    std::shared_ptr<torch::nn::Module> module = nullptr);

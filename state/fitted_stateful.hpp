@@ -11,8 +11,8 @@ class FittedStateful : public Stateful {
   virtual bool needs(const Path& path) const = 0;
   // Returns the state to fill, in place of that of `state_dict`. Called in a load, before any rank
   // changes anything. `stored` is nested as saved, with empty containers where nothing is stored:
-  // tensors are on the meta device, values that `needs` refused are 0. Must change nothing. Throws if
-  // what is stored does not fit.
+  // tensors are on the meta device, values that `needs` refused are 0. Must change nothing. Throws
+  // if what is stored does not fit.
   virtual Dict fit(const Dict& stored) = 0;
 };
 

@@ -362,7 +362,7 @@ class Loading {
   const Dict& fitted_;            // borrowed by the constructor
   const Dict* state_ = nullptr;   // borrowed by the constructor
   std::vector<Options> options_;  // the new options, by group
-  std::vector<Dict> others_;      // those that LibTorch lacks
+  std::vector<Dict> others_;      // the options that LibTorch lacks, by group
   std::vector<Next> next_;        // in the order of `named_`
   std::string problems_;
 };

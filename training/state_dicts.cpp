@@ -172,8 +172,8 @@ std::string text_from_rank0(const std::string& text, const ProcessGroup& world) 
   return {bytes.data_ptr<std::uint8_t>(), bytes.data_ptr<std::uint8_t>() + bytes.numel()};
 }
 
-// Checks the dict of rank 0. The returned function sends each rank its part of the tensors; only one
-// whole tensor is in memory at a time. Both are collectives.
+// Checks the dict of rank 0. The returned function sends each rank its part of the tensors; only
+// one whole tensor is in memory at a time. Both are collectives.
 std::function<void()> checked_from_rank0(const Dict& live, const Dict& state_dict, bool strict, const ProcessGroup& world) {
   torch::Tensor sent = torch::zeros({static_cast<std::int64_t>(live.size())}, torch::kUInt8);
   std::string problems;
