@@ -223,7 +223,9 @@ class LeafReader {
     if (search.name.empty() && value.is(PickleKind::kOpaque)) search.name = value.opaque_name();
     // The others have no parts.
     const auto shape = value.shape();
-    if (shape < PickleKind::kList || shape == PickleKind::kGlobal || !search.seen.insert(value.id()).second) return;
+    if (shape < PickleKind::kList || shape == PickleKind::kGlobal) return;
+    if ((shape == PickleKind::kList || shape == PickleKind::kTuple || shape == PickleKind::kDict) && value.size() == 0) return;
+    if (!search.seen.insert(value.id()).second) return;
     std::size_t index = 0;
     for_each_part(value, [&](const std::string& given, const PickleValue& part) {
       spend(value, kPartBytes);
