@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/planning/pieces.hpp>
+#include <cairn/state/leaf_writer.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
@@ -124,6 +125,16 @@ void compare_piece(const Piece& piece_a, const Piece& piece_b, std::int64_t begi
     }
   }
   found.different += different;
+}
+
+// Returns what equal values have in common. Files of torch.save may have bytes in place of an
+// io.BytesIO.
+Bytes content_of(const Value& value) {
+  if (value.is_opaque()) return value.opaque().archive();
+  const PickledValue pickled = pickle_value(value, BlobsAs::kBytes);
+  Bytes content = pickled.pickle;
+  for (const torch::Tensor& tensor : pickled.tensors) content.append(static_cast<const char*>(tensor.data_ptr()), tensor.nbytes());
+  return content;
 }
 
 class Comparison {
@@ -242,7 +253,7 @@ class Comparison {
     if (a == b) return;
     // Compare values, not bytes: different programs serialize the same value to different bytes.
     const Value value_a = a_->read_value(key), value_b = b_->read_value(key);
-    if (serialize_leaf(value_a) == serialize_leaf(value_b)) return;
+    if (content_of(value_a) == content_of(value_b)) return;
     constexpr std::size_t kTextMax = 200;
     add(key, "value", value_text(value_a, kTextMax), value_text(value_b, kTextMax));
   }
