@@ -40,7 +40,8 @@ struct TierOptions {
   // If a file that another process has begun to copy has not grown for this long, as after the
   // death of that process, this process takes it over. The time doubles each time it does so.
   std::chrono::milliseconds takeover_after = std::chrono::seconds(30);
-  // `wait_for_copies` without a deadline gives up after this long without progress.
+  // `wait_for_copies` without a deadline gives up after this long without progress: no file was
+  // copied whole, none was copied further than by earlier tries, and no checkpoint was published.
   std::chrono::milliseconds drain_patience = std::chrono::minutes(10);
 };
 
@@ -52,7 +53,7 @@ void register_tier(const std::string& name, const TierOptions& options);
 // Returns whether `url` has the scheme `tiered`.
 bool is_tiered(const std::string& url);
 
-// A checkpoint that was saved to the near tier, and lost before it was copied.
+// A checkpoint that was saved to the near tier, and lost there before it was copied.
 struct LostCheckpoint {
   std::string url;
   std::string save_id;
@@ -60,7 +61,8 @@ struct LostCheckpoint {
 
 // Continues the copies that an earlier process left undone in the run at `run_url`, in the
 // background. Returns the checkpoints that were lost with the near tier, and logs a warning for
-// each. It cannot tell them from those that a process with another near tier still copies. If the
+// each. The near tier may have been lost before this process started, or since. It cannot tell lost
+// checkpoints from those that a process with another near tier still copies. If the
 // far tier has a later save of a checkpoint, removes the older one from the near tier. Removes
 // nothing from the far tier: the first save of this process to the run removes there what lost
 // checkpoints left. A CheckpointManager calls this. So does the first save of a process to the run,
@@ -74,8 +76,10 @@ std::vector<LostCheckpoint> resume_copies(const std::string& run_url);
 void expect_saves(const std::string& run_url);
 
 // Waits until everything that this process copies to `url` and below is in the far tier. Returns
-// whether it is. Without a deadline, gives up as TierOptions::drain_patience says, and logs which
-// checkpoints are in the near tier only. Returns true at once if `url` is not tiered.
+// whether it is. Returns false after the near tier was lost before a checkpoint was copied, until
+// this process saves to the run again. Without a deadline, gives up as TierOptions::drain_patience
+// says, and logs which checkpoints are in the near tier only, and which are lost. Returns true at
+// once if `url` is not tiered.
 bool wait_for_copies(const std::string& url, std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 // Waits as without a deadline, but returns false as soon as `goes_on` does. Calls it several times
 // a second.
@@ -94,8 +98,11 @@ struct TierProgress {
   std::uint64_t bytes_copied = 0;  // includes those of objects that are being copied
   // URLs of checkpoints that this process has published in the near tier, and that are only there.
   std::vector<std::string> checkpoints_waiting;
+  // Checkpoints that the near tier lost before they were copied, until this process saves to their
+  // run.
+  std::vector<LostCheckpoint> checkpoints_lost;
   std::string last_error;  // the last error since the process started; "": none
-  // When the present failures of copying began; absent if the last try succeeded.
+  // When the present failures of copying began; absent once all that failed was copied.
   std::optional<std::chrono::system_clock::time_point> failing_since;
 };
 // Throws kInvalidArgument if the pair is not defined.

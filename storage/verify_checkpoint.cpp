@@ -20,6 +20,7 @@
 #include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
+#include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
@@ -116,6 +117,7 @@ class Verification {
   bool read_record() {
     try {
       metadata_ = read_metadata(store_);
+      if (store_.fallback()) check_own_record();
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
       add(kCommitRecordName, 0, "", error);
@@ -137,6 +139,21 @@ class Verification {
         return std::tie(a.storage->offset, a.storage->length) < std::tie(b.storage->offset, b.storage->length);
       });
     return true;
+  }
+
+  // Readers take the record of the other copy instead of a damaged one. Reads twice, because a
+  // record that is replaced meanwhile looks damaged once.
+  void check_own_record() {
+    for (const bool is_last : {false, true}) {
+      try {
+        const auto record = store_.read_end(kCommitRecordName, kCommitRecordBytesMax);
+        if (record) decode_commit_record(record->content, child_url(store_.url(), kCommitRecordName));
+        return;
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kCorrupt) throw;
+        if (is_last) add(kCommitRecordName, 0, "", error);
+      }
+    }
   }
 
   void check_parts(const std::string& fqn, const TensorStorageMetadata& tensor) {

@@ -101,7 +101,9 @@ bool is_cut(std::string_view end) {
   return false;
 }
 
-std::optional<CommitHead> head_in(Store& store, const ObjectName& name) {
+// With `must_be_sound`, also throws kCorrupt if all of the record was read and its checksum does not
+// match.
+std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool must_be_sound) {
   auto found = store.read_end(name, kRecordEndBytes);
   if (!found) return std::nullopt;
   std::uint64_t size = found->object_bytes;
@@ -112,10 +114,12 @@ std::optional<CommitHead> head_in(Store& store, const ObjectName& name) {
     end.resize(end.size() - kFenceMarkBytes);
   }
   const auto footer = parse_commit_footer(end);
-  if (!footer && is_cut(end))
+  if (!footer && (must_be_sound || is_cut(end)))
     throw Error(ErrorCode::kCorrupt, "cannot find the save id and the sequence in " + name + " of " + store.url() +
                                          ": it ends neither as Cairn writes it nor as PyTorch does; it was cut off or overwritten");
   if (!footer) return std::nullopt;
+  if (must_be_sound && end_begin == 0 && footer->crc32 != crc32(0, ByteSpan(end).subspan(0, end.size() - 4)))
+    throw Error(ErrorCode::kCorrupt, child_url(store.url(), name) + " is damaged: its checksum does not match");
   const std::uint64_t section_end = size - kCommitFooterBytes;
   FieldWalk walk(store, name, std::min(footer->section_offset, section_end), section_end, end_begin, std::move(end));
   if (footer->section_offset > section_end || footer->section_length != section_end - footer->section_offset) walk.damaged();
@@ -165,19 +169,16 @@ std::optional<CommitHead> head_in(Store& store, const ObjectName& name) {
 }  // namespace
 
 std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name) {
-  try {
-    return head_in(store, name);
-  } catch (const Error& error) {
-    const std::shared_ptr<Store> other = error.code() == ErrorCode::kCorrupt ? store.fallback() : nullptr;
-    if (!other) throw;
-    // The record may have been replaced during the read. Only damage is there a second time.
+  const std::shared_ptr<Store> other = store.fallback();
+  // The record may have been replaced during the first read. Only damage is there a second time.
+  for (int tries = 0; other && tries < 2; ++tries) {
     try {
-      return head_in(store, name);
-    } catch (const Error& again) {
-      if (again.code() != ErrorCode::kCorrupt || !other->exists(name)) throw;
+      return head_in(store, name, true);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt) throw;
     }
-    return head_in(*other, name);
   }
+  return head_in(other && other->exists(name) ? *other : store, name, false);
 }
 
 }  // namespace cairn

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <pthread.h>
@@ -25,6 +26,13 @@ bool is_within(const std::string& path, const std::string& place) {
 }
 
 }  // namespace
+
+std::string text_of_loss(const std::string& url, const std::string& save_id) {
+  return url.substr(url.rfind('/') + 1) +
+         " was saved to the near tier and lost before its copy to the far tier was complete, unless a process with another near "
+         "tier still copies it: " +
+         url + ", save " + save_id;
+}
 
 std::string parent_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
@@ -53,104 +61,107 @@ void TierCopier::writer_closed() {
   if (--writers_ == 0) changed_.notify_all();
 }
 
-void TierCopier::add_object(const std::string& path, std::uint64_t bytes) {
+void TierCopier::add(Job job) {
   MutexLock lock(mutex_);
-  objects_.push_back({path, bytes});
+  for (const auto& other : jobs_)
+    if (other->kind == job.kind && other->path == job.path && other->save_id == job.save_id &&
+        (job.kind == Job::kPublish || other != running_))
+      return;
+  jobs_.push_back(std::make_shared<Job>(std::move(job)));
   start();
-}
-
-bool TierCopier::drop_object(const std::string& path) {
-  MutexLock lock(mutex_);
-  damaged_.erase(path);
-  unfinished_.erase(path);
-  const auto first = std::remove_if(objects_.begin(), objects_.end(), [&](const Object& object) { return object.path == path; });
-  bool was_waiting = first != objects_.end();
-  objects_.erase(first, objects_.end());
-  while (copying_.path == path && !stopping_) {
-    was_waiting = cancelled_ = true;
-    changed_.notify_all();
-    changed_.wait(mutex_);
-  }
-  return was_waiting;
 }
 
 void TierCopier::add_checkpoint(const std::string& place, const std::string& save_id, bool resumed) {
-  MutexLock lock(mutex_);
-  for (const auto& job : jobs_)
-    if (job->kind == Job::kPublish && job->place == place && job->save_id == save_id) return;
-  for (const std::string& run : {place, parent_of(place)})
-    if (const auto known = known_.find(run); known != known_.end()) known->second = true;
-  given_up_.erase(place);
-  jobs_.push_back(std::make_shared<Job>(Job{Job::kPublish, place, save_id, resumed, {}, SIZE_MAX, SteadyClock::now(), 0}));
-  start();
+  {
+    MutexLock lock(mutex_);
+    for (const std::string& path : {place, parent_of(place)})
+      if (auto& known = runs_[path].known) known = true;
+    given_up_.erase(place);
+  }
+  add({Job::kPublish, place, save_id, 0, resumed});
 }
 
-std::optional<std::string> TierCopier::drop_checkpoint(const std::string& place) {
+std::optional<std::string> TierCopier::drop(Job::Kind kind, const std::string& path) {
   MutexLock lock(mutex_);
+  std::list<std::shared_ptr<Job>> dropped;
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    const auto next = std::next(job);
+    if ((*job)->kind == kind && (*job)->path == path) dropped.splice(dropped.end(), jobs_, job);
+    job = next;
+  }
   std::optional<std::string> save_id;
-  given_up_.erase(place);
-  const auto is_of_place = [&](const std::shared_ptr<Job>& job) { return job->kind == Job::kPublish && job->place == place; };
-  for (const auto& job : jobs_)
-    if (is_of_place(job)) save_id = job->save_id;
-  jobs_.remove_if(is_of_place);
-  while (running_ && is_of_place(running_) && !stopping_) {
+  if (!dropped.empty()) save_id = dropped.back()->save_id;
+  const Time end = SteadyClock::now() + bounded_wait(options_.drain_patience);
+  while ((copying_ == path || (running_ && running_->kind == kind && running_->path == path)) && !stopping_) {
+    if (!save_id) save_id = "";
     cancelled_ = true;
     changed_.notify_all();
-    changed_.wait(mutex_);
+    if (changed_.wait_until(mutex_, end)) continue;
+    jobs_.splice(jobs_.end(), dropped);
+    throw Error(ErrorCode::kUnavailable, "cannot end the copy of " + url(path) + ": the far tier does not answer");
   }
+  given_up_.erase(path);
+  damaged_.erase(path);
+  unfinished_.erase(path);
   return save_id;
 }
 
 void TierCopier::begin_saves(const std::string& run) {
-  MutexLock lock(mutex_);
-  saved_to_.insert(run);
-  if (!begun_.insert(run).second && lost_in_.count(run) == 0) return;
-  for (const auto& job : jobs_)
-    if (job->kind == Job::kBegin && job->place == run && job != running_) return;
-  jobs_.push_back(std::make_shared<Job>(Job{Job::kBegin, run, "", false, {}, SIZE_MAX, {}, 0}));
-  start();
+  {
+    MutexLock lock(mutex_);
+    Run& known = runs_[run];
+    known.is_saved_to = true;
+    if (std::exchange(known.is_begun, true)) return;
+  }
+  add({Job::kBegin, run});
 }
 
 void TierCopier::expect_saves(const std::string& place) {
   MutexLock lock(mutex_);
-  saved_to_.insert(place);
+  runs_[place].is_saved_to = true;
 }
 
-bool TierCopier::saves_to(const std::string& place) const {
+bool TierCopier::saves_to(const std::string& place) {
   MutexLock lock(mutex_);
-  return saved_to_.count(place) > 0 || saved_to_.count(parent_of(place)) > 0;
-}
-
-void TierCopier::evict_later(const std::string& run) {
-  MutexLock lock(mutex_);
-  for (const auto& job : jobs_)
-    if (job->kind == Job::kEvict && job->place == run && job != running_) return;
-  jobs_.push_back(std::make_shared<Job>(Job{Job::kEvict, run, "", false, {}, SIZE_MAX, {}, 0}));
-  start();
+  return runs_[place].is_saved_to || runs_[parent_of(place)].is_saved_to;
 }
 
 bool TierCopier::is_failing() const {
   MutexLock lock(mutex_);
-  return failing_since_ && SteadyClock::now() < last_failure_ + 2 * options_.retry_max;
+  return has_failures() && SteadyClock::now() < last_failure_ + 2 * options_.retry_max;
+}
+
+bool TierCopier::is_queued(const std::string& place, const std::string& save_id) const {
+  MutexLock lock(mutex_);
+  return earliest([&](const Job& job) { return job.kind == Job::kPublish && job.path == place && job.save_id == save_id; }) !=
+         nullptr;
+}
+
+bool TierCopier::has_failures() const {
+  return earliest([](const Job& job) { return job.has_failed; }) != nullptr;
 }
 
 bool TierCopier::is_idle(const std::string& place) const {
   if (!logs_.empty()) return false;  // callers that stop waiting find the reason in the log
-  if (!copying_.path.empty() && is_within(copying_.path, place)) return false;
-  for (const Object& object : objects_)
-    if (is_within(object.path, place)) return false;
-  for (const auto& job : jobs_)  // a run that is being resumed may have copies for a place within it
-    if (is_within(job->place, place) || (job->kind == Job::kBegin && is_within(place, job->place))) return false;
+  for (const auto& job : jobs_)      // a run that is being resumed may have copies for a place within it
+    if (is_within(job->path, place) || (job->kind == Job::kBegin && is_within(place, job->path))) return false;
   return true;
 }
 
 std::vector<std::string> TierCopier::waiting_checkpoints(const std::string& place) const {
   std::set<std::string> places;
   for (const auto& job : jobs_)
-    if (job->kind == Job::kPublish && is_within(job->place, place)) places.insert(url(job->place));
-  for (const std::string& damaged : given_up_)
-    if (is_within(damaged, place)) places.insert(url(damaged));
+    if (job->kind == Job::kPublish && is_within(job->path, place)) places.insert(url(job->path));
+  for (const auto& [path, lost_id] : given_up_)
+    if (lost_id.empty() && is_within(path, place)) places.insert(url(path));
   return {places.begin(), places.end()};
+}
+
+std::vector<LostCheckpoint> TierCopier::lost_checkpoints(const std::string& place) const {
+  std::vector<LostCheckpoint> lost;
+  for (const auto& [path, lost_id] : given_up_)
+    if (!lost_id.empty() && is_within(path, place)) lost.push_back({url(path), lost_id});
+  return lost;
 }
 
 bool TierCopier::wait(const std::string& place, std::optional<milliseconds> deadline, const std::function<bool()>& goes_on) const {
@@ -171,12 +182,15 @@ bool TierCopier::wait(const std::string& place, std::optional<milliseconds> dead
     changed_.wait_until(mutex_, std::min<Time>(end, SteadyClock::now() + kAskInterval));
   }
   const std::vector<std::string> waiting = waiting_checkpoints(place);
-  if (is_idle(place) && waiting.empty()) return true;
+  const std::vector<LostCheckpoint> lost = lost_checkpoints(place);
+  if (is_idle(place) && waiting.empty() && lost.empty()) return true;
   const std::string why = last_error_;
   lock.unlock();
   if (deadline) return false;
-  std::string text = "not everything was copied to the far tier from " + url(place) + " (" + why + "); in the near tier only:";
-  for (const std::string& checkpoint : waiting) text += " " + checkpoint;
+  std::string text = "not everything was copied to the far tier from " + url(place) + " (" + why + ")";
+  for (const std::string& checkpoint : waiting)
+    text += (&checkpoint == &waiting.front() ? "; in the near tier only: " : " ") + checkpoint;
+  for (const LostCheckpoint& one : lost) text += (&one == &lost.front() ? "; lost with the near tier: " : " ") + one.url;
   write_log(LogLevel::kError, -1, text);
   return false;
 }
@@ -184,14 +198,16 @@ bool TierCopier::wait(const std::string& place, std::optional<milliseconds> dead
 TierProgress TierCopier::progress() const {
   MutexLock lock(mutex_);
   TierProgress progress;
-  progress.objects_waiting = objects_.size() + (copying_.path.empty() ? 0 : 1);
-  progress.bytes_waiting = copying_.bytes;
-  for (const Object& object : objects_) progress.bytes_waiting += object.bytes;
+  for (const auto& job : jobs_) {
+    progress.objects_waiting += job->kind == Job::kCopy ? 1 : 0;
+    progress.bytes_waiting += job->bytes;
+  }
   progress.objects_copied = objects_copied_;
   progress.bytes_copied = bytes_copied_;
   progress.checkpoints_waiting = waiting_checkpoints("");
+  progress.checkpoints_lost = lost_checkpoints("");
   progress.last_error = last_error_;
-  progress.failing_since = failing_since_;
+  if (has_failures()) progress.failing_since = failing_since_;
   return progress;
 }
 
@@ -222,28 +238,33 @@ void TierCopier::stop() noexcept {
     thread.detach();
 }
 
+std::shared_ptr<TierCopier::Job> TierCopier::earliest(const std::function<bool(const Job&)>& is_wanted) const {
+  std::shared_ptr<Job> found;
+  for (const auto& job : jobs_)
+    if (is_wanted(*job) && (!found || job->due < found->due)) found = job;
+  return found;
+}
+
 void TierCopier::serve() {
   MutexLock lock(mutex_);
   while (!stopping_) {
     write_logs();
     const Time now = SteadyClock::now();
-    const auto next = std::min_element(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) { return a->due < b->due; });
     // Before anything is copied: this job first announces its checkpoint in the far tier.
-    const bool is_new = next != jobs_.end() && (*next)->kind == Job::kPublish && (*next)->due == Time{};
-    if (is_new && retry_at_ <= now)
-      run_job(*next);
-    else if (writers_ > 0)
+    std::shared_ptr<Job> next = earliest([](const Job& job) { return job.kind == Job::kPublish && job.due == Time{}; });
+    const bool is_new = next != nullptr;
+    if (!is_new) {
+      next = earliest([](const Job& job) { return job.kind != Job::kCopy; });
+      const std::shared_ptr<Job> copy = earliest([](const Job& job) { return job.kind == Job::kCopy; });
+      if (copy && (!next || next->due > now || (copy->due <= now && !is_job_next_))) next = copy;
+    }
+    const Time start = next ? std::max(retry_at_, next->due) : now;
+    if (!next || (writers_ > 0 && !is_new))
       changed_.wait(mutex_);
-    else if (retry_at_ > now)
-      changed_.wait_until(mutex_, retry_at_);
-    else if (next != jobs_.end() && (*next)->due <= now && (objects_.empty() || is_job_next_))
-      run_job(*next);
-    else if (!objects_.empty())
-      run_object();
-    else if (next != jobs_.end())
-      changed_.wait_until(mutex_, (*next)->due);
+    else if (start > now)
+      changed_.wait_until(mutex_, start);
     else
-      changed_.wait(mutex_);
+      run(next);
   }
   write_logs();
   serving_ = false;
@@ -262,84 +283,41 @@ void TierCopier::write_logs() {
   changed_.notify_all();
 }
 
-void TierCopier::note_success(bool has_moved) {
-  failing_since_.reset();
-  pause_ = milliseconds(0);
-  if (has_moved) last_progress_ = SteadyClock::now();
-}
-
-void TierCopier::note_failed_try(const std::string& what) {
+void TierCopier::note_failed_try(Job& job, const std::string& what) {
   last_error_ = what;
   last_failure_ = SteadyClock::now();
-  if (!failing_since_) {
+  if (!has_failures()) {
+    pause_ = milliseconds(0);
     failing_since_ = std::chrono::system_clock::now();
     logs_.emplace_back(LogLevel::kWarning, "cannot copy to the far tier of " + url("") + "; it is tried again: " + what);
   }
+  job.has_failed = true;
   pause_ = std::clamp(pause_ * 2, options_.retry_min, options_.retry_max);
-  retry_at_ = SteadyClock::now() + pause_;
+  retry_at_ = last_failure_ + pause_;
 }
 
-void TierCopier::give_up(const std::string& place, const std::string& what) {
+void TierCopier::give_up(const Job& job, const std::string& what, bool is_lost) {
+  const std::string place = job.kind == Job::kCopy ? parent_of(job.path) : job.path;
   last_error_ = what;
-  given_up_.insert(place);
-  logs_.emplace_back(LogLevel::kError, url(place) + " is not copied to the far tier: " + what);
+  if (job.kind == Job::kCopy) damaged_[job.path] = what;  // publish() reports it too, if this process publishes
+  given_up_[place] = is_lost ? job.save_id : "";
+  if (is_lost) runs_[parent_of(place)].is_begun = false;
+  logs_.emplace_back(LogLevel::kError, is_lost ? what : url(job.path) + " is not copied to the far tier: " + what);
 }
 
-void TierCopier::run_object() {
-  Object object = std::move(objects_.front());
-  objects_.pop_front();
-  copying_ = object;
-  cancelled_ = false;
-  Copied copied = Copied::kGone;
-  std::optional<Error> failure;
-  mutex_.unlock();
-  try {
-    copied = copy_object(object.path);
-  } catch (const Error& error) {
-    failure = error;
-  } catch (const std::exception& error) {
-    failure = Error(ErrorCode::kUnavailable, error.what());
-  }
-  mutex_.lock();
-  copying_ = {};
-  changed_.notify_all();
-  is_job_next_ = true;  // otherwise no checkpoint would be published while objects keep coming
-  if (cancelled_) return;
-  if (failure && failure->code() == ErrorCode::kCancelled) return objects_.push_back(std::move(object));  // the process ends
-  if (failure && failure->code() == ErrorCode::kCorrupt) {
-    last_error_ = failure->what();
-    damaged_[object.path] = last_error_;  // publish() reports it too, if this process publishes
-    given_up_.insert(parent_of(object.path));
-    logs_.emplace_back(LogLevel::kError, url(object.path) + " is not copied to the far tier: " + last_error_);
-    return;
-  }
-  if (failure) {
-    objects_.push_back(std::move(object));
-    return note_failed_try(failure->what());
-  }
-  note_success(copied != Copied::kBusy);
-  if (copied == Copied::kYes) ++objects_copied_;
-  if (copied != Copied::kBusy) return;
-  objects_.push_back(std::move(object));
-  retry_at_ = SteadyClock::now() + options_.retry_min;
-}
-
-void TierCopier::run_job(const std::shared_ptr<Job>& next) {
+void TierCopier::run(const std::shared_ptr<Job>& next) {
   const std::shared_ptr<Job> job = next;
   running_ = job;
   cancelled_ = false;
-  is_job_next_ = false;
-  bool has_ended = true;
-  const std::size_t missing_before = job->missing;
+  is_job_next_ = job->kind == Job::kCopy;  // otherwise no checkpoint would be published while objects keep coming
+  Outcome outcome = Outcome::kNotNeeded;
   std::optional<Error> failure;
   mutex_.unlock();
   try {
-    if (job->kind == Job::kPublish)
-      has_ended = publish(*job);
-    else if (job->kind == Job::kBegin)
-      begin(job->place);
-    else
-      evict(job->place);
+    if (job->kind == Job::kCopy) outcome = copy_object(job->path);
+    if (job->kind == Job::kPublish) outcome = publish(*job);
+    if (job->kind == Job::kBegin) begin(job->path);
+    if (job->kind == Job::kEvict) evict(job->path);
   } catch (const Error& error) {
     failure = error;
   } catch (const std::exception& error) {
@@ -347,24 +325,27 @@ void TierCopier::run_job(const std::shared_ptr<Job>& next) {
   }
   mutex_.lock();
   running_.reset();
-  copying_ = {};
+  copying_.clear();
   changed_.notify_all();
   const auto listed = std::find(jobs_.begin(), jobs_.end(), job);
   if (listed == jobs_.end()) return;
   const Time now = SteadyClock::now();
   job->due = now + std::max<Time::duration>(options_.retry_min, std::min<Time::duration>((now - job->changed) / 4, kLookInterval));
   if (cancelled_ || stopping_) return;  // an object was dropped: this job looks again
-  // A record that was replaced while it was read looks damaged once.
-  if (failure && failure->code() == ErrorCode::kCorrupt && job->kind == Job::kPublish) {
-    if (++job->times_damaged < 2) return;
-    give_up(job->place, failure->what());
-    jobs_.erase(listed);
-  } else if (failure) {
-    note_failed_try(failure->what());
-  } else {
-    note_success(has_ended || job->missing < missing_before);
-    if (has_ended) jobs_.erase(listed);
+  if (failure && (failure->code() != ErrorCode::kCorrupt || job->kind > Job::kPublish))
+    return note_failed_try(*job, failure->what());
+  if (failure) {
+    // A record that was replaced while it was read looks damaged once.
+    if (job->kind == Job::kPublish && ++job->times_damaged < 2) return;
+    give_up(*job, failure->what(), false);
+  } else if (outcome == Outcome::kLost) {
+    give_up(*job, text_of_loss(url(job->path), job->save_id), true);
+  } else if (outcome == Outcome::kWaits) {
+    return;
+  } else if (outcome == Outcome::kCopied) {
+    last_progress_ = now;
   }
+  jobs_.erase(listed);
 }
 
 void TierCopier::check_wanted() {

@@ -12,10 +12,16 @@
 //  5  publish the near tier's record
 //  6  remove the data files that belong to no checkpoint and no save
 //
-// Removing a checkpoint (TieredStore::retract) removes the near record, fences the attempts in the
-// far tier, and removes the far record, in this order. So either step 5 comes before the fence, and
-// the record is removed after it, or step 5 fails. If step 4 saw the near record, its removal came
-// later, and the fence later still.
+// Removing a checkpoint (TieredStore::retract) fences its save in the far tier, which marks it as
+// removed, then removes the near record, fences the attempts in the far tier, and removes the far
+// record, in this order. So either step 5 comes before the last fence, and the record is removed
+// after it, or step 5 fails. If step 4 saw the near record, its removal came later, and the last
+// fence later still. The marks go when the data have gone (`clear_far`).
+//
+// A near record that is absent proves no removal: the near tier may have been lost. If the attempt
+// is still open in the far tier, the checkpoint was lost, and the attempt stays as the sign of that
+// until this process saves to the run. Data files are removed from the far tier if their save was
+// fenced there, or if a record that was read whole in both tiers has replaced them.
 //
 // An attempt of this process that others have fenced is cleared and opened again as long as the
 // near record names S. Steps 1 to 5 may run in several processes at once: one of them publishes.
@@ -24,12 +30,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -53,6 +58,9 @@ inline constexpr const char* kUnfinishedEnd = ".part";
 // Returns a path without its last part: the place of an object, or the run of a place.
 std::string parent_of(const std::string& path);
 
+// Tells that a checkpoint was lost.
+std::string text_of_loss(const std::string& url, const std::string& save_id);
+
 // Places and objects are named by their path below the URLs of the pair: "/run/step_1",
 // "/run/step_1/.pinned". The path of the pair's root is "". Thread-safe.
 class TierCopier {
@@ -70,13 +78,14 @@ class TierCopier {
   // No object is copied while this process has a writer open.
   void writer_opened();
   void writer_closed();
-  void add_object(const std::string& path, std::uint64_t bytes);
-  // Forgets an object. When this returns, no copy of it by this process is in progress.
-  // Returns whether it was queued or in progress.
-  bool drop_object(const std::string& path);
+  void add_object(const std::string& path, std::uint64_t bytes) { add({Job::kCopy, path, "", bytes}); }
+  // Forgets an object. When this returns, no copy of it by this process is in progress. Throws
+  // kUnavailable if an operation of the far tier does not end within `drain_patience`. Returns
+  // whether the object was queued or in progress.
+  bool drop_object(const std::string& path) { return drop(Job::kCopy, path).has_value(); }
   void add_checkpoint(const std::string& place, const std::string& save_id, bool resumed);
   // Likewise for the publication of a checkpoint. Returns its save id if it was not finished.
-  std::optional<std::string> drop_checkpoint(const std::string& place);
+  std::optional<std::string> drop_checkpoint(const std::string& place) { return drop(Job::kPublish, place); }
 
   // Opens an attempt in the near tier. Eviction leaves its place alone from then on.
   void begin_attempt(Store& near, const std::string& save_id);
@@ -87,7 +96,7 @@ class TierCopier {
   // this process has done so, and removes from the far tier what lost checkpoints left.
   void expect_saves(const std::string& place);
   void begin_saves(const std::string& run);
-  bool saves_to(const std::string& place) const;
+  bool saves_to(const std::string& place);
 
   // Returns whether the near tier alone tells what is in the run of `place`: this process has seen
   // that it has the record of every checkpoint in the far tier, and it was not lost since. Then
@@ -97,33 +106,37 @@ class TierCopier {
   bool is_failing() const;
   // See is_copied in tiers.hpp.
   bool is_copied(const std::string& place, const std::string& save_id);
-  // Removes from the far tier what is left at a place without records.
+  // Removes from the far tier the data files of fenced saves at a place, their marks, and the place
+  // if nothing else is in it.
   void clear_far(const std::string& place);
 
-  bool wait(const std::string& place, std::optional<std::chrono::milliseconds> deadline, const std::function<bool()>& goes_on) const;
+  bool wait(const std::string& place, std::optional<std::chrono::milliseconds> deadline,
+            const std::function<bool()>& goes_on) const;
   TierProgress progress() const;
   void stop() noexcept;
 
  private:
   using Time = std::chrono::steady_clock::time_point;
-  struct Object {
-    std::string path;
-    std::uint64_t bytes = 0;
-  };
   struct Job {
-    enum Kind : std::uint8_t { kPublish, kBegin, kEvict } kind = kPublish;
-    std::string place;  // of the checkpoint, or the run
-    std::string save_id;
-    bool resumed = false;  // another process saved it, and may have ended
-    Time due{};
-    std::size_t missing = SIZE_MAX;  // files, when it was last looked
-    Time changed{};                  // when their number changed
+    enum Kind : std::uint8_t { kCopy, kPublish, kBegin, kEvict } kind = kCopy;
+    std::string path;          // of the object, of the checkpoint's place, or of the run
+    std::string save_id = {};  // of the checkpoint
+    std::uint64_t bytes = 0;   // of the object
+    bool resumed = false;      // another process saved the checkpoint, and may have ended
+    Time due = {};             // {}: it was not tried yet
+    bool has_failed = false;   // a try failed: the job is failing until it has ended
+    bool is_announced = false;
+    bool is_gone = false;                             // when it was last looked, the near tier had no record
+    std::size_t missing = SIZE_MAX;                   // the fewest files seen to be missing in the far tier
+    Time changed = std::chrono::steady_clock::now();  // when their number changed
     int times_damaged = 0;
   };
+  enum class Outcome : std::uint8_t { kCopied, kWaits, kNotNeeded, kLost };
   // The unfinished copy of an object in the far tier.
   struct Unfinished {
     bool is_own = false;  // left by a copy of this process that failed
     std::optional<std::uint64_t> bytes;
+    std::uint64_t furthest = 0;  // bytes that a try of this or another process has written
     Time looked{};
     Time changed{};
     int takeovers = 0;  // by this process
@@ -131,20 +144,30 @@ class TierCopier {
   static constexpr int kTakeoversMax = 7;  // no further doubling
   // The longest pause between two looks at what other processes have copied.
   static constexpr std::chrono::seconds kLookInterval{5};
-  enum class Copied : std::uint8_t { kYes, kBusy, kGone };
+  // Known about a run.
+  struct Run {
+    bool is_saved_to = false;  // by this process; also of places
+    bool is_begun = false;     // `begin` was queued, and no lost checkpoint was found since
+    bool is_resumed = false;
+    std::optional<bool> known;  // present: see is_known; whether the near tier has a checkpoint
+  };
 
+  void add(Job job);
+  std::optional<std::string> drop(Job::Kind kind, const std::string& path);
   void start() CAIRN_REQUIRES(mutex_);
   void serve();
-  void run_object() CAIRN_REQUIRES(mutex_);
-  void run_job(const std::shared_ptr<Job>& job) CAIRN_REQUIRES(mutex_);
-  void evict_later(const std::string& run);
+  std::shared_ptr<Job> earliest(const std::function<bool(const Job&)>& is_wanted) const CAIRN_REQUIRES(mutex_);
+  void run(const std::shared_ptr<Job>& job) CAIRN_REQUIRES(mutex_);
   void write_logs() CAIRN_REQUIRES(mutex_);
-  void note_success(bool has_moved) CAIRN_REQUIRES(mutex_);
-  void note_failed_try(const std::string& what) CAIRN_REQUIRES(mutex_);
-  // The near tier has `place` damaged: it is not copied until it is saved again.
-  void give_up(const std::string& place, const std::string& what) CAIRN_REQUIRES(mutex_);
+  void note_failed_try(Job& job, const std::string& what) CAIRN_REQUIRES(mutex_);
+  // The near tier has lost the checkpoint, or has it damaged: it is not copied until it is saved
+  // again.
+  void give_up(const Job& job, const std::string& what, bool is_lost) CAIRN_REQUIRES(mutex_);
+  bool is_queued(const std::string& place, const std::string& save_id) const;  // a checkpoint
+  bool has_failures() const CAIRN_REQUIRES(mutex_);
   bool is_idle(const std::string& place) const CAIRN_REQUIRES(mutex_);
   std::vector<std::string> waiting_checkpoints(const std::string& place) const CAIRN_REQUIRES(mutex_);
+  std::vector<LostCheckpoint> lost_checkpoints(const std::string& place) const CAIRN_REQUIRES(mutex_);
 
   // Called without the lock, on the thread.
   void check_wanted();
@@ -155,12 +178,14 @@ class TierCopier {
   bool may_take_over(const std::string& path, std::uint64_t bytes);
   void note_takeover(const std::string& path);
   std::unique_ptr<ObjectWriter> begin_copy(const std::string& path, Store& far, const CreateOptions& options);
-  Copied copy_object(const std::string& path);
-  Copied try_copy(const std::string& path);
-  void write_pieces(Store& near, ObjectWriter& writer, const ObjectName& name, std::uint64_t bytes, std::uint64_t piece_bytes,
+  Outcome copy_object(const std::string& path);
+  Outcome try_copy(const std::string& path);
+  void write_pieces(Store& near, ObjectWriter& writer, const std::string& path, std::uint64_t bytes, std::uint64_t piece_bytes,
                     const Trailer* trailer);
-  bool publish(Job& job);
+  Outcome publish(Job& job);
   bool announce(const std::string& save_id, Store& far);
+  bool has_near_run(const std::string& place) const;
+  Outcome judge_absence(Job& job, Store& far);
   std::size_t copy_missing(const Job& job, Store& near, Store& far, const Metadata& metadata);
   void sweep(const std::string& place);
   void evict(const std::string& run);
@@ -168,7 +193,6 @@ class TierCopier {
   void drop_data(const std::string& place, const std::string& save_id);
   void begin(const std::string& run);
   std::vector<std::string> ended_attempts(const std::string& place);
-  void end_attempts(const std::string& place);
   void end_lost_copies(const std::string& run);
 
   const std::string name_;
@@ -182,26 +206,22 @@ class TierCopier {
   mutable CondVar changed_;
   std::thread thread_ CAIRN_GUARDED_BY(mutex_);
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
-  bool serving_ CAIRN_GUARDED_BY(mutex_) = false;  // the thread runs
+  bool serving_ CAIRN_GUARDED_BY(mutex_) = false;    // the thread runs
   bool cancelled_ CAIRN_GUARDED_BY(mutex_) = false;  // the copy in progress is not wanted any more
   std::size_t writers_ CAIRN_GUARDED_BY(mutex_) = 0;
-  std::deque<Object> objects_ CAIRN_GUARDED_BY(mutex_);
-  std::list<std::shared_ptr<Job>> jobs_ CAIRN_GUARDED_BY(mutex_);
-  bool is_job_next_ CAIRN_GUARDED_BY(mutex_) = false;       // an object was copied last: jobs and objects take turns
-  Object copying_ CAIRN_GUARDED_BY(mutex_);                 // path "": none
-  std::shared_ptr<Job> running_ CAIRN_GUARDED_BY(mutex_);   // the job that is running
-  std::set<std::string> given_up_ CAIRN_GUARDED_BY(mutex_);  // places whose near copy is damaged
-  std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);  // objects that are, and why
-  std::set<std::string> resumed_ CAIRN_GUARDED_BY(mutex_);   // runs that were resumed
-  std::set<std::string> saved_to_ CAIRN_GUARDED_BY(mutex_);  // runs and places to which this process saves
-  std::set<std::string> begun_ CAIRN_GUARDED_BY(mutex_);     // runs for which `begin` was queued
-  std::set<std::string> lost_in_ CAIRN_GUARDED_BY(mutex_);   // runs in which `resume` found lost checkpoints
-  std::map<std::string, bool> known_ CAIRN_GUARDED_BY(mutex_);  // see is_known; by run: whether it has a checkpoint
+  std::list<std::shared_ptr<Job>> jobs_ CAIRN_GUARDED_BY(mutex_);  // includes the one that is running
+  std::shared_ptr<Job> running_ CAIRN_GUARDED_BY(mutex_);
+  std::string copying_ CAIRN_GUARDED_BY(mutex_);       // the path of an object; "": none
+  bool is_job_next_ CAIRN_GUARDED_BY(mutex_) = false;  // an object was copied last: objects and other jobs take turns
+  // By place: the save id of a lost checkpoint, "" for one that the near tier has damaged.
+  std::map<std::string, std::string> given_up_ CAIRN_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);    // objects of the near tier, and why
+  std::map<std::string, Run> runs_ CAIRN_GUARDED_BY(mutex_);               // by path
   std::map<std::string, Unfinished> unfinished_ CAIRN_GUARDED_BY(mutex_);  // by path
   std::size_t objects_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::string last_error_ CAIRN_GUARDED_BY(mutex_);
-  std::optional<std::chrono::system_clock::time_point> failing_since_ CAIRN_GUARDED_BY(mutex_);
+  std::chrono::system_clock::time_point failing_since_ CAIRN_GUARDED_BY(mutex_);  // if `has_failures`
   std::chrono::milliseconds pause_ CAIRN_GUARDED_BY(mutex_){0};
   Time retry_at_ CAIRN_GUARDED_BY(mutex_){};
   Time last_progress_ CAIRN_GUARDED_BY(mutex_){};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -38,6 +39,18 @@ std::optional<std::uint64_t> size_in(Store& store, const ObjectName& name) {
     if (error.code() != ErrorCode::kNotFound) throw;
     return std::nullopt;
   }
+}
+
+bool contains(const std::vector<std::string>& ids, const std::string& id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+// Returns the head of the near tier's record. Throws kCorrupt for a damaged one, also for one that
+// was cut short, which looks like another program's.
+std::optional<CommitHead> near_head(Store& near) {
+  if (auto head = read_commit_head(near)) return head;
+  const auto metadata = published_metadata(near);
+  return metadata && metadata->commit ? read_commit_head(near) : std::nullopt;
 }
 
 // Returns nothing for a damaged record in the far tier: the next publication replaces it.
@@ -90,7 +103,7 @@ bool TierCopier::may_take_over(const std::string& path, std::uint64_t bytes) {
   const Time now = SteadyClock::now();
   Unfinished& seen = unfinished_[path];
   if (seen.is_own) return true;
-  if (seen.bytes && *seen.bytes != bytes) last_progress_ = now;
+  if (bytes > seen.furthest && std::exchange(seen.furthest, bytes) > 0) last_progress_ = now;
   // Time in which this process did not look proves nothing: both may have been stopped.
   if (seen.bytes != bytes || now - seen.looked > 2 * kLookInterval) {
     seen.bytes = bytes;
@@ -127,24 +140,31 @@ std::unique_ptr<ObjectWriter> TierCopier::begin_copy(const std::string& path, St
   }
 }
 
-TierCopier::Copied TierCopier::copy_object(const std::string& path) {
-  Copied copied = Copied::kGone;
-  try {
-    copied = try_copy(path);
-  } catch (const NearIsGone&) {
+TierCopier::Outcome TierCopier::copy_object(const std::string& path) {
+  {
+    MutexLock lock(mutex_);
+    copying_ = path;
   }
+  check_wanted();
+  const Outcome outcome = try_copy(path);
   MutexLock lock(mutex_);
-  if (copied != Copied::kBusy) unfinished_.erase(path);
-  return copied;
+  copying_.clear();
+  changed_.notify_all();
+  if (outcome != Outcome::kWaits) unfinished_.erase(path);
+  if (outcome == Outcome::kCopied) {
+    ++objects_copied_;
+    last_progress_ = SteadyClock::now();
+  }
+  return outcome;
 }
 
-TierCopier::Copied TierCopier::try_copy(const std::string& path) {
+TierCopier::Outcome TierCopier::try_copy(const std::string& path) {
   const auto [place, name] = split_path(path);
   const auto near_store = near(place), far_store = far(place);
   const auto bytes = size_in(*near_store, name);
-  if (!bytes) return Copied::kGone;
-  const auto is_there = [&, &object = name] { return size_in(*far_store, object) == bytes; };
-  if (is_there()) return Copied::kYes;
+  if (!bytes) return Outcome::kNotNeeded;
+  const auto look = [&, &object = name] { return size_in(*far_store, object) == bytes ? Outcome::kCopied : Outcome::kWaits; };
+  if (look() == Outcome::kCopied) return Outcome::kCopied;
   const std::optional<Trailer> trailer = trailer_of(*near_store, name, *bytes);
   if (far_store->exists(name)) {
     // Data files have a name of their own, and this one is sound in the near tier.
@@ -163,24 +183,26 @@ TierCopier::Copied TierCopier::try_copy(const std::string& path) {
     options.expected_bytes = *bytes;
   }
   const auto writer = begin_copy(path, *far_store, options);
-  if (!writer) return is_there() ? Copied::kYes : Copied::kBusy;
+  if (!writer) return look();
   try {
-    write_pieces(*near_store, *writer, name, *bytes, piece_bytes, trailer ? &*trailer : nullptr);
+    write_pieces(*near_store, *writer, path, *bytes, piece_bytes, trailer ? &*trailer : nullptr);
     writer->sync(*bytes);
+  } catch (const NearIsGone&) {
+    return Outcome::kNotNeeded;
   } catch (const Error& error) {
     // Another process has finished this object, or has taken it over.
-    if (error.code() == ErrorCode::kAlreadyExists || error.code() == ErrorCode::kNotFound)
-      return is_there() ? Copied::kYes : Copied::kBusy;
+    if (error.code() == ErrorCode::kAlreadyExists || error.code() == ErrorCode::kNotFound) return look();
     MutexLock lock(mutex_);
     unfinished_[path].is_own = true;  // if the far tier fails, the writer cannot remove what it has written
     throw;
   }
-  return Copied::kYes;
+  return Outcome::kCopied;
 }
 
-void TierCopier::write_pieces(Store& near, ObjectWriter& writer, const ObjectName& name, std::uint64_t bytes,
+void TierCopier::write_pieces(Store& near, ObjectWriter& writer, const std::string& path, std::uint64_t bytes,
                               std::uint64_t piece_bytes, const Trailer* trailer) {
-  std::atomic<std::uint64_t> next{0};
+  const ObjectName name = split_path(path).name;
+  std::atomic<std::uint64_t> next{0}, written{0};
   std::exception_ptr problem;
   Mutex problem_mutex;  // for `problem`
   const auto work = [&] {
@@ -197,9 +219,13 @@ void TierCopier::write_pieces(Store& near, ObjectWriter& writer, const ObjectNam
         }
         if (trailer != nullptr) check_blocks(*trailer, begin, piece, child_url(near.url(), name));
         writer.write_at(begin, piece);
+        const std::uint64_t so_far = written += piece.size();
         MutexLock lock(mutex_);
         bytes_copied_ += piece.size();
-        last_progress_ = SteadyClock::now();
+        if (std::uint64_t& furthest = unfinished_[path].furthest; so_far > furthest) {
+          furthest = so_far;
+          last_progress_ = SteadyClock::now();
+        }
       }
     } catch (...) {
       next = bytes;
@@ -221,67 +247,95 @@ void TierCopier::write_pieces(Store& near, ObjectWriter& writer, const ObjectNam
 
 // --- one checkpoint ---
 
-// Returns whether the job has ended. Otherwise it looks again later.
-bool TierCopier::publish(Job& job) {
-  const auto near_store = near(job.place), far_store = far(job.place);
+// Returns whether the near tier has the run of a checkpoint. Removals leave it.
+bool TierCopier::has_near_run(const std::string& place) const {
+  const std::string run = near(parent_of(place))->url();
+  return open_store(parent_url(run))->is_taken(run.substr(run.rfind('/') + 1));
+}
+
+// Judges why the near tier has no record of a checkpoint that is not copied. A removal by another
+// process has ended the attempt in the far tier, unless it came before the attempt. A loss is found
+// by two looks, because that process may have removed the near record just now.
+TierCopier::Outcome TierCopier::judge_absence(Job& job, Store& far) {
+  const bool is_open = contains(far.open_attempts(), job.save_id);
+  const bool was_ended = !is_open && (job.is_announced || contains(far.fenced_attempts(), job.save_id));
+  if (was_ended || (!is_open && !job.has_failed && has_near_run(job.path))) return Outcome::kNotNeeded;
+  return std::exchange(job.is_gone, true) ? Outcome::kLost : Outcome::kWaits;
+}
+
+TierCopier::Outcome TierCopier::publish(Job& job) {
+  const auto near_store = near(job.path), far_store = far(job.path);
   const auto is_current = [&] {
-    const auto head = read_commit_head(*near_store);
+    const auto head = near_head(*near_store);
     return head && head->save_id == job.save_id;
   };
-  if (!is_current()) {
-    end_attempts(job.place);  // not its files: the process that removes the checkpoint may be removing them
-    return true;
+  const auto end_attempt = [&](const std::string& id) {
+    far_store->fence(id);
+    far_store->clear_attempt(id);
+  };
+  const auto here = near_head(*near_store);
+  if (here && here->save_id != job.save_id) {
+    // Not its files: the process that removes the checkpoint may be removing them.
+    end_attempt(job.save_id);
+    for (const std::string& id : ended_attempts(job.path)) end_attempt(id);
+    return Outcome::kNotNeeded;
   }
   if (const auto head = far_head(*far_store); !head || head->save_id != job.save_id) {
+    if (!here) return judge_absence(job, *far_store);
     // 1
     far_store->create_root();
-    if (announce(job.save_id, *far_store) && !is_current()) {  // removed since the look above
-      far_store->fence(job.save_id);
-      far_store->clear_attempt(job.save_id);
-      return true;
+    const bool is_own = announce(job.save_id, *far_store);
+    job.is_announced = true;
+    if (is_own && !is_current()) {
+      if (!near_head(*near_store) && !has_near_run(job.path)) return Outcome::kWaits;  // lost since the look above
+      end_attempt(job.save_id);                                                        // removed since then
+      return Outcome::kNotNeeded;
     }
     // 2
-    Bytes record(static_cast<std::size_t>(near_store->size_bytes(kCommitRecordName)), '\0');
-    near_store->read(kCommitRecordName, {{0, {record.data(), record.size()}}});
-    const Metadata metadata = decode_commit_record(record, child_url(near_store->url(), kCommitRecordName));
-    if (metadata.save_id != job.save_id) return false;
+    const auto record = near_store->read_end(kCommitRecordName, kCommitRecordBytesMax);
+    if (!record) return Outcome::kWaits;
+    const Metadata metadata = decode_commit_record(record->content, child_url(near_store->url(), kCommitRecordName));
+    if (metadata.save_id != job.save_id) return Outcome::kWaits;
     if (const std::size_t missing = copy_missing(job, *near_store, *far_store, metadata); missing > 0) {
-      if (missing != std::exchange(job.missing, missing)) job.changed = SteadyClock::now();
-      return false;
+      if (missing < job.missing) {
+        MutexLock lock(mutex_);
+        job.changed = SteadyClock::now();
+        if (job.missing != SIZE_MAX) last_progress_ = job.changed;
+        job.missing = missing;
+      }
+      return Outcome::kWaits;
     }
     // 3
     for (const std::string& id : far_store->open_attempts())
       if (id != job.save_id && is_save_id(id)) far_store->fence(id);
     const auto there = far_head(*far_store);
     if (there && there->save_id != job.save_id && metadata.commit && there->sequence >= metadata.commit->sequence) {
-      far_store->fence(job.save_id);
-      far_store->clear_attempt(job.save_id);
-      throw Error(ErrorCode::kCorrupt, "the far tier has save " + there->save_id + " there, which is not older than " + job.save_id);
+      end_attempt(job.save_id);
+      throw Error(ErrorCode::kCorrupt,
+                  "the far tier has save " + there->save_id + " there, which is not older than " + job.save_id);
     }
     // 4
-    if (!is_current()) return false;
+    if (!is_current()) return Outcome::kWaits;
     // 5
     try {
-      far_store->publish(job.save_id, record, Overwrite::kAllowed);
+      far_store->publish(job.save_id, record->content, Overwrite::kAllowed);
     } catch (const Error& error) {
-      if (error.code() == ErrorCode::kFenced) return false;
+      if (error.code() == ErrorCode::kFenced) return Outcome::kWaits;
       // A publication that stopped half-way may have left something that blocks the next one.
       far_store->fence(job.save_id);
       announce(job.save_id, *far_store);
       throw;
     }
-    // Uploads that a killed process or an outage left are aborted with the attempt.
-    far_store->fence(job.save_id);
-    far_store->clear_attempt(job.save_id);
   }
   // 6
+  end_attempt(job.save_id);  // and with it uploads that a killed process or an outage left
   try {
-    sweep(job.place);
+    sweep(job.path);
   } catch (const Error& error) {
     if (!tells_of_the_record(error)) throw;  // otherwise the next publication sweeps
   }
-  evict(parent_of(job.place));
-  return true;
+  evict(parent_of(job.path));
+  return Outcome::kCopied;
 }
 
 // Returns whether it has opened the attempt. Otherwise it was open, perhaps by another process.
@@ -317,63 +371,52 @@ std::size_t TierCopier::copy_missing(const Job& job, Store& near, Store& far, co
   std::size_t missing = 0;
   for (const ObjectInfo& file : wanted) {
     if (is_there(file.name, file.size_bytes)) continue;
-    const std::string path = job.place + "/" + file.name;
+    const std::string path = job.path + "/" + file.name;
     {
       MutexLock lock(mutex_);
-      if (const auto damaged = damaged_.find(path); damaged != damaged_.end())
-        throw Error(ErrorCode::kCorrupt, damaged->second);
+      if (const auto damaged = damaged_.find(path); damaged != damaged_.end()) throw Error(ErrorCode::kCorrupt, damaged->second);
     }
     const auto near_bytes = size_in(near, file.name);
     if (!near_bytes) throw Error(ErrorCode::kCorrupt, child_url(near.url(), file.name) + " is gone, and was not copied");
     if (*near_bytes != file.size_bytes)
       throw Error(ErrorCode::kCorrupt, child_url(near.url(), file.name) + " has " + std::to_string(*near_bytes) + " bytes, and " +
                                            std::to_string(file.size_bytes) + " were written");
-    Copied copied = Copied::kGone;
-    if (job.resumed) {
-      {
-        MutexLock lock(mutex_);
-        copying_ = {path, file.size_bytes};
-      }
-      check_wanted();
-      copied = copy_object(path);
-      MutexLock lock(mutex_);
-      copying_ = {};
-      if (copied == Copied::kYes) ++objects_copied_;
-      changed_.notify_all();
-    }
-    if (copied != Copied::kYes) ++missing;
+    if (!job.resumed || copy_object(path) != Outcome::kCopied) ++missing;
   }
   return missing;
 }
 
-// Removes the files of saves that are neither published nor running. The order of steps matters, as
-// in storage/publication.hpp: a save that begins later has no file in the list, and one that was
-// fenced is not published after the look at the record.
+// Removes the files of saves that were fenced in the far tier, or replaced by a record that both
+// tiers have. The order of steps matters, as in storage/publication.hpp: a save that begins
+// later has no file in the list, and one that was fenced is not published after the look at the
+// record.
 void TierCopier::sweep(const std::string& place) {
   const auto near_store = near(place), far_store = far(place);
   const std::vector<ObjectInfo> files = far_store->list(kDataFilePrefix);
-  const auto near_head = read_commit_head(*near_store);
-  for (const std::string& id : far_store->open_attempts())
-    if (is_save_id(id) && !(near_head && near_head->save_id == id)) far_store->fence(id);
-  std::set<std::string> kept;
+  if (const auto here = near_head(*near_store))
+    for (const std::string& id : far_store->open_attempts())
+      if (is_save_id(id) && here->save_id != id) far_store->fence(id);
+  const std::vector<std::string> fenced = far_store->fenced_attempts();
+  std::set<std::string> kept, current;
   for (const std::string& id : near_store->open_attempts()) kept.insert(id);
-  const auto keep = [&](const std::optional<Metadata>& metadata) {
-    if (!metadata) return;
-    kept.insert(metadata->save_id);
-    if (metadata->commit) kept.insert(metadata->commit->retired.begin(), metadata->commit->retired.end());
-  };
   const auto near_metadata = published_metadata(*near_store);
-  keep(near_metadata);
   const auto head = far_head(*far_store);
-  if (!near_metadata || !head || head->save_id != near_metadata->save_id) keep(published_metadata(*far_store));
+  const bool is_replaced = near_metadata && head && head->save_id == near_metadata->save_id;
+  const auto far_metadata = is_replaced ? std::nullopt : published_metadata(*far_store);
+  for (const auto* metadata : {&near_metadata, &far_metadata}) {
+    if (!*metadata) continue;
+    current.insert((*metadata)->save_id);
+    if ((*metadata)->commit) kept.insert((*metadata)->commit->retired.begin(), (*metadata)->commit->retired.end());
+  }
+  kept.insert(current.begin(), current.end());
   for (const ObjectInfo& file : files) {
     std::string name = file.name;
     if (ends_with(name, kUnfinishedEnd)) name.resize(name.size() - std::string(kUnfinishedEnd).size());
     const auto id = save_id_of_file(name);
-    if (id && kept.count(*id) == 0) far_store->remove(file.name);
+    if (id && kept.count(*id) == 0 && (is_replaced || contains(fenced, *id))) far_store->remove(file.name);
   }
-  for (const std::string& id : far_store->fenced_attempts())
-    if (is_save_id(id)) far_store->clear_attempt(id);
+  for (const std::string& id : fenced)  // a removal of what is published has begun, and clears its mark last
+    if (is_save_id(id) && current.count(id) == 0) far_store->clear_attempt(id);
 }
 
 // --- a run ---
@@ -382,28 +425,25 @@ bool TierCopier::is_known(const std::string& place) {
   std::string run = place;
   {
     MutexLock lock(mutex_);
-    auto found = known_.find(run);
-    if (found == known_.end() && !place.empty()) found = known_.find(run = parent_of(place));
-    if (found == known_.end()) return false;
+    if (!runs_[run].known) run = parent_of(place);
+    if (!runs_[run].known) return false;
   }
   const auto store = near(run);
   bool has_record = store->exists(kCommitRecordName);
   for (const ObjectName& child : store->children()) has_record = has_record || store->exists(child + "/" + kCommitRecordName);
   MutexLock lock(mutex_);
-  const auto found = known_.find(run);
-  if (found == known_.end()) return false;
-  found->second = found->second || has_record;
-  if (has_record || !found->second) return true;
-  known_.erase(found);  // it was lost
+  std::optional<bool>& found = runs_[run].known;
+  if (!found) return false;
+  if (has_record || !*found) {
+    found = has_record;
+    return true;
+  }
+  found.reset();  // it was lost
   return false;
 }
 
 bool TierCopier::is_copied(const std::string& place, const std::string& save_id) {
-  {
-    MutexLock lock(mutex_);
-    for (const auto& job : jobs_)
-      if (job->kind == Job::kPublish && job->place == place && job->save_id == save_id) return false;
-  }
+  if (is_queued(place, save_id)) return false;
   // Unknown is not "not copied": retention would remove the last checkpoint that the far tier has.
   if (is_failing())
     throw Error(ErrorCode::kUnavailable, "cannot tell whether " + url(place) + " is copied: the far tier is not available");
@@ -417,7 +457,6 @@ bool TierCopier::is_copied(const std::string& place, const std::string& save_id)
 }
 
 void TierCopier::clear_far(const std::string& place) {
-  if (near(place)->exists(kCommitRecordName) || far(place)->exists(kCommitRecordName)) return;
   sweep(place);
   far(place)->remove_root();
 }
@@ -466,38 +505,34 @@ void TierCopier::drop_stale(const std::string& place, const std::string& save_id
   const auto near_store = near(place);
   {
     MutexLock lock(near_mutex_);
-    const auto head = read_commit_head(*near_store);
-    if (!head || head->save_id != save_id) return;
+    const auto head = near_head(*near_store);
+    const auto there = published_metadata(*far(place));  // read whole: a damaged record must not replace a sound one
+    if (!head || head->save_id != save_id || !there || !there->commit || there->save_id == save_id ||
+        there->commit->sequence < head->sequence)
+      return;
+    near_store->fence(save_id);  // marks what is removed, in case of a crash
     near_store->retract();
   }
   for (const ObjectInfo& object : near_store->list(kDataFilePrefix))
     if (save_id_of_file(object.name) == save_id) near_store->remove(object.name);
+  near_store->clear_attempt(save_id);
   near_store->remove_root();
 }
 
 // Returns the attempts in the far tier whose save is neither that of the near tier's record nor
-// running there.
+// running there, and is not being copied by this process, which judges why a record is absent.
+// Throws kCorrupt if the near tier's record is damaged.
 std::vector<std::string> TierCopier::ended_attempts(const std::string& place) {
   std::vector<std::string> ended = far(place)->open_attempts();
   if (ended.empty()) return ended;
   const auto near_store = near(place);
   const std::vector<std::string> running = near_store->open_attempts();
-  const auto here = read_commit_head(*near_store);
-  ended.erase(std::remove_if(ended.begin(), ended.end(),
-                             [&](const std::string& id) {
-                               return !is_save_id(id) || (here && here->save_id == id) ||
-                                      std::find(running.begin(), running.end(), id) != running.end();
-                             }),
-              ended.end());
+  const auto here = near_head(*near_store);
+  const auto is_live = [&](const std::string& id) {
+    return !is_save_id(id) || (here && here->save_id == id) || contains(running, id) || is_queued(place, id);
+  };
+  ended.erase(std::remove_if(ended.begin(), ended.end(), is_live), ended.end());
   return ended;
-}
-
-void TierCopier::end_attempts(const std::string& place) {
-  const auto far_store = far(place);
-  for (const std::string& id : ended_attempts(place)) {
-    far_store->fence(id);
-    far_store->clear_attempt(id);
-  }
 }
 
 // Only for a process that saves to the run: on another machine the near tier is another, and then
@@ -508,8 +543,9 @@ void TierCopier::end_lost_copies(const std::string& run) {
   for (const ObjectName& name : names) {
     const std::string place = name.empty() ? run : run + "/" + name;
     try {
-      end_attempts(place);
-      if (is_checkpoint_name(name)) clear_far(place);
+      const auto far_store = far(place);
+      for (const std::string& id : ended_attempts(place)) far_store->fence(id);
+      if (!far_store->fenced_attempts().empty()) clear_far(place);
     } catch (const Error& error) {
       if (!tells_of_the_record(error)) throw;
       write_log(LogLevel::kWarning, -1, "cannot clear what was lost of " + url(place) + ": " + error.what());
@@ -521,12 +557,14 @@ void TierCopier::begin(const std::string& run) {
   bool is_resumed = false;
   {
     MutexLock lock(mutex_);
-    is_resumed = resumed_.count(run) > 0;
+    is_resumed = runs_[run].is_resumed;
   }
   if (!is_resumed) resume(run);
   {
     MutexLock lock(mutex_);
-    lost_in_.erase(run);
+    runs_[run].is_begun = true;
+    for (auto one = given_up_.begin(); one != given_up_.end();)
+      one = !one->second.empty() && parent_of(one->first) == run ? given_up_.erase(one) : std::next(one);
   }
   end_lost_copies(run);
 }
@@ -541,43 +579,43 @@ std::vector<LostCheckpoint> TierCopier::resume(const std::string& run) {
   for (const ObjectName& name : names) {
     const std::string place = name.empty() ? run : run + "/" + name;
     try {
-      const auto here = read_commit_head(*near(place));
+      const auto here = near_head(*near(place));
       const auto there = far_head(*far(place));
       has_any |= here.has_value();
       if (here && there && there->save_id != here->save_id && there->sequence >= here->sequence) {
         has_all = false;
         {
           MutexLock lock(mutex_);
-          known_.erase(run);
+          runs_[run].known.reset();
         }
         drop_stale(place, here->save_id);
-      } else if (here && !(there && there->save_id == here->save_id)) {
-        add_checkpoint(place, here->save_id, true);
+      } else if (here && (!there || there->save_id != here->save_id ||
+                          (!near(place)->list(kDataFilePrefix).empty() && far(place)->has_attempt(here->save_id)))) {
+        add_checkpoint(place, here->save_id, true);  // also if it is published, but its attempt has not ended
       } else if (!here && (there || far(place)->is_taken(kCommitRecordName)) && !near(place)->is_taken(kCommitRecordName)) {
         has_all = false;
       }
       if (here) continue;
-      for (const std::string& id : ended_attempts(place)) {
-        if (there && there->save_id == id) continue;
-        lost.push_back({url(place), id});
-        write_log(LogLevel::kWarning, -1,
-                  split_path(place).name + " was saved to the near tier and lost before its copy to the far tier was complete, " +
-                      "unless a process with another near tier still copies it: " + url(place) + ", save " + id);
-      }
+      for (const std::string& id : ended_attempts(place))
+        if (!there || there->save_id != id) lost.push_back({url(place), id});
     } catch (const Error& error) {
       if (!tells_of_the_record(error)) throw;
       has_all = false;
       write_log(LogLevel::kWarning, -1, "cannot tell whether " + url(place) + " is copied: " + error.what());
     }
   }
-  evict_later(run);
-  MutexLock lock(mutex_);
-  resumed_.insert(run);
-  if (!lost.empty()) lost_in_.insert(run);
-  if (has_all)
-    known_[run] = has_any;
-  else
-    known_.erase(run);
+  add({Job::kEvict, run});
+  {
+    MutexLock lock(mutex_);
+    for (LostCheckpoint& one : lost_checkpoints(run))
+      if (std::none_of(lost.begin(), lost.end(), [&](const LostCheckpoint& other) { return other.save_id == one.save_id; }))
+        lost.push_back(std::move(one));
+    Run& state = runs_[run];
+    state.is_resumed = true;
+    state.is_begun = state.is_begun && lost.empty();
+    state.known = has_all ? std::optional(has_any) : std::nullopt;
+  }
+  for (const LostCheckpoint& one : lost) write_log(LogLevel::kWarning, -1, text_of_loss(one.url, one.save_id));
   return lost;
 }
 

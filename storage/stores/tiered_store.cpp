@@ -291,7 +291,6 @@ void TieredStore::remove(const ObjectName& name) {
     return near_->remove(name);
   }
   near_->remove(name);
-  if (copier_->is_known(place_)) return;  // `remove_root` removes what is left in the far tier
   const ObjectName record = record_beside(name);
   if (!near_->exists(record) && !far_->exists(record)) remove_far(name);
 }
@@ -320,25 +319,27 @@ bool TieredStore::has_attempt(const std::string& save_id) {
 }
 
 // tier_copier.hpp says why a copy that is in progress cannot bring the checkpoint back.
+// `remove_root` removes the far tier's data, and the mark last.
 void TieredStore::retract() {
   if (copier_->is_failing())
     throw Error(ErrorCode::kUnavailable, "cannot remove " + url() + ": the far tier is not available (" + copier_->progress().last_error + ")");
   const auto dropped = copier_->drop_checkpoint(place_);
+  std::string id = dropped.value_or("");
   try {
+    if (const auto head = id.empty() ? read_commit_head(*this) : std::nullopt) id = head->save_id;
+  } catch (const Error& error) {
+    if (!tells_of_the_record(error)) throw;
+  }
+  try {
+    if (!id.empty()) far_->fence(id);  // the mark of the removal
     retract_far();
     near_->retract();
   } catch (...) {
     // If the near record is still there, the far one must be there again.
-    std::string id = dropped.value_or("");
-    try {
-      if (const auto head = id.empty() ? read_commit_head(*near_) : std::nullopt) id = head->save_id;
-    } catch (const Error&) {
-    }
     if (!id.empty()) copier_->add_checkpoint(place_, id, !dropped);
     throw;
   }
   retract_far();
-  for (const std::string& id : far_->fenced_attempts()) far_->clear_attempt(id);
 }
 
 void TieredStore::retract_far() {
@@ -352,7 +353,8 @@ bool TieredStore::leads_elsewhere() {
 
 void TieredStore::remove_root() {
   near_->remove_root();
-  if (!copier_->is_failing()) copier_->clear_far(place_);  // otherwise a later process does it
+  if (copier_->is_failing()) return;  // a later process clears it
+  if (!near_->exists(kCommitRecordName) && !far_->exists(kCommitRecordName)) copier_->clear_far(place_);
 }
 
 std::shared_ptr<Store> open_tiered_store(const std::string& url) {

@@ -6,13 +6,9 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <map>
-#include <mutex>
 #include <thread>
 
 #include <cairn/base/digest.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -20,201 +16,20 @@
 #include <cairn/storage/hugging_face.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/run_directory.hpp>
-#include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
-#include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/storage/stores/tiered_store.hpp>
 #include <cairn/storage/tiers.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
+#include <cairn/tests/storage/two_tiers.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/environment.hpp>
-#include <cairn/tests/support/local_protocol.hpp>
-#include <cairn/tests/support/simulated_file_system.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
+using namespace cairn::testing::two_tiers;
 using std::chrono::milliseconds;
-
-namespace {
-
-// The far tier's store in a directory. The test may act before each of its operations, such as
-// throw.
-struct Watch {
-  std::mutex mutex;
-  std::function<void(const DecoratedOperation&)> before;
-
-  void set(std::function<void(const DecoratedOperation&)> act) {
-    std::lock_guard lock(mutex);
-    before = std::move(act);
-  }
-  void pass(const DecoratedOperation& operation) {
-    std::function<void(const DecoratedOperation&)> act;
-    {
-      std::lock_guard lock(mutex);
-      act = before;
-    }
-    if (act) act(operation);
-  }
-};
-
-Watch& watch() {
-  static auto* the_watch = new Watch;
-  return *the_watch;
-}
-
-std::thread::id test_thread() {
-  static const std::thread::id id = std::this_thread::get_id();
-  return id;
-}
-
-class WatchedTier : public StoreDecorator {
- public:
-  WatchedTier(const std::string& scheme, const std::string& path) : StoreDecorator(open_store(path)), scheme_(scheme) {}
-  std::string url() const override { return scheme_ + "://" + StoreDecorator::url(); }
-
- private:
-  void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
-    // In the near tier, the test acts only before its own operations.
-    if (scheme_ == "far-watch" || std::this_thread::get_id() == test_thread()) watch().pass(operation);
-    act();
-  }
-
-  const std::string scheme_;
-};
-
-// File systems of the schemes near-disk and far-disk, which lose power.
-SimulatedFileSystem*& disk_of(const std::string& scheme) {
-  static auto* disks = new std::map<std::string, SimulatedFileSystem*>;
-  return (*disks)[scheme];
-}
-
-std::string path_in(const std::string& url) { return url.substr(url.find("://") + 3); }
-
-class DiskStore : public FileStore {
- public:
-  DiskStore(const std::string& scheme, const std::string& path) : FileStore(path, *disk_of(scheme)), scheme_(scheme) {}
-  std::string url() const override { return scheme_ + "://" + FileStore::url(); }
-
- private:
-  const std::string scheme_;
-};
-
-void register_test_stores() {
-  static const bool registered = [] {
-    test_thread();
-    for (const std::string scheme : {"far-watch", "near-watch"})
-      register_store(scheme, [scheme](const std::string& url) { return std::make_shared<WatchedTier>(scheme, path_in(url)); });
-    for (const std::string scheme : {"near-disk", "far-disk"})
-      register_store(scheme, [scheme](const std::string& url) { return std::make_shared<DiskStore>(scheme, path_in(url)); });
-    return true;
-  }();
-  REQUIRE(registered);
-}
-
-[[noreturn]] void fail_as_down(const std::string& operation) { throw Error(ErrorCode::kUnavailable, "the far tier is down: " + operation); }
-void be_down(const DecoratedOperation& operation) { fail_as_down(operation.name); }
-// Takes attempts, but no objects and records.
-void take_no_objects(const DecoratedOperation& operation) {
-  if (std::string(operation.name) == "create") fail_as_down(operation.name);
-}
-
-struct Tiers {
-  Tiers() {
-    register_test_stores();
-    start();
-  }
-  ~Tiers() {
-    watch().set(nullptr);
-    stop();
-  }
-  TierOptions options(const std::string& near = "near") const {
-    TierOptions made;
-    made.near_url = (watches_near ? "near-watch://" : "") + directory.path() + "/" + near;
-    made.far_url = "far-watch://" + directory.path() + "/far";
-    made.keep_near = keep_near;
-    made.retry_min = milliseconds(1);
-    made.retry_max = milliseconds(5);
-    made.takeover_after = takeover_after;
-    return made;
-  }
-  // `first` and `second` are two processes of one node.
-  void start() {
-    register_tier("first", options());
-    register_tier("second", options());
-  }
-  void stop() {
-    forget_tier("first");
-    forget_tier("second");
-  }
-  void restart() {
-    stop();
-    start();
-  }
-  void lose_near() { std::filesystem::remove_all(directory.path() + "/near"); }
-  std::string near(const std::string& place = "") const { return directory.path() + "/near" + place; }
-  std::string far(const std::string& place = "") const { return directory.path() + "/far" + place; }
-
-  TemporaryDirectory directory;
-  std::size_t keep_near = 2;
-  milliseconds takeover_after{5};
-  bool watches_near = false;
-};
-
-constexpr std::int64_t kElements = 200'000;  // several checksum blocks
-std::int64_t tier_elements = kElements;
-
-StateDict tiered_state(int value) {
-  return {{"model", torch::full({tier_elements}, value, torch::kInt64)}, {"note", std::string("of ") + std::to_string(value)}};
-}
-
-void save_value(const std::string& url, int value, int ranks = 1) {
-  const StateDict state = tiered_state(value);
-  LocalSave save;
-  save.checkpoint_id = url;
-  save.save_id = local_save_id(static_cast<std::uint64_t>(value));
-  save.step = value;
-  save_locally(save, std::vector<const StateDict*>(static_cast<std::size_t>(ranks), &state),
-               [] { return std::make_unique<CheckpointWriter>(CheckpointWriterOptions{}); });
-}
-
-// Returns the value of a checkpoint whose elements are all the same; -1 if they are not.
-int loaded_value(const std::string& url) {
-  StateDict state{{"model", torch::zeros({tier_elements}, torch::kInt64)}, {"note", std::string()}};
-  load_locally(url, std::vector<StateDict*>{&state}, [] { return std::make_unique<CheckpointReader>(CheckpointReaderOptions{}); });
-  const torch::Tensor tensor = state.at("model").tensor();
-  const int value = tensor[0].item<int>();
-  const bool fits = tensor.eq(value).all().item<bool>() && state.at("note").ivalue().toStringRef() == "of " + std::to_string(value);
-  return fits ? value : -1;
-}
-
-bool has_checkpoint(const std::string& url) { return open_store(url)->exists(kCommitRecordName); }
-
-std::vector<ObjectName> files_at(const std::string& url) { return names_of(open_store(url)->list(kDataFilePrefix)); }
-
-void flip_byte(const std::string& path, std::streamoff at) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(at);
-  const char byte = static_cast<char>(file.get());
-  file.seekp(at);
-  file.put(static_cast<char>(byte ^ 1));
-  REQUIRE(file.good());
-}
-
-// Waits until the far tier has heard of a checkpoint.
-void wait_until_announced(const std::string& far_url) {
-  while (open_store(far_url)->open_attempts().empty()) wait_for_copies("tiered://first", milliseconds(1));
-}
-
-// Waits until the copies of a pair are done, or fail.
-bool ends_or_fails(const std::string& name, const std::string& url) {
-  while (!wait_for_copies(url, milliseconds(1)))
-    if (tier_progress(name).failing_since) return false;
-  return true;
-}
-
-}  // namespace
 
 TEST_CASE("two directories keep the store's contract as tiers") {
   TemporaryDirectory directory;
@@ -894,30 +709,7 @@ TEST_CASE_FIXTURE(Tiers, "nothing is copied while a writer of the process is ope
   CHECK_FALSE(open_store(far("/run/step_1"))->exists("open"));
 }
 
-namespace {
-
 using Survival = SimulatedFileSystem::Survival;
-
-struct Disks {
-  Disks() {
-    register_test_stores();
-    disk_of("near-disk") = &near;
-    disk_of("far-disk") = &far;
-    start();
-  }
-  ~Disks() { forget_tier("disks"); }
-  void start() const {
-    TierOptions options;
-    options.near_url = "near-disk:///near";
-    options.far_url = "far-disk:///far";
-    options.keep_near = 1;
-    options.retry_min = options.retry_max = options.takeover_after = milliseconds(1);
-    register_tier("disks", options);
-  }
-  SimulatedFileSystem near, far;
-};
-
-}  // namespace
 
 TEST_CASE("a power loss in either tier leaves the old or the new checkpoint whole in both") {
   const CapturedLog log;
@@ -934,16 +726,16 @@ TEST_CASE("a power loss in either tier leaves the old or the new checkpoint whol
           Disks disks;
           save_value(old_url, 1);
           REQUIRE(wait_for_copies(old_url));
-          disks.near.settle();
+          disks.near->settle();
           disks.far.settle();
-          SimulatedFileSystem& loser = near_loses ? disks.near : disks.far;
+          SimulatedFileSystem& loser = near_loses ? *disks.near : disks.far;
           const std::uint64_t first = loser.operations();
           loser.lose_power_at(first + index);
           const bool is_saved = !thrown_by([&] { save_value(new_url, 2); }).is_error;
           if (is_saved) ends_or_fails("disks", "tiered://disks");
           const bool was_reached = loser.operations() > first + index;
           forget_tier("disks");
-          disks.near.restart(survival);
+          disks.near->restart(survival);
           disks.far.restart(survival);
 
           // Before anything is copied again: the far tier alone has the old one or the new one.
