@@ -15,7 +15,6 @@
 #include <cairn/base/rank_text.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/inspect.hpp>
-#include <cairn/tools/layout_picture.hpp>
 #include <cairn/tools/terminal.hpp>
 
 namespace cairn::tools {
@@ -24,8 +23,7 @@ namespace {
 constexpr const char* kInspectExamples = R"(Examples:
   cairn inspect run/step_100                              shows keys as a tree, shapes, and what each rank wrote
   cairn inspect run/step_100 --tensors 'model.*weight'    shows only these keys; * matches any text, including dots
-  cairn inspect run/step_100 --layout                     draws which rank wrote which part of each tensor
-  cairn inspect run/step_100 --chunks                     lists the file and offset of each chunk
+  cairn inspect run/step_100 --chunks                     lists the box, file and offset of each chunk
   cairn inspect run/step_100 --json                       prints everything as JSON
   cairn inspect model.pt                                  reads a torch.save file; also reads safetensors files
 
@@ -37,7 +35,6 @@ struct InspectOptions {
   std::vector<std::string> tensors;  // patterns; none: all keys
   bool json = false;
   bool chunks = false;  // list every chunk in the text form; JSON always does
-  bool layout = false;
 };
 
 using Entry = std::pair<std::string, Metadata::Entry>;
@@ -375,46 +372,9 @@ void print_files(const Inspected& inspected) {
   table.print();
 }
 
-// Prints which rank holds which box. Tensors of the same shape with the same boxes share one
-// picture.
-void print_layouts(const Inspected& inspected) {
-  constexpr int kPictureColumns = 64;
-  constexpr int kPictureRows = 10;
-  std::vector<std::pair<std::string, std::vector<std::string>>> pictures;  // the picture, and the tensors that it shows
-  std::unordered_map<std::string, std::size_t> known;
-  for (const Entry* entry : inspected.entries) {
-    const auto* tensor = std::get_if<TensorStorageMetadata>(&entry->second);
-    if (tensor == nullptr) continue;
-    std::vector<LabelledBox> boxes;
-    for (std::size_t i = 0; i < tensor->chunks.size(); ++i) {
-      const auto rank = i < tensor->storage.size() ? inspected.rank_of(tensor->storage[i]) : std::nullopt;
-      boxes.push_back({tensor->chunks[i], rank ? std::to_string(*rank) : "?"});
-    }
-    std::string picture = to_string(tensor->size) + "\n";
-    if (boxes.size() == 1 && boxes.front().box == Box::whole(tensor->size)) {
-      picture = fmt::format("whole on rank {}\n", boxes.front().label);
-    } else if (const auto lines = draw_boxes(tensor->size, boxes, std::min(output_columns(), kPictureColumns), kPictureRows)) {
-      for (const std::string& line : *lines) picture += line + '\n';
-    } else {
-      for (const auto& [box, label] : boxes) picture += fmt::format("  rank {:<5} {}\n", label, to_string(box));
-    }
-    const auto [place, is_new] = known.emplace(picture, pictures.size());
-    if (is_new) pictures.emplace_back(std::move(picture), std::vector<std::string>());
-    pictures[place->second].second.push_back(printable(entry->first));
-  }
-  constexpr std::size_t kNamesMax = 6;
-  for (const auto& [picture, names] : pictures) {
-    std::cout << '\n';
-    for (std::size_t i = 0; i < std::min(kNamesMax, names.size()); ++i)
-      std::cout << (i == 0 ? "" : ", ") << coloured(Colour::kBold, names[i]);
-    if (names.size() > kNamesMax) std::cout << fmt::format(", and {} more", names.size() - kNamesMax);
-    std::cout << '\n' << picture;
-  }
-}
-
 int inspect(const InspectOptions& options) {
   const InspectSource source = open_inspect_source(options.checkpoint);
-  if (source.is_file && (options.layout || options.chunks))
+  if (source.is_file && options.chunks)
     throw WrongUse(printable(options.checkpoint) + " is no checkpoint: it has no ranks and no chunks to show");
   const Metadata& metadata = *source.metadata;
   Inspected inspected{source, metadata, {}, {}};
@@ -426,12 +386,6 @@ int inspect(const InspectOptions& options) {
                                inspected.source.name));
   if (options.json) {
     print_json(json_of(inspected));
-    return kFine;
-  }
-  if (options.layout) {
-    print_head(inspected);
-    std::cout << "\nNumbers in boxes are the ranks that wrote them.\n";
-    print_layouts(inspected);
     return kFine;
   }
   const Tree tree(inspected, options.chunks);  // before any output, because `value` may start another program
@@ -451,7 +405,6 @@ void add_inspect(CLI::App& app, Run& chosen) {
   command->footer(kInspectExamples);
   command->add_option("DIR", options->checkpoint, "The checkpoint, torch.save file or safetensors file")->required();
   add_patterns(*command, "--tensors", options->tensors, "Show only keys that match this pattern");
-  command->add_flag("--layout", options->layout, "Draw which rank wrote which part of each tensor");
   command->add_flag("--chunks", options->chunks, "List every chunk and where it is stored");
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, &chosen] { chosen = [options] { return inspect(*options); }; });

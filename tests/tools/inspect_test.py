@@ -36,7 +36,7 @@ class Inspect(Command):
 
     def test_libtorch_is_loaded_only_for_what_needs_it(self):
         path = self.checkpoint()
-        for options in ([], ["--json"], ["--chunks"], ["--layout"], ["--tensors", "model*"]):
+        for options in ([], ["--json"], ["--chunks"], ["--tensors", "model*"]):
             self.assertFalse(self.loads_libtorch("inspect", path, *options), options)
         self.assertFalse(self.loads_libtorch("inspect", FIXTURES / "threads"))
         for others in (["--help"], ["inspect", "--help"], ["ls", self.root], ["trace", "--help"]):
@@ -51,7 +51,7 @@ class Inspect(Command):
                   *(record.parent for record in FIXTURES.rglob(".metadata"))]
         self.assertGreater(len(places), 4)
         for place in places:
-            for options in ([], ["--chunks"], ["--json"], ["--layout"]):
+            for options in ([], ["--chunks"], ["--json"]):
                 expected = subprocess.run([with_libtorch, "inspect", place, *options], capture_output=True, text=True, check=False)
                 done = cairn("inspect", place, *options)
                 self.assertEqual((done.returncode, done.stdout, done.stderr), (expected.returncode, expected.stdout, expected.stderr))
@@ -69,30 +69,6 @@ class Inspect(Command):
                          [(rank, 1, 3 * 4 * 4) for rank in range(4)])
         text = cairn("inspect", self.root / "step_7").stdout
         self.assertRegex(text, r"grid +float32 +\[6, 8\] +4 chunks +192 B +ranks 0-3")
-
-    def test_the_layout_is_drawn_to_scale(self):
-        lines = cairn("inspect", self.checkpoint("--grid"), "--layout").stdout.splitlines()
-        grid = lines[lines.index("grid") + 2:]
-        self.assertEqual(grid[0].split(), ["0", "4", "8"])
-        self.assertRegex(grid[1], "^ *0 ┌─+┬─+┐$")
-        first, second = (len(part) for part in grid[1].split("┌")[1][:-1].split("┬"))
-        self.assertLessEqual(abs(first - second), 1, "both halves are as wide")
-        picture = grid[1:next(i for i, line in enumerate(grid) if "└" in line) + 1]
-        middle = next(i for i, line in enumerate(picture) if "┼" in line)
-        self.assertRegex(picture[middle], "^ *3 ├─+┼─+┤$")
-        self.assertLessEqual(abs(middle - (len(picture) - 1 - middle)), 1, "both halves are as high")
-        self.assertEqual([line.replace("│", " ").split() for line in picture if any(digit in line for digit in "0123")
-                          and "─" not in line], [["0", "1"], ["2", "3"]])
-        bar = lines[lines.index("line") + 2:]
-        self.assertEqual(bar[0].split(), ["0", "3", "6", "9", "10"])
-        self.assertEqual(bar[2].replace("│", " ").split(), ["0", "1", "2", "3"])
-        cube = lines[lines.index("cube") + 2:]
-        self.assertEqual([line.split(maxsplit=2) for line in cube[:4]],
-                         [["rank", str(rank), f"[{rank}:{rank + 1}, 0:3, 0:2]"] for rank in range(4)])
-
-    def test_what_is_not_cut_is_said_once(self):
-        text = cairn("inspect", self.checkpoint(), "--layout").stdout
-        self.assertEqual(text.count("whole on rank 0"), 1)
 
     def test_json_says_all_of_it(self):
         path = self.checkpoint()
@@ -136,8 +112,7 @@ class Inspect(Command):
         text = cairn("inspect", path, "--tensors", "model*").stdout
         self.assertRegex(text, "written by +torch.save")
         self.assertRegex(text, r"weight +float32 +\[3\] +12 B")
-        for option in ("--layout", "--chunks"):
-            self.fails(WRONG_USE, "inspect", path, option, text="no ranks")
+        self.fails(WRONG_USE, "inspect", path, "--chunks", text="no ranks")
 
     def test_what_is_no_checkpoint_is_named(self):
         other = self.root / "a.txt"

@@ -222,7 +222,7 @@ class Documentation(Command):
         (self.root / "insight").touch()
         self.assertEqual(self.completed("cairn", "ins"), ["inspect"])
         self.assertEqual(self.completed("cairn", "convert", "a", "b", "--to", "d"), ["dcp"])
-        self.assertEqual(self.completed("cairn", "inspect", "--la"), ["--layout"])
+        self.assertEqual(self.completed("cairn", "inspect", "--ch"), ["--chunks"])
         self.assertEqual(self.completed("cairn", "inspect", "ins"), ["insight"])
         self.assertIn("explain", self.completed("cairn", "trace", "ex"))
         self.assertIn("--rank", self.completed("cairn", "trace", "explain", "run", "--r"))
