@@ -144,6 +144,7 @@ RunDirectory::Listing RunDirectory::list() const {
         (has_record(name) ? listing.others : listing.without_record).push_back(name);
     } catch (const Error& error) {
       if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
+      if (!tells_of_the_record(error) && is_checkpoint_name(name)) listing.refusal = std::current_exception();
       listing.others.push_back(name);
     }
   }
@@ -381,15 +382,22 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   if (has_own) place->fence(save_id);
   std::string names;
   for (const ObjectName& name : dead.names) names += name + "\n";
-  // The mark may be there, half-written, of a removal that was cut off.
-  place->remove(removal_mark_name(save_id));
-  create_text(*place, removal_mark_name(save_id), names);
+  const ObjectName mark = removal_mark_name(save_id);
+  const bool is_marked = std::any_of(objects.begin(), objects.end(), [&](const auto& object) { return object.name == mark; });
+  try {
+    // That of a removal which was cut off may be half-written.
+    const bool is_whole = is_marked && read_text(*place, mark, kMarkBytesMax) == names;
+    if (is_marked && !is_whole) place->remove(mark);
+    if (!is_whole) create_text(*place, mark, names);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNoSpace) throw;  // the removal is to make space
+  }
   // The point of no return. Files may go only after the record is gone for good.
   place->retract();
   dead.ids.insert(save_id);
   dead.add_fenced(*place);
   add_marks(*place, objects, dead);
-  dead.marks.push_back(removal_mark_name(save_id));
+  dead.marks.push_back(mark);
   remove_dead(*place, objects, dead, may_go_on);
   return std::nullopt;
 }

@@ -20,7 +20,7 @@
 //  1  list its objects, then its open attempts; if another save's attempt is open, stop
 //  2  read the record again; if it is not the expected one, stop
 //  3  create the mark ".removed-<save id>", durably. It contains the names of files that the record
-//     lists or retires and whose names do not contain this save id
+//     lists or retires and whose names do not contain this save id. Without space for it, go on
 //  4  remove the record, durably                                              Store::retract
 //  5  remove the files of the save and of fenced attempts, and those that the mark names; then
 //     clear fenced attempts, unless other safetensors files remain
@@ -37,6 +37,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -72,6 +73,7 @@ class RunDirectory {
     // object.
     std::vector<ObjectName> others;
     std::vector<ObjectName> without_record;  // all other places
+    std::exception_ptr refusal;              // kPermission of a place among `others` with a name that Cairn gives
   };
   // Lists the run, one level deep. Returns an empty listing if the run does not exist. Here and
   // below, errors of the store itself (kUnavailable, kPermission) are thrown and never reported as

@@ -19,10 +19,11 @@ constexpr const char* kLsExamples = R"(Examples:
   cairn ls run              lists checkpoints, the latest first, with size, world size and age
   cairn ls run --json       prints JSON
 
-A checkpoint is damaged if its record cannot be read, or if a file that the record names is missing
-or has the wrong length. ls reads no data; cairn verify does.
+A checkpoint is damaged if its record cannot be read, if a file that the record names is missing or
+has the wrong length, or if a restore has noted damage. ls reads no data; cairn verify does.
 Leftovers are files of removals and saves that died, or of a save that is still running. The next
 save removes those that died. cairn prune --leftovers removes those in places where no save is open.
+Neither removes data files without a commit record that no save or removal left.
 Exits with 1 if any checkpoint is damaged.)";
 
 struct LsOptions {
@@ -68,8 +69,11 @@ void print_run_json(const std::string& url, const RunContents& contents) {
                                    {"user_metadata", one.user_metadata}});
   json["leftovers"] = Json::array();
   for (const auto& one : contents.leftovers)
-    json["leftovers"].push_back(
-        {{"name", one.name}, {"bytes", one.bytes}, {"open", one.is_open}, {"by_ranks", !one.by_ranks.empty()}});
+    json["leftovers"].push_back({{"name", one.name},
+                                 {"bytes", one.bytes},
+                                 {"open", one.is_open},
+                                 {"unrecorded", one.is_unrecorded},
+                                 {"by_ranks", !one.by_ranks.empty()}});
   json["failure_reports"] = contents.failure_reports;
   print_json(json);
 }
@@ -109,6 +113,7 @@ void print_run(const RunContents& contents) {
   for (const auto& one : contents.leftovers)
     std::cout << fmt::format("leftover: {}, {}: {}\n", printable(one.name), human_bytes(one.bytes),
                              !one.by_ranks.empty() ? one.by_ranks
+                             : one.is_unrecorded   ? "its data files have no commit record (.metadata), and stay"
                              : one.is_open         ? "a save has begun there, and runs or has died"
                                                    : "of a save or a removal that did not end");
   if (!contents.failure_reports.empty())

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <charconv>
 #include <iostream>
+#include <limits>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <cairn/runtime/runs/retention.hpp>
@@ -25,6 +26,7 @@ constexpr const char* kPruneExamples = R"(Examples:
   cairn prune run --keep last=1 --keep best=2:loss --yes     does not ask; keeps the two with the lowest loss
   cairn prune run --keep best=2:accuracy:higher --keep best=2:loss   keeps the best two by either metric
   cairn prune run --leftovers                                removes leftovers of saves and removals that died
+  cairn prune run --damaged                                  removes damaged checkpoints, after reading them again
 
 Keeps each checkpoint that any --keep selects. If --keep is given without last=, last=1 is implied.
 Always keeps the latest sound checkpoint, pinned checkpoints, those with a save in progress, and
@@ -32,13 +34,17 @@ everything that is not Cairn's or does not have a name that Cairn gives, such as
 last= and every= may be given once, best= once per metric and direction. Metrics are those of
 Annotations::metrics; at least one checkpoint must have the metric.
 Removes the record of a checkpoint before its data. A crash leaves the checkpoint either whole or as
-leftovers. --leftovers skips places in which a save is still open.
+leftovers. --leftovers skips places in which a save is still open, and data files without a commit
+record that no save or removal left. Damaged checkpoints, by the lengths of their files or because a
+restore noted it, take no place in a --keep rule. --damaged removes them, unless they are pinned or
+now read well. It does not remove checkpoints whose record cannot be read.
 Exits with 1 if something could not be removed.)";
 
 struct PruneOptions {
   std::string run;
   std::vector<std::string> keep;
   bool leftovers = false;
+  bool damaged = false;
   bool yes = false;
   bool dry_run = false;
 };
@@ -110,24 +116,14 @@ Wanted wanted_of(const std::vector<std::string>& keep) {
   return wanted;
 }
 
-// Throws for a metric that no checkpoint has. It is probably misspelt, and would keep no
-// checkpoint.
-void require_metrics(const Wanted& wanted, const std::vector<CheckpointInfo>& infos) {
-  if (infos.empty()) return;
-  std::set<std::string> metrics;
-  for (const CheckpointInfo& info : infos)
-    for (const auto& [name, value] : info.annotations.metrics) metrics.insert(printable(name));
-  for (const RetentionPolicy& policy : wanted.best)
-    if (metrics.count(printable(policy.metric)) == 0)
-      throw WrongUse(fmt::format("no checkpoint of the run has a metric \"{}\"; {}", printable(policy.metric),
-                                 metrics.empty() ? "none has any" : fmt::format("there are: {}", fmt::join(metrics, ", "))));
-}
-
-// Returns the union of what the policies keep, and the latest sound checkpoint.
+// Returns the union of what the policies keep, and the latest sound checkpoint. Throws for a metric
+// that no checkpoint has. It is probably misspelt, and would keep no checkpoint.
 Retention retention_of(const RunDirectory& run, const Wanted& wanted) {
-  Retention retention = look_at_retention(run, wanted.last_and_every);
-  require_metrics(wanted, retention.infos);
-  for (const RetentionPolicy& policy : wanted.best) retention.kept.merge(kept_by(policy, retention.infos));
+  std::vector<RetentionPolicy> policies = wanted.best;
+  policies.push_back(wanted.last_and_every);
+  Retention retention = look_at_retention(run, policies);
+  for (const RetentionPolicy& policy : wanted.best)
+    if (const std::string why = why_unrankable(policy, retention.infos); !why.empty()) throw WrongUse(why);
   return retention;
 }
 
@@ -135,16 +131,17 @@ Retention retention_of(const RunDirectory& run, const Wanted& wanted) {
 std::string why_kept(const Retention& retention, const Wanted& wanted, const CheckpointInfo& info, bool pinned) {
   std::string text;
   const auto add = [&](const std::string& reason) { text += (text.empty() ? "" : ", ") + reason; };
+  const auto keeps = [&](const RetentionPolicy& policy) {
+    return kept_by(policy, retention.infos).count(info.name) > 0 || kept_by(policy, retention.sound).count(info.name) > 0;
+  };
   RetentionPolicy part;
   part.keep_last = wanted.last_and_every.keep_last;
-  if (kept_by(part, retention.infos).count(info.name) > 0)
-    add(*part.keep_last == 1 ? "the last" : fmt::format("of the last {}", *part.keep_last));
+  if (keeps(part)) add(*part.keep_last == 1 ? "the last" : fmt::format("of the last {}", *part.keep_last));
   part.keep_last = 0;
   part.keep_every = wanted.last_and_every.keep_every;
-  if (kept_by(part, retention.infos).count(info.name) > 0) add(fmt::format("every {}", part.keep_every));
+  if (keeps(part)) add(fmt::format("every {}", part.keep_every));
   for (const RetentionPolicy& best : wanted.best)
-    if (kept_by(best, retention.infos).count(info.name) > 0)
-      add(fmt::format("best by {}{}", printable(best.metric), best.better == Better::kHigher ? " (higher)" : ""));
+    if (keeps(best)) add(fmt::format("best by {}{}", printable(best.metric), best.better == Better::kHigher ? " (higher)" : ""));
   if (info.name == retention.latest_sound) add("the latest that is sound");
   if (text.empty() && info.name == retention.latest_copied) add("the last in the far tier");
   if (pinned) add("pinned");
@@ -164,6 +161,7 @@ bool agreed(const PruneOptions& options) {
 struct Pruning {
   RunDirectory run;
   Retention retention;
+  std::map<std::string, std::string> damaged;  // why, by the names of those that --damaged removes
   std::vector<RunCheckpoint> go;  // to be removed, the oldest first
   std::vector<Leftover> leftovers;
   std::uint64_t bytes = 0;
@@ -176,14 +174,18 @@ void show(Pruning& pruning, const Wanted& wanted, const RunContents& contents) {
     const auto listed = std::find_if(contents.checkpoints.begin(), contents.checkpoints.end(),
                                      [&](const ListedCheckpoint& one) { return one.name == checkpoint.name; });
     const bool is_listed = listed != contents.checkpoints.end();
-    const bool stays = pruning.retention.kept.count(checkpoint.name) > 0 || (is_listed && listed->pinned);
+    const auto damaged = pruning.damaged.find(checkpoint.name);
+    const bool is_damaged = damaged != pruning.damaged.end();
+    const bool stays = (pruning.retention.kept.count(checkpoint.name) > 0 && !is_damaged) || (is_listed && listed->pinned);
     if (!stays) {
       pruning.go.insert(pruning.go.begin(), checkpoint);
       if (is_listed) pruning.bytes += listed->bytes;
     }
     table.add({stays ? coloured(Colour::kGood, "stays") : coloured(Colour::kWarning, "goes"), printable(checkpoint.name),
                checkpoint.head.step ? std::to_string(*checkpoint.head.step) : "-", is_listed ? human_bytes(listed->bytes) : "-",
-               stays ? why_kept(pruning.retention, wanted, pruning.retention.infos[i], is_listed && listed->pinned) : ""});
+               stays        ? why_kept(pruning.retention, wanted, pruning.retention.infos[i], is_listed && listed->pinned)
+               : is_damaged ? "damaged: " + printable(damaged->second)
+                            : ""});
   }
   for (const Leftover& leftover : pruning.leftovers) {
     pruning.bytes += leftover.bytes;
@@ -230,16 +232,34 @@ bool remove_all(const Pruning& pruning) {
   return failed == 0;
 }
 
+// Reads the checkpoints again of which damage is known. Those that read well now lose the note of it.
+void find_damaged(Pruning& pruning, const RunContents& contents, bool may_forget) {
+  for (const RunCheckpoint& checkpoint : pruning.retention.checkpoints) {
+    const bool is_known = std::any_of(contents.checkpoints.begin(), contents.checkpoints.end(), [&](const ListedCheckpoint& one) {
+      return one.name == checkpoint.name && !one.fault.empty() && !one.pinned;
+    });
+    if (!is_known) continue;
+    std::string fault = pruning.run.fault_of(checkpoint.name);
+    if (fault.empty()) fault = pruning.run.find_damage(checkpoint, {}, std::numeric_limits<std::uint64_t>::max());
+    if (!fault.empty())
+      pruning.damaged.emplace(checkpoint.name, fault);
+    else if (may_forget)
+      pruning.run.note_damage(checkpoint, "");
+  }
+}
+
 int prune(const PruneOptions& options) {
-  if (options.keep.empty() && !options.leftovers)
-    throw WrongUse("say what stays, as in --keep last=3, or that leftovers go, with --leftovers");
-  const Wanted wanted = wanted_of(options.keep);
+  if (options.keep.empty() && !options.leftovers && !options.damaged)
+    throw WrongUse("say what stays, as in --keep last=3, or what goes, with --leftovers or --damaged");
+  Wanted wanted = wanted_of(options.keep);
   const RunContents contents = look_at_run(options.run);
-  Pruning pruning{RunDirectory(options.run), {}, {}, {}, 0};
-  if (!options.keep.empty()) pruning.retention = retention_of(pruning.run, wanted);
+  Pruning pruning{RunDirectory(options.run), {}, {}, {}, {}, 0};
+  if (options.keep.empty()) wanted.last_and_every.keep_last = std::numeric_limits<std::uint32_t>::max();
+  if (!options.keep.empty() || options.damaged) pruning.retention = retention_of(pruning.run, wanted);
+  if (options.damaged) find_damaged(pruning, contents, !options.dry_run);
   if (options.leftovers)
     for (const Leftover& leftover : contents.leftovers)
-      if (!leftover.is_open && leftover.by_ranks.empty()) pruning.leftovers.push_back(leftover);
+      if (!leftover.is_open && !leftover.is_unrecorded && leftover.by_ranks.empty()) pruning.leftovers.push_back(leftover);
   show(pruning, wanted, contents);
   const std::size_t count = pruning.go.size() + pruning.leftovers.size();
   if (count == 0) {
@@ -266,6 +286,7 @@ void add_prune(CLI::App& app, Run& chosen) {
       ->allow_extra_args(false)
       ->type_name("RULE");
   command->add_flag("--leftovers", options->leftovers, "Remove leftovers of saves and removals that died");
+  command->add_flag("--damaged", options->damaged, "Remove damaged checkpoints, after reading them again");
   command->add_flag("--yes", options->yes, "Remove without asking");
   command->add_flag("--dry-run", options->dry_run, "Show what would be removed, and remove nothing");
   command->callback([options, &chosen] { chosen = [options] { return prune(*options); }; });

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/read_metadata.hpp>
 #include <cairn/tools/commands.hpp>
 
@@ -39,18 +40,24 @@ void read_record(const RunDirectory& run, ListedCheckpoint& listed) {
     listed.world_size = ranks;
 }
 
-ListedCheckpoint look_at(const RunDirectory& run, const std::string& name) {
+// Returns nothing for a checkpoint that was removed or replaced meanwhile.
+std::optional<ListedCheckpoint> look_at(const RunDirectory& run, const RunCheckpoint& checkpoint) {
+  const ObjectName& name = checkpoint.name;
   ListedCheckpoint listed;
   listed.name = name;
+  listed.step = step_of_name(name);
   listed.saved_at = written_at(child_url(run.url(), name));
   try {
     listed.pinned = run.is_pinned(name);
     listed.fault = run.fault_of(name);
+    if (listed.fault.empty()) listed.fault = run.finding_of(checkpoint);
     read_record(run, listed);
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kUnavailable) throw;
+    if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
     if (listed.fault.empty()) listed.fault = error.what();
+    if (error.code() == ErrorCode::kPermission) return listed;
   }
+  if (!listed.fault.empty() && run.is_gone(checkpoint)) return std::nullopt;
   return listed;
 }
 
@@ -58,19 +65,23 @@ ListedCheckpoint look_at(const RunDirectory& run, const std::string& name) {
 
 std::vector<Leftover> leftovers_of(const RunDirectory& run) {
   std::vector<Leftover> leftovers;
-  for (const ObjectName& name : open_store(run.url())->children()) {
+  const auto store = open_store(run.url());
+  for (const ObjectName& name : store->children()) {
     if (!is_checkpoint_name(name)) continue;
     try {
       if (run.has_record(name) || run.is_link(name)) continue;
       const auto place = run.open(name);
-      Leftover leftover{name, 0, !place->open_attempts().empty(), ""};
-      for (const ObjectInfo& object : place->list()) {
+      Leftover leftover{name, 0, !place->open_attempts().empty(), !run.unrecorded({name}).empty(), ""};
+      const std::vector<ObjectInfo> objects = place->list();
+      for (const ObjectInfo& object : objects) {
         leftover.bytes += object.size_bytes;
         if (leftover.by_ranks.empty()) leftover.by_ranks = why_by_one_rank(object.name);
       }
+      // Removed meanwhile, or a name of which a bucket keeps only that it was removed.
+      if (objects.empty() && !leftover.is_open && !store->is_taken(name)) continue;
       leftovers.push_back(std::move(leftover));
-    } catch (const Error& error) {  // unreadable: it is listed as a checkpoint with this fault
-      if (error.code() == ErrorCode::kUnavailable) throw;
+    } catch (const Error& error) {  // it may not be looked into, and is listed as a checkpoint with this fault
+      if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
     }
   }
   return leftovers;
@@ -93,15 +104,17 @@ RunContents look_at_run(const std::string& url) {
   const RunDirectory::Listing listing = run.list();
   RunContents contents;
   for (const RunCheckpoint& checkpoint : listing.checkpoints) {
-    ListedCheckpoint listed = look_at(run, checkpoint.name);
-    listed.by_cairn = true;
-    listed.save_id = checkpoint.head.save_id;
-    listed.sequence = checkpoint.head.sequence;
-    listed.step = checkpoint.head.step;
-    listed.user_metadata = checkpoint.head.user_metadata;
-    contents.checkpoints.push_back(std::move(listed));
+    auto listed = look_at(run, checkpoint);
+    if (!listed) continue;
+    listed->by_cairn = true;
+    listed->save_id = checkpoint.head.save_id;
+    listed->sequence = checkpoint.head.sequence;
+    listed->step = checkpoint.head.step;
+    listed->user_metadata = checkpoint.head.user_metadata;
+    contents.checkpoints.push_back(std::move(*listed));
   }
-  for (const ObjectName& name : listing.others) contents.checkpoints.push_back(look_at(run, name));
+  for (const ObjectName& name : listing.others)
+    if (auto listed = look_at(run, {name, {}})) contents.checkpoints.push_back(std::move(*listed));
   contents.leftovers = leftovers_of(run);
   for (const ObjectName& name : places)
     if (name.compare(0, kFailurePrefix.size(), kFailurePrefix) == 0) contents.failure_reports.push_back(name);

@@ -22,7 +22,9 @@ struct ListedCheckpoint {
   std::uint64_t bytes = 0;         // total length of the files that the record names
   std::optional<double> saved_at;  // seconds since 1970, if the store knows
   bool pinned = false;
-  std::string fault;  // "" if the record can be read and the files have the lengths that it names
+  // "" if the record can be read, the files have the lengths that it names, and no restore has noted
+  // damage.
+  std::string fault;
   std::map<std::string, std::string> user_metadata;
 };
 
@@ -32,6 +34,7 @@ struct Leftover {
   std::string name;
   std::uint64_t bytes = 0;
   bool is_open = false;  // a save has begun there; it is running or dead
+  bool is_unrecorded = false;  // complete data files that nothing explains; never removed
   std::string by_ranks;  // "" for a real leftover; otherwise says that each rank saved for itself here, and what to do
 };
 
@@ -41,7 +44,7 @@ struct RunContents {
   std::vector<std::string> failure_reports;   // directories that failed saves left for `cairn trace`, by name
 };
 
-// Lists a run. Reads records, but no data. Throws WrongUse if nothing exists at `url`, or if a
+// Lists a run. Reads records, but no data. Leaves out what is removed meanwhile. Throws WrongUse if nothing exists at `url`, or if a
 // checkpoint is there instead of a run. Throws the store's errors.
 RunContents look_at_run(const std::string& url);
 std::vector<Leftover> leftovers_of(const RunDirectory& run);

@@ -89,14 +89,21 @@ void check_options(const LoadOptions& options) {
         "coordinator_rank and storage_reader of LoadOptions as they are, or choose by latest_valid() and load by a Checkpointer");
 }
 
-// Returns whether the loaded checkpoint is damaged. Considers only failures that all ranks know: an
-// exception of a Stateful object is known only on its own rank.
-bool tells_of_damage(const FailureMap& failures) {
-  return !failures.empty() && std::all_of(failures.begin(), failures.end(), [](const auto& entry) {
+// Returns whether all failures have one of the codes. Considers only failures that all ranks know:
+// an exception of a Stateful object is known only on its own rank.
+bool have_codes(const FailureMap& failures, const std::set<ErrorCode>& codes) {
+  return !failures.empty() && std::all_of(failures.begin(), failures.end(), [&](const auto& entry) {
     const Failure& failure = entry.second;
-    return failure.kind == FailureKind::kRaised && failure.code == ErrorCode::kCorrupt && failure.actor != "trainer";
+    return failure.kind == FailureKind::kRaised && codes.count(failure.code) > 0 && failure.actor != "trainer";
   });
 }
+
+// How often a restore looks for another checkpoint, because the chosen one was removed meanwhile.
+constexpr int kRestoreTriesMax = 100;
+// Bounds the second read of a checkpoint that a load found damaged.
+constexpr std::uint64_t kSecondReadBytesMax = std::uint64_t{16} << 30;
+
+struct GoneMeanwhile {};  // the checkpoint that is being looked at
 
 struct Sound {
   RunCheckpoint checkpoint;
@@ -269,7 +276,9 @@ struct CheckpointManager::Implementation {
   std::int64_t calls_until_next_ask(MonotonicTime now) const;
 
   void check_is_run() const;
+  std::optional<ResumeOrder> look_for_checkpoints(DataWithoutRecord policy) const;
   std::string choose(const std::vector<PassedOver>& damaged) const;
+  void note_damage(const CheckpointInfo& info, const FailureMap& failures) const;
 
   const CheckpointManagerOptions options;
   const World world;
@@ -607,24 +616,78 @@ void CheckpointManager::Implementation::check_is_run() const {
     throw Error(ErrorCode::kPermission, "cannot save checkpoints: " + why + "; the run is " + run.url());
 }
 
+// Returns the order in which to try the checkpoints of the run. Passes over data without a record,
+// or throws because of it, as the options say; returns nothing if nothing is to be restored.
+std::optional<ResumeOrder> CheckpointManager::Implementation::look_for_checkpoints(DataWithoutRecord policy) const {
+  ResumeOrder order = resume_order(run);
+  const std::vector<ObjectName> unrecorded = run.unrecorded(order.without_record);
+  if (unrecorded.empty()) return order;
+  std::string names;
+  for (const ObjectName& name : unrecorded) {
+    names += (names.empty() ? "" : ", ") + printable_utf8(name);
+    order.passed_over.push_back({name, "its data files have no commit record"});
+  }
+  const std::string text = "there are data files without a commit record (" + std::string(kCommitRecordName) + ") in " + names +
+                           ". The run may have been copied without hidden files: " + printable_utf8(run.url());
+  if (policy == DataWithoutRecord::kRefuse)
+    throw Error(ErrorCode::kCorrupt, text + ". Restore the records or move these places away, or choose by " +
+                                         "CheckpointManagerOptions::data_without_record");
+  if (policy == DataWithoutRecord::kStartAnew) {
+    write_log(LogLevel::kWarning, 0, "nothing was restored, as the options say: " + text);
+    return std::nullopt;
+  }
+  return order;
+}
+
 // Returns the checkpoint to restore and those that were skipped, packed; "" if the run has no
 // checkpoint.
 std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) const {
   check_is_run();
-  const ResumeOrder order = resume_order(run);
-  const auto found = first_sound(order, run.url(), [&](const RunCheckpoint& checkpoint) {
-    const auto known =
-        std::find_if(damaged.begin(), damaged.end(), [&](const PassedOver& one) { return one.name == checkpoint.name; });
-    return known != damaged.end() ? known->why : run.fault_of(checkpoint.name);
-  });
-  if (!found) {
-    log_other_names(order, run);
-    return "";
+  std::vector<ObjectName> seen;  // places in the previous look
+  for (int tries = 1;; ++tries) {
+    const auto order = look_for_checkpoints(options.data_without_record);
+    if (!order) return "";
+    std::optional<Sound> found;
+    try {
+      found = first_sound(*order, run.url(), [&](const RunCheckpoint& checkpoint) {
+        const auto known =
+            std::find_if(damaged.begin(), damaged.end(), [&](const PassedOver& one) { return one.name == checkpoint.name; });
+        if (known != damaged.end()) return known->why;
+        const std::string fault = run.fault_of(checkpoint.name);
+        if (!fault.empty() && tries < kRestoreTriesMax && run.is_gone(checkpoint)) throw GoneMeanwhile();
+        return fault;
+      });
+    } catch (const GoneMeanwhile&) {
+      continue;  // the process that removed it has saved a later one
+    }
+    if (!found) {
+      // Each may have been removed while later ones were saved. A second look must agree.
+      if (order->without_record != seen && tries < kRestoreTriesMax) {
+        seen = order->without_record;
+        continue;
+      }
+      log_other_names(*order, run);
+      return "";
+    }
+    std::vector<std::string> texts;
+    add_texts(texts, found->checkpoint);
+    for (const PassedOver& one : found->passed_over) texts.insert(texts.end(), {one.name, one.why});
+    return pack_texts(texts);
   }
-  std::vector<std::string> texts;
-  add_texts(texts, found->checkpoint);
-  for (const PassedOver& one : found->passed_over) texts.insert(texts.end(), {one.name, one.why});
-  return pack_texts(texts);
+}
+
+// Reads a checkpoint again that a load found damaged, and notes the damage in the run. Without the
+// note, only this manager knows.
+void CheckpointManager::Implementation::note_damage(const CheckpointInfo& info, const FailureMap& failures) const {
+  if (world.rank() != 0 || info.save_id.empty()) return;
+  std::set<int> ranks;
+  for (const auto& entry : failures) ranks.insert(entry.first);
+  const RunCheckpoint checkpoint{info.name, {info.save_id, info.sequence, info.step, {}}};
+  try {
+    if (const std::string finding = run.find_damage(checkpoint, ranks, kSecondReadBytesMax); !finding.empty())
+      run.note_damage(checkpoint, finding);
+  } catch (const std::exception&) {  // such as a run that may not be written to
+  }
 }
 
 std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& state, const LoadOptions& options) {
@@ -634,7 +697,7 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
   const std::exception_ptr unread = self.wait_for_earlier(std::nullopt).unread;
   if (self.cleanup) self.cleanup->wait();  // so that nothing is removed during the load
   std::vector<PassedOver> damaged;  // the same on all ranks
-  while (true) {
+  for (int tries = 1;; ++tries) {
     const std::string answer = self.agreement.reach("which checkpoint of " + self.run.url() + " to restore", "",
                                                     [&](const std::vector<std::string>&) { return self.choose(damaged); });
     const std::vector<std::string> texts = unpack_texts(answer);
@@ -647,9 +710,17 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
         chosen->report = self.checkpointer->load(state, chosen->checkpoint.checkpoint_id, options);
       } catch (const CheckpointException& failed) {
         // All ranks have the same failures, so all pass this checkpoint over or none does.
-        if (!tells_of_damage(failed.failures())) throw;
-        damaged.push_back({chosen->checkpoint.name, failed.what()});
-        self.damaged_ids.insert(chosen->checkpoint.save_id);
+        if (!have_codes(failed.failures(), {ErrorCode::kCorrupt, ErrorCode::kNotFound, ErrorCode::kChanged})) throw;
+        const CheckpointInfo& info = chosen->checkpoint;
+        const auto is_gone = [&](const std::vector<std::string>&) {
+          return self.run.is_gone({info.name, {info.save_id, 0, {}, {}}}) ? "yes" : "no";
+        };
+        const bool is_over = tries >= kRestoreTriesMax;
+        if (!is_over && self.agreement.reach("whether " + info.checkpoint_id + " is gone", "", is_gone) == "yes") continue;
+        if (!have_codes(failed.failures(), {ErrorCode::kCorrupt})) throw;
+        damaged.push_back({info.name, failed.what()});
+        self.damaged_ids.insert(info.save_id);
+        self.note_damage(info, failed.failures());
         continue;
       }
       self.safe_step = chosen->checkpoint.step;
@@ -675,7 +746,8 @@ std::optional<CheckpointInfo> CheckpointManager::latest() const {
 
 std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
   const RunDirectory& run = implementation_->run;
-  const auto found = first_sound(resume_order(run), run.url(), [&](const RunCheckpoint& checkpoint) -> std::string {
+  const auto order = implementation_->look_for_checkpoints(DataWithoutRecord::kUseNewestWhole);
+  const auto found = first_sound(*order, run.url(), [&](const RunCheckpoint& checkpoint) -> std::string {
     try {
       const auto faults = verify_checkpoint(*run.open(checkpoint.name));
       return faults.empty() ? "" : described(faults);

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
 
 #include <cairn/base/error.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/publication.hpp>
+#include <cairn/storage/presence.hpp>
 
 namespace cairn {
 namespace {
@@ -41,6 +41,7 @@ std::string why_by_ranks(Store& place) {
 
 ResumeOrder resume_order(const RunDirectory& run) {
   RunDirectory::Listing listing = run.list();
+  if (listing.refusal) std::rethrow_exception(listing.refusal);
   ResumeOrder order;
   std::vector<RunCheckpoint> by_pytorch;
   for (const ObjectName& name : listing.others) {
@@ -79,13 +80,12 @@ ResumeOrder resume_order(const RunDirectory& run) {
   order.candidates.insert(order.candidates.end(), by_cairn.begin(), by_cairn.end());
   order.candidates.insert(order.candidates.end(), first_earlier, by_pytorch.end());
 
-  std::set<ObjectName> with_record(listing.others.begin(), listing.others.end());
-  for (const RunCheckpoint& checkpoint : by_cairn) with_record.insert(checkpoint.name);
+  order.without_record = std::move(listing.without_record);
   const auto first_step = order.candidates.empty() ? std::nullopt : recorded_step(order.candidates.front());
-  for (const ObjectName& name : open_store(run.url())->children()) {
+  for (const ObjectName& name : order.without_record) {
     const auto step = step_of_name(name);
     // Earlier places would not be resumed from in any case.
-    if (!step || with_record.count(name) > 0 || (first_step && *step <= *first_step)) continue;
+    if (!step || (first_step && *step <= *first_step)) continue;
     if (std::string why = why_by_ranks(*run.open(name)); !why.empty()) order.passed_over.push_back({name, std::move(why)});
   }
   return order;

@@ -17,6 +17,7 @@ struct ResumeOrder {
   std::vector<PassedOver> passed_over;
   // Places with a record that is not Cairn's or cannot be read, under names that no manager gives.
   std::vector<ObjectName> other_names;
+  std::vector<ObjectName> without_record;  // all other places
 };
 
 // Reads the records of the run. Orders Cairn's checkpoints by their commits. A checkpoint of

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/utf8.hpp>
 #include <cairn/runtime/runs/checkpoint_conversions.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/store.hpp>
@@ -51,7 +52,20 @@ std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<C
   return kept;
 }
 
-Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy, const std::set<std::string>& damaged) {
+std::string why_unrankable(const RetentionPolicy& policy, const std::vector<CheckpointInfo>& checkpoints) {
+  std::set<std::string> known;
+  for (const CheckpointInfo& checkpoint : checkpoints)
+    for (const auto& [name, value] : checkpoint.annotations.metrics)
+      if (std::isfinite(value)) known.insert(printable_utf8(name));
+  if (policy.keep_best == 0 || checkpoints.empty() || known.count(printable_utf8(policy.metric)) > 0) return "";
+  std::string names;
+  for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
+  return "no checkpoint has a finite value of the metric \"" + printable_utf8(policy.metric) + "\", by which the best are kept (" +
+         (names.empty() ? "none has any" : "there are: " + names) + ")";
+}
+
+Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies,
+                            const std::set<std::string>& damaged) {
   Retention found;
   for (RunCheckpoint& checkpoint : run.list().checkpoints) {
     // Other names were chosen by users, so nothing of theirs is removed.
@@ -59,15 +73,40 @@ Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& poli
     found.infos.push_back(info_of(run, checkpoint));
     found.checkpoints.push_back(std::move(checkpoint));
   }
-  found.kept = kept_by(policy, found.infos);
-  // The latest sound checkpoint stays whatever the policy says. Otherwise a run whose newest
-  // checkpoints are damaged might have none to resume from.
-  const auto sound = std::find_if(found.checkpoints.begin(), found.checkpoints.end(), [&](const RunCheckpoint& one) {
-    return damaged.count(one.head.save_id) == 0 && run.fault_of(one.name).empty();
-  });
-  if (sound != found.checkpoints.end()) {
-    found.latest_sound = sound->name;
-    found.kept.insert(sound->name);
+  const auto kept_of = [&](const std::vector<CheckpointInfo>& infos) {
+    std::set<std::string> kept;
+    for (const RetentionPolicy& policy : policies) kept.merge(kept_by(policy, infos));
+    return kept;
+  };
+  found.sound = found.infos;
+  found.kept = kept_of(found.infos);
+  for (const RetentionPolicy& policy : policies)
+    if (found.kept.size() < found.infos.size() && found.why_all.empty()) found.why_all = why_unrankable(policy, found.infos);
+  if (!found.why_all.empty())
+    for (const CheckpointInfo& info : found.infos) found.kept.insert(info.name);
+  if (found.kept.size() == found.infos.size()) return found;
+  // Otherwise a run whose newest checkpoints are damaged might have none to resume from. Looks only
+  // at those that are kept: each look is a few requests.
+  std::set<std::string> seen;
+  const auto is_damaged = [&](const CheckpointInfo& info) {
+    if (!seen.insert(info.name).second) return false;
+    const auto checkpoint = std::find_if(found.checkpoints.begin(), found.checkpoints.end(),
+                                         [&](const RunCheckpoint& one) { return one.name == info.name; });
+    return damaged.count(info.save_id) > 0 || !run.finding_of(*checkpoint).empty() || !run.fault_of(info.name).empty();
+  };
+  while (true) {
+    const std::set<std::string> kept = kept_of(found.sound);
+    const auto bad = std::find_if(found.sound.begin(), found.sound.end(),
+                                  [&](const CheckpointInfo& info) { return kept.count(info.name) > 0 && is_damaged(info); });
+    if (bad == found.sound.end()) {
+      found.kept.insert(kept.begin(), kept.end());
+      break;
+    }
+    found.sound.erase(bad);
+  }
+  if (!found.sound.empty()) {
+    found.latest_sound = found.sound.front().name;
+    found.kept.insert(found.latest_sound);
   }
   if (found.kept.size() == found.checkpoints.size()) return found;
   // In tiers, the latest checkpoint that the far tier has stays until a later one is copied.

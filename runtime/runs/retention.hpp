@@ -18,18 +18,26 @@ void check_policy(const RetentionPolicy& policy);
 // `latest_first` must contain all of the manager's own checkpoints, the latest first.
 std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<CheckpointInfo>& latest_first);
 
-// The manager's own checkpoints in a run, the latest first, and which of them a policy keeps. Does
-// not consider pins: RunDirectory::remove refuses to remove pinned checkpoints.
+// Returns why `policy` cannot rank these checkpoints: none has a finite value of its metric. Names
+// the metrics that there are. Returns "" if it can, or if there is no checkpoint.
+std::string why_unrankable(const RetentionPolicy& policy, const std::vector<CheckpointInfo>& checkpoints);
+
+// The manager's own checkpoints in a run, the latest first, and which of them the policies keep.
+// Does not consider pins: RunDirectory::remove refuses to remove pinned checkpoints.
 struct Retention {
   std::vector<RunCheckpoint> checkpoints;
   std::vector<CheckpointInfo> infos;  // describes `checkpoints`, in the same order
-  std::set<std::string> kept;         // the names of those that the policy keeps, and the following
-  std::string latest_sound;           // the name of the latest sound checkpoint; "" if there is none
+  std::vector<CheckpointInfo> sound;  // without those found damaged, in the same order
+  std::set<std::string> kept;         // the names of those that a policy keeps, and the following
+  std::string latest_sound;  // the name of the latest sound checkpoint; "" if there is none, or if nothing would be removed
   std::string latest_copied;          // in tiers, of the latest that the far tier has; "" if nothing would be removed
+  std::string why_all;                // why all are kept, although the policies cannot rank them; "" otherwise
 };
-// Reads the records of a run, and applies `policy`. In tiers, also reads records in the far tier,
-// the latest first, until it finds one that is copied. `damaged` has the save ids of checkpoints
-// known to be damaged, even if their records look sound. Throws the store's errors.
-Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy, const std::set<std::string>& damaged = {});
+// Reads the records of a run, and applies `policies`, whose `keep_last` may be 0. In tiers, also
+// reads records in the far tier, the latest first, until it finds one that is copied. `damaged` has
+// the save ids of checkpoints known to be damaged, in addition to what the run tells. Throws the
+// store's errors.
+Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies,
+                            const std::set<std::string>& damaged = {});
 
 }  // namespace cairn

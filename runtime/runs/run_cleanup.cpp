@@ -198,7 +198,8 @@ void RunCleanup::Worker::clean_up(const Work& work) noexcept {
 }
 
 void RunCleanup::Worker::remove_unkept(const Work& work, std::vector<RetentionFault>& found) {
-  const Retention retention = look_at_retention(run, policy, work.damaged);
+  const Retention retention = look_at_retention(run, {policy}, work.damaged);
+  if (!retention.why_all.empty()) found.push_back({"", retention.why_all});
   // From the oldest, so that a clean-up that is stopped leaves the newest.
   for (auto checkpoint = retention.checkpoints.rbegin(); checkpoint != retention.checkpoints.rend(); ++checkpoint) {
     if (retention.kept.count(checkpoint->name) > 0) continue;

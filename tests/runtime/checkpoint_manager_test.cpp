@@ -18,6 +18,7 @@
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/runtime/runs/run_cleanup.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/runtime/managed_run.hpp>
 #include <cairn/tests/support/captured_log.hpp>
@@ -284,7 +285,9 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: the latest sound checkpoint stays if late
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: remains of dead saves and removals go with the next save") {
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3}); });
-  fs::remove(place("step_1/.metadata"));  // as after a crash during a removal
+  const auto first = open_store(place("step_1"));  // as after a crash during a removal
+  put_object(*first, removal_mark_name(*save_id_of_file(fs::path(data_file_in(place("step_1"))).filename().string())), "");
+  first->retract();
   const std::string dead = make_save_id(std::string(32, 'd'), "manager", 1);
   for (const char* name : {"step_4", "step_9"}) {  // as after a crash during a save
     const auto store = open_store(place(name));
