@@ -57,8 +57,8 @@ inline Presence look_twice(Store& store, const ObjectName& name, const std::vect
   return is_listed ? Presence::kUnknown : Presence::kAbsent;
 }
 
-// The mark of a removal (storage/run_directory.hpp): ".removed-<save id>". `save_id_of_mark` returns
-// nothing for other names.
+// The mark of a removal (storage/run_directory.hpp): ".removed-<save id>". `save_id_of_mark`
+// returns nothing for other names.
 inline constexpr std::string_view kRemovalMark = ".removed-";
 inline std::string removal_mark_name(const std::string& save_id) { return std::string(kRemovalMark) + save_id; }
 inline std::optional<std::string> save_id_of_mark(std::string_view name) {

@@ -98,8 +98,8 @@ class RunDirectory {
   // if nothing is wrong. Reads no data.
   std::string fault_of(const ObjectName& name) const;
 
-  // Reads the data files of a checkpoint, those of `first_ranks` first and at most `bytes_max`, until
-  // one is not as its record says. Returns its name, length and CRC-32 as text; "" if there is none.
+  // Reads the data files of a checkpoint, those of `first_ranks` first and at most `bytes_max`,
+  // until one is not as its record says. Returns its name, length and CRC-32 as text, or "".
   std::string find_damage(const RunCheckpoint& checkpoint, const std::set<int>& first_ranks, std::uint64_t bytes_max) const;
   // Keeps such a finding in the run, with the save id, or forgets it if `finding` is "". Throws
   // kPermission for a link. `finding_of` returns it; "" if there is none.
@@ -124,9 +124,9 @@ class RunDirectory {
   std::optional<std::string> remove(const RunCheckpoint& checkpoint, const MayChange& may_change = may_change_all) const;
 
   // Removes leftovers of failed saves and removals, as marks and attempts name them, from places
-  // that have Cairn's names but no record. Skips the places in `busy`. If `end_attempts` is true, open attempts there are fenced
-  // and treated as dead; otherwise places with open attempts are left alone. Returns the places
-  // that could not be cleaned, and why.
+  // that have Cairn's names but no record. Skips the places in `busy`. If `end_attempts` is true,
+  // open attempts there are fenced and treated as dead; otherwise places with open attempts are
+  // left alone. Returns the places that could not be cleaned, and why.
   std::vector<std::pair<ObjectName, std::string>> remove_remains(const std::set<ObjectName>& busy, bool end_attempts,
                                                                  const MayChange& may_change = may_change_all) const;
 

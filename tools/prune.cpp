@@ -232,7 +232,7 @@ bool remove_all(const Pruning& pruning) {
   return failed == 0;
 }
 
-// Reads the checkpoints again of which damage is known. Those that read well now lose the note of it.
+// Reads the checkpoints again of which damage is known. Those that read well lose the note of it.
 void find_damaged(Pruning& pruning, const RunContents& contents, bool may_forget) {
   for (const RunCheckpoint& checkpoint : pruning.retention.checkpoints) {
     const bool is_known = std::any_of(contents.checkpoints.begin(), contents.checkpoints.end(), [&](const ListedCheckpoint& one) {

@@ -22,8 +22,8 @@ struct ListedCheckpoint {
   std::uint64_t bytes = 0;         // total length of the files that the record names
   std::optional<double> saved_at;  // seconds since 1970, if the store knows
   bool pinned = false;
-  // "" if the record can be read, the files have the lengths that it names, and no restore has noted
-  // damage.
+  // "" if the record can be read, the files have the lengths that it names, and no restore has
+  // noted damage.
   std::string fault;
   std::map<std::string, std::string> user_metadata;
 };
@@ -44,8 +44,9 @@ struct RunContents {
   std::vector<std::string> failure_reports;   // directories that failed saves left for `cairn trace`, by name
 };
 
-// Lists a run. Reads records, but no data. Leaves out what is removed meanwhile. Throws WrongUse if nothing exists at `url`, or if a
-// checkpoint is there instead of a run. Throws the store's errors.
+// Lists a run. Reads records, but no data. Leaves out checkpoints that are removed meanwhile.
+// Throws WrongUse if nothing exists at `url`, or if a checkpoint is there instead of a run. Throws
+// the store's errors.
 RunContents look_at_run(const std::string& url);
 std::vector<Leftover> leftovers_of(const RunDirectory& run);
 

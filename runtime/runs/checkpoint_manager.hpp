@@ -98,8 +98,8 @@
 
 namespace cairn {
 
-// What `restore_latest` does if a place of the run has data files without a commit record: Cairn's
-// under any name, or PyTorch's, safetensors files or parts of ranks under a name step_<n>.
+// Tells `restore_latest` what to do about places with data files but no commit record: Cairn's
+// files under any name, or PyTorch's, safetensors files or parts of ranks in a place step_<n>.
 enum class DataWithoutRecord : std::uint8_t {
   kRefuse = 1,      // throws kCorrupt, naming the places
   kUseNewestWhole,  // restores the latest whole checkpoint, and logs which places it passed over; throws if there is none

@@ -1,5 +1,5 @@
-// What a restore and retention conclude from records that are missing, refused, removed meanwhile
-// or damaged, and what they leave alone.
+// Restores and retention in runs with records that are missing, refused, removed meanwhile or
+// damaged.
 #include <filesystem>
 #include <fstream>
 #include <limits>

@@ -138,7 +138,7 @@ TEST_CASE_FIXTURE(EmptyMemory, "a save over data whose record is gone keeps that
 }
 
 TEST_CASE_FIXTURE(EmptyMemory, "PyTorch's files go with the save after the one that replaced them") {
-  Metadata torch;  // what a record of PyTorch's says
+  Metadata torch;  // as a record of PyTorch's describes it
   for (const char* name : {"__0_0.distcp", "__1_0.distcp", "notes.txt"}) {
     torch.files.push_back({name, {}, {}, {}});
     put_object(*store, name, "data");

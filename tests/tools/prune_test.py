@@ -22,6 +22,12 @@ class Prune(Command):
         self.assertEqual(done.returncode, code, done.stderr)
         return done
 
+    def retract(self, name):
+        """Leaves what a removal leaves that was killed after it had removed the record."""
+        data = next((self.root / name).glob("*.distcp"))
+        (self.root / name / (".removed-" + data.stem.split("_")[-1])).touch()
+        (self.root / name / ".metadata").unlink()
+
     def left(self):
         return sorted(path.name for path in self.root.iterdir())
 
@@ -81,13 +87,39 @@ class Prune(Command):
             self.assertEqual(len(self.left()), left, answer)
 
     def test_leftovers(self):
-        (self.root / "step_20" / ".metadata").unlink()
+        self.retract("step_20")
         (self.root / "step_10" / ".metadata").unlink()
         (self.root / "step_10" / (".attempt-cairn-" + 32 * "0" + "-00000000-1")).mkdir()
         self.assertIn("1 leftover removed", self.prune("--leftovers", "--yes").stdout)
         self.assertEqual(self.left(), ["step_10", "step_30", "step_40"], "a save may run in step_10")
         (self.root / "step_30" / ".metadata").rename(self.root / "step_30" / "__0.metadata")
         self.assertIn("nothing to remove", self.prune("--leftovers", "--dry-run").stdout)
+
+    def test_data_without_a_record_stay(self):
+        (self.root / "step_20" / ".metadata").unlink()
+        self.assertIn("nothing to remove", self.prune("--leftovers", "--keep", "last=9", "--yes").stdout)
+        self.assertIn("step_20", self.left())
+        self.assertRegex(cairn("ls", self.root).stdout, r"leftover: step_20, .*no commit record")
+
+    def test_damaged_ones_go_after_they_were_read_again(self):
+        def flip(name):
+            data = next((self.root / name).glob("*.distcp"))
+            content = bytearray(data.read_bytes())
+            content[len(content) // 2] ^= 1
+            data.write_bytes(content)
+            return data.stem.split("_")[-1]
+
+        next((self.root / "step_10").glob("*.distcp")).unlink()
+        (self.root / "step_20" / ".damaged").write_text(flip("step_20") + "\nas a restore has noted\n")
+        whole = next((self.root / "step_30").glob("*.distcp")).stem.split("_")[-1]
+        (self.root / "step_30" / ".damaged").write_text(whole + "\nbut it was mended\n")
+        flip("step_40")  # nobody knows
+        self.assertIn("as a restore has noted", cairn("ls", self.root).stdout)
+        self.prune("--damaged", "--dry-run")
+        self.assertEqual(len(self.left()), 4)
+        self.assertIn("2 checkpoints removed", self.prune("--damaged", "--yes").stdout)
+        self.assertEqual(self.left(), ["step_30", "step_40"])
+        self.assertFalse((self.root / "step_30" / ".damaged").exists())
 
     def test_links_are_not_followed(self):
         outside = pathlib.Path(tempfile.mkdtemp(prefix="cairn_tools_"))
@@ -100,12 +132,13 @@ class Prune(Command):
         (self.root / "step_50").symlink_to(outside)
         (self.root / "step_60").mkdir()
         (self.root / "step_60" / kept[0].name).symlink_to(outside / kept[0].name)
+        (self.root / "step_60" / (".removed-" + kept[0].stem.split("_")[-1])).touch()
         self.assertIn("1 leftover removed", self.prune("--keep", "last=4", "--leftovers", "--yes").stdout)
         self.assertEqual(sorted(outside.iterdir()), kept)
         self.assertEqual(self.left(), ["step_10", "step_20", "step_30", "step_40", "step_50"])
 
     def test_a_leftover_that_stays_is_not_called_removed(self):
-        (self.root / "step_20" / ".metadata").unlink()
+        self.retract("step_20")
         (self.root / "step_20" / "notes.txt").write_text("precious")
         done = self.prune("--leftovers", "--yes", code=FOUND_BAD)
         self.assertIn("0 leftovers removed", done.stdout)
