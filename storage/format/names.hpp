@@ -14,8 +14,6 @@ inline constexpr const char* kDataFilePrefix = "__";
 // Prefixes of the names of open and of fenced attempts, in stores that keep these beside the files.
 inline constexpr const char* kOpenMark = ".attempt-";
 inline constexpr const char* kFencedMark = ".fenced-";
-// Prefix of the names of objects with which a store tests what its server supports.
-inline constexpr const char* kProbeMark = ".probe-";
 
 inline bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;

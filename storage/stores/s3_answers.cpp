@@ -13,8 +13,6 @@ S3ContentRange::S3ContentRange(const std::string& text) {
     first = from;
     bytes = last - from + 1;
     object_bytes = all;
-  } else if (std::sscanf(text.c_str(), "bytes */%llu", &all) == 1) {
-    object_bytes = all;
   }
 }
 

@@ -4,8 +4,7 @@
 //             error with the code that says that it is absent, that a condition on it does not
 //             hold, or that it ends before the range
 //   refusal   S3 does not accept the sender, or does not know the bucket
-//   failure   all else, which says nothing of the object: errors of the server and the network, and
-//             answers of something between, which have no code of S3's or another form
+//   failure   all else, such as answers of something between. It says nothing of the object
 #pragma once
 
 #include <cstdint>
@@ -51,7 +50,7 @@ struct S3Request {
   std::function<void(const S3Response&)> check{};
 };
 
-// A Content-Range: "bytes 0-31/1000", and "bytes */0" with 416.
+// A Content-Range: "bytes 0-31/1000".
 struct S3ContentRange {
   std::uint64_t first = 0;
   std::uint64_t bytes = 0;  // 0: not known

@@ -133,7 +133,7 @@ S3Store::Record S3Store::find_record(const ObjectName& name, std::size_t end_byt
   }
   record.is_live = true;
   record.etag = response.etag;
-  record.object_bytes = record.bytes = response.object_bytes;
+  record.bytes = response.object_bytes;
   end.resize(static_cast<std::size_t>(response.received));
   if (ends_in_fence_mark(end)) {
     record.bytes -= kFenceMarkBytes;
@@ -216,8 +216,7 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
   std::string first_mark;
   {
     MutexLock lock(mutex_);
-    if (const auto known = first_marks_.find(save_id); known != first_marks_.end())
-      first_mark = first_marks_.extract(known).mapped();
+    if (const auto known = first_marks_.extract(save_id)) first_mark = known.mapped();
   }
   for (int tries = 0; tries < kTriesMax; ++tries) {
     // 1
@@ -433,16 +432,11 @@ void S3Store::remove_root() {
     if (tries > 0 || removed.places.count(name) > 0) removed = removed_places(run);
     // 2
     std::size_t others = 0;
-    std::vector<ObjectName> probes;
     visit("", false, [&](const ObjectInfo& object) {
-      if (object.name.rfind(kProbeMark, 0) == 0)
-        probes.push_back(object.name);
-      else if (object.name != kCommitRecordName)
-        ++others;
+      if (object.name != kCommitRecordName) ++others;
       return others == 0;
     });
     if (others > 0) return;
-    for (const ObjectName& probe : probes) client_->remove(key_of(probe));  // of an earlier version of Cairn
     const Record record = find_record(kCommitRecordName);
     if (record.etag.empty() || record.is_live) return;
     if (client_->removes_on_condition()) {

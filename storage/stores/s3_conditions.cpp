@@ -1,7 +1,6 @@
 // Writes and removals of an S3Client under conditions, and what servers make of those.
 #include <algorithm>
 #include <map>
-#include <utility>
 
 #include <cairn/base/utf8.hpp>
 #include <cairn/storage/stores/s3_client.hpp>

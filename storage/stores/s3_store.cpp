@@ -30,8 +30,7 @@ bool is_record(const ObjectName& name) {
 // The objects of the commit protocol are no objects of the store.
 bool is_hidden(const ObjectName& name) {
   const std::string last = name.substr(name.rfind('/') + 1);  // all of it if there is no '/'
-  return last == kRemovedIndexName || last.rfind(kOpenMark, 0) == 0 || last.rfind(kFencedMark, 0) == 0 ||
-         last.rfind(kProbeMark, 0) == 0;
+  return last == kRemovedIndexName || last.rfind(kOpenMark, 0) == 0 || last.rfind(kFencedMark, 0) == 0;
 }
 
 // Returns the name as it can be in a key, for which S3 wants printable UTF-8.

@@ -58,11 +58,10 @@ class S3Store : public Store {
   // The object of the commit record on the server. It may contain a record, a fence mark or both:
   // see s3_attempts.cpp.
   struct Record {
-    std::string etag;                // "": there is no object
-    std::uint64_t object_bytes = 0;  // the size of the object, with the fence mark
-    std::uint64_t bytes = 0;         // the size of the record, without the fence mark
-    bool is_live = false;            // the object contains a record
-    std::string end;                 // the last bytes of the record
+    std::string etag;         // "": there is no object
+    std::uint64_t bytes = 0;  // the size of the record, without the fence mark
+    bool is_live = false;     // the object contains a record
+    std::string end;          // the last bytes of the record
   };
   // One request. Reads at most `end_bytes` of the record's end.
   Record find_record(const ObjectName& name, std::size_t end_bytes = 0);

@@ -526,13 +526,6 @@ TEST_CASE("a fence does not write back a record that was damaged on its way") {
   CHECK(get_object(*plain, kCommitRecordName) == "record of one");
 }
 
-TEST_CASE("objects with which earlier versions tried a server are removed with their place") {
-  const std::string place = new_s3_place();
-  s3_client()->put_if(path_of(place) + "/" + kProbeMark + "1", "probe");
-  save_and_remove(place);
-  CHECK(keys_below(place) == Names{kCommitRecordName});
-}
-
 TEST_CASE("clearing an attempt aborts its own uploads only") {
   const std::string place = new_s3_place();
   const auto store = open_store(place);
