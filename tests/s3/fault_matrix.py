@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants every kind of fault in every operation at every rate, on all requests and on one kind of request, and counts the damage.
 
-usage: fault_matrix.py S3_TESTS [--minutes M] [--kinds KIND,...] [--operations OPERATION,...] [--seed N]
+usage: fault_matrix.py S3_TESTS [--minutes M] [--kinds KIND,...] [--without KIND,...] [--operations OPERATION,...] [--seed N]
 
 For each kind it prints the trials, and of these lost (a checkpoint that was reported as committed is not restored by a later clean job, or a
 checkpoint of the run has a fault), wrong (an operation restored other values, or an older checkpoint without an error) and hung (it did not
@@ -133,9 +133,11 @@ def main():
     parser.add_argument("binary")
     parser.add_argument("--minutes", type=float, default=24 * 60)
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=KINDS)
+    parser.add_argument("--without", type=lambda text: text.split(","), default=[])
     parser.add_argument("--operations", type=lambda text: text.split(","), default=OPERATIONS)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    options.kinds = [kind for kind in options.kinds if kind not in options.without]
     if "AWS_ENDPOINT_URL" in os.environ:
         return run_matrix(options)
     directory = tempfile.mkdtemp(prefix="cairn_s3_")
