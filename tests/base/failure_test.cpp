@@ -206,6 +206,8 @@ TEST_CASE("the exception of a checkpoint says operation, save id, outcome and ca
   const CheckpointException load("load", map_of({other}), Committed::kUnknown, "");
   CHECK(std::string(load.what()).find("save id") == std::string::npos);
   CHECK(std::string(load.what()).find("unknown") != std::string::npos);
+  const CheckpointException late("save", map_of({other}), Committed::kYes, "cairn-1");
+  CHECK(std::string(late.what()).find("save failed (save id cairn-1), yet its checkpoint exists: ") == 0);
 }
 
 TEST_CASE("phases, kinds and outcomes have names") {

@@ -419,6 +419,39 @@ TEST_CASE("manager: of signals that come to two ranks at different steps, the fi
   forget_memory("manager");
 }
 
+TEST_CASE("manager: one signal to all ranks, which comes to one of them later, makes one save") {
+  // Rank 0 is asked for the time while the ranks agree.
+  struct RaisingClock final : Clock {
+    MonotonicTime now() const override {
+      if (raises.exchange(false)) std::raise(SIGUSR1);
+      return {};
+    }
+    WallTime wall_now() const override { return {}; }
+    mutable std::atomic<bool> raises{false};
+  };
+  forget_memory("manager");
+  std::promise<void> raised;
+  const std::shared_future<void> has_been_raised = raised.get_future().share();
+  on_all_ranks(kManagedRanks, [&](World& world) {
+    if (world.rank() == 0) has_been_raised.wait();  // it starts to watch after the signal to rank 1
+    RaisingClock clock;
+    CheckpointManagerOptions own;
+    own.save_on_signal = {SIGUSR1};
+    own.ask_every_steps = 1;
+    own.clock = &clock;
+    CheckpointManager manager(world, "mem://manager/signal", own);
+    if (world.rank() == 1) {
+      std::raise(SIGUSR1);
+      raised.set_value();
+    }
+    clock.raises = world.rank() == 0;
+    CHECK(manager.should_save(1));
+    save_steps(manager, {1});
+    CHECK_FALSE(manager.should_save(2));
+  });
+  forget_memory("manager");
+}
+
 TEST_CASE_FIXTURE(ControlledRun, "manager: a save that misses the grace period is reported") {
   WorldOptions world_options;
   world_options.observer = std::make_shared<HoldsUntilCancelled>(control, std::set<int>{2});

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/runtime/checkpoints/tensor_leases.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/tests/support/controlled_run.hpp>
 #include <cairn/tests/support/failure_maps.hpp>
@@ -264,6 +265,13 @@ class KeepingWriter : public StorageWriter {
   std::vector<torch::Tensor> kept;
   double sum = 0;
 };
+
+TEST_CASE("streaming: a lent tensor reads like the user's, conjugated or negated") {
+  TensorLeases leases(nullptr);
+  const torch::Tensor complex = torch::complex(counting({3}), counting({3}, 5));
+  for (const torch::Tensor& tensor : {complex.conj(), torch::imag(complex.conj()), complex.conj()._neg_view()})
+    CHECK(torch::equal(leases.lend({}, {}, tensor).resolve_conj().resolve_neg(), tensor.resolve_conj().resolve_neg()));
+}
 
 TEST_CASE("streaming: a user's writer has the tensors for as long as it holds them") {
   for (const bool lets_go : {true, false}) {
