@@ -10,7 +10,9 @@
 #include <cairn/messages/envelope.pb.h>
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
+#include <cairn/base/utf8.hpp>
 #include <cairn/messages/codec.hpp>
+#include <cairn/messages/failure_groups.hpp>
 #include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/messages/corruption.hpp>
 #include <cairn/tests/messages/random_plans.hpp>
@@ -582,6 +584,36 @@ TEST_CASE("texts of a failure are cut to what travels") {
   const Failure back = std::get<PhaseFailed>(decode(encode(envelope)).body).failure;
   CHECK(back.type.size() == kFailureTextMax);
   CHECK(back.what.size() == kFailureTextMax);
+}
+
+TEST_CASE("one cause of many ranks travels once, with the place in each rank's trace") {
+  FailureMap failures;
+  for (int rank = 0; rank < 3; ++rank) {
+    Failure failure;
+    failure.rank = rank;
+    failure.what = "no space left";
+    failure.trace_position = 100 + static_cast<std::uint64_t>(rank);
+    failures.emplace(rank, failure);
+  }
+  const auto groups = grouped(failures);
+  CHECK(groups.size() == 1);
+  CHECK(ungrouped(groups) == failures);
+}
+
+TEST_CASE("texts of many causes are cut to what travels, between characters") {
+  FailureMap failures;
+  for (int rank = 0; rank < 100; ++rank) {
+    Failure failure;
+    failure.rank = rank;
+    failure.what = std::string(static_cast<std::size_t>(rank % 3), 'x') + std::to_string(1000 + rank);
+    while (failure.what.size() + 3 <= kFailureTextMax) failure.what += "\u20ac";
+    failures.emplace(rank, failure);
+  }
+  for (const auto& group : grouped(failures)) {
+    CHECK(group.cause.what.size() <= kGroupedTextMax / 100);
+    CHECK(group.cause.what.find(" [...]") != std::string::npos);
+    CHECK(is_utf8(group.cause.what));
+  }
 }
 
 TEST_CASE("every message survives the journey") {

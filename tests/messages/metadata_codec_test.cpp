@@ -75,7 +75,7 @@ Metadata random_metadata(Random& random) {
   if (random.next() % 2 == 0) {
     CommitInfo commit;
     commit.sequence = random.next();
-    if (random.next() % 2 == 0) commit.step = static_cast<std::int64_t>(random.next());
+    if (random.next() % 2 == 0) commit.step = random.next() % 4 == 0 ? 0 : static_cast<std::int64_t>(random.next());
     commit.world_size = static_cast<int>(random.next() % 1000);
     commit.plan_digest = random_text(random, 64);
     commit.writer_version = random_text(random, 10);

@@ -272,6 +272,9 @@ TEST_CASE("trace analysis: the chain of causes crosses ranks and fills the whole
   bool through_write = false;
   for (const auto& link : chain) through_write = through_write || (link.event->rank == 2 && link.event->name == "write_data");
   CHECK(through_write);
+  ObservedEvent lonely = *outcome;
+  lonely.cause = 1'000'000;  // recorded, and not in the traces
+  CHECK(cause_of(it.trace, lonely).event == nullptr);
 
   const auto steps = critical_path(it.trace, it.clocks, *outcome);
   Duration whole{0};
@@ -287,6 +290,19 @@ TEST_CASE("trace analysis: the chain of causes crosses ranks and fills the whole
   CHECK(what == "write_data on rank 2");
   CHECK(near(milliseconds(whole), milliseconds(it.clocks.at(*outcome) - it.diagnosis.begin), 0.01));
   CHECK(steps.front().what == "had not called yet");
+}
+
+TEST_CASE("trace analysis: steps that say the same of one rank are one step of the path") {
+  ScriptedTraces script(1);
+  const auto call = script.call(0, 0);
+  const auto moving = script.state(0, 4, CoordinatorState::kMoving, call);
+  const auto finishing = script.state(0, 8, CoordinatorState::kFinishing, moving);
+  script.outcome(0, 9, true, finishing);
+  const Analysed it(script.write());
+  const auto steps = critical_path(it.trace, it.clocks, *it.trace.find(0, finishing));
+  REQUIRE(steps.size() == 1);
+  CHECK(steps[0].what == "coordinated");
+  CHECK(near(milliseconds(steps[0].duration), 8));
 }
 
 TEST_CASE("trace analysis: a rank with another failure map is noticed, the rest decides") {
