@@ -9,8 +9,8 @@
 - Rules for alerts are right, according to promtool if it is installed, and name metrics that exist.
 - README, the glossary and the command stay short.
 
-usage: check_readme.py [BUILD]      BUILD: a build folder, whose tests are asked which of their cases run. Without one, a new folder is
-configured, and the sources of the tests are read.
+usage: check_readme.py [BUILD]      BUILD: a build folder, whose tests are asked which of their cases run. Without one, a new folder
+is configured, and the sources of the tests are read.
 """
 
 import re

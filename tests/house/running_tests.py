@@ -1,5 +1,5 @@
-"""Which tests run: the entries of CTest, the cases that test programs list with the options that CTest gives them, and the tests that
-unittest finds in the scripts that CTest starts."""
+"""Which tests run: the entries of CTest, the cases that test programs list with the options that CTest gives them, and the tests
+that unittest finds in the scripts that CTest starts."""
 
 import ast
 import fnmatch
@@ -95,8 +95,8 @@ def ends_at_once(node):
 
 
 class RunningTests:
-    """`names`: the tests of each folder. `entries`: those of CTest. `faults`: what does not say which tests it has. `why_not`: why this
-    build cannot tell, or ""."""
+    """`names`: the tests of each folder. `entries`: those of CTest. `faults`: what does not say which tests it has. `why_not`: why
+    this build cannot tell, or ""."""
 
     def __init__(self, build=None):
         self.names, self.entries, self.faults, self.why_not = {}, set(), [], ""

@@ -2,8 +2,8 @@
 """Reads the plants of this folder: bugs that the tests must find. Run by itself, it checks that each plant applies.
 
 plants/<folder>.toml has a table [[plant]] for each bug in a folder of the product: `id`; `breaks`, one sentence on what a user
-would see; `file`; `original`, a text that occurs in the file exactly once; and `mutant`, the text that replaces it, in which PLANTED
-is true while the plant is active. A plant that changes several places has a table [[plant.also]] for each further one.
+would see; `file`; `original`, a text that occurs in the file exactly once; and `mutant`, the text that replaces it, in which
+PLANTED is true while the plant is active. A plant that changes several places has a table [[plant.also]] for each further one.
 """
 
 import pathlib
