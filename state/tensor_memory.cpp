@@ -23,8 +23,8 @@ struct Loop {
 
 // The bytes of a tensor, whatever the order of its dimensions and the type of its elements: runs of
 // `run` bytes, repeated by loops, outermost first.
-struct Layout {
-  explicit Layout(const torch::Tensor& tensor) : run(tensor.element_size()) {
+struct ByteLayout {
+  explicit ByteLayout(const torch::Tensor& tensor) : run(tensor.element_size()) {
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
       if (tensor.size(dim) > 1)
         loops.push_back({static_cast<std::uint64_t>(tensor.stride(dim)) * run, static_cast<std::uint64_t>(tensor.size(dim))});
@@ -44,7 +44,7 @@ struct Layout {
     loops.resize(kept);
     std::reverse(loops.begin(), loops.end());
   }
-  bool operator==(const Layout& other) const { return run == other.run && loops == other.loops; }
+  bool operator==(const ByteLayout& other) const { return run == other.run && loops == other.loops; }
 
   std::uint64_t run;
   c10::SmallVector<Loop, 6> loops;
@@ -66,7 +66,7 @@ class Marks {
       : begin_(begin), unit_(unit), words_(static_cast<std::size_t>((end - begin) / unit / 64 + 1)) {}
 
   // Marks the bytes of a tensor. Stops and returns false at the first that is marked already.
-  bool add(const Layout& layout, std::uint64_t at, std::size_t level = 0) {
+  bool add(const ByteLayout& layout, std::uint64_t at, std::size_t level = 0) {
     if (level == layout.loops.size()) return add_run((at - begin_) / unit_, layout.run / unit_);
     for (std::uint64_t i = 0; i < layout.loops[level].count; ++i, at += layout.loops[level].stride)
       if (!add(layout, at, level + 1)) return false;
@@ -96,13 +96,13 @@ class Marks {
 void find_in(const Used* begin, const Used* end, const std::vector<torch::Tensor>& tensors, std::vector<SharedMemory>& found) {
   struct Distinct {
     const Used* used;
-    Layout layout;
+    ByteLayout layout;
   };
   std::vector<Distinct> all;
   std::uint64_t unit = 0;
   std::uint64_t reach = 0;
   for (const Used* used = begin; used != end; ++used) {
-    const Layout layout(tensors[used->tensor]);
+    const ByteLayout layout(tensors[used->tensor]);
     const auto has_other_range = [&](const Distinct& it) { return it.used->begin != used->begin || it.used->end != used->end; };
     const auto last = std::find_if(all.rbegin(), all.rend(), has_other_range);
     const auto same = std::find_if(all.rbegin(), last, [&](const Distinct& it) { return it.layout == layout; });

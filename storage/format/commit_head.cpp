@@ -101,8 +101,8 @@ bool is_cut(std::string_view end) {
   return false;
 }
 
-// With `must_be_sound`, also throws kCorrupt if all of the record was read and its checksum does not
-// match.
+// With `must_be_sound`, also throws kCorrupt if all of the record was read and its checksum does
+// not match.
 std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool must_be_sound) {
   auto found = store.read_end(name, kRecordEndBytes);
   if (!found) return std::nullopt;

@@ -89,7 +89,7 @@ struct Download {
   }
 };
 
-bool may_pass(CURLcode code) {
+bool may_recover(CURLcode code) {
   switch (code) {
     case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_COULDNT_RESOLVE_HOST:
@@ -376,7 +376,7 @@ S3Response S3Client::send(const S3Request& request) {
       with = settings();
       continue;
     }
-    const bool may_repeat = answered ? may_pass(made.response) : may_pass(made.code);
+    const bool may_repeat = answered ? may_pass(made.response) : may_recover(made.code);
     const bool is_over = tries >= with->tries_max || std::chrono::steady_clock::now() - *first_failure >= with->retry_time;
     if (!may_repeat || is_over) throw failure(request, made, *with);
     pause(next_pause, std::min<std::chrono::milliseconds>(made.retry_after, with->pause_max));

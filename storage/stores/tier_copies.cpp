@@ -41,7 +41,7 @@ std::optional<std::uint64_t> size_in(Store& store, const ObjectName& name) {
   }
 }
 
-bool contains(const std::vector<std::string>& ids, const std::string& id) {
+bool has_id(const std::vector<std::string>& ids, const std::string& id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
@@ -257,8 +257,8 @@ bool TierCopier::has_near_run(const std::string& place) const {
 // process has ended the attempt in the far tier, unless it came before the attempt. A loss is found
 // by two looks, because that process may have removed the near record just now.
 TierCopier::Outcome TierCopier::judge_absence(Job& job, Store& far) {
-  const bool is_open = contains(far.open_attempts(), job.save_id);
-  const bool was_ended = !is_open && (job.is_announced || contains(far.fenced_attempts(), job.save_id));
+  const bool is_open = has_id(far.open_attempts(), job.save_id);
+  const bool was_ended = !is_open && (job.is_announced || has_id(far.fenced_attempts(), job.save_id));
   if (was_ended || (!is_open && !job.has_failed && has_near_run(job.path))) return Outcome::kNotNeeded;
   return std::exchange(job.is_gone, true) ? Outcome::kLost : Outcome::kWaits;
 }
@@ -413,7 +413,7 @@ void TierCopier::sweep(const std::string& place) {
     std::string name = file.name;
     if (ends_with(name, kUnfinishedEnd)) name.resize(name.size() - std::string(kUnfinishedEnd).size());
     const auto id = save_id_of_file(name);
-    if (id && kept.count(*id) == 0 && (is_replaced || contains(fenced, *id))) far_store->remove(file.name);
+    if (id && kept.count(*id) == 0 && (is_replaced || has_id(fenced, *id))) far_store->remove(file.name);
   }
   for (const std::string& id : fenced)  // a removal of what is published has begun, and clears its mark last
     if (is_save_id(id) && current.count(id) == 0) far_store->clear_attempt(id);
@@ -529,7 +529,7 @@ std::vector<std::string> TierCopier::ended_attempts(const std::string& place) {
   const std::vector<std::string> running = near_store->open_attempts();
   const auto here = near_head(*near_store);
   const auto is_live = [&](const std::string& id) {
-    return !is_save_id(id) || (here && here->save_id == id) || contains(running, id) || is_queued(place, id);
+    return !is_save_id(id) || (here && here->save_id == id) || has_id(running, id) || is_queued(place, id);
   };
   ended.erase(std::remove_if(ended.begin(), ended.end(), is_live), ended.end());
   return ended;
