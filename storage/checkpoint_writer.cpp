@@ -500,9 +500,9 @@ void CheckpointWriter::discard(bool ends_attempt) noexcept {
     for (auto name = written.rbegin(); name != written.rend(); ++name)
       if (may_remove_by_name || save_id_of_file(*name)) self.store->remove(*name);
     self.written = std::make_shared<WrittenNames>();
-    // The fence goes last: it alone tells clean-ups that these files are dead. All ranks do so at
-    // once; the last of them finds no other's files.
-    if (!self.leaves_files()) self.store->clear_attempt(save_id);
+    // The fence goes last: it alone tells clean-ups that files of other ranks are dead. If some are
+    // left, the next clean-up removes both. One rank looks, unless all have files of fixed names.
+    if ((ends_attempt || !self.format->names_are_unique()) && !self.leaves_files()) self.store->clear_attempt(save_id);
   } catch (...) {
     // The next successful save removes what is left.
   }
