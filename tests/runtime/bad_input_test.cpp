@@ -155,7 +155,7 @@ TEST_CASE("bad input: a commit record that asks for too much") {
     expect_failure(saved.loading(), ErrorCode::kUnsupported, {".metadata", "version 2", "newer Cairn"});
   }
   SUBCASE("with a foreign global") {
-    write("cposix\nsystem\n(S'true'\ntR.");
+    write(std::string("cposix\nsystem\nX\4\0\0\0true\x85R.", 26));
     expect_failure(saved.loading(), ErrorCode::kUnsupported, {".metadata", "posix.system"});
   }
   SUBCASE("nested too deeply") {

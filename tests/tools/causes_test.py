@@ -88,7 +88,7 @@ FAILURES = {
         [r"failed +rank {rank} raised in finish \(finish, after .*\): ",
          r"where +rank {rank}: publish of its store failed after .*: checkpoint", r"InjectedFault"], rank=0),
     "damaged_checkpoint": Cause(
-        ["attempt", "load", "0", "-1"], ["read-flip@store:read,rank=%d,nth=2" % VICTIM],
+        ["attempt", "load", "0", "-1"], ["read-flip@store:read,rank=%d,nth=2;read-flip@store:read,rank=%d,nth=3" % (VICTIM, VICTIM)],
         [r"failed +rank {rank} raised in read \(read_data, .*\[corrupt\]", r" of …/checkpoint/__\d+_\S*\.distcp: ", r"is damaged"]),
 }
 
