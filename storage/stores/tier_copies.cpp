@@ -403,10 +403,16 @@ void TierCopier::sweep(const std::string& place) {
   const auto head = far_head(*far_store);
   const bool is_replaced = near_metadata && head && head->save_id == near_metadata->save_id;
   const auto far_metadata = is_replaced ? std::nullopt : published_metadata(*far_store);
+  std::set<std::string> near_ids;
+  for (const ObjectInfo& file : near_store->list(kDataFilePrefix))
+    if (const auto id = save_id_of_file(file.name)) near_ids.insert(*id);
   for (const auto* metadata : {&near_metadata, &far_metadata}) {
     if (!*metadata) continue;
     current.insert((*metadata)->save_id);
-    if ((*metadata)->commit) kept.insert((*metadata)->commit->retired.begin(), (*metadata)->commit->retired.end());
+    if (!(*metadata)->commit) continue;
+    // A generation whose files the near tier has removed goes here, too.
+    for (const std::string& id : (*metadata)->commit->retired)
+      if (!is_replaced || near_ids.empty() || near_ids.count(id) > 0) kept.insert(id);
   }
   kept.insert(current.begin(), current.end());
   for (const ObjectInfo& file : files) {

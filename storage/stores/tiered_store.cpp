@@ -204,6 +204,8 @@ void TieredStore::create_root() {
 
 std::unique_ptr<ObjectWriter> TieredStore::create(const ObjectName& name, const CreateOptions& options) {
   check_object_name(name);
+  // The far tier has a mark of its own: the fence that `retract` puts there.
+  if (save_id_of_mark(name)) return near_->create(name, options);
   const auto far_has = [&] {
     try {
       return far_->exists(name);

@@ -8,7 +8,7 @@ using namespace cairn::test;
 
 namespace {
 
-LoadPlannerOptions casting() {
+LoadPlannerOptions with_casts() {
   LoadPlannerOptions options;
   options.allow_dtype_cast = true;
   return options;
@@ -76,7 +76,7 @@ TEST_CASE("tensors in the same memory load if the checkpoint has equal values fo
     CAPTURE(it.what);
     const MemoryCheckpoint checkpoint = save({it.saved});
     StateDict state = it.state;
-    load(checkpoint, state, 0, casting());
+    load(checkpoint, state, 0, with_casts());
     CHECK(same(it.memory, it.expected));
     // Now with another value for the last tensor.
     MemoryCheckpoint other = checkpoint;
@@ -85,7 +85,7 @@ TEST_CASE("tensors in the same memory load if the checkpoint has equal values fo
     last.flatten().narrow(0, last.numel() - 1, 1).fill_(99);
     const torch::Tensor before = it.memory.clone();
     std::string text;
-    CHECK(code_of([&] { load(other, state, 0, casting()); }, &text) == ErrorCode::kMismatch);
+    CHECK(code_of([&] { load(other, state, 0, with_casts()); }, &text) == ErrorCode::kMismatch);
     CHECK(has(text, "nothing was changed"));
     const FlatStateDict saved = flatten(it.saved);
     for (const FlatEntry& entry : {saved.front(), saved.back()}) CHECK(has(text, '"' + entry.fqn + '"'));
@@ -101,7 +101,7 @@ TEST_CASE("views that share no bytes load, also with casts") {
     const torch::Tensor base = torch::zeros({4, 6}, type), numbers = torch::zeros({4, 3}, at::kComplexFloat);
     StateDict state{
         {"a", base.slice(1, 0, 6, 2)}, {"b", base.slice(1, 1, 6, 2)}, {"re", torch::real(numbers)}, {"im", torch::imag(numbers)}};
-    load(checkpoint, state, 0, casting());
+    load(checkpoint, state, 0, with_casts());
     CHECK(same(base, torch::stack({w, w + 20}, 2).reshape({4, 6}).to(type)));
     CHECK(same(numbers, complex));
   }
