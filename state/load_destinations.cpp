@@ -176,7 +176,7 @@ LoadPlan LoadDestinations::create_plan() {
     for (const auto& [name, entry] : metadata_->state_dict_metadata)
       if (is_of_absent_rank(name))
         problems.mismatched.push_back('"' + name + "\": it belongs to a rank that this world of " +
-                                      std::to_string(options_.world_size) + " does not have");
+                                      std::to_string(options_.world_size) + " ranks does not have");
   plan_shared(plan, problems);
   const std::size_t count = problems.missing.size() + problems.mismatched.size() + problems.unsupported.size();
   if (count == 0) return plan;
@@ -373,7 +373,7 @@ const LoadDestinations::Part& LoadDestinations::part_for(const Destination& dest
 torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadItem& item) {
   if (!shared_.empty() && !is_compared_)
     throw Error(ErrorCode::kPrecondition, "read a plan: " + shared_.front().first.text() + " and " + shared_.front().second.text() +
-                                              " are the same memory: call compare_shared of the planner before");
+                                              " use the same memory; call the planner's compare_shared first");
   const Destination& destination = destination_of(plan, item);
   return with_torch("read \"" + destination.name + '"',
                     [&] { return part_of(part_for(destination, item).tensor, item.dest_offsets, item.lengths); });

@@ -198,7 +198,7 @@ auto with_kind(torch::optim::Optimizer& optimizer, Work&& work) {
   if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr) return work(KindTag<OptimizerKind<torch::optim::Adagrad>>{});
   throw Error(ErrorCode::kUnsupported,
               "state of an optimizer: " + c10::demangle(typeid(optimizer).name()) +
-                  " is not known; wrap it in a Stateful object of your own (Adam, AdamW, SGD, RMSprop and Adagrad are)");
+                  " is not supported (Adam, AdamW, SGD, RMSprop and Adagrad are); wrap it in a Stateful object of your own");
 }
 
 template <class Kind>

@@ -236,7 +236,7 @@ class Loading {
       const Value* value = given.find(name);
       return value != nullptr && value->is_ivalue() && value->ivalue().isBool() && value->ivalue().toBool() != ours;
     };
-    if (differs("maximize", false)) problem(where + " maximizes, which LibTorch's optimizers cannot");
+    if (differs("maximize", false)) problem(where + " maximizes, which LibTorch's optimizers do not support");
     constexpr bool kIsAdamW = std::is_same_v<Options, torch::optim::AdamWOptions>;
     constexpr bool kIsOne = kIsAdamW || std::is_same_v<Options, torch::optim::AdamOptions>;
     if (kIsOne && options.weight_decay() != 0 && differs("decoupled_weight_decay", kIsAdamW)) {

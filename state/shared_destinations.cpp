@@ -124,7 +124,7 @@ void LoadDestinations::compare_shared(const LoadPlanner::ReadNow& read) {
   }
   if (!different.empty())
     throw Error(ErrorCode::kMismatch,
-                "plan a load: tensors to fill are the same memory, but the checkpoint has different values for them; nothing was "
+                "plan a load: tensors to fill use the same memory, but the checkpoint has different values for them; nothing was "
                 "changed. Give each a tensor of its own, or load one of each pair:" +
                     different);
   is_compared_ = true;

@@ -434,7 +434,7 @@ void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts, 
   const Presence record = look_twice(*place, kCommitRecordName, objects);
   if (record == Presence::kUnknown)
     throw Error(ErrorCode::kUnavailable,
-                "cannot tell whether " + place->url() + " has a commit record: the store lists one and denies it");
+                "cannot tell whether " + place->url() + " has a commit record: the store lists one, but a read does not find it");
   if (record == Presence::kPresent) {  // one of these saves published before it was fenced
     for (const std::string& id : ended) place->clear_attempt(id);
     return;

@@ -113,7 +113,7 @@ void print_run(const RunContents& contents) {
   for (const auto& one : contents.leftovers)
     std::cout << fmt::format("leftover: {}, {}: {}\n", printable(one.name), human_bytes(one.bytes),
                              !one.by_ranks.empty() ? one.by_ranks
-                             : one.is_unrecorded   ? "its data files have no commit record (.metadata), and stay"
+                             : one.is_unrecorded   ? "its data files have no commit record (.metadata), and are kept"
                              : one.is_open         ? "a save has begun there, and runs or has died"
                                                    : "of a save or a removal that did not end");
   if (!contents.failure_reports.empty())

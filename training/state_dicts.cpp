@@ -316,7 +316,7 @@ Dict unflattened(const Dict& flat, const List& live_groups, const std::set<std::
       end = key.rfind('.', end - 1);
     const bool is_state = key.compare(0, begin, "state.") == 0;
     if (end == std::string::npos || end <= begin || !(is_state || key.compare(0, begin, "param_groups.") == 0)) {
-      problems += "\n  \"" + key + "\" is of no parameter of the optimizer's";
+      problems += "\n  \"" + key + "\" belongs to no parameter of the optimizer";
     } else {
       (is_state ? state : options)[key.substr(begin, end - begin)][key.substr(end + 1)] = value;
     }

@@ -61,7 +61,7 @@ std::string why_unrankable(const RetentionPolicy& policy, const std::vector<Chec
   std::string names;
   for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
   return "no checkpoint has a finite value of the metric \"" + printable_utf8(policy.metric) + "\", by which the best are kept (" +
-         (names.empty() ? "none has any" : "there are: " + names) + ")";
+         (names.empty() ? "no checkpoint has metrics" : "the metrics are: " + names) + ")";
 }
 
 Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies,

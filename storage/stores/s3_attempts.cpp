@@ -184,8 +184,8 @@ void S3Store::begin_attempt(const std::string& save_id) {
   if (const std::string ignored = client_->ignored_condition(mark); !ignored.empty()) {
     client_->remove(mark);
     throw Error(ErrorCode::kUnsupported,
-                "cannot save to " + url() + ": the server does not obey conditions on writes (" + ignored +
-                    "), without which two jobs could publish in one place; Ceph's gateway does not in versioned buckets");
+                "cannot save to " + url() + ": the server ignores conditions on writes (" + ignored +
+                    "), without which two jobs could publish in one place; Ceph's gateway ignores them in versioned buckets");
   }
   // 4
   const std::string etag = write_first_mark();

@@ -52,8 +52,8 @@ std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan con
     const auto with = settings();
     if (tries >= with->tries_max)
       throw Error(ErrorCode::kUnavailable, "cannot write s3://" + bucket_ + "/" + printable_utf8(key) + ": the server answered " +
-                                               std::to_string(response.status) + ", and the object is " +
-                                               (found.is_there ? "as before" : "not there"));
+                                               std::to_string(response.status) + ", but the object " +
+                                               (found.is_there ? "has not changed" : "does not exist"));
     may_have_written = true;
     pause(std::min(with->pause_first * (1 << std::min(tries, 16)), with->pause_max));
   }
