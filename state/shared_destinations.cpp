@@ -44,7 +44,7 @@ std::string LoadDestinations::Filled::text() const {
   return destination->parts.size() == 1 ? name : name + " at " + to_string(part->box);
 }
 
-// Two reads into the same memory would leave a mixture, so the plan keeps the first one only.
+// Two reads into the same memory would leave a mixture, so the plan keeps only the first one.
 void LoadDestinations::plan_shared(LoadPlan& plan, Problems& problems) {
   shared_.clear();
   is_compared_ = false;

@@ -21,9 +21,10 @@ constexpr const char* kLsExamples = R"(Examples:
 
 A checkpoint is damaged if its record cannot be read, if a file that the record names is missing or
 has the wrong length, or if a restore has noted damage. ls reads no data; cairn verify does.
-Leftovers are files of removals and saves that died, or of a save that is still running. The next
-save removes those that died. cairn prune --leftovers removes those in places where no save is open.
-Neither removes data files without a commit record that no save or removal left.
+Leftovers are files of removals and saves that did not finish, or of a save that is still running.
+The next save removes those of removals and saves that did not finish. cairn prune --leftovers
+removes leftovers in places where no save is open. Neither removes data files without a commit
+record that no save or removal left.
 Exits with 1 if any checkpoint is damaged.)";
 
 struct LsOptions {

@@ -118,7 +118,7 @@ Wanted wanted_of(const std::vector<std::string>& keep) {
 }
 
 // Returns the union of what the policies keep, and the latest sound checkpoint. Throws for a metric
-// that no checkpoint has. It is probably misspelt, and would keep no checkpoint.
+// that no checkpoint has, because its name is probably misspelt and the rule would keep nothing.
 Retention retention_of(const RunDirectory& run, const Wanted& wanted) {
   std::vector<RetentionPolicy> policies = wanted.best;
   policies.push_back(wanted.last_and_every);
@@ -233,7 +233,8 @@ bool remove_all(const Pruning& pruning) {
   return failed == 0;
 }
 
-// Reads the checkpoints again of which damage is known. Those that read well lose the note of it.
+// Reads checkpoints that are known to be damaged again. Removes the note of damage from those that
+// read without errors.
 void find_damaged(Pruning& pruning, const RunContents& contents, bool may_forget) {
   for (const RunCheckpoint& checkpoint : pruning.retention.checkpoints) {
     const bool is_known = std::any_of(contents.checkpoints.begin(), contents.checkpoints.end(), [&](const ListedCheckpoint& one) {

@@ -86,7 +86,7 @@ Retention look_at_retention(const RunDirectory& run, const std::vector<Retention
     for (const CheckpointInfo& info : found.infos) found.kept.insert(info.name);
   if (found.kept.size() == found.infos.size()) return found;
   // Otherwise a run whose newest checkpoints are damaged might have none to resume from. Looks only
-  // at those that are kept: each look is a few requests.
+  // at checkpoints that are kept, because each look takes a few requests.
   std::set<std::string> seen;
   const auto is_damaged = [&](const CheckpointInfo& info) {
     if (!seen.insert(info.name).second) return false;

@@ -142,8 +142,8 @@ void S3Writer::finish_upload(std::uint64_t length) {
     if (!is_complete) throw Error(ErrorCode::kUnavailable, "the answer does not confirm the end of the upload");
   };
   const S3Response response = client_->send(request);
-  // The object decides. The upload is gone if an earlier try has finished it, and its answer was
-  // lost.
+  // The object decides: if an earlier try finished the upload and its answer was lost, the upload
+  // no longer exists.
   const S3Object found = client_->look(key_);
   if (found.nonce != nonce_) {
     if (response.status == 412 && found.is_there) throw already_exists();
