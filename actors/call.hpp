@@ -55,7 +55,7 @@ struct Call {
   // Runs the Stateful hooks. Called once on the executor after all ranks have joined, with the
   // agreed order of keys. May throw.
   std::function<void(const std::vector<std::string>& key_order)> begin;
-  // If `begin` sets the text, it names the part of `begin` that took longest, for traces.
+  // The name of the part of `begin` that took longest, for traces. `begin` may set it.
   std::shared_ptr<const std::string> longest_part;
 };
 
@@ -66,8 +66,8 @@ struct SaveCall : Call {
 };
 
 struct LoadCall : Call {
-  // Adapts `state_dict` to what the checkpoint has. Called once on every rank, before
-  // `set_up_planner` and as a part of it. May be empty, may throw.
+  // Adapts `state_dict` to what the checkpoint has. Called once on every rank, just before
+  // `set_up_planner`, and timed as a part of it. May be empty. May throw.
   std::function<void(const Metadata& metadata, const StorageContext& context)> fit;
   StateDict* state_dict = nullptr;
   LoadPlanner* planner = nullptr;

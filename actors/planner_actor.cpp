@@ -103,7 +103,7 @@ protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
   run.hook(Hook::kSetUpStorage, [&] { call.reader->set_up_storage_reader(metadata, run.storage_context()); });
   LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] {
     LoadPlan made = call.planner->create_local_plan();
-    // In this phase, because no rank changes data before all ranks have planned.
+    // Belongs to this phase, because no rank changes data before all ranks have planned.
     call.planner->compare_shared(
         [&](const LoadPlan& reads, LoadPlanner& planner) { call.reader->read_data(reads, planner).get(); });
     return made;

@@ -56,10 +56,9 @@ class RankRuntime {
   // it took less than `trace_store_operations`. `name` must never be freed. Thread-safe.
   void note_operation(const std::string& checkpointer, std::uint64_t ticket, std::string_view name, Duration duration);
 
-  // Adds work that followed the outcome of a load, and has just ended, to the trace: an operation
-  // `name`, and the outcome after it. `detail` names the part that took longest. Does nothing if
-  // the work succeeded in less than `trace_store_operations`. `name` must never be freed.
-  // Thread-safe.
+  // Adds work that followed the outcome of a load and has just ended to the trace, as an operation
+  // `name` and a second outcome. `detail` names the part that took longest. Does nothing if the
+  // work succeeded in less than `trace_store_operations`. `name` must never be freed. Thread-safe.
   void note_last_step(const std::string& checkpointer, std::uint64_t ticket, std::string_view name, std::string_view detail,
                       Duration duration, CallResult outcome);
 

@@ -124,7 +124,8 @@ Cause cause_of(const std::exception_ptr& exception) {
   return cause;
 }
 
-// Replaces a PlacedException by the exception in it. Returns the beginning of the failure's text.
+// Replaces a PlacedException by the exception that it holds. Returns the prefix of the failure's
+// text.
 std::string take_place(std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);

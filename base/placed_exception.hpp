@@ -1,4 +1,4 @@
-// Says where an exception of user code was thrown. Internal.
+// Adds to an exception of user code the place where it was thrown. Internal.
 #pragma once
 
 #include <exception>
@@ -6,8 +6,9 @@
 
 namespace cairn {
 
-// Is thrown in place of `exception`. `capture_failure` returns the failure of `exception`, with a
-// text that begins with the place. Is no std::exception, because nothing else needs the place.
+// Thrown instead of `exception`. `capture_failure` returns the failure of `exception`, with a text
+// that begins with the place. Does not derive from std::exception, because nothing else needs the
+// place.
 struct PlacedException {
   std::string place;  // 'state_dict() of "sampler"'
   std::exception_ptr exception;

@@ -79,8 +79,8 @@ struct CommitInfo {
   std::string plan_digest;            // lower-case hexadecimal SHA-256 over the plan digests of all ranks
   std::string writer_version;         // Cairn's version
   std::map<std::string, std::string> user_metadata;
-  // Save ids of earlier checkpoints at this place whose data files may still be there, newest
-  // first. If PyTorch saved the oldest, the names of its data files follow.
+  // Save ids of earlier checkpoints at this place whose data files may still exist, newest first.
+  // If PyTorch saved the oldest of them, the list ends with the names of its data files.
   std::vector<std::string> retired;
 };
 

@@ -33,11 +33,12 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict);
 // Returns the state of LibTorch's Adam, AdamW, SGD, RMSprop or Adagrad, nested as in PyTorch:
 // {"state": {name: {"step", "exp_avg", …}}, "param_groups": [{"params": [names], "lr", …}]}. The
 // groups have all of PyTorch's options. An option that LibTorch lacks, such as "maximize" or
-// "initial_lr", has the value that was loaded last, if any; options of PyTorch's own otherwise have
-// the value that describes LibTorch's behaviour. All are marked by `if_stored`. `module` supplies
-// the parameters' names. Without it they are "0", "1", … (integers in "params", as in PyTorch). A
-// parameter that the optimizer lists more than once, such as a tied one, appears once, where it is
-// listed first. `step` is an integer; tensors share the optimizer's memory.
+// "initial_lr", has the value that was loaded last. If none was loaded, PyTorch's own options have
+// the value that describes LibTorch's behaviour. All options that LibTorch lacks are marked by
+// `if_stored`. `module` supplies the parameters' names. Without it they are "0", "1", … (integers
+// in "params", as in PyTorch). A parameter that the optimizer lists more than once, such as a tied
+// one, appears once, where it is listed first. `step` is an integer; tensors share the optimizer's
+// memory.
 //
 // Creates the state that LibTorch would create in the first step, so that it can be saved and
 // loaded before that step. Training continues as if that state had not been created. SGD with
@@ -48,22 +49,22 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict);
 // Throws kUnsupported for other optimizers, and kMismatch for parameters that are not in the
 // module.
 Dict optimizer_state_dict(torch::optim::Optimizer& optimizer, const torch::nn::Module* module = nullptr);
-// Replaces options and state. A parameter without state in `state_dict` starts afresh. A state that
-// lacks a part that the options need is an error. So is momentum without any buffers, if the
-// optimizer was made without momentum. The optimizer keeps options that LibTorch lacks, of any
-// type, for each group whose parameters stay the same, until the next load; they are an error if
-// they would change the training. Throws kMismatch, listing everything that does not fit, before
-// anything changes.
+// Replaces options and state. A parameter without state in `state_dict` starts afresh. State that
+// lacks a part that the options need is an error. Momentum without any buffers is an error if the
+// optimizer was constructed without momentum. The optimizer keeps options that LibTorch lacks, of
+// any type, until the next load, for each group whose parameters stay the same. Such options are an
+// error if they would change the training. Throws kMismatch, listing everything that does not fit,
+// before anything changes.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const Dict& state_dict,
                                const torch::nn::Module* module = nullptr);
 
 // Return Stateful objects that use the functions above. Throw kInvalidArgument for a null pointer,
 // except that an optimizer's `module` may be null.
 //
-// An optimizer gets all state and options that the checkpoint has, however it was made. One that
-// does not fit is an error before any rank changes anything. If the caller replaces both the
-// planner and the reader of a load, Cairn cannot look at the checkpoint before: only state and
-// options that the optimizer itself has are loaded.
+// An optimizer gets all state and options that the checkpoint has, whatever options it was
+// constructed with. An optimizer that does not fit is an error before any rank changes anything. If
+// the caller replaces both the planner and the reader of a load, Cairn cannot look at the
+// checkpoint beforehand, and loads only state and options that the optimizer itself has.
 std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::nn::Module> module);
 std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                    std::shared_ptr<torch::nn::Module> module = nullptr);

@@ -30,7 +30,7 @@ std::uint64_t aligned_up(std::uint64_t bytes) {
   return (bytes + kRegionAlignmentBytes - 1) / kRegionAlignmentBytes * kRegionAlignmentBytes;
 }
 
-// Others, such as sparse tensors and those whose storage was freed, are passed on unchanged.
+// Passes on other tensors unchanged, such as sparse ones and those whose storage was freed.
 // Planning refuses them with a better error.
 bool can_be_staged(const torch::Tensor& tensor) {
   return why_not_storable(tensor).empty();

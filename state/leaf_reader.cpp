@@ -122,7 +122,7 @@ class OpaqueInArchive final : public SavedOpaque {
     if (!saved_->leaf.empty()) return saved_->leaf;
     const OwnPickle own = own_pickle(pickle_, saved_->tree.protocol());
     std::vector<Bytes> storages;
-    // One that the file lacks stays one that is too short.
+    // A storage that the file lacks counts as too short.
     for (const std::string& key : own.storages)
       storages.push_back(saved_->archive.has_storage(key) ? saved_->archive.read_storage(key) : Bytes());
     return write_torch_archive(own.pickle, {storages.begin(), storages.end()});
@@ -150,7 +150,7 @@ class LeafReader {
         carried_(carried),
         budget_bytes_(kHeldFree + kHeldPerByte * saved_->pickle.size()) {}
 
-  // Returns an opaque value if `from` cannot be held otherwise.
+  // Returns an opaque value if no other kind can hold `from`.
   Value value(const PickleValue& from) {
     try {
       return held(from, carried_ == nullptr);

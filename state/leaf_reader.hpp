@@ -13,7 +13,7 @@ namespace cairn {
 
 // Converts Python values as follows:
 //   None, bool, int, float, complex, str, torch.device   an IValue of that kind
-//   tuple, torch.Size               an IValue tuple; `is_torch_size` tells the latter
+//   tuple, torch.Size               an IValue tuple; `is_torch_size` recognises the latter
 //   list                            a List if it is empty, or if it contains a tensor, dict or
 //                                   bytes, directly or in an inner list; otherwise an IValue list,
 //                                   typed if all elements have one type
@@ -31,11 +31,11 @@ Value read_leaf(ByteSpan archive);
 // it. The storages of conjugated or negated tensors are read from `archive` instead, with a CRC-32
 // check, because their elements are converted. A tensor of a type that LibTorch lacks is returned
 // in its carrier type (carrier_type_of) and listed in `carried`. A tensor of a type that DType
-// lacks is on the meta device, and also listed in `carried`. Opaque values are the leaves that
-// `flatten` makes: one in a dict leaves the others as they are. If the saved value is itself
-// opaque, it is the only one in the result, under its name. Throws as read_leaf does. Also throws
-// kUnsupported for any other value that is not a dict, before it converts anything. `archive` must
-// outlive the opaque values.
+// lacks is on the meta device, and also listed in `carried`. Only leaves that `flatten` makes
+// become opaque: an opaque value in a dict leaves the others as they are. If the saved value is
+// itself opaque, it is the only one in the result, under its name. Throws as read_leaf does. Also
+// throws kUnsupported for any other value that is not a dict, before it converts anything.
+// `archive` must outlive the opaque values.
 using LoadStorage = std::function<torch::Tensor(const std::string& key, at::ScalarType type)>;
 Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried);
 

@@ -176,7 +176,7 @@ LoadPlan LoadDestinations::create_plan() {
     for (const auto& [name, entry] : metadata_->state_dict_metadata)
       if (is_of_absent_rank(name))
         problems.mismatched.push_back('"' + name + "\": it belongs to a rank that this world of " +
-                                      std::to_string(options_.world_size) + " does not have");
+                                      std::to_string(options_.world_size) + " ranks does not have");
   plan_shared(plan, problems);
   const std::size_t count = problems.missing.size() + problems.mismatched.size() + problems.unsupported.size();
   if (count == 0) return plan;
@@ -236,8 +236,8 @@ bool LoadDestinations::is_expected(const std::string& stored_name) const {
   return of_ranks != positions_.end() && destinations_[of_ranks->second].is_per_rank;
 }
 
-// Returns whether a name is that of a value of a rank that does not exist here. A checkpoint of
-// more ranks has such values.
+// Returns whether a value belongs to a rank that this world does not have. A checkpoint of more
+// ranks has such values.
 bool LoadDestinations::is_of_absent_rank(const std::string& stored_name) const {
   const auto rank = rank_in_name(stored_name);
   if (options_.world_size <= 0 || !rank || *rank < options_.world_size) return false;
@@ -373,7 +373,7 @@ const LoadDestinations::Part& LoadDestinations::part_for(const Destination& dest
 torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadItem& item) {
   if (!shared_.empty() && !is_compared_)
     throw Error(ErrorCode::kPrecondition, "read a plan: " + shared_.front().first.text() + " and " + shared_.front().second.text() +
-                                              " are the same memory: call compare_shared of the planner before");
+                                              " use the same memory; call the planner's compare_shared first");
   const Destination& destination = destination_of(plan, item);
   return with_torch("read \"" + destination.name + '"',
                     [&] { return part_of(part_for(destination, item).tensor, item.dest_offsets, item.lengths); });
@@ -432,7 +432,7 @@ void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, co
 void LoadDestinations::leave_out(const Destination& destination, const Opaque& value) {
   const MutexLock lock(mutex_);
   left_out_.push_back(destination.name + ": " + value.name());
-  // Its place may hold the tensors in it by now. In a list, None keeps it.
+  // The value's place may already hold the tensors in the value. In a list, None keeps the place.
   const Value* const held = find_at(*state_dict_, destination.path);
   if (held == nullptr || !held->is_none()) return;
   const Path above(destination.path.begin(), destination.path.end() - 1);

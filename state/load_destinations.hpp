@@ -22,7 +22,7 @@ bool is_below(const std::string& name, const std::string& prefix);
 class LoadDestinations {
  public:
   // Borrows `state_dict` and `metadata` until destroyed.
-  // `leave_out_opaque`: opaque values that are not kept are no error.
+  // `leave_out_opaque`: opaque values that are not kept are left out instead of being an error.
   LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options, bool leave_out_opaque = false);
 
   // Adds a leaf called `name` at `path`, to be filled from `storage_name` in the checkpoint. `name`
@@ -67,7 +67,7 @@ class LoadDestinations {
     c10::IValue number;
   };
 
-  // A tensor to fill. Pointers into `destinations_`.
+  // A tensor to fill. Has pointers into `destinations_`.
   struct Filled {
     const Destination* destination;
     const Part* part;
@@ -99,7 +99,7 @@ class LoadDestinations {
   std::deque<Destination> destinations_;                    // a deque, so that references to its elements stay valid
   std::unordered_map<std::string, std::size_t> positions_;  // indices into `destinations_`, by name
   std::vector<Filled> filled_;                              // all tensors that the last plan fills
-  std::vector<std::pair<Filled, Filled>> shared_;           // the same memory; the plan reads the first only
+  std::vector<std::pair<Filled, Filled>> shared_;           // use the same memory; the plan reads only the first
   bool is_compared_ = false;                                // `compare_shared` has found equal values
   LoadReport left_alone_;                                   // `unexpected` is empty: `report` finds those names
   const bool leave_out_opaque_;

@@ -42,7 +42,7 @@ LoadPlan DefaultLoadPlanner::create_local_plan() {
 }
 
 void DefaultLoadPlanner::compare_shared(const ReadNow& read) {
-  // A derived class may have planned by other means, and not set this planner up.
+  // A derived class may have planned by other means without setting up this planner.
   if (implementation_->destinations) implementation_->destinations->compare_shared(read);
 }
 

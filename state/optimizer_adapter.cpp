@@ -23,7 +23,7 @@ class OptimizerState final : public FittedStateful {
     fitted_.reset();
     return optimizer_state_dict(*optimizer_, module_.get());
   }
-  // The number of steps decides nothing, and there is one for each parameter.
+  // No decision depends on the number of steps, and there is one for each parameter.
   bool needs(const Path& path) const override { return path.size() != 3 || path.back() != PathElement("step"); }
   Dict fit(const Dict& stored) override {
     // The planner reports that there are no groups.

@@ -198,7 +198,7 @@ auto with_kind(torch::optim::Optimizer& optimizer, Work&& work) {
   if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr) return work(KindTag<OptimizerKind<torch::optim::Adagrad>>{});
   throw Error(ErrorCode::kUnsupported,
               "state of an optimizer: " + c10::demangle(typeid(optimizer).name()) +
-                  " is not known; wrap it in a Stateful object of your own (Adam, AdamW, SGD, RMSprop and Adagrad are)");
+                  " is not supported (Adam, AdamW, SGD, RMSprop and Adagrad are); wrap it in a Stateful object of your own");
 }
 
 template <class Kind>
@@ -214,8 +214,8 @@ struct NamedParameter {
   torch::Tensor parameter;
 };
 
-// Returns the parameters by group. One that is listed again, such as a tied parameter, counts where
-// it is listed first: LibTorch keeps one state for it.
+// Returns the parameters by group. A parameter that is listed again, such as a tied one, counts
+// only where it is listed first, because LibTorch keeps one state for it.
 std::vector<std::vector<NamedParameter>> named_parameters(torch::optim::Optimizer& optimizer, const torch::nn::Module* module);
 // Returns the list "params" of a group: names, or PyTorch's numbers.
 List names_of(const std::vector<NamedParameter>& group, bool are_numbers);
@@ -253,8 +253,8 @@ Dict described_group(torch::optim::OptimizerParamGroup& group, List params, cons
 
 // --- options that only PyTorch has ---------------------------------------------------------------
 
-// Replaces an optimizer's `defaults()`, from which LibTorch only makes options of new groups. So
-// options that LibTorch lacks, such as "initial_lr", are kept as long as the optimizer.
+// Replaces an optimizer's `defaults()`, which LibTorch uses only to make options of new groups. So
+// options that LibTorch lacks, such as "initial_lr", live as long as the optimizer.
 template <class Options>
 struct DefaultsWithOthers final : Options {
   explicit DefaultsWithOthers(const Options& defaults) : Options(defaults) {}
@@ -284,7 +284,8 @@ void keep_other_options(torch::optim::Optimizer& optimizer, std::vector<Dict> ot
   DefaultsAccess::of(optimizer) = std::move(made);
 }
 
-// Returns what is kept for group `i`: nothing if the group's parameters have changed since.
+// Returns the options that are kept for group `i`, or nothing if the group's parameters have
+// changed since.
 template <class Options>
 Dict other_options(torch::optim::Optimizer& optimizer, std::size_t i) {
   const auto* kept = dynamic_cast<const DefaultsWithOthers<Options>*>(&optimizer.defaults());

@@ -140,7 +140,7 @@ class Loading {
       check(groups->list());
     }
     if (problems_.empty()) return;
-    // After a load has filled tensors, only this call has changed nothing.
+    // A load may have filled tensors already, so the error speaks only of this call.
     throw Error(ErrorCode::kMismatch, std::string("load an optimizer's state dict: it does not fit the optimizer; ") +
                                           (is_stored() ? "nothing was changed:" : "this call changed nothing:") + problems_);
   }
@@ -236,7 +236,7 @@ class Loading {
       const Value* value = given.find(name);
       return value != nullptr && value->is_ivalue() && value->ivalue().isBool() && value->ivalue().toBool() != ours;
     };
-    if (differs("maximize", false)) problem(where + " maximizes, which LibTorch's optimizers cannot");
+    if (differs("maximize", false)) problem(where + " maximizes, which LibTorch's optimizers do not support");
     constexpr bool kIsAdamW = std::is_same_v<Options, torch::optim::AdamWOptions>;
     constexpr bool kIsOne = kIsAdamW || std::is_same_v<Options, torch::optim::AdamOptions>;
     if (kIsOne && options.weight_decay() != 0 && differs("decoupled_weight_decay", kIsAdamW)) {
@@ -330,8 +330,8 @@ class Loading {
     if (!is_stored() && !field.is_same(given)) next.copies.emplace_back(field, given);
   }
 
-  // Leaves the optimizer as if it had made the steps itself: with state, without, or with a fresh
-  // one.
+  // Leaves the optimizer as if it had made the steps itself. A parameter has the given state, fresh
+  // state or none.
   void take_over(Next& next) {
     auto& states = optimizer_.state();
     const OptimizerStateKey key = optimizer_state_key(next.parameter);

@@ -10,14 +10,14 @@
 
 namespace cairn {
 
-// Returns the state to fill from a checkpoint that holds `stored` of an optimizer: the state of
-// those parameters that have one in `stored`, with the fields that are stored or that the stored
-// options need, and all stored options. Fields that the optimizer lacks are new tensors; the others
-// are its own. Of tensors in `stored`, only those among the options must have their size. Changes
-// nothing. Throws kMismatch, listing everything that does not fit.
+// Returns the state to fill from a checkpoint that holds `stored` for an optimizer: all stored
+// options, and the state of each parameter that has state in `stored`. The state has the fields
+// that are stored or that the stored options need. Fields that the optimizer lacks are new tensors.
+// The others are the optimizer's own. Tensors in `stored` need not have their size, except those
+// among the options. Changes nothing. Throws kMismatch, listing everything that does not fit.
 Dict fit_optimizer_state(torch::optim::Optimizer& optimizer, const Dict& stored, const torch::nn::Module* module);
 
-// Tells what becomes of parameters of which a state dict has no state.
+// Decides what happens to parameters without state in a state dict.
 enum class WithoutState : std::uint8_t {
   kFresh = 1,  // they start afresh; turning on momentum in a dict without any state is an error
   kFitted,     // they start afresh: `fit_optimizer_state` has seen that the checkpoint has none

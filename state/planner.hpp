@@ -51,8 +51,8 @@ struct LoadReport {
   // Does not list values marked by `per_rank` or `if_stored`, nor empty dicts.
   std::vector<std::string> missing;
   // In the checkpoint, but not in this rank's state dict. If this rank has a value marked by
-  // `per_rank`, the values of other ranks under its name are not listed, but those of ranks that
-  // this world does not have are: "loader.rank_3" in a world of 2 ranks.
+  // `per_rank`, other ranks' values of that name are listed only if this world does not have the
+  // rank: "loader.rank_3" in a world of 2 ranks.
   std::vector<std::string> unexpected;
   // Opaque values that were left out, each with the name of its class: "config:
   // argparse.Namespace". Only the planner of `make_key_load_planner` leaves values out.
@@ -72,10 +72,10 @@ class LoadPlanner {
   // Returns the items that this rank needs. Called on every rank, before any data changes. Throws
   // one error for everything that is missing or does not fit.
   virtual LoadPlan create_local_plan() = 0;
-  // Compares the stored values of destinations that are the same memory. Called on every rank after
+  // Compares the stored values of destinations that use the same memory. Called on every rank after
   // `create_local_plan`, before any data changes. `read(plan, planner)` reads the items of `plan`
   // into the tensors that `planner` resolves, with the reader of the load. DCP has no such hook. A
-  // planner that passes all hooks on to another must pass on this one as well.
+  // planner that forwards all hooks to another must forward this one as well.
   using ReadNow = std::function<void(const LoadPlan& plan, LoadPlanner& planner)>;
   virtual void compare_shared(const ReadNow& /*read*/) {}
   // Returns the items that each rank must read, by rank. Called on the coordinator.
@@ -104,12 +104,12 @@ struct LoadPlannerOptions {
   bool flatten_state_dict = true;
   bool allow_partial_load = false;  // keys that the checkpoint lacks keep the caller's value
   bool allow_dtype_cast = false;    // a stored dtype may differ from the destination's
-  // Fails with kMismatch, naming them, if the checkpoint has values marked by `per_rank` of ranks
-  // that this world does not have, before any data changes.
+  // If the checkpoint has values marked by `per_rank` of ranks that this world does not have, fails
+  // with kMismatch, naming the values, before any data changes.
   bool refuse_absent_ranks = false;
-  int world_size = 0;  // set by Checkpointer; 0: unknown, and no rank counts as absent
-  // The names of opaque values (see Opaque) to load as they are, for the next save. A name stands
-  // for everything below it, too. Loading any other opaque value fails with kUnsupported.
+  int world_size = 0;  // set by Checkpointer; 0: unknown; no rank counts as absent
+  // The names of opaque values (see Opaque) to load as they are, for the next save. A name also
+  // stands for everything below it. Loading any other opaque value fails with kUnsupported.
   std::vector<std::string> keep_opaque;
 };
 
@@ -151,10 +151,10 @@ class DefaultSavePlanner : public SavePlanner {
 // unsupported types are the only problem, and kMismatch otherwise. Each error lists every problem,
 // and is thrown before any data changes.
 //
-// Two tensors to fill may be the same memory, such as tied weights under two keys, if the
+// Two tensors to fill may use exactly the same memory, such as tied weights under two keys, if the
 // checkpoint has equal values for both. `compare_shared` then reads both into host memory of their
-// own, and throws kMismatch, naming both keys, if any byte differs. The plan reads the first of
-// them only. create_local_plan throws kMismatch, naming both keys, if tensors share only some of
+// own, and throws kMismatch, naming both keys, if any byte differs. The plan reads only the first
+// of them. create_local_plan throws kMismatch, naming both keys, if tensors share only some of
 // their memory.
 //
 // This planner accepts three differences between the state dict and the checkpoint. A number may be

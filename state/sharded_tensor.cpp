@@ -48,8 +48,8 @@ std::vector<Box> distinct(const std::vector<Box>& chunks, const Extents& size) {
   return kept;
 }
 
-// Here and not in the save: the caller can still see which tensor it was. Parts may be without
-// memory until they are used: saves and loads check that, and know the key.
+// Checked here and not in the save, so that the caller can still see which tensor it was. Parts may
+// have no memory until they are used: saves and loads check the memory, and know the key.
 DType storable_dtype(const torch::Tensor& tensor) {
   const std::string reason = why_not_dense(tensor);
   if (!reason.empty())

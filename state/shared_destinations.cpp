@@ -44,7 +44,7 @@ std::string LoadDestinations::Filled::text() const {
   return destination->parts.size() == 1 ? name : name + " at " + to_string(part->box);
 }
 
-// Two reads into the same memory would leave a mixture, so the plan keeps the first one only.
+// Two reads into the same memory would leave a mixture, so the plan keeps only the first one.
 void LoadDestinations::plan_shared(LoadPlan& plan, Problems& problems) {
   shared_.clear();
   is_compared_ = false;
@@ -124,7 +124,7 @@ void LoadDestinations::compare_shared(const LoadPlanner::ReadNow& read) {
   }
   if (!different.empty())
     throw Error(ErrorCode::kMismatch,
-                "plan a load: tensors to fill are the same memory, but the checkpoint has different values for them; nothing was "
+                "plan a load: tensors to fill use the same memory, but the checkpoint has different values for them; nothing was "
                 "changed. Give each a tensor of its own, or load one of each pair:" +
                     different);
   is_compared_ = true;

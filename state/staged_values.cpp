@@ -9,7 +9,7 @@
 namespace cairn {
 namespace {
 
-// LibTorch's own `deepcopy` takes tensors that share memory for one tensor.
+// LibTorch's own `deepcopy` treats tensors that share memory as one tensor.
 class DeepCopier {
  public:
   // Values that cannot be saved stay as they are. Planning refuses them with a better error.
@@ -25,7 +25,7 @@ class DeepCopier {
       for (const c10::IValue& element : value.toTupleRef().elements()) elements.push_back(copy(element));
       return copies_.emplace(identity, c10::ivalue::Tuple::create(std::move(elements))).first->second;
     }
-    // Known before its elements, because it may contain itself.
+    // Registered before its elements, because it may contain itself.
     if (value.isList()) {
       c10::impl::GenericList list(value.toList().elementType());
       copies_.emplace(identity, list);

@@ -66,7 +66,7 @@ class Dict {
 
 using StateDict = Dict;
 
-// The Python type as which PyTorch reads bytes.
+// The Python type that PyTorch returns for bytes.
 enum class BytesType : std::uint8_t { kBytesIO = 1, kBytes, kByteArray };
 
 // Bytes that are saved unchanged. A load gives them the type that they were saved with. Bytes of
@@ -77,20 +77,21 @@ struct Blob {
   friend bool operator==(const Blob& a, const Blob& b) { return a.bytes == b.bytes; }
 };
 
-// Returns bytes as a plain value, for tuples, and back. `blob_in` returns nothing for other values.
+// Convert bytes to and from a plain value, which a tuple can hold. `blob_in` returns nothing for
+// other values.
 c10::IValue plain_value_of(Blob blob);
 std::optional<Blob> blob_in(const c10::IValue& value);
 
 // A value that only Python can hold, because it is, or contains, an object of a class that Cairn
-// does not know. Cairn never executes anything of it. Loads make one only for a name that
+// does not know. Cairn never executes code from it. Loads make one only for a name that
 // LoadPlannerOptions::keep_opaque lists, and saves write it back as it was. Thread-safe.
 class Opaque {
  public:
   virtual ~Opaque() = default;
-  virtual const std::string& name() const = 0;  // the class or function to blame: "argparse.Namespace"
-  virtual const std::string& why() const = 0;   // as an error tells it
-  // Returns an archive of torch.save that holds this value alone. Throws kCorrupt, and kUnsupported
-  // for a value in a file of torch.save that contains itself.
+  virtual const std::string& name() const = 0;  // the class or function that Cairn does not know: "argparse.Namespace"
+  virtual const std::string& why() const = 0;   // the reason, for an error text
+  // Returns an archive of torch.save that holds this value alone. Throws kCorrupt if the source is
+  // damaged, and kUnsupported for a value in a file of torch.save that contains itself.
   virtual Bytes archive() const = 0;
 };
 

@@ -13,8 +13,8 @@ class Stateful {
 
   // Returns the state to save, or the state to fill when loading. Loads fill tensors in place, so
   // return the object's own tensors, not copies. Called on the trainer's thread, on all ranks in
-  // the same order, so it may run collectives. An exception becomes a failure of this rank,
-  // which names the object's key.
+  // the same order, so it may run collectives. An exception becomes a failure of this rank that
+  // names the object's key.
   virtual Dict state_dict() = 0;
 
   // Restores the state from a dict with the structure that `state_dict` returned and the loaded

@@ -1,5 +1,5 @@
-// The memory of strided tensors: the bytes of its storage that a tensor needs, and the tensors that
-// use the same bytes.
+// Finds the bytes of its storage that a strided tensor uses, and the tensors that use the same
+// bytes.
 #pragma once
 
 #include <cstddef>
@@ -39,9 +39,10 @@ struct SharedMemory {
 };
 
 // Finds the tensors that use common bytes, whatever storages they belong to. Lists each tensor that
-// uses bytes of others once, with one of those. Tensors without elements share nothing. Exact, also
-// for interleaved columns. Takes O(n log n); where address ranges intersect, also one step per
-// contiguous run of elements, and one bit per element at most. All tensors must have their memory.
+// shares bytes once, with one of the tensors that use those bytes. Tensors without elements share
+// nothing. Exact, also for interleaved columns. Takes O(n log n); where address ranges intersect,
+// also one step per contiguous run of elements, and one bit per element at most. All tensors must
+// have their memory.
 std::vector<SharedMemory> find_shared_memory(const std::vector<torch::Tensor>& tensors);
 
 }  // namespace cairn

@@ -118,7 +118,7 @@ c10::IValue torch_size_value(std::vector<c10::IValue> sizes) {
 bool is_torch_size(const c10::IValue& value) {
   if (!value.isTuple()) return false;
   const auto& elements = value.toTupleRef().elements();
-  // First, because asking for the type of a tuple of tuples may take exponential time.
+  // Checked first, because asking for the type of a tuple of tuples may take exponential time.
   if (elements.size() > kSizeDimsMax) return false;
   for (const auto& element : elements)
     if (!element.isInt()) return false;

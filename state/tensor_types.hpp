@@ -53,7 +53,7 @@ inline at::IntArrayRef array_of(const Extents& extents) { return {extents.begin(
 // tensor can be saved if it is strided, has memory for all its elements, and has a type that DType
 // has.
 std::string why_not_storable(const torch::Tensor& tensor);
-// Does the same, but accepts a tensor whose storage is freed or too small at the moment.
+// Does the same, but accepts a tensor whose storage is currently freed or too small.
 std::string why_not_dense(const torch::Tensor& tensor);
 
 // Returns the part of `tensor` that begins at `offsets` and has size `sizes`, as a view without

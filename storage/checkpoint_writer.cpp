@@ -465,8 +465,8 @@ bool CheckpointWriter::Implementation::may_remove_by_name() const {
 }
 
 // Returns whether files of this save are left, such as those of a rank that was lost, or files that
-// readers would take for a checkpoint. The attempt stays then: it tells clean-ups and readers that
-// they are none.
+// readers would mistake for a checkpoint. The attempt then stays, to tell clean-ups and readers
+// that these files are not a checkpoint.
 bool CheckpointWriter::Implementation::leaves_files() const {
   const auto objects = store->list(format->names_are_unique() ? kDataFilePrefix : "");
   return std::any_of(objects.begin(), objects.end(), [&](const auto& object) {
@@ -500,8 +500,9 @@ void CheckpointWriter::discard(bool ends_attempt) noexcept {
     for (auto name = written.rbegin(); name != written.rend(); ++name)
       if (may_remove_by_name || save_id_of_file(*name)) self.store->remove(*name);
     self.written = std::make_shared<WrittenNames>();
-    // The fence goes last: it alone tells clean-ups that files of other ranks are dead. If some are
-    // left, the next clean-up removes both. One rank looks, unless all have files of fixed names.
+    // The fence is removed last, because only the fence tells clean-ups that files of other ranks
+    // are dead. If files are left, the next clean-up removes the files and the fence. One rank
+    // looks, unless all ranks have files of fixed names.
     if ((ends_attempt || !self.format->names_are_unique()) && !self.leaves_files()) self.store->clear_attempt(save_id);
   } catch (...) {
     // The next successful save removes what is left.

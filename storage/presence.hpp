@@ -1,9 +1,9 @@
 // Decides what an answer or an error of a store says about an object, and which names say that data
 // are dead. All code that removes an object, or passes a checkpoint over, asks here. Internal.
 //
-// Absence counts only in the store's own words: ENOENT of the named entry, `NoSuchKey`, a complete
+// Only the store's own answers prove absence: ENOENT for the named entry, `NoSuchKey`, a complete
 // listing. A refusal, a time-out or an answer that cannot be understood says nothing about the
-// object. Such an error belongs to the store: callers throw it on.
+// object. Such an error is an error of the store, and callers rethrow it.
 #pragma once
 
 #include <algorithm>
@@ -49,8 +49,8 @@ inline Presence presence_by(const Error& error) noexcept {
 inline bool tells_of_the_record(const Error& error) noexcept { return presence_by(error) != Presence::kUnknown; }
 
 // Looks for an object in two independent ways: by its name, and in `listing`, which the caller has
-// made before. For removals: kAbsent only if both agree, kUnknown if they do not. Throws the
-// store's errors.
+// made before. For removals. Returns kAbsent only if neither finds the object, and kUnknown if they
+// disagree. Throws the store's errors.
 inline Presence look_twice(Store& store, const ObjectName& name, const std::vector<ObjectInfo>& listing) {
   if (store.is_taken(name)) return Presence::kPresent;
   const bool is_listed = std::any_of(listing.begin(), listing.end(), [&](const auto& object) { return object.name == name; });
@@ -66,7 +66,7 @@ inline std::optional<std::string> save_id_of_mark(std::string_view name) {
   return std::string(name.substr(kRemovalMark.size()));
 }
 
-// Returns whether PyTorch gives its data files such names: "__0_0.distcp".
+// Returns whether `name` has the form that PyTorch gives its data files: "__0_0.distcp".
 inline bool is_foreign_data_file(const std::string& name) {
   return name.rfind(kDataFilePrefix, 0) == 0 && ends_with(name, ".distcp") && name.find('/') == std::string::npos &&
          !save_id_of_file(name);

@@ -40,7 +40,7 @@ std::optional<std::string> read_whole(Store& store, const ObjectName& name) {
   return content + end->content;
 }
 
-// Names of files, and save ids, which stand for all files of a save.
+// Names of files, and save ids. A save id stands for all files of its save.
 class FileSet {
  public:
   void add(const Metadata& metadata) {
@@ -64,7 +64,7 @@ std::size_t entries_kept(const std::vector<std::string>& retired, std::size_t ke
   return ids < keep ? retired.size() : keep;
 }
 
-// More than any run has counted to.
+// Larger than any sequence that a run reaches by counting.
 std::uint64_t sequence_of_now() {
   const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(system_clock().wall_now().time_since_epoch());
   return static_cast<std::uint64_t>(std::max<std::int64_t>(now.count(), 1));

@@ -30,9 +30,10 @@
 //
 //   S is fenced, or `current` retires S and does not keep it: the files of S are removed.
 //
-//   Nothing is known of S, as after a copy that left out the record: the files of S are kept.
+//   Nothing is known about S, as after a copy that left out the record: the files of S are kept.
 //
-// So files are removed only for a reason that was read, never because something was not found.
+// So files are removed only because of something that was read, never because something was not
+// found.
 //
 // This relies on the order of steps: list the files, list the open attempts, fence them, then read
 // ".metadata". A save that begins later has no file in the list. If two jobs save to one place at
@@ -41,14 +42,14 @@
 //
 // Retired generations: a generation is one of the checkpoints that were published at this place one
 // after another. A load that began before its generation was replaced may still be reading that
-// generation's files. A record therefore lists the generations whose files may still be there
+// generation's files. A record therefore lists the generations whose files may still exist
 // (CommitInfo::retired): the one that it replaces, then those retired before, newest first. The
 // first of them, up to the number that the writer is configured to keep, are kept. The clean-up
-// after that publication removes the files of the others. If it is cut off, the next record lists
-// them again. A generation of PyTorch's is listed by the names of its data files, which contain no
-// save id.
+// after that publication removes the files of the others. If the clean-up is interrupted, the next
+// record lists these generations again. A generation of PyTorch's is listed by the names of its
+// data files, because these contain no save id.
 //
-// If the replaced record is damaged or of a newer version, its files are unknown, and stay. The
+// If the replaced record is damaged or of a newer version, its files are unknown, and are kept. The
 // clean-up after that publication is left to the next save.
 //
 // A fenced attempt is cleared (forgotten) after its files are gone. A coordinator that stalled
@@ -95,8 +96,8 @@ class CommitSequence {
   explicit CommitSequence(std::optional<std::chrono::milliseconds> patience) : patience_(patience) {}
   // Returns 1 + the largest commit sequence among the checkpoints at `run` and one level below it;
   // 1 if there is none. If a record is there but cannot be read, or if this process may not list
-  // `run` or read a record, sequences are in use that it does not know. The result is then at least
-  // the time in milliseconds since 1970, which no run reaches by counting.
+  // `run` or read a record, unknown sequences may be in use. The result is then at least the time
+  // in milliseconds since 1970, which no run reaches by counting.
   //
   // Throws the store's errors for the run itself and for places with Cairn's names (step_<step>). A
   // run can be any directory, so other places may be unrelated to it. If such a place fails, or
@@ -118,7 +119,7 @@ class CommitSequence {
 std::uint64_t commit_sequence_after(const Replaced& replaced);
 
 // Returns CommitInfo::retired for the record that replaces `replaced`, newest first: `keep`
-// generations, and older ones of which `store` still has files.
+// generations, and older ones if `store` still has files of them.
 std::vector<std::string> retired_generations(Store& store, const std::optional<Metadata>& replaced, std::size_t keep);
 
 // Performs step 8, after `current` was published in place of `replaced`, and keeps `keep` retired

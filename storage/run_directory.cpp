@@ -29,7 +29,7 @@ constexpr std::size_t kSecondReadBytes = 4 << 20;
 
 bool may_have_safetensors(Store& place) { return !place.list("model-").empty() || !place.list("shard-").empty(); }
 
-// The data that an event in the life of a place has made dead.
+// The dead data at a place, as marks and fenced attempts name them.
 struct Dead {
   std::set<std::string> ids;      // of saves
   std::vector<ObjectName> names;  // without a save id, in the order in which they go
@@ -49,8 +49,8 @@ bool is_data(const ObjectName& name) {
          (ends_with(name, kSafetensorsEnd) && name.find('/') == std::string::npos);
 }
 
-// Adds the safetensors files of a record and their index, which goes first. Their names do not tell
-// who wrote them, so only files of the record count.
+// Adds the safetensors files of a record and their index, which is removed first. The names of
+// these files do not show who wrote them, so only files of the record count.
 void add_safetensors(const Metadata& metadata, Dead& dead) {
   for (const FileInfo& file : metadata.files)
     if (ends_with(file.name, kSafetensorsEnd)) dead.names.push_back(file.name);
@@ -228,7 +228,7 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
   try {
     if (has_record(name)) return child_url(url(), name) + " holds a checkpoint";
   } catch (const Error& error) {
-    // One that may not be looked into is occupied as well.
+    // A place that may not be read is occupied as well.
     if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
     return error.what();
   }
@@ -312,7 +312,7 @@ void RunDirectory::note_damage(const RunCheckpoint& checkpoint, const std::strin
 std::string RunDirectory::finding_of(const RunCheckpoint& checkpoint) const {
   const std::string text = read_text(*run_, checkpoint.name + "/" + kFindingName, kMarkBytesMax);
   const std::size_t line = text.find('\n') + 1;
-  // Otherwise of another save: the checkpoint has been replaced.
+  // Otherwise the finding is of another save: the checkpoint has been replaced.
   return line > 0 && text.compare(0, line - 1, checkpoint.head.save_id) == 0 ? text.substr(line, text.find('\n', line) - line) : "";
 }
 
@@ -385,7 +385,7 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   const ObjectName mark = removal_mark_name(save_id);
   const bool is_marked = std::any_of(objects.begin(), objects.end(), [&](const auto& object) { return object.name == mark; });
   try {
-    // That of a removal which was cut off may be half-written.
+    // The mark of an interrupted removal may be incomplete.
     const bool is_whole = is_marked && read_text(*place, mark, kMarkBytesMax) == names;
     if (is_marked && !is_whole) place->remove(mark);
     if (!is_whole) create_text(*place, mark, names);
@@ -426,7 +426,7 @@ void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts, 
   add_marks(*place, objects, dead);
   std::vector<std::string> ended;
   for (const std::string& id : place->open_attempts()) {
-    // A save is running here, or another program's attempt. An id in a mark was published.
+    // A save or another program's attempt is running here. An id in a mark was published.
     if (!is_save_id(id) || (!end_attempts && dead.ids.count(id) == 0)) return;
     place->fence(id);
     ended.push_back(id);
@@ -434,7 +434,7 @@ void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts, 
   const Presence record = look_twice(*place, kCommitRecordName, objects);
   if (record == Presence::kUnknown)
     throw Error(ErrorCode::kUnavailable,
-                "cannot tell whether " + place->url() + " has a commit record: the store lists one and denies it");
+                "cannot tell whether " + place->url() + " has a commit record: the store lists one, but a read does not find it");
   if (record == Presence::kPresent) {  // one of these saves published before it was fenced
     for (const std::string& id : ended) place->clear_attempt(id);
     return;

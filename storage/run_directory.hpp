@@ -32,8 +32,8 @@
 // The files of a save that begins at this place after step 1 are not in the list. If such a save
 // publishes between steps 2 and 4, its record is removed too. Its files stay.
 //
-// A finding is a note in a place that a restore has found the checkpoint damaged, in two reads. It
-// lets retention keep another checkpoint as well. It is never a reason to remove anything.
+// A finding is a note in a place: a restore has found the checkpoint damaged, in two reads. A
+// finding makes retention keep another checkpoint as well. It is never a reason to remove anything.
 #pragma once
 
 #include <cstdint>
@@ -82,8 +82,8 @@ class RunDirectory {
   // Returns whether a listed checkpoint has been removed or replaced since.
   bool is_gone(const RunCheckpoint& checkpoint) const;
   // Returns the places among `without_record` that have complete data files which no attempt, mark
-  // or record explains, in two looks: Cairn's or, under a name that Cairn gives, also PyTorch's,
-  // safetensors files, and those of parts of ranks.
+  // or record explains. Looks twice. Counts Cairn's files and, in a place with a name that Cairn
+  // gives, also PyTorch's files, safetensors files and parts of ranks.
   std::vector<ObjectName> unrecorded(const std::vector<ObjectName>& without_record) const;
   // Returns whether `name` has a record, or something else that occupies the record's name.
   bool has_record(const ObjectName& name) const;
@@ -99,10 +99,11 @@ class RunDirectory {
   std::string fault_of(const ObjectName& name) const;
 
   // Reads the data files of a checkpoint, those of `first_ranks` first and at most `bytes_max`,
-  // until one is not as its record says. Returns its name, length and CRC-32 as text, or "".
+  // until one differs from what the record says. Returns that file's name, length and CRC-32 as
+  // text, or "" if none differs.
   std::string find_damage(const RunCheckpoint& checkpoint, const std::set<int>& first_ranks, std::uint64_t bytes_max) const;
-  // Keeps such a finding in the run, with the save id, or forgets it if `finding` is "". Throws
-  // kPermission for a link. `finding_of` returns it; "" if there is none.
+  // Stores such a finding in the run, with the save id, or removes it if `finding` is "". Throws
+  // kPermission for a link. `finding_of` returns the stored finding, or "" if there is none.
   void note_damage(const RunCheckpoint& checkpoint, const std::string& finding) const;
   std::string finding_of(const RunCheckpoint& checkpoint) const;
 

@@ -61,12 +61,13 @@ struct LostCheckpoint {
 
 // Continues the copies that an earlier process left undone in the run at `run_url`, in the
 // background. Returns the checkpoints that were lost with the near tier, and logs a warning for
-// each. The near tier may have been lost before this process started, or since. It cannot tell lost
-// checkpoints from those that a process with another near tier still copies. If the
-// far tier has a later save of a checkpoint, removes the older one from the near tier. Removes
-// nothing from the far tier: the first save of this process to the run removes there what lost
-// checkpoints left. A CheckpointManager calls this. So does the first save of a process to the run,
-// in the background. Commands that only read never do. Does nothing if `run_url` is not tiered.
+// each. The near tier may have been lost before this process started or afterwards. The function
+// cannot tell lost checkpoints from those that a process with another near tier is still copying.
+// If the far tier has a later save of a checkpoint, removes the older one from the near tier.
+// Removes nothing from the far tier: the first save of this process to the run removes there what
+// lost checkpoints left. A CheckpointManager calls this. So does the first save of a process to the
+// run, in the background. Commands that only read never do. Does nothing if `run_url` is not
+// tiered.
 std::vector<LostCheckpoint> resume_copies(const std::string& run_url);
 
 // Tells that this process saves to the run at `run_url`, before its first save asks what is there.
@@ -76,10 +77,10 @@ std::vector<LostCheckpoint> resume_copies(const std::string& run_url);
 void expect_saves(const std::string& run_url);
 
 // Waits until everything that this process copies to `url` and below is in the far tier. Returns
-// whether it is. Returns false after the near tier was lost before a checkpoint was copied, until
-// this process saves to the run again. Without a deadline, gives up as TierOptions::drain_patience
-// says, and logs which checkpoints are in the near tier only, and which are lost. Returns true at
-// once if `url` is not tiered.
+// whether everything is there. If the near tier was lost before a checkpoint was copied, returns
+// false until this process saves to the run again. Without a deadline, gives up as
+// TierOptions::drain_patience says, and logs which checkpoints are in the near tier only, and which
+// are lost. Returns true at once if `url` is not tiered.
 bool wait_for_copies(const std::string& url, std::optional<std::chrono::milliseconds> deadline = std::nullopt);
 // Waits as without a deadline, but returns false as soon as `goes_on` does. Calls it several times
 // a second.
@@ -98,11 +99,11 @@ struct TierProgress {
   std::uint64_t bytes_copied = 0;  // includes those of objects that are being copied
   // URLs of checkpoints that this process has published in the near tier, and that are only there.
   std::vector<std::string> checkpoints_waiting;
-  // Checkpoints that the near tier lost before they were copied, until this process saves to their
-  // run.
+  // Checkpoints that the near tier lost before they were copied. Listed until this process saves to
+  // their run.
   std::vector<LostCheckpoint> checkpoints_lost;
   std::string last_error;  // the last error since the process started; "": none
-  // When the present failures of copying began; absent once all that failed was copied.
+  // The time when copying began to fail; absent once everything that failed has been copied.
   std::optional<std::chrono::system_clock::time_point> failing_since;
 };
 // Throws kInvalidArgument if the pair is not defined.

@@ -141,8 +141,8 @@ class Verification {
     return true;
   }
 
-  // Readers take the record of the other copy instead of a damaged one. Reads twice, because a
-  // record that is replaced meanwhile looks damaged once.
+  // Readers use the second copy of a damaged record. Reads twice, because a record that is replaced
+  // during a read looks damaged once.
   void check_own_record() {
     for (const bool is_last : {false, true}) {
       try {

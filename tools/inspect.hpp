@@ -13,7 +13,7 @@ namespace cairn::tools {
 
 struct InspectedValue {
   std::string text;    // as `value_text` returns it
-  std::string opaque;  // the name of its class if the value is opaque
+  std::string opaque;  // the class name of an opaque value; "" for others
 };
 
 struct InspectSource {

@@ -21,9 +21,10 @@ constexpr const char* kLsExamples = R"(Examples:
 
 A checkpoint is damaged if its record cannot be read, if a file that the record names is missing or
 has the wrong length, or if a restore has noted damage. ls reads no data; cairn verify does.
-Leftovers are files of removals and saves that died, or of a save that is still running. The next
-save removes those that died. cairn prune --leftovers removes those in places where no save is open.
-Neither removes data files without a commit record that no save or removal left.
+Leftovers are files of removals and saves that did not finish, or of a save that is still running.
+The next save removes those of removals and saves that did not finish. cairn prune --leftovers
+removes leftovers in places where no save is open. Neither removes data files without a commit
+record that no save or removal left.
 Exits with 1 if any checkpoint is damaged.)";
 
 struct LsOptions {
@@ -113,7 +114,7 @@ void print_run(const RunContents& contents) {
   for (const auto& one : contents.leftovers)
     std::cout << fmt::format("leftover: {}, {}: {}\n", printable(one.name), human_bytes(one.bytes),
                              !one.by_ranks.empty() ? one.by_ranks
-                             : one.is_unrecorded   ? "its data files have no commit record (.metadata), and stay"
+                             : one.is_unrecorded   ? "its data files have no commit record (.metadata), and are kept"
                              : one.is_open         ? "a save has begun there, and runs or has died"
                                                    : "of a save or a removal that did not end");
   if (!contents.failure_reports.empty())

@@ -25,7 +25,7 @@ constexpr const char* kPruneExamples = R"(Examples:
   cairn prune run --keep last=3 --keep every=10000 --dry-run only shows it
   cairn prune run --keep last=1 --keep best=2:loss --yes     does not ask; keeps the two with the lowest loss
   cairn prune run --keep best=2:accuracy:higher --keep best=2:loss   keeps the best two by either metric
-  cairn prune run --leftovers                                removes leftovers of saves and removals that died
+  cairn prune run --leftovers                                removes leftovers of saves and removals that did not finish
   cairn prune run --damaged                                  removes damaged checkpoints, after reading them again
 
 Keeps each checkpoint that any --keep selects. If --keep is given without last=, last=1 is implied.
@@ -35,9 +35,10 @@ last= and every= may be given once, best= once per metric and direction. Metrics
 Annotations::metrics; at least one checkpoint must have the metric.
 Removes the record of a checkpoint before its data. A crash leaves the checkpoint either whole or as
 leftovers. --leftovers skips places in which a save is still open, and data files without a commit
-record that no save or removal left. Damaged checkpoints, by the lengths of their files or because a
-restore noted it, take no place in a --keep rule. --damaged removes them, unless they are pinned or
-now read well. It does not remove checkpoints whose record cannot be read.
+record that no save or removal left. A checkpoint counts as damaged if a file has the wrong length,
+or if a restore noted damage. Damaged checkpoints do not count towards a --keep rule. --damaged
+removes them, unless they are pinned or read without errors now. It does not remove checkpoints
+whose record cannot be read.
 Exits with 1 if something could not be removed.)";
 
 struct PruneOptions {
@@ -117,7 +118,7 @@ Wanted wanted_of(const std::vector<std::string>& keep) {
 }
 
 // Returns the union of what the policies keep, and the latest sound checkpoint. Throws for a metric
-// that no checkpoint has. It is probably misspelt, and would keep no checkpoint.
+// that no checkpoint has, because its name is probably misspelt and the rule would keep nothing.
 Retention retention_of(const RunDirectory& run, const Wanted& wanted) {
   std::vector<RetentionPolicy> policies = wanted.best;
   policies.push_back(wanted.last_and_every);
@@ -232,7 +233,8 @@ bool remove_all(const Pruning& pruning) {
   return failed == 0;
 }
 
-// Reads the checkpoints again of which damage is known. Those that read well lose the note of it.
+// Reads checkpoints that are known to be damaged again. Removes the note of damage from those that
+// read without errors.
 void find_damaged(Pruning& pruning, const RunContents& contents, bool may_forget) {
   for (const RunCheckpoint& checkpoint : pruning.retention.checkpoints) {
     const bool is_known = std::any_of(contents.checkpoints.begin(), contents.checkpoints.end(), [&](const ListedCheckpoint& one) {
@@ -285,7 +287,7 @@ void add_prune(CLI::App& app, Run& chosen) {
   command->add_option("--keep", options->keep, "Checkpoints to keep: last=K, every=N or best=K:METRIC[:higher]; may be repeated")
       ->allow_extra_args(false)
       ->type_name("RULE");
-  command->add_flag("--leftovers", options->leftovers, "Remove leftovers of saves and removals that died");
+  command->add_flag("--leftovers", options->leftovers, "Remove leftovers of saves and removals that did not finish");
   command->add_flag("--damaged", options->damaged, "Remove damaged checkpoints, after reading them again");
   command->add_flag("--yes", options->yes, "Remove without asking");
   command->add_flag("--dry-run", options->dry_run, "Show what would be removed, and remove nothing");

@@ -77,7 +77,7 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
         leftover.bytes += object.size_bytes;
         if (leftover.by_ranks.empty()) leftover.by_ranks = why_by_one_rank(object.name);
       }
-      // Removed meanwhile, or a name of which a bucket keeps only that it was removed.
+      // Skips a place that was removed meanwhile, or of which a bucket has only a fence mark.
       if (objects.empty() && !leftover.is_open && !store->is_taken(name)) continue;
       leftovers.push_back(std::move(leftover));
     } catch (const Error& error) {  // it may not be looked into, and is listed as a checkpoint with this fault

@@ -44,7 +44,7 @@ struct RunContents {
   std::vector<std::string> failure_reports;   // directories that failed saves left for `cairn trace`, by name
 };
 
-// Lists a run. Reads records, but no data. Leaves out checkpoints that are removed meanwhile.
+// Lists a run. Reads records, but no data. Leaves out checkpoints that are removed during the call.
 // Throws WrongUse if nothing exists at `url`, or if a checkpoint is there instead of a run. Throws
 // the store's errors.
 RunContents look_at_run(const std::string& url);

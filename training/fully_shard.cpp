@@ -99,8 +99,9 @@ void compare_with_others(const Module& module, const std::vector<FoundParameter>
   const std::vector<int> differing = ranks_that_differ(digest.finish(), world);
   if (!differing.empty()) {
     refuse_module(ErrorCode::kMismatch, module,
-                  name_ranks(differing) + " wrapped something else than rank " + std::to_string(world.ranks().front()) +
-                      ": the names, sizes and types of parameters and the options are to be the same on all ranks");
+                  name_ranks(differing) + " passed a different module or different options than rank " +
+                      std::to_string(world.ranks().front()) +
+                      ": the names, sizes and types of parameters and the options must be the same on all ranks");
   }
 }
 
@@ -128,7 +129,7 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
       found.push_back({tensor, place.name});
     }
   }
-  // Several may lie in one storage, as cuDNN stores those of recurrent layers.
+  // Several parameters may share one storage, as cuDNN stores those of recurrent layers.
   std::vector<torch::Tensor> tensors;
   for (const auto& parameter : found) tensors.push_back(parameter.tensor);
   for (const SharedMemory& shared : find_shared_memory(tensors)) {

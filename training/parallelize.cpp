@@ -162,7 +162,7 @@ void compare_plans(const Module& module, const std::vector<Cut>& cuts, const Pro
   if (differing.empty()) return;
   throw Error(ErrorCode::kMismatch, "parallelize " + module.name() + ": " + name_ranks(differing) +
                                         " cut something else than rank " + std::to_string(mesh.world().ranks().front()) +
-                                        ": the plan, and the names, sizes and types of parameters are to be the same on all ranks");
+                                        ": the plan, and the names, sizes and types of parameters must be the same on all ranks");
 }
 
 // Copies the first rank's values of parameters that stay whole. Equal gradients alone would

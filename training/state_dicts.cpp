@@ -316,7 +316,7 @@ Dict unflattened(const Dict& flat, const List& live_groups, const std::set<std::
       end = key.rfind('.', end - 1);
     const bool is_state = key.compare(0, begin, "state.") == 0;
     if (end == std::string::npos || end <= begin || !(is_state || key.compare(0, begin, "param_groups.") == 0)) {
-      problems += "\n  \"" + key + "\" is of no parameter of the optimizer's";
+      problems += "\n  \"" + key + "\" belongs to no parameter of the optimizer";
     } else {
       (is_state ? state : options)[key.substr(begin, end - begin)][key.substr(end + 1)] = value;
     }
@@ -465,7 +465,7 @@ std::function<void()> checked_optimizer_state(const Module& model, torch::optim:
   Dict local = options.broadcast_from_rank0
                    ? optimizer_state_from_rank0(model, optimizer, live, state_dict, options, world_of(model))
                    : nested_form(state_dict, live, options);
-  // The state that the optimizer will have, also where it has none yet.
+  // The state that the optimizer will have, including parameters without state so far.
   const Dict to_fill = fit_optimizer_state(optimizer, local, &model);
   Value& state = local["state"];
   if (state.is_none()) state = Dict{};

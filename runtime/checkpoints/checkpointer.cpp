@@ -480,7 +480,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     };
     call.longest_part = longest;
     const bool are_users = are_both_users(options.planner, options.storage_reader);
-    // A user's reader that knows the user's planner can read for no other.
+    // A user's reader may work only with the user's planner.
     if (!are_users)
       call.fit = [&](const Metadata& metadata, const StorageContext& context) {
         objects.get().fit(metadata, *reader, context, part_rank.value_or(world.rank()), working);

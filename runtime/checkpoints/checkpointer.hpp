@@ -87,9 +87,9 @@ class Checkpointer {
 
   // On every rank, loads the values stored under these key prefixes ("model", "optimizer.state"),
   // nested as they were saved. Without prefixes, loads everything. Tensors are whole, on the CPU.
-  // Leaves out opaque values (see Opaque) that `planning.keep_opaque` does not name; rank 0 logs a
-  // warning with their names and classes.
-  // Fails with kNotFound if a prefix matches nothing. Throws kInvalidArgument if a planner is set.
+  // Leaves out opaque values (see Opaque) that `planning.keep_opaque` does not name. Rank 0 logs a
+  // warning with their names and classes. Fails with kNotFound if a prefix matches nothing. Throws
+  // kInvalidArgument if a planner is set.
   StateDict load_by_keys(const std::string& checkpoint_id, const std::vector<std::string>& prefixes = {},
                          const LoadOptions& options = {});
 

@@ -102,7 +102,7 @@ class NamedHooks {
   std::string longest_name_;
 };
 
-// Returns the rest of `path` below `above`, or nothing if it is not below it. Of values marked by
+// Returns the rest of `path` below `above`, or nothing if it is not below it. For values marked by
 // `per_rank`, finds those of `rank`.
 std::optional<Path> path_below(const Path& above, Path path, std::optional<int> rank) {
   if (rank) {
@@ -167,7 +167,7 @@ void StatefulObjects::fit(const Metadata& metadata, StorageReader& reader, const
     if (!object) continue;
     Value& value = value_at(working, place.path);
     const auto of_rank = place.is_per_rank ? std::optional<int>(rank) : std::nullopt;
-    // The object's own containers tell a dict with numbers as keys from a list.
+    // The object's own containers show whether numbers are keys of a dict or indices of a list.
     Dict stored;
     for (const auto& [name, item] : value.dict()) stored.insert(name, item.is_list() ? Value(List{}) : Value(Dict{}));
     ReadValues reading(stored, metadata);

@@ -22,15 +22,15 @@ class StatefulObjects {
   std::vector<std::string> keys() const;
 
   // Both functions below call a hook of this rank's objects, in the given order. An exception of a
-  // hook becomes a PlacedException that names the hook and the object's key, and is logged as of
+  // hook becomes a PlacedException that names the hook and the object's key, and is logged for
   // `rank`. They return the name of the hook that took longest, "" if there are no objects.
 
   // Calls `state_dict()`. Stores the results in their places in `working`, which must be a copy of
   // the dict in which the objects were found.
   std::string describe(const std::vector<std::string>& key_order, StateDict& working, int rank) const;
 
-  // Replaces the state of each FittedStateful object in `working` by the one that fits what the
-  // checkpoint has of the object. Reads plain values through `reader`. `rank` is the one whose
+  // Replaces the state of each FittedStateful object in `working` by state that fits what the
+  // checkpoint has for the object. Reads plain values through `reader`. `rank` is the one whose
   // values marked by `per_rank` are loaded.
   void fit(const Metadata& metadata, StorageReader& reader, const StorageContext& context, int rank, StateDict& working) const;
 

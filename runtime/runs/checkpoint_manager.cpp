@@ -98,7 +98,7 @@ bool have_codes(const FailureMap& failures, const std::set<ErrorCode>& codes) {
   });
 }
 
-// How often a restore looks for another checkpoint, because the chosen one was removed meanwhile.
+// The number of times that a restore looks for another checkpoint after the chosen one was removed.
 constexpr int kRestoreTriesMax = 100;
 // Bounds the second read of a checkpoint that a load found damaged.
 constexpr std::uint64_t kSecondReadBytesMax = std::uint64_t{16} << 30;
@@ -661,7 +661,8 @@ std::string CheckpointManager::Implementation::choose(const std::vector<PassedOv
       continue;  // the process that removed it has saved a later one
     }
     if (!found) {
-      // Each may have been removed while later ones were saved. A second look must agree.
+      // Each checkpoint may have been removed while later ones were saved. A second look must
+      // agree.
       if (order->without_record != seen && tries < kRestoreTriesMax) {
         seen = order->without_record;
         continue;
@@ -676,8 +677,8 @@ std::string CheckpointManager::Implementation::choose(const std::vector<PassedOv
   }
 }
 
-// Reads a checkpoint again that a load found damaged, and notes the damage in the run. Without the
-// note, only this manager knows.
+// Reads a checkpoint that a load found damaged again, and notes the damage in the run. Without the
+// note, only this manager knows about the damage.
 void CheckpointManager::Implementation::note_damage(const CheckpointInfo& info, const FailureMap& failures) const {
   if (world.rank() != 0 || info.save_id.empty()) return;
   std::set<int> ranks;

@@ -36,7 +36,7 @@
 //
 // A place may have complete data files, but neither a commit record nor a mark or attempt that
 // explains it, as in a run that was copied without hidden files. Nothing removes or overwrites such
-// data. `restore_latest` does not pass it over in silence: see DataWithoutRecord.
+// data. `restore_latest` does not silently ignore the place: see DataWithoutRecord.
 //
 // Rank 0 removes old checkpoints on the manager's own thread. Removal starts after each `save` that
 // succeeds, and before a save that follows a failed save or removal. It also starts before the
@@ -57,8 +57,8 @@
 // The manager removes a checkpoint only if `retention` no longer keeps it, it has Cairn's own
 // record, and its name is one that the manager gives. It removes the record before the data, so
 // that a crash cannot leave a damaged checkpoint that looks complete. It never removes:
-//   - the latest sound checkpoint, as far as its record, the lengths of its files and each
-//     `restore_latest` that found damage in two reads can tell;
+//   - the latest sound checkpoint, as far as known from its record, the lengths of its files and
+//     damage that a `restore_latest` found in two reads;
 //   - in a tiered run, the latest checkpoint that the far tier has;
 //   - a pinned checkpoint, or one with a save in progress;
 //   - a checkpoint whose record cannot be read;
@@ -98,8 +98,9 @@
 
 namespace cairn {
 
-// Tells `restore_latest` what to do about places with data files but no commit record: Cairn's
-// files under any name, or PyTorch's, safetensors files or parts of ranks in a place step_<n>.
+// Tells `restore_latest` what to do about places with data files but no commit record. Cairn's
+// files count in a place of any name. PyTorch's files, safetensors files and parts of ranks count
+// in a place named step_<n>.
 enum class DataWithoutRecord : std::uint8_t {
   kRefuse = 1,      // throws kCorrupt, naming the places
   kUseNewestWhole,  // restores the latest whole checkpoint, and logs which places it passed over; throws if there is none
@@ -110,7 +111,7 @@ enum class DataWithoutRecord : std::uint8_t {
 struct CheckpointManagerOptions {
   std::string name = "manager";  // the name of its checkpointers; unique among the managers of a world
   RetentionPolicy retention;
-  DataWithoutRecord data_without_record = DataWithoutRecord::kRefuse;  // rank 0's counts
+  DataWithoutRecord data_without_record = DataWithoutRecord::kRefuse;  // rank 0's is used
 
   // `should_save` returns true at each step that is a multiple of this; 0: off.
   std::int64_t save_every_steps = 0;
@@ -198,16 +199,16 @@ class CheckpointManager {
   // nothing if the run has neither a checkpoint of Cairn's nor one of PyTorch's named step_<n>;
   // rank 0 then logs PyTorch's checkpoints with other names. Rank 0 skips, and logs, checkpoints
   // whose record or files are not sound. If a checkpoint turns out to be damaged during the load,
-  // all ranks skip it. Rank 0 then reads files of up to 16 GiB again, and notes the damage in the
-  // run if it finds it again. If another process removes the checkpoint meanwhile, all ranks take
-  // the one that is then the latest.
+  // all ranks skip it. Rank 0 then reads up to 16 GiB of the checkpoint's files again, and notes
+  // the damage in the run if this read finds damage as well. If another process removes the
+  // checkpoint during the load, all ranks take the one that is then the latest.
   //
   // Throws kCorrupt, with a reason for each checkpoint, if the run has checkpoints but none is
-  // usable: starting from scratch would lose them. Also if places have data without a record,
-  // unless `data_without_record` says otherwise. `state` is then unspecified. Errors of the store,
-  // such as kUnavailable and kPermission, say nothing about a checkpoint, and are thrown. Throws
-  // kPrecondition if the run is itself a checkpoint. Throws kPermission if the options say when to
-  // save and rank 0 has no permission to write to the run's directory.
+  // usable: starting from scratch would lose them. Also throws kCorrupt if places have data without
+  // a record, unless `data_without_record` says otherwise. `state` is then unspecified. Throws
+  // errors of the store, such as kUnavailable and kPermission, because they say nothing about a
+  // checkpoint. Throws kPrecondition if the run is itself a checkpoint. Throws kPermission if the
+  // options say when to save and rank 0 has no permission to write to the run's directory.
   //
   // With `allow_partial_load`, entries that the loaded checkpoint lacks may hold data of a
   // checkpoint that was skipped; `reader.verify_first` makes that unlikely. `options` must leave

@@ -61,7 +61,7 @@ std::string why_unrankable(const RetentionPolicy& policy, const std::vector<Chec
   std::string names;
   for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
   return "no checkpoint has a finite value of the metric \"" + printable_utf8(policy.metric) + "\", by which the best are kept (" +
-         (names.empty() ? "none has any" : "there are: " + names) + ")";
+         (names.empty() ? "no checkpoint has metrics" : "the metrics are: " + names) + ")";
 }
 
 Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies,
@@ -86,7 +86,7 @@ Retention look_at_retention(const RunDirectory& run, const std::vector<Retention
     for (const CheckpointInfo& info : found.infos) found.kept.insert(info.name);
   if (found.kept.size() == found.infos.size()) return found;
   // Otherwise a run whose newest checkpoints are damaged might have none to resume from. Looks only
-  // at those that are kept: each look is a few requests.
+  // at checkpoints that are kept, because each look takes a few requests.
   std::set<std::string> seen;
   const auto is_damaged = [&](const CheckpointInfo& info) {
     if (!seen.insert(info.name).second) return false;

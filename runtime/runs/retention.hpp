@@ -18,8 +18,8 @@ void check_policy(const RetentionPolicy& policy);
 // `latest_first` must contain all of the manager's own checkpoints, the latest first.
 std::set<std::string> kept_by(const RetentionPolicy& policy, const std::vector<CheckpointInfo>& latest_first);
 
-// Returns why `policy` cannot rank these checkpoints: none has a finite value of its metric. Names
-// the metrics that there are. Returns "" if it can, or if there is no checkpoint.
+// Returns why `policy` cannot rank these checkpoints, if none has a finite value of its metric. The
+// text names the metrics that exist. Returns "" if the policy can rank them, or if there are none.
 std::string why_unrankable(const RetentionPolicy& policy, const std::vector<CheckpointInfo>& checkpoints);
 
 // The manager's own checkpoints in a run, the latest first, and which of them the policies keep.
@@ -28,10 +28,10 @@ struct Retention {
   std::vector<RunCheckpoint> checkpoints;
   std::vector<CheckpointInfo> infos;  // describes `checkpoints`, in the same order
   std::vector<CheckpointInfo> sound;  // without those found damaged, in the same order
-  std::set<std::string> kept;         // the names of those that a policy keeps, and the following
+  std::set<std::string> kept;         // names of checkpoints that a policy keeps; includes `latest_sound`
   std::string latest_sound;  // the name of the latest sound checkpoint; "" if there is none, or if nothing would be removed
   std::string latest_copied;          // in tiers, of the latest that the far tier has; "" if nothing would be removed
-  std::string why_all;                // why all are kept, although the policies cannot rank them; "" otherwise
+  std::string why_all;                // why the policies cannot rank the checkpoints, so that all are kept; "" otherwise
 };
 // Reads the records of a run, and applies `policies`, whose `keep_last` may be 0. In tiers, also
 // reads records in the far tier, the latest first, until it finds one that is copied. `damaged` has

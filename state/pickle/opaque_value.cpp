@@ -75,7 +75,7 @@ class Repickler {
     if (known != slots_.end()) out_.recall(known->second);
     return known != slots_.end();
   }
-  // A value that contains itself may have been made while its parts were. `pops` removes these.
+  // A value that contains itself may have been made along with its parts. `pops` removes the parts.
   bool made_within(const PickleValue& value, const char* pops) {
     if (slots_.count(value.id()) > 0) out_.opcode(pops);
     return recalls(value);

@@ -195,7 +195,7 @@ std::string PickleValue::opaque_name() const {
 std::string PickleValue::why_opaque() const {
   const auto name = printable(opaque_name());
   if (shape() == PickleKind::kNone || shape() == PickleKind::kInt || shape() == PickleKind::kBytes) return name;
-  return "it asks for " + name + ", which is not on the list of what may occur here; nothing was executed";
+  return "it asks for " + name + ", which is not a global that Cairn allows here; nothing was executed";
 }
 
 PickleValue PickleValue::persistent_id() const {

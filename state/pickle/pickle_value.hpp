@@ -8,8 +8,8 @@
 // shared.
 //
 // A value that is not on the reader's list is opaque: an object of a class that the reader does not
-// know, a class itself, a set, an int of more than 64 bits. The tree says how Python would make it.
-// No accessor but those for opaque values takes it for something else.
+// know, a class itself, a set, an int of more than 64 bits. The tree describes how Python would
+// make the value. Only the accessors for opaque values accept it.
 //
 // Texts and bytes are borrowed from the pickle, which must outlive the tree. Several threads may
 // read a const tree.
@@ -85,7 +85,7 @@ class PickleValue {
   // Does the same, but throws kCorrupt if the key is absent.
   PickleValue at(std::string_view key) const;
 
-  // For objects, opaque ones too:
+  // For objects, including opaque ones:
   PickleValue callee() const;                // a global, unless the object is opaque
   PickleValue arguments() const;             // a tuple
   std::optional<PickleValue> state() const;  // the argument of `__setstate__`, or the content of `__dict__`
@@ -103,7 +103,7 @@ class PickleValue {
   bool is_made_by_new() const;                  // of an object: its class was instantiated without `__init__`
   PickleValue container() const;                // the value that contains itself, which was cut here
   std::string_view opcode() const;              // the opcode that is kept, with its argument
-  std::string opaque_name() const;              // "argparse.Namespace": the class or function to blame
+  std::string opaque_name() const;              // "argparse.Namespace": the class or function that is not on the list
   std::string why_opaque() const;               // the reason, as a part of a sentence
 
   // Returns the identity: values of one tree with equal ids are the same Python object.

@@ -99,7 +99,7 @@ class Unpickler {
     return static_cast<Id>(tree_.nodes_.size() - 1);
   }
 
-  // The only gate for what is not on the list: everything of that kind passes here.
+  // The only place that makes opaque values: everything that is not on the list passes here.
   Id opaque(Id id) {
     tree_.nodes_[id].is_opaque = true;
     if (!keeps_opaque_) unsupported(PickleValue(&tree_, id).why_opaque());

@@ -145,8 +145,8 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   // Returns the store that may have a sound copy of a file that is damaged in the request's store;
   // null if there is none. Warns once per file.
   std::shared_ptr<Store> fallback_of(File& file, const char* why);
-  // Reads a checksum block that is damaged a second time, as the damage may have happened on its
-  // way, and then from the fallback. Returns whether it is sound there.
+  // Reads a damaged checksum block a second time, because the damage may have happened in transit,
+  // and then from the fallback. Returns whether one of these reads is sound.
   bool read_again(File& file, std::uint64_t offset, MutableByteSpan block);
   void read_ranges(Task& task, bool verify_only);
   std::vector<Range> place(const Task& task, const StagingBlock& staging, bool verify_only);

@@ -91,8 +91,8 @@ class FieldWalk {
   std::uint64_t window_bytes_ = 0;  // of the last read by this walk
 };
 
-// Returns whether a record without a footer is not PyTorch's: that ends with its pickle, whose last
-// opcodes build an object from its fields, and names no save of Cairn's.
+// Returns whether a record without a footer is not PyTorch's. PyTorch's record ends with a pickle
+// whose last opcodes build an object from its fields, and names no save of Cairn's.
 bool is_cut(std::string_view end) {
   constexpr std::string_view kMark = "cairn-", kIdCharacters = "abcdefghijklmnopqrstuvwxyz0123456789-";
   if (!ends_with(end, "ub.")) return true;
@@ -170,7 +170,8 @@ std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool mus
 
 std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name) {
   const std::shared_ptr<Store> other = store.fallback();
-  // The record may have been replaced during the first read. Only damage is there a second time.
+  // The record may have been replaced during the first read. Only real damage appears in both
+  // reads.
   for (int tries = 0; other && tries < 2; ++tries) {
     try {
       return head_in(store, name, true);

@@ -21,9 +21,9 @@ struct CommitHead {
 // Reads the head of commit record `name`. Returns nothing if there is no record, or if it is not
 // Cairn's. Reads the last 64 KiB, which are all of most records. In a longer record, skips from
 // field to field of Cairn's section. Does not check the record's CRC-32. If the store has a second
-// copy of the record (Store::fallback), reads that one instead of a damaged one, for which it
-// checks the CRC-32 of a record of up to 64 KiB. Throws kCorrupt if the record is damaged
-// or cut off, or is replaced during the read. Throws the store's errors.
+// copy of the record (Store::fallback), checks the CRC-32 of a record of up to 64 KiB, and reads
+// the second copy if the first is damaged. Throws kCorrupt if the record is damaged or cut off, or
+// is replaced during the read. Throws the store's errors.
 std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name = kCommitRecordName);
 
 }  // namespace cairn

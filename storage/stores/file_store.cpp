@@ -266,8 +266,8 @@ void FileStore::remove(const ObjectName& name) {
   if (result < 0 && !means_absent(result)) throw system_error("remove", path_of(name), -result);
 }
 
-// Called before a mark goes that says which files are dead: no power loss may bring them back
-// without it.
+// Called before a mark that says which files are dead is removed: a power loss must not bring the
+// files back without the mark.
 void FileStore::sync_removals() {
   const int synced = files_.sync_directory(root_);
   if (synced < 0 && !means_absent(synced)) throw system_error("sync directory", root_, -synced);
@@ -287,7 +287,8 @@ void FileStore::retract() {
                 "cannot remove the checkpoint at " + root_ +
                     ": that is a link, and what it leads to may belong to another run; remove the link itself");
   remove(kCommitRecordName);
-  // Before anything else is removed, so that no power loss brings the record back without its data.
+  // Done before anything else is removed, so that no power loss brings the record back without its
+  // data.
   sync_removals();
 }
 

@@ -7,9 +7,9 @@
 //
 // Reading follows links to files; `list` does not follow links to directories. Below the root
 // nothing is removed, renamed or created through a link: such calls throw kPermission. The root
-// itself may be a link (see `leads_elsewhere`); saves then go to its target. Before a mark goes
-// that says which files are dead (a fenced attempt, a removal's mark), removals at the root are
-// synced. An object "a" and an object "a/b" cannot both exist, as for files and directories.
+// itself may be a link (see `leads_elsewhere`); saves then go to its target. Before a mark that
+// says which files are dead (a fenced attempt, a removal's mark) is removed, removals at the root
+// are synced. An object "a" and an object "a/b" cannot both exist, as for files and directories.
 //
 // Requirements on the file system: `rename` and `unlink` are atomic and take effect exactly once,
 // for all machines that share the directory. Names survive power loss once their directory is

@@ -109,7 +109,7 @@ void FileWriter::finish(std::uint64_t length, bool durable) {
   // file meanwhile.
   if (!names_this_file())
     throw Error(ErrorCode::kNotFound,
-                "cannot finish writing " + path_ + ": it was removed or replaced meanwhile; was its save ended by another?");
+                "cannot finish writing " + path_ + ": it was removed or replaced; another process may have ended its save");
   if (path_ != final_path_) take_name();
   const int closed = files_.close(file_);
   file_ = -1;

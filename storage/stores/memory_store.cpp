@@ -107,7 +107,7 @@ class MemoryStore::Writer : public ObjectWriter {
     // in a file store.
     if (object == memory_->objects.end() || object->second.generation != generation_)
       throw Error(ErrorCode::kNotFound,
-                  "cannot finish writing " + url_ + ": it was removed or replaced meanwhile; was its save ended by another?");
+                  "cannot finish writing " + url_ + ": it was removed or replaced; another process may have ended its save");
     object->second.content = content_;
     finished_ = true;
   }

@@ -43,8 +43,8 @@ std::string why_foreign(const S3Request& request, const S3Response& response, co
 }
 
 bool may_pass(const S3Response& response) {
-  // Without a code of S3's, something between has answered. The last two: the server received other
-  // bytes than were sent.
+  // If the answer has no code of S3's, a proxy has answered. The last two codes mean that the
+  // server received other bytes than were sent.
   if (response.error_code.empty()) return true;
   for (const char* code :
        {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch"})

@@ -1,10 +1,10 @@
-// Requests to an S3 server, its answers, and the one place that decides what an answer says.
+// Requests to an S3 server and its answers. Only this file decides what an answer means.
 //
 //   finding   S3's own word about the object: a success of the form that the request has, or an
-//             error with the code that says that it is absent, that a condition on it does not
+//             error whose code says that the object is absent, that a condition on it does not
 //             hold, or that it ends before the range
 //   refusal   S3 does not accept the sender, or does not know the bucket
-//   failure   all else, such as answers of something between. It says nothing of the object
+//   failure   all else, such as answers of a proxy. It says nothing about the object
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct S3Response {
   std::uint64_t received = 0;      // bytes in S3Request::destination
   std::uint64_t object_bytes = 0;  // size of the whole object, if the request was for a range
   std::string error_code;          // "NoSuchKey"; "" where there is none
-  bool was_repeated = false;       // the request was sent again, and an earlier try may have succeeded, too
+  bool was_repeated = false;       // the request was sent again, and an earlier try may have succeeded
 
   bool succeeded() const { return status >= 200 && status < 300; }
 };
@@ -42,11 +42,11 @@ struct S3Request {
   S3Fields query{};
   S3Fields headers{};
   ByteSpan body{};  // borrowed for the call
-  // Not empty: asks for so many bytes at `offset`, or for the last bytes of the object if there is
-  // no offset, and receives them. Any other body is in S3Response::body.
+  // If not empty, asks for as many bytes at `offset`, or for the last bytes of the object if there
+  // is no offset, and receives them. Any other body is in S3Response::body.
   MutableByteSpan destination{};
   std::optional<std::uint64_t> offset{};
-  // Throws if a success is not an answer of S3 to this request. The request is then repeated.
+  // Throws if a successful answer is not one of S3 to this request. The request is then repeated.
   std::function<void(const S3Response&)> check{};
 };
 
@@ -59,14 +59,15 @@ struct S3ContentRange {
   explicit S3ContentRange(const std::string& text);
 };
 
-// Returns why a success is not S3's answer to the request; "" if it is.
+// Returns why a successful answer is not S3's answer to the request; "" if it is.
 std::string why_foreign(const S3Request& request, const S3Response& response, const S3ContentRange& range);
 // Returns whether an error is a finding about the object.
 bool is_finding(const S3Request& request, const S3Response& response);
-// Returns whether an error is a refusal. It may pass: a program renews the keys or sets the clock,
-// or another server answers.
+// Returns whether an error is a refusal. A refusal may be temporary: a program may renew the keys
+// or set the clock, or another server may answer.
 bool is_refusal(const S3Response& response);
-// Returns whether an error that is neither may pass, so that the request is worth repeating.
+// Returns whether an error that is neither a finding nor a refusal may be temporary, so that the
+// request is worth repeating.
 bool may_pass(const S3Response& response);
 // Returns whether the server may have carried out a request that it answered with this error.
 bool may_have_run(const S3Response& response);

@@ -55,21 +55,22 @@
 //
 // For the same reason removing a record leaves a fence mark in its place. `remove_root` removes the
 // mark when nothing else is left, but only with a condition on its ETag: a DELETE that comes late,
-// or twice, must not remove the record of a later save. Many servers ignore such a condition. There
-// the mark stays for ever, and `remove_root` adds the place to an index in the run, the object
-// .tombstones. `children` passes over the places in the index, so that nobody reads their marks
-// again.
+// or twice, must not remove the record of a later save. Many servers ignore such a condition. On
+// such servers the mark stays for ever, and `remove_root` adds the place to an index in the run,
+// the object .tombstones. `children` skips the places in the index, so that nobody reads their
+// marks again.
 //
 // remove     1  read the index of the run, or remember an earlier read
 // root       2  list the place, then read .metadata; done if there is
 //               anything but a mark
 //            3  add the place, if the index still has the ETag of 1
 //
-// A place with an attempt is not in the index: if remove 1 came after begin 1, or after it was done
-// again, remove 2 finds the attempt. Otherwise remove 3 fails, as begin has changed the index, or
-// begin has done its first step after remove 3. There is nothing to change if begin 4 makes the
-// mark: then remove 2 found none, and did not go on. Lists may lag behind, so that remove 2 does
-// not see the attempt. Therefore publish 4 does it again: a later remove 2 finds the record.
+// A place with an attempt is not in the index. If remove 1 came after begin 1, or after begin 4
+// repeated it, remove 2 finds the attempt. Otherwise remove 3 fails because begin has changed the
+// index, or begin 1 came after remove 3. If begin 4 makes the mark, there is nothing to change:
+// remove 2 found no mark, and stopped. Lists may lag behind, so that remove 2 does not see the
+// attempt. Therefore publish 4 takes the place out of the index again: a later remove 2 finds the
+// record.
 //
 // The index only saves requests. An index that is damaged or was deleted counts as empty.
 #include <algorithm>
@@ -158,7 +159,7 @@ void S3Store::retract_record(const ObjectName& name) {
 }
 
 std::string S3Store::write_first_mark() {
-  // If this write gets lost, the condition on its ETag does not hold.
+  // If this write is lost, the condition on its ETag fails.
   return client_->put_if(key_of(kCommitRecordName), fence_mark(), std::nullopt, nullptr, false).value_or("");
 }
 
@@ -184,8 +185,8 @@ void S3Store::begin_attempt(const std::string& save_id) {
   if (const std::string ignored = client_->ignored_condition(mark); !ignored.empty()) {
     client_->remove(mark);
     throw Error(ErrorCode::kUnsupported,
-                "cannot save to " + url() + ": the server does not obey conditions on writes (" + ignored +
-                    "), without which two jobs could publish in one place; Ceph's gateway does not in versioned buckets");
+                "cannot save to " + url() + ": the server ignores conditions on writes (" + ignored +
+                    "), without which two jobs could publish in one place; Ceph's gateway ignores them in versioned buckets");
   }
   // 4
   const std::string etag = write_first_mark();
@@ -270,8 +271,8 @@ void S3Store::fence(const std::string& save_id) {
   Bytes content(static_cast<std::size_t>(seen.bytes), '\0');
   try {
     if (seen.bytes > 0) {
-      // Twice, since it is written again: an answer that was damaged on its way must not become the
-      // record.
+      // Reads twice, because the record is written again: an answer that was damaged in transit
+      // must not become the record.
       Bytes again = content;
       read_range(kCommitRecordName, 0, {content.data(), content.size()});
       read_range(kCommitRecordName, 0, {again.data(), again.size()});

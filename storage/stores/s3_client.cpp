@@ -433,7 +433,7 @@ Error S3Client::failure(const S3Request& request, const Attempt& attempt, const 
     return Error(ErrorCode::kUnavailable, what + answer + "; the bucket is not in region " + with.region +
                                               (attempt.region.empty() ? "" : ", but in " + shown(attempt.region)) +
                                               ": set AWS_REGION");
-  // Without the right to list, S3 does not say of an object that it is absent.
+  // Without the permission to list, S3 does not report that an object is absent.
   const bool is_read = request.permission == std::string("s3:GetObject");
   if ((response.status == 401 || response.status == 403) && !code.empty())
     return Error(ErrorCode::kPermission, what + answer + "; the credentials need the permission " + request.permission +

@@ -24,7 +24,7 @@ namespace cairn {
 // Names the write that made an object, so that its writer recognises it after a lost answer.
 inline constexpr const char* kS3NonceHeader = "x-amz-meta-cairn-write";
 
-// An object as one look found it.
+// The state of an object at one look.
 struct S3Object {
   bool is_there = false;
   std::string etag;
@@ -42,20 +42,20 @@ class S3Client {
   S3Client(std::string bucket, std::function<S3Settings()> settings);
   virtual ~S3Client();
 
-  // Sends a request. Returns the answer if it is a success, or if it is S3's own word that the
-  // object or upload is absent (404 with NoSuchKey or NoSuchUpload), that a condition does not hold
-  // (412), or that the range is beyond the end (416). Any other answer tells nothing of the object.
+  // Sends a request. Returns the answer if it is a success, or if S3 itself says that the object or
+  // upload is absent (404 with NoSuchKey or NoSuchUpload), that a condition does not hold (412), or
+  // that the range is beyond the end (416). Any other answer says nothing about the object.
   //
   // Repeats the request after failures of the network and the server, and after answers that are
   // not S3's: an error without a code of S3's, a success without an ETag, of another length, or of
   // another form than the request has. After a refusal, reads the settings again and repeats the
   // request, up to 3 times. Throws kPermission, kNoSpace, kUnavailable and the errors of
-  // `settings`: none that could be taken for a word about an object. No error text contains
-  // credentials. Virtual for tests.
+  // `settings`: none of these says anything about an object. No error text contains credentials.
+  // Virtual for tests.
   virtual S3Response send(const S3Request& request);
 
-  // Looks for an object. Reads a byte of it, because an answer to HEAD has no body and so proves no
-  // absence. Throws as `send` does.
+  // Looks for an object. Reads a byte of it, because an answer to HEAD has no body and so cannot
+  // prove absence. Throws as `send` does.
   S3Object look(const std::string& key);
   // Writes a whole object if it is absent or, given `etag`, if it still has that ETag. Returns the
   // new ETag, or nothing if the condition did not hold. `was_repeated` is set as in S3Response. If
@@ -68,13 +68,13 @@ class S3Client {
   // Removes an object that no other process writes again.
   void remove(const std::string& key);
 
-  // The two below find out what the server does once for each endpoint, bucket and process. They
-  // try it on objects that exist anyway, and so leave nothing.
+  // The two functions below test the server once for each endpoint, bucket and process. They use
+  // objects that exist anyway, and so leave nothing behind.
   //
   // Returns the condition on PUT that the server ignores, If-None-Match or If-Match; "" if it obeys
   // both. Tries them on `key`, an object that exists and that a server which obeys does not change.
   std::string ignored_condition(const std::string& key);
-  // Returns whether the server is known to obey If-Match on DELETE. `remove` finds it out.
+  // Returns whether the server is known to obey If-Match on DELETE. `remove` tests it.
   bool removes_on_condition();
   // Returns a text that no other call returns, for kS3NonceHeader.
   std::string new_nonce() { return random_hex(*random_, 128); }
@@ -95,7 +95,7 @@ class S3Client {
   std::string url_of(const S3Request& request, const S3Settings& where) const;
   Error failure(const S3Request& request, const Attempt& attempt, const S3Settings& with) const;
   // Sleeps for between half of `most` and all of it, or for `at_least` if that is longer. Ranks
-  // that the server has refused at the same moment must not come back at the same moment.
+  // that the server refused at the same moment must not retry at the same moment.
   void pause(std::chrono::milliseconds most, std::chrono::milliseconds at_least = {});
   std::string place();  // endpoint and bucket
   std::unique_ptr<Connection> take_connection();

@@ -42,18 +42,18 @@ std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan con
                                                std::to_string(response.status));
     if (response.succeeded() && !is_confirmed) return response.etag;
     // An object that is in the way may be this one, written by a try whose answer was lost. libcurl
-    // itself sends a request again if a connection that it uses again turns out to be closed.
+    // itself sends a request again if a reused connection turns out to be closed.
     const S3Object found = look(key);
     if (found.nonce == nonce) return found.etag;
     const bool is_unchanged = found.is_there ? found.etag == etag : !etag;
     if (!is_unchanged && (found.is_there || !response.succeeded()))
       return response.succeeded() && etag ? std::optional(response.etag) : std::nullopt;
-    // The answer is not true: the condition holds still, or nothing was written.
+    // The answer is wrong: the condition still holds, or nothing was written.
     const auto with = settings();
     if (tries >= with->tries_max)
       throw Error(ErrorCode::kUnavailable, "cannot write s3://" + bucket_ + "/" + printable_utf8(key) + ": the server answered " +
-                                               std::to_string(response.status) + ", and the object is " +
-                                               (found.is_there ? "as before" : "not there"));
+                                               std::to_string(response.status) + ", but the object " +
+                                               (found.is_there ? "has not changed" : "does not exist"));
     may_have_written = true;
     pause(std::min(with->pause_first * (1 << std::min(tries, 16)), with->pause_max));
   }
@@ -72,7 +72,7 @@ std::string S3Client::ignored_condition(const std::string& key) {
     request.headers = {{name, value}};
     const std::string body = "tried\n";
     request.body = body;
-    // Twice: the first may have made the object, if it was not there.
+    // Writes twice: the first write may have created the object, if it was absent.
     if (send(request).succeeded() && send(request).succeeded()) return name;
   }
   MutexLock lock(known_mutex);

@@ -109,7 +109,7 @@ void S3Store::read_range(const ObjectName& name, std::uint64_t offset, MutableBy
     if (response.status == 404) throw not_found("read", url_of(name));
     if (response.received == size) return;
   }
-  // A second look, as damage must not be concluded from one answer.
+  // Looks a second time, because one answer is not enough to conclude damage.
   const std::uint64_t object_bytes = size_bytes(name);
   if (object_bytes >= size && offset <= object_bytes - size)
     throw Error(ErrorCode::kUnavailable, "cannot read " + std::to_string(size) + " bytes at " + std::to_string(offset) + " of " +

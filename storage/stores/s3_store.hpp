@@ -75,7 +75,7 @@ class S3Store : public Store {
   // Returns the version that this process has seen last; empty if it has seen none.
   Removed remembered_places(const std::string& run) const;
   bool write_removed(const std::string& run, Removed removed, bool is_confirmed);
-  // Takes this place out of the index. `is_reused`: it had a mark, so that another process may be
+  // Removes this place from the index. `is_reused`: the place had a mark, so another process may be
   // about to add it.
   void unlist_root(bool is_reused);
   // Replaces the object `name` with `content` if the object's ETag is still `seen`, or if `seen` is
@@ -86,13 +86,13 @@ class S3Store : public Store {
   void retract_record(const ObjectName& name);
   // Returns whether `record` is the live commit record.
   bool is_published(ByteSpan record);
-  // Writes a fence mark to the record if it is absent. Returns its ETag, or "" if something is
-  // there.
+  // Writes a fence mark in place of the record if the record is absent. Returns the mark's ETag, or
+  // "" if an object is there.
   std::string write_first_mark();
   Bytes fence_mark();
 
-  // Returns the prefix of the names in the run, and the name of this place if it is one of Cairn's;
-  // otherwise "", as the index has no other places.
+  // Returns the prefix of the names in the run, and the name of this place. The name is "" if Cairn
+  // does not give such names, because the index has no other places.
   std::pair<std::string, ObjectName> place_in_run() const;
   // Returns the key of an object, given its full name in the bucket.
   std::string escaped_key(const std::string& full_name) const;

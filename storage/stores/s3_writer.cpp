@@ -31,7 +31,7 @@ S3Request S3Writer::request_to(const char* method) const { return {method, "writ
 
 Error S3Writer::already_exists() const {
   return Error(ErrorCode::kAlreadyExists,
-               "cannot finish writing " + url_ + ": an object of this name was created meanwhile; was its save ended by another?");
+               "cannot finish writing " + url_ + ": an object of this name was created; another process may have ended its save");
 }
 
 void S3Writer::require_writing() const {
@@ -139,19 +139,19 @@ void S3Writer::finish_upload(std::uint64_t length) {
     visit_s3_xml(response.body, "the end of an upload", [&](const std::string& path, const std::string&) {
       is_complete = is_complete || path == "CompleteMultipartUploadResult";
     });
-    if (!is_complete) throw Error(ErrorCode::kUnavailable, "the answer is no end of an upload");
+    if (!is_complete) throw Error(ErrorCode::kUnavailable, "the answer does not confirm the end of the upload");
   };
   const S3Response response = client_->send(request);
-  // The object decides. The upload is gone if an earlier try has finished it, and its answer was
-  // lost.
+  // The object decides: if an earlier try finished the upload and its answer was lost, the upload
+  // no longer exists.
   const S3Object found = client_->look(key_);
   if (found.nonce != nonce_) {
     if (response.status == 412 && found.is_there) throw already_exists();
     if (response.succeeded() || response.status == 412)
       throw Error(ErrorCode::kUnavailable, "cannot finish writing " + url_ + ": the server answered " +
-                                               std::to_string(response.status) + ", and the object is not there");
+                                               std::to_string(response.status) + ", but the object does not exist");
     throw Error(ErrorCode::kNotFound,
-                "cannot finish writing " + url_ + ": its upload was aborted meanwhile; was its save ended by another?");
+                "cannot finish writing " + url_ + ": its upload was aborted; another process may have ended its save");
   }
   if (found.bytes != length)
     throw Error(ErrorCode::kUnavailable, "cannot finish writing " + url_ + ": the server has " + std::to_string(found.bytes) +

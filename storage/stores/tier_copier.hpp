@@ -16,10 +16,10 @@
 // removed, then removes the near record, fences the attempts in the far tier, and removes the far
 // record, in this order. So either step 5 comes before the last fence, and the record is removed
 // after it, or step 5 fails. If step 4 saw the near record, its removal came later, and the last
-// fence later still. The marks go when the data have gone (`clear_far`).
+// fence later still. `clear_far` removes the marks after the data.
 //
-// A near record that is absent proves no removal: the near tier may have been lost. If the attempt
-// is still open in the far tier, the checkpoint was lost, and the attempt stays as the sign of that
+// An absent near record does not prove a removal: the near tier may have been lost. If the attempt
+// is still open in the far tier, the checkpoint was lost. The attempt stays as evidence of the loss
 // until this process saves to the run. Data files are removed from the far tier if their save was
 // fenced there, or if a record that was read whole in both tiers has replaced them.
 //
@@ -58,7 +58,7 @@ inline constexpr const char* kUnfinishedEnd = ".part";
 // Returns a path without its last part: the place of an object, or the run of a place.
 std::string parent_of(const std::string& path);
 
-// Tells that a checkpoint was lost.
+// Returns the log text about a lost checkpoint.
 std::string text_of_loss(const std::string& url, const std::string& save_id);
 
 // Places and objects are named by their path below the URLs of the pair: "/run/step_1",
@@ -123,11 +123,11 @@ class TierCopier {
     std::string save_id = {};  // of the checkpoint
     std::uint64_t bytes = 0;   // of the object
     bool resumed = false;      // another process saved the checkpoint, and may have ended
-    Time due = {};             // {}: it was not tried yet
+    Time due = {};             // {}: not tried yet
     bool has_failed = false;   // a try failed: the job is failing until it has ended
     bool is_announced = false;
-    bool is_gone = false;                             // when it was last looked, the near tier had no record
-    std::size_t missing = SIZE_MAX;                   // the fewest files seen to be missing in the far tier
+    bool is_gone = false;                             // the near tier had no record at the last look
+    std::size_t missing = SIZE_MAX;                   // the fewest files found missing in the far tier so far
     Time changed = std::chrono::steady_clock::now();  // when their number changed
     int times_damaged = 0;
   };
@@ -160,7 +160,7 @@ class TierCopier {
   void run(const std::shared_ptr<Job>& job) CAIRN_REQUIRES(mutex_);
   void write_logs() CAIRN_REQUIRES(mutex_);
   void note_failed_try(Job& job, const std::string& what) CAIRN_REQUIRES(mutex_);
-  // The near tier has lost the checkpoint, or has it damaged: it is not copied until it is saved
+  // Marks a checkpoint as lost or damaged in the near tier. It is not copied until it is saved
   // again.
   void give_up(const Job& job, const std::string& what, bool is_lost) CAIRN_REQUIRES(mutex_);
   bool is_queued(const std::string& place, const std::string& save_id) const;  // a checkpoint
@@ -213,7 +213,7 @@ class TierCopier {
   std::shared_ptr<Job> running_ CAIRN_GUARDED_BY(mutex_);
   std::string copying_ CAIRN_GUARDED_BY(mutex_);       // the path of an object; "": none
   bool is_job_next_ CAIRN_GUARDED_BY(mutex_) = false;  // an object was copied last: objects and other jobs take turns
-  // By place: the save id of a lost checkpoint, "" for one that the near tier has damaged.
+  // By place: the save id of a lost checkpoint; "" for one that is damaged in the near tier.
   std::map<std::string, std::string> given_up_ CAIRN_GUARDED_BY(mutex_);
   std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);    // objects of the near tier, and why
   std::map<std::string, Run> runs_ CAIRN_GUARDED_BY(mutex_);               // by path

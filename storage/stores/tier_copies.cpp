@@ -45,8 +45,8 @@ bool has_id(const std::vector<std::string>& ids, const std::string& id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-// Returns the head of the near tier's record. Throws kCorrupt for a damaged one, also for one that
-// was cut short, which looks like another program's.
+// Returns the head of the near tier's record. Throws kCorrupt for a damaged record, including a
+// truncated one, which looks like another program's.
 std::optional<CommitHead> near_head(Store& near) {
   if (auto head = read_commit_head(near)) return head;
   const auto metadata = published_metadata(near);
@@ -254,8 +254,8 @@ bool TierCopier::has_near_run(const std::string& place) const {
 }
 
 // Judges why the near tier has no record of a checkpoint that is not copied. A removal by another
-// process has ended the attempt in the far tier, unless it came before the attempt. A loss is found
-// by two looks, because that process may have removed the near record just now.
+// process has ended the attempt in the far tier, unless it came before the attempt. Looks twice
+// before it reports a loss, because that process may have removed the near record just now.
 TierCopier::Outcome TierCopier::judge_absence(Job& job, Store& far) {
   const bool is_open = has_id(far.open_attempts(), job.save_id);
   const bool was_ended = !is_open && (job.is_announced || has_id(far.fenced_attempts(), job.save_id));
@@ -275,7 +275,8 @@ TierCopier::Outcome TierCopier::publish(Job& job) {
   };
   const auto here = near_head(*near_store);
   if (here && here->save_id != job.save_id) {
-    // Not its files: the process that removes the checkpoint may be removing them.
+    // Leaves the checkpoint's files alone: the process that removes the checkpoint may be removing
+    // them.
     end_attempt(job.save_id);
     for (const std::string& id : ended_attempts(job.path)) end_attempt(id);
     return Outcome::kNotNeeded;

@@ -169,7 +169,7 @@ class StrayResults : public Observer {
   std::atomic<bool> any{false};
 };
 
-TEST_CASE("a task's result of a dead coordinator does not reach its replacement") {
+TEST_CASE("a task result for a dead coordinator does not reach its replacement") {
   const auto stray = std::make_shared<StrayResults>();
   SupervisedRanks world(2, {}, stray);
   for (const char* const hook : {"planner.create_global_plan", "writer.finish"}) {

@@ -600,7 +600,7 @@ TEST_CASE("one cause of many ranks travels once, with the place in each rank's t
   CHECK(ungrouped(groups) == failures);
 }
 
-TEST_CASE("texts of many causes are cut to what travels, between characters") {
+TEST_CASE("texts of many causes are cut to the limit, between characters") {
   FailureMap failures;
   for (int rank = 0; rank < 100; ++rank) {
     Failure failure;

@@ -1,4 +1,4 @@
-// The switch of the plants, for the copy of the sources that run.py compiles.
+// Switches planted bugs on, in the copy of the sources that run.py compiles.
 #pragma once
 
 #include <cstdlib>

@@ -389,7 +389,7 @@ TEST_CASE("manager: a signal known to one rank outlasts the save for another's s
   forget_memory("manager");
 }
 
-TEST_CASE("manager: of signals that come to two ranks at different steps, the first counts first") {
+TEST_CASE("manager: of two signals that reach two ranks at different steps, the first wins") {
   forget_memory("manager");
   std::promise<void> saved;
   const std::shared_future<void> is_saved = saved.get_future().share();
@@ -419,7 +419,7 @@ TEST_CASE("manager: of signals that come to two ranks at different steps, the fi
   forget_memory("manager");
 }
 
-TEST_CASE("manager: one signal to all ranks, which comes to one of them later, makes one save") {
+TEST_CASE("manager: a signal that reaches one rank later than the others causes one save") {
   // Rank 0 is asked for the time while the ranks agree.
   struct RaisingClock final : Clock {
     MonotonicTime now() const override {

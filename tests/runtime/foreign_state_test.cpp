@@ -67,7 +67,7 @@ TEST_CASE("tied tensors load only if the checkpoint has equal values for them") 
   });
 }
 
-TEST_CASE("a tied model from an untied run is a mismatch, and no damage of checkpoints") {
+TEST_CASE("a tied model from an untied run is a mismatch, not a damaged checkpoint") {
   const TemporaryDirectory directory;
   CheckpointManager manager(World::single(), directory.path() + "/run");
   manager.save(1, {{"embed", torch::ones({1 << 18})}, {"head", torch::ones({1 << 18})}});
@@ -137,7 +137,7 @@ TEST_CASE("a tensor without its memory is refused by its key, wherever it is") {
   }
 }
 
-TEST_CASE("tensors in a tuple that share memory are saved each with its own values") {
+TEST_CASE("tensors in a tuple that share memory are each saved with their own values") {
   const TemporaryDirectory directory;
   const auto base = counting({8});
   const auto list = c10::impl::GenericList(c10::AnyType::get());

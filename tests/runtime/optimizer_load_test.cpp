@@ -65,7 +65,7 @@ struct Trainer {
 
 Dict& group_of(Dict& optimizer_state) { return optimizer_state["param_groups"].list()[0].dict(); }
 
-TEST_CASE("an optimizer gets options and buffers of the checkpoint, however it was made") {
+TEST_CASE("an optimizer gets the checkpoint's options and buffers, however constructed") {
   const std::vector<std::vector<Make>> alike{
       {kPlainSgd, kMomentum, made<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).nesterov(true)),
        made<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).dampening(0.5))},

@@ -55,7 +55,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE_FIXTURE(RunOnDisk, "restore: data without a record is an error that names it, and no save removes it") {
+TEST_CASE_FIXTURE(RunOnDisk, "restore: data without a record is a named error, and no save removes it") {
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {100, 200, 300}); });
   std::set<std::string> lost{"step_300"};
   std::string latest_whole = "step_200";
@@ -145,7 +145,7 @@ TEST_CASE_FIXTURE(ControlledRun, "restore: a checkpoint that is removed at any m
   CHECK(moments > 10);
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "retention: damaged checkpoints use up no place of sound ones") {
+TEST_CASE_FIXTURE(RunOnDisk, "retention: damaged checkpoints do not count towards keep_last") {
   for (const bool cut : {true, false}) {
     CAPTURE(cut);
     managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3}); });
@@ -166,7 +166,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "retention: damaged checkpoints use up no place of 
   }
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "retention: damage that only one read saw is not noted, and a note removes nothing") {
+TEST_CASE_FIXTURE(RunOnDisk, "retention: damage seen in only one read is not noted, and a note removes nothing") {
   managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3}); });
   const RunDirectory directory_of_run(run);
   const RunCheckpoint latest = directory_of_run.list().checkpoints.front();
@@ -190,7 +190,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "retention: damage that only one read saw is not no
   CHECK(directory_of_run.finding_of(latest).empty());
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "retention: a metric that ranks nothing removes nothing, and is named") {
+TEST_CASE_FIXTURE(RunOnDisk, "retention: a metric without finite values removes nothing, and is named") {
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
   struct Row {
     const char* metric;

@@ -1,4 +1,4 @@
-// A server in this process whose answers a test gives, in place of an S3 server.
+// A server in this process that replaces an S3 server. The test gives its answers.
 #pragma once
 
 #include <netinet/in.h>
@@ -13,7 +13,7 @@
 
 namespace cairn::testing {
 
-// Returns an answer of HTTP. The connection ends with it.
+// Returns an HTTP response that closes the connection.
 inline std::string http_answer(const std::string& status, const std::string& body = "", const std::string& fields = "") {
   return "HTTP/1.1 " + status + "\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + fields +
          "\r\n" + body;

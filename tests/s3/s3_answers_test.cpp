@@ -77,7 +77,7 @@ const Act kPublish = [](Store& store) { store.publish("save", "record", Overwrit
 
 }  // namespace
 
-TEST_CASE("S3 answers: an answer that is not the store's own word is an error of the store") {
+TEST_CASE("S3 answers: an answer that is not S3's own is an error of the store") {
   struct Row {
     const char* name;
     const Act& act;
@@ -196,7 +196,7 @@ TEST_CASE("S3 answers: an answer that is not the store's own word is an error of
   }
 }
 
-TEST_CASE("S3 answers: a request that was answered wrongly or refused for a moment succeeds later") {
+TEST_CASE("S3 answers: a request succeeds after wrong answers and temporary refusals") {
   const std::string listing = http_answer("200 OK", "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>");
   const std::string whole = part_of_object("xy", "4-5/10");
   struct Row {
@@ -231,7 +231,7 @@ TEST_CASE("S3 answers: a request that was answered wrongly or refused for a mome
   }
 }
 
-TEST_CASE("S3 answers: refused credentials are read again up to three times, also if they are the same") {
+TEST_CASE("S3 answers: unchanged credentials are read again after a refusal, three times") {
   for (const int renewed_at : {2, 4, 5}) {
     CAPTURE(renewed_at);
     int reads = 0;

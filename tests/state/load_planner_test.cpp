@@ -381,7 +381,7 @@ TEST_CASE("each rank loads its own of a value marked by per_rank, or keeps the c
   CHECK(leaf["rng"].is_per_rank());
 }
 
-TEST_CASE("values of ranks that the world no longer has are reported, or refused before anything changes") {
+TEST_CASE("values of absent ranks are reported, or refused before anything changes") {
   using Names = std::vector<std::string>;
   std::vector<StateDict> saved;
   for (int rank = 0; rank < 4; ++rank) saved.push_back({{"loader", per_rank(Dict{{"at", rank}})}, {"w", counted({2})}});

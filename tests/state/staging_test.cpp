@@ -96,7 +96,7 @@ TEST_CASE("memory that tensors share, strides and types are kept in the copy") {
   CHECK(stager.bytes_held() < 4000);
 }
 
-TEST_CASE("conjugated and negated views are copied resolved; sparse tensors are left to the planner") {
+TEST_CASE("staging resolves conjugated and negated views, and passes on sparse tensors") {
   DefaultStager stager;
   const torch::Tensor complex = torch::complex(counting({3}), counting({3}, 5));
   const torch::Tensor sparse = counting({2, 2}).to_sparse();

@@ -117,7 +117,7 @@ TEST_CASE("sets, extension codes, buffers outside and unknown opcodes are refuse
   CHECK(refusal("\x80\x06N."s).says("protocol 6"));
 }
 
-TEST_CASE("whatever is not on the list is opaque, is named, and leaves the values beside it as they are") {
+TEST_CASE("a value that is not on the list is opaque, and does not affect its neighbours") {
   const auto text = [](const std::string& value) { return "X"s + static_cast<char>(value.size()) + "\0\0\0"s + value; };
   const std::pair<std::string, const char*> cases[] = {
       {"cos\nsystem\n" + text("true") + "\x85R", "os.system"},               // REDUCE
@@ -167,7 +167,7 @@ TEST_CASE("whatever is not on the list is opaque, is named, and leaves the value
   }
 }
 
-TEST_CASE("an opaque value that contains itself is cut there, and pickles that are none stay errors") {
+TEST_CASE("an opaque value that contains itself is cut, and a malformed pickle is an error") {
   const auto tree = keeping("cown\nA\n)\x81q\x00}X\x04\x00\x00\x00selfh\x00sb."s);
   const auto state = *tree.root().state();
   CHECK(state.at("self").opaque_name() == "a value that contains itself");

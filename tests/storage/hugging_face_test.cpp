@@ -864,7 +864,7 @@ TEST_CASE("Hugging Face: hostile headers are refused") {
   CHECK(has(error_of_reading(directory.path()), "it has no header"));
 }
 
-TEST_CASE("Hugging Face: a header beyond the format's limit is named as such, and none is written") {
+TEST_CASE("Hugging Face: a header beyond the format's limit is neither read nor written") {
   constexpr std::uint64_t kHeaderBytes = 100'000'001;
   const auto of_file = [&](char first) {
     return thrown_by([&] {

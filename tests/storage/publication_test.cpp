@@ -205,7 +205,7 @@ TEST_CASE_FIXTURE(EmptyMemory, "clean-up keeps the generations that the current 
   CHECK(visible_names(*store) == file_names({id_of(2), id_of(5), id_of(1, 'b')}));
 }
 
-TEST_CASE_FIXTURE(EmptyMemory, "a record retires the generations before it, and older ones that still have files") {
+TEST_CASE_FIXTURE(EmptyMemory, "a record retires the previous generations, and older ones with files left") {
   CHECK(retired_generations(*store, std::nullopt, 3).empty());
   Metadata replaced = metadata_of(id_of(9));
   replaced.commit->retired = {id_of(7), "no save id of Cairn's", id_of(3)};

@@ -31,7 +31,7 @@ bool is_on_test_thread() { return std::this_thread::get_id() == test_thread(); }
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Tiers, "a damaged near record gives way to that of the far tier, and verify names it") {
+TEST_CASE_FIXTURE(Tiers, "loads use the far record if the near one is damaged, and verify names it") {
   const std::string run = "tiered://first/run", record = near("/run/step_2/.metadata");
   for (int step : {1, 2}) save_value(run + "/step_" + std::to_string(step), step);
   REQUIRE(wait_for_copies(run));
@@ -65,7 +65,7 @@ TEST_CASE_FIXTURE(Tiers, "a damaged near record gives way to that of the far tie
   CHECK(has_checkpoint(far("/run/step_2")));
 }
 
-TEST_CASE_FIXTURE(Tiers, "a near record that is damaged before its checkpoint is copied ends nothing") {
+TEST_CASE_FIXTURE(Tiers, "a near record damaged before its copy leaves the far attempt and files alone") {
   const std::string run = "tiered://first/run", url = run + "/step_1";
   resume_copies(run);
   watch().set(take_no_objects);
@@ -88,7 +88,7 @@ TEST_CASE_FIXTURE(Tiers, "a near record that is damaged before its checkpoint is
   }
 }
 
-TEST_CASE_FIXTURE(Tiers, "waits end while the far tier takes no more, there is one warning, and copies go on afterwards") {
+TEST_CASE_FIXTURE(Tiers, "a full far tier ends waits, causes one warning, and gets the copies later") {
   drain_patience = std::chrono::milliseconds(30);
   restart();
   for (const std::string refused : {"write_at", "sync", "create", "begin_attempt", "publish", "list"}) {
@@ -142,7 +142,7 @@ TEST_CASE_FIXTURE(Tiers, "an object cannot be dropped while an operation of the 
   REQUIRE(wait_for_copies("tiered://first", std::chrono::minutes(5)));
 }
 
-TEST_CASE_FIXTURE(Tiers, "a near tier that is lost at any step of a copy costs what was not copied, by name") {
+TEST_CASE_FIXTURE(Tiers, "a loss of the near tier at any step of a copy names what was not copied") {
   int lost_times = 0;
   for (int index = 0;; ++index) {
     CAPTURE(index);
@@ -189,7 +189,7 @@ TEST_CASE_FIXTURE(Tiers, "a near tier that is lost at any step of a copy costs w
   CHECK(lost_times > 10);
 }
 
-TEST_CASE_FIXTURE(Tiers, "a run that was copied to the far tier without its records stays when a process saves to it") {
+TEST_CASE_FIXTURE(Tiers, "a save keeps a run that was copied to the far tier without its records") {
   const std::string run = "tiered://first/run";
   save_value(run + "/step_1", 1);
   REQUIRE(wait_for_copies(run));
@@ -203,7 +203,7 @@ TEST_CASE_FIXTURE(Tiers, "a run that was copied to the far tier without its reco
   CHECK(files_at(far("/run/step_1")) == files);
 }
 
-TEST_CASE_FIXTURE(Tiers, "a damaged record of the far tier does not make the near tier's checkpoint an old one") {
+TEST_CASE_FIXTURE(Tiers, "a damaged far record does not make the near checkpoint obsolete") {
   const std::string run = "tiered://first/run", record = far("/run/step_1/.metadata");
   save_value(run + "/step_1", 1);
   REQUIRE(wait_for_copies(run));
@@ -219,7 +219,7 @@ TEST_CASE_FIXTURE(Tiers, "a damaged record of the far tier does not make the nea
   CHECK(loaded_value(run + "/step_1") == 1);
 }
 
-TEST_CASE("a process that is killed at any step of a copy or a removal, and its near tier perhaps lost, leaves no doubt") {
+TEST_CASE("a process killed at any step of a copy or removal leaves an unambiguous state") {
   const CapturedLog log;
   tier_elements = 100;
   const std::string run = "tiered://disks/run", url = run + "/step_2", far_place = "far-disk:///far/run/step_2";

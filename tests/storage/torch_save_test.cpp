@@ -152,7 +152,7 @@ TEST_CASE("torch.save: one opaque value leaves the others readable, and its tens
   CHECK(of_object.read_metadata().find("own.Model._w") != nullptr);
 }
 
-TEST_CASE("torch.save: a file that was written without checksums loads, and one zeroed checksum is damage") {
+TEST_CASE("torch.save: a file without checksums loads, and one zeroed checksum is damage") {
   TemporaryDirectory directory;
   StateDict saved;
   saved["weight"] = torch::full({3}, 1.5f);

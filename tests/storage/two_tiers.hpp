@@ -28,8 +28,7 @@
 
 namespace cairn::testing::two_tiers {
 
-// The far tier's store in a directory. The test may act before each of its operations, such as
-// throw.
+// The far tier's store in a directory. The test may act, such as throw, before each operation.
 struct Watch {
   std::mutex mutex;
   std::function<void(const DecoratedOperation&)> before;
@@ -195,7 +194,7 @@ inline void flip_byte(const std::string& path, std::streamoff at) {
   REQUIRE(file.good());
 }
 
-// Waits until the far tier has heard of a checkpoint.
+// Waits until the far tier has an open attempt of a checkpoint.
 inline void wait_until_announced(const std::string& far_url) {
   while (open_store(far_url)->open_attempts().empty()) wait_for_copies("tiered://first", std::chrono::milliseconds(1));
 }

@@ -52,7 +52,7 @@ class Prune(Command):
 
     def test_a_metric_that_no_checkpoint_has_is_not_taken_for_one_that_keeps_none(self):
         for keep in ("best=2:los", "best=2:accuracy:lower"):
-            self.assertIn("there are: loss", self.prune("--keep", keep, "--yes", code=WRONG_USE).stderr)
+            self.assertIn("the metrics are: loss", self.prune("--keep", keep, "--yes", code=WRONG_USE).stderr)
         self.assertIn('"higer" is neither higher nor lower', self.prune("--keep", "best=2:loss:higer", "--yes", code=WRONG_USE).stderr)
         self.assertEqual(len(self.left()), 4)
 

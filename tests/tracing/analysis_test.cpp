@@ -292,7 +292,7 @@ TEST_CASE("trace analysis: the chain of causes crosses ranks and fills the whole
   CHECK(steps.front().what == "had not called yet");
 }
 
-TEST_CASE("trace analysis: steps that say the same of one rank are one step of the path") {
+TEST_CASE("trace analysis: steps of one rank with equal text are one step of the path") {
   ScriptedTraces script(1);
   const auto call = script.call(0, 0);
   const auto moving = script.state(0, 4, CoordinatorState::kMoving, call);

@@ -89,7 +89,7 @@ TEST_CASE("fully_shard: modules that cannot be sharded are refused") {
     auto different = model_of<Chain>(std::vector<std::int64_t>{4, group.rank() + 2});
     const Thrown mismatch = thrown_by([&] { fully_shard(*different, mesh); });
     CHECK(mismatch.code == ErrorCode::kMismatch);
-    CHECK(mismatch.says("rank 1 wrapped something else than rank 0"));
+    CHECK(mismatch.says("rank 1 passed a different module or different options than rank 0"));
     CHECK(different->parameters()[0].size(0) == group.rank() + 2);  // unchanged
   });
 }

@@ -85,7 +85,7 @@ TEST_CASE("state dicts: all faults of a refused call are reported at once") {
   });
 }
 
-TEST_CASE("state dicts: another rank's shard of equal size is refused, and nothing changes") {
+TEST_CASE("state dicts: another rank's shard of equal size is refused without any change") {
   on_ranks(2, [](const ProcessGroup& group) {
     auto model = sharded_composite(group);
     const torch::Tensor before = model->l1->parameters()[0].detach().clone();
