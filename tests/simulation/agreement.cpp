@@ -57,7 +57,10 @@ bool blames_others(Job& job, const Report& own, const Report& other) {
     const auto cuts = job.network().cuts(own.rank, peer);
     if (std::any_of(cuts.begin(), cuts.end(), [&](const Span& cut) { return span.meets(cut); })) return false;
   }
-  const auto gave_up = [](const auto& entry) { return entry.second.what.find("closed by the peer") != std::string::npos; };
+  // A rank that was killed did not give up.
+  const auto gave_up = [&](const auto& entry) {
+    return entry.second.what.find("closed by the peer") != std::string::npos && job.rank(entry.first).alive();
+  };
   return !own.finished.failures.empty() && own.finished.failures.count(own.rank) == 0 &&
          std::all_of(own.finished.failures.begin(), own.finished.failures.end(), gave_up) &&
          other.finished.failures.count(own.rank) != 0;
