@@ -422,8 +422,8 @@ torch::Tensor LoadDestinations::transform_tensor(const LoadPlan& plan, const Rea
 void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item, const torch::Tensor& tensor) {
   const Destination& destination = destination_of(plan, item);
   with_torch("fill \"" + destination.name + "\" with " + to_string(Box{item.dest_offsets, item.lengths}), [&] {
-    const torch::Tensor& filled = part_for(destination, item).tensor;
-    torch::Tensor view = part_of(filled, item.dest_offsets, item.lengths);
+    const Part& part = part_for(destination, item);
+    torch::Tensor view = part_of(part.tensor, item.dest_offsets, item.lengths);
     const bool is_filled =
         view.is_alias_of(tensor) && view.scalar_type() == tensor.scalar_type() && view.data_ptr() == tensor.data_ptr();
     if (!is_filled && view.numel() != 0) {
@@ -433,7 +433,10 @@ void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item,
       view.copy_(tensor);
     }
     // The reader may have written the bytes directly, without autograd's knowledge.
-    count_change(filled);
+    count_change(part.tensor);
+    // Tensors of the same memory may have versions of their own.
+    for (const auto& [first, second] : shared_)
+      if (first.part == &part) count_change(second.part->tensor);
     if (!destination.is_tensor) place(destination, Value(scalar_in(view, destination.number)));
   });
 }
