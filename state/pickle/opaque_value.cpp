@@ -15,10 +15,8 @@ void visit_all(const PickleValue& container, const VisitPart& visit) {
       continue;
     }
     const auto key = container.key(i);
-    visit(key.is(PickleKind::kText)  ? std::string(key.as_text())
-          : key.is(PickleKind::kInt) ? std::to_string(key.as_int())
-                                     : "",
-          container.mapped(i));
+    const std::string number = key.is(PickleKind::kInt) ? std::to_string(key.as_int()) : "";
+    visit(key.is(PickleKind::kText) ? key.as_text() : number, container.mapped(i));
   }
 }
 
