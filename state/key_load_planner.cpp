@@ -12,25 +12,6 @@
 namespace cairn {
 namespace {
 
-// Limits on the number of list elements that a load may create.
-constexpr std::uint64_t kListGrowthFree = 4096;
-constexpr std::uint64_t kListGrowthPerName = 16;
-
-// Returns by how many elements the lists on the way to `path` would grow.
-std::uint64_t list_growth(const StateDict& state_dict, const Path& path) {
-  std::uint64_t growth = 0;
-  for (std::size_t depth = 1; depth < path.size(); ++depth) {
-    const auto* index = std::get_if<std::int64_t>(&path[depth]);
-    if (index == nullptr || *index < 0) continue;
-    const Value* held = find_at(state_dict, Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(depth)));
-    // A dict takes an index as a key and does not grow by it.
-    if (held != nullptr && held->is_dict()) continue;
-    const std::uint64_t size = held != nullptr && held->is_list() ? held->list().size() : 0;
-    if (static_cast<std::uint64_t>(*index) >= size) growth += static_cast<std::uint64_t>(*index) + 1 - size;
-  }
-  return growth;
-}
-
 // Builds the state dict from the metadata, and then loads into it like the default planner.
 class KeyLoadPlanner final : public LoadPlanner {
  public:
@@ -50,9 +31,7 @@ class KeyLoadPlanner final : public LoadPlanner {
 
     LoadDestinations& destinations = destinations_.emplace(state_dict, metadata, options_, true);
     std::string unsupported;
-    // Saved lists are whole, so nearly every element has a name. The limit stops damaged paths from
-    // creating huge empty lists.
-    std::uint64_t growth_left = kListGrowthFree + kListGrowthPerName * metadata.state_dict_metadata.size();
+    ListGrowth growth(metadata);
     for (const auto& [name, entry] : metadata.state_dict_metadata) {
       if (!is_wanted(name)) continue;
       const auto nested = paths.find(name);
@@ -69,11 +48,7 @@ class KeyLoadPlanner final : public LoadPlanner {
         value = with_torch("allocate \"" + name + "\" of size " + to_string(tensor->size),
                            [&] { return torch::empty(array_of(tensor->size), torch::TensorOptions().dtype(*type)); });
       }
-      const std::uint64_t growth = list_growth(state_dict, path);
-      if (growth > growth_left)
-        throw Error(ErrorCode::kUnsupported, "load by keys: \"" + name + "\" belongs at " + describe_path(path) +
-                                                 ", in lists that are far longer than what the checkpoint holds of them");
-      growth_left -= growth;
+      growth.add(state_dict, name, path);
       const Value* there = find_at(state_dict, path);
       if (there == nullptr || there->is_none()) {
         set_at(state_dict, path, value);

@@ -227,10 +227,9 @@ class LeafReader {
     if ((shape == PickleKind::kList || shape == PickleKind::kTuple || shape == PickleKind::kDict) && value.size() == 0) return;
     if (!search.seen.insert(value.id()).second) return;
     std::size_t index = 0;
-    for_each_part(value, [&](const std::string& given, const PickleValue& part) {
+    for_each_part(value, [&](std::string_view given, const PickleValue& part) {
       spend(value, kPartBytes);
-      const std::string name = given.empty() ? std::to_string(index) : given;
-      ++index;
+      const std::size_t position = index++;
       Value found;
       if (carried_ != nullptr && is_tensor(part)) {
         if (auto complete = complete_tensor(part)) found = std::move(*complete);
@@ -239,7 +238,10 @@ class LeafReader {
         look_into(part, search, below);
         if (!below.empty()) found = std::move(below);
       }
-      if (!found.is_none() && !tensors.contains(name)) tensors.insert(name, std::move(found));
+      if (found.is_none()) return;
+      std::string name = given.empty() ? std::to_string(position) : std::string(given);
+      spend(value, kKeyBytes + 2 * name.size());
+      if (!tensors.contains(name)) tensors.insert(std::move(name), std::move(found));
     });
   }
 

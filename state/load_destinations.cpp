@@ -80,6 +80,21 @@ c10::IValue scalar_in(const torch::Tensor& tensor, const c10::IValue& callers) {
   return number;
 }
 
+// Returns by how many elements the lists on the way to `path` would grow.
+std::uint64_t list_growth(const StateDict& state_dict, const Path& path) {
+  std::uint64_t growth = 0;
+  for (std::size_t depth = 1; depth < path.size(); ++depth) {
+    const auto* index = std::get_if<std::int64_t>(&path[depth]);
+    if (index == nullptr || *index < 0) continue;
+    const Value* held = find_at(state_dict, Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(depth)));
+    // A dict takes an index as a key and does not grow by it.
+    if (held != nullptr && held->is_dict()) continue;
+    const std::uint64_t size = held != nullptr && held->is_list() ? held->list().size() : 0;
+    if (static_cast<std::uint64_t>(*index) >= size) growth += static_cast<std::uint64_t>(*index) + 1 - size;
+  }
+  return growth;
+}
+
 // Converts `loaded` to the kind of container that the caller holds in its place, `held`. A saved
 // list does not record its kind.
 Value like(const Value& held, Value loaded) {
@@ -111,6 +126,19 @@ Value like(const Value& held, Value loaded) {
 bool is_below(const std::string& name, const std::string& prefix) {
   if (name.size() == prefix.size()) return name == prefix;
   return name.size() > prefix.size() && name[prefix.size()] == '.' && name.compare(0, prefix.size(), prefix) == 0;
+}
+
+ListGrowth::ListGrowth(const Metadata& metadata) {
+  constexpr std::uint64_t kFree = 4096, kPerName = 16;
+  left_ = kFree + kPerName * metadata.state_dict_metadata.size();
+}
+
+void ListGrowth::add(const StateDict& state_dict, const std::string& name, const Path& path) {
+  const std::uint64_t growth = list_growth(state_dict, path);
+  if (growth > left_)
+    throw Error(ErrorCode::kUnsupported, "plan a load: \"" + name + "\" belongs at " + describe_path(path) +
+                                             ", in lists that are far longer than what the checkpoint holds of them");
+  left_ -= growth;
 }
 
 LoadDestinations::LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options,
@@ -394,8 +422,8 @@ torch::Tensor LoadDestinations::transform_tensor(const LoadPlan& plan, const Rea
 void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item, const torch::Tensor& tensor) {
   const Destination& destination = destination_of(plan, item);
   with_torch("fill \"" + destination.name + "\" with " + to_string(Box{item.dest_offsets, item.lengths}), [&] {
-    const torch::Tensor& filled = part_for(destination, item).tensor;
-    torch::Tensor view = part_of(filled, item.dest_offsets, item.lengths);
+    const Part& part = part_for(destination, item);
+    torch::Tensor view = part_of(part.tensor, item.dest_offsets, item.lengths);
     const bool is_filled =
         view.is_alias_of(tensor) && view.scalar_type() == tensor.scalar_type() && view.data_ptr() == tensor.data_ptr();
     if (!is_filled && view.numel() != 0) {
@@ -405,7 +433,10 @@ void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item,
       view.copy_(tensor);
     }
     // The reader may have written the bytes directly, without autograd's knowledge.
-    count_change(filled);
+    count_change(part.tensor);
+    // Tensors of the same memory may have versions of their own.
+    for (const auto& [first, second] : shared_)
+      if (first.part == &part) count_change(second.part->tensor);
     if (!destination.is_tensor) place(destination, Value(scalar_in(view, destination.number)));
   });
 }

@@ -2,6 +2,7 @@
 // checkpoint. Shared by the load planners.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <unordered_map>
@@ -18,6 +19,19 @@ namespace cairn {
 
 // Returns whether `name` is `prefix` or below it. "layer.1" is not above "layer.10".
 bool is_below(const std::string& name, const std::string& prefix);
+
+// Limits the lists that a load makes by the paths in a checkpoint. Saved lists are whole, so nearly
+// every element has a name. The limit stops damaged paths from creating huge empty lists.
+class ListGrowth {
+ public:
+  explicit ListGrowth(const Metadata& metadata);
+  // Call this before `set_at`. Throws kUnsupported if the lists on the way to `path` would grow by
+  // more than is left.
+  void add(const StateDict& state_dict, const std::string& name, const Path& path);
+
+ private:
+  std::uint64_t left_;
+};
 
 class LoadDestinations {
  public:

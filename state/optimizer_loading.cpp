@@ -24,6 +24,15 @@ torch::Tensor tensor_in(const Value& value) {
   return {};
 }
 
+// Returns whether a part lies where the parameter's own part does. Equal sizes are not enough: the
+// parts of other ranks have them, too.
+bool is_at_place_of(const torch::Tensor& parameter, const ShardedTensor& part) {
+  const Value own = as_declared(parameter, parameter);
+  if (!own.is_sharded()) return part.size() == extents_of(parameter.sizes());
+  const std::vector<LocalShard>& shards = own.sharded().local_shards();  // none on a rank outside of the mesh
+  return part.size() == own.sharded().size() && !shards.empty() && part.local_shards().front().offsets == shards.front().offsets;
+}
+
 std::optional<double> number_in(const Value& value) {
   // PyTorch stores an optimizer's `step` as a tensor with one element.
   if (value.is_tensor() && value.tensor().defined() && value.tensor().numel() == 1 && !value.tensor().is_complex()) {
@@ -321,6 +330,11 @@ class Loading {
     if (!is_stored() && given.sizes() != named.parameter.sizes()) {
       return problem(place + " has the size " + to_string(extents_of(given.sizes())) + ", the parameter " +
                      to_string(extents_of(named.parameter.sizes())));
+    }
+    if (!is_stored() && value->is_sharded() && !is_at_place_of(named.parameter, value->sharded())) {
+      const ShardedTensor& part = value->sharded();
+      return problem(place + " is the part at " + to_string(part.local_shards().front().offsets) + " of a tensor of size " +
+                     to_string(part.size()) + ", which is not the parameter's");
     }
     if (!field.defined()) {
       const Value* fitted = find_at(fitted_, {"state", named.name, field_name});

@@ -129,7 +129,7 @@ void find_in(const Used* begin, const Used* end, const std::vector<torch::Tensor
       return !both.add(it.layout, it.used->begin);
     };
     std::size_t other = i;
-    if (!meets(i))
+    if (!it.layout.may_overlap || !meets(i))
       for (other = 0; other < i && !meets(other);) ++other;
     found.push_back(
         {std::min(all[other].used->tensor, it.used->tensor), std::max(all[other].used->tensor, it.used->tensor), false});

@@ -1,5 +1,6 @@
 // The text of a value in a pickle. Does not include LibTorch.
 #include <string>
+#include <string_view>
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/pickle/opaque_value.hpp>
@@ -66,11 +67,11 @@ void put_pickle(PythonText& out, const PickleValue& value, bool opaque) {
   }
   const char* const end = put_begin(out, value);
   std::size_t index = 0;
-  for_each_part(value, [&](const std::string& name, const PickleValue& part) {
+  for_each_part(value, [&](std::string_view name, const PickleValue& part) {
     if (out.is_full()) return;
     if (index > 0) out.put(", ");
     if (value.is(PickleKind::kDict)) put_pickle(out, value.key(index), opaque), out.put(": ");
-    if (!name.empty() && !value.is(PickleKind::kDict)) out.put(printable(name) + "=");
+    if (!name.empty() && !value.is(PickleKind::kDict)) out.put(printable(std::string(name)) + "=");
     put_pickle(out, part, opaque);
     ++index;
   });

@@ -483,7 +483,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     // A user's reader may work only with the user's planner.
     if (!are_users)
       call.fit = [&](const Metadata& metadata, const StorageContext& context) {
-        objects.get().fit(metadata, *reader, context, part_rank.value_or(world.rank()), working);
+        objects.get().fit(metadata, *reader, context, part_rank.value_or(world.rank()), options.planning.keep_opaque, working);
       };
     // The deadline covers both tries.
     if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);

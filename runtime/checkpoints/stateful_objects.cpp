@@ -117,7 +117,7 @@ std::optional<Path> path_below(const Path& above, Path path, std::optional<int> 
 
 // Reads plain values, without the planner of the load.
 struct ReadValues final : ReadyPlan {
-  ReadValues(Dict& into, const Metadata& metadata) : values(into, metadata, {}) {}
+  ReadValues(Dict& into, const Metadata& metadata, const LoadPlannerOptions& options) : values(into, metadata, options) {}
   void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) override { values.load_bytes(plan, item, bytes); }
   LoadDestinations values;
 };
@@ -161,26 +161,29 @@ std::string StatefulObjects::describe(const std::vector<std::string>& key_order,
 }
 
 void StatefulObjects::fit(const Metadata& metadata, StorageReader& reader, const StorageContext& context, int rank,
-                          StateDict& working) const {
-  for (const auto& [key, place] : places_) {
-    const auto object = std::dynamic_pointer_cast<FittedStateful>(place.object);
-    if (!object) continue;
+                          const std::vector<std::string>& keep_opaque, StateDict& working) const {
+  NamedHooks hooks("the check", rank);
+  LoadPlannerOptions planning;
+  planning.keep_opaque = keep_opaque;
+  const auto fit_one = [&](const Place& place, FittedStateful& object) {
     Value& value = value_at(working, place.path);
     const auto of_rank = place.is_per_rank ? std::optional<int>(rank) : std::nullopt;
     // The object's own containers show whether numbers are keys of a dict or indices of a list.
     Dict stored;
     for (const auto& [name, item] : value.dict()) stored.insert(name, item.is_list() ? Value(List{}) : Value(Dict{}));
-    ReadValues reading(stored, metadata);
+    ReadValues reading(stored, metadata, planning);
+    ListGrowth growth(metadata);
     for (const auto& [name, path] : metadata.planner_data) {
       const auto below = path_below(place.path, path, of_rank);
       const Metadata::Entry* const entry = below ? metadata.find(name) : nullptr;
       if (entry == nullptr) continue;
+      growth.add(stored, name, *below);
       if (const auto* tensor = std::get_if<TensorStorageMetadata>(entry)) {
         const auto type = scalar_type_of(tensor->properties.dtype).value_or(at::kByte);  // the planner refuses other types
         const auto options = torch::TensorOptions().device(at::kMeta).dtype(type);
         set_at(stored, *below,
                with_torch("describe \"" + name + '"', [&] { return torch::empty(array_of(tensor->size), options); }));
-      } else if (object->needs(*below)) {
+      } else if (object.needs(*below)) {
         reading.values.add(name, name, *below, Value());
         if (find_at(stored, *below) == nullptr) set_at(stored, *below, Value());  // keys keep their order
       } else {
@@ -192,7 +195,11 @@ void StatefulObjects::fit(const Metadata& metadata, StorageReader& reader, const
       reader.set_up_storage_reader(metadata, context);
       reader.read_data(plan, reading).get();
     }
-    value = with_marks_of(value, Value(object->fit(stored)));
+    value = with_marks_of(value, Value(object.fit(stored)));
+  };
+  for (const auto& [key, place] : places_) {
+    const auto object = std::dynamic_pointer_cast<FittedStateful>(place.object);
+    if (object) hooks.run(key, [&, &place = place] { fit_one(place, *object); });
   }
 }
 

@@ -30,9 +30,11 @@ class StatefulObjects {
   std::string describe(const std::vector<std::string>& key_order, StateDict& working, int rank) const;
 
   // Replaces the state of each FittedStateful object in `working` by state that fits what the
-  // checkpoint has for the object. Reads plain values through `reader`. `rank` is the one whose
-  // values marked by `per_rank` are loaded.
-  void fit(const Metadata& metadata, StorageReader& reader, const StorageContext& context, int rank, StateDict& working) const;
+  // checkpoint has for the object. Reads plain values through `reader`, and opaque ones if
+  // `keep_opaque` names them. `rank` is the one whose values marked by `per_rank` are loaded. An
+  // exception becomes a PlacedException, as above.
+  void fit(const Metadata& metadata, StorageReader& reader, const StorageContext& context, int rank,
+           const std::vector<std::string>& keep_opaque, StateDict& working) const;
 
   // Calls `load_state_dict()` with the values at the objects' places in `working`.
   std::string restore(const std::vector<std::string>& key_order, StateDict& working, int rank) const;

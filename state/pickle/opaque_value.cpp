@@ -15,10 +15,8 @@ void visit_all(const PickleValue& container, const VisitPart& visit) {
       continue;
     }
     const auto key = container.key(i);
-    visit(key.is(PickleKind::kText)  ? std::string(key.as_text())
-          : key.is(PickleKind::kInt) ? std::to_string(key.as_int())
-                                     : "",
-          container.mapped(i));
+    const std::string number = key.is(PickleKind::kInt) ? std::to_string(key.as_int()) : "";
+    visit(key.is(PickleKind::kText) ? key.as_text() : number, container.mapped(i));
   }
 }
 
@@ -29,6 +27,19 @@ class Repickler {
 
   void add(const PickleValue& value) {
     if (recalls(value)) return;
+    // Sets are remembered last, so that one with nothing but itself between would never end.
+    if (++depth_ > kDepthMax) unsupported(value, "a value that contains itself");
+    add_new(value);
+    --depth_;
+  }
+
+  OwnPickle finish() && { return {std::move(out_).finish(), std::move(storages_)}; }
+
+ private:
+  // A tree is less deep. A value that contains itself is passed a second time at most.
+  static constexpr std::size_t kDepthMax = 1000;
+
+  void add_new(const PickleValue& value) {
     const bool is_opaque = value.is(PickleKind::kOpaque);
     switch (value.shape()) {
       case PickleKind::kNone:
@@ -36,13 +47,17 @@ class Repickler {
       case PickleKind::kBool:
         return out_.boolean(value.as_bool());
       case PickleKind::kInt:
-        return is_opaque ? out_.opcode(value.opcode()) : out_.integer(value.as_int());
+        if (!is_opaque) return out_.integer(value.as_int());
+        out_.opcode(value.opcode());
+        return remember(value);
       case PickleKind::kFloat:
         return out_.real(value.as_float());
       case PickleKind::kText:
-        return out_.text(value.as_text());
+        out_.text(value.as_text());
+        return remember(value);
       case PickleKind::kBytes:
-        return is_opaque ? out_.opcode(value.opcode()) : out_.bytes(value.as_bytes());
+        is_opaque ? out_.opcode(value.opcode()) : out_.bytes(value.as_bytes());
+        return remember(value);
       case PickleKind::kGlobal:
         return out_.global(value.global().module, value.global().name);
       case PickleKind::kList:
@@ -62,13 +77,11 @@ class Repickler {
         return add_object(value);
       default:
         add_persistent(value.persistent_id());
-        return out_.persistent_id();
+        out_.persistent_id();
+        return remember(value);
     }
   }
 
-  OwnPickle finish() && { return {std::move(out_).finish(), std::move(storages_)}; }
-
- private:
   void remember(const PickleValue& value) { slots_.emplace(value.id(), out_.remember()); }
   bool recalls(const PickleValue& value) {
     const auto known = slots_.find(value.id());
@@ -136,6 +149,7 @@ class Repickler {
   std::unordered_map<std::uint32_t, Pickler::Slot> slots_;  // by the identity of a value that is written
   std::unordered_map<std::string, std::size_t> numbers_;
   std::vector<std::string> storages_;
+  std::size_t depth_ = 0;
 };
 
 }  // namespace

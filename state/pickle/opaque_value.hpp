@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
@@ -13,7 +14,7 @@ namespace cairn {
 
 // Calls `visit` for everything that a value is made of. `name` is that of an attribute, an item or
 // a keyword argument, and "" for arguments and elements.
-using VisitPart = std::function<void(const std::string& name, const PickleValue& part)>;
+using VisitPart = std::function<void(std::string_view name, const PickleValue& part)>;
 void for_each_part(const PickleValue& value, const VisitPart& visit);
 
 struct OwnPickle {

@@ -187,8 +187,10 @@ std::string PickleValue::opaque_name() const {
     default:
       break;
   }
-  // Python's own helper takes the class as its first argument.
-  const bool is_helper = callee().opaque_name() == "copyreg._reconstructor" && arguments().size() > 0;
+  // Python's own helper takes the class as its first argument. Only one of both is asked for its
+  // name, because objects may be nested in both.
+  const bool is_helper =
+      callee().shape() == PickleKind::kGlobal && to_string(callee().global()) == "copyreg._reconstructor" && arguments().size() > 0;
   return (is_helper ? arguments()[0] : callee()).opaque_name();
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/state/leaf_reader.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
@@ -260,6 +261,29 @@ TEST_CASE("options that LibTorch lacks survive a load and a save") {
     load(state, directory.path() + place);
   }
   CHECK(third.contents() == saved.contents());
+}
+
+TEST_CASE("an opaque option survives a load that keeps it and a save, and fails any other load") {
+  const TemporaryDirectory directory;
+  Trainer saved(kAdam), other(kAdam);
+  Dict given = saved.optimizer_state();
+  const Bytes odd = write_torch_archive(ByteSpan("\x80\x02"
+                                                 "cown\nSchedule\n)R."),
+                                        {});
+  group_of(given)["odd"] = read_leaf(odd);
+  save({{"model", saved.net}, {"optimizer", given}, {"step", 0}}, directory.path() + "/given");
+  StateDict state = other.state();
+  const Bytes before = other.contents();
+  const Thrown refused = thrown_by([&] { load(state, directory.path() + "/given"); });
+  for (const char* text : {"the check of \"optimizer\": ", "optimizer.param_groups.0.odd", "own.Schedule"})
+    CHECK_MESSAGE(refused.says(text), refused.what);
+  CHECK(other.contents() == before);
+  LoadOptions options;
+  options.planning.keep_opaque = {"optimizer"};
+  load(state, directory.path() + "/given", options);
+  save(other.state(), directory.path() + "/again");
+  Dict loaded = load_by_keys(directory.path() + "/again", {"optimizer.param_groups"}, options);
+  CHECK(group_of(loaded["optimizer"].dict())["odd"].opaque().archive() == odd);
 }
 
 TEST_CASE("a parameter that an optimizer lists twice is saved once, and loads from either") {

@@ -362,6 +362,10 @@ TEST_CASE("the state of a declared parameter follows its shard") {
     saved.push_back({{"optim", optimizer_state_dict(*optimizers.back())}});
     REQUIRE(saved.back()["optim"]["state"]["0"]["exp_avg"].is_sharded());
   }
+  // The other rank's part has the same size.
+  std::string text;
+  CHECK(code_of([&] { load_optimizer_state_dict(*optimizers[0], saved[1]["optim"].dict()); }, &text) == ErrorCode::kMismatch);
+  CHECK(has(text, "the part at [2, 0] of a tensor of size [4, 3], which is not the parameter's"));
   const MemoryCheckpoint checkpoint = save(saved);
   CHECK(std::get<TensorStorageMetadata>(*checkpoint.metadata.find("optim.state.0.exp_avg")).size == Extents{4, 3});
   torch::Tensor one = torch::zeros({4, 3}, torch::requires_grad());

@@ -124,6 +124,16 @@ TEST_CASE("tensors that share some of their memory are refused when the load is 
   CHECK(same(base, torch::zeros({6})));
 }
 
+TEST_CASE("a load counts as a change of every tensor of the memory that it fills") {
+  const MemoryCheckpoint checkpoint = save({{{"a", counted({4})}, {"b", counted({4})}, {"c", counted({4})}}});
+  const torch::Tensor a = torch::zeros({4}), c = a.detach();
+  torch::Tensor b = torch::zeros({4});
+  b.set_data(a);
+  StateDict state{{"a", a}, {"b", b}, {"c", c}};
+  load(checkpoint, state);
+  for (const torch::Tensor& tensor : {a, b, c}) CHECK(tensor._version() > 0);
+}
+
 TEST_CASE("a tensor that keeps its value may share memory with one that is loaded") {
   const MemoryCheckpoint checkpoint = save({{{"embed", counted({4})}}});
   const torch::Tensor tied = torch::zeros({4});

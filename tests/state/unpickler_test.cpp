@@ -178,12 +178,26 @@ TEST_CASE("an opaque value that contains itself is cut, and a malformed pickle i
   CHECK(is_refusal(thrown_by([] { keeping("(o."s); })));
   CHECK(is_refusal(thrown_by([] { keeping("\x97."s); })));
   CHECK(thrown_by([] { keeping(repeated("]", 300) + repeated("a", 299) + "."); }).says("deep"));
+  const auto set = keeping("\x8fq\x00(h\x00\x90."s);
+  CHECK(thrown_by([&] { own_pickle(set.root(), 4); }).code == ErrorCode::kUnsupported);
   // A set takes a node a byte, as a list does.
   const std::string hostile = repeated("\x8f", 1 << 20);
   const AllocationMeter meter;
   const Thrown thrown = thrown_by([&] { unpickle(hostile, "a test", kKnown, kRecordPickleLimits, OpaqueValues::kKept); });
   CHECK(meter.bytes() < 60 * hostile.size());
   CHECK(thrown.code == ErrorCode::kUnsupported);
+}
+
+TEST_CASE("opaque values that share parts take no more time or bytes than their pickle") {
+  // Each object is called by, and an argument of, the next one.
+  const auto nested = keeping("ccopy_reg\n_reconstructor\n" + repeated("q\x00h\x00\x85R"s, 90) + ".");
+  CHECK(nested.root().opaque_name() == "copyreg._reconstructor");
+  CHECK(keeping("cown\nA\n" + repeated(")R", 150) + ".").root().opaque_name() == "own.A");
+  for (const std::string& large :
+       {"B\xc8\0\0\0"s + std::string(200, 'b'), "X\xc8\0\0\0"s + std::string(200, 't'), "\x8a\xc8"s + std::string(200, '\x01')}) {
+    const std::string shared = "cown\nA\n(" + large + "q\x00"s + repeated("h\x00"s, 1000) + "tR.";
+    for (const int protocol : {2, 4}) CHECK(own_pickle(keeping(shared).root(), protocol).pickle.size() < 2 * shared.size());
+  }
 }
 
 TEST_CASE("every truncation of a pickle is an error that says where") {

@@ -150,6 +150,16 @@ TEST_CASE("torch.save: one opaque value leaves the others readable, and its tens
   TorchSaveReader of_object;
   of_object.reset(put(directory, write_torch_archive(odd + ".", storages)));
   CHECK(of_object.read_metadata().find("own.Model._w") != nullptr);
+
+  // Each place of a tensor has a copy of its name, also where a pickle shares the name.
+  std::string many =
+      "\x80\x02"
+      "cown\nModel\n(" +
+      tensor("0") + "q\x01X\0\0\1\0"s + std::string(1 << 16, 'k') + "q\x02";
+  for (int i = 0; i < 2000; ++i) many += "}h\x02h\x01s";
+  TorchSaveReader of_many;
+  of_many.reset(put(directory, write_torch_archive(many + "tR.", storages)));
+  CHECK(thrown_by([&] { of_many.read_metadata(); }).says("more memory"));
 }
 
 TEST_CASE("torch.save: a file without checksums loads, and one zeroed checksum is damage") {

@@ -96,6 +96,20 @@ TEST_CASE("state dicts: another rank's shard of equal size is refused without an
     CHECK(thrown.code == ErrorCode::kMismatch);
     CHECK(thrown.says("\"l1.weight\" is a part of a tensor of size [6, 6]"));
     CHECK(model->l1->parameters()[0].equal(before));
+
+    torch::optim::Adam optimizer(model->parameters());
+    Dict state = training::get_optimizer_state_dict(*model, optimizer);
+    const auto local = state["state"]["l1.weight"]["exp_avg"].sharded().local_shards().front().tensor;
+    state["state"]["l1.weight"]["exp_avg"] = wrong["l1.weight"];
+    for (const bool nested : {true, false}) {
+      const Thrown refused = thrown_by([&] {
+        if (nested) return load_optimizer_state_dict(optimizer, state, &*model);
+        training::set_optimizer_state_dict(*model, optimizer, state);
+      });
+      CHECK(refused.code == ErrorCode::kMismatch);
+      CHECK(refused.says("[\"exp_avg\"] is the part at [" + std::to_string(others_row) + ", 0] of a tensor of size [6, 6]"));
+      CHECK(local.count_nonzero().item<int>() == 0);
+    }
   });
 }
 
