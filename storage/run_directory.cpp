@@ -248,7 +248,8 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
     if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
     return error.what();
   }
-  if (!is_taken) return "";
+  // In a bucket no object has the name of a place.
+  if (!is_taken && open(name)->list().empty()) return "";
   if (is_link(name)) return child_url(url(), name) + " is a symbolic link";
   const std::vector<ObjectName> places = run_->children();
   if (std::find(places.begin(), places.end(), name) != places.end()) {
