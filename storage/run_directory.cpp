@@ -119,6 +119,32 @@ bool has_trailer(Store& place, const ObjectName& file) {
   }
 }
 
+void add_attempts(Store& place, Dead& dead) {
+  for (const std::string& id : place.open_attempts()) dead.ids.insert(id);
+  dead.add_fenced(place);
+}
+
+// Returns the complete data files that are not among the dead ones. `is_ours`: the place has a name
+// that Cairn gives.
+std::set<ObjectName> complete_files(Store& place, bool is_ours, const Dead& dead) {
+  std::set<ObjectName> found;
+  const std::vector<ObjectInfo> files = place.list(kDataFilePrefix);
+  const bool by_ranks =
+      std::any_of(files.begin(), files.end(), [](const auto& file) { return ends_with(file.name, kCommitRecordName); });
+  for (const ObjectInfo& file : files) {
+    const auto id = save_id_of_file(file.name);
+    if (std::count(dead.names.begin(), dead.names.end(), file.name) > 0) continue;
+    const bool counts = id ? dead.ids.count(*id) == 0 && has_trailer(place, file.name)
+                           : is_ours && !by_ranks && is_foreign_data_file(file.name) && file.size_bytes > 0;
+    if (counts) found.insert(file.name);
+  }
+  if (!is_ours || !dead.ids.empty()) return found;
+  for (const char* prefix : {"model-", "shard-"})
+    for (const ObjectInfo& file : place.list(prefix))
+      if (ends_with(file.name, kSafetensorsEnd) && file.name.find('/') == std::string::npos) found.insert(file.name);
+  return found;
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(const std::string& url)
@@ -196,28 +222,18 @@ bool RunDirectory::has_unrecorded(const ObjectName& name) const {
 
 // Returns the complete data files of a place without a record that nothing explains.
 std::set<ObjectName> RunDirectory::unexplained(const ObjectName& name) const {
-  std::set<ObjectName> found;
-  if (has_record(name)) return found;
+  if (has_record(name)) return {};
   const std::shared_ptr<Store> place = open(name);
-  Dead dead;
-  for (const std::string& id : place->open_attempts()) dead.ids.insert(id);
-  dead.add_fenced(*place);
-  add_marks(*place, place->list(removal_mark_name("")), dead);
-  const std::vector<ObjectInfo> files = place->list(kDataFilePrefix);
   const bool is_ours = is_checkpoint_name(name);
-  const bool by_ranks =
-      std::any_of(files.begin(), files.end(), [](const auto& file) { return ends_with(file.name, kCommitRecordName); });
-  for (const ObjectInfo& file : files) {
-    const auto id = save_id_of_file(file.name);
-    if (std::count(dead.names.begin(), dead.names.end(), file.name) > 0) continue;
-    const bool counts = id ? dead.ids.count(*id) == 0 && has_trailer(*place, file.name)
-                           : is_ours && !by_ranks && is_foreign_data_file(file.name) && file.size_bytes > 0;
-    if (counts) found.insert(file.name);
+  Dead dead;
+  add_attempts(*place, dead);
+  add_marks(*place, place->list(removal_mark_name("")), dead);
+  std::set<ObjectName> found = complete_files(*place, is_ours, dead);
+  // In tiers, the far one has the attempts of checkpoints that were lost with the near one.
+  if (const auto other = found.empty() ? nullptr : place->fallback()) {
+    add_attempts(*other, dead);
+    found = complete_files(*place, is_ours, dead);
   }
-  if (!is_ours || !dead.ids.empty()) return found;
-  for (const char* prefix : {"model-", "shard-"})
-    for (const ObjectInfo& file : place->list(prefix))
-      if (ends_with(file.name, kSafetensorsEnd) && file.name.find('/') == std::string::npos) found.insert(file.name);
   return found;
 }
 
@@ -232,7 +248,8 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
     if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
     return error.what();
   }
-  if (!is_taken) return "";
+  // In a bucket no object has the name of a place.
+  if (!is_taken && open(name)->list().empty()) return "";
   if (is_link(name)) return child_url(url(), name) + " is a symbolic link";
   const std::vector<ObjectName> places = run_->children();
   if (std::find(places.begin(), places.end(), name) != places.end()) {

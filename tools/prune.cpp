@@ -240,7 +240,8 @@ void find_damaged(Pruning& pruning, const RunContents& contents, bool may_forget
     const bool is_known = std::any_of(contents.checkpoints.begin(), contents.checkpoints.end(), [&](const ListedCheckpoint& one) {
       return one.name == checkpoint.name && !one.fault.empty() && !one.pinned;
     });
-    if (!is_known) continue;
+    // A record that cannot be read is no finding about the files: it may be of a newer version.
+    if (!is_known || !pruning.run.why_unreadable(checkpoint.name).empty()) continue;
     std::string fault = pruning.run.fault_of(checkpoint.name);
     if (fault.empty()) fault = pruning.run.find_damage(checkpoint, {}, std::numeric_limits<std::uint64_t>::max());
     if (!fault.empty())

@@ -71,7 +71,9 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
     try {
       if (run.has_record(name) || run.is_link(name)) continue;
       const auto place = run.open(name);
-      Leftover leftover{name, 0, !place->open_attempts().empty(), !run.unrecorded({name}).empty(), ""};
+      const auto other = place->fallback();  // it has the attempts of checkpoints that were lost with the near tier
+      const bool is_open = !place->open_attempts().empty() || (other && !other->open_attempts().empty());
+      Leftover leftover{name, 0, is_open, !run.unrecorded({name}).empty(), ""};
       const std::vector<ObjectInfo> objects = place->list();
       for (const ObjectInfo& object : objects) {
         leftover.bytes += object.size_bytes;

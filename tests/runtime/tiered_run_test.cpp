@@ -173,16 +173,31 @@ TEST_CASE_FIXTURE(TwoDirectories, "the last copied checkpoint stays until a late
 TEST_CASE_FIXTURE(TwoDirectories, "a manager names the checkpoints that were lost with the near tier") {
   const std::string run = "tiered://world/run";
   CheckpointManager(World::single(), run).save(1, vector_of(1));
-  // The far tier has heard of a second save.
+  forget_tier("world");
+  start();
+  // The far tier has heard of a second save, and has a file of it.
   const auto place = open_store(far + "/run/step_2");
   place->create_root();
-  place->begin_attempt("cairn-00112233445566778899aabbccddeeff-01234567-2");
+  const std::string lost_id = "cairn-00112233445566778899aabbccddeeff-01234567-2";
+  place->begin_attempt(lost_id);
+  const auto copied = open_store(far + "/run/step_1");
+  const ObjectInfo file = copied->list(kDataFilePrefix).at(0);
+  Bytes content(static_cast<std::size_t>(file.size_bytes), '\0');
+  copied->read(file.name, {{0, {content.data(), content.size()}}});
+  const auto writer = place->create(data_file_name(0, 0, lost_id));
+  writer->write_at(0, content);
+  writer->sync(content.size());
   const CapturedLog log;
   CheckpointManager manager(World::single(), run);
   CHECK(log.text().find("step_2 was saved to the near tier and lost before its copy") != std::string::npos);
-  CHECK(log.text().find("cairn-00112233445566778899aabbccddeeff-01234567-2") != std::string::npos);
+  CHECK(log.text().find(lost_id) != std::string::npos);
+  StateDict state{{"vector", torch::zeros({10}, torch::kInt64)}};
+  const auto restored = manager.restore_latest(state);
+  REQUIRE(restored);
+  CHECK(restored->checkpoint.name == "step_1");
   CHECK_FALSE(place->open_attempts().empty());  // this manager may only read, and another process copy
   manager.save(3, vector_of(3));
   REQUIRE(wait_for_copies(run));
   CHECK(place->open_attempts().empty());
+  CHECK(place->list().empty());
 }

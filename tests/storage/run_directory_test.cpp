@@ -432,6 +432,7 @@ TEST_CASE_FIXTURE(RunInMemory, "complete data without a record is named, keeps i
   const auto unrecorded = [&] { return run.unrecorded(run.list().without_record); };
   CHECK(unrecorded() == places);
   CHECK(run.why_occupied("step_12").empty());
+  for (const ObjectName& place : places) CHECK_FALSE(run.why_occupied(place).empty());
   std::vector<ObjectInfo> before;
   for (const ObjectName& place : places) {
     if (place != "step_7")

@@ -7,6 +7,7 @@ import pty
 import shutil
 import subprocess
 import tempfile
+import zlib
 
 from cairn_command import CAIRN, cairn, Command, FINE, FOUND_BAD, run_tests, WRONG_USE
 
@@ -114,11 +115,16 @@ class Prune(Command):
         whole = next((self.root / "step_30").glob("*.distcp")).stem.split("_")[-1]
         (self.root / "step_30" / ".damaged").write_text(whole + "\nbut it was mended\n")
         flip("step_40")  # nobody knows
+        self.checkpoint("--step", "50", name="step_50")
+        record = bytearray((self.root / "step_50" / ".metadata").read_bytes())
+        record[-16:-12] = (99).to_bytes(4, "little")
+        record[-4:] = zlib.crc32(record[:-4]).to_bytes(4, "little")
+        (self.root / "step_50" / ".metadata").write_bytes(record)  # of a newer Cairn
         self.assertIn("as a restore has noted", cairn("ls", self.root).stdout)
         self.prune("--damaged", "--dry-run")
-        self.assertEqual(len(self.left()), 4)
+        self.assertEqual(len(self.left()), 5)
         self.assertIn("2 checkpoints removed", self.prune("--damaged", "--yes").stdout)
-        self.assertEqual(self.left(), ["step_30", "step_40"])
+        self.assertEqual(self.left(), ["step_30", "step_40", "step_50"])
         self.assertFalse((self.root / "step_30" / ".damaged").exists())
 
     def test_links_are_not_followed(self):
