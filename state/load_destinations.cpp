@@ -200,6 +200,9 @@ LoadPlan LoadDestinations::create_plan() {
       plan.items.push_back(std::move(item));
     }
   }
+  if (options_.refuse_absent_ranks && options_.world_size <= 0)
+    throw Error(ErrorCode::kInvalidArgument, "plan a load: refuse_absent_ranks needs the number of ranks; set "
+                                             "LoadPlannerOptions::world_size of a planner of your own");
   if (options_.refuse_absent_ranks)
     for (const auto& [name, entry] : metadata_->state_dict_metadata)
       if (is_of_absent_rank(name))

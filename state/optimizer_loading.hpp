@@ -1,6 +1,7 @@
 // Checks state dicts of optimizers before anything changes. Internal.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include <torch/nn/module.h>

@@ -107,7 +107,7 @@ struct LoadPlannerOptions {
   // If the checkpoint has values marked by `per_rank` of ranks that this world does not have, fails
   // with kMismatch, naming the values, before any data changes.
   bool refuse_absent_ranks = false;
-  int world_size = 0;  // set by Checkpointer; 0: unknown; no rank counts as absent
+  int world_size = 0;  // set by Checkpointer, except in a planner of the user's; 0: unknown
   // The names of opaque values (see Opaque) to load as they are, for the next save. A name also
   // stands for everything below it. Loading any other opaque value fails with kUnsupported.
   std::vector<std::string> keep_opaque;

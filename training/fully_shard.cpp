@@ -53,6 +53,8 @@ void check_shardable(const Module& module, const std::string& name, const torch:
   const std::string the = "the parameter \"" + name + "\" ";
   if (tensor.layout() != at::kStrided || tensor.is_quantized())
     refuse_module(ErrorCode::kUnsupported, module, the + "is not strided");
+  if (const std::string reason = why_without_memory(tensor); !reason.empty())
+    refuse_module(ErrorCode::kUnsupported, module, the + reason);
   if (tensor.is_complex())
     refuse_module(ErrorCode::kUnsupported, module, the + "is complex: register its real view (view_as_real)");
   if (tensor.dim() == 0) refuse_module(ErrorCode::kUnsupported, module, the + "has no dimension to cut; give it one, of size 1");

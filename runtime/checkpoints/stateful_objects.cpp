@@ -104,15 +104,13 @@ class NamedHooks {
 
 // Returns the rest of `path` below `above`, or nothing if it is not below it. For values marked by
 // `per_rank`, finds those of `rank`.
-std::optional<Path> path_below(const Path& above, Path path, std::optional<int> rank) {
-  if (rank) {
-    if (path.empty() || path.back() != PathElement(rank_key(*rank))) return std::nullopt;
-    path.pop_back();
-  }
-  if (path.size() <= above.size() || !std::equal(above.begin(), above.end(), path.begin())) return std::nullopt;
+std::optional<Path> path_below(const Path& above, const Path& path, std::optional<int> rank) {
+  const std::size_t size = path.size() - (rank && !path.empty() ? 1 : 0);
+  if (rank && (path.empty() || path.back() != PathElement(rank_key(*rank)))) return std::nullopt;
+  if (size <= above.size() || !std::equal(above.begin(), above.end(), path.begin())) return std::nullopt;
   // An object's state is a dict. If the checkpoint has a list there, the planner finds nothing.
   if (!std::holds_alternative<std::string>(path[above.size()])) return std::nullopt;
-  return Path(path.begin() + static_cast<std::ptrdiff_t>(above.size()), path.end());
+  return Path(path.begin() + static_cast<std::ptrdiff_t>(above.size()), path.begin() + static_cast<std::ptrdiff_t>(size));
 }
 
 // Reads plain values, without the planner of the load.

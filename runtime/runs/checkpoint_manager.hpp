@@ -104,7 +104,9 @@ namespace cairn {
 enum class DataWithoutRecord : std::uint8_t {
   kRefuse = 1,      // throws kCorrupt, naming the places
   kUseNewestWhole,  // restores the latest whole checkpoint, and logs which places it passed over; throws if there is none
-  kStartAnew,       // restores nothing, and logs the places
+  // Restores nothing, and logs the places. This holds for every start while such places exist, also
+  // after the job has saved whole checkpoints: set it for one start, or move the places away.
+  kStartAnew,
 };
 
 // Must be the same on all ranks, unless stated otherwise.
