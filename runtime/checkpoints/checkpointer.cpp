@@ -518,7 +518,8 @@ LoadReport Checkpointer::load(StateDict& state_dict, const std::string& checkpoi
                                                 options_of_part(options, world()));
   const auto& part_rank = implementation_->part_rank;
   LoadPlannerOptions planning = options.planning;
-  if (!part_rank) planning.world_size = world().size();
+  planning.world_size = part_rank ? 0 : world().size();
+  if (part_rank) planning.refuse_absent_ranks = false;  // a part has the values of one rank
   const auto planner = options.planner ? options.planner
                        : part_rank     ? make_part_load_planner(planning, *part_rank)
                                        : std::make_shared<DefaultLoadPlanner>(planning);

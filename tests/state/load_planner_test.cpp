@@ -389,7 +389,7 @@ TEST_CASE("values of absent ranks are reported, or refused before anything chang
   for (const int world_size : {0, 2, 4}) {
     LoadPlannerOptions options;
     options.world_size = world_size;
-    options.refuse_absent_ranks = world_size != 2;
+    options.refuse_absent_ranks = world_size == 4;
     StateDict state{{"loader", per_rank(Dict{{"at", -1}})}, {"w", torch::zeros(2)}};
     DefaultLoadPlanner planner(options);
     load(checkpoint, state, 1, planner);
@@ -405,6 +405,10 @@ TEST_CASE("values of absent ranks are reported, or refused before anything chang
   const auto thrown = cairn::testing::thrown_by([&] { planner.create_local_plan(); });
   CHECK(thrown.code == ErrorCode::kMismatch);
   CHECK(thrown.says("loader.at.rank_3"));
+  options.world_size = 0;  // nothing says which ranks are absent
+  DefaultLoadPlanner without_size(options);
+  without_size.set_up_planner(state, checkpoint.metadata, 1, false);
+  CHECK(cairn::testing::thrown_by([&] { without_size.create_local_plan(); }).code == ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("a report lists the names that a load leaves alone") {
