@@ -128,8 +128,12 @@ Retention retention_of(const RunDirectory& run, const Wanted& wanted) {
   return retention;
 }
 
+// Without --keep, only --damaged and --leftovers say what goes.
+constexpr std::uint32_t kAll = std::numeric_limits<std::uint32_t>::max();
+
 // Returns why a checkpoint stays, in words. Applies each part of the policy separately.
 std::string why_kept(const Retention& retention, const Wanted& wanted, const CheckpointInfo& info, bool pinned) {
+  if (*wanted.last_and_every.keep_last == kAll) return pinned ? "not damaged, pinned" : "not damaged";
   std::string text;
   const auto add = [&](const std::string& reason) { text += (text.empty() ? "" : ", ") + reason; };
   const auto keeps = [&](const RetentionPolicy& policy) {
@@ -257,7 +261,7 @@ int prune(const PruneOptions& options) {
   Wanted wanted = wanted_of(options.keep);
   const RunContents contents = look_at_run(options.run);
   Pruning pruning{RunDirectory(options.run), {}, {}, {}, {}, 0};
-  if (options.keep.empty()) wanted.last_and_every.keep_last = std::numeric_limits<std::uint32_t>::max();
+  if (options.keep.empty()) wanted.last_and_every.keep_last = kAll;
   if (!options.keep.empty() || options.damaged) pruning.retention = retention_of(pruning.run, wanted);
   if (options.damaged) find_damaged(pruning, contents, !options.dry_run);
   if (options.leftovers)
