@@ -2,7 +2,7 @@
 # Installs what is needed, builds, and runs all tests: as users run Cairn (preset `release`), and all but the largest ones under the
 # address and undefined-behaviour sanitizers (preset `asan`). The tests that find most come first.
 #
-#   tests/run.sh                  both, and between them the builds of `tests/builds.sh --ci`
+#   tests/run.sh                  both, and the builds of `tests/builds.sh --ci`
 #   tests/run.sh --preset dev     that preset only; may be given more than once
 #   tests/run.sh --quick          `release` only, without the largest tests
 #   tests/run.sh --minutes 85     leaves out, and names, what would not end in this time. The first tests always run.
@@ -33,7 +33,7 @@ done
 parts=()
 if [ ${#presets[@]} -eq 0 ]; then
   parts=("release -LE large 0")
-  $quick || parts+=("builds --ci . 25" "asan -LE process 40" "release -L large 30" "asan -L process 60")
+  $quick || parts+=("asan -LE process 40" "builds --ci . 25" "release -L large 30" "asan -L process 60")
 else
   for preset in "${presets[@]}"; do
     if $quick; then parts+=("$preset -LE large 100"); else parts+=("$preset -E ^$ 100"); fi

@@ -133,7 +133,7 @@ constexpr std::uint32_t kAll = std::numeric_limits<std::uint32_t>::max();
 
 // Returns why a checkpoint stays, in words. Applies each part of the policy separately.
 std::string why_kept(const Retention& retention, const Wanted& wanted, const CheckpointInfo& info, bool pinned) {
-  if (*wanted.last_and_every.keep_last == kAll) return pinned ? "not damaged, pinned" : "not damaged";
+  if (wanted.last_and_every.keep_last == kAll) return pinned ? "not damaged, pinned" : "not damaged";
   std::string text;
   const auto add = [&](const std::string& reason) { text += (text.empty() ? "" : ", ") + reason; };
   const auto keeps = [&](const RetentionPolicy& policy) {
