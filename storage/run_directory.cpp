@@ -109,6 +109,16 @@ void remove_dead(Store& place, const std::vector<ObjectInfo>& objects, const Dea
   place.remove_root();
 }
 
+// Returns whether a place has objects. It has none below a file: saves to it say so.
+bool has_objects(Store& place) {
+  try {
+    return !place.list().empty();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPrecondition) throw;
+    return false;
+  }
+}
+
 // Returns whether a data file is complete: its writer has ended.
 bool has_trailer(Store& place, const ObjectName& file) {
   const auto end = place.read_end(file, kTrailerFooterBytes);
@@ -248,8 +258,7 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
     if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
     return error.what();
   }
-  // In a bucket no object has the name of a place.
-  if (!is_taken && open(name)->list().empty()) return "";
+  if (!is_taken && !has_objects(*open(name))) return "";  // in a bucket no object has the name of a place
   if (is_link(name)) return child_url(url(), name) + " is a symbolic link";
   const std::vector<ObjectName> places = run_->children();
   if (std::find(places.begin(), places.end(), name) != places.end()) {

@@ -152,7 +152,7 @@ TEST_CASE("state dicts: an optimizer's dict that lacks parameters is refused by 
     foreign.insert("state.head.weight.step", 3);
     CHECK(thrown_by([&] {
             training::set_optimizer_state_dict(*other, into, foreign, flattened);
-          }).says("\"state.head.weight.step\" is of no"));
+          }).says("\"state.head.weight.step\" belongs to no"));
   });
 }
 
