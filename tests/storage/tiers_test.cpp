@@ -640,6 +640,7 @@ TEST_CASE_FIXTURE(Tiers, "a removal while the far tier is down fails, and the ch
   watch().set(nullptr);
   CHECK(loaded_value(run + "/step_1") == 1);
   CHECK(loaded_value(far("/run/step_1")) == 1);
+  REQUIRE(wait_for_copies(run, std::chrono::minutes(5)));  // the copier may have met the failure, too
   CHECK_FALSE(checkpoints.remove(found.back()));
   CHECK_FALSE(std::filesystem::exists(far("/run/step_1")));
 }
