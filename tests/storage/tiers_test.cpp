@@ -677,7 +677,7 @@ TEST_CASE_FIXTURE(Tiers, "processes copy what they wrote, and one of them what a
   first->create_root();
   first->begin_attempt(id);
   put_object(*first, metadata.files[0].name, file);
-  if (dies) watch().set(take_no_objects);
+  if (dies) watch().set(be_down);
   put_object(*second, metadata.files[1].name, file);
   if (dies) {
     CHECK_FALSE(ends_or_fails("second", "tiered://second"));
