@@ -4,13 +4,20 @@
 // process that published save S in the near tier does this in the far one:
 //
 //  1  open attempt S: it tells that S existed in the near tier
-//  2  wait until all files of the record are there. Each process copies those it wrote. After a
-//     restart, this process copies what the earlier ones left
+//  2  wait until all files of the record are there. Each process copies those it wrote, once the
+//     attempt or its fence is there. After a restart, this process copies what the earlier ones
+//     left
 //  3  fence all other attempts: an older save can no longer be published. End if the far tier has
 //     a record that is not older
-//  4  look whether the near tier's record still names S; if not, end
+//  4  look whether the near tier's record still names S; if not, end. Fence the saves that the far
+//     tier's record names and this one does not
 //  5  publish the near tier's record
-//  6  remove the data files that belong to no checkpoint and no save
+//  6  remove the data files of fenced saves, and of retired ones that the near tier has removed
+//
+// So no data file is in the far tier without an attempt, a fence or a record of its save. A fence
+// is cleared after the last file of its save, or when a record names the save. A copy may end after
+// its save was removed and the fence cleared: a look after the copy fences the save again and
+// removes the file.
 //
 // Removing a checkpoint (TieredStore::retract) fences its save in the far tier, which marks it as
 // removed, then removes the near record, fences the attempts in the far tier, and removes the far
@@ -21,7 +28,8 @@
 // An absent near record does not prove a removal: the near tier may have been lost. If the attempt
 // is still open in the far tier, the checkpoint was lost. The attempt stays as evidence of the loss
 // until this process saves to the run. Data files are removed from the far tier if their save was
-// fenced there, or if a record that was read whole in both tiers has replaced them.
+// fenced there, or if the record, read whole in both tiers, retires it and the near tier has
+// removed it.
 //
 // An attempt of this process that others have fenced is cleared and opened again as long as the
 // near record names S. Steps 1 to 5 may run in several processes at once: one of them publishes.

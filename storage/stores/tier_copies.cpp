@@ -92,6 +92,33 @@ void check_blocks(const Trailer& trailer, std::uint64_t begin, ByteSpan bytes, c
       throw Error(ErrorCode::kCorrupt, object + " is damaged at offset " + std::to_string(at) + " (the checksum does not match)");
 }
 
+// Returns the save ids that a record names: its own, and those that it retires.
+std::set<std::string> ids_in(const std::optional<Metadata>& metadata) {
+  std::set<std::string> ids;
+  if (metadata && metadata->commit) ids.insert(metadata->commit->retired.begin(), metadata->commit->retired.end());
+  if (metadata) ids.insert(metadata->save_id);
+  return ids;
+}
+
+// Returns whether a save is running in the near tier, or the record there names it.
+bool has_save(Store& near, const std::string& id) {
+  if (has_id(near.open_attempts(), id)) return true;  // first: a publication closes it after the record is there
+  return ids_in(published_metadata(near)).count(id) > 0;
+}
+
+// Also for unfinished files.
+std::optional<std::string> save_id_in(std::string name) {
+  if (ends_with(name, kUnfinishedEnd)) name.resize(name.size() - std::string(kUnfinishedEnd).size());
+  return save_id_of_file(name);
+}
+
+std::set<std::string> ids_of_files(Store& store) {
+  std::set<std::string> ids;
+  for (const ObjectInfo& file : store.list(kDataFilePrefix))
+    if (const auto id = save_id_in(file.name)) ids.insert(*id);
+  return ids;
+}
+
 struct NearIsGone {};  // the object that is being copied
 
 }  // namespace
@@ -165,6 +192,11 @@ TierCopier::Outcome TierCopier::try_copy(const std::string& path) {
   if (!bytes) return Outcome::kNotNeeded;
   const auto look = [&, &object = name] { return size_in(*far_store, object) == bytes ? Outcome::kCopied : Outcome::kWaits; };
   if (look() == Outcome::kCopied) return Outcome::kCopied;
+  const auto id = save_id_of_file(name);
+  const auto is_unexplained = [&] {
+    return id && !far_store->has_attempt(*id) && ids_in(generation_to_replace(*far_store).generation).count(*id) == 0;
+  };
+  if (is_unexplained()) return has_save(*near_store, *id) ? Outcome::kWaits : Outcome::kNotNeeded;
   const std::optional<Trailer> trailer = trailer_of(*near_store, name, *bytes);
   if (far_store->exists(name)) {
     // Data files have a name of their own, and this one is sound in the near tier.
@@ -196,7 +228,11 @@ TierCopier::Outcome TierCopier::try_copy(const std::string& path) {
     unfinished_[path].is_own = true;  // if the far tier fails, the writer cannot remove what it has written
     throw;
   }
-  return Outcome::kCopied;
+  if (!is_unexplained()) return Outcome::kCopied;
+  far_store->fence(*id);  // a removal that ended meanwhile has not seen the object
+  if (has_save(*near_store, *id)) return Outcome::kCopied;
+  clear_far(place);
+  return Outcome::kNotNeeded;
 }
 
 void TierCopier::write_pieces(Store& near, ObjectWriter& writer, const std::string& path, std::uint64_t bytes,
@@ -271,7 +307,8 @@ TierCopier::Outcome TierCopier::publish(Job& job) {
   };
   const auto end_attempt = [&](const std::string& id) {
     far_store->fence(id);
-    far_store->clear_attempt(id);
+    if (ids_of_files(*far_store).count(id) == 0 || ids_in(generation_to_replace(*far_store).generation).count(id) > 0)
+      far_store->clear_attempt(id);
   };
   const auto here = near_head(*near_store);
   if (here && here->save_id != job.save_id) {
@@ -317,6 +354,9 @@ TierCopier::Outcome TierCopier::publish(Job& job) {
     }
     // 4
     if (!is_current()) return Outcome::kWaits;
+    const std::set<std::string> named = ids_in(metadata), replaced = ids_in(generation_to_replace(*far_store).generation);
+    for (const std::string& id : ids_of_files(*far_store))
+      if (replaced.count(id) > 0 && named.count(id) == 0) far_store->fence(id);  // nothing will name it any more
     // 5
     try {
       far_store->publish(job.save_id, record->content, Overwrite::kAllowed);
@@ -329,7 +369,8 @@ TierCopier::Outcome TierCopier::publish(Job& job) {
     }
   }
   // 6
-  end_attempt(job.save_id);  // and with it uploads that a killed process or an outage left
+  far_store->fence(job.save_id);  // and with it uploads that a killed process or an outage left
+  far_store->clear_attempt(job.save_id);
   try {
     sweep(job.path);
   } catch (const Error& error) {
@@ -387,10 +428,10 @@ std::size_t TierCopier::copy_missing(const Job& job, Store& near, Store& far, co
   return missing;
 }
 
-// Removes the files of saves that were fenced in the far tier, or replaced by a record that both
-// tiers have. The order of steps matters, as in storage/publication.hpp: a save that begins
-// later has no file in the list, and one that was fenced is not published after the look at the
-// record.
+// Removes the files of saves that were fenced in the far tier, or that the record of both tiers
+// retires and the near tier has removed. Clears the fences of saves without files, or named by the
+// record. The order of steps matters, as in storage/publication.hpp: a save that begins later has
+// no file in the list, and one that was fenced is not published after the look at the record.
 void TierCopier::sweep(const std::string& place) {
   const auto near_store = near(place), far_store = far(place);
   const std::vector<ObjectInfo> files = far_store->list(kDataFilePrefix);
@@ -398,32 +439,30 @@ void TierCopier::sweep(const std::string& place) {
     for (const std::string& id : far_store->open_attempts())
       if (is_save_id(id) && here->save_id != id) far_store->fence(id);
   const std::vector<std::string> fenced = far_store->fenced_attempts();
-  std::set<std::string> kept, current;
+  std::set<std::string> kept, current, dead(fenced.begin(), fenced.end());
   for (const std::string& id : near_store->open_attempts()) kept.insert(id);
   const auto near_metadata = published_metadata(*near_store);
   const auto head = far_head(*far_store);
   const bool is_replaced = near_metadata && head && head->save_id == near_metadata->save_id;
   const auto far_metadata = is_replaced ? std::nullopt : published_metadata(*far_store);
-  std::set<std::string> near_ids;
-  for (const ObjectInfo& file : near_store->list(kDataFilePrefix))
-    if (const auto id = save_id_of_file(file.name)) near_ids.insert(*id);
+  const std::set<std::string> near_ids = ids_of_files(*near_store);
   for (const auto* metadata : {&near_metadata, &far_metadata}) {
     if (!*metadata) continue;
     current.insert((*metadata)->save_id);
     if (!(*metadata)->commit) continue;
     // A generation whose files the near tier has removed goes here, too.
     for (const std::string& id : (*metadata)->commit->retired)
-      if (!is_replaced || near_ids.empty() || near_ids.count(id) > 0) kept.insert(id);
+      (!is_replaced || near_ids.empty() || near_ids.count(id) > 0 ? kept : dead).insert(id);
   }
   kept.insert(current.begin(), current.end());
   for (const ObjectInfo& file : files) {
-    std::string name = file.name;
-    if (ends_with(name, kUnfinishedEnd)) name.resize(name.size() - std::string(kUnfinishedEnd).size());
-    const auto id = save_id_of_file(name);
-    if (id && kept.count(*id) == 0 && (is_replaced || has_id(fenced, *id))) far_store->remove(file.name);
+    const auto id = save_id_in(file.name);
+    if (id && kept.count(*id) == 0 && dead.count(*id) > 0) far_store->remove(file.name);
   }
+  std::set<std::string> left = fenced.empty() ? std::set<std::string>() : ids_of_files(*far_store);
+  for (const std::string& id : ids_in(is_replaced ? near_metadata : far_metadata)) left.erase(id);
   for (const std::string& id : fenced)  // a removal of what is published has begun, and clears its mark last
-    if (is_save_id(id) && current.count(id) == 0) far_store->clear_attempt(id);
+    if (is_save_id(id) && current.count(id) == 0 && left.count(id) == 0) far_store->clear_attempt(id);
 }
 
 // --- a run ---

@@ -640,6 +640,7 @@ TEST_CASE_FIXTURE(Tiers, "a removal while the far tier is down fails, and the ch
   watch().set(nullptr);
   CHECK(loaded_value(run + "/step_1") == 1);
   CHECK(loaded_value(far("/run/step_1")) == 1);
+  REQUIRE(wait_for_copies(run, std::chrono::minutes(5)));  // the copier may have met the failure, too
   CHECK_FALSE(checkpoints.remove(found.back()));
   CHECK_FALSE(std::filesystem::exists(far("/run/step_1")));
 }
@@ -676,7 +677,7 @@ TEST_CASE_FIXTURE(Tiers, "processes copy what they wrote, and one of them what a
   first->create_root();
   first->begin_attempt(id);
   put_object(*first, metadata.files[0].name, file);
-  if (dies) watch().set(take_no_objects);
+  if (dies) watch().set(be_down);
   put_object(*second, metadata.files[1].name, file);
   if (dies) {
     CHECK_FALSE(ends_or_fails("second", "tiered://second"));
