@@ -146,7 +146,7 @@ TEST_CASE("S3 answers: an answer that is not S3's own is an error of the store")
             {kNoSuchKey, http_answer("200 OK", "", "ETag: \"new\"\r\n"), kNoSuchKey, http_answer("200 OK", "", "ETag: \"new\"\r\n"),
              kNoSuchKey, http_answer("200 OK", "", "ETag: \"new\"\r\n"), kNoSuchKey},
             ErrorCode::kUnavailable,
-            "not there"},
+            "does not exist"},
            {"a false 412",
             kWrite,
             {kNoSuchKey, s3_error("412 Precondition Failed", "PreconditionFailed"), kNoSuchKey,
