@@ -100,6 +100,10 @@ void remove_dead(Store& place, const std::vector<ObjectInfo>& objects, const Dea
     if (!may_go_on()) return;
     place.remove(name);
   }
+  // A store may have said too early that a file is gone. What says that it is dead stays then.
+  if (!names.empty())
+    for (const ObjectInfo& object : place.list(kDataFilePrefix))
+      if (const auto id = save_id_of_file(object.name); id && dead.ids.count(*id) > 0) return;
   // Without their mark, readers would take safetensors files of a dead save for a model.
   if (!dead.fenced.empty() && !may_have_safetensors(place))
     for (const std::string& id : dead.fenced)

@@ -217,7 +217,7 @@ TEST_CASE("the head of a record, or that there is none, takes one request") {
     if (is_there) {
       const auto plain = open_store(place);
       plain->begin_attempt("save");
-      plain->publish("save", std::string(100'000, 'x'), Overwrite::kRefused);
+      plain->publish("save", std::string(100'000, 'x') + "ub.", Overwrite::kRefused);  // as PyTorch's end
       plain->fence("save");
     }
     const auto client = std::make_shared<DyingClient>(1000, false);
