@@ -88,7 +88,8 @@ FAILURES = {
         [r"failed +rank {rank} raised in finish \(finish, after .*\): ",
          r"where +rank {rank}: publish of its store failed after .*: checkpoint", r"InjectedFault"], rank=0),
     "damaged_checkpoint": Cause(
-        ["attempt", "load", "0", "-1"], ["read-flip@store:read,rank=%d,nth=2;read-flip@store:read,rank=%d,nth=3" % (VICTIM, VICTIM)],
+        # The first read is that of the record. A damaged block is read twice.
+        ["attempt", "load", "0", "-1"], [";".join("read-flip@store:read,rank=%d,nth=%d" % (VICTIM, nth) for nth in range(2, 20))],
         [r"failed +rank {rank} raised in read \(read_data, .*\[corrupt\]", r" of …/checkpoint/__\d+_\S*\.distcp: ", r"is damaged"]),
 }
 
