@@ -77,7 +77,7 @@ class Unit:
     def compile(self):
         """Returns how long it took, and the errors or None."""
         begun = time.monotonic()
-        done = subprocess.run(self.words, cwd=self.directory, capture_output=True, text=True)
+        done = subprocess.run(self.words, cwd=self.directory, capture_output=True, text=True, errors="replace")
         return time.monotonic() - begun, None if done.returncode == 0 else done.stderr
 
 

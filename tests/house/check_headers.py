@@ -49,7 +49,7 @@ def flags_of_runtime(build):
 def fault_of(name, flags, scratch):
     unit = pathlib.Path(scratch, name.replace("/", "_") + ".cpp")
     unit.write_text(f"#include <cairn/{name}>\n#include <cairn/{name}>\n", encoding="utf-8")
-    done = subprocess.run([*flags, "-O0", "-g0", "-Werror", "-fsyntax-only", unit], capture_output=True, text=True)
+    done = subprocess.run([*flags, "-O0", "-g0", "-Werror", "-fsyntax-only", unit], capture_output=True, text=True, errors="replace")
     return None if done.returncode == 0 else f"{name}: does not compile alone\n{done.stderr}"
 
 
