@@ -21,11 +21,11 @@ namespace {
 // Numbers of the zstd seekable format.
 constexpr std::uint32_t kSkippableMagic = 0x184D2A5E;
 constexpr std::uint32_t kSeekableMagic = 0x8F92EAB1;
-constexpr std::size_t kSkippableHeaderBytes = 8;
+[[maybe_unused]] constexpr std::size_t kSkippableHeaderBytes = 8;
 constexpr std::size_t kSeekFooterBytes = 9;
 constexpr std::size_t kSeekEntryBytes = 8;
-constexpr unsigned char kSeekChecksums = 0x80;  // each entry has 4 bytes more
-constexpr unsigned char kSeekReserved = 0x7C;
+[[maybe_unused]] constexpr unsigned char kSeekChecksums = 0x80;  // each entry has 4 bytes more
+[[maybe_unused]] constexpr unsigned char kSeekReserved = 0x7C;
 
 // Returns a limit on the size of an item before compression. A larger one is not what its metadata
 // say.
