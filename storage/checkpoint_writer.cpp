@@ -66,13 +66,13 @@ std::string digest_without_storage_data(const SavePlan& plan) {
 namespace {
 
 WriteEngineOptions engine_options(const CheckpointWriterOptions& options) {
-  WriteEngineOptions engine{options.threads, options.bytes_in_flight_max, options.block_bytes, options.zstd_level, {}};
+  WriteEngineOptions engine{options.threads, options.bytes_in_flight_max, options.block_bytes, {options.zstd_level}};
   for (const std::string& descriptor : options.transforms) {
     const auto transform = find_stream_transform(descriptor);
     if (!transform)
       throw Error(ErrorCode::kInvalidArgument, "the transform \"" + descriptor + "\" is not known: register it with " +
                                                    "register_stream_transform; zstd is chosen by zstd_level");
-    engine.transforms.push_back(*transform);
+    engine.changes.transforms.push_back(*transform);
   }
   return engine;
 }
@@ -99,7 +99,7 @@ struct CheckpointWriter::Implementation {
   explicit Implementation(CheckpointWriterOptions given, std::unique_ptr<DataFormat> given_format)
       : options(std::move(given)),
         format(given_format ? std::move(given_format)
-                            : std::make_unique<OwnFormat>(options.single_file_per_rank, engine_options(options).changes_items())),
+                            : std::make_unique<OwnFormat>(options.single_file_per_rank, engine_options(options).changes.any())),
         engine(engine_options(options)) {
     if (options.retired_keep == 0)
       throw Error(ErrorCode::kInvalidArgument,

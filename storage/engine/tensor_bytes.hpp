@@ -31,6 +31,7 @@ class TensorBytes {
   const torch::Tensor& tensor() const { return tensor_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
   std::size_t element_bytes() const { return element_bytes_; }
+  bool is_on_host() const { return tensor_.device().is_cpu(); }
   // Returns the memory that holds the run, if the tensor is on the host, contiguous and needs no
   // conversion; otherwise nullptr.
   char* direct() const { return direct_; }

@@ -15,7 +15,7 @@ namespace {
 unsigned blocks_needed(bool changes_items) { return changes_items ? 2 : 1; }
 
 std::size_t staging_block_bytes(const WriteEngineOptions& options) {
-  const unsigned blocks_min = blocks_needed(options.changes_items());
+  const unsigned blocks_min = blocks_needed(options.changes.any());
   if (options.bytes_in_flight_max < blocks_min * kChecksumBlockBytes || options.block_bytes < kChecksumBlockBytes)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max (" + std::to_string(options.bytes_in_flight_max) +
                                                  ") must be at least " + std::to_string(blocks_min * kChecksumBlockBytes) +
@@ -47,41 +47,29 @@ std::uint64_t part_bytes_min(const WriteRequest& request) {
 WriteEngine::WriteEngine(const WriteEngineOptions& options)
     : bytes_in_flight_max_(options.bytes_in_flight_max),
       block_bytes_(staging_block_bytes(options)),
-      zstd_level_(options.zstd_level),
-      transforms_(options.transforms),
-      changes_items_(options.changes_items()),
+      changes_(options.changes),
       ring_(std::make_shared<StagingRing>(bytes_in_flight_max_, block_bytes_)),
       pool_(options.threads, "cairn-write") {
-  if (zstd_level_ != 0) ZstdCompressor{zstd_level_};  // throws here rather than in a save
+  if (changes_.zstd_level != 0) ZstdCompressor{changes_.zstd_level};  // throws here rather than in a save
 }
 
 Future<std::vector<FileResult>> WriteEngine::write(WriteRequest request) {
   if (request.files.empty()) return ready_future(std::vector<FileResult>{});
-  constexpr const char* kBusy = "a writer serves one save at a time: wait for the one under way, or use another writer";
-  const auto start = [&](const auto& make) {
-    return [&, make] {
-      auto ring = ring_for(request);
-      ring->keep();
-      auto made = make(std::move(ring));
-      pool_.start(made);
-      return made;
-    };
-  };
-  if (!changes_items_)
-    return current_
-        .begin(kBusy,
-               start([&](auto ring) { return std::make_shared<WriteJob>(std::move(request), std::move(ring), pool_.threads()); }))
-        ->future();
-  return compressing_
-      .begin(kBusy, start([&](auto ring) {
-               return std::make_shared<CompressJob>(std::move(request), std::move(ring), zstd_level_, transforms_);
-             }))
+  return current_
+      .begin("a writer serves one save at a time: wait for the one under way, or use another writer",
+             [&] {
+               auto ring = ring_for(request);
+               ring->keep();
+               auto job = std::make_shared<WriteJob>(std::move(request), std::move(ring), pool_.threads(), changes_);
+               pool_.start(job);
+               return job;
+             })
       ->future();
 }
 
 std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) {
   std::uint64_t needed = std::max<std::uint64_t>(block_bytes_, part_bytes_min(request));
-  const unsigned blocks_min = blocks_needed(changes_items_);
+  const unsigned blocks_min = blocks_needed(changes_.any());
   if (needed > bytes_in_flight_max_ / blocks_min)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max is " + std::to_string(bytes_in_flight_max_) + ", but " +
                                                  request.store->url() + " takes these files in parts of at least " +
@@ -93,11 +81,6 @@ std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) 
   MutexLock lock(mutex_);
   if (ring_->block_bytes() != needed) ring_ = std::make_shared<StagingRing>(bytes_in_flight_max_, static_cast<std::size_t>(needed));
   return ring_;
-}
-
-void WriteEngine::stop() noexcept {
-  current_.stop();
-  compressing_.stop();
 }
 
 }  // namespace cairn

@@ -3,14 +3,12 @@
 //
 //   plan item ─ resolve ─> tensor ─ copy ─> staging block ─ checksum ─> ObjectWriter::write_at
 //
-// Blocks are assigned in the order of the files and of the plan. Blocks of a file are filled in
-// parallel. A block that contains the end of an archive is parked, without holding a thread, until
-// the checksum of the archive's payload is known. The tail of a file is everything after its last
-// block that is full of tensors: the rest of the tensors, the bytes objects and the trailer. One
-// thread writes the tail from front to back after all full blocks are checksummed. The tensors in
-// the tail are copied earlier.
-//
-// With compression or other transforms, CompressJob writes instead: see compress_job.hpp.
+// Blocks are assigned in the order of the files and of the plan. A thread stays with one file as
+// long as it finds work there. The tail of a file is everything after its last block that is full
+// of tensors: the rest of the tensors, the bytes objects and the trailer. One thread writes the
+// tail from front to back after all full blocks are checksummed. The tensors in the tail are copied
+// earlier. With compression or other transforms, tensors are copied and compressed in parts, which
+// are appended to their file in order.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +18,6 @@
 #include <cairn/base/future.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/planning/plan.hpp>
-#include <cairn/storage/engine/compress_job.hpp>
 #include <cairn/storage/engine/current_job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
@@ -32,10 +29,7 @@ struct WriteEngineOptions {
   unsigned threads = 2;
   std::uint64_t bytes_in_flight_max = 64u << 20;
   std::uint64_t block_bytes = 4u << 20;
-  int zstd_level = 0;                            // 0: tensors are not compressed
-  std::vector<StreamTransform> transforms = {};  // applied to all items, the last one first
-
-  bool changes_items() const { return zstd_level != 0 || !transforms.empty(); }
+  ItemChanges changes = {};
 };
 
 // Runs one write at a time; otherwise thread-safe. Must not be destroyed in a callback of a future
@@ -66,7 +60,7 @@ class WriteEngine {
 
   // Cancels the current write and waits until it has ended. May be called from any thread,
   // including in a callback of the future.
-  void stop() noexcept;
+  void stop() noexcept { current_.stop(); }
 
  private:
   std::shared_ptr<StagingRing> ring() const {
@@ -77,13 +71,10 @@ class WriteEngine {
 
   const std::uint64_t bytes_in_flight_max_;
   const std::size_t block_bytes_;  // for stores that take writes of any size
-  const int zstd_level_;
-  const std::vector<StreamTransform> transforms_;
-  const bool changes_items_;
+  const ItemChanges changes_;
   mutable Mutex mutex_;
   std::shared_ptr<StagingRing> ring_ CAIRN_GUARDED_BY(mutex_);
   CurrentJob<WriteJob> current_;
-  CurrentJob<CompressJob> compressing_;  // used instead, if items are changed
   WorkerPool pool_;  // last member: its threads end before the members that they use
 };
 

@@ -18,13 +18,38 @@ namespace {
 constexpr int kIoClassIdle = 3 << 13;  // IOPRIO_CLASS_IDLE; has no libc header
 constexpr int kIoOfThread = 1;         // IOPRIO_WHO_PROCESS
 
-}  // namespace
-
+// Lowers the priority of the calling thread. If a sandbox refuses, the thread runs at normal
+// priority.
 void lower_thread_priority() noexcept {
   // On Linux both calls apply to one thread, although their names say process.
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
   syscall(SYS_ioprio_set, kIoOfThread, 0, kIoClassIdle);
 }
+
+// Throws kUnsupported if staging blocks do not have the alignment that a writer of `store` needs.
+void require_alignment(const ObjectWriter& writer, const Store& store) {
+  const std::size_t bytes = writer.alignment_bytes();
+  if (bytes == 0 || StagingRing::kAlignmentBytes % bytes != 0)
+    throw Error(ErrorCode::kUnsupported, "the store at " + store.url() + " asks for writes aligned to " + std::to_string(bytes) +
+                                             " bytes; at most " + std::to_string(StagingRing::kAlignmentBytes) +
+                                             " is possible: turn direct_io off");
+}
+
+// Returns the size of a frame before compression: a power of two, so that frames split no element.
+// A frame and what it becomes fit into one staging block.
+std::uint64_t frame_bytes_for(std::size_t block_bytes) {
+  std::uint64_t bytes = kZstdFrameBytes;
+  while (bytes + ZstdCompressor::frame_bytes_max(bytes) > block_bytes) bytes /= 2;
+  return bytes;
+}
+
+// One more than threads: while the last blocks of a file are written, the next file can be opened.
+// With `blocks`, each open file keeps one of them; most are left for units.
+unsigned files_open_max(unsigned threads, std::size_t blocks) {
+  return blocks == 0 ? threads + 1 : static_cast<unsigned>(std::clamp<std::size_t>(blocks / 3, 1, threads + 1));
+}
+
+}  // namespace
 
 std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
   std::uint64_t content = layout.tensors_end;
@@ -35,24 +60,17 @@ std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
   return content + checksums + (layout.tensors.size() + layout.unsized_items.size() + 1) * kTrailerItemBytes;
 }
 
-void require_alignment(const ObjectWriter& writer, const Store& store) {
-  const std::size_t bytes = writer.alignment_bytes();
-  if (bytes == 0 || StagingRing::kAlignmentBytes % bytes != 0)
-    throw Error(ErrorCode::kUnsupported, "the store at " + store.url() + " asks for writes aligned to " + std::to_string(bytes) +
-                                             " bytes; at most " + std::to_string(StagingRing::kAlignmentBytes) +
-                                             " is possible: turn direct_io off");
-}
-
-WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads)
+WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads, ItemChanges changes)
     : request_(std::move(request)),
       shared_ring_(std::move(ring)),
       ring_(*shared_ring_),
-      // One more than threads: while the last blocks of a file are written, the next file can be
-      // opened.
-      files_open_max_(threads + 1),
+      changes_(std::move(changes)),
+      files_open_max_(files_open_max(threads, changes_.any() ? ring_.blocks_max() : 0)),
+      frame_bytes_(changes_.any() ? frame_bytes_for(ring_.block_bytes()) : 0),
       work_(RunningWork::of_this_thread()),
       streams_(CurrentStreams::capture()),
       files_(request_.files.size()) {
+  check_invariant(!changes_.any() || ring_.blocks_max() >= 2, "items that change need two staging blocks");
   for (std::size_t i = 0; i < files_.size(); ++i) files_[i].source = &request_.files[i];
 }
 
@@ -72,19 +90,26 @@ void WriteJob::fail(std::exception_ptr error) noexcept {
   changed_.notify_all();
 }
 
+void WriteJob::stop_if_failed() const {
+  if (failed_) throw Stopped();
+}
+
 void WriteJob::run() noexcept {
   if (request_.low_priority) lower_thread_priority();
   const CurrentStreams::Scope streams(streams_);
+  File* own = nullptr;
   while (true) {
     std::optional<Task> task;
     try {
       MutexLock lock(mutex_);
-      changed_.wait(
-          mutex_, [&]() CAIRN_REQUIRES(mutex_) { return failed_ || closed_ == files_.size() || (task = next_task()).has_value(); });
+      changed_.wait(mutex_, [&]() CAIRN_REQUIRES(mutex_) {
+        return failed_ || closed_ == files_.size() || (task = next_task(own)).has_value();
+      });
     } catch (...) {
       fail(std::current_exception());
     }
     if (!task || failed_) return;
+    own = task->file;
     try {
       perform(*task);
     } catch (...) {
@@ -94,59 +119,66 @@ void WriteJob::run() noexcept {
   }
 }
 
-// Earlier files come first, so that few files are open and each is closed
-// early.
-std::optional<WriteJob::Task> WriteJob::next_task() {
-  if (!request_.copy_first)
-    // Completing first frees staging blocks. With `copy_first`, copying comes first, because the
-    // trainer waits for it.
-    if (auto task = next_completable()) return task;
-  while (first_open_ < files_.size() && files_[first_open_].stage == Stage::kClosed) ++first_open_;
-  std::size_t open = 0;
-  for (std::size_t i = first_open_; i < next_to_open_; ++i) {
-    if (files_[i].stage == Stage::kClosed) continue;
-    ++open;
+// With `copy_first`, copying comes first, because the trainer waits for it. Otherwise writing does,
+// because it frees staging blocks.
+std::optional<WriteJob::Task> WriteJob::next_task(File* own) {
+  if (own)
+    if (auto task = next_task_of(*own)) return task;
+  if (auto task = next_to_open()) return task;
+  // Earlier files come first, so that few files are open and each is closed early.
+  for (std::size_t i = first_open_; i < next_to_open_; ++i)
     if (auto task = next_task_of(files_[i])) return task;
-  }
-  if (next_to_open_ < files_.size() && open < files_open_max_) {
-    File& file = files_[next_to_open_++];
-    // Set under the lock, so that no other thread opens the file as well.
-    file.stage = Stage::kOpening;
-    return Task{Task::Kind::kOpen, &file, nullptr};
-  }
-  return next_completable();
+  return next_to_write();
 }
 
-std::optional<WriteJob::Task> WriteJob::next_completable() {
-  if (completable_.empty()) return std::nullopt;
-  Block* block = completable_.front();
-  completable_.pop_front();
-  return Task{Task::Kind::kComplete, block->file, block};
+std::optional<WriteJob::Task> WriteJob::next_to_open() {
+  while (first_open_ < files_.size() && files_[first_open_].stage == Stage::kClosed) ++first_open_;
+  if (next_to_open_ == files_.size()) return std::nullopt;
+  std::size_t open = 0;
+  for (std::size_t i = first_open_; i < next_to_open_; ++i) open += files_[i].stage != Stage::kClosed;
+  if (open >= files_open_max_) return std::nullopt;
+  File& file = files_[next_to_open_];
+  Block* tail = nullptr;
+  if (changes_.any()) {
+    // The file keeps a block while it is open. One is left for its units.
+    const StagingBlock left(ring_, ring_.try_acquire());
+    if (!left || !(tail = new_block(file, 0))) return std::nullopt;
+  }
+  ++next_to_open_;
+  // Set under the lock, so that no other thread opens the file as well.
+  file.stage = Stage::kOpening;
+  return Task{Task::Kind::kOpen, &file, tail};
 }
 
-// The stages of a file in order: fill its blocks, fill the tail, build the tail when all checksums
-// are there, close.
+std::optional<WriteJob::Task> WriteJob::next_to_write() {
+  if (copied_first_.empty()) return std::nullopt;
+  Block* block = copied_first_.front();
+  copied_first_.pop_front();
+  return Task{Task::Kind::kWrite, block->file, block};
+}
+
 std::optional<WriteJob::Task> WriteJob::next_task_of(File& file) {
   if (file.stage != Stage::kOpen) return std::nullopt;
-  if (file.next_block < file.whole_blocks) {
-    Block* block = new_block(file, file.next_block);
-    // All staging memory is in use. A thread that completes a block wakes this one.
+  if (file.next_unit < file.units) {
+    Block* block = new_block(file, file.next_unit);
+    // All staging memory is in use. A thread that has written a block wakes this one.
     if (!block) return std::nullopt;
-    ++file.next_block;
-    return Task{Task::Kind::kFill, &file, block};
+    ++file.next_unit;
+    ++file.in_progress;
+    return Task{Task::Kind::kUnit, &file, block};
   }
   if (!file.tail) {
-    file.tail = new_block(file, file.whole_blocks);
+    file.tail = new_block(file, file.units);
     if (!file.tail) return std::nullopt;
     return Task{Task::Kind::kFillTail, &file, file.tail};
   }
   if (!file.tail_begun) {
     // The trailer contains the checksums of all blocks.
-    if (!file.tail_filled || file.checksummed < file.whole_blocks) return std::nullopt;
+    if (!file.tail_filled || file.checksummed < file.units) return std::nullopt;
     file.tail_begun = true;
     return Task{Task::Kind::kTail, &file, file.tail};
   }
-  if (file.tail_written && file.written == file.whole_blocks) {
+  if (file.tail_written && file.in_progress == 0) {
     file.stage = Stage::kClosing;
     return Task{Task::Kind::kClose, &file, nullptr};
   }
@@ -154,22 +186,22 @@ std::optional<WriteJob::Task> WriteJob::next_task_of(File& file) {
 }
 
 WriteJob::Block* WriteJob::new_block(File& file, std::uint64_t index) {
-  char* memory = ring_.try_acquire();
-  if (!memory) return nullptr;
   // Owns the memory from here on, also if the allocation below fails.
-  StagingBlock staging(ring_, memory);
+  StagingBlock memory(ring_, ring_.try_acquire());
+  if (!memory) return nullptr;
   auto block = std::make_unique<Block>();
   block->file = &file;
   block->index = index;
-  block->begin = index * ring_.block_bytes();
+  block->begin = std::min(index * ring_.block_bytes(), file.source->layout.tensors_end);
   block->end = std::min(block->begin + ring_.block_bytes(), file.source->layout.tensors_end);
-  block->memory = std::move(staging);
+  block->memory = std::move(memory);
   blocks_.push_back(std::move(block));
   return blocks_.back().get();
 }
 
-void WriteJob::drop(Block& block) {
+void WriteJob::drop(Block& block, bool is_unit) {
   MutexLock lock(mutex_);
+  if (is_unit) --block.file->in_progress;
   blocks_.erase(std::find_if(blocks_.begin(), blocks_.end(), [&](const auto& other) { return other.get() == &block; }));
 }
 
@@ -180,51 +212,86 @@ void WriteJob::perform(const Task& task) {
                                                               : "write_block");
   switch (task.kind) {
     case Task::Kind::kOpen:
-      return open(*task.file);
-    case Task::Kind::kFill:
-      return fill_and_complete(*task.block);
-    case Task::Kind::kComplete:
-      return complete(*task.block);
-    case Task::Kind::kFillTail:
-      return fill_tail(*task.block);
+      return open(*task.file, task.block);
+    case Task::Kind::kUnit:
+      return changes_.any() ? write_part(*task.block) : write_block(*task.block);
+    case Task::Kind::kFillTail: {
+      fill(*task.block);
+      MutexLock lock(mutex_);
+      task.file->tail_filled = true;
+      return;
+    }
     case Task::Kind::kTail:
       return write_tail(*task.block);
+    case Task::Kind::kWrite:
+      return finish_block(*task.block);
     case Task::Kind::kClose:
       return close(*task.file);
   }
 }
 
-void WriteJob::open(File& file) {
-  const FileLayout& layout = file.source->layout;
+void WriteJob::wait_for_turn(const Block& block) {
+  MutexLock lock(mutex_);
+  while (!failed_ && block.file->turn != block.index) changed_.wait(mutex_);
+  stop_if_failed();
+}
+
+void WriteJob::end_turn(const Block& block) {
+  {
+    MutexLock lock(mutex_);
+    block.file->turn = block.index + 1;
+  }
+  changed_.notify_all();
+}
+
+void WriteJob::open(File& file, Block* tail) {
   CreateOptions options;
-  options.expected_bytes = expected_bytes(*request_.plan, layout);
+  // How long a file of changed items becomes is not known.
+  if (!changes_.any()) options.expected_bytes = expected_bytes(*request_.plan, file.source->layout);
   options.direct = request_.direct;
   options.part_bytes = ring_.block_bytes();
   // Programs read such a file by its name, without a commit record.
   options.appears_whole = ends_with(file.source->name, kSafetensorsEnd);
-  auto writer = request_.store->create(file.source->name, options);
-
-  const std::uint64_t block_bytes = ring_.block_bytes();
-  std::vector<Item> items(layout.tensors.size());
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    Item& item = items[i];
-    item.placed = &layout.tensors[i];
-    if (item.placed->layout.payload_bytes == 0) continue;
-    item.first_block = item.placed->payload_offset() / block_bytes;
-    // One part per staging block that the payload meets.
-    item.parts_missing = static_cast<std::size_t>((item.placed->payload_end() - 1) / block_bytes - item.first_block + 1);
-    item.part_crc32.resize(item.parts_missing);
-  }
-  file.writer = std::move(writer);  // from here on it is discarded if anything fails
+  file.writer = request_.store->create(file.source->name, options);
   require_alignment(*file.writer, *request_.store);
+  file.result.name = file.source->name;
+  place_items(file);
+  if (tail) append_to(file, *tail);
 
   MutexLock lock(mutex_);
-  file.items = std::move(items);
-  file.whole_blocks = layout.tensors_end / block_bytes;
-  file.block_crc32.resize(file.whole_blocks * (block_bytes / kChecksumBlockBytes));
-  file.staged_crc32.resize(file.whole_blocks);
-  file.result.name = file.source->name;
+  file.tail = tail;
+  file.tail_filled = tail != nullptr;
   file.stage = Stage::kOpen;
+}
+
+void WriteJob::place_items(File& file) const {
+  const FileLayout& layout = file.source->layout;
+  if (changes_.any()) {
+    for (const std::uint32_t index : layout.unsized_items) {
+      if (request_.plan->items[index].type == WriteItemType::kByteIO) continue;
+      const std::uint64_t payload_bytes = request_.plan->items[index].payload_bytes();
+      Item& item = file.items.emplace_back();
+      item.item = index;
+      item.first_unit = file.units;
+      // An empty tensor has a unit, too.
+      item.units_left = static_cast<std::size_t>(std::max<std::uint64_t>(1, (payload_bytes + frame_bytes_ - 1) / frame_bytes_));
+      file.units += item.units_left;
+    }
+    return;
+  }
+  const std::uint64_t block_bytes = ring_.block_bytes();
+  file.units = layout.tensors_end / block_bytes;
+  file.block_crc32.resize(file.units * (block_bytes / kChecksumBlockBytes));
+  file.staged_crc32.resize(file.units);
+  file.items.resize(layout.tensors.size());
+  for (std::size_t i = 0; i < file.items.size(); ++i) {
+    const PlacedTensor& placed = layout.tensors[i];
+    file.items[i].item = placed.item;
+    file.items[i].placed = &placed;
+    if (placed.layout.payload_bytes == 0) continue;
+    file.items[i].first_unit = placed.payload_offset() / block_bytes;
+    file.items[i].units_left = static_cast<std::size_t>((placed.payload_end() - 1) / block_bytes - file.items[i].first_unit + 1);
+  }
 }
 
 void WriteJob::close(File& file) {
@@ -232,10 +299,10 @@ void WriteJob::close(File& file) {
     file.writer->sync(file.result.length_bytes);
   else
     file.writer->close(file.result.length_bytes);
-  MutexLock lock(mutex_);
   file.items = {};
   file.block_crc32 = {};
   file.staged_crc32 = {};
+  MutexLock lock(mutex_);
   file.stage = Stage::kClosed;
   ++closed_;
 }
@@ -243,29 +310,25 @@ void WriteJob::close(File& file) {
 void WriteJob::finish() noexcept {
   std::exception_ptr error;
   std::vector<FileResult> results;
-  std::vector<File> files;
-  std::vector<std::unique_ptr<Block>> blocks;
   {
     MutexLock lock(mutex_);
     error = error_;
-    files.swap(files_);
-    blocks.swap(blocks_);
-    completable_.clear();
+    blocks_.clear();
+    copied_first_.clear();
+    idle_.clear();
   }
-  // First, because blocks refer to files.
-  blocks.clear();
   if (error) {
-    for (File& file : files)
+    for (File& file : files_)
       // Removes finished files as well: without a commit record nobody reads them.
       if (file.writer) file.writer->discard();
   } else {
     try {
-      for (File& file : files) results.push_back(std::move(file.result));
+      for (File& file : files_) results.push_back(std::move(file.result));
     } catch (...) {
       error = std::current_exception();
     }
   }
-  files.clear();
+  files_.clear();
   set_ended(error, std::move(results));
 }
 

@@ -1,14 +1,19 @@
 // One write of WriteEngine: the state that its threads share.
 //
 //   file:   waiting -> opening -> open -> closing -> closed
-//   block:  filled -> (parked until all checksums that it contains are known) -> checksummed
-//           -> written
-//   tail:   tensors filled in -> (parked until all blocks of its file are checksummed)
-//           -> completed and written
+//   unit:   filled -> (waits for its turn) -> in its turn: checksums of items, suffixes, appends
+//           -> checksummed -> written
+//   tail:   tensors filled in -> (all units are checksummed) -> bytes objects and trailer appended
+//
+// A unit is a staging block that is full of tensors. With compression or other transforms, the
+// length of an item is known only when it is written: a unit is then a part of a tensor, which is
+// compressed into a staging block and appended to the file in its turn. Units of a file begin in
+// their order, so that the first one never waits. A thread stays with its file while it finds work
+// there, because most file systems run writes to one file one after another.
 //
 // One lock guards all state, except for parts that one thread at a time uses: the block that a
-// thread fills, the file that it opens or closes, and its block's entries in the checksum tables of
-// the file.
+// thread fills, the file that it opens or closes, its block's entries in the checksum tables of the
+// file, and what the unit uses whose turn it is.
 #pragma once
 
 #include <atomic>
@@ -26,13 +31,16 @@
 #include <cairn/planning/plan.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/engine/checksums.hpp>
+#include <cairn/storage/engine/file_appender.hpp>
 #include <cairn/storage/engine/job_end.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/tensor_bytes.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/format/file_layout.hpp>
 #include <cairn/storage/format/trailer.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/store.hpp>
+#include <cairn/storage/stream_transform.hpp>
 
 namespace cairn {
 
@@ -53,24 +61,19 @@ struct WriteRequest {
 // much space and truncates the file when it is closed.
 std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout);
 
-// Ask the planner for the data of `item`, an index into the plan's items. Throw kMismatch or
-// kUnsupported if the data does not fit the plan.
-std::shared_ptr<const TensorBytes> resolve_tensor(const WriteRequest& request, std::uint32_t item);
-Bytes resolve_bytes(const WriteRequest& request, std::uint32_t item);
+// Changes that a save makes to all its items before it writes them.
+struct ItemChanges {
+  int zstd_level = 0;                            // 0: tensors are not compressed
+  std::vector<StreamTransform> transforms = {};  // the last one is applied first
 
-// Throws kUnsupported if staging blocks do not have the alignment that a writer of `store` needs.
-void require_alignment(const ObjectWriter& writer, const Store& store);
-
-// Returns the trailer's entry for an item, without its position and checksum.
-TrailerItem trailer_item_of(const SavePlan& plan, std::uint32_t item);
-
-// Lowers the priority of the calling thread. If a sandbox refuses, the thread runs at normal
-// priority.
-void lower_thread_priority() noexcept;
+  bool any() const { return zstd_level != 0 || !transforms.empty(); }
+};
 
 class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
  public:
-  WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads);
+  // With `changes`, the layouts of `request` have no tensors: all items are among the
+  // `unsized_items`. The ring must then have at least two blocks.
+  WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads, ItemChanges changes);
   ~WriteJob() override;
 
   void run() noexcept override;
@@ -78,104 +81,142 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   void finish() noexcept override;
 
  private:
-  struct Block;
-
   // A tensor while its file is being written.
   struct Item {
-    const PlacedTensor* placed = nullptr;
+    std::uint32_t item = 0;                // index into the plan's items
+    const PlacedTensor* placed = nullptr;  // null if its length is not known
+    std::uint64_t first_unit = 0;          // the first unit with some of the payload
+    std::uint32_t crc32 = 0;               // of the payload up to the unit whose turn it is
+    // Guarded by mutex_:
     std::shared_ptr<const TensorBytes> data;  // held from the first copy to the last
+    std::size_t units_left = 0;               // units that have not copied their part
     bool resolving = false;
-    std::uint64_t first_block = 0;          // first block with some of the payload
-    std::size_t parts_missing = 0;          // blocks of the payload not yet checksummed
-    std::vector<std::uint32_t> part_crc32;  // by block, starting at first_block
-    std::uint32_t crc32 = 0;                // covers the payload; valid when no part is missing
-    std::vector<Block*> waiting;            // parked blocks that need this checksum
-
-    bool sealed() const { return parts_missing == 0; }
   };
 
-  enum class Stage : std::uint8_t { kWaiting, kOpening, kOpen, kClosing, kClosed };
-
-  struct File {
-    const WriteFile* source = nullptr;
-    Stage stage = Stage::kWaiting;
-    std::unique_ptr<ObjectWriter> writer;
-    std::vector<Item> items;
-    std::uint64_t whole_blocks = 0;  // blocks full of tensors; the rest is the tail
-    std::uint64_t next_block = 0;    // next block to assign
-    std::uint64_t checksummed = 0;   // number of whole blocks
-    std::uint64_t written = 0;       // number of whole blocks
-    Block* tail = nullptr;           // set when the tail is assigned
-    bool tail_filled = false;        // the tensors' part of the tail is copied
-    bool tail_begun = false;
-    bool tail_written = false;
-    std::vector<std::uint32_t> block_crc32;   // by checksum block
-    std::vector<std::uint32_t> staged_crc32;  // by staging block
-    FileResult result;
+  // The checksum of an item's bytes in one unit.
+  struct ItemPart {
+    Item* item = nullptr;
+    std::uint64_t length = 0;
+    std::uint32_t crc32 = 0;
   };
 
-  // A staging block of a file.
+  struct File;
+
+  // A unit or the tail of a file, with its staging block.
   struct Block {
     File* file = nullptr;
     std::uint64_t index = 0;
     std::uint64_t begin = 0;  // bytes from the start of the file
     std::uint64_t end = 0;
     StagingBlock memory;
-    std::vector<ChecksummedPart> parts;
-    std::vector<Item*> owed;   // archives whose suffix, or a part of it, is not filled in yet
-    std::size_t unsealed = 0;  // unsealed items among `owed`, while parked
+    std::vector<ChecksummedPart> known;
+    std::vector<ItemPart> parts;
+    std::vector<Item*> ending;  // archives whose suffix, or a part of it, lies in this block
+  };
+
+  // A block of a file of changed items that is full.
+  struct FullBlock {
+    std::uint64_t begin = 0;
+    StagingBlock memory;
+    std::size_t length = 0;
+  };
+
+  enum class Stage : std::uint8_t { kWaiting, kOpening, kOpen, kClosing, kClosed };
+
+  struct File {
+    const WriteFile* source = nullptr;
+    std::unique_ptr<ObjectWriter> writer;
+    std::vector<Item> items;
+    std::uint64_t units = 0;
+    std::vector<std::uint32_t> block_crc32;   // by checksum block
+    std::vector<std::uint32_t> staged_crc32;  // by staging block
+    FileResult result;
+    // Guarded by mutex_:
+    Stage stage = Stage::kWaiting;
+    std::uint64_t next_unit = 0;    // the next one to begin
+    std::uint64_t turn = 0;         // the unit whose turn it is
+    std::uint64_t checksummed = 0;  // number of units
+    std::uint64_t in_progress = 0;  // units that have begun and are not written
+    Block* tail = nullptr;
+    bool tail_filled = false;
+    bool tail_begun = false;
+    bool tail_written = false;
+    // Used by the unit whose turn it is, and by the tail:
+    std::optional<FileAppender> appender;
+    std::optional<FullBlock> full;
+    Trailer trailer;
+    std::vector<ZstdFrame> frames;  // of the current item
+    ByteSink sink;                  // of the current item
+    std::uint32_t stored_crc32 = 0;
+    bool item_ended = false;  // the end has passed all transforms
   };
 
   struct Task {
-    enum class Kind : std::uint8_t { kOpen, kFill, kComplete, kFillTail, kTail, kClose } kind = Kind::kOpen;
+    enum class Kind : std::uint8_t { kOpen, kUnit, kFillTail, kTail, kWrite, kClose } kind = Kind::kOpen;
     File* file = nullptr;
     Block* block = nullptr;
   };
 
-  // Returns the next task for a free thread, if one can run now.
-  std::optional<Task> next_task() CAIRN_REQUIRES(mutex_);
+  // Returns the next task for a free thread, if one can run now. `own` is the thread's file.
+  std::optional<Task> next_task(File* own) CAIRN_REQUIRES(mutex_);
   std::optional<Task> next_task_of(File& file) CAIRN_REQUIRES(mutex_);
-  std::optional<Task> next_completable() CAIRN_REQUIRES(mutex_);
+  std::optional<Task> next_to_open() CAIRN_REQUIRES(mutex_);
+  std::optional<Task> next_to_write() CAIRN_REQUIRES(mutex_);
   Block* new_block(File& file, std::uint64_t index) CAIRN_REQUIRES(mutex_);
   void perform(const Task& task);
   void fail(std::exception_ptr error) noexcept;
+  void stop_if_failed() const;
 
-  void open(File& file);
+  void open(File& file, Block* tail);
+  void place_items(File& file) const;
   void close(File& file);
-  void fill_tail(Block& block);
-  void write_tail(Block& block);
-  void fill_and_complete(Block& block);
-  void complete(Block& block);
-  void drop(Block& block);
+  void drop(Block& block, bool is_unit);
+  void wait_for_turn(const Block& block);
+  void end_turn(const Block& block);
 
-  // Fills in what is known so far: prefixes and payloads. Adds archives whose suffix is still to
-  // come to `owed`.
+  // Write tensors whose place is known: write_blocks.cpp.
+  void write_block(Block& block);
+  void finish_block(Block& block);
+  // Fills in what is known: prefixes and payloads. Adds archives whose suffix is still to come to
+  // `ending`.
   void fill(Block& block);
   void fill_payload(Block& block, Item& item);
-  void fill_owed(Block& block);
-  void seal_part(Block& block, Item& item, std::uint32_t crc32);
+  void fill_suffixes(Block& block);
   void copy_overlap(const Block& block, std::uint64_t offset, ByteSpan bytes) const;
   std::shared_ptr<const TensorBytes> resolve(Item& item);
-  Bytes encode_trailer_of(const File& file, std::vector<std::uint32_t> block_crc32,
-                          const std::vector<std::uint32_t>& bytes_crc32) const;
+  void copied(Item& item);
+
+  // Write items whose length is not known: write_items.cpp.
+  void append_to(File& file, Block& block);
+  void write_part(Block& block);
+  void write_tail(Block& block);
+  void begin_item(File& file);
+  void append_frame(File& file, ByteSpan frame, std::size_t plain_bytes);
+  void append_small_frame(File& file, ByteSpan bytes, ZstdCompressor* compressor);
+  void end_item(File& file, std::uint32_t item);
+  void add_placed_items(File& file) const;
+  std::unique_ptr<ZstdCompressor> take_compressor();
 
   const WriteRequest request_;
   const std::shared_ptr<StagingRing> shared_ring_;
   StagingRing& ring_;
+  const ItemChanges changes_;
   const unsigned files_open_max_;
+  const std::uint64_t frame_bytes_;
   const Work work_;               // the work of the thread that started the write
   const CurrentStreams streams_;  // the streams of the thread that started the write
   std::atomic<bool> failed_{false};  // set under the lock; read without it to stop early
 
   Mutex mutex_;
   CondVar changed_;
-  std::vector<File> files_ CAIRN_GUARDED_BY(mutex_);
+  std::vector<File> files_;  // the vector itself never changes while threads run
   std::size_t first_open_ CAIRN_GUARDED_BY(mutex_) = 0;  // all files before it are closed
   std::size_t next_to_open_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::size_t closed_ CAIRN_GUARDED_BY(mutex_) = 0;
-  std::vector<std::unique_ptr<Block>> blocks_ CAIRN_GUARDED_BY(mutex_);  // being filled, parked or being written
-  std::deque<Block*> completable_ CAIRN_GUARDED_BY(mutex_);              // filled, and every checksum is known
-  std::exception_ptr error_ CAIRN_GUARDED_BY(mutex_);                    // the first error
+  std::vector<std::unique_ptr<Block>> blocks_ CAIRN_GUARDED_BY(mutex_);
+  std::deque<Block*> copied_first_ CAIRN_GUARDED_BY(mutex_);  // with `copy_first`: filled, and to be written
+  std::vector<std::unique_ptr<ZstdCompressor>> idle_ CAIRN_GUARDED_BY(mutex_);
+  std::exception_ptr error_ CAIRN_GUARDED_BY(mutex_);  // the first error
 };
 
 }  // namespace cairn

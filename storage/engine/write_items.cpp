@@ -1,0 +1,212 @@
+// Appends to the files of WriteJob what has no known length: compressed and transformed items,
+// bytes objects and trailers.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/storage/engine/write_job.hpp>
+#include <cairn/storage/format/item_archive.hpp>
+
+namespace cairn {
+namespace {
+
+// Asks the planner for a bytes object. Throws kMismatch if the data does not fit the plan.
+Bytes resolve_bytes(const WriteRequest& request, std::uint32_t item) {
+  const WriteItem& planned = request.plan->items[item];
+  ResolvedData resolved = request.planner->resolve_data(*request.plan, planned);
+  auto* bytes = std::get_if<Bytes>(&resolved);
+  if (!bytes)
+    throw Error(ErrorCode::kMismatch, "the planner resolved \"" + request.plan->names[planned.name] +
+                                          "\" to a tensor, but planned a bytes object: plan it as a tensor");
+  return std::move(*bytes);
+}
+
+// Returns the trailer's entry for an item, without its position and checksum.
+TrailerItem trailer_item_of(const SavePlan& plan, std::uint32_t item) {
+  const WriteItem& planned = plan.items[item];
+  TrailerItem entry;
+  entry.fqn = plan.names[planned.name];
+  entry.is_bytes = planned.type == WriteItemType::kByteIO;
+  if (entry.is_bytes) return entry;
+  entry.dtype = planned.properties.dtype;
+  entry.size = planned.size;
+  entry.chunk = planned.chunk;
+  return entry;
+}
+
+}  // namespace
+
+// Continues `file` in `block`, the part of which that has tensors is filled.
+void WriteJob::append_to(File& file, Block& block) {
+  file.appender.emplace(
+      file.writer->alignment_bytes(), block.memory, ring_.block_bytes(),
+      [this, &file](std::uint64_t begin, StagingBlock& memory, std::size_t length) {
+        stop_if_failed();
+        // A unit writes its full block after its turn, if there is memory for what follows.
+        StagingBlock next;
+        if (file.turn < file.units && !file.full) next = StagingBlock(ring_, ring_.try_acquire());
+        if (!next) return file.writer->write_at(begin, memory.bytes(0, length));
+        file.full.emplace(FullBlock{begin, std::move(memory), length});
+        memory = std::move(next);
+      },
+      block.begin, static_cast<std::size_t>(block.end - block.begin), block.known);
+}
+
+void WriteJob::write_part(Block& block) {
+  File& file = *block.file;
+  Item& item = *std::prev(std::partition_point(file.items.begin(), file.items.end(),
+                                               [&](const Item& other) { return other.first_unit <= block.index; }));
+  const WriteItem& planned = request_.plan->items[item.item];
+  const auto& [dtype, sizes] = std::tie(planned.properties.dtype, planned.chunk.sizes);
+  const std::uint64_t begin = (block.index - item.first_unit) * frame_bytes_;
+  const std::uint64_t end = std::min(planned.payload_bytes(), begin + frame_bytes_);
+  const MutableByteSpan payload = block.memory.bytes(0, static_cast<std::size_t>(end - begin));
+  const MutableByteSpan frame = block.memory.bytes(static_cast<std::size_t>(frame_bytes_), ring_.block_bytes() - frame_bytes_);
+  const auto data = resolve(item);
+  if (!payload.empty()) data->read(begin, payload);
+  copied(item);
+  const std::uint32_t payload_crc32 = crc32(0, payload);
+  std::unique_ptr<ZstdCompressor> compressor = changes_.zstd_level > 0 ? take_compressor() : nullptr;
+  const ByteSpan stored = compressor && !payload.empty() ? frame.subspan(0, compressor->compress(payload, frame)) : payload;
+
+  wait_for_turn(block);
+  // Prefix and suffix have frames of their own: the suffix has the checksum of the whole payload,
+  // and readers of a part need both.
+  if (begin == 0) {
+    begin_item(file);
+    append_small_frame(file, item_prefix(dtype, sizes, 0), compressor.get());
+  }
+  if (!stored.empty()) append_frame(file, stored, payload.size());
+  item.crc32 = crc32_combine(item.crc32, payload_crc32, payload.size());
+  if (end == planned.payload_bytes()) {
+    append_small_frame(file, item_suffix(dtype, sizes, 0, item.crc32), compressor.get());
+    if (compressor) file.sink(encode_seek_table(file.frames));
+    end_item(file, item.item);
+  }
+  std::optional<FullBlock> full;
+  full.swap(file.full);
+  {
+    MutexLock lock(mutex_);
+    ++file.checksummed;
+    if (compressor) idle_.push_back(std::move(compressor));
+  }
+  end_turn(block);
+  if (full) file.writer->write_at(full->begin, full->memory.bytes(0, full->length));
+  full.reset();
+  drop(block, true);
+}
+
+void WriteJob::append_small_frame(File& file, ByteSpan bytes, ZstdCompressor* compressor) {
+  if (!compressor) return append_frame(file, bytes, bytes.size());
+  Bytes frame(ZstdCompressor::frame_bytes_max(bytes.size()), '\0');
+  const std::size_t length = compressor->compress(bytes, {frame.data(), frame.size()});
+  append_frame(file, {frame.data(), length}, bytes.size());
+}
+
+void WriteJob::append_frame(File& file, ByteSpan frame, std::size_t plain_bytes) {
+  file.sink(frame);
+  file.frames.push_back({static_cast<std::uint32_t>(frame.size()), static_cast<std::uint32_t>(plain_bytes)});
+}
+
+void WriteJob::begin_item(File& file) {
+  TrailerItem& entry = file.trailer.items.emplace_back();
+  entry.offset = file.appender->position();
+  file.frames.clear();
+  file.stored_crc32 = 0;
+  file.item_ended = false;
+  file.sink = [&file](ByteSpan bytes) {
+    file.item_ended = bytes.empty();
+    file.stored_crc32 = crc32_combine(file.stored_crc32, file.appender->append(bytes), bytes.size());
+  };
+  for (const StreamTransform& transform : changes_.transforms) file.sink = transform.transform_to(std::move(file.sink));
+}
+
+// The trailer gives the stored bytes as the payload: the elements have no place in the file.
+void WriteJob::end_item(File& file, std::uint32_t item) {
+  file.sink({});
+  file.sink = nullptr;
+  if (!file.item_ended)
+    throw Error(ErrorCode::kInternal, "a stream transform did not pass on the end of an item: " +
+                                          std::to_string(changes_.transforms.size()) + " transforms are in use");
+  const std::uint64_t offset = file.trailer.items.back().offset;
+  TrailerItem& entry = file.trailer.items.back() = trailer_item_of(*request_.plan, item);
+  entry.offset = entry.payload_offset = offset;
+  entry.length = entry.payload_bytes = file.appender->position() - offset;
+  entry.payload_crc32 = file.stored_crc32;
+  file.result.bytes_item_lengths.push_back(entry.length);
+}
+
+void WriteJob::add_placed_items(File& file) const {
+  for (const Item& item : file.items) {
+    if (!item.placed) continue;
+    const PlacedTensor& placed = *item.placed;
+    TrailerItem& entry = file.trailer.items.emplace_back(trailer_item_of(*request_.plan, placed.item));
+    entry.offset = placed.offset;
+    entry.length = placed.layout.total_bytes();
+    entry.payload_offset = placed.payload_offset();
+    entry.payload_bytes = placed.layout.payload_bytes;
+    entry.payload_crc32 = item.crc32;
+  }
+}
+
+// The tail has the end of the tensors, all bytes objects and the trailer. Their lengths become
+// known one by one, so it is built from front to back by one thread.
+void WriteJob::write_tail(Block& block) {
+  File& file = *block.file;
+  fill_suffixes(block);  // all units are checksummed
+  if (!file.appender) append_to(file, block);
+  FileAppender& appender = *file.appender;
+  add_placed_items(file);
+  for (const std::uint32_t item : file.source->layout.unsized_items) {
+    if (request_.plan->items[item].type != WriteItemType::kByteIO) continue;
+    stop_if_failed();
+    // Resolved one at a time and only now, because bytes objects may be large, and their lengths
+    // need not be known before.
+    const Bytes bytes = resolve_bytes(request_, item);
+    begin_item(file);
+    if (!bytes.empty()) file.sink(bytes);
+    end_item(file, item);
+  }
+
+  Trailer& trailer = file.trailer;
+  trailer.save_id = request_.save_id;
+  trailer.rank = request_.rank;
+  trailer.checksum_block_bytes = kChecksumBlockBytes;
+  trailer.content_bytes = appender.position();
+  const BlockChecksums& checksums = appender.end_content();
+  trailer.block_crc32 = std::move(file.block_crc32);
+  trailer.block_crc32.insert(trailer.block_crc32.end(), checksums.blocks().begin(), checksums.blocks().end());
+  const bool has_trailer = file.source->layout.head.empty();
+  const Bytes encoded = has_trailer ? encode_trailer(trailer) : Bytes();
+  appender.append_trailer(encoded);
+
+  std::uint32_t crc = 0;
+  for (const std::uint32_t staged : file.staged_crc32) crc = crc32_combine(crc, staged, ring_.block_bytes());
+  crc = crc32_combine(crc, checksums.whole(), checksums.length());
+  file.result.crc32 = crc32(crc, encoded);
+  file.result.trailer_length_bytes = static_cast<std::uint32_t>(encoded.size());
+  file.result.length_bytes = appender.finish();
+  file.appender.reset();
+  file.trailer = {};
+  {
+    MutexLock lock(mutex_);
+    file.tail_written = true;
+  }
+  drop(block, false);
+}
+
+std::unique_ptr<ZstdCompressor> WriteJob::take_compressor() {
+  {
+    MutexLock lock(mutex_);
+    if (!idle_.empty()) {
+      std::unique_ptr<ZstdCompressor> compressor = std::move(idle_.back());
+      idle_.pop_back();
+      return compressor;
+    }
+  }
+  return std::make_unique<ZstdCompressor>(changes_.zstd_level);
+}
+
+}  // namespace cairn
