@@ -158,7 +158,7 @@ Layout layout_of(const StateDict& state, const StagingOptions& options) {
   return with_torch("stage a state", [&] {
     Layout layout;
     find_leaves(state, layout);
-    place_regions(layout, options.use_pinned_memory && has_pinned_memory());
+    place_regions(layout, options.use_pinned_memory && uses_cuda());
     layout.digest = digest_of(layout);
     return layout;
   });

@@ -2,11 +2,10 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 #ifdef CAIRN_HAS_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #endif
@@ -29,12 +28,19 @@ bool is_captured(const c10::Device&) { return false; }
 
 }  // namespace
 
-bool has_pinned_memory() { return at::globalContext().hasCUDA(); }
+#if defined(CAIRN_HAS_CUDA) && TORCH_VERSION_MAJOR >= 2
+bool uses_cuda() {
+  const auto* allocator = c10::cuda::CUDACachingAllocator::get();
+  return allocator != nullptr && const_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(allocator)->initialized();
+}
+#else
+bool uses_cuda() { return at::globalContext().hasCUDA(); }
+#endif
 
 // Asks for the primary context, because asking for anything else would create one.
 std::vector<c10::Device> cuda_devices_in_use() {
   std::vector<c10::Device> used;
-  if (!at::globalContext().hasCUDA() || !c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return used;
+  if (!uses_cuda() || !c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return used;
   const auto count = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
   for (int i = 0; i < static_cast<int>(count); ++i) {
     const auto index = static_cast<c10::DeviceIndex>(i);
@@ -43,23 +49,50 @@ std::vector<c10::Device> cuda_devices_in_use() {
   return used;
 }
 
-c10::Stream SideStreams::of(const c10::Device& device) {
-  const auto key = std::make_pair(device.type(), device.index());
-  const auto found = streams_.find(key);
-  if (found != streams_.end()) return found->second;
+GivenWork::GivenWork(const c10::Device& device) : device_(device), end_(std::make_shared<c10::Event>(device.type())) {
   if (is_captured(device))
     throw Error(ErrorCode::kPrecondition,
                 "cannot stage tensors of " + device.str() +
                     ": its current stream is being captured into a graph; save after the capture has ended");
-  const c10::impl::VirtualGuardImpl devices(device.type());
-  const c10::Stream side = devices.getStreamFromGlobalPool(device);
-  c10::Event given(device.type());
-  // The side stream waits for the work that the trainer's stream has been given so far. Without it,
-  // the copies could read tensors that are still being computed.
-  given.record(devices.getStream(device));
-  given.block(side);
-  streams_.emplace(key, side);
+  end_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+}
+
+// The side stream waits, because its copies could otherwise read tensors that are still being
+// computed.
+c10::Stream GivenWork::side_stream() const {
+  const c10::Stream side = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
+  end_->block(side);
   return side;
+}
+
+// Only devices in use: asking for the stream of another one would create a context there.
+CurrentStreams::CurrentStreams() {
+  for (const c10::Device& device : cuda_devices_in_use()) {
+    if (is_captured(device))
+      captured_.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    else
+      given_.emplace_back(device);
+  }
+}
+
+CurrentStreams::Scope::Scope(const CurrentStreams& streams) : own_(streams.captured_) {
+  for (const GivenWork& given : streams.given_) own_.push_back(given.side_stream());
+  guard_.emplace(own_);
+  own_.erase(own_.begin(), own_.begin() + static_cast<std::ptrdiff_t>(streams.captured_.size()));
+}
+
+CurrentStreams::Scope::~Scope() {
+  try {
+    for (const c10::Stream& stream : own_) stream.synchronize();
+  } catch (...) {  // the device has failed, and the copies with it
+  }
+}
+
+c10::Stream SideStreams::of(const c10::Device& device) {
+  const auto key = std::make_pair(device.type(), device.index());
+  const auto found = streams_.find(key);
+  if (found != streams_.end()) return found->second;
+  return streams_.emplace(key, GivenWork(device).side_stream()).first->second;
 }
 
 std::vector<c10::Stream> SideStreams::all() const {

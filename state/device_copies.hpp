@@ -4,27 +4,71 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/types.h>
 
 namespace cairn {
 
-// Returns whether page-locked host memory is available.
-bool has_pinned_memory();
+// Returns whether this process has used CUDA. Only then is page-locked memory of use. Does not
+// initialise CUDA, which takes a tenth of a second for each rank of a host.
+bool uses_cuda();
 // Returns the CUDA devices that this process has used. Do not ask LibTorch about other devices (for
 // the current stream, or whether memory is page-locked): it would first create a context there,
 // which takes a second and half a gigabyte of device memory.
 std::vector<c10::Device> cuda_devices_in_use();
 
+// The work that the calling thread's current stream of a device has been given so far. Copies may
+// be used by several threads at once.
+class GivenWork {
+ public:
+  // Throws kPrecondition if the stream is being captured into a graph, because the work queued on
+  // it does not run.
+  explicit GivenWork(const c10::Device& device);
+  // Returns another stream of the device, which does later work after this.
+  c10::Stream side_stream() const;
+
+ private:
+  c10::Device device_;
+  std::shared_ptr<c10::Event> end_;
+};
+
+// The work given to the current streams of the thread that made this, on all devices in use. Copies
+// on other threads come after it.
+class CurrentStreams {
+ public:
+  CurrentStreams();
+
+  // Gives the calling thread streams of its own while it exists, so that copies of several threads
+  // run at once. The destructor waits for their work.
+  class Scope {
+   public:
+    explicit Scope(const CurrentStreams& streams);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    std::vector<c10::Stream> own_;
+    std::optional<c10::MultiStreamGuard> guard_;
+  };
+
+ private:
+  std::vector<GivenWork> given_;
+  std::vector<c10::Stream> captured_;  // streams that are being captured into a graph
+};
+
 // Has one side stream per device. A side stream first waits for all work that was queued, when the
 // side stream was created, on the current stream of the thread that created it. Not thread-safe.
 class SideStreams {
  public:
-  // Creates the side stream on first use. Throws kPrecondition if the device's current stream is
-  // being captured into a graph, because the work queued on it does not run.
+  // Creates the side stream on first use. Throws as GivenWork does.
   c10::Stream of(const c10::Device& device);
   std::vector<c10::Stream> all() const;
   // Blocks until the side streams have done all their work, then releases them. May be called on

@@ -1,6 +1,7 @@
 #include <cairn/state/staging_memory.hpp>
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
 
 namespace cairn {
 
@@ -51,12 +53,14 @@ StagingPool::Block StagingPool::take_kept(std::uint64_t bytes, bool pinned) {
   return block;
 }
 
-StagingPool::Block StagingPool::make(std::uint64_t bytes, bool pinned) {
+std::unique_ptr<const StagingMemory> make_staging_memory(std::uint64_t bytes, bool pinned) {
   try {
     return std::make_unique<const StagingMemory>(bytes, pinned);
-  } catch (const Error&) {
+  } catch (const Error& error) {
     // Page-locked memory is scarce. A copy into plain memory is slower, but it works.
     if (!pinned) throw;
+    static std::once_flag said;
+    std::call_once(said, [&] { write_log(LogLevel::kWarning, -1, std::string("device copies are slower: ") + error.what()); });
     return std::make_unique<const StagingMemory>(bytes, false);
   }
 }
@@ -80,7 +84,7 @@ std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, bool
                                                 std::to_string(bytes_held_) + " that saves in flight hold, and the bound is " +
                                                 std::to_string(bytes_max_) + ": raise StagingOptions::bytes_max");
     kept_.reserve(blocks_ + 1);  // so that give_back cannot fail
-    block = make(bytes, pinned);
+    block = make_staging_memory(bytes, pinned);
     ++blocks_;
     bytes_held_ += bytes;
   }

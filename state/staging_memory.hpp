@@ -33,6 +33,10 @@ class StagingMemory {
   char* data_ = nullptr;
 };
 
+// Allocates `bytes` bytes. With `pinned`, they are page-locked if such memory is available; if it is
+// not, says so once for the process. Throws kUnavailable.
+std::unique_ptr<const StagingMemory> make_staging_memory(std::uint64_t bytes, bool pinned);
+
 // Thread-safe. Blocks may outlive the pool.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
@@ -52,7 +56,6 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   using Block = std::unique_ptr<const StagingMemory>;
   struct Lease;
   Block take_kept(std::uint64_t bytes, bool pinned) CAIRN_REQUIRES(mutex_);
-  static Block make(std::uint64_t bytes, bool pinned);
   void give_back(Block block, std::uint64_t generation) noexcept;
 
   const std::uint64_t bytes_max_;

@@ -22,8 +22,7 @@ ReadJob::ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring)
       request_(std::move(request)),
       shared_ring_(std::move(ring)),
       ring_(*shared_ring_),
-      work_(RunningWork::of_this_thread()),
-      streams_(CurrentStreams::capture()) {
+      work_(RunningWork::of_this_thread()) {
   items_.resize(request_.plan->items.size());
   file_by_index_.resize(request_.metadata->files.size());
   for (std::uint32_t index = 0; index < items_.size(); ++index) add_item(index);
@@ -46,13 +45,17 @@ std::size_t ReadJob::begin_stage(int stage) {
   }
 }
 
+// Hooks and copies of a thread come after the caller's work on the device, and have ended when the
+// thread leaves.
+void ReadJob::run() noexcept {
+  const CurrentStreams::Scope streams(streams_);
+  StagedWork::run();
+}
+
 void ReadJob::run_task(int stage, std::size_t index) {
   const RunningWork work(work_);
   const ProfilerRange range(stage == kOpen ? "open_file" : stage == kVerify ? "verify_block" : "read_block");
   try {
-    // Hooks and copies on this thread use the caller's streams, and so come after the caller's work
-    // on the device.
-    const CurrentStreams::Scope streams(streams_);
     if (stage == kOpen) return open(*files_[index]);
     Task& task = tasks_[index];
     const bool verify_only = stage == kVerify;
@@ -349,9 +352,9 @@ void ReadJob::release(Item& item) {
 }
 
 StagingBlock ReadJob::staging_block() {
-  char* memory = ring_.try_acquire();
-  check_invariant(memory != nullptr, "there must be a staging block for every task that runs");
-  return {ring_, memory};
+  StagingBlock block = ring_.try_acquire();
+  check_invariant(static_cast<bool>(block), "there must be a staging block for every task that runs");
+  return block;
 }
 
 std::string ReadJob::url_of(const StorageInfo& storage) const {

@@ -17,6 +17,7 @@
 #include <cairn/base/running_work.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
+#include <cairn/state/device_copies.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/engine/data_file.hpp>
@@ -45,6 +46,7 @@ struct ReadRequest {
 class ReadJob : public StagedWork, public JobEnd<bool> {
  public:
   ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring);
+  void run() noexcept override;
   void finish() noexcept override;
 
  protected:
@@ -181,7 +183,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   const std::shared_ptr<StagingRing> shared_ring_;  // keeps ring_ alive
   StagingRing& ring_;
   const Work work_;               // the work of the thread that started the read
-  const CurrentStreams streams_;  // the streams of the thread that started the read
+  const CurrentStreams streams_;  // of the thread that started it
   std::vector<Item> items_;
   std::vector<std::unique_ptr<File>> files_;
   std::vector<File*> file_by_index_;  // by index into the metadata's files

@@ -4,34 +4,37 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/state/staging_memory.hpp>
 
 namespace cairn {
+
+class StagingBlock;
 
 // Thread-safe.
 class StagingRing {
  public:
   // Alignment of block addresses. Stores may require at most this alignment.
-  static constexpr std::size_t kAlignmentBytes = 4096;
+  static constexpr std::size_t kAlignmentBytes = StagingMemory::kAlignmentBytes;
 
   // Holds as many blocks of `block_bytes` as fit in `bytes_max`, but at least one. `block_bytes`
-  // must be a multiple of kAlignmentBytes.
-  StagingRing(std::uint64_t bytes_max, std::size_t block_bytes);
-  ~StagingRing();
-  StagingRing(const StagingRing&) = delete;
-  StagingRing& operator=(const StagingRing&) = delete;
+  // must be a multiple of kAlignmentBytes. With `pinned`, blocks are page-locked if such memory is
+  // available.
+  StagingRing(std::uint64_t bytes_max, std::size_t block_bytes, bool pinned);
 
   std::size_t block_bytes() const { return block_bytes_; }
   std::size_t blocks_max() const { return blocks_max_; }
+  bool pinned() const { return pinned_; }
 
   // Returns the bytes of all allocated blocks, in use or free.
   std::uint64_t bytes_allocated() const;
   // Allocates blocks for `bytes` in advance, up to the limit, and touches their memory. Throws
-  // std::bad_alloc.
+  // kUnavailable.
   void reserve(std::uint64_t bytes);
 
   // Frees the blocks that are not in use. Until `keep` or `reserve` is called, also frees each
@@ -39,48 +42,50 @@ class StagingRing {
   void give_back() noexcept;
   void keep();
 
-  // Returns a block, or nullptr if all are in use. Throws std::bad_alloc.
-  char* try_acquire();
-  void release(char* block) noexcept;
+  // Returns a block, which must not outlive the ring, or none if all are in use. Throws
+  // kUnavailable.
+  StagingBlock try_acquire();
 
  private:
-  char* allocate() CAIRN_REQUIRES(mutex_);
+  friend class StagingBlock;
+  using Memory = std::unique_ptr<const StagingMemory>;
+  Memory allocate() CAIRN_REQUIRES(mutex_);
+  void release(Memory block) noexcept;
   void free_kept() noexcept CAIRN_REQUIRES(mutex_);
 
   const std::size_t block_bytes_;
   const std::size_t blocks_max_;
+  const bool pinned_;
   mutable Mutex mutex_;
   std::size_t allocated_ CAIRN_GUARDED_BY(mutex_) = 0;
   bool keeps_ CAIRN_GUARDED_BY(mutex_) = true;
   // A stack: the block used last is reused first, because it is probably in the CPU cache. This
   // also touches fewer blocks.
-  std::vector<char*> free_ CAIRN_GUARDED_BY(mutex_);
+  std::vector<Memory> free_ CAIRN_GUARDED_BY(mutex_);
 };
 
-// Owns one block of a ring and releases it when destroyed.
+// Owns one block of a ring, or none, and releases it when destroyed.
 class StagingBlock {
  public:
   StagingBlock() = default;
-  StagingBlock(StagingRing& ring, char* memory) : ring_(&ring), memory_(memory) {}
-  StagingBlock(StagingBlock&& other) noexcept : ring_(other.ring_), memory_(other.memory_) { other.memory_ = nullptr; }
+  StagingBlock(StagingRing& ring, std::unique_ptr<const StagingMemory> memory) : ring_(&ring), memory_(std::move(memory)) {}
+  StagingBlock(StagingBlock&& other) noexcept = default;
   StagingBlock& operator=(StagingBlock&& other) noexcept {
     std::swap(ring_, other.ring_);
     std::swap(memory_, other.memory_);
     return *this;
   }
-  ~StagingBlock() { release(); }
+  ~StagingBlock() {
+    if (memory_) ring_->release(std::move(memory_));
+  }
 
   explicit operator bool() const { return memory_ != nullptr; }
-  char* data() const { return memory_; }
-  MutableByteSpan bytes(std::size_t offset, std::size_t length) const { return {memory_ + offset, length}; }
-  void release() noexcept {
-    if (memory_) ring_->release(memory_);
-    memory_ = nullptr;
-  }
+  char* data() const { return memory_->data(); }
+  MutableByteSpan bytes(std::size_t offset, std::size_t length) const { return {memory_->data() + offset, length}; }
 
  private:
   StagingRing* ring_ = nullptr;
-  char* memory_ = nullptr;
+  std::unique_ptr<const StagingMemory> memory_;
 };
 
 }  // namespace cairn

@@ -7,7 +7,6 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/device_copies.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
@@ -194,14 +193,6 @@ void TensorBytes::read(std::uint64_t first, MutableByteSpan destination) const {
 
 void TensorBytes::write(std::uint64_t first, ByteSpan source) const {
   copy<false>(first, const_cast<char*>(source.data()), source.size());  // never written to when copying in this direction
-}
-
-// Only devices in use: asking for the stream of another one would create a context there.
-CurrentStreams CurrentStreams::capture() {
-  CurrentStreams current;
-  for (const c10::Device& device : cuda_devices_in_use())
-    current.streams_.push_back(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device));
-  return current;
 }
 
 }  // namespace cairn

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include <c10/core/StreamGuard.h>
 #include <torch/types.h>
 
 #include <cairn/base/bytes.hpp>
@@ -55,25 +54,6 @@ class TensorBytes {
   // where possible.
   std::vector<std::int64_t> sizes_;
   std::vector<std::int64_t> strides_;
-};
-
-// The current streams of the calling thread, one per device. Other threads that copy device memory
-// use them, so that copies are ordered with the caller's work.
-class CurrentStreams {
- public:
-  static CurrentStreams capture();
-
-  // Makes the streams current for the calling thread while the Scope exists.
-  class Scope {
-   public:
-    explicit Scope(const CurrentStreams& streams) : guard_(streams.streams_) {}
-
-   private:
-    c10::MultiStreamGuard guard_;
-  };
-
- private:
-  std::vector<c10::Stream> streams_;
 };
 
 }  // namespace cairn

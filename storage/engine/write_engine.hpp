@@ -53,8 +53,8 @@ class WriteEngine {
   // Returns the bytes of staging blocks, in use or kept.
   std::uint64_t staging_bytes() const { return ring()->bytes_allocated(); }
   // Allocates staging blocks in advance for `bytes` of tensor data, up to `bytes_in_flight_max`.
-  // Throws std::bad_alloc.
-  void prepare(std::uint64_t bytes) { ring()->reserve(bytes); }
+  // Throws kUnavailable.
+  void prepare(std::uint64_t bytes) { ring_with(ring()->block_bytes())->reserve(bytes); }
   // Frees the staging blocks kept between writes, once they are not in use.
   void release() noexcept { ring()->give_back(); }
 
@@ -67,6 +67,7 @@ class WriteEngine {
     MutexLock lock(mutex_);
     return ring_;
   }
+  std::shared_ptr<StagingRing> ring_with(std::size_t block_bytes);
   std::shared_ptr<StagingRing> ring_for(const WriteRequest& request);
 
   const std::uint64_t bytes_in_flight_max_;

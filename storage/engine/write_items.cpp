@@ -46,7 +46,7 @@ void WriteJob::append_to(File& file, Block& block) {
         stop_if_failed();
         // A unit writes its full block after its turn, if there is memory for what follows.
         StagingBlock next;
-        if (file.turn < file.units && !file.full) next = StagingBlock(ring_, ring_.try_acquire());
+        if (file.turn < file.units && !file.full) next = ring_.try_acquire();
         if (!next) return file.writer->write_at(begin, memory.bytes(0, length));
         file.full.emplace(FullBlock{begin, std::move(memory), length});
         memory = std::move(next);

@@ -68,7 +68,6 @@ WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsi
       files_open_max_(files_open_max(threads, changes_.any() ? ring_.blocks_max() : 0)),
       frame_bytes_(changes_.any() ? frame_bytes_for(ring_.block_bytes()) : 0),
       work_(RunningWork::of_this_thread()),
-      streams_(CurrentStreams::capture()),
       files_(request_.files.size()) {
   check_invariant(!changes_.any() || ring_.blocks_max() >= 2, "items that change need two staging blocks");
   for (std::size_t i = 0; i < files_.size(); ++i) files_[i].source = &request_.files[i];
@@ -141,7 +140,7 @@ std::optional<WriteJob::Task> WriteJob::next_to_open() {
   Block* tail = nullptr;
   if (changes_.any()) {
     // The file keeps a block while it is open. One is left for its units.
-    const StagingBlock left(ring_, ring_.try_acquire());
+    const StagingBlock left = ring_.try_acquire();
     if (!left || !(tail = new_block(file, 0))) return std::nullopt;
   }
   ++next_to_open_;
@@ -186,8 +185,7 @@ std::optional<WriteJob::Task> WriteJob::next_task_of(File& file) {
 }
 
 WriteJob::Block* WriteJob::new_block(File& file, std::uint64_t index) {
-  // Owns the memory from here on, also if the allocation below fails.
-  StagingBlock memory(ring_, ring_.try_acquire());
+  StagingBlock memory = ring_.try_acquire();
   if (!memory) return nullptr;
   auto block = std::make_unique<Block>();
   block->file = &file;

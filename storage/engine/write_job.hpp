@@ -29,6 +29,7 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/running_work.hpp>
 #include <cairn/planning/plan.hpp>
+#include <cairn/state/device_copies.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/engine/checksums.hpp>
 #include <cairn/storage/engine/file_appender.hpp>
@@ -204,7 +205,7 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   const unsigned files_open_max_;
   const std::uint64_t frame_bytes_;
   const Work work_;               // the work of the thread that started the write
-  const CurrentStreams streams_;  // the streams of the thread that started the write
+  const CurrentStreams streams_;  // of the thread that started it
   std::atomic<bool> failed_{false};  // set under the lock; read without it to stop early
 
   Mutex mutex_;
