@@ -1,6 +1,7 @@
 #include <cairn/storage/checkpoint_writer.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -77,19 +78,45 @@ WriteEngineOptions engine_options(const CheckpointWriterOptions& options) {
   return engine;
 }
 
-// Cairn's own format: one file per rank, or one per item.
+// Cairn's own format. The arrangement of a rank is the number of its files, if there is more than
+// one.
 class OwnFormat final : public DataFormat {
  public:
-  OwnFormat(bool single_file_per_rank, bool compressed) : single_file_per_rank_(single_file_per_rank), compressed_(compressed) {}
-  std::vector<FileLayout> layouts(const SavePlan& plan, const std::string&) const override {
-    return layout_files(plan, single_file_per_rank_, compressed_);
+  explicit OwnFormat(const CheckpointWriterOptions& options)
+      : options_(options), compressed_(engine_options(options).changes.any()) {}
+
+  std::vector<std::string> arrange(const std::vector<SavePlan>& plans, const Store& store) override {
+    std::vector<std::string> arrangements(plans.size());
+    const ObjectWrites writes = store.traits().writes;
+    const bool is_serial =
+        writes == ObjectWrites::kSerial || (writes == ObjectWrites::kSerialIfCached && (!options_.direct_io || compressed_));
+    if (!is_serial || !options_.single_file_per_rank) return arrangements;
+    for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+      std::uint64_t files = options_.files_max / plans.size();
+      files = std::min({files, std::uint64_t{options_.threads}, bytes_of(plans[rank]) / kFileBytesMin});
+      if (files > 1) arrangements[rank] = std::to_string(files);
+    }
+    return arrangements;
+  }
+  std::vector<FileLayout> layouts(const SavePlan& plan, const std::string& arrangement) const override {
+    const unsigned long files = arrangement.empty() ? 1 : std::strtoul(arrangement.c_str(), nullptr, 10);
+    return layout_files(plan, options_.single_file_per_rank ? std::max(1ul, files) : 0, compressed_);
   }
   ObjectName name(int rank, std::size_t file, std::size_t, const std::string&, const std::string& save_id) const override {
     return data_file_name(rank, static_cast<int>(file), save_id);
   }
 
  private:
-  const bool single_file_per_rank_;
+  // A smaller file is written faster than another one is created.
+  static constexpr std::uint64_t kFileBytesMin = 16u << 20;
+
+  static std::uint64_t bytes_of(const SavePlan& plan) {
+    std::uint64_t bytes = 0;
+    for (const WriteItem& item : plan.items) bytes += item.payload_bytes();
+    return bytes;
+  }
+
+  const CheckpointWriterOptions options_;
   const bool compressed_;
 };
 
@@ -99,7 +126,7 @@ struct CheckpointWriter::Implementation {
   explicit Implementation(CheckpointWriterOptions given, std::unique_ptr<DataFormat> given_format)
       : options(std::move(given)),
         format(given_format ? std::move(given_format)
-                            : std::make_unique<OwnFormat>(options.single_file_per_rank, engine_options(options).changes.any())),
+                            : std::make_unique<OwnFormat>(options)),
         engine(engine_options(options)) {
     if (options.retired_keep == 0)
       throw Error(ErrorCode::kInvalidArgument,
@@ -236,7 +263,7 @@ std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan
   self.planned.clear();
   self.planned.reserve(plans.size());
   std::string digests;
-  self.arrangements = self.format->arrange(plans);
+  self.arrangements = self.format->arrange(plans, self.opened());
   for (std::size_t rank = 0; rank < plans.size(); ++rank) {
     SavePlan& plan = plans[rank];
     const std::string& arrangement = self.arrangements[rank];

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <cairn/base/cpu_share.hpp>
 #include <cairn/storage/read_metadata.hpp>
 #include <cairn/storage/storage.hpp>
 #include <cairn/storage/store.hpp>
@@ -15,10 +16,13 @@
 namespace cairn {
 
 struct CheckpointWriterOptions {
-  bool single_file_per_rank = true;               // false: one file per item
+  // True: one file per rank, or several where the system would run the writes to one file one after
+  // another. False: one file per item.
+  bool single_file_per_rank = true;
+  std::uint32_t files_max = 4096;                 // of all ranks together; a rank that writes has at least one
   bool sync_files = true;                         // false: faster, but a power loss may lose the checkpoint
   bool overwrite = true;                          // false: fails with "Checkpoint already exists" if there is one
-  unsigned threads = 2;                           // for copying, checksums and writing; 0: the calling thread
+  unsigned threads = cpu_share();                 // for copying, checksums and writing; 0: the calling thread
   std::uint64_t bytes_in_flight_max = 64u << 20;  // staging memory of one rank
   std::uint64_t block_bytes = 4u << 20;           // unit of copying, checksums and writing
   bool direct_io = true;                          // if the store and its file system support it
@@ -51,7 +55,7 @@ struct CheckpointWriterOptions {
 };
 
 struct CheckpointReaderOptions {
-  unsigned threads = 2;
+  unsigned threads = cpu_share();
   // Staging memory of this rank. From the second read of an attempt on, the reader may use up to
   // the same amount of memory in addition, to keep checked blocks for later reads.
   std::uint64_t bytes_in_flight_max = 64u << 20;
@@ -123,7 +127,7 @@ struct VerifyFault {
 // data files. Returns all faults found, then everything that cannot be checked. An empty result
 // means no fault. Calls `progress` with the bytes done and the total. Throws kNotFound if there is
 // no checkpoint.
-std::vector<VerifyFault> verify_checkpoint(Store& store, unsigned threads = 2,
+std::vector<VerifyFault> verify_checkpoint(Store& store, unsigned threads = cpu_share(),
                                            const std::function<void(std::uint64_t, std::uint64_t)>& progress = {});
 
 }  // namespace cairn

@@ -43,9 +43,9 @@ class DataFormat {
   virtual void require_room(Store& /*store*/) {}
   // Called on every rank with its local plan. If items cannot be stored, leaves them out or throws.
   virtual SavePlan prepare(SavePlan plan) const { return plan; }
-  // Called on the coordinator. Returns one text per rank with the facts about other ranks that the
-  // rank needs to name its files. `layouts` and `name` get this text as `arrangement`.
-  virtual std::vector<std::string> arrange(const std::vector<SavePlan>& plans) { return std::vector<std::string>(plans.size()); }
+  // Called on the coordinator. Returns one text per rank with what the rank needs to lay out and
+  // name its files beside its plan. `layouts` and `name` get this text as `arrangement`.
+  virtual std::vector<std::string> arrange(const std::vector<SavePlan>& plans, const Store& store) = 0;
   // Returns the layouts of a rank's files. The rank and the coordinator get the same result from
   // the same arguments.
   virtual std::vector<FileLayout> layouts(const SavePlan& plan, const std::string& arrangement) const = 0;

@@ -138,7 +138,7 @@ SavePlan HuggingFaceFormat::prepare(SavePlan plan) const {
   return plan;
 }
 
-std::vector<std::string> HuggingFaceFormat::arrange(const std::vector<SavePlan>& plans) {
+std::vector<std::string> HuggingFaceFormat::arrange(const std::vector<SavePlan>& plans, const Store&) {
   joins_parts_ = options_.files == HuggingFaceFiles::kModel && !std::all_of(plans.begin(), plans.end(), has_whole_tensors);
   if (options_.files == HuggingFaceFiles::kDistributed) return std::vector<std::string>(plans.size(), "sharded");
   if (joins_parts_) return std::vector<std::string>(plans.size(), "parts");

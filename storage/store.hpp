@@ -52,6 +52,13 @@ struct CreateOptions {
   bool appears_whole = false;
 };
 
+// Whether several threads that write to one object are faster than one.
+enum class ObjectWrites : std::uint8_t {
+  kParallel = 1,    // yes, or it is not known
+  kSerialIfCached,  // only with CreateOptions::direct: the system locks a file for each cached write
+  kSerial,          // no
+};
+
 // Requirements that a store places on the code that writes to it. The defaults suit a directory.
 struct StoreTraits {
   // Nonzero: an object larger than this must be written in parts of at least this size, which
@@ -62,6 +69,7 @@ struct StoreTraits {
   // is synced or closed. If several writers use one name, the first to finish wins, and `sync` and
   // `close` of the others throw kAlreadyExists.
   bool create_takes_name = true;
+  ObjectWrites writes = ObjectWrites::kParallel;
 };
 
 // The end of an object.

@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <cairn/base/cpu_share.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/missing_parts.hpp>
@@ -44,7 +45,7 @@ are checked.)";
 
 struct VerifyOptions {
   std::vector<std::string> places;
-  unsigned threads = std::clamp(std::thread::hardware_concurrency(), 2u, 16u);
+  unsigned threads = cpu_share();
   bool json = false;
 };
 

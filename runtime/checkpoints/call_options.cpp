@@ -113,6 +113,7 @@ std::shared_ptr<StorageWriter> OwnSaveParts::writer_for(const CheckpointWriterOp
   add(digest, options);
   // The writer is kept for the next save with its threads and memory, so these count as well.
   digest.add(std::uint64_t{options.threads}).add(options.bytes_in_flight_max).add(options.block_bytes);
+  digest.add(std::uint64_t{options.files_max});
   digest.add(std::uint64_t{options.direct_io}).add(std::uint64_t{options.copy_first}).add(std::uint64_t{low_priority});
   const Digest wanted = digest.finish();
   // A new writer starts new threads and allocates staging blocks, so the old one is kept if it

@@ -12,6 +12,9 @@ namespace {
 // Offsets stay below 2^63, because file systems use signed 64-bit offsets.
 constexpr std::uint64_t kFileBytesMax = std::numeric_limits<std::int64_t>::max();
 
+// What an item costs beside its elements, so that empty ones are spread as well.
+constexpr std::uint64_t kItemBytes = 512;
+
 // Every rank and the coordinator compute this layout alone and must get the same one. It depends on
 // the plan only.
 void append_tensor(const SavePlan& plan, std::uint32_t item, FileLayout& file) {
@@ -40,23 +43,28 @@ void append_item(const SavePlan& plan, std::uint32_t item, bool compressed, File
 
 }  // namespace
 
-std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_rank, bool compressed) {
-  if (plan.items.size() > std::numeric_limits<std::uint32_t>::max())
-    throw Error(ErrorCode::kInvalidArgument, "cannot lay out a plan of " + std::to_string(plan.items.size()) + " items");
-  std::vector<FileLayout> files;
-  if (plan.items.empty()) return files;
-  const auto count = static_cast<std::uint32_t>(plan.items.size());
-  if (single_file_per_rank) {
-    files.resize(1);
-    if (!compressed) files[0].tensors.reserve(count);
-    for (std::uint32_t item = 0; item < count; ++item) append_item(plan, item, compressed, files[0]);
-    // Bytes objects follow the tensors, which loads read first.
-    std::stable_partition(files[0].unsized_items.begin(), files[0].unsized_items.end(),
-                          [&](std::uint32_t item) { return plan.items[item].type != WriteItemType::kByteIO; });
-  } else {
-    files.resize(count);
-    for (std::uint32_t item = 0; item < count; ++item) append_item(plan, item, compressed, files[item]);
+std::vector<FileLayout> layout_files(const SavePlan& plan, std::size_t count, bool compressed) {
+  const std::size_t items = plan.items.size();
+  if (items > std::numeric_limits<std::uint32_t>::max())
+    throw Error(ErrorCode::kInvalidArgument, "cannot lay out a plan of " + std::to_string(items) + " items");
+  std::vector<FileLayout> files(count == 0 ? items : std::min(count, items));
+  if (files.size() == 1 && !compressed) files[0].tensors.reserve(items);
+  std::vector<std::uint64_t> bytes(files.size());
+  for (std::uint32_t item = 0; item < items; ++item) {
+    const bool is_bytes = plan.items[item].type == WriteItemType::kByteIO;
+    std::size_t file = item;  // one for each item
+    if (count != 0) file = is_bytes ? 0 : std::min_element(bytes.begin(), bytes.end()) - bytes.begin();
+    append_item(plan, item, compressed, files[file]);
+    bytes[file] += plan.items[item].payload_bytes() + kItemBytes;
   }
+  for (FileLayout& file : files)
+    // Bytes objects follow the tensors, which loads read first.
+    std::stable_partition(file.unsized_items.begin(), file.unsized_items.end(),
+                          [&](std::uint32_t item) { return plan.items[item].type != WriteItemType::kByteIO; });
+  // Fewer tensors than files.
+  files.erase(std::remove_if(files.begin(), files.end(),
+                             [](const FileLayout& file) { return file.tensors.empty() && file.unsized_items.empty(); }),
+              files.end());
   return files;
 }
 

@@ -53,10 +53,11 @@ struct PlacedItem {
   std::uint64_t length = 0;
 };
 
-// Lays out the files of one rank: one file for all items, or one per item. With `compressed`,
-// tensors are `unsized_items`. Returns no files if the plan has no items. Throws kInvalidArgument
-// if an item cannot be stored.
-std::vector<FileLayout> layout_files(const SavePlan& plan, bool single_file_per_rank, bool compressed = false);
+// Lays out one rank's items in `files` files, or in fewer if there are fewer items; 0: one for each
+// item. Tensors are spread so that files are about equally long; bytes objects are in the first
+// file. With `compressed`, tensors are `unsized_items`. Returns no files if the plan has no items.
+// Throws kInvalidArgument if an item cannot be stored.
+std::vector<FileLayout> layout_files(const SavePlan& plan, std::size_t files, bool compressed = false);
 
 // Returns the positions of a file's `unsized_items`. Throws kMismatch unless `lengths` has one
 // entry for each of them.

@@ -69,6 +69,12 @@ bool FileStore::is_directory(const std::string& path) {
   return found.kind == FileKind::kDirectory;
 }
 
+StoreTraits FileStore::traits() const {
+  StoreTraits traits;
+  traits.writes = files_.writes(root_);
+  return traits;
+}
+
 void FileStore::create_root() {
   std::vector<std::string> missing;
   std::string existing = root_;

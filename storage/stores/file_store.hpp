@@ -35,6 +35,7 @@ class FileStore : public Store {
 
   std::string url() const override { return root_; }
   bool is_shared() const override { return true; }
+  StoreTraits traits() const override;
   void create_root() override;
 
   std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) override;

@@ -2,7 +2,9 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -136,6 +138,30 @@ class SystemFiles final : public FileSystem {
         kind = kind_of_mode(found.st_mode);
       }
       entries.push_back({name, kind});
+    }
+  }
+
+  ObjectWrites writes(const std::string& path) noexcept override {
+    struct statfs found;
+    std::string existing = path;
+    // What is created later is on the file system of its parent.
+    while (::statfs(existing.c_str(), &found) != 0) {
+      const std::size_t slash = existing.rfind('/');
+      if (errno != ENOENT || slash == 0 || slash == std::string::npos) return ObjectWrites::kParallel;
+      existing.resize(slash);
+    }
+    switch (static_cast<std::uint32_t>(found.f_type)) {
+      case TMPFS_MAGIC:
+      case RAMFS_MAGIC:
+        return ObjectWrites::kSerial;
+      case BTRFS_SUPER_MAGIC:
+      case EXT4_SUPER_MAGIC:
+      case F2FS_SUPER_MAGIC:
+      case OVERLAYFS_SUPER_MAGIC:
+      case XFS_SUPER_MAGIC:
+        return ObjectWrites::kSerialIfCached;
+      default:  // those of networks: one file for each rank spares their servers
+        return ObjectWrites::kParallel;
     }
   }
 

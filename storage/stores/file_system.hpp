@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <cairn/base/mutex.hpp>
+#include <cairn/storage/store.hpp>
 
 namespace cairn {
 
@@ -74,6 +75,10 @@ class FileSystem {
   // Makes content and length survive power loss. The name survives only after `sync_directory`.
   virtual int sync_data(int file) noexcept = 0;
   virtual int status_of(int file, FileStatus& status) noexcept = 0;
+
+  // Returns how fast the file system of `path` is when several threads write to one file. The
+  // default is for those of tests.
+  virtual ObjectWrites writes(const std::string& /*path*/) noexcept { return ObjectWrites::kParallel; }
 
   // --- names ---
   virtual int status(const std::string& path, bool follow, FileStatus& status) noexcept = 0;

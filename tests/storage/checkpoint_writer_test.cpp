@@ -11,8 +11,10 @@
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 
@@ -464,6 +466,60 @@ TEST_CASE("checkpoint writer: ranks write one file or one per item, or none with
       CHECK(target.at("name").to_text() == "text");
       CHECK(target.at("blob").blob().bytes == Bytes(300'000, 'b'));
     }
+  }
+}
+
+TEST_CASE("checkpoint writer: ranks write several files where writes to one are serial") {
+  class Traits final : public StoreDecorator {
+   public:
+    Traits(std::shared_ptr<Store> inner, ObjectWrites writes) : StoreDecorator(std::move(inner)), writes_(writes) {}
+    StoreTraits traits() const override {
+      StoreTraits traits;
+      traits.writes = writes_;
+      return traits;
+    }
+
+   private:
+    void around(const DecoratedOperation&, const std::function<void()>& act) override { act(); }
+    const ObjectWrites writes_;
+  };
+  static ObjectWrites writes;
+  register_store("serial", [](const std::string& url) { return std::make_shared<Traits>(open_store("mem" + url.substr(6)), writes); });
+  struct Row {
+    ObjectWrites writes;
+    bool direct;
+    int zstd_level;
+    std::uint32_t files_max;
+    std::size_t files;  // of a rank with 80 MiB in five tensors; the other one has 16 MiB and writes one
+  };
+  std::vector<Row> rows = {{ObjectWrites::kSerial, true, 0, 4096, 3},         {ObjectWrites::kSerial, true, 0, 4, 2},
+                           {ObjectWrites::kSerial, true, 0, 1, 1},            {ObjectWrites::kSerialIfCached, true, 0, 4096, 1},
+                           {ObjectWrites::kSerialIfCached, false, 0, 4096, 3}, {ObjectWrites::kParallel, false, 0, 4096, 1}};
+  if (why_not_undone({kZstdTransform}).empty()) rows.push_back({ObjectWrites::kSerialIfCached, true, 1, 4096, 3});
+  std::vector<StateDict> states(2), targets(2);
+  for (int i = 0; i < 6; ++i) {
+    const std::string key = "tensor" + std::to_string(i);
+    states[i == 0][key] = torch::full({2048, 2048}, i, torch::kInt32);
+    targets[0][key] = torch::zeros({2048, 2048}, torch::kInt32);
+  }
+  states[0]["blob"] = targets[0]["blob"] = Blob{Bytes(1000, 'b')};
+  for (const Row& row : rows) {
+    CAPTURE(row.files_max);
+    const Memory memory("serial");
+    writes = row.writes;
+    CheckpointWriterOptions options;
+    options.threads = 3;
+    options.direct_io = row.direct;
+    options.zstd_level = row.zstd_level;
+    options.files_max = row.files_max;
+    save_locally(save_to("serial://serial/at", 1), {&states[0], &states[1]}, [&] { return make_writer(options); });
+    const auto store = open_store("mem://serial/at");
+    CHECK(read_metadata(*store).files.size() == row.files + 1);
+    CHECK(verify_checkpoint(*store).empty());
+    load_locally("mem://serial/at", {&targets[0], &targets[1]}, [] { return std::make_unique<CheckpointReader>(); });
+    for (int i = 0; i < 6; ++i) CHECK(targets[0]["tensor" + std::to_string(i)].tensor().eq(i).all().item<bool>());
+    if (row.files == 1) continue;
+    for (const ObjectInfo& object : store->list("__0_")) CHECK(object.size_bytes > (row.zstd_level ? 100 : 16'000'000));
   }
 }
 
