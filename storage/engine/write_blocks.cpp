@@ -37,7 +37,7 @@ void WriteJob::write_block(Block& block) {
   fill(block);
   wait_for_turn(block);
   fill_suffixes(block);
-  end_turn(block);
+  end_turn(block, false);
   if (!request_.copy_first) return finish_block(block);
   // `next_task` writes such blocks only when no other task can run.
   MutexLock lock(mutex_);

@@ -87,12 +87,11 @@ void WriteJob::write_part(Block& block) {
   }
   std::optional<FullBlock> full;
   full.swap(file.full);
-  {
+  if (compressor) {
     MutexLock lock(mutex_);
-    ++file.checksummed;
-    if (compressor) idle_.push_back(std::move(compressor));
+    idle_.push_back(std::move(compressor));
   }
-  end_turn(block);
+  end_turn(block, true);
   if (full) file.writer->write_at(full->begin, full->memory.bytes(0, full->length));
   full.reset();
   drop(block, true);

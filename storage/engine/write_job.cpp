@@ -234,10 +234,11 @@ void WriteJob::wait_for_turn(const Block& block) {
   stop_if_failed();
 }
 
-void WriteJob::end_turn(const Block& block) {
+void WriteJob::end_turn(const Block& block, bool checksummed) {
   {
     MutexLock lock(mutex_);
     block.file->turn = block.index + 1;
+    block.file->checksummed += checksummed;
   }
   changed_.notify_all();
 }
