@@ -1,10 +1,11 @@
-// Saving and loading with the writer's and the reader's defaults, beside plain threads that write and
-// read files of their own: the best of 1, 2, 4, ... of them is the limit of the machine.
+// Saving and loading with the writer's and the reader's defaults, beside plain threads that write
+// and read files of their own: the best of 1, 2, 4, ... of them is the limit of the machine.
 //
-//   cairn_engine_benchmark [--ranks N] [--mib BYTES_OF_A_RANK] [--cuda] [--at DIRECTORY] [--repeat N] [--threads N]
+//   cairn_engine_benchmark [--ranks N] [--mib N] [--cuda] [--at DIRECTORY] [--repeat N]
+//                          [--threads N]
 //
-// With --cuda, rank r has its tensors on device r. Prints GB/s, medians, as lines of JSON. Checks
-// the values after each load.
+// --mib: the size of a rank's state; default: 1024. --cuda: rank r has its tensors on device r.
+// Prints GB/s, medians, as lines of JSON. Checks the values after each load.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -5,6 +5,7 @@ set(CAIRN_PUBLIC_HEADERS
     base/call_state.hpp
     base/clock.hpp
     base/copy_on_write.hpp
+    base/cpu_share.hpp
     base/digest.hpp
     base/error.hpp
     base/failure.hpp

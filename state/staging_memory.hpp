@@ -33,8 +33,8 @@ class StagingMemory {
   char* data_ = nullptr;
 };
 
-// Allocates `bytes` bytes. With `pinned`, they are page-locked if such memory is available; if it is
-// not, says so once for the process. Throws kUnavailable.
+// Allocates `bytes` bytes. With `pinned`, they are page-locked if such memory is available. If it is
+// not, logs a warning once. Throws kUnavailable.
 std::unique_ptr<const StagingMemory> make_staging_memory(std::uint64_t bytes, bool pinned);
 
 // Thread-safe. Blocks may outlive the pool.

@@ -173,8 +173,8 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   void close(File& file);
   void drop(Block& block, bool is_unit);
   void wait_for_turn(const Block& block);
-  // Passes the turn on. Counts the unit as checksummed at the same moment, because the last one of a
-  // file lets its tail begin.
+  // Passes the turn on. Counts the unit as checksummed at the same moment, because the last unit of
+  // a file lets its tail begin.
   void end_turn(const Block& block, bool checksummed);
 
   // Write tensors whose place is known: write_blocks.cpp.

@@ -12,7 +12,7 @@ namespace {
 // Offsets stay below 2^63, because file systems use signed 64-bit offsets.
 constexpr std::uint64_t kFileBytesMax = std::numeric_limits<std::int64_t>::max();
 
-// What an item costs beside its elements, so that empty ones are spread as well.
+// An item counts as this many bytes more than its elements, so that empty items are spread as well.
 constexpr std::uint64_t kItemBytes = 512;
 
 // Every rank and the coordinator compute this layout alone and must get the same one. It depends on

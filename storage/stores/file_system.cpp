@@ -144,7 +144,7 @@ class SystemFiles final : public FileSystem {
   ObjectWrites writes(const std::string& path) noexcept override {
     struct statfs found;
     std::string existing = path;
-    // What is created later is on the file system of its parent.
+    // A directory that does not exist yet will be on the file system of its parent.
     while (::statfs(existing.c_str(), &found) != 0) {
       const std::size_t slash = existing.rfind('/');
       if (errno != ENOENT || slash == 0 || slash == std::string::npos) return ObjectWrites::kParallel;
