@@ -12,6 +12,7 @@
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 
+#include <cairn/base/cpu_share.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/state/device_copies.hpp>
@@ -189,7 +190,10 @@ class DefaultStaging final : public Staging {
       : layout_(std::move(layout)) {
     for (const Region& region : layout_.regions) bytes_.push_back(bytes_at(region.pinned ? pinned : plain, region));
     // Before the structure is copied, so that the devices are busy meanwhile.
-    begin_device_copies(pinned);
+    if (!pinned || pinned->pinned())
+      begin_device_copies(pinned);
+    else
+      streams_.emplace(/*refuse_captured=*/true);
     Value whole{StateDict(state)};
     copy_plain_values(whole);
     std::size_t next = 0;
@@ -209,7 +213,10 @@ class DefaultStaging final : public Staging {
     // a resize may have happened meanwhile.
     for (const Region& region : layout_.regions) check_unchanged(region);
     copy_host_memory();
-    with_torch("copy tensors out of devices' memory", [&] { copies_.wait(); });
+    with_torch("copy tensors out of devices' memory", [&] {
+      if (streams_) copy_device_memory();
+      copies_.wait();
+    });
     for (const Region& region : layout_.regions) check_unchanged(region);
     // Releases the caller's tensors as early as possible.
     layout_ = {};
@@ -218,6 +225,15 @@ class DefaultStaging final : public Staging {
   }
 
  private:
+  void copy_device_memory() {
+    std::vector<PageableCopy> copies;
+    for (std::size_t i = 0; i < bytes_.size(); ++i)
+      if (!layout_.regions[i].device.is_cpu())
+        copies.push_back({source_of(layout_.regions[i]), static_cast<char*>(bytes_[i].data_ptr())});
+    // Few threads beside the trainer's operations.
+    copy_through_blocks(copies, *streams_, std::this_thread::get_id() == begun_on_ ? cpu_share() : 2);
+  }
+
   // Copies small adjacent regions together.
   void begin_device_copies(const std::shared_ptr<const StagingMemory>& pinned) {
     const auto& regions = layout_.regions;
@@ -300,6 +316,7 @@ class DefaultStaging final : public Staging {
   Layout layout_;
   std::vector<torch::Tensor> bytes_;  // by region
   StateDict copy_;
+  std::optional<CurrentStreams> streams_;  // without page-locked memory: of the trainer, when the copy began
   DeviceCopies copies_;  // last, so destroyed first
 };
 
@@ -313,13 +330,14 @@ struct DefaultStager::Implementation {
 
   // A changed layout frees the kept memory first, so that old and new are not held at the same
   // time.
-  Memory take(const Layout& layout) {
+  Memory take(const Layout& layout, Locking locking) {
     if (options.cache_staged_state_dict && known && *known != layout.digest && pool->release()) tell("staging memory is made anew");
     known = layout.digest;
     Memory memory;
-    if (layout.plain_bytes != 0) memory.plain = pool->take(layout.plain_bytes, false);
-    if (layout.pinned_bytes != 0) memory.pinned = pool->take(layout.pinned_bytes, true);
-    if (memory.pinned && !memory.pinned->pinned()) tell("staging memory is not page-locked, as there is none to be had");
+    if (layout.plain_bytes != 0) memory.plain = pool->take(layout.plain_bytes, Locking::kNever);
+    if (layout.pinned_bytes != 0) memory.pinned = pool->take(layout.pinned_bytes, locking);
+    if (memory.pinned && !memory.pinned->pinned() && locking == Locking::kNow)
+      tell("staging memory is not page-locked, as there is none to be had");
     return memory;
   }
   void tell(std::string_view what) const {
@@ -342,7 +360,7 @@ std::unique_ptr<Staging> DefaultStager::begin(const StateDict& state) {
   // Copies are no operations of the model: autograd must not record them.
   const torch::NoGradGuard no_grad;
   Layout layout = layout_of(state, implementation_->options);
-  const auto memory = implementation_->take(layout);
+  const auto memory = implementation_->take(layout, Locking::kLater);
   return with_torch("stage a state", [&]() -> std::unique_ptr<Staging> {
     return std::make_unique<DefaultStaging>(state, std::move(layout), memory.plain, memory.pinned);
   });
@@ -352,7 +370,7 @@ std::unique_ptr<Staging> DefaultStager::begin(const StateDict& state) {
 void DefaultStager::prepare(const StateDict& state) {
   const torch::NoGradGuard no_grad;
   if (!implementation_->options.cache_staged_state_dict) return;
-  const auto memory = implementation_->take(layout_of(state, implementation_->options));
+  const auto memory = implementation_->take(layout_of(state, implementation_->options), Locking::kNow);
   // Touch the pages now, so that the first save need not wait for them.
   if (memory.plain) std::memset(memory.plain->data(), 0, memory.plain->bytes());
 }

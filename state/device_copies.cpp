@@ -1,5 +1,12 @@
 #include <cairn/state/device_copies.hpp>
 
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <system_error>
+#include <thread>
+
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -11,6 +18,8 @@
 #endif
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/mutex.hpp>
+#include <cairn/state/staging_memory.hpp>
 
 namespace cairn {
 namespace {
@@ -27,6 +36,28 @@ bool is_captured(const c10::Device&) { return false; }
 #endif
 
 }  // namespace
+
+#ifdef CAIRN_HAS_CUDA
+bool lock_host_memory(char* memory, std::uint64_t bytes) noexcept {
+  try {
+    const std::vector<c10::Device> devices = cuda_devices_in_use();
+    if (devices.empty()) return false;
+    // Otherwise the call would create a context on the thread's current device.
+    const c10::cuda::CUDAGuard guard(devices.front());
+    if (cudaHostRegister(memory, bytes, cudaHostRegisterPortable) == cudaSuccess) return true;
+    static_cast<void>(cudaGetLastError());  // or LibTorch would report it at its next call
+  } catch (...) {
+  }
+  return false;
+}
+
+void unlock_host_memory(char* memory) noexcept {
+  if (cudaHostUnregister(memory) != cudaSuccess) static_cast<void>(cudaGetLastError());
+}
+#else
+bool lock_host_memory(char*, std::uint64_t) noexcept { return false; }
+void unlock_host_memory(char*) noexcept {}
+#endif
 
 #if defined(CAIRN_HAS_CUDA) && TORCH_VERSION_MAJOR >= 2
 bool uses_cuda() {
@@ -66,9 +97,9 @@ c10::Stream GivenWork::side_stream() const {
 }
 
 // Only devices in use: asking for the stream of another one would create a context there.
-CurrentStreams::CurrentStreams() {
+CurrentStreams::CurrentStreams(bool refuse_captured) {
   for (const c10::Device& device : cuda_devices_in_use()) {
-    if (is_captured(device))
+    if (!refuse_captured && is_captured(device))
       captured_.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     else
       given_.emplace_back(device);
@@ -86,6 +117,45 @@ CurrentStreams::Scope::~Scope() {
     for (const c10::Stream& stream : own_) stream.synchronize();
   } catch (...) {  // the device has failed, and the copies with it
   }
+}
+
+void copy_through_blocks(const std::vector<PageableCopy>& copies, const CurrentStreams& streams, unsigned threads) {
+  constexpr std::int64_t kBlockBytes = 4 << 20;
+  struct Part {
+    torch::Tensor from;
+    char* to;
+  };
+  std::vector<Part> parts;
+  for (const PageableCopy& copy : copies)
+    for (std::int64_t at = 0; at < copy.from.numel(); at += kBlockBytes)
+      parts.push_back({copy.from.narrow(0, at, std::min(kBlockBytes, copy.from.numel() - at)), copy.to + at});
+  std::atomic<std::size_t> next{0};
+  Mutex mutex;
+  std::exception_ptr error;
+  const auto work = [&] {
+    try {
+      const torch::NoGradGuard no_grad;
+      const CurrentStreams::Scope scope(streams);
+      const auto memory = make_staging_memory(static_cast<std::uint64_t>(kBlockBytes), true);
+      for (std::size_t i = next++; i < parts.size(); i = next++) {
+        const std::int64_t bytes = parts[i].from.numel();
+        torch::from_blob(memory->data(), {bytes}, torch::kUInt8).copy_(parts[i].from);
+        std::memcpy(parts[i].to, memory->data(), static_cast<std::size_t>(bytes));
+      }
+    } catch (...) {
+      next = parts.size();
+      MutexLock lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  };
+  std::vector<std::thread> helpers;
+  try {
+    while (helpers.size() + 1 < std::min<std::size_t>(threads, parts.size())) helpers.emplace_back(work);
+  } catch (const std::system_error&) {  // no more threads: fewer do the work
+  }
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  if (error) std::rethrow_exception(error);
 }
 
 c10::Stream SideStreams::of(const c10::Device& device) {

@@ -23,7 +23,9 @@ struct StagingOptions {
   // If false, `async_save` returns before the copy is complete. The trainer must then call
   // `wait_staged` before it changes the state, usually right before `optimizer.step()`.
   bool block_on_staging = true;
-  // Copies device tensors into page-locked memory, so that the copy does not occupy a thread. If
+  // Copies device tensors into page-locked memory, so that the copy does not occupy a thread.
+  // Page-locking takes long. It happens in `Checkpointer::prepare`; without that, the first save
+  // copies into plain memory, and memory that is kept is page-locked in the background. If
   // page-locked memory is not available, plain memory is used. LibTorch's allocator rounds
   // page-locked memory up to a power of two, and caches what is freed.
   bool use_pinned_memory = true;

@@ -185,11 +185,11 @@ TEST_CASE("memory is bounded: what is kept goes first, then a state is refused")
 }
 
 TEST_CASE("if page-locked memory is not available, plain memory is used and kept") {
-  if (uses_cuda()) return skip_case("there is page-locked memory");
+  if (torch::cuda::is_available()) return skip_case("there is page-locked memory");
   const auto pool = std::make_shared<StagingPool>(0, true);
   const char* where = nullptr;
-  for (int round = 0; round < 2; ++round) {
-    const auto memory = pool->take(1000, true);
+  for (const Locking locking : {Locking::kLater, Locking::kLater, Locking::kNow}) {
+    const auto memory = pool->take(1000, locking);
     CHECK_FALSE(memory->pinned());
     if (where) CHECK(memory->data() == where);
     where = memory->data();
@@ -199,8 +199,8 @@ TEST_CASE("if page-locked memory is not available, plain memory is used and kept
 
 TEST_CASE("memory that nobody has is an error that says how much") {
   const auto pool = std::make_shared<StagingPool>(0, true);
-  for (const bool pinned : {false, true}) {
-    const auto refused = thrown_by([&] { pool->take(std::uint64_t{1} << 60, pinned); });
+  for (const Locking locking : {Locking::kNever, Locking::kNow, Locking::kLater}) {
+    const auto refused = thrown_by([&] { pool->take(std::uint64_t{1} << 60, locking); });
     CHECK(refused.code == ErrorCode::kUnavailable);
     CHECK(refused.says("cannot get 1152921504606846976 bytes of host memory to stage a state"));
     CHECK(pool->bytes_held() == 0);
