@@ -149,15 +149,16 @@ AsyncSaveOptions kept() {
 void measure_stall(const std::string& name, const Load& load, torch::Device device, int runs, double goal) {
   PlainCopy plain(device);
   plain.seconds(load);  // warm-up
-  std::vector<double> first, tenth, limits;
+  std::vector<double> unprepared, first, tenth, limits;
   std::uint64_t held = 0;
   const World world = World::single();
-  for (int run = 0; run < runs; ++run) {
+  for (int run = 0; run < 2 * runs; ++run) {
     Checkpointer checkpointer(world);
     SaveOptions options;
     options.storage_writer = std::make_shared<NowhereWriter>();
-    checkpointer.prepare(load.state, kept());
-    for (int save = 1; save <= 10; ++save) {
+    const bool is_prepared = run % 2 == 1;
+    if (is_prepared) checkpointer.prepare(load.state, kept());
+    for (int save = 1; save <= (is_prepared ? 10 : 1); ++save) {
       if (save % 3 == 1) limits.push_back(plain.seconds(load));
       wait_for(device);
       std::unique_ptr<AsyncSaveResponse> saving;
@@ -165,10 +166,11 @@ void measure_stall(const std::string& name, const Load& load, torch::Device devi
           [&] { saving = std::make_unique<AsyncSaveResponse>(checkpointer.async_save(load.state, "nowhere", options, kept())); });
       held = std::max(held, saving->progress().staging_bytes);
       saving->result();
-      if (save == 1) first.push_back(stall);
+      if (save == 1) (is_prepared ? first : unprepared).push_back(stall);
       if (save == 10) tenth.push_back(stall);
     }
   }
+  print("async_stall_" + name + "_first_unprepared", median(unprepared), "s", median(limits), device.is_cuda() ? 5 : 0);
   print("async_stall_" + name + "_first_after_prepare", median(first), "s", median(limits), goal);
   print("async_stall_" + name + "_tenth", median(tenth), "s", median(limits), goal);
   const auto state = static_cast<double>(load.bytes);

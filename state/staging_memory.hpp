@@ -58,8 +58,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
 
   ~StagingPool();
 
-  // Returns a block of `bytes` bytes, at least 1. Throws kPrecondition above the limit, kUnavailable
-  // if allocation fails.
+  // Returns a block of `bytes` bytes, at least 1. Throws kPrecondition above the limit, and
+  // kUnavailable if allocation fails.
   std::shared_ptr<const StagingMemory> take(std::uint64_t bytes, Locking locking);
   // Frees kept blocks now, and blocks in use when they are returned. Returns whether there were
   // kept blocks.
