@@ -2,7 +2,7 @@
 // and read files of their own: the best of 1, 2, 4, ... of them is the limit of the machine.
 //
 //   cairn_engine_benchmark [--ranks N] [--mib N] [--cuda] [--at DIRECTORY] [--repeat N]
-//                          [--threads N]
+//                          [--threads N] [--tensors N]
 //
 // --mib: the size of a rank's state; default: 1024. --cuda: rank r has its tensors on device r.
 // Prints GB/s, medians, as lines of JSON. Checks the values after each load.
@@ -31,11 +31,11 @@ namespace cairn {
 namespace {
 
 constexpr std::size_t kBlockBytes = 4u << 20;
-constexpr int kTensors = 32;  // of a rank
 
 struct Settings {
   int ranks = 1;
   std::int64_t mib = 1024;
+  int tensors = 32;  // of a rank
   bool cuda = false;
   std::string at = "/dev/shm";
   int repeat = 5;
@@ -100,9 +100,9 @@ std::vector<StateDict> states_of(const Settings& settings, bool filled) {
   for (int rank = 0; rank < settings.ranks; ++rank) {
     torch::TensorOptions options(torch::kInt32);
     if (settings.cuda) options = options.device(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(rank)));
-    for (int i = 0; i < kTensors; ++i)
+    for (int i = 0; i < settings.tensors; ++i)
       states[static_cast<std::size_t>(rank)]["tensor." + std::to_string(rank) + "." + std::to_string(i)] =
-          torch::full({settings.rank_bytes() / kTensors / 4}, filled ? rank * kTensors + i + 1 : 0, options);
+          torch::full({settings.rank_bytes() / settings.tensors / 4}, filled ? rank * settings.tensors + i + 1 : 0, options);
   }
   return states;
 }
@@ -154,10 +154,10 @@ void run(const Settings& settings) {
     const double first = seconds.front();
     seconds.erase(seconds.begin());
     const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
-    std::printf("{\"name\": \"%s_%d_ranks_%lld_mib%s\", \"value\": %.4g, \"unit\": \"GB/s\", \"limit\": %.4g, \"ratio\": %.3g, "
-                "\"slowest\": %.4g, \"fastest\": %.4g, \"first\": %.4g}\n",
-                what, settings.ranks, static_cast<long long>(settings.mib), settings.cuda ? "_cuda" : "", bytes / median(seconds),
-                bytes / limit, limit / median(seconds), bytes / *most, bytes / *least, bytes / first);
+    std::printf("{\"name\": \"%s_%d_ranks_%lld_mib_%d_tensors%s\", \"value\": %.4g, \"unit\": \"GB/s\", "
+                "\"limit\": %.4g, \"ratio\": %.3g, \"slowest\": %.4g, \"fastest\": %.4g, \"first\": %.4g}\n",
+                what, settings.ranks, static_cast<long long>(settings.mib), settings.tensors, settings.cuda ? "_cuda" : "",
+                bytes / median(seconds), bytes / limit, limit / median(seconds), bytes / *most, bytes / *least, bytes / first);
   };
   print("save", saves, write);
   print("load", loads, read);
@@ -173,9 +173,10 @@ int main(int argc, char** argv) {
     const char* value = option != "--cuda" && i + 1 < argc ? argv[++i] : "";
     if (option == "--cuda") settings.cuda = true;
     if (option == "--ranks") settings.ranks = std::max(1, std::atoi(value));
-    if (option == "--mib") settings.mib = std::max(64, std::atoi(value));
+    if (option == "--mib") settings.mib = std::max(1, std::atoi(value));
     if (option == "--at") settings.at = value;
     if (option == "--threads") settings.threads = static_cast<unsigned>(std::max(0, std::atoi(value)));
+    if (option == "--tensors") settings.tensors = std::max(1, std::atoi(value));
     if (option == "--repeat") settings.repeat = std::max(1, std::atoi(value));
   }
   try {
