@@ -16,6 +16,7 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/state/device_copies.hpp>
+#include <cairn/state/pageable_copies.hpp>
 #include <cairn/state/staged_values.hpp>
 #include <cairn/state/staging.hpp>
 #include <cairn/state/staging_memory.hpp>

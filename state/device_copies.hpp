@@ -87,17 +87,6 @@ class SideStreams {
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, c10::Stream> streams_;
 };
 
-// A copy out of a device's memory into memory that is not page-locked.
-struct PageableCopy {
-  torch::Tensor from;  // bytes
-  char* to = nullptr;
-};
-
-// Performs the copies in several threads, each through a small page-locked block of its own: a
-// device writes to such blocks much faster than to other memory. The copies come after the work of
-// `streams`.
-void copy_through_blocks(const std::vector<PageableCopy>& copies, const CurrentStreams& streams, unsigned threads);
-
 // Runs each device's copies on a side stream. The side stream is created when the first copy from
 // that device is added. Not thread-safe.
 class DeviceCopies {
