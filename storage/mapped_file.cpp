@@ -35,10 +35,4 @@ MappedFile::~MappedFile() {
   if (begin_ != nullptr) ::munmap(begin_, size());
 }
 
-std::string MappedFile::identity() const {
-  const std::string nanoseconds = std::to_string(status_.st_mtim.tv_nsec);
-  return std::to_string(status_.st_dev) + ":" + std::to_string(status_.st_ino) + ":" + std::to_string(status_.st_size) + ":" +
-         std::to_string(status_.st_mtim.tv_sec) + "." + std::string(9 - nanoseconds.size(), '0') + nanoseconds;
-}
-
 }  // namespace cairn

@@ -23,8 +23,6 @@ class MappedFile {
   std::size_t size() const { return static_cast<std::size_t>(status_.st_size); }
   char* begin() const { return begin_; }
   ByteSpan bytes() const { return {begin_, size()}; }
-  // Returns a text that changes if the file is changed or replaced.
-  std::string identity() const;
 
  private:
   struct stat status_ {};

@@ -1,6 +1,5 @@
 #include <cairn/tools/conversion.hpp>
 
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -14,10 +13,8 @@
 
 #include <fmt/format.h>
 
-#include <cairn/base/version.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
-#include <cairn/tools/partial_file.hpp>
 #include <cairn/tools/value_text.hpp>
 
 namespace cairn::tools {
@@ -64,27 +61,8 @@ Path path_of_renamed(const Path& before, const std::string& key) {
   return path;
 }
 
-Json in_identity(const std::string& level) { return printable(level); }
-Json in_identity(std::int64_t level) { return level; }
-
 std::atomic<int> caught_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only use lock-free atomics");
-
-std::uint64_t disk_bytes(const std::filesystem::path& path) {
-  struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) ? static_cast<std::uint64_t>(status.st_blocks) * 512 : 0;
-}
-
-// Returns the bytes on the disk that an interrupted run of the same conversion may have left. Also
-// counts files of other saves in a directory: a file that does not fit then fails on its own.
-std::uint64_t disk_bytes_left_behind(const ConvertOptions& options) {
-  if (options.format != "dcp") return disk_bytes(partial_path_of(options.destination));
-  std::uint64_t bytes = 0;
-  std::error_code error;
-  for (std::filesystem::directory_iterator file(options.destination, error), end; !error && file != end; file.increment(error))
-    if (file->path().extension() == ".distcp") bytes += disk_bytes(file->path());
-  return bytes;
-}
 
 }  // namespace
 
@@ -222,12 +200,11 @@ void Conversion::require_room() {
   // Some file systems do not tell their size. Writing to them fails when they are full.
   if (::statvfs(place.c_str(), &status) == 0 && status.f_blocks > 0) {
     const std::uint64_t available = static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
-    const std::uint64_t there = disk_bytes_left_behind(options_);
-    if (bytes > there && bytes - there > available)
+    if (bytes > available)
       throw Error(ErrorCode::kNoSpace,
                   fmt::format("the tensors to write take {}, and {} are free at {}: free space, leave out keys or choose another "
                               "place",
-                              human_bytes(bytes - there), human_bytes(available), printable(place.string())));
+                              human_bytes(bytes), human_bytes(available), printable(place.string())));
   }
   bytes_ = bytes;
 }
@@ -247,22 +224,6 @@ bool Conversion::report() const {
   std::cerr << (values_.size() > kNamesMax ? " …\n" : "\n");
   if (!options_.skip_unsupported) std::cerr << "this counts as a fault, unless --skip-unsupported or --exclude leaves them out\n";
   return options_.skip_unsupported;
-}
-
-Json Conversion::identity() const {
-  Json keys = Json::array();
-  for (const ConvertedKey& key : keys_) {
-    Json path = Json::array();
-    for (const PathElement& element : key.path) std::visit([&](const auto& level) { path.push_back(in_identity(level)); }, element);
-    Json entry{{"key", printable(key.key)}, {"from", printable(key.source)}, {"path", path}};
-    if (key.is_tensor)
-      entry.update(
-          {{"stored", to_string(key.stored.properties.dtype)}, {"dtype", to_string(key.dtype)}, {"shape", key.stored.size}});
-    keys.push_back(std::move(entry));
-  }
-  return {{"cairn", kVersion},        {"from", source_->identity()},         {"to", options_.format},
-          {"cast", options_.cast},    {"world", options_.world.value_or(0)}, {"keys", keys},
-          {"memory", options_.memory}};
 }
 
 }  // namespace cairn::tools

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include <torch/types.h>
-#include <nlohmann/json.hpp>
 
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/tensor_source.hpp>
@@ -92,9 +91,6 @@ class Conversion {
   // Lists on standard error what was left out. Returns false if values were left out without
   // `skip_unsupported`.
   bool report() const;
-  // Returns a value that two conversions share only if they write the same output from the same
-  // source in the same steps.
-  Json identity() const;
 
  private:
   std::string renamed(const std::string& key) const;
@@ -114,7 +110,7 @@ struct Converted {
   std::size_t tensors = 0;
   std::size_t values = 0;
   std::uint64_t bytes = 0;
-  bool resumed = false;
+  bool starts_over = false;  // the output of an earlier, killed conversion was removed first
 };
 
 Converted convert_to_safetensors(Conversion& conversion);

@@ -32,9 +32,9 @@ The safetensors format holds only tensors. Other values are left out, and the co
 unless --skip-unsupported is given.
 
 DST appears once it is complete. If the tensors do not fit into the free space, the command fails
-before it writes them. On SIGINT, SIGTERM or SIGHUP it removes its unfinished output. After a full
-disk, a lost file system or SIGKILL, the finished part remains beside DST (DST.cairn-partial) or in
-the directory DST, and the same command resumes from there.)";
+before it writes them. If it fails, and on SIGINT, SIGTERM or SIGHUP, it removes its unfinished
+output. After SIGKILL, that output remains beside DST (DST.cairn-partial) or in the directory DST;
+the same command then starts over, and removes it.)";
 
 constexpr const char* kMergeExamples = R"(Examples:
   cairn merge run/step_100 merged             joins what each rank saved with use_collectives off
@@ -57,7 +57,7 @@ int convert(const ConvertOptions& options) {
     const bool is_as_asked = conversion.report();
     std::cout << fmt::format("{}: {} tensors, {} values, {}{}\n", printable(options.destination), converted.tensors,
                              converted.values, human_bytes(converted.bytes),
-                             converted.resumed ? "; gone on from where it was interrupted" : "");
+                             converted.starts_over ? "; started over, because an earlier conversion was killed" : "");
     return is_as_asked ? kFine : kFoundBad;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCancelled || EndingSignals::caught() == 0) throw;

@@ -1,17 +1,6 @@
-// Converts to a checkpoint for torch.distributed.checkpoint. Cairn's own writer writes the files of
-// one rank after another.
-//
-//  1  Open the log, which contains the save id. Keep the files of ranks that it lists.
-//  2  For each other rank, the last one first: write its files and add the rank to the log.
-//  3  Open the attempt. From here on, another save to this place fences this one, and does not
-//     remove its files.
-//  4  Check that all files are still there, at full length.
-//  5  Publish the record. Only now there is a checkpoint. Then remove the log.
-//
-// A crash before 5 leaves unreferenced files, and a log for the next run. After 3 it also leaves an
-// open attempt, which the next run ends before it starts again. The lock of the log keeps other
-// conversions from doing so. A crash in 5 may leave the log beside a complete checkpoint; the next
-// run does not remove that checkpoint's files.
+// Converts to a checkpoint for torch.distributed.checkpoint: a save by Cairn's own writer, of one
+// rank after another, with the steps of storage/publication.hpp. A conversion that is killed leaves
+// an open attempt with files. The next conversion or save to this place removes them.
 #include <algorithm>
 #include <filesystem>
 
@@ -28,12 +17,9 @@
 #include <cairn/storage/publication.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/conversion.hpp>
-#include <cairn/tools/conversion_log.hpp>
 
 namespace cairn::tools {
 namespace {
-
-constexpr const char* kLogName = ".cairn-convert.log";
 
 // Assigns boxes of each tensor to ranks.
 class Layout {
@@ -152,190 +138,70 @@ std::vector<SavePlan> plans_of(const Conversion& conversion, const Layout& layou
   return plans;
 }
 
-Json log_entry(std::size_t rank, const WriteResults& results) {
-  Json files = Json::array();
-  for (const FileResult& file : results.files)
-    files.push_back({{"name", file.name},
-                     {"length", file.length_bytes},
-                     {"crc32", file.crc32},
-                     {"trailer", file.trailer_length_bytes},
-                     {"values", file.bytes_item_lengths}});
-  return {{"rank", rank}, {"files", std::move(files)}};
+// Removes what conversions and saves that were killed have left at this place. Returns whether
+// there was anything. A save that runs at this place is ended, as it would be by the publication.
+bool remove_unfinished(Store& store) {
+  const Replaced there = generation_to_replace(store);
+  return there.is_known && !remove_leftovers(store, there.generation.value_or(Metadata()), std::nullopt).empty();
 }
 
-WriteResults results_of(const Json& entry) {
-  WriteResults results;
-  for (const Json& file : entry.at("files")) {
-    FileResult result;
-    file.at("name").get_to(result.name);
-    file.at("length").get_to(result.length_bytes);
-    file.at("crc32").get_to(result.crc32);
-    file.at("trailer").get_to(result.trailer_length_bytes);
-    file.at("values").get_to(result.bytes_item_lengths);
-    results.files.push_back(std::move(result));
+// Removes the files of a save that failed, and the directory if it is empty then.
+void clean_up(Store& store, const std::string& save_id) noexcept {
+  try {
+    if (settle_attempt(store, save_id)) return;
+    for (const ObjectInfo& file : store.list(kDataFilePrefix))
+      if (save_id_of_file(file.name) == save_id) store.remove(file.name);
+    store.clear_attempt(save_id);
+    store.remove_root();
+  } catch (const std::exception&) {  // the next conversion or save removes the rest
   }
-  return results;
 }
 
-// Returns whether `metadata` refers to files of save `id`, as current or retired. Readers that
-// opened the checkpoint before its record was replaced still read retired files.
-bool needs(const Metadata& metadata, const std::string& id) {
-  if (metadata.save_id == id) return true;
-  if (metadata.commit && std::count(metadata.commit->retired.begin(), metadata.commit->retired.end(), id) > 0) return true;
-  return std::any_of(metadata.files.begin(), metadata.files.end(),
-                     [&](const FileInfo& file) { return save_id_of_file(file.name) == id; });
-}
-
-// Returns whether all files exist with the lengths that were written.
-bool are_there(Store& store, const WriteResults& results) {
-  return std::all_of(results.files.begin(), results.files.end(), [&](const FileResult& file) {
-    return store.exists(file.name) && store.size_bytes(file.name) == file.length_bytes;
-  });
-}
-
-class DcpConversion {
- public:
-  DcpConversion(Conversion& conversion, Layout layout, const std::string& directory)
-      : conversion_(conversion),
-        directory_(directory),
-        store_(open_store(directory)),
-        layout_(std::move(layout)),
-        log_((std::filesystem::path(directory) / kLogName).string(), identity()) {
-    for (const Json& entry : log_.stale())
-      if (entry.contains("save_id")) remove_files(entry.at("save_id"));
-    const auto& entries = log_.entries();
-    for (first_ = entries.size(); first_ > 0 && !entries[first_ - 1].contains("save_id");) --first_;
-    if (first_ > 0) {
-      entries[first_ - 1].at("save_id").get_to(save_id_);
-      const Replaced there = end_attempt(save_id_);
-      if (!there.generation || !needs(*there.generation, save_id_)) return;
-    }
-    save_id_ = make_save_id(random_hex(*system_random(), 128), "convert", 1);
-    log_.add({{"save_id", save_id_}});
-    first_ = entries.size();
+Converted write_checkpoint(Conversion& conversion, const Layout& layout, const std::string& directory, Store& store) {
+  StorageContext context;
+  context.checkpoint_id = directory;
+  context.save_id = make_save_id(random_hex(*system_random(), 128), "convert", 1);
+  context.world_size = layout.world();
+  context.is_coordinator = true;
+  context.one_process = true;
+  if (const auto& commit = conversion.source().metadata().commit) {
+    context.step = commit->step;
+    context.user_metadata = commit->user_metadata;
   }
+  std::vector<SavePlan> local = plans_of(conversion, layout);
+  GlobalPlanOptions as_they_are;
+  as_they_are.split_above_bytes = 0;
+  GlobalSavePlan global = create_global_save_plan(std::move(local), as_they_are);
 
-  Converted run() {
-    std::vector<SavePlan> local = plans_of(conversion_, layout_);
-    GlobalPlanOptions as_they_are;
-    as_they_are.split_above_bytes = 0;
-    GlobalSavePlan global = create_global_save_plan(std::move(local), as_they_are);
-
-    CheckpointWriterOptions options;
-    options.overwrite = conversion_.options().force;
-    options.bytes_in_flight_max = std::clamp<std::uint64_t>(conversion_.options().memory / 2, 16u << 20, 256u << 20);
-    CheckpointWriter coordinator(options);
-    coordinator.reset(directory_);
-    global.plans = coordinator.prepare_global_plan(std::move(global.plans));
-
-    const std::vector<WriteResults> results = write_all(global.plans, options);
-    StorageContext context = context_of(0);
-    context.is_coordinator = true;
+  CheckpointWriterOptions options;
+  options.overwrite = conversion.options().force;
+  options.bytes_in_flight_max = std::clamp<std::uint64_t>(conversion.options().memory / 2, 16u << 20, 256u << 20);
+  CheckpointWriter coordinator(options);
+  coordinator.reset(directory);
+  Converted converted;
+  try {
     coordinator.set_up_storage_writer(context);
-    try {
-      for (const WriteResults& one : results)
-        if (!are_there(*store_, one))
-          throw Error(ErrorCode::kChanged, fmt::format("files in {} were removed while the conversion ran", printable(directory_)));
-      coordinator.finish(std::move(global.metadata), results);
-    } catch (...) {
-      coordinator.abandon();
-      coordinator.discard(true);
-      throw;
-    }
-    log_.remove();
-    for (const WriteResults& one : results)
-      for (const FileResult& file : one.files) converted_.bytes += file.length_bytes;
-    for (const ConvertedKey& key : conversion_.keys()) ++(key.is_tensor ? converted_.tensors : converted_.values);
-    return converted_;
-  }
-
-  // Returns whether the log has progress that the next run can resume.
-  bool has_progress() const { return log_.entries().size() > first_; }
-  void clean_up() noexcept {
-    try {
-      remove_files(save_id_);
-      log_.remove();
-      store_->remove_root();
-    } catch (const std::exception&) {  // the next run removes the rest
-    }
-  }
-
- private:
-  Json identity() const {
-    Json identity = conversion_.identity();
-    identity["ranks"] = layout_.world();
-    return identity;
-  }
-
-  StorageContext context_of(int rank) const {
-    StorageContext context;
-    context.checkpoint_id = directory_;
-    context.save_id = save_id_;
-    context.rank = rank;
-    context.world_size = layout_.world();
-    context.is_coordinator = false;
-    context.one_process = true;
-    if (const auto& commit = conversion_.source().metadata().commit) {
-      context.step = commit->step;
-      context.user_metadata = commit->user_metadata;
-    }
-    return context;
-  }
-
-  std::vector<WriteResults> write_all(const std::vector<SavePlan>& plans, const CheckpointWriterOptions& options) {
-    std::vector<WriteResults> results(plans.size());
-    std::vector<bool> done(plans.size(), false);
-    for (std::size_t i = first_; i < log_.entries().size(); ++i) {
-      const Json& entry = log_.entries()[i];
-      const auto rank = entry.at("rank").get<std::size_t>();
-      WriteResults written = results_of(entry);
-      if (rank >= plans.size() || !are_there(*store_, written)) continue;
-      results[rank] = std::move(written);
-      done[rank] = converted_.resumed = true;
-    }
-    ConversionPlanner planner(conversion_);
-    for (std::size_t rank = plans.size(); rank-- > 0;) {
-      if (done[rank]) continue;
-      store_->remove(data_file_name(static_cast<int>(rank), 0, save_id_));  // may be a partial file of an interrupted run
+    global.plans = coordinator.prepare_global_plan(std::move(global.plans));
+    ConversionPlanner planner(conversion);
+    std::vector<WriteResults> results;
+    for (const SavePlan& plan : global.plans) {
       CheckpointWriter writer(options);
-      writer.reset(directory_);
-      writer.set_up_storage_writer(context_of(static_cast<int>(rank)));
-      results[rank] = writer.write_data(plans[rank], planner).get();
-      log_.add(log_entry(rank, results[rank]));
+      writer.reset(directory);
+      StorageContext own = context;
+      own.rank = static_cast<int>(results.size());
+      own.is_coordinator = false;
+      writer.set_up_storage_writer(own);
+      results.push_back(writer.write_data(plan, planner).get());
+      for (const FileResult& file : results.back().files) converted.bytes += file.length_bytes;
     }
-    return results;
+    coordinator.finish(std::move(global.metadata), std::move(results));
+  } catch (...) {
+    clean_up(store, context.save_id);
+    throw;
   }
-
-  // Ends the attempt of a save. Only the holder of the log's lock may begin such a save, so
-  // `save_id` is not open after the return. The returned state of the record then tells whether the
-  // save was published.
-  Replaced end_attempt(const std::string& save_id) const {
-    const auto is_among = [&](const std::vector<std::string>& ids) { return std::count(ids.begin(), ids.end(), save_id) > 0; };
-    if (is_among(store_->open_attempts())) store_->fence(save_id);
-    Replaced there = generation_to_replace(*store_);
-    if (is_among(store_->fenced_attempts())) store_->clear_attempt(save_id);
-    return there;
-  }
-
-  // Removes the files of a save that was not published. Keeps all files if it was published, or if
-  // that is unknown.
-  void remove_files(const std::string& save_id) const {
-    if (!is_save_id(save_id)) return;
-    const Replaced there = end_attempt(save_id);
-    if (!there.is_known || (there.generation && needs(*there.generation, save_id))) return;
-    for (const ObjectInfo& file : store_->list("__"))
-      if (save_id_of_file(file.name) == save_id) store_->remove(file.name);
-  }
-
-  Conversion& conversion_;
-  const std::string directory_;
-  const std::shared_ptr<Store> store_;
-  const Layout layout_;
-  ConversionLog log_;
-  std::size_t first_ = 0;  // index of the first log entry after the one that names this save
-  std::string save_id_;
-  Converted converted_;
-};
+  for (const ConvertedKey& key : conversion.keys()) ++(key.is_tensor ? converted.tensors : converted.values);
+  return converted;
+}
 
 }  // namespace
 
@@ -355,19 +221,12 @@ Converted convert_to_dcp(Conversion& conversion) {
     throw Error(ErrorCode::kAlreadyExists,
                 fmt::format("a checkpoint exists already at {}; --force replaces it", printable(store->url())));
   conversion.leave_out([&](const ConvertedKey& key) { return conversion.source().why_not_convertible(key.source); });
-  Layout layout(conversion);
+  const Layout layout(conversion);
+  const bool starts_over = remove_unfinished(*store);
   conversion.require_room();
-  store->create_root();
-  DcpConversion dcp(conversion, std::move(layout), path.string());
-  try {
-    return dcp.run();
-  } catch (const Error& failed) {
-    const bool may_pass = failed.code() == ErrorCode::kNoSpace || failed.code() == ErrorCode::kUnavailable;
-    if (may_pass && dcp.has_progress())
-      throw Error(failed.code(), fmt::format("{}. The same command goes on from where it came to", failed.what()));
-    dcp.clean_up();
-    throw;
-  }
+  Converted converted = write_checkpoint(conversion, layout, path.string(), *store);
+  converted.starts_over = starts_over;
+  return converted;
 }
 
 }  // namespace cairn::tools

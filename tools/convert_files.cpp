@@ -19,38 +19,6 @@ namespace {
 
 ByteSpan bytes_of(const torch::Tensor& tensor) { return {tensor.data_ptr(), tensor.nbytes()}; }
 
-// Runs `write`, which writes a file sequentially. If it fails for a reason that may pass, keeps the
-// written part for the next run.
-template <class Write>
-void written(PartialFile& file, Write&& write) {
-  try {
-    write();
-  } catch (const Error& error) {
-    const bool may_pass = error.code() == ErrorCode::kNoSpace || error.code() == ErrorCode::kUnavailable;
-    if (may_pass) file.keep_for_later();
-    if (!file.is_kept()) throw;
-    throw Error(error.code(), fmt::format("{}. The same command goes on from where it came to", error.what()));
-  }
-}
-
-// Records the progress after every `every` bytes.
-class Milestones {
- public:
-  Milestones(PartialFile& file, std::uint64_t every) : file_(file), every_(every) {}
-  template <class MakePlace>
-  void passed(std::uint64_t bytes, MakePlace&& make_place) {
-    since_ += bytes;
-    if (since_ < every_) return;
-    file_.record(make_place());
-    since_ = 0;
-  }
-
- private:
-  PartialFile& file_;
-  const std::uint64_t every_;
-  std::uint64_t since_ = 0;
-};
-
 void require_file_destination(const std::string& destination) {
   if (destination.find("://") != std::string::npos)
     throw WrongUse(fmt::format("{} is a URL: the destination must be a file's path", printable(destination)));
@@ -126,27 +94,19 @@ Converted convert_to_safetensors(Conversion& conversion) {
   if (metadata.commit) pairs["cairn_save_id"] = metadata.save_id;
   const SafetensorsLayout layout = lay_out_safetensors(std::move(tensors), pairs);
 
-  PartialFile file(options.destination, conversion.identity(), existing_of(options));
-  const bool resumed = !file.recorded().is_null();
+  PartialFile file(options.destination, existing_of(options));
   std::uint64_t at = layout.head.size();
-  written(file, [&] {
-    const std::uint64_t there = resumed ? file.recorded().at("bytes").get<std::uint64_t>() : 0;
-    Milestones milestones(file, options.memory);
-    file.write_at(0, layout.head);
-    for (const SafetensorsTensor& tensor : layout.tensors) {
-      const ConvertedKey& key = *by_name.at(tensor.name);
-      for_each_piece(key.stored.size, conversion.piece_elements(key), [&](const Box& box, std::int64_t) {
-        const std::uint64_t bytes = static_cast<std::uint64_t>(volume(box.sizes)) * element_size(key.dtype);
-        if (at + bytes > there) {
-          file.write_at(at, bytes_of(conversion.read(key, box)));
-          milestones.passed(bytes, [&] { return Json{{"bytes", at + bytes}}; });
-        }
-        at += bytes;
-      });
-    }
-    file.finish(at);
-  });
-  return {layout.tensors.size(), 0, at, resumed};
+  file.write_at(0, layout.head);
+  for (const SafetensorsTensor& tensor : layout.tensors) {
+    const ConvertedKey& key = *by_name.at(tensor.name);
+    for_each_piece(key.stored.size, conversion.piece_elements(key), [&](const Box& box, std::int64_t) {
+      const torch::Tensor piece = conversion.read(key, box);
+      file.write_at(at, bytes_of(piece));
+      at += piece.nbytes();
+    });
+  }
+  file.finish(at);
+  return {layout.tensors.size(), 0, at, file.starts_over()};
 }
 
 Converted convert_to_torch(Conversion& conversion) {
@@ -155,53 +115,24 @@ Converted convert_to_torch(Conversion& conversion) {
   const Skeleton skeleton = skeleton_of(conversion);
   const PickledValue pickled = pickle_value(skeleton.tree, BlobsAs::kBytes, skeleton.carried);
 
-  PartialFile file(options.destination, conversion.identity(), existing_of(options));
-  const bool resumed = !file.recorded().is_null();
-  std::uint64_t length = 0;
-  written(file, [&] {
-    // The progress of an earlier run: `checksums` of the tensors written, of which the last has
-    // only its first `part` bytes.
-    std::vector<std::uint32_t> checksums;
-    std::uint64_t part = 0;
-    if (resumed) {
-      file.recorded().at("crc32").get_to(checksums);
-      file.recorded().at("part").get_to(part);
-    }
-    Milestones milestones(file, options.memory);
-    std::vector<std::uint32_t> done;
-    TorchArchiveWriter archive(pickled.pickle, [&](std::uint64_t offset, ByteSpan bytes) { file.write_at(offset, bytes); });
-    for (std::size_t i = 0; i < pickled.tensors.size(); ++i) {
-      const auto found = skeleton.tensors.find(pickled.tensors[i].unsafeGetTensorImpl());
-      if (found == skeleton.tensors.end()) {  // a tensor inside a value: it is small, and already in memory
-        archive.begin_storage(pickled.tensors[i].nbytes());
-        archive.append(bytes_of(pickled.tensors[i]));
-        done.push_back(archive.storage_crc32());
-        archive.end_storage();
-        continue;
-      }
+  PartialFile file(options.destination, existing_of(options));
+  TorchArchiveWriter archive(pickled.pickle, [&](std::uint64_t offset, ByteSpan bytes) { file.write_at(offset, bytes); });
+  for (const torch::Tensor& tensor : pickled.tensors) {
+    const auto found = skeleton.tensors.find(tensor.unsafeGetTensorImpl());
+    if (found == skeleton.tensors.end()) {  // a tensor inside a value: it is small, and already in memory
+      archive.begin_storage(tensor.nbytes());
+      archive.append(bytes_of(tensor));
+    } else {
       const ConvertedKey& key = *found->second;
       archive.begin_storage(key.bytes());
-      const bool is_whole = i + 1 < checksums.size() || (i + 1 == checksums.size() && part == key.bytes());
-      const std::uint64_t there = is_whole ? key.bytes() : i + 1 == checksums.size() ? part : 0;
-      if (there > 0) archive.pass_over(there, checksums[i]);
-      for_each_piece(key.stored.size, conversion.piece_elements(key), [&](const Box& box, std::int64_t begin) {
-        const std::uint64_t at = static_cast<std::uint64_t>(begin) * element_size(key.dtype);
-        const std::uint64_t bytes = static_cast<std::uint64_t>(volume(box.sizes)) * element_size(key.dtype);
-        if (at < there) return;
-        archive.append(bytes_of(conversion.read(key, box)));
-        milestones.passed(bytes, [&] {
-          std::vector<std::uint32_t> all = done;
-          all.push_back(archive.storage_crc32());
-          return Json{{"crc32", all}, {"part", at + bytes}};
-        });
-      });
-      done.push_back(archive.storage_crc32());
-      archive.end_storage();
+      for_each_piece(key.stored.size, conversion.piece_elements(key),
+                     [&](const Box& box, std::int64_t) { archive.append(bytes_of(conversion.read(key, box))); });
     }
-    length = archive.finish();
-    file.finish(length);
-  });
-  return {pickled.tensors.size(), skeleton.values, length, resumed};
+    archive.end_storage();
+  }
+  const std::uint64_t length = archive.finish();
+  file.finish(length);
+  return {pickled.tensors.size(), skeleton.values, length, file.starts_over()};
 }
 
 }  // namespace cairn::tools

@@ -1,6 +1,7 @@
 #include <cairn/tools/partial_file.hpp>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,10 +31,8 @@ Error already_there(const std::string& path) {
 
 }  // namespace
 
-std::string partial_path_of(const std::string& path) { return path + ".cairn-partial"; }
-
-PartialFile::PartialFile(std::string path, const Json& identity, Existing existing)
-    : path_(std::move(path)), partial_path_(partial_path_of(path_)), existing_(existing) {
+PartialFile::PartialFile(std::string path, Existing existing)
+    : path_(std::move(path)), partial_path_(path_ + ".cairn-partial"), existing_(existing) {
   struct stat status {};
   if (::lstat(path_.c_str(), &status) == 0) {
     if (existing_ == Existing::kRefused) throw already_there(path_);
@@ -42,22 +41,33 @@ PartialFile::PartialFile(std::string path, const Json& identity, Existing existi
       throw Error(ErrorCode::kAlreadyExists, fmt::format("{} is {}: name the file to write", printable(path_),
                                                          S_ISDIR(status.st_mode) ? "a directory" : "no regular file"));
   }
-  log_ = std::make_unique<ConversionLog>(partial_path_ + ".log", identity);
-  const bool goes_on = !log_->entries().empty() && ::access(partial_path_.c_str(), F_OK) == 0;
-  descriptor_ = ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (goes_on ? 0 : O_TRUNC), 0666);
-  if (descriptor_ < 0) {
-    const int why = errno;
-    if (log_->entries().empty()) log_->remove();
-    throw system_error("create", partial_path_, why);
+  descriptor_ = ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (descriptor_ < 0) throw system_error("create", partial_path_, errno);
+  try {
+    open();
+  } catch (...) {
+    ::close(descriptor_);
+    throw;
   }
-  if (goes_on) recorded_ = log_->entries().back();
+}
+
+void PartialFile::open() {
+  struct stat opened {};
+  struct stat named {};
+  const bool is_locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+  if (!is_locked && errno != EWOULDBLOCK) throw system_error("lock", partial_path_, errno);
+  if (::fstat(descriptor_, &opened) != 0) throw system_error("examine", partial_path_, errno);
+  // Between the opening and the lock, another process may have renamed the file into place.
+  if (!is_locked || ::lstat(partial_path_.c_str(), &named) != 0 || named.st_ino != opened.st_ino)
+    throw Error(ErrorCode::kPrecondition,
+                fmt::format("another conversion writes there now ({} is locked)", printable(partial_path_)));
+  starts_over_ = opened.st_size > 0;
+  if (::ftruncate(descriptor_, 0) != 0) throw system_error("cut", partial_path_, errno);
 }
 
 PartialFile::~PartialFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  if (finished_ || is_kept()) return;
-  ::unlink(partial_path_.c_str());
-  if (log_) log_->remove();
+  if (!finished_) ::unlink(partial_path_.c_str());
+  ::close(descriptor_);
 }
 
 void PartialFile::write_at(std::uint64_t offset, ByteSpan bytes) {
@@ -68,12 +78,6 @@ void PartialFile::write_at(std::uint64_t offset, ByteSpan bytes) {
     if (written < 0) throw system_error(fmt::format("write {} bytes to", bytes.size() - done), partial_path_, errno);
     done += static_cast<std::size_t>(written);
   }
-}
-
-void PartialFile::record(Json place) {
-  if (::fdatasync(descriptor_) != 0) throw system_error("sync", partial_path_, errno);
-  log_->add(place);
-  recorded_ = std::move(place);
 }
 
 void PartialFile::rename_into_place() {
@@ -98,11 +102,8 @@ void PartialFile::rename_into_place() {
 void PartialFile::finish(std::uint64_t length) {
   if (::ftruncate(descriptor_, static_cast<off_t>(length)) != 0) throw system_error("cut", partial_path_, errno);
   if (::fsync(descriptor_) != 0) throw system_error("sync", partial_path_, errno);
-  const int closed = ::close(std::exchange(descriptor_, -1));
-  if (closed != 0) throw system_error("close", partial_path_, errno);
   rename_into_place();
   finished_ = true;
-  log_->remove();
   sync_folder_of(path_);
 }
 

@@ -20,8 +20,7 @@ namespace {
 
 class TorchFileSource final : public TensorSource {
  public:
-  explicit TorchFileSource(const std::filesystem::path& path)
-      : path_(std::filesystem::absolute(path).lexically_normal().string()), identity_(MappedFile(path_).identity()) {
+  explicit TorchFileSource(const std::filesystem::path& path) : path_(std::filesystem::absolute(path).lexically_normal().string()) {
     reader_.reset(path_);
     metadata_ = reader_.read_metadata();
   }
@@ -29,7 +28,6 @@ class TorchFileSource final : public TensorSource {
   const Metadata& metadata() const override { return metadata_; }
   std::string name() const override { return printable(path_); }
   const char* writer() const override { return "torch.save"; }
-  std::string identity() const override { return identity_; }
 
   torch::Tensor read(const std::string& fqn, const Box& box) override {
     return read_part(reader_, fqn, std::get<TensorStorageMetadata>(*metadata_.find(fqn)), box);
@@ -40,7 +38,6 @@ class TorchFileSource final : public TensorSource {
 
  private:
   const std::string path_;
-  const std::string identity_;
   TorchSaveReader reader_;
   Metadata metadata_;
 };
@@ -49,10 +46,7 @@ class SafetensorsSource final : public TensorSource {
  public:
   SafetensorsSource(std::string name, const std::vector<TensorFile>& files) : name_(std::move(name)) {
     SafetensorsFiles chosen;
-    for (const auto& [path, promised] : files) {
-      chosen[path.filename().string()] = promised;
-      identity_ += MappedFile(path.string()).identity() + ";";
-    }
+    for (const auto& [path, promised] : files) chosen[path.filename().string()] = promised;
     StorageContext context;
     context.checkpoint_id = std::filesystem::absolute(files.front().path).parent_path().string();
     reader_.reset(context.checkpoint_id);
@@ -63,7 +57,6 @@ class SafetensorsSource final : public TensorSource {
   const Metadata& metadata() const override { return metadata_; }
   std::string name() const override { return name_; }
   const char* writer() const override { return "safetensors"; }
-  std::string identity() const override { return identity_; }
 
   torch::Tensor read(const std::string& fqn, const Box& box) override {
     require_readable(fqn);
@@ -74,7 +67,6 @@ class SafetensorsSource final : public TensorSource {
 
  private:
   const std::string name_;
-  std::string identity_;
   HuggingFaceStorageReader reader_;
   Metadata metadata_;
 };

@@ -11,7 +11,6 @@
 
 #include <fmt/format.h>
 
-#include <cairn/base/digest.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
@@ -62,11 +61,6 @@ class CheckpointSource : public TensorSource {
   const Metadata& metadata() const override { return opened_.metadata; }
   std::string name() const override { return printable(opened_.store->url()); }
   const char* writer() const override { return written_by_cairn(opened_.metadata) ? "Cairn" : "PyTorch"; }
-  std::string identity() const override {
-    Bytes record(opened_.store->size_bytes(kCommitRecordName), '\0');
-    opened_.store->read(kCommitRecordName, {{0, {record.data(), record.size()}}});
-    return to_hex(sha256(record));
-  }
 
   torch::Tensor read(const std::string& fqn, const Box& box) override {
     const auto& stored = std::get<TensorStorageMetadata>(*opened_.metadata.find(fqn));
@@ -168,7 +162,6 @@ struct JoinedParts {
   Metadata values;                                  // of each rank, under names such as "rank_2_of_8/key"
   std::map<std::string, std::vector<int>> holders;  // by key of a value: the ranks that hold it
   int world_size = 0;
-  std::string identity;
   std::map<std::string, std::string> faults;  // by key: why the parts do not make one entry
 };
 
@@ -179,7 +172,6 @@ class PartsSource final : public CheckpointSource {
     set_up(values_, url, parts_.values);
   }
 
-  std::string identity() const override { return parts_.identity; }
   std::string why_unreadable(const std::string& fqn) const override {
     auto fault = parts_.faults.find(fqn);
     if (fault == parts_.faults.end()) fault = parts_.faults.emplace(fqn, difference(fqn)).first;
@@ -318,7 +310,6 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
         joined.faults.emplace(fqn,
                               fmt::format("its path of dicts and lists on rank {} differs from that on rank {}", rank, lowest));
     }
-    joined.identity += record.save_id + " ";
   }
   GlobalPlanOptions lowest_rank;
   lowest_rank.dedup = Dedup::kLowestRank;

@@ -35,8 +35,6 @@ class TensorSource {
   virtual std::string name() const = 0;
   // Returns the program or format: "Cairn", "PyTorch", "torch.save" or "safetensors".
   virtual const char* writer() const = 0;
-  // Returns a text that changes if the content does. Conversions use it to resume.
-  virtual std::string identity() const = 0;
 
   // Returns the elements of `box` of a tensor, dense, in host memory, in the carrier_type_of the
   // stored dtype. Throws kUnsupported for a dtype without a carrier type, kCorrupt for damaged

@@ -138,13 +138,6 @@ void TorchArchiveWriter::append(ByteSpan bytes) {
   left_ -= bytes.size();
 }
 
-void TorchArchiveWriter::pass_over(std::uint64_t bytes, std::uint32_t crc32) {
-  check_invariant(bytes <= left_, "more of an entry of an archive was passed over than announced");
-  entries_.back().crc32 = crc32;
-  at_ += bytes;
-  left_ -= bytes;
-}
-
 void TorchArchiveWriter::end_storage() {
   check_invariant(left_ == 0, "an entry of an archive ended before it was whole");
   Bytes descriptor;

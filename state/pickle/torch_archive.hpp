@@ -92,8 +92,7 @@ struct ArchivedTensor {
 ArchivedTensor read_archived_tensor(const TorchArchive& archive);
 
 // Writes an archive sequentially: the pickle, then the storages "0", "1", … that the pickle names,
-// each aligned to 64 bytes. A storage may be appended in any number of pieces. All positions follow
-// from the lengths alone, so a piece that was written earlier can be skipped (`pass_over`).
+// each aligned to 64 bytes. A storage may be appended in any number of pieces.
 class TorchArchiveWriter {
  public:
   using WriteAt = std::function<void(std::uint64_t offset, ByteSpan bytes)>;  // `offset` is from the start of the archive
@@ -102,11 +101,6 @@ class TorchArchiveWriter {
 
   void begin_storage(std::uint64_t size_bytes);
   void append(ByteSpan bytes);
-  // Counts the next `bytes` bytes, which are already written, as appended. `crc32` covers this
-  // storage from its first byte to the last of those bytes.
-  void pass_over(std::uint64_t bytes, std::uint32_t crc32);
-  // Returns the CRC-32 of the bytes that this storage has so far.
-  std::uint32_t storage_crc32() const { return entries_.back().crc32; }
   // Ends the storage. Call it when all bytes of the storage have been appended.
   void end_storage();
   // Returns the length of the whole archive.

@@ -350,100 +350,6 @@ class ConvertTo(Command):
         self.assertEqual(read_safetensors(target)[0], {"w": ("F32", [3], struct.pack("<3f", 1, 448, -2**-9)),
                                                        "n": ("U16", [1], b"\xff\xff")})
 
-    def interrupted(self, source, name, limit, *options):
-        """A conversion whose files may not grow beyond `limit`, as one on a disk that fills up."""
-        target, done = self.convert(source, name, *options, code=FOUND_BAD,
-                                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-        self.assertIn("The same command goes on", done.stderr)
-        return target
-
-    def test_an_interrupted_file_is_gone_on_with(self):
-        source = self.checkpoint()
-        for format in ("torch", "safetensors"):
-            options = ("--to", format, "--memory", "16KiB", "--skip-unsupported")
-            whole, _ = self.convert(source, "whole." + format, *options)
-            target = self.interrupted(source, "part." + format, 150_000, *options)
-            self.assertFalse(target.exists(), "nothing that looks whole")
-            partial = pathlib.Path(f"{target}.cairn-partial")
-            content = bytearray(partial.read_bytes())
-            self.assertGreater(len(content), 100_000)
-            content[100_000] ^= 0xFF  # to see that this part is not written again
-            partial.write_bytes(content)
-            _, done = self.convert(source, "part." + format, *options)
-            self.assertIn("gone on from where it was interrupted", done.stdout)
-            made = bytearray(target.read_bytes())
-            made[100_000] ^= 0xFF
-            self.assertEqual(made, whole.read_bytes())
-            self.assertEqual([path.name for path in self.root.iterdir() if "partial" in path.name], [])
-
-    def test_what_was_interrupted_is_not_mixed_with_another_conversion(self):
-        source = self.checkpoint()
-        options = ("--to", "torch", "--memory", "16KiB")
-        self.interrupted(source, "a.pt", 150_000, *options)
-        _, done = self.convert(source, "a.pt", *options, "--exclude", "model.flags")
-        self.assertNotIn("gone on", done.stdout)
-        self.same(source, self.root / "a.pt", "--tensors", "large", "--tensors", "model.weight")
-
-    def test_nor_with_one_that_gives_the_same_names_to_other_keys(self):
-        source, options = FIXTURES / "fsdp_even", ("--to", "dcp", "--world", "3", "--select", "*.step", "--select")
-        averages, squares = (*options, "*exp_avg"), (*options, "*exp_avg_sq", "--rename", "exp_avg_sq$=exp_avg")
-        whole, _ = self.convert(source, "whole", *averages)
-        sizes = sorted(path.stat().st_size for path in whole.glob("*.distcp"))
-        self.interrupted(source, "part", sizes[-1] - 10, *squares)
-        target, done = self.convert(source, "part", *averages)
-        self.assertNotIn("gone on", done.stdout)
-        self.same(whole, target)
-        self.assertEqual(len(list(target.iterdir())), 4, "three files and the record")
-
-    def interrupted_directory(self, source, name, *options):
-        """A conversion over three ranks that was interrupted; what its log holds."""
-        whole, _ = self.convert(source, "whole_" + name, "--to", "dcp", "--world", "3", *options)
-        sizes = sorted(path.stat().st_size for path in whole.glob("*.distcp"))
-        target = self.interrupted(source, name, sizes[-1] - 100, "--to", "dcp", "--world", "3", *options)
-        return target, (target / ".cairn-convert.log").read_text()
-
-    def test_one_that_was_killed_while_it_published_is_gone_on_with(self):
-        source = self.checkpoint()
-        for has_record, mark in ((False, ".attempt-"), (True, ".attempt-"), (False, ".fenced-")):
-            name = f"part{mark}{has_record}"
-            target, log = self.interrupted_directory(source, name)
-            attempt = target / (mark + json.loads(log.splitlines()[1])["save_id"])
-            attempt.mkdir()
-            if has_record:
-                (attempt / "commit").write_bytes(b"half of it")
-            written = {path.name: path.stat().st_mtime_ns for path in target.glob("*.distcp")}
-            _, done = self.convert(source, name, "--to", "dcp", "--world", "3")
-            self.assertIn("gone on from where it was interrupted", done.stdout)
-            self.same(source, target)
-            self.damaged(FINE, target)
-            self.assertEqual([name for name, time in written.items() if (target / name).stat().st_mtime_ns != time], [])
-            self.assertEqual(len(list(target.iterdir())), 4, "three files and the record")
-
-    def test_a_log_that_was_left_beside_a_checkpoint_takes_nothing_of_it(self):
-        source = self.checkpoint()
-        options = ("--to", "dcp", "--world", "3", "--force")
-        for another in ((), ("--cast", "bfloat16")):
-            name = "part" + "".join(another)
-            target, log = self.interrupted_directory(source, name)
-            self.convert(source, name, "--to", "dcp", "--world", "3")
-            (target / ".cairn-convert.log").write_text(log)
-            before = (target / ".metadata").read_bytes()
-            self.convert(source, name, *options, *another, code=FOUND_BAD,
-                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))
-            self.assertEqual((target / ".metadata").read_bytes(), before)
-            self.damaged(FINE, target)
-            self.same(source, target)
-            self.convert(source, name, *options, *another)
-            self.damaged(FINE, target)
-            self.assertNotEqual((target / ".metadata").read_bytes(), before)
-            self.assertFalse((target / ".cairn-convert.log").exists())
-
-    def test_a_log_that_is_a_link_leads_nowhere(self):
-        (self.root / "precious").write_text("precious")
-        (self.root / "a.pt.cairn-partial.log").symlink_to("precious")
-        self.fails(WRONG_USE, "convert", self.checkpoint(), self.root / "a.pt", "--to", "torch", text="symbolic links")
-        self.assertEqual((self.root / "precious").read_text(), "precious")
-
     def test_ranks_of_which_there_cannot_be_so_many(self):
         for rank in (65536, 2**31 - 1):
             source = self.fixture("single")
@@ -461,25 +367,9 @@ class ConvertTo(Command):
         target, _ = self.convert(source, "out", "--to", "dcp", "--world", "2")
         self.same(source, target)
 
-    def test_an_interrupted_directory_is_gone_on_with(self):
-        source = self.checkpoint()
-        options = ("--to", "dcp", "--world", "3")
-        whole, _ = self.convert(source, "whole", *options)
-        sizes = sorted(path.stat().st_size for path in whole.glob("*.distcp"))
-        target = self.interrupted(source, "part", sizes[-1] - 100, *options)
-        self.assertEqual(cairn("verify", target).returncode, FOUND_BAD, "nothing that looks whole")
-        written = {path.name: path.stat().st_mtime_ns for path in target.glob("*.distcp")}
-        _, done = self.convert(source, "part", *options)
-        self.assertIn("gone on from where it was interrupted", done.stdout)
-        self.same(source, target)
-        self.damaged(FINE, target)
-        kept = [name for name, time in written.items() if (target / name).exists() and (target / name).stat().st_mtime_ns == time]
-        self.assertEqual(len(kept), 2, "what the first run wrote is not written again")
-        self.assertEqual(len(list(target.iterdir())), 4, "three files and the record")
-
     def test_only_one_converts_to_a_place(self):
         source = self.checkpoint()
-        lock = self.root / "a.pt.cairn-partial.log"
+        lock = self.root / "a.pt.cairn-partial"
         with open(lock, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             self.fails(WRONG_USE, "convert", source, self.root / "a.pt", "--to", "torch", text="another conversion")
