@@ -91,18 +91,6 @@ std::optional<int> rank_of_file(const std::string& name) {
   return rank;
 }
 
-std::string human_bytes(std::uint64_t bytes) {
-  static constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double amount = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  while (amount >= 1024 && unit + 1 < kUnits.size()) {
-    amount /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.1f} {}", amount, kUnits[unit]);
-}
-
 std::string counted(std::size_t count, const std::string& thing) {
   return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
 }

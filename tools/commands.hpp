@@ -17,6 +17,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/units.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/storage/store.hpp>
 
@@ -132,8 +133,6 @@ inline constexpr int kWorldSizeMax = 65536;
 // Returns the rank that wrote a data file of Cairn or PyTorch, according to the file's name;
 // nothing if the name has no rank below kWorldSizeMax.
 std::optional<int> rank_of_file(const std::string& name);
-// Returns "12.3 MiB".
-std::string human_bytes(std::uint64_t bytes);
 // Returns "1 key" or "2 keys".
 std::string counted(std::size_t count, const std::string& thing);
 // Returns "4 min": whole units, rounded down.

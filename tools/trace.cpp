@@ -160,13 +160,6 @@ double OpenedTrace::seconds(WallTime time) const { return in_seconds(time - begi
 
 double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-std::string human_duration(Duration duration) {
-  const double seconds = in_seconds(duration);
-  if (seconds >= 1 || seconds <= -1) return fmt::format("{:.2f} s", seconds);
-  if (seconds >= 1e-3 || seconds <= -1e-3) return fmt::format("{:.1f} ms", seconds * 1e3);
-  return fmt::format("{:.0f} us", seconds * 1e6);
-}
-
 std::string describe_state(const ObservedEvent& event) {
   if (const auto* timer = event.as<Timer>()) return fmt::format("met the deadline for {}", to_string(*timer));
   if (const auto* turn = event.as<CallTurn>()) return to_string(*turn);

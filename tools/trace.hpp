@@ -118,7 +118,6 @@ extern const std::string_view kTracePageTemplate;
 Json trace_stacks(const OpenedTrace& opened, std::optional<int> rank, bool print);
 
 double in_seconds(Duration duration);
-std::string human_duration(Duration duration);           // "1.25 s", "3.1 ms", "12 us"
 // Describes the action of the actor of a kState event: "met the deadline for …". For states of the
 // protocol machines, use describe_event.
 std::string describe_state(const ObservedEvent& event);

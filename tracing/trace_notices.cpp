@@ -1,13 +1,13 @@
 #include <cairn/tracing/trace_notices.hpp>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
 
 #include <cairn/base/rank_text.hpp>
+#include <cairn/base/units.hpp>
 #include <cairn/tracing/trace_failure_maps.hpp>
 #include <cairn/tracing/trace_text.hpp>
 
@@ -22,30 +22,6 @@ constexpr Duration kJumpMin = std::chrono::milliseconds(100);
 constexpr Duration kLateMin = std::chrono::milliseconds(100);
 constexpr int kLateShare = 10;  // of the whole call's duration, at least a tenth
 constexpr int kStragglerRatio = 2;
-
-// Milliseconds below one second: most steps of a small save take less.
-std::string in_text(Duration duration) {
-  const double seconds = std::chrono::duration<double>(duration).count();
-  char text[40];
-  if (seconds >= 1)
-    std::snprintf(text, sizeof text, "%.2f s", seconds);
-  else
-    std::snprintf(text, sizeof text, "%.1f ms", seconds * 1000);
-  return text;
-}
-
-std::string in_text(std::uint64_t bytes) {
-  double amount = static_cast<double>(bytes);
-  const char* unit = "B";
-  for (const char* const larger : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (amount < 1024) break;
-    amount /= 1024;
-    unit = larger;
-  }
-  char text[40];
-  std::snprintf(text, sizeof text, bytes < 1024 ? "%.0f %s" : "%.1f %s", amount, unit);
-  return text;
-}
 
 // One function per kind of notice. Each looks at the whole trace on its own, so that kinds can be
 // added and removed freely.
@@ -83,7 +59,7 @@ struct Noticing {
     if (longest == nullptr) return;
     const std::string object = longest->ok && !longest->text.empty() ? " of " + std::string(longest->text) : "";
     add(longest->rank, "rank " + std::to_string(longest->rank) + " was in " + name_of(*longest) + object + " (its " +
-                           to_string(longest->actor) + ") for " + in_text(longest->duration) +
+                           to_string(longest->actor) + ") for " + human_duration(longest->duration) +
                            " when its stack was taken: `cairn trace explain` shows it");
   }
 
@@ -93,11 +69,12 @@ struct Noticing {
         continue;
       // When ranks called is compared between clocks, all other durations are of one clock.
       if (phase.phase == Phase::kJoin && phase.slowest <= 2 * clocks.error_max()) continue;
-      add_slowness(phase.slowest_rank,
-                   phase.phase == Phase::kJoin
-                       ? "rank " + std::to_string(phase.slowest_rank) + " called " + in_text(phase.slowest) + " after the first one"
-                       : "rank " + std::to_string(phase.slowest_rank) + " took " + in_text(phase.slowest) + " for " +
-                             to_string(phase.phase) + ", half of the ranks at most " + in_text(phase.median));
+      add_slowness(
+          phase.slowest_rank,
+          phase.phase == Phase::kJoin
+              ? "rank " + std::to_string(phase.slowest_rank) + " called " + human_duration(phase.slowest) + " after the first one"
+              : "rank " + std::to_string(phase.slowest_rank) + " took " + human_duration(phase.slowest) + " for " +
+                    to_string(phase.phase) + ", half of the ranks at most " + human_duration(phase.median));
     }
   }
 
@@ -113,8 +90,8 @@ struct Noticing {
     // Ranks without data to move count too: an uneven plan leaves them idle.
     const std::uint64_t mean = all / trace.events.size();
     if (most->second > kUnevenBytesMin + mean && most->second > 2 * mean)
-      add(most->first, "the plan is uneven: rank " + std::to_string(most->first) + " moves " + in_text(most->second) +
-                           ", on average a rank moves " + in_text(mean));
+      add(most->first, "the plan is uneven: rank " + std::to_string(most->first) + " moves " + human_bytes(most->second) +
+                           ", on average a rank moves " + human_bytes(mean));
   }
 
   void lost() {
@@ -129,7 +106,7 @@ struct Noticing {
   void violated_causes() {
     for (const auto& violation : clocks.violations())
       add(violation.rank, "messages between ranks " + std::to_string(violation.rank) + " and " + std::to_string(violation.other) +
-                              " were handled before they were sent, by " + in_text(violation.by) + ": a clock has jumped");
+                              " were handled before they were sent, by " + human_duration(violation.by) + ": a clock has jumped");
   }
 
   void clock_jumps() {
@@ -142,7 +119,7 @@ struct Noticing {
         // like a small jump.
         if (jump < kJumpMin && jump > -kJumpMin) continue;
         add(rank, "the wall clock of rank " + std::to_string(rank) + " was set " + (jump > Duration(0) ? "on" : "back") + " by " +
-                      in_text(jump > Duration(0) ? jump : -jump));
+                      human_duration(jump > Duration(0) ? jump : -jump));
         break;
       }
   }
@@ -196,7 +173,7 @@ struct Noticing {
       for (const auto& event : events)
         if (event.queued > kQueuedMin && (longest == nullptr || event.queued > longest->queued)) longest = &event;
     if (longest != nullptr)
-      add(longest->rank, name_of(*longest) + " waited " + in_text(longest->queued) + " in the mailbox of the " +
+      add(longest->rank, name_of(*longest) + " waited " + human_duration(longest->queued) + " in the mailbox of the " +
                              std::string(to_string(longest->actor)) + " of rank " + std::to_string(longest->rank) +
                              ": its threads had no time");
   }
@@ -225,7 +202,7 @@ struct Noticing {
       // The coordinator asks many ranks; the longest wait covers those.
       if (asked != nullptr && rank != diagnosis.coordinator)
         add(rank, name_of(*asked) + " of rank " + std::to_string(rank) + " to rank " + std::to_string(asked->peer) +
-                      " was not answered within " + in_text(clocks.at(events.back()) - clocks.at(*asked)) +
+                      " was not answered within " + human_duration(clocks.at(events.back()) - clocks.at(*asked)) +
                       ", where its trace ends");
     }
   }
@@ -249,12 +226,12 @@ struct Noticing {
     const std::string name = name_of(*(latest->sent != nullptr ? latest->sent : latest->handled));
     const std::string from = "rank " + std::to_string(latest->from), to = "rank " + std::to_string(latest->to);
     if (longest == delay.in_sender)
-      add_slowness(latest->from, from + " sent " + name + " to " + to + " " + in_text(longest) + " late: it was held up");
+      add_slowness(latest->from, from + " sent " + name + " to " + to + " " + human_duration(longest) + " late: it was held up");
     else if (longest == delay.in_receiver)
-      add_slowness(latest->to,
-                   to + " acted on " + name + " from " + from + " " + in_text(longest) + " after it received it: it was held up");
+      add_slowness(latest->to, to + " acted on " + name + " from " + from + " " + human_duration(longest) +
+                                   " after it received it: it was held up");
     else
-      add_slowness(latest->to, name + " from " + from + " came to " + to + " " + in_text(longest) + " after it was sent: " +
+      add_slowness(latest->to, name + " from " + from + " came to " + to + " " + human_duration(longest) + " after it was sent: " +
                                    (delay.receiver_was_quiet ? "the connection was slow, or " + to + " did not run"
                                                              : "the connection was slow, because " + to + " was running"));
   }
@@ -291,11 +268,11 @@ struct Noticing {
   }
 
   static std::string describe(const TracedStoreOperation& operation) {
-    std::string text = subject_text(operation) + " took " + in_text(operation.duration);
+    std::string text = subject_text(operation) + " took " + human_duration(operation.duration);
     if (!operation.object.empty()) text += ": " + operation.object;
     if (operation.bytes == 0) return text;
     const double rate = static_cast<double>(operation.bytes) / std::chrono::duration<double>(operation.duration).count();
-    return text + ", " + in_text(operation.bytes) + ", " + in_text(static_cast<std::uint64_t>(rate)) + "/s";
+    return text + ", " + human_bytes(operation.bytes) + ", " + human_bytes(static_cast<std::uint64_t>(rate)) + "/s";
   }
 };
 
