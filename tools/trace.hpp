@@ -55,7 +55,6 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank);
 int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& options);
 int trace_timeline(const TraceChoice& choice, unsigned columns);  // 0: as many as fit the terminal
 int trace_critical_path(const TraceChoice& choice, std::optional<int> rank);
-int trace_diff(const TraceChoice& before, const TraceChoice& after);
 // Exports the attempt that `choice` names, or all saves and loads of the job if it names none.
 // `format` is "perfetto" or "html". A `path` of "" or "-" means standard output.
 int trace_export(const TraceChoice& choice, const std::string& format, const std::string& path);

@@ -24,7 +24,6 @@ export writes all of them. If a directory has the name of a command, write cairn
 
 struct TraceOptions {
   TraceChoice choice;
-  TraceChoice other;  // for diff: the second attempt
   TraceMessagesOptions filters;
   std::optional<int> rank;
   unsigned columns = 0;  // 0: as the terminal has
@@ -69,16 +68,6 @@ int summary(const TraceOptions& options) {
   return trace_summary(options.choice);
 }
 
-int diff_attempts(const TraceOptions& options) {
-  TraceChoice other = options.other;
-  if (other.directory.empty()) {
-    if (options.choice.attempt == other.attempt)
-      throw WrongUse("trace diff: name two directories, or two attempts with --attempt and --with");
-    other.directory = options.choice.directory;
-  }
-  return trace_diff(options.choice, other);
-}
-
 }  // namespace
 
 void add_trace(CLI::App& app, Run& chosen) {
@@ -96,54 +85,40 @@ void add_trace(CLI::App& app, Run& chosen) {
     command->footer("Examples:\n" + examples);
     all_examples += examples;
     command->callback([options, run, &chosen] { chosen = [options, run] { return run(*options); }; });
-    return command;
-  };
-  const auto add_of_one = [&](const char* name, const char* what, const std::string& examples, int (*run)(const TraceOptions&)) {
-    auto* const command = add(name, what, examples, run);
     command->add_option("DIR", options->choice.directory, "The directory with the traces")->required();
     add_choice(*command, options->choice);
     return command;
   };
-  add_of_one("explain", "Show the chain of causes of a failure and of the end, and the stacks of what hung",
-             "  cairn trace explain run                       shows step by step what led to the failure and the end\n"
-             "  cairn trace explain run --rank 2              shows it for rank 2\n",
-             [](const TraceOptions& of) { return trace_explain(of.choice, of.rank); })
+  add("explain", "Show the chain of causes of a failure and of the end, and the stacks of what hung",
+      "  cairn trace explain run                       shows step by step what led to the failure and the end\n"
+      "  cairn trace explain run --rank 2              shows it for rank 2\n",
+      [](const TraceOptions& of) { return trace_explain(of.choice, of.rank); })
       ->add_option("--rank", options->rank, "Explain only the failure and the end of the call on this rank");
-  add_of_one("timeline", "Draw what each rank did over time",
-             "  cairn trace timeline run                      draws one row per rank\n",
-             [](const TraceOptions& of) { return trace_timeline(of.choice, of.columns); })
+  add("timeline", "Draw what each rank did over time", "  cairn trace timeline run                      draws one row per rank\n",
+      [](const TraceOptions& of) { return trace_timeline(of.choice, of.columns); })
       ->add_option("--columns", options->columns, "Width of the time axis in characters; by default, as many as fit")
       ->check(CLI::Range(10u, 1000u));
-  add_of_one("critical-path", "Show the chain of messages and hooks that took the time",
-             "  cairn trace critical-path run                 shows where the time went\n",
-             [](const TraceOptions& of) { return trace_critical_path(of.choice, of.rank); })
+  add("critical-path", "Show the chain of messages and hooks that took the time",
+      "  cairn trace critical-path run                 shows where the time went\n",
+      [](const TraceOptions& of) { return trace_critical_path(of.choice, of.rank); })
       ->add_option("--rank", options->rank, "End at this rank's return from the call, not at the last rank's");
-  auto* const compared =
-      add("diff", "Compare two saves or loads, and show what got slower",
-          "  cairn trace diff good slow                    in one directory, use --attempt 1 --with 2\n", diff_attempts);
-  compared->add_option("A", options->choice.directory, "The traces of the first")->required();
-  compared->add_option("B", options->other.directory, "The traces of the second; A by default");
-  compared->add_option("--attempt", options->choice.attempt, "The save or load of A, as for other commands");
-  compared->add_option("--with", options->other.attempt, "The save or load of B");
-  compared->add_flag("--json", options->choice.json, "Print JSON");
-  add_filters(*add_of_one("messages", "List messages, hooks and changes of state",
-                          "  cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed "
-                          "--grep TEXT\n",
-                          [](const TraceOptions& of) { return trace_messages(of.choice, of.filters); }),
+  add_filters(*add("messages", "List messages, hooks and changes of state",
+                   "  cairn trace messages run --name Written       every message and state; --since 1.5 --until 2 --failed "
+                   "--grep TEXT\n",
+                   [](const TraceOptions& of) { return trace_messages(of.choice, of.filters); }),
               options->filters);
-  auto* const exported =
-      add_of_one("export", "Write traces in the format of another tool",
-                 "  cairn trace export run --to html -o job.html           a web page that opens at the failure\n"
-                 "  cairn trace export run --to perfetto -o job.json       a file for ui.perfetto.dev\n",
-                 [](const TraceOptions& of) { return trace_export(of.choice, of.format, of.output); });
+  auto* const exported = add("export", "Write traces in the format of another tool",
+                             "  cairn trace export run --to html -o job.html           a web page that opens at the failure\n"
+                             "  cairn trace export run --to perfetto -o job.json       a file for ui.perfetto.dev\n",
+                             [](const TraceOptions& of) { return trace_export(of.choice, of.format, of.output); });
   exported
       ->add_option("--to", options->format, "html: a page for any browser; perfetto: JSON for ui.perfetto.dev and chrome://tracing")
       ->required()
       ->check(CLI::IsMember({"html", "perfetto"}));
   exported->add_option("-o,--output", options->output, "The file to write; standard output by default");
-  add_of_one("list", "List the saves and loads",
-             "  cairn trace list traces                       lists all of them; choose one with --attempt save:2\n",
-             [](const TraceOptions& of) { return trace_list(of.choice, of.all); })
+  add("list", "List the saves and loads",
+      "  cairn trace list traces                       lists all of them; choose one with --attempt save:2\n",
+      [](const TraceOptions& of) { return trace_list(of.choice, of.all); })
       ->add_flag("--all", options->all, "Also list the agreements that Cairn makes itself");
   trace->footer(all_examples + kChoice);
 }
