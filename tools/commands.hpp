@@ -38,7 +38,7 @@ enum ExitCode : int {
   kBrokenPipe = 141,  // as shells report SIGPIPE, which ends the process
 };
 
-// The only table of exit codes: the help and the manual show these texts.
+// The help and the manual page, cairn.1, show these texts.
 struct ExitStatus {
   ExitCode code;
   const char* meaning;
@@ -70,7 +70,7 @@ void add_diff(CLI::App& app, Run& chosen);
 void add_prune(CLI::App& app, Run& chosen);
 void add_convert(CLI::App& app, Run& chosen);
 void add_merge(CLI::App& app, Run& chosen);
-void add_documentation(CLI::App& app, Run& chosen);
+void add_completion(CLI::App& app, Run& chosen);
 
 // --- the two programs ---
 //
@@ -90,7 +90,6 @@ inline constexpr CommandSummary kDiffCommand{"diff", "Compare the keys, shapes, 
 inline constexpr CommandSummary kConvertCommand{"convert", "Write a checkpoint in another format or layout"};
 inline constexpr CommandSummary kMergeCommand{"merge", "Make one checkpoint of the parts that ranks saved for themselves"};
 inline constexpr CommandSummary kPruneCommand{"prune", "Remove old checkpoints of a run"};
-inline constexpr CommandSummary kManualCommand{"manual", "Print the manual page, in the format of man"};
 inline constexpr CommandSummary kCompletionCommand{"completion", "Print the completion script of a shell"};
 
 // In `cairn`: replaces this process with cairn-tensors if the command line needs tensors. Throws if

@@ -18,8 +18,8 @@ namespace {
 // The other program's path from the folder of this one.
 constexpr const char* kTensorProgram = CAIRN_TENSOR_PROGRAM;
 
-constexpr CommandSummary kTensorCommands[] = {kVerifyCommand, kCatCommand,   kDiffCommand,   kConvertCommand,
-                                              kMergeCommand,  kPruneCommand, kManualCommand, kCompletionCommand};
+constexpr CommandSummary kTensorCommands[] = {kVerifyCommand, kCatCommand,   kDiffCommand,      kConvertCommand,
+                                              kMergeCommand,  kPruneCommand, kCompletionCommand};
 
 char** command_line = nullptr;
 

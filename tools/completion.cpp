@@ -1,6 +1,5 @@
-// `cairn manual` and `cairn completion`: the manual page, for section 1, and completions of
-// commands, options and the values of options that have a fixed set. Both are generated from the
-// command line's own description, so that nothing is written twice.
+// `cairn completion`: completes commands, options and the values of options that have a fixed set.
+// Generated from the command line's own description, so that nothing is written twice.
 #include <iostream>
 #include <memory>
 #include <string>
@@ -9,7 +8,6 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <cairn/base/version.hpp>
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
@@ -52,67 +50,6 @@ void for_each_command(const CLI::App& app, const std::string& path, Visit&& visi
   for (const CLI::App* command : commands_of(app))
     for_each_command(*command, path.empty() ? command->get_name() : path + " " + command->get_name(), visit);
 }
-
-// --- the manual ---
-
-std::string roff(const std::string& text) {
-  std::string escaped;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if ((i == 0 || text[i - 1] == '\n') && (text[i] == '.' || text[i] == '\'')) escaped += "\\&";
-    if (text[i] == '\\')
-      escaped += "\\e";
-    else if (text[i] == '-')
-      escaped += "\\-";
-    else
-      escaped += text[i];
-  }
-  return escaped;
-}
-
-std::string help_of(const CLI::App& app, const std::string& path) {
-  const auto space = path.rfind(' ');
-  return app.help(space == std::string::npos ? "cairn" : "cairn " + path.substr(0, space));
-}
-
-std::string manual_page(const CLI::App& app) {
-  std::string page = fmt::format(R"(.TH CAIRN 1 "" "cairn {}" "User Commands"
-.SH NAME
-cairn \- inspect, check, compare and convert distributed checkpoints
-.SH SYNOPSIS
-.B cairn
-.I COMMAND
-[\fIOPTION\fR...]
-.SH DESCRIPTION
-{}
-.PP
-A checkpoint is named by a path or a URL of a known scheme. Cairn reads its own checkpoints and PyTorch's.
-Output to files and pipes is plain text. A terminal also gets colours, and the progress of operations that take longer than two seconds.
-.SH COMMANDS
-)",
-                                 kVersion, roff(app.get_description()));
-  for_each_command(app, "", [&](const CLI::App& command, const std::string& path) {
-    if (!path.empty()) page += fmt::format(".SS \"cairn {}\"\n.nf\n{}\n.fi\n", roff(path), roff(help_of(command, path)));
-  });
-  page += ".SH EXIT STATUS\n";
-  for (const ExitStatus& status : kExitStatuses)
-    page += fmt::format(".TP\n{}\n{}.\n", static_cast<int>(status.code), roff(status.meaning));
-  return page + R"(.SH ENVIRONMENT
-.TP
-NO_COLOR
-If set and not empty, turns colours off.
-.TP
-TERM
-The value dumb turns colours off.
-.TP
-MASTER_PORT
-The port that cairn doctor expects to be free.
-.SH SEE ALSO
-.BR cairn\-launch ,
-which starts the ranks of a job.
-)";
-}
-
-// --- completion ---
 
 std::string quoted(const std::string& text) {
   std::string escaped;
@@ -218,15 +155,7 @@ _cairn "$@"
 
 }  // namespace
 
-void add_documentation(CLI::App& app, Run& chosen) {
-  auto* const manual = app.add_subcommand(kManualCommand.name, kManualCommand.description);
-  manual->footer("Examples:\n  cairn manual > cairn.1; man ./cairn.1       reads the manual; after installation: man cairn");
-  manual->callback([&app, &chosen] {
-    chosen = [&app] {
-      std::cout << manual_page(app);
-      return kFine;
-    };
-  });
+void add_completion(CLI::App& app, Run& chosen) {
   const auto shell = std::make_shared<std::string>();
   auto* const completion = app.add_subcommand(kCompletionCommand.name, kCompletionCommand.description);
   completion->footer("Examples:\n  source <(cairn completion bash)\n  cairn completion zsh > \"${fpath[1]}/_cairn\"");
