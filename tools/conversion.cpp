@@ -160,7 +160,8 @@ void Conversion::leave_out(const std::function<std::string(const ConvertedKey&)>
                              }),
               keys_.end());
   if (!found.empty() && !options_.skip_unsupported) {
-    std::string text = fmt::format("cannot convert {}; --exclude, or convert's --skip-unsupported, leaves this out:", source_->name());
+    std::string text =
+        fmt::format("cannot convert {}; --exclude, or convert's --skip-unsupported, leaves this out:", source_->name());
     for (const auto& reason : found) text += "\n  " + reason;
     throw Error(ErrorCode::kUnsupported, text);
   }

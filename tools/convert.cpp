@@ -25,8 +25,8 @@ Formats:
   dcp          a directory that torch.distributed.checkpoint and Cairn load; without --world, laid out as the source
 
 SRC is a checkpoint of Cairn or PyTorch, a torch.save file, a safetensors file, or a directory of
-safetensors files. Values of classes that only Python has are refused, unless left out. --cast applies to floating-point tensors only.
-A renamed key keeps the leading levels of nesting that its new name still starts with.
+safetensors files. Values of classes that only Python has are refused, unless left out. --cast
+applies to floating-point tensors only. A renamed key keeps the leading levels of nesting that its new name still starts with.
 
 The safetensors format holds only tensors. Other values are left out, and the command exits with 1
 unless --skip-unsupported is given.

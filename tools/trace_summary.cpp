@@ -336,7 +336,8 @@ std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosi
   lines.push_back(line("data", data_line(diagnosis)));
   const std::size_t notices = std::min(diagnosis.notices.size(), kLines - std::min(kLines, lines.size() + 1));
   for (std::size_t i = 0; i < notices; ++i) lines.push_back(line("notice", shortened(diagnosis.notices[i].text)));
-  if (notices < diagnosis.notices.size()) lines.back() += fmt::format(" … and {} more: --json", diagnosis.notices.size() - notices);
+  if (const std::size_t more = diagnosis.notices.size() - notices; more > 0)
+    lines.back() += fmt::format(" … and {} more: --json", more);
   lines.push_back(line("traces", traces_line(opened)));
   return lines;
 }

@@ -221,9 +221,10 @@ int verify(const VerifyOptions& options) {
     std::optional<ExitCode> code;
     try {
       if (!place.missing.empty())
-        throw Error(ErrorCode::kNotFound, "no part of " + name_ranks(place.missing) + " is there, of " +
-                                              std::to_string(place.world_size) +
-                                              " ranks that save one each: the save of a part has not ended or has failed, or the part was removed");
+        throw Error(ErrorCode::kNotFound,
+                    fmt::format("no part of {} is there, of {} ranks that save one each: the save of a part has not ended or has "
+                                "failed, or the part was removed",
+                                name_ranks(place.missing), place.world_size));
       code = verify_one(place, options, list);
     } catch (const Error& error) {
       if (!report_change(place, options, list)) {

@@ -148,7 +148,8 @@ std::vector<int> TraceClocks::unaligned() const {
 bool is_in_handler_of(const ObservedEvent& before, const ObservedEvent& event) {
   // The cause of a message from another rank is an id of that rank.
   const bool is_remote = before.kind == EventKind::kHandled && before.peer >= 0;
-  return before.actor == event.actor && event.cause != 0 && (before.id == event.cause || (!is_remote && before.cause == event.cause));
+  return before.actor == event.actor && event.cause != 0 &&
+         (before.id == event.cause || (!is_remote && before.cause == event.cause));
 }
 
 MessageDelay delay_of(const Trace& trace, const TracedMessage& message, const TraceClocks& clocks) {
