@@ -184,36 +184,40 @@ class Documentation(Command):
     page = (pathlib.Path(__file__).parents[2] / "tools" / "cairn.1").read_text()
 
     @staticmethod
-    def commands(*path):
-        """Each command with its options, as --help tells them."""
+    def helps(*path):
+        """Each command with what --help tells."""
         text = cairn(*path, "--help").stdout
+        yield " ".join(path), text
         below = re.search(r"^Subcommands:\n((?:  .*\n)+)", text, re.MULTILINE)
+        for name in re.findall(r"^  (\S+)", below.group(1), re.MULTILINE) if below else []:
+            yield from Documentation.helps(*path, name)
+
+    @staticmethod
+    def options(text):
         options = re.search(r"^Options:\n((?:  .*\n)+)", text, re.MULTILINE)
         # Descriptions begin after two spaces or on a line of their own.
         heads = [line.strip().split("  ")[0] for line in options.group(1).splitlines() if re.match(r"  -", line)]
-        yield " ".join(path), [name for head in heads for name in re.findall(r"(?<![\w-])--?\w[\w-]*", head)]
-        for name in re.findall(r"^  (\S+)", below.group(1), re.MULTILINE) if below else []:
-            yield from Documentation.commands(*path, name)
+        return [name for head in heads for name in re.findall(r"(?<![\w-])--?\w[\w-]*", head)]
 
     def test_every_command_has_examples_and_all_are_in_manual_and_completions(self):
         manual = self.page.replace("\\-", "-")
         bash, zsh = cairn("completion", "bash").stdout, cairn("completion", "zsh").stdout
-        seen = dict(self.commands())
+        seen = dict(self.helps())
         self.assertLessEqual({"ls", "inspect", "verify", "diff", "cat", "convert", "prune", "doctor", "trace", "trace explain"}, set(seen))
-        for command, options in seen.items():
+        for command, text in seen.items():
             if command:
-                examples = cairn(*command.split(), "--help").stdout.split("Examples:\n")[1]
+                examples = text.split("Examples:\n")[1]
                 self.assertIn(f"cairn {command} ", examples)
                 if " " in command:
                     self.assertEqual(re.findall(r"^  cairn (trace \S+)", examples, re.MULTILINE), [command] * (examples.count("\n") - 1))
             (words,) = re.findall(rf"^    '{' ' + command if command else ''}'\) words='(.*)' ;;$", bash, re.MULTILINE)
-            for option in options:
+            for option in self.options(text):
                 self.assertIn(option, words.split(), command)
                 self.assertIn(f"'{option}:", zsh)
         self.assertEqual(re.findall(r"^\.B cairn (\S.*)\n(.*)$", manual, re.MULTILINE),
-                         [(command, cairn(*command.split(), "--help").stdout.splitlines()[0]) for command in seen if command])
+                         [(command, text.splitlines()[0]) for command, text in seen.items() if command])
         codes = re.findall(r"^\.TP\n(\d+)\n(.*)$", manual, re.MULTILINE)
-        self.assertIn("Exit codes: " + "; ".join(map(" ".join, codes)) + ".", cairn("--help").stdout)
+        self.assertIn("Exit codes: " + "; ".join(map(" ".join, codes)) + ".", seen[""])
 
     def completed(self, *words):
         script = f"source <({CAIRN} completion bash); COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _cairn; " \
