@@ -1,17 +1,15 @@
-// Checkpoints that PyTorch 2.11 wrote, read directly through metadata and archives. Every tensor
-// equals the one that PyTorch reads.
-#include <map>
+// Checkpoints that PyTorch 2.11 wrote: their metadata, values and archives. The test of the reader
+// compares all tensors but complex ones, which its files of expected tensors lack.
+#include <memory>
 #include <string>
-#include <string_view>
 
 #include <cairn/tests/support/torch.hpp>
 
-#include <cairn/base/digest.hpp>
-#include <cairn/planning/global_plan.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
-#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/commit_record.hpp>
+#include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>
 
 using namespace cairn;
@@ -20,7 +18,6 @@ using namespace cairn::testing;
 namespace {
 
 const std::string kRoot = std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/";
-const char* const kFolders[] = {"single", "threads", "fsdp_even", "fsdp_uneven", "hsdp_2x2", "nested"};
 
 class Golden {
  public:
@@ -28,33 +25,9 @@ class Golden {
       : folder_(kRoot + folder + "/"), metadata_(decode_commit_record(file_bytes(folder_ + ".metadata"), folder)) {}
 
   const Metadata& metadata() const { return metadata_; }
-  std::map<std::string, SafeTensor> expected() const { return read_safetensors(folder_ + "expected.safetensors"); }
 
   std::string bytes_at(const StorageInfo& info) const {
     return file_bytes(folder_ + metadata_.files.at(info.file).name).substr(info.offset, info.length);
-  }
-
-  // Assembles a whole tensor from its chunks element by element, so that strides do not matter.
-  torch::Tensor tensor(const std::string& fqn) const {
-    const auto& entry = std::get<TensorStorageMetadata>(*metadata_.find(fqn));
-    auto whole = torch::zeros(array_of(entry.size), *scalar_type_of(entry.properties.dtype));
-    REQUIRE(entry.storage.size() == entry.chunks.size());
-    for (std::size_t i = 0; i < entry.chunks.size(); ++i) {
-      if (entry.chunks[i].empty()) continue;
-      const auto bytes = bytes_at(entry.storage[i]);
-      const TorchArchive archive(bytes, fqn);
-      const auto [description, storage] = read_archived_tensor(archive);
-      REQUIRE(description.sizes == entry.chunks[i].sizes);
-      REQUIRE(description.dtype == entry.properties.dtype);
-      REQUIRE(crc32(0, ByteSpan(bytes).subspan(storage.offset, storage.size_bytes)) == storage.crc32);
-      const auto memory =
-          torch::from_blob(const_cast<char*>(bytes.data()) + storage.offset,
-                           {static_cast<std::int64_t>(storage.size_bytes / element_size(description.dtype))}, whole.scalar_type());
-      const auto chunk = memory.as_strided(array_of(description.sizes), array_of(description.strides),
-                                           static_cast<std::int64_t>(description.storage_offset));
-      part_of(whole, entry.chunks[i].offsets, entry.chunks[i].sizes).copy_(chunk);
-    }
-    return whole;
   }
 
   Value value(const std::string& fqn) const {
@@ -69,37 +42,6 @@ class Golden {
 };
 
 }  // namespace
-
-TEST_CASE("every tensor of every golden is what PyTorch reads") {
-  for (const std::string folder : kFolders) {
-    CAPTURE(folder);
-    const Golden golden(folder);
-    const auto expected = golden.expected();
-    std::size_t compared = 0;
-    for (const auto& [fqn, entry] : golden.metadata().state_dict_metadata) {
-      if (!std::holds_alternative<TensorStorageMetadata>(entry)) continue;
-      CAPTURE(fqn);
-      const auto found = golden.tensor(fqn);
-      if (found.is_complex()) continue;  // safetensors has no complex types; a test below covers them
-      const auto wanted = expected.find(fqn);
-      REQUIRE(wanted != expected.end());
-      REQUIRE(*dtype_of(found.scalar_type()) == wanted->second.dtype);
-      REQUIRE(extents_of(found.sizes()) == wanted->second.sizes);
-      REQUIRE(found.nbytes() == wanted->second.bytes.size());
-      const std::string_view bytes(static_cast<const char*>(found.data_ptr()), found.nbytes());
-      CHECK((bytes == std::string_view(wanted->second.bytes.data(), bytes.size())));
-      ++compared;
-    }
-    CHECK(compared == expected.size());
-  }
-}
-
-TEST_CASE("every golden's chunks tile their tensors") {
-  for (const std::string folder : kFolders) {
-    CAPTURE(folder);
-    CHECK(check_coverage(Golden(folder).metadata()).empty());
-  }
-}
 
 TEST_CASE("the golden metadata is PyTorch's") {
   const Golden golden("nested");
@@ -119,9 +61,10 @@ TEST_CASE("the golden metadata is PyTorch's") {
 }
 
 TEST_CASE("complex tensors of the golden") {
-  const auto found = Golden("nested").tensor("complex");
+  StateDict target{{"complex", torch::zeros({2, 3}, torch::kComplexFloat)}};
+  load_locally(kRoot + "nested", {&target}, [] { return std::make_unique<CheckpointReader>(); });
   const auto counting = torch::arange(6, torch::kDouble).reshape({2, 3});
-  CHECK(torch::equal(found, torch::complex(counting * 0.25 + 1, -counting).to(torch::kComplexFloat)));
+  CHECK(torch::equal(target["complex"].tensor(), torch::complex(counting * 0.25 + 1, -counting).to(torch::kComplexFloat)));
 }
 
 TEST_CASE("byte objects of the goldens") {
@@ -138,7 +81,8 @@ TEST_CASE("byte objects of the goldens") {
     std::size_t values = 0;
     for (const auto& [fqn, entry] : golden.metadata().state_dict_metadata) {
       if (!std::holds_alternative<BytesStorageMetadata>(entry)) continue;
-      CAPTURE(fqn);
+      const auto& shown = fqn;
+      CAPTURE(shown);
       golden.value(fqn);
       ++values;
     }
