@@ -98,7 +98,8 @@ TEST_CASE("what is no rule is refused with its position and what is allowed") {
            {"kill@hook:begin,nth=1x", 22, "\";\""},
            {"kill@hook:begin kill@hook:begin", 17, "\";\""},
        }) {
-    CAPTURE(spec);
+    const auto& shown = spec;
+    CAPTURE(shown);
     const Thrown thrown = thrown_by([&, text = spec] { parse(text); });
     CHECK(thrown.is_error);
     CHECK(thrown.code == ErrorCode::kInvalidArgument);

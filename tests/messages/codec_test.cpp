@@ -547,7 +547,8 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
       {"more is done", kJob, [](Encoded& m) { m.mutable_job_progress()->mutable_slowest()->set_items(0); }},
   };
   for (const auto& [reason, kind, spoil] : cases) {
-    CAPTURE(reason);
+    const auto& shown = reason;
+    CAPTURE(shown);
     v1::Envelope message;
     REQUIRE(message.ParseFromString(encode(random_envelope(*random, kind))));
     spoil(message);

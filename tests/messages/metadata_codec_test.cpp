@@ -235,7 +235,8 @@ TEST_CASE("metadata whose columns do not fit each other is corrupt, and the erro
       {"appears twice", [](Message& m) { m.mutable_names()->set_text("ww"); }},
   };
   for (const auto& [reason, spoil] : cases) {
-    CAPTURE(reason);
+    const auto& shown = reason;
+    CAPTURE(shown);
     v1::Metadata message;
     REQUIRE(message.ParseFromString(encode_metadata(sample())));
     spoil(message);

@@ -157,7 +157,8 @@ TEST_CASE("a save plan with contradicting columns is corrupt, and the error says
       {"text of all", [](Message& m) { m.mutable_mappings()->set_text_lengths(0, 99); }},
   };
   for (const auto& [reason, spoil] : cases) {
-    CAPTURE(reason);
+    const auto& shown = reason;
+    CAPTURE(shown);
     v1::SavePlan message = sample_save_message();
     spoil(message);
     CHECK(is_corrupt([&, &message = message] { from_proto(message); }, reason));
@@ -185,7 +186,8 @@ TEST_CASE("a load plan with contradicting columns is corrupt, and the error says
       {"too large", [](Message& m) { m.set_extents(9, kHuge); }},
   };
   for (const auto& [reason, spoil] : cases) {
-    CAPTURE(reason);
+    const auto& shown = reason;
+    CAPTURE(shown);
     v1::LoadPlan message;
     to_proto(plan, message);
     CHECK_NOTHROW(from_proto(message));

@@ -123,7 +123,8 @@ TEST_CASE("ranks outside a mesh save and load with those inside it") {
                                                                   {DeviceMesh({1}, {2}), {Replicate{}}},
                                                                   {DeviceMesh({2, 2}), {Shard{1}, Shard{0}}}};
   for (const auto& [mesh, placements] : others) {
-    CAPTURE(to_string(placements.front()));
+    const auto& shown = placements;
+    CAPTURE(to_string(shown.front()));
     StateDict state{{"tensor", ShardedTensor::distribute(here(torch::zeros({6, 4})), mesh, placements, rank)}, {"step", 0}};
     CHECK(is_here(state));
     checkpointer.load(state, id);

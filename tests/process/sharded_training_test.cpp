@@ -93,7 +93,8 @@ std::map<std::string, torch::Tensor> local_copies(const Dict& state_dict) {
 void check_equal(const std::map<std::string, torch::Tensor>& a, const std::map<std::string, torch::Tensor>& b, bool expected) {
   REQUIRE(a.size() == b.size());
   for (const auto& [name, tensor] : a) {
-    CAPTURE(name);
+    const auto& shown = name;
+    CAPTURE(shown);
     CHECK(tensor.equal(b.at(name)) == (expected || tensor.numel() == 0));
   }
 }
@@ -193,7 +194,8 @@ TEST_CASE("B4.2 a hybrid-sharded model loads into a fully sharded one") {
     CHECK(is_here(to));
     REQUIRE(from.size() == to.size());
     for (const auto& [name, value] : from) {
-      CAPTURE(name);
+      const auto& shown = name;
+      CAPTURE(shown);
       CHECK_FALSE((*value.sharded().mesh() == *to.at(name).sharded().mesh()));
       CHECK_FALSE((value.sharded().placements() == to.at(name).sharded().placements()));
     }
@@ -400,7 +402,8 @@ TEST_CASE("B2.7 partial load of fully sharded training state") {
     const Dict& by_name = by_state.at("optimizer")["state"].dict();
     REQUIRE(by_name.size() == plain->parameters().size());
     for (const auto& [name, fields] : of_plain_optimizer.at("state").dict()) {
-      CAPTURE(name);
+      const auto& shown = name;
+      CAPTURE(shown);
       for (const char* field : {"exp_avg", "exp_avg_sq"}) {
         CHECK(by_name.at(name)[field].tensor().is_cpu());
         CHECK(by_name.at(name)[field].tensor().equal(fields[field].tensor().cpu()));
@@ -545,7 +548,8 @@ TEST_CASE("PyTorch's FSDP and HSDP checkpoints load, with optimizer state") {
   const std::pair<const char*, std::vector<std::int64_t>> fixtures[] = {
       {"fsdp_even", {8, 16, 32, 64, 8}}, {"fsdp_uneven", {5, 10, 15, 30, 5}}, {"hsdp_2x2", {5, 8, 4, 12}}};
   for (const auto& [folder, sizes] : fixtures) {
-    CAPTURE(folder);
+    const auto& shown = folder;
+    CAPTURE(shown);
     torch::manual_seed(3);
     ranks();
     auto model = here(Hooked<FixtureNetImpl>(sizes));
@@ -701,7 +705,8 @@ TEST_CASE("B2.10 get_ and set_state_dict before any step, in place") {
   }
   CHECK(into_optimizer.at("state").dict().size() == 8);
   for (const auto& [name, fields] : into_optimizer.at("state").dict()) {
-    CAPTURE(name);
+    const auto& shown = name;
+    CAPTURE(shown);
     for (const char* field : {"exp_avg", "exp_avg_sq"}) {
       const torch::Tensor& loaded = fields[field].tensor();
       CHECK(loaded.is_same(state["optimizer"]["state"][name][field].tensor()));

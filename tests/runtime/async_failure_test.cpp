@@ -275,9 +275,9 @@ TEST_CASE("a world that is shut down ends its saves in flight, and takes no more
   closing.join();
   CHECK(saving.wait());
   CHECK(saving.staged());
-  const auto thrown = thrown_by([&] { checkpointer.async_save({{"step", 2}}, directory.path() + "/step"); });
-  CHECK(thrown.code == ErrorCode::kPrecondition);
-  CHECK(thrown.says("was shut down"));
+  CHECK(thrown_by([&] {
+          checkpointer.async_save({{"step", 2}}, directory.path() + "/step");
+        }) == Saying{ErrorCode::kPrecondition, "was shut down"});
   try {
     saving.result();  // it may have finished before the shutdown
   } catch (const CheckpointException& exception) {

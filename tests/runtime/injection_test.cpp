@@ -184,7 +184,8 @@ TEST_CASE("the store's faults reach every rank as the store's") {
     REQUIRE(told.failures[0]);
     for (const auto& [rank, failure] : *told.failures[0]) {
       const bool refused = failure.code == ErrorCode::kCorrupt || failure.code == ErrorCode::kUnsupported;
-      CHECK_MESSAGE(refused, failure.what);
+      const auto& shown = failure;
+      CHECK_MESSAGE(refused, shown.what);
     }
   }
 }

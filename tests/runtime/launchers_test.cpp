@@ -30,12 +30,9 @@ const Variables kTorchrun = {{"TORCHELASTIC_RUN_ID", "none"},
                              {"MASTER_PORT", "29511"}};
 const Variables kExplicit = {
     {"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "worker-0"}, {"MASTER_PORT", "23456"}};
-const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
-                            {"OMPI_COMM_WORLD_SIZE", "4"},
-                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
-                            {"PMIX_NAMESPACE", "1139539969"},
-                            {"PMIX_RANK", "1"}};
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                            {"PMIX_NAMESPACE", "1139539969"},    {"PMIX_RANK", "1"}};
 const Variables kMpich = {{"PMI_RANK", "1"},        {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"},
                           {"HYDI_CONTROL_FD", "7"}, {"PMI_FD", "8"},   {kPmiServer, "4711"}};
 const Variables kSlurm = {{"SLURM_JOB_ID", "12"},        {"SLURM_STEP_ID", "0"},        {"SLURM_PROCID", "1"},
@@ -236,8 +233,7 @@ TEST_CASE("launchers: an empty environment has no rank; a rank without size is a
 
 TEST_CASE("launchers: variables that agree complete each other") {
   // A batch script often exports WORLD_SIZE, MASTER_ADDR and MASTER_PORT for the tasks of srun.
-  const Place place =
-      place_in(together(kSlurm, {{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "n08-ib"}, {"MASTER_PORT", "29500"}}));
+  const Place place = place_in(together(kSlurm, {{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "n08-ib"}, {"MASTER_PORT", "29500"}}));
   CHECK(place.rank == 1);
   CHECK(place.master_host == "n08-ib");
   CHECK(place.master_port == 29500);
@@ -312,8 +308,7 @@ TEST_CASE("launchers: a launcher inside the tasks of another one counts") {
   }
   SUBCASE("any, in a step of one task") {
     const Variables one_task = with(two_tasks, "SLURM_STEP_NUM_TASKS", "1");
-    for (const Variables& inner : {kTorchrun, kExplicit, kOpenMpi, kMpich})
-      CHECK(find_task(together(inner, one_task))->size == 4);
+    for (const Variables& inner : {kTorchrun, kExplicit, kOpenMpi, kMpich}) CHECK(find_task(together(inner, one_task))->size == 4);
   }
   SUBCASE("a rank that is alone in each of several tasks is refused") {
     const Variables alone = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}};
@@ -345,8 +340,7 @@ TEST_CASE("launchers: no call makes a silent world of one of several ranks") {
   StateDict state{{"step", 1}, {"epoch", 1}};
   const auto refuses = [](const std::string& call, const Thrown& thrown) {
     CAPTURE(call);
-    CHECK(thrown.code == ErrorCode::kPrecondition);
-    CHECK(thrown.says(call));
+    CHECK(thrown == Saying{ErrorCode::kPrecondition, call});
     CHECK(thrown.says("2 ranks"));
   };
   refuses("cairn::save", thrown_by([&] { cairn::save(state, id); }));

@@ -119,7 +119,8 @@ class Exposed {
       }
     }
     for (const auto& [series, value] : ends) {
-      CAPTURE(series);
+      const auto& shown = series;
+      CAPTURE(shown);
       REQUIRE(values.count(series) == 1);
       CHECK(values.at(series) == value);
     }

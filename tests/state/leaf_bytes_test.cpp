@@ -224,7 +224,8 @@ TEST_CASE("bytes and a torch.Size keep their Python types, also in tuples") {
       {"c_io\nBytesIO\n)\x81(C\x01xK\x00Ntb"s, BytesType::kBytesIO},
   };
   for (const auto& [pickle, type] : cases) {
-    CAPTURE(pickle);
+    const auto& shown = pickle;
+    CAPTURE(shown);
     const auto value = reading(pickle + ".");
     CHECK(value.blob().type == type);
     CHECK(round_trip(value).blob().type == type);
@@ -263,7 +264,8 @@ TEST_CASE("a leaf that only Python can hold is opaque, and comes back byte by by
       {"}K\x01K\x02\x86K\x03s", "a dict"},
   };
   for (const auto& [pickle, name] : cases) {
-    CAPTURE(name);
+    const auto& shown = name;
+    CAPTURE(shown);
     const auto archive = archive_of(pickle + ".");
     const auto value = read_leaf(archive);
     REQUIRE(value.is_opaque());

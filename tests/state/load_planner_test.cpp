@@ -163,7 +163,8 @@ TEST_CASE("tensors are filled in place, whatever their layout") {
   const StateDict before = state;
   load(checkpoint, state);
   for (const auto& [name, value] : state) {
-    CAPTURE(name);
+    const auto& shown = name;
+    CAPTURE(shown);
     CHECK(value.tensor().unsafeGetTensorImpl() == before.at(name).tensor().unsafeGetTensorImpl());
   }
   for (const char* name : {"plain", "leaf", "transposed", "inference"}) CHECK(same(state[name].tensor(), matrix));

@@ -133,7 +133,8 @@ TEST_CASE("training goes on after loading as if it had not been interrupted") {
   for (const auto& [name, make] : makers()) {
     for (const bool named : {true, false}) {
       for (const int saved_after : {0, 3}) {
-        CAPTURE(name);
+        const auto& shown = name;
+        CAPTURE(shown);
         CAPTURE(named);
         CAPTURE(saved_after);
         Trainer straight(make);
@@ -282,7 +283,8 @@ TEST_CASE("parameter groups have all of PyTorch's options, even those that LibTo
        {"lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize", "foreach", "differentiable", "fused"}}};
   const auto all = makers();
   for (const auto& [kind, expected] : kinds) {
-    CAPTURE(kind);
+    const auto& shown = kind;
+    CAPTURE(shown);
     const auto made = std::find_if(all.begin(), all.end(), [name = kind](const auto& one) { return one.first == name; });
     REQUIRE(made != all.end());
     Trainer trainer(made->second);
@@ -303,7 +305,8 @@ TEST_CASE("parameter groups have all of PyTorch's options, even those that LibTo
 
 TEST_CASE("options that LibTorch lacks may be absent from a checkpoint, but not turned on") {
   for (const auto& [name, make] : makers()) {
-    CAPTURE(name);
+    const auto& shown = name;
+    CAPTURE(shown);
     Trainer straight(make);
     const std::vector<double> expected = losses(straight, 0, 6);
     Trainer first(make), second(make);

@@ -148,7 +148,8 @@ TEST_CASE("a value that is not on the list is opaque, and does not affect its ne
       {"L99999999999999999999L\n", "an int of more than 64 bits"},
   };
   for (const auto& [value, name] : cases) {
-    CAPTURE(name);
+    const auto& shown = name;
+    CAPTURE(shown);
     const auto tree = keeping("\x80\x04}(" + text("odd") + value + text("step") +
                               "K\x07"
                               "u.");

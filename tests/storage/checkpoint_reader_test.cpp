@@ -89,9 +89,7 @@ std::unique_ptr<StorageReader> make_reader(CheckpointReaderOptions options = {})
 
 void save(const std::string& url, std::uint64_t counter, const std::vector<const StateDict*>& states,
           CheckpointWriterOptions options = {}) {
-  LocalSave how;
-  how.checkpoint_id = url;
-  how.save_id = local_save_id(counter);
+  LocalSave how{url, local_save_id(counter)};
   save_locally(how, states, [&] { return std::make_unique<CheckpointWriter>(options); });
 }
 
@@ -109,11 +107,10 @@ struct Memory {
 
 StateDict plain_state(bool filled) {
   torch::manual_seed(3);
-  StateDict state;
-  state["a"] = filled ? torch::randn({1000, 100}) : torch::zeros({1000, 100});
-  state["b"] = filled ? torch::randn({70}) : torch::zeros({70});
-  state["c"] = filled ? Value("text") : Value("");
-  state["d"] = filled ? torch::randn({500, 200}) : torch::zeros({500, 200});
+  StateDict state{{"a", filled ? torch::randn({1000, 100}) : torch::zeros({1000, 100})},
+                  {"b", filled ? torch::randn({70}) : torch::zeros({70})},
+                  {"c", filled ? Value("text") : Value("")},
+                  {"d", filled ? torch::randn({500, 200}) : torch::zeros({500, 200})}};
   return state;
 }
 
@@ -163,9 +160,7 @@ TEST_CASE("checkpoint reader: a place without a checkpoint says what it is") {
       return FileStore::list(prefix);
     }
   } shallow(path);
-  const Thrown thrown = thrown_by([&] { read_metadata(shallow); });
-  CHECK(thrown.code == ErrorCode::kNotFound);
-  CHECK(thrown.says("(died, …)"));
+  CHECK(thrown_by([&] { read_metadata(shallow); }) == Saying{ErrorCode::kNotFound, "(died, …)"});
   CHECK_FALSE(shallow.listed_all);
 }
 
@@ -270,9 +265,7 @@ TEST_CASE("checkpoint reader: a replaced checkpoint is told from a damaged one")
   };
   StateDict target = plain_state(false);
   CheckpointReader reader;
-  const Thrown error = thrown_by([&] { load_locally(url, {{&target, &planner, &reader}}); });
-  CHECK(error.code == ErrorCode::kChanged);
-  CHECK(error.says(local_save_id(3)));
+  CHECK(thrown_by([&] { load_locally(url, {{&target, &planner, &reader}}); }) == Saying{ErrorCode::kChanged, local_save_id(3)});
   load(url, {&target});
   CHECK(same(target, state));
 }
@@ -430,8 +423,7 @@ TEST_CASE("checkpoint reader: bytes wanted twice are read once, and memory stays
       if (&item != &plan.items[1]) DefaultLoadPlanner::commit_tensor(plan, item, tensor);
     }
   } planner;
-  StateDict target;
-  target["w"] = torch::zeros({100, 5000});
+  StateDict target{{"w", torch::zeros({100, 5000})}};
   CheckpointReaderOptions options;
   options.bytes_in_flight_max = 2 * kBlock;
   options.threads = 8;
@@ -550,7 +542,8 @@ TEST_CASE("checkpoint reader: every dtype, shape and layout of files loads") {
         reading.threads = 3;
         load(url, {&target}, reading);
         for (const auto& [name, tensor] : tensors) {
-          INFO(name);
+          const auto& shown = name;
+          INFO(shown);
           CHECK(target[name].tensor().equal(tensor));
         }
         CHECK(target["none"].is_none());
@@ -561,11 +554,9 @@ TEST_CASE("checkpoint reader: every dtype, shape and layout of files loads") {
 
 TEST_CASE("checkpoint reader: a tensor is converted to another dtype if asked for") {
   const Memory memory("reader");
-  StateDict state;
-  state["w"] = torch::randn({300, 400});
+  StateDict state{{"w", torch::randn({300, 400})}};
   save("mem://reader/x", 1, {&state});
-  StateDict target;
-  target["w"] = torch::zeros({300, 400}, torch::kFloat64);
+  StateDict target{{"w", torch::zeros({300, 400}, torch::kFloat64)}};
   LoadPlannerOptions cast;
   cast.allow_dtype_cast = true;
   load_locally(
@@ -612,7 +603,8 @@ TEST_CASE("checkpoint reader: PyTorch's checkpoints load on 1 to 4 ranks, in any
           load_locally(
               url, pointers, [&] { return make_reader(options); }, planning);
           for (const auto& [fqn, stored] : expected) {
-            INFO(fqn);
+            const auto& shown = fqn;
+            INFO(shown);
             const torch::Tensor tensor = tensor_of(stored);
             for (const StateDict& target : targets) {
               const Value& value = target.at(fqn);

@@ -28,16 +28,12 @@ std::unique_ptr<StorageWriter> make_writer(CheckpointWriterOptions options = {})
 }
 
 LocalSave save_to(const std::string& url, std::uint64_t counter) {
-  LocalSave save;
-  save.checkpoint_id = url;
-  save.save_id = local_save_id(counter);
+  LocalSave save{url, local_save_id(counter)};
   return save;
 }
 
 StateDict state_of(double value) {
-  StateDict state;
-  state["weight"] = torch::full({64, 33}, value);
-  state["step"] = static_cast<std::int64_t>(value);
+  StateDict state{{"weight", torch::full({64, 33}, value)}, {"step", static_cast<std::int64_t>(value)}};
   return state;
 }
 
@@ -677,12 +673,11 @@ TEST_CASE("checkpoint writer: staging memory exists only between prepare and rel
 TEST_CASE("checkpoint writer: its bytes are pinned") {
   const Memory memory("writer");
   const std::string url = "mem://writer/run/golden";
-  StateDict state;
-  state["weight"] = torch::arange(6, torch::kFloat32).view({2, 3});
-  state["steps"] = torch::tensor(5, torch::kInt64);
-  state["large"] = torch::arange(20'000, torch::kInt32);
-  state["epoch"] = 3;
-  state["nested"] = Dict{{"mask", torch::tensor({true, false})}, {"name", "x"}};
+  StateDict state{{"weight", torch::arange(6, torch::kFloat32).view({2, 3})},
+                  {"steps", torch::tensor(5, torch::kInt64)},
+                  {"large", torch::arange(20'000, torch::kInt32)},
+                  {"epoch", 3},
+                  {"nested", Dict{{"mask", torch::tensor({true, false})}, {"name", "x"}}}};
   LocalSave save = save_to(url, 1);
   save.step = 100;
   save_locally(save, {&state}, [] { return make_writer(); });

@@ -547,7 +547,8 @@ TEST_CASE("the pickle says what PyTorch can know") {
   for (std::size_t i = 0; i < back.state_dict_metadata.size(); ++i) {
     const auto& [fqn, entry] = back.state_dict_metadata[i];
     const auto& [wanted_fqn, wanted_entry] = metadata.state_dict_metadata[i];
-    CAPTURE(fqn);
+    const auto& shown = fqn;
+    CAPTURE(shown);
     CHECK(fqn == wanted_fqn);
     REQUIRE(entry.index() == wanted_entry.index());
     const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);

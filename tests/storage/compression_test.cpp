@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -15,6 +16,7 @@
 
 #include <cairn/tests/support/torch.hpp>
 
+#include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -98,14 +100,32 @@ Thrown opening(const Bytes& stored, std::uint64_t bytes_max = kBytesMax) {
 
 void save(const std::vector<const StateDict*>& states, CheckpointWriterOptions options = {}, std::uint64_t counter = 1) {
   if (options.zstd_level == 0 && options.transforms.empty()) options.zstd_level = 3;
-  LocalSave how;
-  how.checkpoint_id = kUrl;
-  how.save_id = local_save_id(counter);
+  LocalSave how{kUrl, local_save_id(counter)};
   save_locally(how, states, [&] { return std::make_unique<CheckpointWriter>(options); });
 }
 
 void load(const std::vector<StateDict*>& states, CheckpointReaderOptions options = {}, const std::string& url = kUrl) {
   load_locally(url, states, [&] { return std::make_unique<CheckpointReader>(options); });
+}
+
+// Loads the tensor `key` over `world` ranks, cut along `dim`, and `others` on each. Checks the parts
+// of the tensor, and returns what each rank has then.
+std::vector<StateDict> loaded_in_parts(int world, std::int64_t dim, const std::string& key, const torch::Tensor& whole,
+                                       const std::function<StateDict()>& others, const CheckpointReaderOptions& options = {},
+                                       const std::string& url = kUrl) {
+  std::vector<StateDict> targets;
+  for (int rank = 0; rank < world; ++rank) {
+    targets.push_back(others());
+    targets.back()[key] = ShardedTensor::zeros(over_all_ranks(world, dim), extents_of(whole.sizes()), rank, torch::TensorOptions());
+  }
+  std::vector<StateDict*> pointers;
+  for (StateDict& target : targets) pointers.push_back(&target);
+  load(pointers, options, url);
+  for (int rank = 0; rank < world; ++rank) {
+    const torch::Tensor wanted = ShardedTensor::distribute(whole, over_all_ranks(world, dim), rank).local_shards().at(0).tensor;
+    CHECK(targets[static_cast<std::size_t>(rank)].at(key).sharded().local_shards().at(0).tensor.equal(wanted));
+  }
+  return targets;
 }
 
 StorageInfo place_of(const std::string& fqn) {
@@ -124,7 +144,8 @@ TEST_CASE("compression: items of any size are read, with a seek table or as a st
     const Bytes bytes = sample(size);
     for (const auto& [frame, seek_table] : {std::pair(kFrame, true), {kFrame, false}, {std::size_t{7} << 20, false}}) {
       CAPTURE(size);
-      CAPTURE(seek_table);
+      const auto& shown = seek_table;
+      CAPTURE(shown);
       Opened opened(item_of(bytes, frame, seek_table));
       REQUIRE(opened.item.size_bytes() == size);
       CHECK(opened.read(0, size) == bytes);
@@ -154,8 +175,7 @@ TEST_CASE("compression: damaged and truncated items are refused as corrupt") {
     CHECK_FALSE(opening(item).is_error);
     for (std::size_t cut = 1; cut < item.size(); cut += item.size() / 13) {
       const Thrown thrown = opening(item.substr(0, cut));
-      CHECK(thrown.code == ErrorCode::kCorrupt);
-      CHECK(thrown.says("the item is damaged"));
+      CHECK(thrown == Saying{ErrorCode::kCorrupt, "the item is damaged"});
     }
     for (std::size_t at = 0; at < item.size(); at += item.size() / 41) {
       Bytes damaged = item;
@@ -178,8 +198,7 @@ TEST_CASE("compression: an item that expands beyond its limit is refused in boun
     const Bytes bomb = item_of(zeros, frame, seek_table);
     CHECK(bomb.size() < 32'000);
     const Thrown thrown = opening(bomb, std::uint64_t{1} << 20);
-    CHECK(thrown.code == ErrorCode::kCorrupt);
-    CHECK(thrown.says("expands to more than 1048576 bytes"));
+    CHECK(thrown == Saying{ErrorCode::kCorrupt, "expands to more than 1048576 bytes"});
   }
   // A table that declares more, or less, than its frames have.
   const Bytes frame = frame_of(sample(1000));
@@ -228,31 +247,22 @@ TEST_CASE("compression: two ranks save, one to three load other cuts") {
   CHECK(verify_checkpoint(*open_store(kUrl)).empty());
   for (int world = 1; world <= 3; ++world)
     for (const std::int64_t dim : {0, 1}) {
-      std::vector<StateDict> targets(static_cast<std::size_t>(world));
-      std::vector<StateDict*> pointers;
-      for (int rank = 0; rank < world; ++rank) {
-        StateDict& target = targets[static_cast<std::size_t>(rank)];
-        target["w"] = ShardedTensor::zeros(over_all_ranks(world, dim), {3001, 401}, rank, torch::TensorOptions());
-        target["step"] = 0;
-        pointers.push_back(&target);
-      }
       CheckpointReaderOptions reading;
       reading.verify_first = world == 2;
-      load(pointers, reading);
-      for (int rank = 0; rank < world; ++rank) {
-        const StateDict& target = targets[static_cast<std::size_t>(rank)];
-        const ShardedTensor wanted = ShardedTensor::distribute(whole, over_all_ranks(world, dim), rank);
-        CHECK(target.at("w").sharded().local_shards().at(0).tensor.equal(wanted.local_shards().at(0).tensor));
+      for (const StateDict& target : loaded_in_parts(
+               world, dim, "w", whole,
+               [] {
+                 return StateDict{{"step", 0}};
+               },
+               reading))
         CHECK(target.at("step").to_int() == 7);
-      }
     }
 }
 
 TEST_CASE("compression: numbers of little entropy shrink, and random ones hardly grow") {
   const Memory memory;
-  StateDict state;
-  state["small"] = torch::randint(0, 4, {4 << 20}, torch::kUInt8);
-  state["random"] = torch::randint(0, 256, {4 << 20}, torch::kUInt8);
+  StateDict state{{"small", torch::randint(0, 4, {4 << 20}, torch::kUInt8)},
+                  {"random", torch::randint(0, 256, {4 << 20}, torch::kUInt8)}};
   save({&state});
   CHECK(place_of("small").length < (4u << 20) / 3);
   CHECK(place_of("random").length < (4u << 20) + (4u << 20) / 500);
@@ -261,8 +271,7 @@ TEST_CASE("compression: numbers of little entropy shrink, and random ones hardly
 
 TEST_CASE("compression: a part of a tensor is loaded from a part of its file") {
   const Memory memory;
-  StateDict state;
-  state["w"] = torch::randint(0, 256, {64, 256 << 10}, torch::kUInt8);
+  StateDict state{{"w", torch::randint(0, 256, {64, 256 << 10}, torch::kUInt8)}};
   save({&state});
   static std::atomic<std::uint64_t> bytes_read{0};
   struct Counting : StoreDecorator {
@@ -275,13 +284,9 @@ TEST_CASE("compression: a part of a tensor is loaded from a part of its file") {
   register_store("countedparts", [](const std::string&) { return std::make_shared<Counting>(open_store(kUrl)); });
   // Rank 5 of 16 loads rows 20 to 23, a megabyte of sixteen.
   std::vector<StateDict> targets(16);
+  targets[5]["w"] = ShardedTensor::zeros(over_all_ranks(16), {64, 256 << 10}, 5, torch::TensorOptions(torch::kUInt8));
   std::vector<StateDict*> pointers;
-  for (int rank = 0; rank < 16; ++rank) {
-    StateDict& target = targets[static_cast<std::size_t>(rank)];
-    if (rank == 5)
-      target["w"] = ShardedTensor::zeros(over_all_ranks(16), {64, 256 << 10}, rank, torch::TensorOptions(torch::kUInt8));
-    pointers.push_back(&target);
-  }
+  for (StateDict& target : targets) pointers.push_back(&target);
   load(pointers, {}, "countedparts://compressed/x");
   CHECK(targets[5]["w"].sharded().local_shards().at(0).tensor.equal(state["w"].tensor().narrow(0, 20, 4)));
   CHECK(bytes_read.load() < (3u << 20));
@@ -303,14 +308,12 @@ std::string wrapped_url(const std::string& scheme, const std::shared_ptr<StoreCo
 
 TEST_CASE("compression: a small tensor is loaded with one read of its item") {
   const Memory memory;
-  StateDict state;
-  state["w"] = torch::randint(0, 256, {500'000}, torch::kUInt8);
+  StateDict state{{"w", torch::randint(0, 256, {500'000}, torch::kUInt8)}};
   save({&state});
   const auto control = std::make_shared<StoreControl>();
   std::atomic<int> reads{0};
   control->before = [&](const std::string& operation) { reads += operation == "read " + data_file_name(0, 0, local_save_id(1)); };
-  StateDict target;
-  target["w"] = torch::zeros({500'000}, torch::kUInt8);
+  StateDict target{{"w", torch::zeros({500'000}, torch::kUInt8)}};
   load({&target}, {}, wrapped_url("countedreads", control));
   CHECK(target["w"].tensor().equal(state["w"].tensor()));
   CHECK(reads == 2);  // and one of the trailer
@@ -318,8 +321,7 @@ TEST_CASE("compression: a small tensor is loaded with one read of its item") {
 
 TEST_CASE("compression: several threads load one large tensor") {
   const Memory memory;
-  StateDict state;
-  state["w"] = torch::randint(0, 4, {48 << 20}, torch::kUInt8);
+  StateDict state{{"w", torch::randint(0, 4, {48 << 20}, torch::kUInt8)}};
   CheckpointWriterOptions options;
   options.zstd_level = 1;
   save({&state}, options);
@@ -339,8 +341,7 @@ TEST_CASE("compression: several threads load one large tensor") {
     if (reads == 2) changed.wait_for(lock, std::chrono::seconds(20), [&] { return met; });
     --inside;
   };
-  StateDict target;
-  target["w"] = torch::zeros({48 << 20}, torch::kUInt8);
+  StateDict target{{"w", torch::zeros({48 << 20}, torch::kUInt8)}};
   load({&target}, {}, wrapped_url("meetingreads", control));
   CHECK(met);
   CHECK(target["w"].tensor().equal(state["w"].tensor()));
@@ -357,26 +358,20 @@ TEST_CASE("compression: several threads load one large tensor") {
 
 TEST_CASE("compression: several blocks are written at once") {
   const Memory memory;
-  StateDict state;
-  state["w"] = torch::randint(0, 256, {8 << 20}, torch::kUInt8);
-  state["text"] = std::string(1'000'000, 'x');
+  StateDict state{{"w", torch::randint(0, 256, {8 << 20}, torch::kUInt8)}, {"text", std::string(1'000'000, 'x')}};
   const auto control = std::make_shared<StoreControl>();
   CheckpointWriterOptions options;
   options.zstd_level = 1;
   options.threads = 4;
   options.block_bytes = 512 << 10;
-  LocalSave how;
-  how.checkpoint_id = wrapped_url("gatedparts", control);
-  how.save_id = local_save_id(1);
+  LocalSave how{wrapped_url("gatedparts", control), local_save_id(1)};
   control->close_gate();
   std::thread saver([&] { save_locally(how, {&state}, [&] { return std::make_unique<CheckpointWriter>(options); }); });
   control->wait_for_writes(3);
   control->open_gate();
   saver.join();
   CHECK(verify_checkpoint(*open_store(kUrl)).empty());
-  StateDict target;
-  target["w"] = torch::zeros({8 << 20}, torch::kUInt8);
-  target["text"] = "";
+  StateDict target{{"w", torch::zeros({8 << 20}, torch::kUInt8)}, {"text", ""}};
   load({&target});
   CHECK(target["w"].tensor().equal(state["w"].tensor()));
   CHECK(target["text"].to_text() == state["text"].to_text());
@@ -408,10 +403,8 @@ TEST_CASE("compression: parts of an item that PyTorch compressed are read from o
 }
 
 TEST_CASE("compression: the files are the same whatever the threads") {
-  StateDict state;
-  state["w"] = torch::randint(0, 4, {5 << 20}, torch::kUInt8);
-  state["v"] = torch::zeros({5});
-  state["text"] = std::string(1'000'000, 'x');
+  StateDict state{
+      {"w", torch::randint(0, 4, {5 << 20}, torch::kUInt8)}, {"v", torch::zeros({5})}, {"text", std::string(1'000'000, 'x')}};
   Bytes first;
   for (const unsigned threads : {0u, 1u, 4u}) {
     const Memory memory;
@@ -429,9 +422,7 @@ TEST_CASE("compression: the files are the same whatever the threads") {
 
 TEST_CASE("compression: a damaged block is named by load and by verify") {
   const Memory memory;
-  StateDict state;
-  state["a"] = torch::randn({1000, 1000});
-  state["b"] = torch::randn({1000, 1000});
+  StateDict state{{"a", torch::randn({1000, 1000})}, {"b", torch::randn({1000, 1000})}};
   save({&state});
   const auto store = open_store(kUrl);
   const ObjectName file = data_file_name(0, 0, local_save_id(1));
@@ -441,14 +432,12 @@ TEST_CASE("compression: a damaged block is named by load and by verify") {
   bytes[at] = static_cast<char>(bytes[at] ^ 4);
   replace_object(*store, file, bytes);
 
-  StateDict target;
-  target["a"] = torch::zeros({1000, 1000});
+  StateDict target{{"a", torch::zeros({1000, 1000})}};
   load({&target});
   CHECK(target["a"].tensor().equal(state["a"].tensor()));
   target["b"] = torch::zeros({1000, 1000});
   const Thrown thrown = thrown_by([&] { load({&target}); });
-  CHECK(thrown.code == ErrorCode::kCorrupt);
-  CHECK(thrown.says("\"b\""));
+  CHECK(thrown == Saying{ErrorCode::kCorrupt, "\"b\""});
   CHECK(thrown.says("offsets " + std::to_string(at / kChecksumBlockBytes * kChecksumBlockBytes)));
   const auto faults = verify_checkpoint(*store);
   REQUIRE_FALSE(faults.empty());
@@ -519,14 +508,12 @@ void register_both() {
 
 void check_loads_through(const std::string& transform, int level) {
   const Memory memory;
-  StateDict state;
-  state["w"] = torch::ones({100});
+  StateDict state{{"w", torch::ones({100})}};
   CheckpointWriterOptions options;
   options.zstd_level = level;
   options.transforms = {transform};
   save({&state}, options);
-  StateDict target;
-  target["w"] = torch::zeros({100});
+  StateDict target{{"w", torch::zeros({100})}};
   load({&target});
   CHECK(target.at("w").tensor().equal(state.at("w").tensor()));
 }
@@ -538,11 +525,7 @@ TEST_CASE("compression: a save through transforms loads on one to three ranks") 
   const torch::Tensor whole = counting({3001, 401});  // 4.8 MB
   for (const int level : {0, 3}) {
     const Memory memory;
-    StateDict state;
-    state["w"] = whole;
-    state["empty"] = torch::zeros({0, 3});
-    state["step"] = 7;
-    state["name"] = "some text in the open";
+    StateDict state{{"w", whole}, {"empty", torch::zeros({0, 3})}, {"step", 7}, {"name", "some text in the open"}};
     CheckpointWriterOptions options;
     options.zstd_level = level;
     options.transforms = {"stream.salted/1", "stream.masked/1"};
@@ -551,35 +534,19 @@ TEST_CASE("compression: a save through transforms loads on one to three ranks") 
     std::vector<std::string> recorded = options.transforms;
     if (level > 0) recorded.emplace_back(kZstdTransform);
     CHECK(place_of("w").transforms == recorded);
-    for (int world = 1; world <= 3; ++world) {
-      std::vector<StateDict> targets(static_cast<std::size_t>(world));
-      std::vector<StateDict*> pointers;
-      for (int rank = 0; rank < world; ++rank) {
-        StateDict& target = targets[static_cast<std::size_t>(rank)];
-        target["w"] = ShardedTensor::zeros(over_all_ranks(world, world % 2), {3001, 401}, rank, torch::TensorOptions());
-        target["empty"] = torch::zeros({0, 3});
-        target["step"] = 0;
-        target["name"] = "";
-        pointers.push_back(&target);
-      }
-      load(pointers);
-      for (int rank = 0; rank < world; ++rank) {
-        const StateDict& target = targets[static_cast<std::size_t>(rank)];
-        const ShardedTensor wanted = ShardedTensor::distribute(whole, over_all_ranks(world, world % 2), rank);
-        CHECK(target.at("w").sharded().local_shards().at(0).tensor.equal(wanted.local_shards().at(0).tensor));
+    const auto others = [] { return StateDict{{"empty", torch::zeros({0, 3})}, {"step", 0}, {"name", ""}}; };
+    for (int world = 1; world <= 3; ++world)
+      for (const StateDict& target : loaded_in_parts(world, world % 2, "w", whole, others)) {
         CHECK(target.at("step").to_int() == 7);
         CHECK(target.at("name").to_text() == "some text in the open");
       }
-    }
   }
 }
 
 TEST_CASE("compression: transforms are recorded in the order in which they are undone") {
   register_both();
   const Memory memory;
-  StateDict state;
-  state["w"] = torch::zeros({100});
-  state["name"] = "some text in the open";
+  StateDict state{{"w", torch::zeros({100})}, {"name", "some text in the open"}};
   CheckpointWriterOptions options;
   options.zstd_level = 3;
   options.transforms = {"stream.salted/1", "stream.masked/1"};
@@ -604,8 +571,7 @@ TEST_CASE("compression: a transform that keeps the end of an item to itself fail
   };
   register_stream_transform("stream.silent/1", silent);
   const Memory memory;
-  StateDict state;
-  state["w"] = torch::zeros({100});
+  StateDict state{{"w", torch::zeros({100})}};
   CheckpointWriterOptions options;
   options.transforms = {"stream.silent/1"};
   CHECK(thrown_by([&] { save({&state}, options); }).says("did not pass on the end"));
@@ -638,8 +604,7 @@ TEST_CASE("compression: a version that is registered itself is not taken for ano
 TEST_CASE("compression: damage below a transform is reported as damage") {
   register_both();
   const Memory memory;
-  StateDict state;
-  state["w"] = torch::zeros({100});
+  StateDict state{{"w", torch::zeros({100})}};
   CheckpointWriterOptions options;
   options.transforms = {"stream.salted/1"};
   save({&state}, options);
@@ -650,9 +615,7 @@ TEST_CASE("compression: damage below a transform is reported as damage") {
   replace_object(*store, file, bytes);
   CheckpointReaderOptions unchecked;
   unchecked.verify = false;
-  const Thrown thrown = thrown_by([&] { load({&state}, unchecked); });
-  CHECK(thrown.code == ErrorCode::kCorrupt);
-  CHECK(thrown.says("another salt"));
+  CHECK(thrown_by([&] { load({&state}, unchecked); }) == Saying{ErrorCode::kCorrupt, "another salt"});
 }
 
 TEST_CASE("compression: descriptors that are taken, malformed or not registered are refused") {
@@ -694,20 +657,16 @@ TEST_CASE("compression: a store whose alignment no staging block has is refused"
   };
   static std::size_t alignment;
   register_store("alignedparts", [](const std::string&) { return std::make_shared<AligningStore>(open_store(kUrl), alignment); });
-  StateDict state;
-  state["w"] = torch::zeros({100});
+  StateDict state{{"w", torch::zeros({100})}};
   for (const std::size_t bytes : {std::size_t{0}, 2 * StagingRing::kAlignmentBytes}) {
     const Memory memory;
     alignment = bytes;
     CheckpointWriterOptions options;
     options.zstd_level = 1;
-    LocalSave how;
-    how.checkpoint_id = "alignedparts://compressed/x";
-    how.save_id = local_save_id(1);
+    LocalSave how{"alignedparts://compressed/x", local_save_id(1)};
     const Thrown thrown =
         thrown_by([&] { save_locally(how, {&state}, [&] { return std::make_unique<CheckpointWriter>(options); }); });
-    CHECK(thrown.code == ErrorCode::kUnsupported);
-    CHECK(thrown.says("aligned to " + std::to_string(bytes) + " bytes"));
+    CHECK(thrown == Saying{ErrorCode::kUnsupported, "aligned to " + std::to_string(bytes) + " bytes"});
     CHECK(open_store(kUrl)->list("").empty());
   }
 }
@@ -716,9 +675,7 @@ TEST_CASE("compression: a store that fails at any operation leaves no file of th
   const Memory memory;
   static std::shared_ptr<StoreControl> control;
   register_store("failingparts", [](const std::string&) { return std::make_shared<WrappedStore>(open_store(kUrl), control); });
-  StateDict state;
-  state["w"] = torch::randint(0, 256, {3 << 20}, torch::kUInt8);
-  state["v"] = torch::zeros({5});
+  StateDict state{{"w", torch::randint(0, 256, {3 << 20}, torch::kUInt8)}, {"v", torch::zeros({5})}};
   CheckpointWriterOptions options;
   options.zstd_level = 1;
   options.threads = 3;
@@ -728,9 +685,7 @@ TEST_CASE("compression: a store that fails at any operation leaves no file of th
   for (bool failed = true; failed; ++failing) {
     control = std::make_shared<StoreControl>();
     control->fail_at(failing);
-    LocalSave how;
-    how.checkpoint_id = "failingparts://compressed/x";
-    how.save_id = local_save_id(failing + 1);
+    LocalSave how{"failingparts://compressed/x", local_save_id(failing + 1)};
     try {
       save_locally(how, {&state}, [&] { return std::make_unique<CheckpointWriter>(options); });
       failed = false;
@@ -750,9 +705,7 @@ void save_with(SavePlanner& planner, StateDict& state) {
   CheckpointWriterOptions options;
   options.zstd_level = 3;
   CheckpointWriter writer(options);
-  LocalSave how;
-  how.checkpoint_id = kUrl;
-  how.save_id = local_save_id(1);
+  LocalSave how{kUrl, local_save_id(1)};
   save_locally(how, {{&state, &planner, &writer}});
 }
 
@@ -768,8 +721,7 @@ TEST_CASE("compression: the planner is not asked on the trainer's thread") {
       return DefaultSavePlanner::resolve_data(plan, item);
     }
   } planner;
-  StateDict state;
-  state["w"] = torch::randn({1000});
+  StateDict state{{"w", torch::randn({1000})}};
   save_with(planner, state);
   CHECK(planner.calls_here == 0);
 }
@@ -779,30 +731,21 @@ TEST_CASE("compression: what PyTorch compressed loads on one to four ranks") {
   CHECK(verify_checkpoint(*open_store(url)).empty());
   // Larger than what a stream keeps of both its ends.
   const torch::Tensor weight = torch::arange(1'200'000, torch::kFloat32).remainder(251).reshape({1200, 1000});
+  const auto others = [] {
+    return StateDict{{"bias", torch::zeros({33}, torch::kBFloat16)},
+                     {"scalar", torch::zeros({}, torch::kFloat64)},
+                     {"empty", torch::zeros({0, 4})},
+                     {"transposed", torch::zeros({6, 4}, torch::kInt64)},
+                     {"step", 0},
+                     {"name", ""}};
+  };
   for (int world = 1; world <= 4; ++world)
     for (const bool verify : {true, false}) {
-      std::vector<StateDict> targets(static_cast<std::size_t>(world));
-      std::vector<StateDict*> pointers;
-      for (int rank = 0; rank < world; ++rank) {
-        StateDict& target = targets[static_cast<std::size_t>(rank)];
-        target["weight"] = ShardedTensor::zeros(over_all_ranks(world, world % 2), {1200, 1000}, rank, torch::TensorOptions());
-        target["bias"] = torch::zeros({33}, torch::kBFloat16);
-        target["scalar"] = torch::zeros({}, torch::kFloat64);
-        target["empty"] = torch::zeros({0, 4});
-        target["transposed"] = torch::zeros({6, 4}, torch::kInt64);
-        target["step"] = 0;
-        target["name"] = "";
-        pointers.push_back(&target);
-      }
       CheckpointReaderOptions options;
       options.verify = verify;
       options.verify_first = world == 2;
       options.bytes_in_flight_max = kChecksumBlockBytes;
-      load(pointers, options, url);
-      for (int rank = 0; rank < world; ++rank) {
-        const StateDict& target = targets[static_cast<std::size_t>(rank)];
-        const ShardedTensor wanted = ShardedTensor::distribute(weight, over_all_ranks(world, world % 2), rank);
-        CHECK(target.at("weight").sharded().local_shards().at(0).tensor.equal(wanted.local_shards().at(0).tensor));
+      for (const StateDict& target : loaded_in_parts(world, world % 2, "weight", weight, others, options, url)) {
         CHECK(target.at("bias").tensor().equal(counting({33}, 0, torch::kBFloat16)));
         CHECK(target.at("scalar").tensor().item<double>() == 2.5);
         CHECK(target.at("transposed").tensor().equal(counting({4, 6}, 0, torch::kInt64).t()));
@@ -821,16 +764,14 @@ TEST_CASE("compression: damage to what PyTorch compressed never gives wrong valu
   put_object(*store, "__0_0.distcp", whole);
   CHECK(verify_checkpoint(*store).empty());
   const StorageInfo weight = place_of("weight");
-  StateDict right;
-  right["weight"] = torch::zeros({1200, 1000});
+  StateDict right{{"weight", torch::zeros({1200, 1000})}};
   load({&right});
   int refused = 0;
   for (std::uint64_t at = weight.offset; at < weight.offset + weight.length; at += weight.length / 50) {
     Bytes damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ 1);
     replace_object(*store, "__0_0.distcp", damaged);
-    StateDict target;
-    target["weight"] = torch::zeros({1200, 1000});
+    StateDict target{{"weight", torch::zeros({1200, 1000})}};
     CAPTURE(at - weight.offset);
     const Thrown thrown = thrown_by([&] { load({&target}); });
     refused += is_refusal(thrown);
@@ -849,16 +790,11 @@ TEST_CASE("compression: a planner may change the plan after the coordinator saw 
       return plan;
     }
   } planner;
-  StateDict state;
-  state["a"] = torch::randn({300, 400});
-  state["b"] = torch::zeros({0, 3});
-  state["c"] = "text";
+  StateDict state{{"a", torch::randn({300, 400})}, {"b", torch::zeros({0, 3})}, {"c", "text"}};
   save_with(planner, state);
   CHECK(verify_checkpoint(*open_store(kUrl)).empty());
   CHECK(place_of("b").offset < place_of("a").offset);
-  StateDict target;
-  target["a"] = torch::zeros({300, 400});
-  target["c"] = "";
+  StateDict target{{"a", torch::zeros({300, 400})}, {"c", ""}};
   load({&target});
   CHECK(target["a"].tensor().equal(state["a"].tensor()));
   CHECK(target["c"].to_text() == "text");

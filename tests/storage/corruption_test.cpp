@@ -29,9 +29,7 @@ class Written {
       state["name"] = "x" + std::to_string(first);
       pointers.push_back(&state);
     }
-    LocalSave save;
-    save.checkpoint_id = url();
-    save.save_id = local_save_id(1);
+    LocalSave save{url(), local_save_id(1)};
     save_locally(save, pointers, [] { return std::make_unique<CheckpointWriter>(); });
   }
   ~Written() { forget_memory(memory_); }
@@ -98,7 +96,8 @@ TEST_CASE("corruption: a load finds every flipped bit and names the file") {
   for (const auto& [name, whole] : checkpoint.objects())
     for (std::size_t bit = 0; bit < 8 * whole.size(); bit += kStride) {
       const auto outcome = checkpoint.outcome_of(name, flipped(whole, bit));
-      INFO(name, " byte ", bit / 8, " bit ", bit % 8, ": ", outcome.thrown.what);
+      const auto& shown = name;
+      INFO(shown, " byte ", bit / 8, " bit ", bit % 8, ": ", outcome.thrown.what);
       REQUIRE(is_refusal(outcome.thrown));
       REQUIRE(outcome.thrown.says(name));
     }
@@ -115,7 +114,8 @@ TEST_CASE("corruption: no flipped bit of what PyTorch wrote makes a load give ot
       // positions change.
       for (std::size_t bit = 8 * region.begin; bit < 8 * region.end; bit += 5 * kStride) {
         const auto outcome = checkpoint.outcome_of(name, flipped(whole, bit));
-        INFO(name, ", ", region.name, ", byte ", bit / 8, " bit ", bit % 8, ": ", outcome.thrown.what);
+        const auto& shown = name;
+        INFO(shown, ", ", region.name, ", byte ", bit / 8, " bit ", bit % 8, ": ", outcome.thrown.what);
         CHECK(outcome.is_sound(name));
         if (region.is_payload) CHECK(is_refusal(outcome.thrown));
         ++tried;
@@ -141,7 +141,9 @@ TEST_CASE("corruption: damaged regions of any kind are an error or change nothin
           checkpoint.spoil(name, bytes);
           const auto outcome = checkpoint.outcome();
           const bool is_found = !checkpoint.faults().empty();
-          INFO(source, " ", name, ", ", region.name, " ", way, ": ", outcome.thrown.what);
+          const auto& shown = name;
+          const auto& also_shown = way;
+          INFO(source, " ", shown, ", ", region.name, " ", also_shown, ": ", outcome.thrown.what);
           CHECK(outcome.is_sound(name));
           if (ours) CHECK(outcome.thrown.is_error);
           // verify finds all damage that stops a load. PyTorch's metadata may lack an entry that
@@ -169,7 +171,8 @@ TEST_CASE("corruption: files that took each other's place are not taken for one 
     REQUIRE(theirs.size() == whole.size());
     checkpoint.spoil(name, theirs);
     const auto outcome = checkpoint.outcome();
-    INFO(name, ": ", outcome.thrown.what);
+    const auto& shown = name;
+    INFO(shown, ": ", outcome.thrown.what);
     CHECK(is_refusal(outcome.thrown));
     CHECK_FALSE(checkpoint.faults().empty());
     checkpoint.restore(name);
@@ -184,9 +187,7 @@ TEST_CASE("corruption: a rank's file in the place of another's of the same lengt
   spec.placements = {0, 1};
   for (int rank = 0; rank < 2; ++rank)
     states[static_cast<std::size_t>(rank)]["w"] = ShardedTensor::distribute(torch::arange(8.0), spec, rank);
-  LocalSave save;
-  save.checkpoint_id = "mem://twins/run/step";
-  save.save_id = local_save_id(1);
+  LocalSave save{"mem://twins/run/step", local_save_id(1)};
   save_locally(save, {&states[0], &states[1]}, [] { return std::make_unique<CheckpointWriter>(); });
   DamagedCheckpoint checkpoint("damaged", save.checkpoint_id);
   forget_memory("twins");
@@ -217,7 +218,8 @@ TEST_CASE("corruption: exchanged files of PyTorch's are refused if their shapes 
           if (taken.find(".distcp") == std::string::npos && taken != kCommitRecordName) continue;
           if (source == donor && taken == name) continue;
           const auto outcome = checkpoint.outcome_of(name, get_object(*from, taken));
-          INFO(source, " ", name, " replaced by ", donor, " ", taken, ": ", outcome.thrown.what);
+          const auto& shown = name;
+          INFO(source, " ", shown, " replaced by ", donor, " ", taken, ": ", outcome.thrown.what);
           CHECK(outcome.thrown.is_error);
           CHECK(outcome.is_sound(name));
           ++refused;

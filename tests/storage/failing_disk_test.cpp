@@ -43,17 +43,13 @@ void insert_new_disk() {
 }
 
 StateDict state_of(double value, std::int64_t rows = 200) {
-  StateDict state;
-  state["weight"] = torch::full({rows, 33}, value);
-  state["step"] = static_cast<std::int64_t>(value);
+  StateDict state{{"weight", torch::full({rows, 33}, value)}, {"step", static_cast<std::int64_t>(value)}};
   return state;
 }
 
 // Saves from `ranks` ranks, which share the writing of the replicated state.
 void save(const std::string& url, double value, int ranks = 2, CheckpointWriterOptions options = {}, std::int64_t rows = 200) {
-  LocalSave how;
-  how.checkpoint_id = url;
-  how.save_id = local_save_id(static_cast<std::uint64_t>(value));
+  LocalSave how{url, local_save_id(static_cast<std::uint64_t>(value))};
   const StateDict state = state_of(value, rows);
   const std::vector<const StateDict*> states(static_cast<std::size_t>(ranks), &state);
   save_locally(how, states, [&] { return std::make_unique<CheckpointWriter>(options); });
@@ -158,8 +154,7 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: a full disk is found before the writ
     disk->features.capacity_bytes = 80'000;
     const Thrown thrown = thrown_by([&] { save(kUrl, 2, 1, options, 5000); });
     INFO(thrown.what);
-    CHECK(thrown.code == ErrorCode::kNoSpace);
-    CHECK(thrown.says("reserve"));
+    CHECK(thrown == Saying{ErrorCode::kNoSpace, "reserve"});
     CHECK(thrown.says(kRoot + "/__"));
     CHECK(writes == 0);
     CHECK(loaded(kUrl) == 1);
@@ -169,8 +164,7 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: a full disk is found before the writ
     disk->features.allocate = false;
     const Thrown late = thrown_by([&] { save(kUrl, 3, 1, options, 5000); });
     INFO(late.what);
-    CHECK(late.code == ErrorCode::kNoSpace);
-    CHECK(late.says("write"));
+    CHECK(late == Saying{ErrorCode::kNoSpace, "write"});
     CHECK(writes > 0);
     CHECK(loaded(kUrl) == 1);
     CHECK(ids_present(kUrl) == std::set<std::string>{id_of(1)});

@@ -362,7 +362,8 @@ TEST_CASE("errors of the system become codes that a caller can branch on") {
                                                         {EROFS, ErrorCode::kPermission},  {EEXIST, ErrorCode::kAlreadyExists},
                                                         {ENOENT, ErrorCode::kNotFound},   {EIO, ErrorCode::kUnavailable}};
   for (const auto& [number, code] : meanings) {
-    INFO("errno ", number);
+    const auto& shown = number;
+    INFO("errno ", shown);
     SimulatedFileSystem files;
     FileStore store(kRoot, files);
     store.create_root();

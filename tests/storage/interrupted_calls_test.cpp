@@ -41,7 +41,9 @@ ssize_t __wrap_pread(int file, void* to, size_t size, off_t offset) {
 ssize_t __wrap_pwrite(int file, const void* from, size_t size, off_t offset) {
   return Interruptions::interrupts("pwrite") ? -1 : __real_pwrite(file, from, size, offset);
 }
-int __wrap_ftruncate(int file, off_t length) { return Interruptions::interrupts("ftruncate") ? -1 : __real_ftruncate(file, length); }
+int __wrap_ftruncate(int file, off_t length) {
+  return Interruptions::interrupts("ftruncate") ? -1 : __real_ftruncate(file, length);
+}
 int __wrap_fallocate(int file, int mode, off_t offset, off_t length) {
   return Interruptions::interrupts("fallocate") ? -1 : __real_fallocate(file, mode, offset, length);
 }
@@ -64,9 +66,7 @@ TEST_CASE_FIXTURE(LeakCheck, "a save and a load go on after every system call th
   SUBCASE("each three times, and a reservation of space as often as it is tried") { never_made = "fallocate"; }
   const StateDict state{{"large", counting({3'000'000})}, {"step", 7}};
   StateDict loaded{{"large", torch::zeros({3'000'000})}, {"step", 0}};
-  LocalSave save;
-  save.checkpoint_id = directory.path() + "/run/step_7";
-  save.save_id = local_save_id(1);
+  LocalSave save{directory.path() + "/run/step_7", local_save_id(1)};
   {
     Interruptions signals(3);
     signals.always(never_made);

@@ -171,7 +171,8 @@ TEST_CASE("the parent of a place") {
       {"unknown://bucket/run/step", "unknown://bucket/run"},
   };
   for (const auto& [url, parent] : parents) {
-    INFO(url);
+    const auto& shown = url;
+    INFO(shown);
     CHECK(parent_url(url) == parent);
   }
   CHECK(code_of([] { parent_url(""); }) == ErrorCode::kInvalidArgument);
@@ -198,7 +199,8 @@ TEST_CASE("a place below another") {
       {"mem://name/run", "mem://name/run/step_1"},
   };
   for (const auto& [url, place] : places) {
-    INFO(url);
+    const auto& shown = url;
+    INFO(shown);
     CHECK(child_url(url, "step_1") == place);
     CHECK(parent_url(place) == (url == "/run/" ? "/run" : url));
   }

@@ -30,7 +30,8 @@ std::shared_ptr<SimulatedFileSystem> counted_disk;
 
 void insert_counted_disk() {
   static const bool once = [] {
-    register_store("counted", [](const std::string& url) { return std::make_shared<FileStore>(split_url(url).path, *counted_disk); });
+    register_store("counted",
+                   [](const std::string& url) { return std::make_shared<FileStore>(split_url(url).path, *counted_disk); });
     return true;
   }();
   (void)once;
@@ -53,7 +54,8 @@ struct SavingRanks {
     how.checkpoint_id = "counted:" + kCountedRun + "/" + name;
     how.save_id = local_save_id(++saves);
     std::vector<LocalSaver> ranks;
-    for (std::size_t rank = 0; rank < states.size(); ++rank) ranks.push_back({&states[rank], planners[rank].get(), writers[rank].get()});
+    for (std::size_t rank = 0; rank < states.size(); ++rank)
+      ranks.push_back({&states[rank], planners[rank].get(), writers[rank].get()});
     save_locally(how, ranks);
   }
   std::vector<StateDict> states;
@@ -62,7 +64,9 @@ struct SavingRanks {
   std::uint64_t saves = 0;
 };
 
-std::uint64_t counted_sequence(const std::string& name) { return read_metadata(*open_store("counted:" + kCountedRun + "/" + name)).commit->sequence; }
+std::uint64_t counted_sequence(const std::string& name) {
+  return read_metadata(*open_store("counted:" + kCountedRun + "/" + name)).commit->sequence;
+}
 
 }  // namespace
 
@@ -145,9 +149,8 @@ TEST_CASE("after a failed save one rank fences and lists, the others remove thei
 TEST_CASE("shards with a hole are refused when they are planned, before anything is written") {
   insert_counted_disk();
   counted_disk->record_calls();
-  const auto failure = thrown_by([] { SavingRanks(kCountedRanks + 1).save("step_1"); });
-  CHECK(failure.code == ErrorCode::kMismatch);
-  CHECK(failure.says("'sharded' has no data for [16:17, 0:8]"));
+  CHECK(thrown_by([] { SavingRanks(kCountedRanks + 1).save("step_1"); }) ==
+        Saying{ErrorCode::kMismatch, "'sharded' has no data for [16:17, 0:8]"});
   CHECK(counted_disk->calls_that_begin("create") == 0);
 }
 

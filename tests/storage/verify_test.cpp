@@ -30,9 +30,7 @@ namespace {
 struct Saved {
   explicit Saved(const StateDict& state, bool single_file = true) {
     forget_memory("verify");
-    LocalSave save;
-    save.checkpoint_id = "mem://verify/run/step";
-    save.save_id = local_save_id(1);
+    LocalSave save{"mem://verify/run/step", local_save_id(1)};
     CheckpointWriterOptions options;
     options.single_file_per_rank = single_file;
     save_locally(save, {&state}, [&] { return std::make_unique<CheckpointWriter>(options); });
@@ -44,9 +42,7 @@ struct Saved {
 };
 
 StateDict small_state() {
-  StateDict state;
-  state["w"] = torch::arange(5);
-  state["name"] = "x";
+  StateDict state{{"w", torch::arange(5)}, {"name", "x"}};
   return state;
 }
 
@@ -135,9 +131,7 @@ TEST_CASE("verify: missing, short and exchanged files") {
 
 TEST_CASE("verify: an unreadable file is one fault, and the other files are still checked") {
   const TemporaryDirectory directory;
-  LocalSave save;
-  save.checkpoint_id = directory.path() + "/step";
-  save.save_id = local_save_id(1);
+  LocalSave save{directory.path() + "/step", local_save_id(1)};
   CheckpointWriterOptions options;
   options.single_file_per_rank = false;
   const StateDict state = large_state();
@@ -296,7 +290,8 @@ TEST_CASE("verify: PyTorch's archives may lack checksums, Cairn's may not") {
       const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
       const StorageInfo& item = tensor ? tensor->storage.at(0) : *std::get<BytesStorageMetadata>(entry).storage;
       if (tensor && tensor->chunks.at(0).empty()) continue;
-      CAPTURE(fqn);
+      const auto& shown = fqn;
+      CAPTURE(shown);
       const ObjectName file = metadata.files.at(item.file).name;
       const Bytes whole = get_object(*store, file);
       for (const char* const only : {"", "data.pkl"}) {

@@ -35,8 +35,8 @@ struct LocalSave {
   std::string save_id;
   int coordinator = 0;
   bool one_process = true;  // false: the writers behave as those of several processes
-  std::optional<std::int64_t> step;
-  std::map<std::string, std::string> user_metadata;
+  std::optional<std::int64_t> step = {};
+  std::map<std::string, std::string> user_metadata = {};
 };
 
 // Returns a save id that no real world uses. It depends only on `counter`.

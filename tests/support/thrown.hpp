@@ -1,6 +1,7 @@
 // The error that a call throws, as a value to compare. Include a test framework header first.
 #pragma once
 
+#include <ostream>
 #include <string>
 
 #include <cairn/base/error.hpp>
@@ -14,6 +15,22 @@ struct Thrown {
 
   bool says(const std::string& text) const { return what.find(text) != std::string::npos; }
 };
+
+// What an error must be: its code, and a part of its text.
+struct Saying {
+  ErrorCode code;
+  std::string part;
+};
+inline bool operator==(const Thrown& thrown, const Saying& wanted) {
+  return thrown.is_error && thrown.code == wanted.code && thrown.says(wanted.part);
+}
+// For the messages of failed checks.
+inline std::ostream& operator<<(std::ostream& out, const Thrown& thrown) {
+  return out << to_string(thrown.code) << ": " << thrown.what;
+}
+inline std::ostream& operator<<(std::ostream& out, const Saying& wanted) {
+  return out << to_string(wanted.code) << ": " << wanted.part;
+}
 
 template <class Call>
 Thrown thrown_by(Call&& call) {

@@ -75,8 +75,7 @@ TEST_CASE("distributed tensor: parts, placements and meshes that do not fit are 
     const ProcessMesh mesh(group);
     const auto refused = [](const auto& call, const char* text) {
       const Thrown thrown = thrown_by(call);
-      CHECK(thrown.code == ErrorCode::kInvalidArgument);
-      CHECK(thrown.says(text));
+      CHECK(thrown == Saying{ErrorCode::kInvalidArgument, text});
     };
     refused(
         [&] {

@@ -145,10 +145,8 @@ TEST_CASE("given group: a call that is late fails, and the trainer's group stays
       const ProcessGroup group = group_over(gloo, {}, options);
       const Thrown late = thrown_by([&] { group.all_reduce(tensor); });
       const Thrown again = thrown_by([&] { group.barrier(); });
-      CHECK(late.code == ErrorCode::kDeadline);
-      CHECK(late.says("all-reduce of 16 bytes: rank 0 of 2 in group \"training\" waited 100 ms"));
-      CHECK(again.code == ErrorCode::kUnavailable);
-      CHECK(again.says("all-reduce of 16 bytes"));
+      CHECK(late == Saying{ErrorCode::kDeadline, "all-reduce of 16 bytes: rank 0 of 2 in group \"training\" waited 100 ms"});
+      CHECK(again == Saying{ErrorCode::kUnavailable, "all-reduce of 16 bytes"});
     } else {
       has_failed.wait();
       // The collective of rank 0 is still in flight.
@@ -163,19 +161,18 @@ TEST_CASE("given group: a barrier on devices alone is late on the host, too" * d
   on_ranks(2, [](const ProcessGroup& ranks) {
     const StorePointer store = open_store(place_in_environment(), std::chrono::minutes(1));
     training::C10dGroups groups;
-    groups.on_device = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-        c10::make_intrusive<c10d::PrefixStore>("late_barrier", store), ranks.rank(), 2);
+    groups.on_device =
+        c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("late_barrier", store), ranks.rank(), 2);
     training::ProcessGroupOptions options;
     options.timeout = std::chrono::seconds(4);
     const ProcessGroup group = ProcessGroup::from_c10d(groups, options);
     group.barrier();
     if (ranks.rank() == 0) {
       const Thrown late = thrown_by([&] { group.barrier(); });
-      CHECK(late.code == ErrorCode::kDeadline);
-      CHECK(late.says("barrier: rank 0 of 2"));
+      CHECK(late == Saying{ErrorCode::kDeadline, "barrier: rank 0 of 2"});
       CHECK(late.says("the device has not finished it"));
     }
-    ranks.barrier();  // rank 0 has waited in vain, and its kernel still runs
+    ranks.barrier();                         // rank 0 has waited in vain, and its kernel still runs
     if (ranks.rank() == 1) group.barrier();  // lets that kernel end
     ranks.barrier();
   });
@@ -210,9 +207,8 @@ TEST_CASE("given group: from_c10d refuses groups that do not fit") {
 
     groups.on_device.swap(groups.on_host);
     const ProcessGroup for_devices = ProcessGroup::from_c10d(groups);
-    const Thrown lacking = thrown_by([&] { for_devices.all_reduce(torch::ones({1})); });
-    CHECK(lacking.code == ErrorCode::kUnsupported);
-    CHECK(lacking.says("tensors in host memory need a c10d group"));
+    CHECK(thrown_by([&] { for_devices.all_reduce(torch::ones({1})); }) ==
+          Saying{ErrorCode::kUnsupported, "tensors in host memory need a c10d group"});
     CHECK(gloo->calls == 0);
   });
 }

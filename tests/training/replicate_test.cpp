@@ -56,9 +56,7 @@ TEST_CASE("B5.6 replicate refuses a module that is fully sharded already, and ta
     auto model = wide<Composite>();
     for (const auto& parameter : model->parameters()) CHECK(is_here(parameter));
     fully_shard(*model->l1, ProcessMesh(group));
-    const Thrown thrown = thrown_by([&] { replicate(*model->l1, group); });
-    CHECK(thrown.code == ErrorCode::kPrecondition);
-    CHECK(thrown.says("Cannot apply replicate"));
+    CHECK(thrown_by([&] { replicate(*model->l1, group); }) == Saying{ErrorCode::kPrecondition, "Cannot apply replicate"});
     replicate(*model->l2, group);
     CHECK(thrown_by([&] { replicate(*model->l2, group); }).says("Cannot apply replicate"));
     CHECK(thrown_by([&] { fully_shard(*model->l2, ProcessMesh(group)); }).code == ErrorCode::kPrecondition);

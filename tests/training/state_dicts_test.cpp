@@ -69,8 +69,7 @@ TEST_CASE("state dicts: all faults of a refused call are reported at once") {
     wrong["l2.weight"] = here(torch::ones({6, 6}));
     wrong.insert("more", here(torch::ones({1})));
     const Thrown thrown = thrown_by([&] { training::set_model_state_dict(*model, wrong); });
-    CHECK(thrown.code == ErrorCode::kMismatch);
-    CHECK(thrown.says("\"l1.bias\" is missing"));
+    CHECK(thrown == Saying{ErrorCode::kMismatch, "\"l1.bias\" is missing"});
     CHECK(thrown.says("\"l1.weight\" is a tensor of size [5, 6], the model has a part of a tensor of size [6, 6]"));
     CHECK(thrown.says("\"more\" is not in the model"));
     CHECK_FALSE(thrown.says("l2.weight"));
@@ -92,9 +91,8 @@ TEST_CASE("state dicts: another rank's shard of equal size is refused without an
     Dict wrong = training::get_model_state_dict(*model);
     const std::int64_t others_row = 3 * (1 - group.rank());
     wrong["l1.weight"] = ShardedTensor({6, 6}, DType::kFloat32, {{here(torch::ones({3, 6})), {others_row, 0}}});
-    const Thrown thrown = thrown_by([&] { training::set_model_state_dict(*model, wrong); });
-    CHECK(thrown.code == ErrorCode::kMismatch);
-    CHECK(thrown.says("\"l1.weight\" is a part of a tensor of size [6, 6]"));
+    CHECK(thrown_by([&] { training::set_model_state_dict(*model, wrong); }) ==
+          Saying{ErrorCode::kMismatch, "\"l1.weight\" is a part of a tensor of size [6, 6]"});
     CHECK(model->l1->parameters()[0].equal(before));
 
     torch::optim::Adam optimizer(model->parameters());
@@ -106,8 +104,8 @@ TEST_CASE("state dicts: another rank's shard of equal size is refused without an
         if (nested) return load_optimizer_state_dict(optimizer, state, &*model);
         training::set_optimizer_state_dict(*model, optimizer, state);
       });
-      CHECK(refused.code == ErrorCode::kMismatch);
-      CHECK(refused.says("[\"exp_avg\"] is the part at [" + std::to_string(others_row) + ", 0] of a tensor of size [6, 6]"));
+      CHECK(refused == Saying{ErrorCode::kMismatch,
+                              "[\"exp_avg\"] is the part at [" + std::to_string(others_row) + ", 0] of a tensor of size [6, 6]"});
       CHECK(local.count_nonzero().item<int>() == 0);
     }
   });
@@ -133,9 +131,8 @@ TEST_CASE("state dicts: an optimizer's dict that lacks parameters is refused by 
                                        .sharded()
                                        .local_shards()[0]
                                        .tensor.clone();
-      const Thrown thrown = thrown_by([&] { training::set_optimizer_state_dict(*other, into, part, options); });
-      CHECK(thrown.code == ErrorCode::kMismatch);
-      CHECK(thrown.says("the state of \"l1.weight\" is missing"));
+      CHECK(thrown_by([&] { training::set_optimizer_state_dict(*other, into, part, options); }) ==
+            Saying{ErrorCode::kMismatch, "the state of \"l1.weight\" is missing"});
       options.strict = false;
       training::set_optimizer_state_dict(*other, into, part, options);
       const Dict found = training::get_optimizer_state_dict(*other, into),
@@ -200,7 +197,8 @@ TEST_CASE("state dicts: an optimizer's dict that does not fit leaves the model a
       CAPTURE(is_sent);
       StateDictOptions options;
       options.full_state_dict = true;
-      auto [of_model, of_optimizer] = training::get_state_dict(*plain, plain_optimizer, options);
+      Dict of_model, of_optimizer;
+      std::tie(of_model, of_optimizer) = training::get_state_dict(*plain, plain_optimizer, options);
       of_optimizer["param_groups"].list()[0]["maximize"] = true;
       auto model = sharded_composite(group);
       torch::optim::Adam optimizer(model->parameters(), 0.5);
@@ -326,9 +324,7 @@ TEST_CASE("state dicts: rank 0 sends each rank its part of whole tensors") {
     training::set_model_state_dict(*model, from, sent);
     CHECK(largest_difference(whole_parameters(*model), whole_parameters(*plain)) == 0);
     from.erase("l2.bias");
-    const Thrown thrown = thrown_by([&] { training::set_model_state_dict(*model, from, sent); });
-    CHECK(thrown.code == ErrorCode::kMismatch);
-    CHECK(thrown.says("\"l2.bias\""));
+    CHECK(thrown_by([&] { training::set_model_state_dict(*model, from, sent); }) == Saying{ErrorCode::kMismatch, "\"l2.bias\""});
   });
 }
 
@@ -358,7 +354,8 @@ TEST_CASE_TEMPLATE("state dicts: rank 0 sends each rank its part of the optimize
       CHECK(found.at("param_groups").list()[0]["lr"].to_double() == 0.01);
       CHECK(found.at("state").dict().size() == expected.at("state").dict().size());
       for (const auto& [name, fields] : expected.at("state").dict()) {
-        CAPTURE(name);
+        const auto& shown = name;
+        CAPTURE(shown);
         for (const auto& [field, value] : fields.dict()) {
           const Value& loaded = found.at("state")[name][field];
           CHECK((value.is_tensor() ? value.tensor().equal(loaded.tensor()) : value.to_int() == loaded.to_int()));
@@ -390,13 +387,11 @@ TEST_CASE("state dicts: all ranks refuse optimizer state of rank 0 that does not
       given["state"]["l1.weight"]["exp_avg"] = here(torch::ones({3, 6}));  // as large as one rank's part
       given["state"]["u1.l1.bias"]["exp_avg_sq"] = 1.5;
     });
-    CHECK(other_size.code == ErrorCode::kMismatch);
-    CHECK(other_size.says("state[\"l1.weight\"][\"exp_avg\"] is a tensor of size [3, 6] on rank 0"));
+    CHECK(other_size == Saying{ErrorCode::kMismatch, "state[\"l1.weight\"][\"exp_avg\"] is a tensor of size [3, 6] on rank 0"});
     CHECK(other_size.says("which has to have all of it: [6, 6]"));
     CHECK(other_size.says("state[\"u1.l1.bias\"][\"exp_avg_sq\"]"));
     const Thrown missing = thrown_for([](Dict& given) { given["state"].dict().erase("l2.bias"); });
-    CHECK(missing.code == ErrorCode::kMismatch);
-    CHECK(missing.says("the state of \"l2.bias\" is missing"));
+    CHECK(missing == Saying{ErrorCode::kMismatch, "the state of \"l2.bias\" is missing"});
     const Thrown not_a_value = thrown_for(
         [](Dict& given) { given["param_groups"].list()[0]["more"] = cairn::stateful(std::make_shared<DataPosition>()); });
     CHECK(not_a_value.is_error);
@@ -427,7 +422,8 @@ TEST_CASE("B5.8 a state-dict type, set on a root that is not wrapped, and read b
       CHECK(training::state_dict_type(*model->u1) == type);
       const auto [of_model, of_optimizer] = training::get_state_dict(*model, optimizer);
       for (const auto& [name, value] : of_model) {
-        CAPTURE(name);
+        const auto& shown = name;
+        CAPTURE(shown);
         const Value& moment = of_optimizer.at("state")[name]["exp_avg"];
         const bool is_cut = name.rfind("u1.", 0) == 0;
         CHECK(is_here(value));
