@@ -108,8 +108,8 @@ void load(const std::vector<StateDict*>& states, CheckpointReaderOptions options
   load_locally(url, states, [&] { return std::make_unique<CheckpointReader>(options); });
 }
 
-// Loads the tensor `key` over `world` ranks, cut along `dim`, and `others` on each. Checks the parts
-// of the tensor, and returns what each rank has then.
+// Loads the tensor `key` over `world` ranks, cut along `dim`, and `others` on each. Checks the
+// parts of the tensor, and returns what each rank has then.
 std::vector<StateDict> loaded_in_parts(int world, std::int64_t dim, const std::string& key, const torch::Tensor& whole,
                                        const std::function<StateDict()>& others, const CheckpointReaderOptions& options = {},
                                        const std::string& url = kUrl) {

@@ -16,7 +16,7 @@ struct Thrown {
   bool says(const std::string& text) const { return what.find(text) != std::string::npos; }
 };
 
-// What an error must be: its code, and a part of its text.
+// The code that an error must have, and a part of its text.
 struct Saying {
   ErrorCode code;
   std::string part;
