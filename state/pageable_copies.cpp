@@ -26,7 +26,7 @@ void copy_through_blocks(const std::vector<PageableCopy>& copies, const CurrentS
     for (std::int64_t at = 0; at < copy.from.numel(); at += kBlockBytes)
       parts.push_back({copy.from.narrow(0, at, std::min(kBlockBytes, copy.from.numel() - at)), copy.to + at});
   std::atomic<std::size_t> next{0};
-  Mutex mutex;
+  Mutex mutex;  // guards `error`; local variables cannot be annotated
   std::exception_ptr error;
   const auto work = [&] {
     try {
