@@ -104,8 +104,7 @@ protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
   LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] {
     LoadPlan made = call.planner->create_local_plan();
     // Belongs to this phase, because no rank changes data before all ranks have planned.
-    call.planner->compare_shared(
-        [&](const LoadPlan& reads, LoadPlanner& planner) { call.reader->read_data(reads, planner).get(); });
+    call.planner->compare_shared([&](const LoadPlan& reads) { call.reader->read_data(reads, *call.planner).get(); });
     return made;
   });
   plan = run.hook(Hook::kPrepareLocalPlan,

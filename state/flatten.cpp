@@ -72,11 +72,20 @@ class Flattener {
       throw Error(ErrorCode::kAlreadyExists, "state dict: " + describe_path(entries_[known->second].path) + " and " +
                                                  describe_path(path_) + " both flatten to \"" + fqn + "\"; rename one of the keys");
     }
+    names_bytes_ += fqn.size();
+    if (names_bytes_ > kNamesFreeBytes + entries_.size() * kBytesPerName)
+      throw Error(ErrorCode::kUnsupported, "state dict: the names of its values take more than " + std::to_string(kBytesPerName) +
+                                               " bytes each; shorten the key that begins \"" + fqn.substr(0, 40) + '"');
     entries_.push_back({std::move(fqn), path_, std::move(value)});
   }
 
+  // A file may share one long key among many values, but each of them gets a name of its own.
+  static constexpr std::size_t kNamesFreeBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kBytesPerName = 1024;
+
   Path path_;
   FlatStateDict entries_;
+  std::size_t names_bytes_ = 0;
   std::unordered_map<std::string, std::size_t> positions_;  // indices into `entries_`, by name
 };
 

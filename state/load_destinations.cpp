@@ -359,7 +359,7 @@ void LoadDestinations::plan_tensor(Destination& destination, const TensorStorage
   const ChunkIndex index(stored.chunks);
   const NameId dest_name = plan.names.intern(destination.name);
   const NameId storage_name = plan.names.intern(destination.storage_name);
-  for (const Part& part : destination.parts) {
+  for (Part& part : destination.parts) {
     if (part.box.empty()) continue;
     append_reads(stored, index, dest_name, storage_name, part.box, plan);
     if (destination.is_tensor) filled_.push_back({&destination, &part});
@@ -473,7 +473,7 @@ void LoadDestinations::leave_out(const Destination& destination, const Opaque& v
   const auto& key = destination.path.back();
   if (above.empty())
     state_dict_->erase(std::get<std::string>(key));
-  else if (Value* const container = const_cast<Value*>(find_at(*state_dict_, above)); container->is_dict())
+  else if (Value* const container = find_at(*state_dict_, above); container->is_dict())
     container->dict().erase(to_string(Path{key}));
 }
 

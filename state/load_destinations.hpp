@@ -84,7 +84,7 @@ class LoadDestinations {
   // A tensor to fill. Has pointers into `destinations_`.
   struct Filled {
     const Destination* destination;
-    const Part* part;
+    Part* part;
     std::string text() const;  // for errors: the name, and the part if there are several
   };
 

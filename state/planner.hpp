@@ -73,10 +73,10 @@ class LoadPlanner {
   // one error for everything that is missing or does not fit.
   virtual LoadPlan create_local_plan() = 0;
   // Compares the stored values of destinations that use the same memory. Called on every rank after
-  // `create_local_plan`, before any data changes. `read(plan, planner)` reads the items of `plan`
-  // into the tensors that `planner` resolves, with the reader of the load. DCP has no such hook. A
+  // `create_local_plan`, before any data changes. `read(plan)` reads the items of `plan` into the
+  // tensors that this planner resolves, with the reader of the load. DCP has no such hook. A
   // planner that forwards all hooks to another must forward this one as well.
-  using ReadNow = std::function<void(const LoadPlan& plan, LoadPlanner& planner)>;
+  using ReadNow = std::function<void(const LoadPlan& plan)>;
   virtual void compare_shared(const ReadNow& /*read*/) {}
   // Returns the items that each rank must read, by rank. Called on the coordinator.
   virtual std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) = 0;
@@ -152,8 +152,9 @@ class DefaultSavePlanner : public SavePlanner {
 // and is thrown before any data changes.
 //
 // Two tensors to fill may use exactly the same memory, such as tied weights under two keys, if the
-// checkpoint has equal values for both. `compare_shared` then reads both into host memory of their
-// own, and throws kMismatch, naming both keys, if any byte differs. The plan reads only the first
+// checkpoint has equal values for both. `compare_shared` then reads both, through the hooks of this
+// planner, into host memory of their own: `lookup_tensor` returns that memory meanwhile. It throws
+// kMismatch, naming both keys, if any byte differs. The plan reads only the first
 // of them. create_local_plan throws kMismatch, naming both keys, if tensors share only some of
 // their memory.
 //
@@ -185,6 +186,7 @@ class DefaultLoadPlanner : public LoadPlanner {
   LoadReport report() const override;
 
  private:
+  friend class KeyLoadPlanner;
   struct Implementation;
   std::unique_ptr<Implementation> implementation_;
 };

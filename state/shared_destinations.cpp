@@ -1,9 +1,9 @@
 // The destinations of a load that share memory.
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <set>
+#include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/load_destinations.hpp>
@@ -15,27 +15,17 @@ namespace {
 
 // Host memory with the layout of a tensor.
 struct Copy {
-  // `is_dense`: gaps between elements are left out.
-  Copy(const torch::Tensor& like, bool is_dense) : tensor(torch::empty({0}, torch::TensorOptions(like.scalar_type()))) {
-    const auto bytes = is_dense ? like.numel() * static_cast<std::int64_t>(like.element_size())
-                                : static_cast<std::int64_t>(storage_range(like).length());
-    // Zeros, so that gaps compare equal.
-    memory = torch::zeros({bytes}, torch::kUInt8);
-    if (is_dense)
-      tensor.set_(memory.storage(), 0, like.sizes());
-    else
-      tensor.set_(memory.storage(), 0, like.sizes(), like.strides());
+  // Zeros, so that gaps between elements compare equal.
+  explicit Copy(const torch::Tensor& like)
+      : memory(torch::zeros({static_cast<std::int64_t>(storage_range(like).length())}, torch::kUInt8)),
+        tensor(torch::empty({0}, torch::TensorOptions(like.scalar_type()))) {
+    tensor.set_(memory.storage(), 0, like.sizes(), like.strides());
     if (like.is_conj()) tensor = tensor.conj();
     if (like.is_neg()) tensor = tensor._neg_view();
   }
   torch::Tensor memory;  // bytes
   torch::Tensor tensor;
 };
-
-bool are_alike(const torch::Tensor& a, const torch::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() && a.is_conj() == b.is_conj() &&
-         a.is_neg() == b.is_neg();
-}
 
 }  // namespace
 
@@ -74,52 +64,36 @@ void LoadDestinations::plan_shared(LoadPlan& plan, Problems& problems) {
 
 // Fills copies as the load would fill the tensors, and compares their bytes.
 void LoadDestinations::compare_shared(const LoadPlanner::ReadNow& read) {
-  // Reads small tensors together, and a larger one alone with its partner.
-  constexpr std::int64_t kBytesAtOnce = std::int64_t{64} << 20;
-  LoadPlannerOptions options;
-  options.allow_dtype_cast = true;  // allowed or not needed: the plan was made
+  constexpr std::int64_t kBytesAtOnce = std::int64_t{64} << 20;  // small tensors are read together
+  // Copies share nothing.
+  const auto shared = std::exchange(shared_, {});
   std::string different;
-  for (auto next = shared_.begin(); next != shared_.end();) {
-    std::vector<Copy> copies;
-    std::map<const Destination*, std::vector<LocalShard>> parts;
-    std::int64_t bytes = 0;
-    const auto add = [&](const Filled& filled, bool is_dense) {
-      with_torch("compare the stored value of " + filled.text(), [&] {
-        const torch::NoGradGuard no_grad;
-        copies.emplace_back(filled.part->tensor, is_dense);
-      });
-      bytes += copies.back().memory.numel();
-      parts[filled.destination].push_back({copies.back().tensor, filled.part->box.offsets});
-    };
-    std::vector<std::pair<std::size_t, std::size_t>> compared;  // the copies of pairs from `begin` on
+  for (auto next = shared.begin(); next != shared.end();) {
     const auto begin = next;
-    bool was_dense = false;
-    for (std::size_t first = 0; next != shared_.end() && bytes < kBytesAtOnce; ++next) {
-      const bool is_dense = are_alike(next->first.part->tensor, next->second.part->tensor);
-      // One tensor may have many partners, next to each other.
-      const bool has_first = next != begin && std::prev(next)->first.part == next->first.part;
-      if (has_first && is_dense != was_dense) break;
-      was_dense = is_dense;
-      if (!has_first) {
-        first = copies.size();
-        add(next->first, is_dense);
+    LoadPlan plan;
+    std::map<Part*, Copy> copies;
+    for (std::int64_t bytes = 0; next != shared.end() && bytes < kBytesAtOnce; ++next) {
+      for (const Filled& filled : {next->first, next->second}) {
+        if (copies.count(filled.part) > 0) continue;
+        bytes += with_torch("compare the stored value of " + filled.text(), [&] {
+          return copies.emplace(filled.part, filled.part->tensor).first->second.memory.numel();
+        });
+        const std::string& name = filled.destination->storage_name;
+        const auto& stored = std::get<TensorStorageMetadata>(*metadata_->find(name));
+        append_reads(stored, ChunkIndex(stored.chunks), plan.names.intern(filled.destination->name), plan.names.intern(name),
+                     filled.part->box, plan);
       }
-      add(next->second, is_dense);
-      compared.emplace_back(first, copies.size() - 1);
     }
-    StateDict state;  // by the names in the checkpoint
-    for (auto& [destination, shards] : parts) {
-      const DType dtype = *dtype_of(shards.front().tensor.scalar_type());
-      state.insert(destination->storage_name, ShardedTensor(destination->size, dtype, std::move(shards)));
-    }
-    DefaultLoadPlanner planner(options);
-    planner.set_up_planner(state, *metadata_, 0, false);
-    read(planner.create_local_plan(), planner);
-    for (std::size_t i = 0; i < compared.size(); ++i) {
-      const torch::Tensor& first = copies[compared[i].first].memory;
-      const auto& pair = begin[static_cast<std::ptrdiff_t>(i)];
-      if (std::memcmp(first.data_ptr(), copies[compared[i].second].memory.data_ptr(), first.nbytes()) != 0)
-        different += "\n  " + pair.first.text() + " and " + pair.second.text();
+    const auto exchange = [&] {
+      for (auto& [part, copy] : copies) std::swap(part->tensor, copy.tensor);
+    };
+    exchange();
+    read(plan);
+    exchange();
+    for (auto pair = begin; pair != next; ++pair) {
+      const torch::Tensor& first = copies.at(pair->first.part).memory;
+      if (std::memcmp(first.data_ptr(), copies.at(pair->second.part).memory.data_ptr(), first.nbytes()) != 0)
+        different += "\n  " + pair->first.text() + " and " + pair->second.text();
     }
   }
   if (!different.empty())
@@ -127,6 +101,7 @@ void LoadDestinations::compare_shared(const LoadPlanner::ReadNow& read) {
                 "plan a load: tensors to fill use the same memory, but the checkpoint has different values for them; nothing was "
                 "changed. Give each a tensor of its own, or load one of each pair:" +
                     different);
+  shared_ = shared;
   is_compared_ = true;
 }
 

@@ -273,7 +273,8 @@ inline constexpr std::int64_t kMadeListMax = std::int64_t{1} << 20;
 // is saved. A mark (`per_rank`, `if_stored`) applies to every leaf below the marked value. If a
 // list is not split and a value in it is marked by `per_rank`, the whole list counts as marked.
 // Throws kAlreadyExists, naming both paths, if two paths give the same name, and kPrecondition,
-// naming the path, for a Stateful.
+// naming the path, for a Stateful. Throws kUnsupported if the names take more than 64 MiB and 1 KiB
+// for each value.
 FlatStateDict flatten(const StateDict& state_dict);
 // Returns the top-level entries only. Throws kUnsupported if `flatten` would split any of their
 // values; the error names the keys of all such values.
@@ -284,6 +285,9 @@ FlatStateDict flatten_top_level(const StateDict& state_dict);
 void set_at(StateDict& state_dict, const Path& path, Value value);
 // Returns the value at `path`, or nullptr if there is none.
 const Value* find_at(const StateDict& state_dict, const Path& path);
+inline Value* find_at(StateDict& state_dict, const Path& path) {
+  return const_cast<Value*>(find_at(static_cast<const StateDict&>(state_dict), path));
+}
 // Returns a path for error texts: `["model"]["net1.weight"][0]`. Unlike to_string(Path), it
 // distinguishes keys that contain dots from nested keys.
 std::string describe_path(const Path& path);

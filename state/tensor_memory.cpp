@@ -1,8 +1,10 @@
 #include <cairn/state/tensor_memory.hpp>
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
+#include <queue>
 #include <tuple>
+#include <utility>
 
 #include <c10/util/SmallVector.h>
 
@@ -22,33 +24,43 @@ struct Loop {
 };
 
 // The bytes of a tensor, whatever the order of its dimensions and the type of its elements: runs of
-// `run` bytes, repeated by loops, outermost first.
+// `run` bytes, repeated by loops, innermost first.
 struct ByteLayout {
   explicit ByteLayout(const torch::Tensor& tensor) : run(tensor.element_size()) {
+    c10::SmallVector<Loop, 6> all;
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
       if (tensor.size(dim) > 1)
-        loops.push_back({static_cast<std::uint64_t>(tensor.stride(dim)) * run, static_cast<std::uint64_t>(tensor.size(dim))});
-    std::sort(loops.begin(), loops.end(), [](const Loop& a, const Loop& b) { return a.stride < b.stride; });
+        all.push_back({static_cast<std::uint64_t>(tensor.stride(dim)) * run, static_cast<std::uint64_t>(tensor.size(dim))});
+    std::sort(all.begin(), all.end(), [](const Loop& a, const Loop& b) { return a.stride < b.stride; });
     std::uint64_t extent = run;  // from the first to the last byte of the loops so far
-    std::size_t kept = 0;
-    for (const Loop loop : loops) {
-      may_overlap = may_overlap || loop.stride < extent;
+    for (const Loop loop : all) {
+      is_interleaved = is_interleaved || loop.stride < extent;
       extent += loop.stride * (loop.count - 1);
-      if (kept == 0 && loop.stride == run)
+      if (loops.empty() && loop.stride == run)
         run *= loop.count;
-      else if (kept > 0 && loop.stride == loops[kept - 1].stride * loops[kept - 1].count)
-        loops[kept - 1].count *= loop.count;
+      else if (!loops.empty() && loop.stride == loops.back().stride * loops.back().count)
+        loops.back().count *= loop.count;
       else
-        loops[kept++] = loop;
+        loops.push_back(loop);
     }
-    loops.resize(kept);
-    std::reverse(loops.begin(), loops.end());
+    for (const Loop loop : loops) runs *= loop.count;
   }
   bool operator==(const ByteLayout& other) const { return run == other.run && loops == other.loops; }
 
+  // Returns where a run begins.
+  std::uint64_t offset(std::uint64_t index) const {
+    std::uint64_t offset = 0;
+    for (const Loop loop : loops) {
+      offset += index % loop.count * loop.stride;
+      index /= loop.count;
+    }
+    return offset;
+  }
+
   std::uint64_t run;
+  std::uint64_t runs = 1;
   c10::SmallVector<Loop, 6> loops;
-  bool may_overlap = false;  // whether bytes may belong to several elements
+  bool is_interleaved = false;  // runs do not ascend: nearly always, bytes belong to several elements
 };
 
 // A tensor and its addresses.
@@ -59,80 +71,51 @@ struct Used {
   std::size_t tensor = 0;
 };
 
-// One bit for each unit of a range of addresses.
-class Marks {
- public:
-  Marks(std::uint64_t begin, std::uint64_t end, std::uint64_t unit)
-      : begin_(begin), unit_(unit), words_(static_cast<std::size_t>((end - begin) / unit / 64 + 1)) {}
+// A tensor whose runs are passed in ascending order.
+struct Passed {
+  std::uint64_t next_begin() { return used->begin + layout.offset(next++); }
 
-  // Marks the bytes of a tensor. Stops and returns false at the first that is marked already.
-  bool add(const ByteLayout& layout, std::uint64_t at, std::size_t level = 0) {
-    if (level == layout.loops.size()) return add_run((at - begin_) / unit_, layout.run / unit_);
-    for (std::uint64_t i = 0; i < layout.loops[level].count; ++i, at += layout.loops[level].stride)
-      if (!add(layout, at, level + 1)) return false;
-    return true;
-  }
-
- private:
-  bool add_run(std::uint64_t first, std::uint64_t count) {
-    while (count > 0) {
-      const std::uint64_t bits = std::min(count, 64 - first % 64);
-      const std::uint64_t mask = ~std::uint64_t{0} >> (64 - bits) << first % 64;
-      std::uint64_t& word = words_[static_cast<std::size_t>(first / 64)];
-      if ((word & mask) != 0) return false;
-      word |= mask;
-      first += bits;
-      count -= bits;
-    }
-    return true;
-  }
-
-  const std::uint64_t begin_;
-  const std::uint64_t unit_;
-  std::vector<std::uint64_t> words_;
+  const Used* used;
+  ByteLayout layout;
+  std::uint64_t next = 0;
+  bool is_found = false;
 };
 
 // Examines tensors whose address ranges intersect, sorted by range.
 void find_in(const Used* begin, const Used* end, const std::vector<torch::Tensor>& tensors, std::vector<SharedMemory>& found) {
-  struct Distinct {
-    const Used* used;
-    ByteLayout layout;
-  };
-  std::vector<Distinct> all;
-  std::uint64_t unit = 0;
-  std::uint64_t reach = 0;
+  std::vector<Passed> all;
   for (const Used* used = begin; used != end; ++used) {
-    const ByteLayout layout(tensors[used->tensor]);
-    const auto has_other_range = [&](const Distinct& it) { return it.used->begin != used->begin || it.used->end != used->end; };
-    const auto last = std::find_if(all.rbegin(), all.rend(), has_other_range);
-    const auto same = std::find_if(all.rbegin(), last, [&](const Distinct& it) { return it.layout == layout; });
-    if (same != last) {
+    ByteLayout layout(tensors[used->tensor]);
+    const auto has_range = [&](const Passed& it) { return it.used->begin == used->begin && it.used->end == used->end; };
+    const auto same =
+        std::find_if(all.rbegin(), all.rend(), [&](const Passed& it) { return !has_range(it) || it.layout == layout; });
+    if (same != all.rend() && has_range(*same))
       found.push_back({same->used->tensor, used->tensor, true});
-      continue;
-    }
-    unit = std::gcd(unit, std::gcd(used->begin - begin->begin, layout.run));
-    for (const Loop& loop : layout.loops) unit = std::gcd(unit, loop.stride);
-    reach = std::max(reach, used->end);
-    all.push_back({used, layout});
+    else if (layout.is_interleaved)
+      found.push_back({used->tensor, used->tensor, false});
+    else
+      all.push_back({used, std::move(layout)});
   }
-  if (all.size() == 1 && !all[0].layout.may_overlap) return;
+  if (all.size() < 2) return;
 
-  Marks marks(begin->begin, reach, unit);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const Distinct& it = all[i];
-    if (marks.add(it.layout, it.used->begin)) continue;
-    // Finds the other one, which may be the tensor itself.
-    const auto meets = [&](std::size_t other) {
-      Marks both(begin->begin, reach, unit);
-      if (other != i && all[other].used->end <= it.used->begin) return false;
-      if (other != i) both.add(all[other].layout, all[other].used->begin);
-      return !both.add(it.layout, it.used->begin);
-    };
-    std::size_t other = i;
-    if (!it.layout.may_overlap || !meets(i))
-      for (other = 0; other < i && !meets(other);) ++other;
-    found.push_back(
-        {std::min(all[other].used->tensor, it.used->tensor), std::max(all[other].used->tensor, it.used->tensor), false});
+  using Run = std::pair<std::uint64_t, Passed*>;  // the begin
+  std::priority_queue<Run, std::vector<Run>, std::greater<>> runs;
+  for (Passed& passed : all) runs.emplace(passed.next_begin(), &passed);
+  std::uint64_t reach = 0;  // the highest end of the runs so far
+  Passed* last = nullptr;   // the tensor that reaches there
+  while (!runs.empty()) {
+    const auto [at, passed] = runs.top();
+    runs.pop();
+    if (at < reach && !(passed->is_found && last->is_found)) {
+      const auto [first, second] = std::minmax(passed->used->tensor, last->used->tensor);
+      found.push_back({first, second, false});
+      passed->is_found = last->is_found = true;
+    }
+    if (at + passed->layout.run > reach) {
+      reach = at + passed->layout.run;
+      last = passed;
+    }
+    if (passed->next < passed->layout.runs) runs.emplace(passed->next_begin(), passed);
   }
 }
 
@@ -181,7 +164,7 @@ std::vector<SharedMemory> find_shared_memory(const std::vector<torch::Tensor>& t
     std::uint64_t reach = used[first].end;
     for (next = first + 1; next < used.size() && used[next].device == used[first].device && used[next].begin < reach; ++next)
       reach = std::max(reach, used[next].end);
-    if (next - first > 1 || !tensors[used[first].tensor].unsafeGetTensorImpl()->is_non_overlapping_and_dense())
+    if (next - first > 1 || !tensors[used[first].tensor].is_non_overlapping_and_dense())
       find_in(&used[first], &used[first] + (next - first), tensors, found);
   }
   return found;

@@ -31,7 +31,7 @@ std::string why_without_memory(const torch::Tensor& tensor);
 void count_change(const torch::Tensor& tensor);
 
 // Two tensors, by index, that use common bytes. `first` equals `second` if elements of one tensor
-// share bytes.
+// share bytes, or lie between each other in a way that only `as_strided` makes.
 struct SharedMemory {
   std::size_t first = 0;
   std::size_t second = 0;
@@ -39,10 +39,9 @@ struct SharedMemory {
 };
 
 // Finds the tensors that use common bytes, whatever storages they belong to. Lists each tensor that
-// shares bytes once, with one of the tensors that use those bytes. Tensors without elements share
+// shares bytes with one of the tensors that use those bytes. Tensors without elements share
 // nothing. Exact, also for interleaved columns. Takes O(n log n); where address ranges intersect,
-// also one step per contiguous run of elements, and one bit per element at most. All tensors must
-// have their memory.
+// also one step per contiguous run of elements. All tensors must have their memory.
 std::vector<SharedMemory> find_shared_memory(const std::vector<torch::Tensor>& tensors);
 
 }  // namespace cairn

@@ -108,10 +108,10 @@ class StorageReader {
   // Reads all items of `plan` into the destinations that `planner` resolves. Called on every rank.
   // Both arguments stay valid until the future is ready. The future's value is always true. After
   // `read_data` has thrown, nothing may use the arguments or the destinations. If tensors to fill
-  // use the same memory, this hook is also called before `prepare_local_plan`, with a plan and a
-  // planner that only compare the stored values (LoadPlanner::compare_shared). If the state has
-  // optimizers, it and `set_up_storage_reader` are also called before the planner's hooks, to read
-  // the optimizers' plain values.
+  // use the same memory, this hook is also called before `prepare_local_plan`, with a plan of the
+  // values to compare (LoadPlanner::compare_shared). If the state has optimizers, it and
+  // `set_up_storage_reader` are also called before the planner's hooks, with a planner of Cairn's
+  // that takes the optimizers' plain values.
   virtual Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) = 0;
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
 };

@@ -1,6 +1,7 @@
 // Expected values were recorded from PyTorch 2.14's flatten_state_dict, unless a comment says
 // otherwise.
 #include <cairn/base/error.hpp>
+#include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
 
 using namespace cairn;
@@ -130,4 +131,12 @@ TEST_CASE("without flattening, nested values are an error that names all of them
   CHECK_FALSE(has(text, R"(["c"])"));
   CHECK(names(flatten_top_level({{"a.b", kT}, {"c", List{1}}, {"d", Dict{}}})) ==
         Names{R"(a.b ["a.b"] T)", R"(c ["c"] a list)", R"(d ["d"] a dict)"});
+}
+
+TEST_CASE("a long key above many values is refused before the names fill the memory") {
+  StateDict state{{std::string(1 << 20, 'k'), Dict{}}};
+  for (int i = 0; i < 1000; ++i) state.begin()->second.dict().insert(std::to_string(i), i);
+  const testing::AllocationMeter meter;
+  CHECK(code_of([&] { flatten(state); }) == ErrorCode::kUnsupported);
+  CHECK(meter.bytes() < std::uint64_t{512} << 20);
 }

@@ -10,12 +10,6 @@ using namespace cairn::test;
 
 namespace {
 
-LoadPlannerOptions casting() {
-  LoadPlannerOptions options;
-  options.allow_dtype_cast = true;
-  return options;
-}
-
 LoadPlannerOptions partial() {
   LoadPlannerOptions options;
   options.allow_partial_load = true;

@@ -89,11 +89,17 @@ inline void load(const MemoryCheckpoint& checkpoint, StateDict& state, int rank,
   planner.set_up_planner(state, checkpoint.metadata, rank, rank == 0);
   std::vector<LoadPlan> plans;
   plans.push_back(planner.create_local_plan());
-  planner.compare_shared([&](const LoadPlan& reads, LoadPlanner& into) {
-    for (const ReadItem& item : reads.items) read_item(checkpoint, into, reads, item);
+  planner.compare_shared([&](const LoadPlan& reads) {
+    for (const ReadItem& item : reads.items) read_item(checkpoint, planner, reads, item);
   });
   const LoadPlan plan = planner.finish_plan(planner.create_global_plan(std::move(plans)).at(0));
   for (const ReadItem& item : plan.items) read_item(checkpoint, planner, plan, item);
+}
+
+inline LoadPlannerOptions casting() {
+  LoadPlannerOptions options;
+  options.allow_dtype_cast = true;
+  return options;
 }
 
 inline void load(const MemoryCheckpoint& checkpoint, StateDict& state, int rank = 0, LoadPlannerOptions options = {}) {
