@@ -178,13 +178,6 @@ class LeafPickler {
     out_.build();
   }
 
-  void add_extents(const Extents& extents) {
-    if (extents.empty()) return out_.empty_tuple();
-    out_.mark();
-    for (const auto extent : extents) out_.integer(extent);
-    out_.tuple_from_mark();
-  }
-
   void add_tensor(const torch::Tensor& tensor) {
     if (const auto found = carried_.find(tensor.unsafeGetTensorImpl()); found != carried_.end())
       return add_dense(tensor, found->second.dtype, found->second.requires_grad);
@@ -200,31 +193,7 @@ class LeafPickler {
   // Each tensor gets a storage of its own. Tensors that share memory are separate ones after a
   // load.
   void add_dense(const torch::Tensor& dense, DType dtype, bool requires_grad) {
-    const auto storage = storage_class(dtype);
-    const auto sizes = extents_of(dense.sizes());
-    // The arguments in the order of PyTorch's _rebuild_tensor_v2: storage, offset, sizes, strides,
-    // requires_grad, hooks. The function _rebuild_tensor_v3 takes the dtype as well.
-    out_.global("torch._utils", storage.is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
-    out_.mark();
-    out_.mark();
-    out_.text("storage");
-    out_.global(storage.module, storage.name);
-    // The key of the storage: the name of its entry below "data/".
-    out_.text(std::to_string(tensors_.size()));
-    out_.text("cpu");
-    out_.integer(storage.is_typed ? dense.numel() : static_cast<std::int64_t>(dense.nbytes()));
-    out_.tuple_from_mark();
-    out_.persistent_id();
-    out_.integer(0);
-    add_extents(sizes);
-    add_extents(contiguous_strides(sizes));
-    out_.boolean(requires_grad);
-    out_.global("collections", "OrderedDict");
-    out_.empty_tuple();
-    out_.reduce();
-    if (!storage.is_typed) out_.global("torch", to_string(dtype));
-    out_.tuple_from_mark();
-    out_.reduce();
+    put_tensor(out_, std::to_string(tensors_.size()), dtype, extents_of(dense.sizes()), requires_grad, AsCPython::kNo);
     tensors_.push_back(dense);
   }
 

@@ -33,6 +33,22 @@ const std::vector<PickleGlobal>& leaf_globals() {
   return globals;
 }
 
+}  // namespace
+
+struct SavedPickle {
+  SavedPickle(const TorchArchive& from, std::uint64_t bytes_max)
+      : archive(from),
+        pickle(from.pickle(bytes_max)),
+        tree(unpickle(pickle, from.what(), leaf_globals(), {}, OpaqueValues::kKept)) {}
+
+  const TorchArchive& archive;
+  const Bytes pickle;
+  const PickleTree tree;
+  Bytes leaf;  // a copy of the archive, if the value is all of it
+};
+
+namespace {
+
 // Returns bytes, a bytearray or a BytesIO; nothing for other values. Protocol 2 writes bytes as a
 // call of _codecs.encode, and empty ones as a call of their class.
 std::optional<Blob> blob_of(const PickleValue& value) {
@@ -93,48 +109,6 @@ c10::TypePtr type_of(const c10::IValue& value, bool within_tuple = false) {
   }
   return c10::TupleType::create(std::move(types));
 }
-
-// A pickle and its tree, which opaque values keep.
-struct SavedPickle {
-  SavedPickle(const TorchArchive& from, std::uint64_t bytes_max)
-      : archive(from),
-        pickle(from.pickle(bytes_max)),
-        tree(unpickle(pickle, from.what(), leaf_globals(), {}, OpaqueValues::kKept)) {}
-
-  const TorchArchive& archive;
-  const Bytes pickle;
-  const PickleTree tree;
-  Bytes leaf;  // a copy of the archive, if the value is all of it
-};
-
-class OpaqueInArchive final : public SavedOpaque {
- public:
-  OpaqueInArchive(std::shared_ptr<const SavedPickle> saved, const PickleValue& pickle, std::string name, std::string why,
-                  Dict tensors)
-      : saved_(std::move(saved)), pickle_(pickle), name_(std::move(name)), why_(std::move(why)), tensors_(std::move(tensors)) {}
-
-  const std::string& name() const override { return name_; }
-  const std::string& why() const override { return why_; }
-  PickleValue pickle() const override { return pickle_; }
-  const Dict& tensors() const override { return tensors_; }
-
-  Bytes archive() const override {
-    if (!saved_->leaf.empty()) return saved_->leaf;
-    const OwnPickle own = own_pickle(pickle_, saved_->tree.protocol());
-    std::vector<Bytes> storages;
-    // A storage that the file lacks counts as too short.
-    for (const std::string& key : own.storages)
-      storages.push_back(saved_->archive.has_storage(key) ? saved_->archive.read_storage(key) : Bytes());
-    return write_torch_archive(own.pickle, {storages.begin(), storages.end()});
-  }
-
- private:
-  const std::shared_ptr<const SavedPickle> saved_;
-  const PickleValue pickle_;
-  const std::string name_;
-  const std::string why_;
-  const Dict tensors_;
-};
 
 // Converts a tree of Python values. The input is not trusted: `spend` bounds the memory that it
 // takes beyond the archive's own size.
@@ -209,7 +183,7 @@ class LeafReader {
     if (!leaf_.empty()) saved_->leaf = Bytes(leaf_.view());
     look_into(from, search, search.tensors);
     if (search.name.empty()) search.name = to_string(from.kind());
-    return Value(std::make_shared<const OpaqueInArchive>(saved_, from, std::move(search.name), why, std::move(search.tensors)));
+    return Value(std::make_shared<const SavedOpaque>(saved_, from, std::move(search.name), why, std::move(search.tensors)));
   }
 
   // The search for what makes a value opaque, and for the tensors in it.
@@ -224,7 +198,6 @@ class LeafReader {
     // The others have no parts.
     const auto shape = value.shape();
     if (shape < PickleKind::kList || shape == PickleKind::kGlobal) return;
-    if ((shape == PickleKind::kList || shape == PickleKind::kTuple || shape == PickleKind::kDict) && value.size() == 0) return;
     if (!search.seen.insert(value.id()).second) return;
     std::size_t index = 0;
     for_each_part(value, [&](std::string_view given, const PickleValue& part) {
@@ -319,12 +292,7 @@ class LeafReader {
         unsupported(from, from.why_opaque());
       case PickleKind::kPersistentId:
         unsupported(from, "a storage that belongs to no tensor");
-      case PickleKind::kText:
-      case PickleKind::kBytes:
-      case PickleKind::kList:
-      case PickleKind::kTuple:
-      case PickleKind::kDict:
-      case PickleKind::kObject:
+      default:
         break;
     }
     // Python shares objects by identity, so ids are enough to find the ones that were made.
@@ -497,6 +465,16 @@ class LeafReader {
 };
 
 }  // namespace
+
+Bytes SavedOpaque::archive() const {
+  if (!saved_->leaf.empty()) return saved_->leaf;
+  const OwnPickle own = own_pickle(pickle_, saved_->tree.protocol());
+  std::vector<Bytes> storages;
+  // A storage that the file lacks counts as too short.
+  for (const std::string& key : own.storages)
+    storages.push_back(saved_->archive.has_storage(key) ? saved_->archive.read_storage(key) : Bytes());
+  return write_torch_archive(own.pickle, {storages.begin(), storages.end()});
+}
 
 Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried) {
   constexpr std::uint64_t kPickleBytesMax = std::uint64_t{1} << 30;  // a sparse file may claim any size

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
@@ -39,13 +41,27 @@ Value read_leaf(ByteSpan archive);
 using LoadStorage = std::function<torch::Tensor(const std::string& key, at::ScalarType type)>;
 Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried);
 
+struct SavedPickle;  // a pickle and its tree
+
 // An opaque value as the functions above make it.
-class SavedOpaque : public Opaque {
+class SavedOpaque final : public Opaque {
  public:
-  virtual PickleValue pickle() const = 0;
+  SavedOpaque(std::shared_ptr<const SavedPickle> saved, const PickleValue& pickle, std::string name, std::string why, Dict tensors)
+      : saved_(std::move(saved)), pickle_(pickle), name_(std::move(name)), why_(std::move(why)), tensors_(std::move(tensors)) {}
+  const std::string& name() const override { return name_; }
+  const std::string& why() const override { return why_; }
+  Bytes archive() const override;
+  const PickleValue& pickle() const { return pickle_; }
   // Returns the tensors in a value that read_saved_dict made, nested by attributes, keys and
   // indices. Leaves out tensors that are incomplete.
-  virtual const Dict& tensors() const = 0;
+  const Dict& tensors() const { return tensors_; }
+
+ private:
+  const std::shared_ptr<const SavedPickle> saved_;
+  const PickleValue pickle_;
+  const std::string name_;
+  const std::string why_;
+  const Dict tensors_;
 };
 
 }  // namespace cairn

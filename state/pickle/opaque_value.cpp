@@ -26,24 +26,20 @@ class Repickler {
   explicit Repickler(int protocol) : out_(protocol) {}
 
   void add(const PickleValue& value) {
-    if (recalls(value)) return;
-    // Sets are remembered last, so that one with nothing but itself between would never end.
-    if (++depth_ > kDepthMax) unsupported(value, "a value that contains itself");
-    add_new(value);
-    --depth_;
+    if (!recalls(value)) add_new(value);
   }
 
   OwnPickle finish() && { return {std::move(out_).finish(), std::move(storages_)}; }
 
  private:
-  // A tree is less deep. A value that contains itself is passed a second time at most.
-  static constexpr std::size_t kDepthMax = 1000;
-
   void add_new(const PickleValue& value) {
     const bool is_opaque = value.is(PickleKind::kOpaque);
     switch (value.shape()) {
       case PickleKind::kNone:
-        return is_opaque ? add(value.container()) : out_.none();
+        if (!is_opaque) return out_.none();
+        // Tuples, sets and the arguments of calls exist only after their parts.
+        if (!recalls(value.container())) unsupported(value, "a value that contains itself other than by an attribute, list or dict");
+        return;
       case PickleKind::kBool:
         return out_.boolean(value.as_bool());
       case PickleKind::kInt:
@@ -70,7 +66,6 @@ class Repickler {
       case PickleKind::kTuple:
         out_.mark();
         for (std::size_t i = 0; i < value.size(); ++i) add(value[i]);
-        if (made_within(value, "1")) return;
         out_.tuple_from_mark();
         return remember(value);
       case PickleKind::kObject:
@@ -87,11 +82,6 @@ class Repickler {
     const auto known = slots_.find(value.id());
     if (known != slots_.end()) out_.recall(known->second);
     return known != slots_.end();
-  }
-  // A value that contains itself may have been made along with its parts. `pops` removes the parts.
-  bool made_within(const PickleValue& value, const char* pops) {
-    if (slots_.count(value.id()) > 0) out_.opcode(pops);
-    return recalls(value);
   }
 
   // Puts the elements or pairs into the list, dict or object below.
@@ -111,7 +101,6 @@ class Repickler {
     out_.global("builtins", set.opaque_name().substr(sizeof("builtins")));
     out_.empty_list();
     add_all(set);
-    if (made_within(set, "00")) return;
     out_.tuple(1);
     out_.reduce();
     remember(set);
@@ -120,7 +109,6 @@ class Repickler {
   void add_object(const PickleValue& object) {
     add(object.callee());
     add(object.arguments());
-    if (made_within(object, "00")) return;
     if (const auto keywords = object.keywords()) {
       add(*keywords);
       out_.new_object_with_keywords();
@@ -149,7 +137,6 @@ class Repickler {
   std::unordered_map<std::uint32_t, Pickler::Slot> slots_;  // by the identity of a value that is written
   std::unordered_map<std::string, std::size_t> numbers_;
   std::vector<std::string> storages_;
-  std::size_t depth_ = 0;
 };
 
 }  // namespace

@@ -73,16 +73,19 @@ double PickleValue::as_float() const {
   return value;
 }
 
-std::string_view PickleValue::as_text() const {
-  expect(PickleKind::kText);
+std::string_view PickleValue::borrowed() const {
   const auto& node = tree_->nodes_[id_];
   return {reinterpret_cast<const char*>(node.second), node.first};
 }
 
+std::string_view PickleValue::as_text() const {
+  expect(PickleKind::kText);
+  return borrowed();
+}
+
 std::string_view PickleValue::as_bytes() const {
   expect(PickleKind::kBytes);
-  const auto& node = tree_->nodes_[id_];
-  return {reinterpret_cast<const char*>(node.second), node.first};
+  return borrowed();
 }
 
 PickleGlobal PickleValue::as_global() const {
@@ -91,34 +94,27 @@ PickleGlobal PickleValue::as_global() const {
 }
 
 std::size_t PickleValue::size() const {
-  const auto& node = tree_->nodes_[id_];
-  if (node.kind == PickleKind::kTuple) return node.first;
-  if (node.kind == PickleKind::kDict) return tree_->container(node).size() / 2;
-  if (node.kind != PickleKind::kList) expect(PickleKind::kList);
-  return tree_->container(node).size();
+  if (shape() == PickleKind::kTuple) return tree_->nodes_[id_].first;
+  if (shape() != PickleKind::kDict && shape() != PickleKind::kList) expect(PickleKind::kList);
+  return tree_->container(tree_->nodes_[id_]).size() / (shape() == PickleKind::kDict ? 2 : 1);
 }
 
 // Checked: the index comes from the code, the size from the pickle.
 PickleValue PickleValue::operator[](std::size_t index) const {
-  const auto& node = tree_->nodes_[id_];
-  if (node.kind != PickleKind::kTuple && node.kind != PickleKind::kList) expect(PickleKind::kList);
+  const bool is_tuple = shape() == PickleKind::kTuple;
+  if (!is_tuple && shape() != PickleKind::kList) expect(PickleKind::kList);
   if (index >= size())
     corrupt(*this, std::string(to_string(kind())) + " of " + std::to_string(size()) + " elements where more than " +
                        std::to_string(index) + " are needed");
-  if (node.kind == PickleKind::kTuple) return {tree_, tree_->children_[node.second + index]};
-  return {tree_, tree_->container(node)[index]};
+  return {tree_, is_tuple ? tree_->children_[tree_->nodes_[id_].second + index] : tree_->container(tree_->nodes_[id_])[index]};
 }
 
-PickleValue PickleValue::key(std::size_t index) const {
+PickleValue PickleValue::key(std::size_t index) const { return in_pair(2 * index); }
+PickleValue PickleValue::mapped(std::size_t index) const { return in_pair(2 * index + 1); }
+PickleValue PickleValue::in_pair(std::size_t index) const {
   expect(PickleKind::kDict);
-  check_invariant(index < size(), "a dict is asked only for pairs that it has");
-  return {tree_, tree_->container(tree_->nodes_[id_])[2 * index]};
-}
-
-PickleValue PickleValue::mapped(std::size_t index) const {
-  expect(PickleKind::kDict);
-  check_invariant(index < size(), "a dict is asked only for pairs that it has");
-  return {tree_, tree_->container(tree_->nodes_[id_])[2 * index + 1]};
+  check_invariant(index / 2 < size(), "a dict is asked only for pairs that it has");
+  return {tree_, tree_->container(tree_->nodes_[id_])[index]};
 }
 
 // Linear, because dicts of fields are short. Readers of large dicts go through all pairs anyway.
@@ -167,9 +163,8 @@ PickleGlobal PickleValue::global() const {
 PickleValue PickleValue::container() const { return {tree_, static_cast<std::uint32_t>(tree_->nodes_[id_].first)}; }
 
 std::string_view PickleValue::opcode() const {
-  const auto& node = tree_->nodes_[id_];
-  check_invariant(node.is_opaque && (node.kind == PickleKind::kInt || node.kind == PickleKind::kBytes), "an opcode is kept here");
-  return {reinterpret_cast<const char*>(node.second), node.first};
+  check_invariant(is(PickleKind::kOpaque) && (shape() == PickleKind::kInt || shape() == PickleKind::kBytes), "an opcode is kept here");
+  return borrowed();
 }
 
 std::string PickleValue::opaque_name() const {

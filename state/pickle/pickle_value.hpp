@@ -118,6 +118,8 @@ class PickleValue {
   friend class Unpickler;
   PickleValue(const PickleTree* tree, std::uint32_t id) : tree_(tree), id_(id) {}
   void expect(PickleKind kind_wanted) const;
+  std::string_view borrowed() const;                 // of a text, bytes or an opcode
+  PickleValue in_pair(std::size_t index) const;      // of a dict: key, value, key, value, …
   std::optional<PickleValue> if_there(std::uint32_t id) const;
 
   const PickleTree* tree_;

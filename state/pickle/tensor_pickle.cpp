@@ -1,130 +1,10 @@
 #include <cairn/state/pickle/tensor_pickle.hpp>
 
+#include <array>
 #include <limits>
+#include <string>
 
 namespace cairn {
-namespace {
-
-// The destinations of the bytes: one sink writes them, the other only counts.
-struct WritingSink {
-  Bytes& out;
-  void add(std::string_view text) { out.append(text); }
-  void add(char byte) { out.push_back(byte); }
-};
-
-// Counts by running the same code, so that the length cannot differ from the bytes.
-struct CountingSink {
-  std::uint64_t count = 0;
-  void add(std::string_view text) { count += text.size(); }
-  void add(char) { ++count; }
-};
-
-// Opcodes of protocol 2 and the order of memo slots follow CPython's pickler, so that equal tensors
-// give the same bytes as in Python.
-template <class Sink>
-class Emitter {
- public:
-  explicit Emitter(Sink& sink) : sink_(sink) {}
-
-  void tensor(DType dtype, const Extents& sizes) {
-    auto elements = volume(sizes);
-    const auto storage = storage_class(dtype);
-    const auto strides = contiguous_strides(sizes);
-    if (!storage.is_typed) elements *= static_cast<std::int64_t>(element_size(dtype));  // an untyped storage counts bytes
-
-    // Opcodes: \x80 PROTO, ( MARK, t TUPLE, Q BINPERSID, \x89 NEWFALSE, ) EMPTY_TUPLE, R REDUCE, .
-    // STOP.
-    sink_.add("\x80\x02");
-    global("torch._utils", storage.is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
-    sink_.add("((");
-    text("storage");
-    global(storage.module, storage.name);
-    text("0");
-    text("cpu");
-    integer(elements);
-    sink_.add('t');
-    memoize();
-    sink_.add('Q');
-    integer(0);  // storage offset
-    extents(sizes);
-    extents(strides);
-    sink_.add('\x89');  // requires_grad: False
-    global("collections", "OrderedDict");
-    sink_.add(")R");  // no backward hooks
-    memoize();
-    if (!storage.is_typed) global("torch", to_string(dtype));
-    sink_.add('t');
-    memoize();
-    sink_.add('R');
-    memoize();
-    sink_.add('.');
-  }
-
- private:
-  void memoize() {
-    sink_.add('q');
-    // One byte is enough: a tensor needs about twenty slots.
-    sink_.add(static_cast<char>(slot_++));
-  }
-
-  void little_endian(std::uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; ++i) sink_.add(static_cast<char>((value >> (8 * i)) & 0xff));
-  }
-
-  void global(std::string_view module, std::string_view name) {
-    sink_.add('c');
-    sink_.add(module);
-    sink_.add('\n');
-    sink_.add(name);
-    sink_.add('\n');
-    memoize();
-  }
-
-  void text(std::string_view value) {
-    sink_.add('X');
-    little_endian(value.size(), 4);
-    sink_.add(value);
-    memoize();
-  }
-
-  // `value` is never negative here.
-  void integer(std::int64_t value) {
-    const auto bits = static_cast<std::uint64_t>(value);
-    if (bits <= 0xff) {
-      sink_.add('K');
-      little_endian(bits, 1);
-    } else if (bits <= 0xffff) {
-      sink_.add('M');
-      little_endian(bits, 2);
-    } else if (bits <= static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max())) {
-      sink_.add('J');
-      little_endian(bits, 4);
-    } else {
-      int bytes = 4;  // the shortest two's complement form, in which the top bit is the sign
-      while (bytes < 8 && (bits >> (8 * bytes - 1)) != 0) ++bytes;
-      sink_.add('\x8a');
-      sink_.add(static_cast<char>(bytes));
-      little_endian(bits, bytes);
-    }
-  }
-
-  void extents(const Extents& values) {
-    if (values.empty()) {
-      sink_.add(')');
-      return;
-    }
-    // Tuples of one to three elements have opcodes of their own, which need no mark.
-    if (values.size() > 3) sink_.add('(');
-    for (const auto value : values) integer(value);
-    sink_.add(values.size() > 3 ? 't' : static_cast<char>('\x84' + values.size()));
-    memoize();
-  }
-
-  Sink& sink_;
-  int slot_ = 0;
-};
-
-}  // namespace
 
 // Types that PyTorch added later have no typed storage class. The pickle then names the dtype
 // itself.
@@ -180,19 +60,80 @@ Extents contiguous_strides(const Extents& sizes) {
   return strides;
 }
 
+void put_tensor(Pickler& out, std::string_view storage_key, DType dtype, const Extents& sizes, bool requires_grad, AsCPython as) {
+  const auto storage = storage_class(dtype);
+  const auto remember = [&] {
+    if (as == AsCPython::kYes) out.remember();
+  };
+  const auto put_extents = [&](const Extents& values) {
+    if (values.empty()) return out.empty_tuple();
+    const bool has_mark = values.size() > 3 || as == AsCPython::kNo;
+    if (has_mark) out.mark();
+    for (const auto value : values) out.integer(value);
+    has_mark ? out.tuple_from_mark() : out.tuple(static_cast<int>(values.size()));
+    remember();
+  };
+  // The arguments in the order of PyTorch's _rebuild_tensor_v2: storage, offset, sizes, strides,
+  // requires_grad, hooks. The function _rebuild_tensor_v3 takes the dtype as well.
+  out.global("torch._utils", storage.is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+  out.mark();
+  out.mark();
+  out.text("storage");
+  out.global(storage.module, storage.name);
+  out.text(storage_key);
+  out.text("cpu");
+  out.integer(volume(sizes) * static_cast<std::int64_t>(storage.is_typed ? 1 : element_size(dtype)));  // untyped: bytes
+  out.tuple_from_mark();
+  remember();
+  out.persistent_id();
+  out.integer(0);
+  put_extents(sizes);
+  put_extents(contiguous_strides(sizes));
+  out.boolean(requires_grad);
+  out.global("collections", "OrderedDict");
+  out.empty_tuple();
+  out.reduce();
+  remember();
+  if (!storage.is_typed) out.global("torch", to_string(dtype));
+  out.tuple_from_mark();
+  remember();
+  out.reduce();
+  remember();
+}
+
 Bytes tensor_pickle(DType dtype, const Extents& sizes) {
-  Bytes bytes;
-  bytes.reserve(256);
-  WritingSink sink{bytes};
-  Emitter<WritingSink>(sink).tensor(dtype, sizes);
-  return bytes;
+  Pickler out(2);
+  put_tensor(out, "0", dtype, sizes, false, AsCPython::kYes);
+  return std::move(out).finish();
 }
 
 // Layouts are computed for every chunk of every rank, so this must not allocate.
 std::uint64_t tensor_pickle_length(DType dtype, const Extents& sizes) {
-  CountingSink sink;
-  Emitter<CountingSink>(sink).tensor(dtype, sizes);
-  return sink.count;
+  const auto of_integer = [](std::int64_t value) -> std::uint64_t {
+    if (value <= 0xff) return 2;
+    if (value <= 0xffff) return 3;
+    if (value <= std::numeric_limits<std::int32_t>::max()) return 5;
+    std::uint64_t bytes = 5;
+    while (bytes < 8 && value >> (8 * bytes - 1) != 0) ++bytes;
+    return 2 + bytes;
+  };
+  const auto of_extents = [&](const Extents& values) {
+    std::uint64_t length = values.empty() ? 1 : values.size() > 3 ? 4 : 3;  // opcodes and memo slot
+    for (const auto value : values) length += of_integer(value);
+    return length;
+  };
+  const auto of_sizes = [&](DType type, const Extents& of) {
+    const std::size_t width = storage_class(type).is_typed ? 1 : element_size(type);
+    return of_integer(volume(of) * static_cast<std::int64_t>(width)) + of_extents(of) + of_extents(contiguous_strides(of));
+  };
+  // The rest depends only on the type.
+  static const auto rests = [&] {
+    std::array<std::uint64_t, kDTypeCount + 1> lengths{};
+    for (std::size_t i = 0; i < lengths.size(); ++i)
+      lengths[i] = tensor_pickle(static_cast<DType>(i), {}).size() - of_sizes(static_cast<DType>(i), {});
+    return lengths;
+  }();
+  return rests[static_cast<std::size_t>(dtype)] + of_sizes(dtype, sizes);
 }
 
 }  // namespace cairn

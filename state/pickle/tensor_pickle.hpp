@@ -1,5 +1,5 @@
-// Writes the pickle of one plain tensor, byte for byte as torch.save does. Every stored tensor
-// chunk begins with such a pickle.
+// Writes tensors into pickles. Every stored tensor chunk begins with the pickle of one plain
+// tensor, byte for byte as torch.save writes it.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <cairn/base/bytes.hpp>
 #include <cairn/planning/box.hpp>
 #include <cairn/planning/dtype.hpp>
+#include <cairn/state/pickle/pickler.hpp>
 
 namespace cairn {
 
@@ -23,6 +24,12 @@ StorageClass storage_class(DType dtype);
 // Returns the strides, in elements, of a contiguous tensor. A dimension of size 0 counts as 1, as
 // in PyTorch.
 Extents contiguous_strides(const Extents& sizes);
+
+// kYes: the opcodes and memo slots are those of CPython's pickler. kNo: tuples and the tensor have
+// no memo slots.
+enum class AsCPython : std::uint8_t { kNo, kYes };
+// Appends a contiguous CPU tensor whose elements are the entry "data/<storage_key>".
+void put_tensor(Pickler& out, std::string_view storage_key, DType dtype, const Extents& sizes, bool requires_grad, AsCPython as);
 
 // Returns the pickle (protocol 2) of a contiguous CPU tensor whose elements are the entry "data/0".
 // `tensor_pickle_length` returns its length without allocating.

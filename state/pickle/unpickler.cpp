@@ -1,7 +1,6 @@
 #include <cairn/state/pickle/unpickler.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -77,6 +76,9 @@ class Unpickler {
     for (int i = width; i > 0; --i) value = value << 8 | static_cast<unsigned char>(text[static_cast<std::size_t>(i - 1)]);
     return value;
   }
+
+  // For opcodes with the number of bytes that follow.
+  std::string_view take_counted(int width, const char* reading) { return take(take_unsigned(width, reading), reading); }
 
   // For the opcodes of protocol 0, whose arguments are text up to a line feed.
   std::string_view take_line(const char* reading) {
@@ -182,16 +184,15 @@ class Unpickler {
     if (stack_.size() - floor < count) corrupt("its stack holds fewer values than the opcode takes");
   }
 
-  Id pop() {
-    need(1);
-    const auto id = stack_.back();
-    stack_.pop_back();
-    return id;
-  }
-
   Id top() const {
     need(1);
     return stack_.back();
+  }
+
+  Id pop() {
+    const auto id = top();
+    stack_.pop_back();
+    return id;
   }
 
   std::size_t pop_mark() {
@@ -199,15 +200,6 @@ class Unpickler {
     const auto from = marks_.back();
     marks_.pop_back();
     return from;
-  }
-
-  std::vector<Id>& container_of(Id id) {
-    auto& node = tree_.nodes_[id];
-    if (node.second == PickleTree::kNoContainer) {
-      node.second = tree_.containers_.size();
-      tree_.containers_.emplace_back();
-    }
-    return tree_.containers_[node.second];
   }
 
   // Moves stack_[from..] into the list or dict below them.
@@ -219,19 +211,21 @@ class Unpickler {
     if (tree_.nodes_[target].kind == PickleKind::kObject) {
       // SETITEMS on an object assigns to it as to a dict, APPENDS appends as to a list.
       if (kind == PickleKind::kList) opaque(target);
-      const auto index = tree_.nodes_[target].second;
       auto PickleTree::Object::*const part = kind == PickleKind::kDict ? &PickleTree::Object::items : &PickleTree::Object::elements;
-      if (tree_.objects_[index].*part == PickleTree::kNoId) {
-        const auto made = add_container(kind);
-        tree_.objects_[index].*part = made;
-      }
-      target = tree_.objects_[index].*part;
+      auto& into = tree_.objects_[tree_.nodes_[target].second].*part;
+      if (into == PickleTree::kNoId) into = add_container(kind);
+      target = into;
     }
     const auto found = tree_.nodes_[target].kind;
     if (found != kind) corrupt(std::string("values are put into ") + to_string(found) + " as into " + to_string(kind));
     if (kind == PickleKind::kDict && (stack_.size() - from) % 2 != 0) corrupt("a dict gets a key without a value");
     if (stack_.size() > from) {
-      auto& container = container_of(target);
+      auto& index = tree_.nodes_[target].second;
+      if (index == PickleTree::kNoContainer) {
+        index = tree_.containers_.size();
+        tree_.containers_.emplace_back();
+      }
+      auto& container = tree_.containers_[index];
       container.insert(container.end(), stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
     }
     stack_.resize(from);
@@ -258,46 +252,17 @@ class Unpickler {
     push(found->second);
   }
 
-  // CPython's MEMOIZE uses the number of slots in use.
-  void memoize() { memo_put(memo_.size() + sparse_memo_.size()); }
-
   std::uint64_t take_decimal(const char* reading) {
-    const auto line = take_line(reading);
-    std::uint64_t value = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
-    if (error != std::errc() || end != line.data() + line.size()) corrupt(std::string("no number in ") + reading);
-    return value;
+    const auto parsed = parse_text_int(take_line(reading));
+    if (!parsed.value || *parsed.value < 0) corrupt(std::string("no number in ") + reading);
+    return static_cast<std::uint64_t>(*parsed.value);
   }
-
-  // --- numbers and escaped texts ---
 
   // Pushes a parsed int, or throws if parsing failed.
   void push_int(const ParsedInt& parsed) {
     if (parsed.is_too_large) return push(add_opcode(PickleKind::kInt));
     if (!parsed.value) corrupt("an int that is no number");
-    push(add(PickleKind::kInt, 0, static_cast<std::uint64_t>(*parsed.value)));
-  }
-
-  // Protocol 0 has no opcodes for truth values and writes them as 00 and 01.
-  void push_text_int(std::string_view line) {
-    if (line == "00") return push(false_);
-    if (line == "01") return push(true_);
-    push_int(parse_text_int(line));
-  }
-
-  void push_float(const std::optional<double>& value) {
-    if (!value) corrupt("a float that is no number");
-    std::uint64_t bits;
-    std::memcpy(&bits, &*value, sizeof bits);
-    push(add(PickleKind::kFloat, 0, bits));
-  }
-
-  void push_escaped_text(std::string_view line) {
-    auto text = unescape_text(line);
-    if (!text) corrupt("a str with a broken escape");
-    // A deque: addresses of its elements stay valid as it grows.
-    tree_.owned_texts_.push_back(std::move(*text));
-    push(add_bytes(PickleKind::kText, tree_.owned_texts_.back()));
+    push(add_int(*parsed.value));
   }
 
   // --- one opcode ---
@@ -336,60 +301,63 @@ class Unpickler {
         return push(true_);
       case kNewFalse:
         return push(false_);
-      case kInt:
-        return push_text_int(take_line("an int"));
+      case kInt: {
+        const auto line = take_line("an int");
+        // Protocol 0 has no opcodes for truth values and writes them as 00 and 01.
+        return line == "00" || line == "01" ? push(line == "00" ? false_ : true_) : push_int(parse_text_int(line));
+      }
       case kLong:
         return push_int(parse_text_int(take_line("an int")));
       case kBinInt:
         // BININT is signed; BININT1 and BININT2 are not.
         return push(add_int(static_cast<std::int32_t>(take_unsigned(4, "an int"))));
       case kBinInt1:
-        return push(add_int(static_cast<std::int64_t>(take_unsigned(1, "an int"))));
       case kBinInt2:
-        return push(add_int(static_cast<std::int64_t>(take_unsigned(2, "an int"))));
+        return push(add_int(static_cast<std::int64_t>(take_unsigned(opcode == kBinInt1 ? 1 : 2, "an int"))));
       case kLong1:
-        return push_int(parse_binary_int(take(take_unsigned(1, "an int"), "an int")));
       case kLong4:
-        return push_int(parse_binary_int(take(take_unsigned(4, "an int"), "an int")));
+        return push_int(parse_binary_int(take_counted(opcode == kLong1 ? 1 : 4, "an int")));
       case kFloat:
-        return push_float(parse_text_float(take_line("a float")));
-      case kBinFloat:
-        return push_float(parse_binary_float(take(8, "a float")));
+      case kBinFloat: {
+        const auto value = opcode == kFloat ? parse_text_float(take_line("a float")) : parse_binary_float(take(8, "a float"));
+        if (!value) corrupt("a float that is no number");
+        std::uint64_t bits;
+        std::memcpy(&bits, &*value, sizeof bits);
+        return push(add(PickleKind::kFloat, 0, bits));
+      }
 
-      case kUnicode:
-        return push_escaped_text(take_line("a str"));
+      case kUnicode: {
+        auto text = unescape_text(take_line("a str"));
+        if (!text) corrupt("a str with a broken escape");
+        // A deque: addresses of its elements stay valid as it grows.
+        tree_.owned_texts_.push_back(std::move(*text));
+        return push(add_bytes(PickleKind::kText, tree_.owned_texts_.back()));
+      }
       case kShortBinUnicode:
-        return push(add_text(take(take_unsigned(1, "a str"), "a str")));
-      case kBinUnicode:
-        return push(add_text(take(take_unsigned(4, "a str"), "a str")));
-      case kBinUnicode8:
-        return push(add_text(take(take_unsigned(8, "a str"), "a str")));
       case kShortBinString:  // from Python 2; PyTorch reads it as text
-        return push(add_text(take(take_unsigned(1, "a str"), "a str")));
+        return push(add_text(take_counted(1, "a str")));
+      case kBinUnicode:
       case kBinString:
-        return push(add_text(take(take_unsigned(4, "a str"), "a str")));
+        return push(add_text(take_counted(4, "a str")));
+      case kBinUnicode8:
+        return push(add_text(take_counted(8, "a str")));
       case kShortBinBytes:
-        return push(add_bytes(PickleKind::kBytes, take(take_unsigned(1, "bytes"), "bytes")));
       case kBinBytes:
-        return push(add_bytes(PickleKind::kBytes, take(take_unsigned(4, "bytes"), "bytes")));
       case kBinBytes8:
-        return push(add_bytes(PickleKind::kBytes, take(take_unsigned(8, "bytes"), "bytes")));
+        return push(add_bytes(PickleKind::kBytes, take_counted(opcode == kShortBinBytes ? 1 : opcode == kBinBytes ? 4 : 8, "bytes")));
       case kByteArray8:
-        push(add_bytes(PickleKind::kBytes, take(take_unsigned(8, "bytes"), "bytes")));
+        push(add_bytes(PickleKind::kBytes, take_counted(8, "bytes")));
         return push(add_object(add_global("builtins", "bytearray"), add_tuple(stack_.size() - 1), false));
 
       case kEmptyTuple:
         return push(empty_tuple_);
       case kTuple1:
-        return fixed_tuple(1);
       case kTuple2:
-        return fixed_tuple(2);
       case kTuple3:
-        return fixed_tuple(3);
-      case kTuple: {
-        const auto from = pop_mark();
-        return push(add_tuple(from));
-      }
+        need(opcode - kTuple1 + 1u);
+        return push(add_tuple(stack_.size() - (opcode - kTuple1 + 1u)));
+      case kTuple:
+        return push(add_tuple(pop_mark()));
       case kEmptyList:
         return push(add_container(PickleKind::kList));
       case kEmptyDict:
@@ -411,13 +379,11 @@ class Unpickler {
 
       case kGlobal: {
         const auto module = take_line("a module's name");
-        const auto name = take_line("a class's or function's name");
-        return push(add_global(module, name));
+        return push(add_global(module, take_line("a class's or function's name")));
       }
       case kStackGlobal: {
-        const auto name = text_of(pop());
-        const auto module = text_of(pop());
-        return push(add_global(module, name));
+        const auto name = PickleValue(&tree_, pop()).as_text();
+        return push(add_global(PickleValue(&tree_, pop()).as_text(), name));
       }
       case kReduce:
       case kNewObject: {
@@ -451,12 +417,11 @@ class Unpickler {
         return push(opaque(add_container(PickleKind::kList)));
       case kAddItems:
         return put_into(pop_mark(), PickleKind::kList);
-      case kFrozenSet: {
+      case kFrozenSet:
         container_from_mark(PickleKind::kList);
         tree_.nodes_[top()].first = 1;
         opaque(top());
         return;
-      }
       case kExtension1:
       case kExtension2:
       case kExtension4:
@@ -477,32 +442,22 @@ class Unpickler {
         return push(add_persistent(pop()));
 
       case kMemoize:
-        return memoize();
+        // As CPython, the number of slots in use.
+        return memo_put(memo_.size() + sparse_memo_.size());
       case kPut:
         return memo_put(take_decimal("a memo slot"));
       case kBinPut:
-        return memo_put(take_unsigned(1, "a memo slot"));
       case kLongBinPut:
-        return memo_put(take_unsigned(4, "a memo slot"));
+        return memo_put(take_unsigned(opcode == kBinPut ? 1 : 4, "a memo slot"));
       case kGet:
         return memo_get(take_decimal("a memo slot"));
       case kBinGet:
-        return memo_get(take_unsigned(1, "a memo slot"));
       case kLongBinGet:
-        return memo_get(take_unsigned(4, "a memo slot"));
+        return memo_get(take_unsigned(opcode == kBinGet ? 1 : 4, "a memo slot"));
 
-      default:
-        return refuse(opcode);
-    }
-  }
-
-  // A named reason for what Python may write and Cairn does not read. Everything else is damage.
-  [[noreturn]] void refuse(unsigned char opcode) const {
-    using namespace pickle;
-    switch (opcode) {
+      // Python may write these. Every other byte is damage.
       case kString:
-        unsupported(std::string("opcode '") + static_cast<char>(opcode) +
-                    "' of an old pickle protocol; save it again with Python 3");
+        unsupported("opcode 'S' of an old pickle protocol; save it again with Python 3");
       case kNextBuffer:
       case kReadOnlyBuffer:
         unsupported("it keeps bytes outside the pickle");
@@ -511,28 +466,11 @@ class Unpickler {
     }
   }
 
-  void fixed_tuple(std::size_t count) {
-    need(count);
-    push(add_tuple(stack_.size() - count));
-  }
-
-  // Opcodes of protocol 0, which build a list or dict from everything since the mark.
+  // Builds a container from everything since the mark.
   void container_from_mark(PickleKind kind) {
     const auto from = pop_mark();
-    if (kind == PickleKind::kDict && (stack_.size() - from) % 2 != 0) corrupt("a dict gets a key without a value");
-    const auto id = add_container(kind);
-    if (stack_.size() > from) {
-      auto& container = container_of(id);
-      container.assign(stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
-    }
-    stack_.resize(from);
-    push(id);
-  }
-
-  std::string_view text_of(Id id) const {
-    const auto& node = tree_.nodes_[id];
-    if (node.kind != PickleKind::kText) corrupt(std::string("a class is named by ") + to_string(node.kind) + ", not by a str");
-    return {reinterpret_cast<const char*>(node.second), node.first};
+    stack_.insert(stack_.begin() + static_cast<std::ptrdiff_t>(from), add_container(kind));
+    put_into(from + 1, kind);
   }
 
   ByteSpan bytes_;
