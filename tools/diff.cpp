@@ -13,6 +13,9 @@
 
 #include <cairn/planning/pieces.hpp>
 #include <cairn/state/leaf_writer.hpp>
+#include <cairn/state/pickle/opaque_value.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/pickle/unpickler.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
@@ -130,7 +133,15 @@ void compare_piece(const Piece& piece_a, const Piece& piece_b, std::int64_t begi
 // Returns what equal values have in common. Files of torch.save may have bytes in place of an
 // io.BytesIO.
 Bytes content_of(const Value& value) {
-  if (value.is_opaque()) return value.opaque().archive();
+  if (value.is_opaque()) {
+    const Bytes bytes = value.opaque().archive();
+    const TorchArchive archive(bytes, "an opaque value");
+    const Bytes pickle = archive.pickle();
+    OwnPickle own = own_pickle(unpickle(pickle, archive.what(), {}, {}, OpaqueValues::kKept).root(), 4);
+    for (const std::string& key : own.storages)
+      if (archive.has_storage(key)) own.pickle += archive.read_storage(key);
+    return own.pickle;
+  }
   const PickledValue pickled = pickle_value(value, BlobsAs::kBytes);
   Bytes content = pickled.pickle;
   for (const torch::Tensor& tensor : pickled.tensors) content.append(static_cast<const char*>(tensor.data_ptr()), tensor.nbytes());

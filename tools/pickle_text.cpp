@@ -1,4 +1,5 @@
 // The text of a value in a pickle. Does not include LibTorch.
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -42,9 +43,32 @@ const char* put_begin(PythonText& out, const PickleValue& value) {
   }
 }
 
+// Appends an object for which Python writes something else than a call. Returns false for others.
+bool put_known(PythonText& out, const PickleValue& object) {
+  const std::string name = object.callee().opaque_name();
+  const PickleValue given = object.arguments();
+  const auto is = [&](std::size_t index, PickleKind kind) { return index < given.size() && given[index].is(kind); };
+  if (name == "_codecs.encode" && is(0, PickleKind::kText)) {
+    // Each byte is a character of the text, in UTF-8.
+    const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; };
+    const std::string_view text = given[0].as_text();
+    out.put_bytes(static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins)));
+  } else if (name == "builtins.complex" && is(0, PickleKind::kFloat) && is(1, PickleKind::kFloat)) {
+    out.put(fmt::format("({}{:+}j)", given[0].as_float(), given[1].as_float()));
+  } else if (name == "torch.Size" && is(0, PickleKind::kTuple)) {
+    put_pickle(out, given[0]);
+  } else if (name == "torch.device" && is(0, PickleKind::kText)) {
+    const std::string index = is(1, PickleKind::kInt) ? ":" + std::to_string(given[1].as_int()) : "";
+    out.put("device('" + printable(std::string(given[0].as_text())) + index + "')");
+  } else {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-void put_pickle(PythonText& out, const PickleValue& value, bool opaque) {
+void put_pickle(PythonText& out, const PickleValue& value) {
   if (out.is_full()) return;
   switch (value.kind()) {
     case PickleKind::kNone:
@@ -57,22 +81,20 @@ void put_pickle(PythonText& out, const PickleValue& value, bool opaque) {
       return out.put_real(value.as_float());
     case PickleKind::kText:
       return out.put_text(std::string(value.as_text()));
-    case PickleKind::kList:
-    case PickleKind::kTuple:
-      break;
+    case PickleKind::kBytes:
+      return out.put_bytes(value.as_bytes().size());
     default:
-      if (!opaque) unsupported(value, "not a plain value");
       if (is_tensor(value)) return out.put(tensor_text(value));
-      if (value.is_object_of("_codecs", "encode")) return out.put("<bytes>");
+      if (value.shape() == PickleKind::kObject && put_known(out, value)) return;
   }
   const char* const end = put_begin(out, value);
   std::size_t index = 0;
   for_each_part(value, [&](std::string_view name, const PickleValue& part) {
     if (out.is_full()) return;
     if (index > 0) out.put(", ");
-    if (value.is(PickleKind::kDict)) put_pickle(out, value.key(index), opaque), out.put(": ");
+    if (value.is(PickleKind::kDict)) put_pickle(out, value.key(index)), out.put(": ");
     if (!name.empty() && !value.is(PickleKind::kDict)) out.put(printable(std::string(name)) + "=");
-    put_pickle(out, part, opaque);
+    put_pickle(out, part);
     ++index;
   });
   out.put(end);

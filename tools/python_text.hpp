@@ -28,19 +28,8 @@ class PythonText {
   void put_int(std::int64_t value) { put(std::to_string(value)); }
   void put_real(double value) { put(real_text(fmt::format("{}", value))); }
   void put_text(const std::string& text) { put("'" + printable(text) + "'"); }
+  void put_bytes(std::size_t count) { put("<" + human_bytes(count) + ">"); }
 
-  // Calls `add_one` for each element, until the text is full.
-  template <class Elements, class Add>
-  void put_each(const Elements& elements, const char* begin, const char* end, Add&& add_one) {
-    put(begin);
-    bool first = true;
-    for (const auto& element : elements) {
-      put(std::exchange(first, false) ? "" : ", ");
-      add_one(element);
-      if (is_full()) return;
-    }
-    put(end);
-  }
   static const char* end_of_tuple(std::size_t size) { return size == 1 ? ",)" : ")"; }
 
   // Returns the text, cut off with "…" if it is too long.
@@ -56,9 +45,8 @@ class PythonText {
   std::string text_;
 };
 
-// Appends a value in a pickle as value_text.cpp does: defined in pickle_text.cpp. `opaque`: also
-// appends opaque values, as Python code that would make them. Otherwise throws kUnsupported for a
-// value that is not plain.
-void put_pickle(PythonText& out, const PickleValue& value, bool opaque = false);
+// Appends a value in a pickle: tensors by type and size, bytes by length, and opaque values as
+// Python code that would make them. Defined in pickle_text.cpp.
+void put_pickle(PythonText& out, const PickleValue& value);
 
 }  // namespace cairn::tools

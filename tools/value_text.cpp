@@ -10,85 +10,14 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/leaf_reader.hpp>
+#include <cairn/state/leaf_writer.hpp>
+#include <cairn/state/pickle/unpickler.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/python_text.hpp>
 
 namespace cairn::tools {
 namespace {
-
-class ValueText {
- public:
-  explicit ValueText(std::size_t length_max) : out_(length_max) {}
-
-  void add(const Value& value) {
-    if (out_.is_full()) return;
-    if (value.is_ivalue()) return add(value.ivalue());
-    if (value.is_tensor()) return add(value.tensor());
-    if (value.is_blob()) return add(value.blob());
-    if (value.is_opaque()) return add(value.opaque());
-    if (value.is_dict())
-      return out_.put_each(value.dict(), "{", "}", [&](const auto& item) {
-        out_.put_text(item.first);
-        out_.put(": ");
-        add(item.second);
-      });
-    if (value.is_list()) return add_elements(value.list(), "[", "]");
-    out_.put(value.type_name());
-  }
-
-  std::string take() { return out_.take(); }
-
- private:
-  template <class Elements>
-  void add_elements(const Elements& elements, const char* begin, const char* end) {
-    out_.put_each(elements, begin, end, [&](const auto& element) { add(element); });
-  }
-
-  void add(const Blob& blob) { out_.put(fmt::format("<{}>", human_bytes(blob.bytes.size()))); }
-
-  void add(const Opaque& value) {
-    if (const auto* saved = dynamic_cast<const SavedOpaque*>(&value)) return put_pickle(out_, saved->pickle(), true);
-    out_.put(printable(value.name()));
-  }
-
-  void add(const torch::Tensor& tensor) {
-    const auto dtype = dtype_of(tensor.scalar_type());
-    out_.put(fmt::format("tensor({} {})", dtype ? to_string(*dtype) : "?", to_string(extents_of(tensor.sizes()))));
-  }
-
-  void add(const c10::IValue& value) {
-    if (out_.is_full()) return;
-    if (value.isNone()) return out_.put_none();
-    if (value.isBool()) return out_.put_bool(value.toBool());
-    if (value.isInt()) return out_.put_int(value.toInt());
-    if (value.isDouble()) return out_.put_real(value.toDouble());
-    if (value.isString()) return out_.put_text(value.toStringRef());
-    if (value.isTensor()) return add(value.toTensor());
-    if (value.isDevice()) return out_.put("device('" + value.toDevice().str() + "')");
-    if (const auto dtype = dtype_name_in(value)) return out_.put("torch." + *dtype);
-    if (const auto blob = blob_in(value)) return add(*blob);
-    if (value.isComplexDouble()) {
-      const auto number = value.toComplexDouble();
-      return out_.put(fmt::format("({}{:+}j)", number.real(), number.imag()));
-    }
-    if (value.isTuple()) {
-      const auto& elements = value.toTupleRef().elements();
-      return add_elements(std::vector<c10::IValue>(elements.begin(), elements.end()), "(",
-                          PythonText::end_of_tuple(elements.size()));
-    }
-    if (value.isList()) return add_elements(value.toListRef(), "[", "]");
-    if (value.isGenericDict())
-      return out_.put_each(value.toGenericDict(), "{", "}", [&](const auto& item) {
-        add(item.key());
-        out_.put(": ");
-        add(item.value());
-      });
-    out_.put(value.tagKind());
-  }
-
-  PythonText out_;
-};
 
 // Returns the number in the low bits of `bits`: a sign, an exponent, a mantissa. Numbers with the
 // lowest exponent are subnormal.
@@ -182,9 +111,14 @@ struct ToJson {
 }  // namespace
 
 std::string value_text(const Value& value, std::size_t length_max) {
-  ValueText text(length_max);
-  text.add(value);
-  return text.take();
+  PythonText out(length_max);
+  if (value.is_opaque()) {
+    put_pickle(out, dynamic_cast<const SavedOpaque&>(value.opaque()).pickle());
+  } else {
+    const Bytes pickle = pickle_value(value, BlobsAs::kBytes).pickle;
+    put_pickle(out, unpickle(pickle, "a value", tensor_globals(), {}, OpaqueValues::kKept).root());
+  }
+  return out.take();
 }
 
 std::string value_kind(const Value& value) {
