@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
 
@@ -21,13 +20,6 @@ namespace {
 using torch::nn::Module;
 
 [[noreturn]] void refuse_options(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, "state dict options: " + why); }
-
-// Returns the registered parameters by name, tied ones under each of their names.
-std::map<std::string, torch::Tensor> registered_tensors(const Module& module) {
-  std::map<std::string, torch::Tensor> named;
-  for (const auto& parameter : module.named_parameters()) named.emplace(parameter.key(), parameter.value());
-  return named;
-}
 
 // Returns the group of ranks that together hold the model; a group of one rank if no parameter is
 // wrapped or cut.
@@ -66,8 +58,8 @@ Dict selected(const Module& model, const StateDictOptions& options) {
   const std::vector<std::string> prefixes = prefixes_of(model, options);
   std::set<std::string> frozen;
   if (options.ignore_frozen_params) {
-    for (const auto& [name, parameter] : registered_tensors(model)) {
-      if (!parameter.requires_grad()) frozen.insert(name);
+    for (const auto& parameter : model.named_parameters()) {
+      if (!parameter.value().requires_grad()) frozen.insert(parameter.key());
     }
   }
   Dict chosen;
@@ -172,6 +164,21 @@ std::string text_from_rank0(const std::string& text, const ProcessGroup& world) 
   return {bytes.data_ptr<std::uint8_t>(), bytes.data_ptr<std::uint8_t>() + bytes.numel()};
 }
 
+// Returns why rank 0 cannot send `given` for `live`, or "" if it can.
+std::string why_not_whole(const Value& live, const Value& given) {
+  if (given.is_tensor() && extents_of(given.tensor().sizes()) == size_of(live)) return "";
+  return " is " + describe_given(given) + " on rank 0, which has to have all of it: " + to_string(size_of(live));
+}
+
+// Returns this rank's part of a whole tensor that rank 0 sends. `given` is read only there. The
+// part may be a view of the whole tensor.
+torch::Tensor part_from_rank0(const Value& live, const Value* given, const ProcessGroup& world) {
+  torch::Tensor whole = torch::empty(array_of(size_of(live)), tensor_of(live).options().requires_grad(false));
+  if (world.rank() == 0) whole.copy_(given->tensor());
+  world.broadcast(whole, 0);
+  return part_for(live, whole);
+}
+
 // Checks the dict of rank 0. The returned function sends each rank its part of the tensors; only
 // one whole tensor is in memory at a time. Both are collectives.
 std::function<void()> checked_from_rank0(const Dict& live, const Dict& state_dict, bool strict, const ProcessGroup& world) {
@@ -181,13 +188,10 @@ std::function<void()> checked_from_rank0(const Dict& live, const Dict& state_dic
     std::int64_t index = 0;
     for (const auto& [name, value] : live) {
       const Value* const given = state_dict.find(name);
-      const bool fits = given != nullptr && given->is_tensor() && extents_of(given->tensor().sizes()) == size_of(value);
       if (given == nullptr && strict) problems += "\n  \"" + name + "\" is missing on rank 0";
-      if (given != nullptr && !fits) {
-        problems += "\n  \"" + name + "\" is " + describe_given(*given) +
-                    " on rank 0, which has to have all of it: " + to_string(size_of(value));
-      }
-      sent[index++].fill_(fits);
+      const std::string why_not = given != nullptr ? why_not_whole(value, *given) : "";
+      if (!why_not.empty()) problems += "\n  \"" + name + '"' + why_not;
+      sent[index++].fill_(given != nullptr);
     }
     if (strict) problems += unexpected_names(live, state_dict);
   }
@@ -200,12 +204,7 @@ std::function<void()> checked_from_rank0(const Dict& live, const Dict& state_dic
     std::int64_t index = 0;
     for (const auto& [name, value] : live) {
       // The flags come from rank 0, so that all ranks skip the same entries.
-      if (sent[index++].item<int>() == 0) continue;
-      const torch::Tensor to = tensor_of(value);
-      torch::Tensor whole = torch::empty(array_of(size_of(value)), to.options().requires_grad(false));
-      if (world.rank() == 0) whole.copy_(state_dict.find(name)->tensor());
-      world.broadcast(whole, 0);
-      to.copy_(part_for(value, whole));
+      if (sent[index++].item<int>() != 0) tensor_of(value).copy_(part_from_rank0(value, state_dict.find(name), world));
     }
   };
 }
@@ -240,7 +239,7 @@ std::function<void()> checked_model_state(Module& model, const Dict& state_dict,
 }  // namespace
 
 Dict get_model_state_dict(const Module& model, const StateDictOptions& options) {
-  const auto parameters = registered_tensors(model);
+  const auto parameters = model.named_parameters();
   const bool keeps = !(options.full_state_dict && options.cpu_offload) || world_of(model).rank() == 0;
   // Parameters are found by their full names. The two dicts have the same entries in the same
   // order.
@@ -252,8 +251,8 @@ Dict get_model_state_dict(const Module& model, const StateDictOptions& options) 
   Dict dict;
   auto full_name = names.begin();
   for (const auto& [name, value] : chosen) {
-    const auto parameter = parameters.find((full_name++)->first);
-    Value entry = delivered(value, parameter == parameters.end() ? torch::Tensor() : parameter->second, options, keeps);
+    const torch::Tensor* const parameter = parameters.find((full_name++)->first);
+    Value entry = delivered(value, parameter == nullptr ? torch::Tensor() : *parameter, options, keeps);
     if (keeps) dict.insert(name, std::move(entry));
   }
   return dict;
@@ -373,9 +372,8 @@ Dict take_whole_tensors(Dict& given, const Dict& live) {
         rest.insert(field, value);
         continue;
       }
-      if (!value.is_tensor() || extents_of(value.tensor().sizes()) != size_of(*to))
-        problems += "\n  state[\"" + name + "\"][\"" + field + "\"] is " + describe_given(value) +
-                    " on rank 0, which has to have all of it: " + to_string(size_of(*to));
+      const std::string why_not = why_not_whole(*to, value);
+      if (!why_not.empty()) problems += "\n  state[\"" + name + "\"][\"" + field + "\"]" + why_not;
       taken[name][field] = true;
     }
     fields = std::move(rest);
@@ -395,6 +393,10 @@ Dict optimizer_state_from_rank0(const Module& model, torch::optim::Optimizer& op
       whole = nested_form(state_dict, live, options);
       Dict rest = whole;
       Dict taken = take_whole_tensors(rest, fit_optimizer_state(optimizer, whole, &model));
+      for (const FlatEntry& entry : flatten(rest))
+        if (entry.value.is_opaque())
+          throw Error(ErrorCode::kUnsupported, "send an optimizer's state dict: " + describe_path(entry.path) + ": " +
+                                                   entry.value.opaque().why());
       // Everything but the tensors, and the list of tensors that follow one by one.
       text = serialize_leaf(List{std::move(rest), std::move(taken)});
     } catch (const std::exception& error) {  // the other ranks wait for an answer
@@ -415,35 +417,25 @@ Dict optimizer_state_from_rank0(const Module& model, torch::optim::Optimizer& op
     for (const auto& entry : fields.dict()) {
       const std::string& field = entry.first;
       const Value& to = to_fill.at("state")[name][field];
-      torch::Tensor tensor = torch::empty(array_of(size_of(to)), tensor_of(to).options().requires_grad(false));
-      if (world.rank() == 0) tensor.copy_(whole.at("state")[name][field].tensor());
-      world.broadcast(tensor, 0);
+      const torch::Tensor part = part_from_rank0(to, find_at(whole, {"state", name, field}), world);
       // A copy of the part, because a view would keep the whole tensor in memory.
-      local["state"][name][field] = to.is_sharded() ? part_for(to, tensor).clone() : tensor;
+      local["state"][name][field] = to.is_sharded() ? part.clone() : part;
     }
   }
   return local;
-}
-
-// Replaces a whole tensor by this rank's part. If it does not fit, leaves it for the optimizer to
-// refuse.
-void cut_to_part(const Value* live, Value& given) {
-  if (live == nullptr || !has_tensor(*live) || !has_tensor(given)) return;
-  torch::Tensor part = part_for(*live, given);
-  if (part.defined()) given = Value(std::move(part));
 }
 
 }  // namespace
 
 Dict get_optimizer_state_dict(const Module& model, torch::optim::Optimizer& optimizer, const StateDictOptions& options) {
   check_options(options);
-  const auto parameters = registered_tensors(model);
+  const auto parameters = model.named_parameters();
   const bool keeps = !(options.full_state_dict && options.cpu_offload) || world_of(model).rank() == 0;
   Dict dict = optimizer_state_dict(optimizer, &model);
   const torch::NoGradGuard no_grad;
   Dict state;
   for (const auto& [name, fields] : dict.at("state").dict()) {
-    const torch::Tensor& parameter = parameters.at(name);
+    const torch::Tensor& parameter = parameters[name];
     if (options.ignore_frozen_params && !parameter.requires_grad()) continue;
     Dict entry;
     for (const auto& [field, value] : fields.dict()) entry.insert(field, delivered(value, parameter, options, keeps));
@@ -471,7 +463,12 @@ std::function<void()> checked_optimizer_state(const Module& model, torch::optim:
   if (state.is_none()) state = Dict{};
   for (auto& [name, fields] : state.dict()) {
     if (!fields.is_dict()) continue;
-    for (auto& [field, value] : fields.dict()) cut_to_part(find_at(to_fill, {"state", name, field}), value);
+    for (auto& [field, value] : fields.dict()) {
+      // A whole tensor becomes this rank's part. The optimizer refuses what does not fit.
+      const Value* const to = find_at(to_fill, {"state", name, field});
+      if (to == nullptr || !has_tensor(*to) || !has_tensor(value)) continue;
+      if (torch::Tensor part = part_for(*to, value); part.defined()) value = Value(std::move(part));
+    }
   }
   for (const auto& [name, fields] : live.at("state").dict()) {
     if (!options.strict && !state.dict().contains(name)) state.dict().insert(name, fields);  // keeps its value

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
@@ -395,6 +396,12 @@ TEST_CASE("state dicts: all ranks refuse optimizer state of rank 0 that does not
     const Thrown not_a_value = thrown_for(
         [](Dict& given) { given["param_groups"].list()[0]["more"] = cairn::stateful(std::make_shared<DataPosition>()); });
     CHECK(not_a_value.is_error);
+    const Thrown opaque = thrown_for([](Dict& given) {
+      given["param_groups"].list()[0]["odd"] = read_leaf(write_torch_archive(ByteSpan("\x80\x02"
+                                                                                      "cown\nA\n)R."),
+                                                                             {}));
+    });
+    CHECK_MESSAGE(opaque.says("[\"param_groups\"][0][\"odd\"]: "), opaque.what);
 
     options.broadcast_from_rank0 = false;
     const Dict after = training::get_optimizer_state_dict(*model, optimizer, options);
