@@ -1,5 +1,4 @@
 // State dicts of LibTorch's optimizers.
-#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -19,28 +18,23 @@ class OptimizerState final : public FittedStateful {
  public:
   OptimizerState(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<torch::nn::Module> module)
       : optimizer_(std::move(optimizer)), module_(std::move(module)) {}
-  Dict state_dict() override {
-    fitted_.reset();
-    return optimizer_state_dict(*optimizer_, module_.get());
-  }
+  Dict state_dict() override { return optimizer_state_dict(*optimizer_, module_.get()); }
+  void load_state_dict(const Dict& state_dict) override { load_optimizer_state_dict(*optimizer_, state_dict, module_.get()); }
   // No decision depends on the number of steps, and there is one for each parameter.
   bool needs(const Path& path) const override { return path.size() != 3 || path.back() != PathElement("step"); }
-  Dict fit(const Dict& stored) override {
+  Fitted fit(const Dict& stored) override {
     // The planner reports that there are no groups.
     const Value* groups = stored.find("param_groups");
-    if (groups == nullptr || !groups->is_list() || groups->list().empty()) return state_dict();
-    return fitted_.emplace(fit_optimizer_state(*optimizer_, stored, module_.get()));
-  }
-  void load_state_dict(const Dict& state_dict) override {
-    const std::optional<Dict> fitted = std::exchange(fitted_, std::nullopt);
-    prepare_optimizer_load(*optimizer_, state_dict, module_.get(), fitted ? WithoutState::kFitted : WithoutState::kFresh,
-                           fitted.value_or(Dict()))();
+    if (groups == nullptr || !groups->is_list() || groups->list().empty()) return {state_dict(), {}};
+    const Dict state = fit_optimizer_state(*optimizer_, stored, module_.get());
+    return {state, [this, state](const Dict& filled) {
+              prepare_optimizer_load(*optimizer_, filled, module_.get(), WithoutState::kFitted, state)();
+            }};
   }
 
  private:
   std::shared_ptr<Optimizer> optimizer_;
   std::shared_ptr<torch::nn::Module> module_;
-  std::optional<Dict> fitted_;  // between `fit` and `load_state_dict`
 };
 
 }  // namespace
@@ -100,7 +94,7 @@ Dict optimizer_state_dict(Optimizer& optimizer, const torch::nn::Module* module)
         std::unique_ptr<typename Kind::State> apart;  // kept outside the optimizer, where it would change the training
         if (held == states.end() && parameter.requires_grad() && Kind::keeps_state(options)) {
           apart = with_torch("begin the state of \"" + name + '"',
-                             [&, &parameter = parameter] { return Kind::begin(options, parameter); });
+                             [&, &parameter = parameter] { return begin_state<Kind>(options, parameter); });
           // From here on the optimizer uses these tensors, so that a load can fill them in place.
           if (Kind::begins_as_absent(options)) held = states.emplace(key, std::move(apart)).first;
         }

@@ -7,12 +7,15 @@
 //   others                 the options that only PyTorch has, with the values with which PyTorch
 //                          trains as LibTorch does
 //   keeps_state            whether a parameter has state under these options
-//   begins_as_absent       whether training from the state of `begin` equals training without state
-//   begin                  the state that LibTorch creates in the first step
+//   begins_as_absent       whether training from the state of `begin_state` equals training without
+//                          state
+//   needs                  whether LibTorch creates this tensor in the first step
+//   begins_with            the elements of such a tensor
 #pragma once
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <typeinfo>
 #include <utility>
@@ -38,11 +41,30 @@ inline torch::Tensor zeros_for(const torch::Tensor& parameter) {
 
 using OtherOptions = std::vector<std::pair<const char*, Value>>;
 
+struct AnyOptimizerKind {
+  template <class Options>
+  static bool keeps_state(const Options&) {
+    return true;
+  }
+  template <class Options>
+  static bool begins_as_absent(const Options&) {
+    return true;
+  }
+  template <class Options>
+  static bool needs(const Options&, std::string_view) {
+    return true;
+  }
+  template <class Options>
+  static double begins_with(const Options&) {
+    return 0;
+  }
+};
+
 template <class Optimizer>
 struct OptimizerKind;
 
 template <class OptionsType, class StateType, bool kDecoupled>
-struct AdamKind {
+struct AdamKind : AnyOptimizerKind {
   using Options = OptionsType;
   using State = StateType;
 
@@ -65,16 +87,7 @@ struct AdamKind {
     visit("exp_avg_sq", state.exp_avg_sq());
     visit("max_exp_avg_sq", state.max_exp_avg_sq());
   }
-  static bool keeps_state(const Options&) { return true; }
-  static bool begins_as_absent(const Options&) { return true; }
-  static std::unique_ptr<State> begin(const Options& options, const torch::Tensor& parameter) {
-    auto state = std::make_unique<State>();
-    state->step(0);
-    state->exp_avg(zeros_for(parameter));
-    state->exp_avg_sq(zeros_for(parameter));
-    if (options.amsgrad()) state->max_exp_avg_sq(zeros_for(parameter));
-    return state;
-  }
+  static bool needs(const Options& options, std::string_view field) { return field != "max_exp_avg_sq" || options.amsgrad(); }
 };
 
 template <>
@@ -83,7 +96,7 @@ template <>
 struct OptimizerKind<torch::optim::AdamW> : AdamKind<torch::optim::AdamWOptions, torch::optim::AdamWParamState, true> {};
 
 template <>
-struct OptimizerKind<torch::optim::SGD> {
+struct OptimizerKind<torch::optim::SGD> : AnyOptimizerKind {
   using Options = torch::optim::SGDOptions;
   using State = torch::optim::SGDParamState;
 
@@ -105,15 +118,10 @@ struct OptimizerKind<torch::optim::SGD> {
   static bool keeps_state(const Options& options) { return options.momentum() != 0; }
   // Without state, the first step uses the whole gradient; with state, the dampened one.
   static bool begins_as_absent(const Options& options) { return options.dampening() == 0; }
-  static std::unique_ptr<State> begin(const Options&, const torch::Tensor& parameter) {
-    auto state = std::make_unique<State>();
-    state->momentum_buffer(zeros_for(parameter));
-    return state;
-  }
 };
 
 template <>
-struct OptimizerKind<torch::optim::RMSprop> {
+struct OptimizerKind<torch::optim::RMSprop> : AnyOptimizerKind {
   using Options = torch::optim::RMSpropOptions;
   using State = torch::optim::RMSpropParamState;
 
@@ -136,20 +144,13 @@ struct OptimizerKind<torch::optim::RMSprop> {
     visit("momentum_buffer", state.momentum_buffer());
     visit("grad_avg", state.grad_avg());
   }
-  static bool keeps_state(const Options&) { return true; }
-  static bool begins_as_absent(const Options&) { return true; }
-  static std::unique_ptr<State> begin(const Options& options, const torch::Tensor& parameter) {
-    auto state = std::make_unique<State>();
-    state->step(0);
-    state->square_avg(zeros_for(parameter));
-    if (options.momentum() > 0) state->momentum_buffer(zeros_for(parameter));
-    if (options.centered()) state->grad_avg(zeros_for(parameter));
-    return state;
+  static bool needs(const Options& options, std::string_view field) {
+    return field == "momentum_buffer" ? options.momentum() > 0 : field != "grad_avg" || options.centered();
   }
 };
 
 template <>
-struct OptimizerKind<torch::optim::Adagrad> {
+struct OptimizerKind<torch::optim::Adagrad> : AnyOptimizerKind {
   using Options = torch::optim::AdagradOptions;
   using State = torch::optim::AdagradParamState;
 
@@ -169,14 +170,7 @@ struct OptimizerKind<torch::optim::Adagrad> {
     visit("step", state.step());
     visit("sum", state.sum());
   }
-  static bool keeps_state(const Options&) { return true; }
-  static bool begins_as_absent(const Options&) { return true; }
-  static std::unique_ptr<State> begin(const Options& options, const torch::Tensor& parameter) {
-    auto state = std::make_unique<State>();
-    state->step(0);
-    state->sum(torch::full_like(parameter.detach(), options.initial_accumulator_value(), at::MemoryFormat::Preserve));
-    return state;
-  }
+  static double begins_with(const Options& options) { return options.initial_accumulator_value(); }
 };
 
 // --- access to optimizers ------------------------------------------------------------------------
@@ -238,6 +232,20 @@ Dict state_of(typename Kind::State& state, const torch::Tensor& parameter) {
     }
   });
   return dict;
+}
+
+// Returns the state that LibTorch creates in the first step.
+template <class Kind>
+std::unique_ptr<typename Kind::State> begin_state(const typename Kind::Options& options, const torch::Tensor& parameter) {
+  auto state = std::make_unique<typename Kind::State>();
+  Kind::visit_state(*state, [&](const char* name, auto& field) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, torch::Tensor>) {
+      if (Kind::needs(options, name)) field = zeros_for(parameter).fill_(Kind::begins_with(options));
+    } else {
+      field = 0;
+    }
+  });
+  return state;
 }
 
 // Returns a group with all of PyTorch's options. `others` are those that LibTorch lacks.

@@ -69,38 +69,35 @@ bool read(const Value& value, bool& field) {
   return true;
 }
 
-bool read(const Value& value, std::tuple<double, double>& field) {
+// Returns the elements of a list or tuple; nothing for any other value.
+std::optional<List> elements_in(const Value& value) {
+  if (value.is_list()) return value.list();
+  if (!value.is_ivalue()) return std::nullopt;
+  const c10::IValue& plain = value.ivalue();
   List elements;
-  if (value.is_list()) elements = value.list();
-  if (value.is_ivalue() && value.ivalue().isTuple()) {
-    for (const c10::IValue& element : value.ivalue().toTupleRef().elements()) elements.emplace_back(element);
-  } else if (value.is_ivalue() && value.ivalue().isList()) {
-    for (const c10::IValue& element : value.ivalue().toListRef()) elements.emplace_back(element);
-  }
-  return elements.size() == 2 && read(elements[0], std::get<0>(field)) && read(elements[1], std::get<1>(field));
+  if (plain.isTuple())
+    for (const c10::IValue& element : plain.toTupleRef().elements()) elements.emplace_back(element);
+  else if (plain.isList())
+    for (const c10::IValue& element : plain.toListRef()) elements.emplace_back(element);
+  else
+    return std::nullopt;
+  return elements;
+}
+
+bool read(const Value& value, std::tuple<double, double>& field) {
+  const auto elements = elements_in(value);
+  return elements && elements->size() == 2 && read((*elements)[0], std::get<0>(field)) && read((*elements)[1], std::get<1>(field));
 }
 
 // Returns the names in a "params" list: texts, or PyTorch's positions. Returns nothing for any
 // other value.
 std::optional<std::set<std::string>> names_in(const Value& value) {
-  List elements;
-  if (value.is_list()) {
-    elements = value.list();
-  } else if (value.is_ivalue() && value.ivalue().isList()) {
-    for (const c10::IValue& element : value.ivalue().toListRef()) elements.emplace_back(element);
-  } else {
-    return std::nullopt;
-  }
+  const auto elements = elements_in(value);
+  if (!elements) return std::nullopt;
   std::set<std::string> names;
-  for (const Value& element : elements) {
-    if (!element.is_ivalue()) return std::nullopt;
-    if (element.ivalue().isString()) {
-      names.insert(element.to_text());
-    } else if (element.ivalue().isInt()) {
-      names.insert(std::to_string(element.to_int()));
-    } else {
-      return std::nullopt;
-    }
+  for (const Value& element : *elements) {
+    if (!element.is_ivalue() || !(element.ivalue().isString() || element.ivalue().isInt())) return std::nullopt;
+    names.insert(element.ivalue().isString() ? element.to_text() : std::to_string(element.to_int()));
   }
   return names;
 }
@@ -200,13 +197,9 @@ class Loading {
       } else {
         problem(where + " is " + groups[i].type_name() + ", not a dict");
       }
-      // The options need the fields that LibTorch creates in the first step.
-      const torch::Tensor empty = torch::empty({0});
-      std::set<std::string> needed;
-      for (const auto& field : state_of<Kind>(*Kind::begin(options_[i], empty), empty)) needed.insert(field.first);
       for (const NamedParameter& named : named_[i]) {
         known.insert(named.name);
-        next_.push_back(next_of(named, options_[i], needed));
+        next_.push_back(next_of(named, options_[i]));
       }
       if (without_state_ == WithoutState::kFresh && state_->empty() && !kept_state && Kind::keeps_state(options_[i])) {
         problem(where + " turns momentum on, but there are no momentum buffers; load into cairn::stateful(optimizer), " +
@@ -273,7 +266,7 @@ class Loading {
     return nullptr;
   }
 
-  Next next_of(const NamedParameter& named, const Options& options, const std::set<std::string>& needed) {
+  Next next_of(const NamedParameter& named, const Options& options) {
     Next next;
     next.parameter = named.parameter;
     next.zero_is_absent = !Kind::begins_as_absent(options);
@@ -283,19 +276,19 @@ class Loading {
       next.is_stored = true;
       // The tensors of the present state are filled in place.
       next.state = present != nullptr ? std::make_unique<State>(*present) : std::make_unique<State>();
-      check_state(*entry, named, needed, next);
+      check_state(*entry, named, options, next);
       return next;
     }
     if (!Kind::keeps_state(options)) return next;
     if (without_state_ == WithoutState::kRefused && named.parameter.requires_grad()) {
       problem("the state of \"" + named.name + "\" is missing; without StateDictOptions::strict it stays as it is");
     } else if (!is_stored() && !next.zero_is_absent && (present != nullptr || named.parameter.requires_grad())) {
-      next.state = Kind::begin(options, named.parameter);
+      next.state = begin_state<Kind>(options, named.parameter);
     }
     return next;
   }
 
-  void check_state(const Value& entry, const NamedParameter& named, const std::set<std::string>& needed, Next& next) {
+  void check_state(const Value& entry, const NamedParameter& named, const Options& options, Next& next) {
     const std::string where = "state[\"" + named.name + "\"]";
     if (!entry.is_dict()) return problem(where + " is " + entry.type_name() + ", not a dict");
     std::set<std::string> known;
@@ -304,7 +297,7 @@ class Loading {
       const Value* value = entry.dict().find(field_name);
       if (value != nullptr && value->is_none()) value = nullptr;
       const std::string place = where + "[\"" + field_name + "\"]";
-      const bool is_missing = value == nullptr && needed.count(field_name) > 0;
+      const bool is_missing = value == nullptr && Kind::needs(options, field_name);
       // The planner reports what a checkpoint lacks.
       if (is_missing && !is_stored()) return problem(place + " is missing, but the group's options need it");
       if constexpr (std::is_same_v<std::decay_t<decltype(field)>, torch::Tensor>) {

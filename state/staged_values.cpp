@@ -1,56 +1,12 @@
 #include <cairn/state/staged_values.hpp>
 
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include <cairn/state/tensor_types.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/state/planner.hpp>
 
 namespace cairn {
-namespace {
-
-// LibTorch's own `deepcopy` treats tensors that share memory as one tensor.
-class DeepCopier {
- public:
-  // Values that cannot be saved stay as they are. Planning refuses them with a better error.
-  // Values that cannot change stay as well.
-  c10::IValue copy(const c10::IValue& value) {
-    if (!value.isTensor() && !value.isTuple() && !value.isList() && !value.isGenericDict()) return value;
-    if (is_torch_size(value)) return value;
-    const void* const identity = value.isTensor() ? value.toTensor().unsafeGetTensorImpl() : value.internalToPointer();
-    if (const auto known = copies_.find(identity); known != copies_.end()) return known->second;
-    if (value.isTensor()) return copies_.emplace(identity, copy_of(value.toTensor())).first->second;
-    if (value.isTuple()) {
-      std::vector<c10::IValue> elements;
-      for (const c10::IValue& element : value.toTupleRef().elements()) elements.push_back(copy(element));
-      return copies_.emplace(identity, c10::ivalue::Tuple::create(std::move(elements))).first->second;
-    }
-    // Registered before its elements, because it may contain itself.
-    if (value.isList()) {
-      c10::impl::GenericList list(value.toList().elementType());
-      copies_.emplace(identity, list);
-      for (const c10::IValue& element : value.toListRef()) list.push_back(copy(element));
-      return list;
-    }
-    const c10::impl::GenericDict from = value.toGenericDict();
-    c10::impl::GenericDict dict(from.keyType(), from.valueType());
-    copies_.emplace(identity, dict);
-    for (const auto& item : from) dict.insert(item.key(), copy(item.value()));
-    return dict;
-  }
-
- private:
-  static torch::Tensor copy_of(const torch::Tensor& tensor) {
-    if (!why_not_storable(tensor).empty()) return tensor;
-    return with_torch("copy a tensor in a plain value",
-                      [&] { return tensor.detach().clone().requires_grad_(tensor.requires_grad()); });
-  }
-
-  std::unordered_map<const void*, c10::IValue> copies_;
-};
-
-}  // namespace
-
 // The order of visits is fixed: DefaultStager matches tensors with their copies by it.
 void replace_tensors(Value& value, const std::string& name, const Replace& replace) {
   if (value.is_dict()) {
@@ -79,8 +35,11 @@ void copy_plain_values(Value& value) {
     const c10::IValue& plain = value.ivalue();
     // Numbers and texts cannot change. Only containers are handles.
     if (!plain.isList() && !plain.isTuple() && !plain.isGenericDict()) return;
-    Value copy{DeepCopier().copy(plain)};
-    value = with_marks_of(value, std::move(copy));
+    try {
+      value = with_marks_of(value, deserialize_leaf(serialize_leaf(value)));
+    } catch (const Error&) {
+      // The value cannot be saved. Planning refuses it, with a better error.
+    }
   }
 }
 

@@ -61,6 +61,15 @@ Dict marked(Dict dict, Held held) {
   return dict;
 }
 
+// Returns a line for an error text unless `loaded` is a tensor with the size and type of `now`.
+std::string problem_of(const std::string& name, const Value* loaded, const torch::Tensor& now) {
+  if (!loaded) return "\n  \"" + name + "\" is missing";
+  if (loaded->is_tensor() && loaded->tensor().defined() && loaded->tensor().sizes() == now.sizes() &&
+      loaded->tensor().scalar_type() == now.scalar_type())
+    return "";
+  return "\n  \"" + name + "\" is not a tensor of size " + to_string(extents_of(now.sizes())) + " " + c10::toString(now.scalar_type());
+}
+
 torch::Tensor generator_state(at::Generator& generator) {
   // Generators are shared by all threads of the process. LibTorch leaves the locking to the caller.
   const std::lock_guard lock(generator.mutex());
@@ -77,16 +86,9 @@ struct NewState {
 // Sets all states or none.
 void set_states(std::vector<NewState> states) {
   std::string problems;
-  for (NewState& state : states) {
-    // Sizes of states differ between devices and versions of LibTorch; the generator itself knows
-    // its own.
-    const torch::Tensor now = generator_state(state.generator);
-    if (!state.loaded)
-      problems += "\n  \"" + state.name + "\" is missing";
-    else if (!state.loaded->is_tensor() || !state.loaded->tensor().defined() || state.loaded->tensor().sizes() != now.sizes() ||
-             state.loaded->tensor().scalar_type() != now.scalar_type())
-      problems += "\n  \"" + state.name + "\" is not a tensor of " + std::to_string(now.numel()) + " bytes";
-  }
+  // Sizes of states differ between devices and versions of LibTorch; the generator itself knows its
+  // own.
+  for (NewState& state : states) problems += problem_of(state.name, state.loaded, generator_state(state.generator));
   if (!problems.empty())
     throw Error(ErrorCode::kMismatch,
                 "load the states of random number generators: they do not fit; no generator was changed:" + problems);
@@ -180,13 +182,7 @@ class SamplerState final : public Stateful {
     // The sampler's present state says which tensors it expects.
     const Dict now = this->state_dict();
     std::string problems;
-    for (const auto& item : now)
-      if (const Value* loaded = state_dict.find(item.first); !loaded)
-        problems += "\n  \"" + item.first + "\" is missing";
-      else if (!loaded->is_tensor() || loaded->tensor().sizes() != item.second.tensor().sizes() ||
-               loaded->tensor().scalar_type() != item.second.tensor().scalar_type())
-        problems += "\n  \"" + item.first + "\" is not a tensor of size " + to_string(extents_of(item.second.tensor().sizes())) +
-                    " " + c10::toString(item.second.tensor().scalar_type());
+    for (const auto& [name, value] : now) problems += problem_of(name, state_dict.find(name), value.tensor());
     if (!problems.empty())
       throw Error(ErrorCode::kMismatch, "load a sampler: what was loaded does not fit; the sampler was not changed:" + problems);
     with_torch("load a sampler", [&] {

@@ -131,4 +131,18 @@ std::shared_ptr<StorageReader> make_reader(const CheckpointReaderOptions& option
   return make_storage<CheckpointReader, UnmadeReader, StorageReader>(options);
 }
 
+void check_step(const SaveOptions& options, bool is_own_part) {
+  if (is_own_part && !options.step)
+    throw Error(ErrorCode::kInvalidArgument,
+                "with use_collectives off, set SaveOptions::step: only the step tells which parts of the ranks belong together");
+  if (options.step && *options.step < 0)
+    throw Error(ErrorCode::kInvalidArgument, "SaveOptions::step is " + std::to_string(*options.step) + ": steps are not negative");
+}
+
+void check_coordinator(int coordinator_rank, int world_size) {
+  if (world_size == 1 && coordinator_rank != 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "coordinator_rank " + std::to_string(coordinator_rank) + " is not a rank of a world of 1");
+}
+
 }  // namespace cairn

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
 #include <cairn/runtime/checkpoints/options.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
@@ -18,6 +19,18 @@ namespace cairn {
 // Return a digest of the options that all ranks must share. Ranks compare digests before they plan.
 Digest digest_of(const SaveOptions& options);
 Digest digest_of(const LoadOptions& options, const std::vector<std::string>& prefixes);
+
+// Throw kInvalidArgument. `is_own_part`: of a save with `use_collectives` off.
+void check_step(const SaveOptions& options, bool is_own_part);
+// Larger worlds check this in the call itself, so that no rank waits for one that never joins.
+void check_coordinator(int coordinator_rank, int world_size);
+template <class Storage>
+void check_checkpoint_id(const Storage& storage, const std::string& checkpoint_id) {
+  if (!storage.validate_checkpoint_id(checkpoint_id))
+    throw Error(ErrorCode::kInvalidArgument, "'" + checkpoint_id +
+                                                 "' is not a checkpoint id that the storage can handle: give a path " +
+                                                 "or a URL of a registered scheme");
+}
 
 // Cairn's own planner and writer. They are kept between calls while the options stay the same,
 // because they hold the last plan, threads and staging blocks.

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <optional>
@@ -31,9 +32,7 @@ namespace cairn {
 namespace {
 
 bool changed_while_loading(const FailureMap& failures) {
-  for (const auto& [rank, failure] : failures)
-    if (failure.code == ErrorCode::kChanged) return true;
-  return false;
+  return std::any_of(failures.begin(), failures.end(), [](const auto& one) { return one.second.code == ErrorCode::kChanged; });
 }
 
 }  // namespace
@@ -180,54 +179,11 @@ namespace {
 // For calls with `no_dist`.
 Checkpointer alone() { return Checkpointer(World::single(), "default"); }
 
-// Larger worlds check this in the call itself, so that no rank waits for one that never joins.
-void check_coordinator(int coordinator_rank, const World& world) {
-  if (world.size() == 1 && coordinator_rank != 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                "coordinator_rank " + std::to_string(coordinator_rank) + " is not a rank of a world of 1");
-}
-
-// Keeps an error in this rank's arguments until the ranks have joined, so that all ranks fail
-// together and none waits for one that never joins.
-struct FoundObjects {
-  explicit FoundObjects(const StateDict& state_dict) {
-    try {
-      objects.emplace(state_dict);
-    } catch (...) {
-      refusal = std::current_exception();
-    }
-  }
-  std::vector<std::string> keys() const { return objects ? objects->keys() : std::vector<std::string>{}; }
-  const StatefulObjects& get() const {
-    // Called in a hook, where an exception fails the call on all ranks.
-    if (refusal) std::rethrow_exception(refusal);
-    return *objects;
-  }
-  std::optional<StatefulObjects> objects;
-  std::exception_ptr refusal;
-};
-
 // A user's own planner and storage may depend on each other's types, so no counting planner is put
 // between them.
 template <class Planner, class Storage>
 bool are_both_users(const Planner& planner, const Storage& storage) {
   return planner != nullptr && storage != nullptr;
-}
-
-void check_step(const SaveOptions& options, bool is_own_part) {
-  if (is_own_part && !options.step)
-    throw Error(ErrorCode::kInvalidArgument,
-                "with use_collectives off, set SaveOptions::step: only the step tells which parts of the ranks belong together");
-  if (options.step && *options.step < 0)
-    throw Error(ErrorCode::kInvalidArgument, "SaveOptions::step is " + std::to_string(*options.step) + ": steps are not negative");
-}
-
-template <class Storage>
-void check_checkpoint_id(const Storage& storage, const std::string& checkpoint_id) {
-  if (!storage.validate_checkpoint_id(checkpoint_id))
-    throw Error(ErrorCode::kInvalidArgument, "'" + checkpoint_id +
-                                                 "' is not a checkpoint id that the storage can handle: give a path " +
-                                                 "or a URL of a registered scheme");
 }
 
 }  // namespace
@@ -272,13 +228,13 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   auto& self = *implementation_;
   self.check_process();
   const OneCall one(self.running, self.busy());
-  check_coordinator(options.coordinator_rank, self.world);
+  check_coordinator(options.coordinator_rank, self.world.size());
   // Earlier saves end first, so that checkpoints appear in the order of the calls.
   self.saves.wait(std::nullopt);
 
   const auto planner = self.planner_for(options);
   const auto writer = self.writer_for(options);
-  const FoundObjects objects(state_dict);
+  StatefulObjects objects(state_dict);
   StateDict working = state_dict;
   CallerExecutor executor;
 
@@ -287,13 +243,12 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   self.fill(call, options);
   call.executor = &executor;
   call.stateful_keys = objects.keys();
-  const auto longest = std::make_shared<std::string>();
   call.begin = [&](const std::vector<std::string>& key_order) {
     check_step(options, self.part_rank.has_value());
     check_checkpoint_id(*writer, checkpoint_id);
-    *longest = objects.get().describe(key_order, working, self.world.rank());
+    objects.describe(key_order, working, self.world.rank());
   };
-  call.longest_part = longest;
+  call.longest_part = objects.longest();
   call.state_dict = &working;
   const auto progress = std::make_shared<CallProgress>();
   CountingSavePlanner counting(*planner, *progress);
@@ -327,7 +282,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   auto& self = *implementation_;
   self.check_process();
   const OneCall one(self.running, self.busy());
-  check_coordinator(options.coordinator_rank, self.world);
+  check_coordinator(options.coordinator_rank, self.world.size());
   if (!self.world.has_backend_for("cpu"))
     throw Error(ErrorCode::kPrecondition,
                 "A CPU backend must be enabled for async save; the staged state is on the CPU: initialize the process group with "
@@ -366,20 +321,19 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   parts.cancellation = options.cancellation;
   parts.options = async_options;
 
-  const FoundObjects objects(state_dict);
+  StatefulObjects objects(state_dict);
   SaveCall call;
   self.fill(call, parts.slot, checkpoint_id, options.coordinator_rank);
   self.fill(call, options);
   call.stateful_keys = objects.keys();
-  const auto longest = std::make_shared<std::string>();
-  call.longest_part = longest;
+  call.longest_part = objects.longest();
   const auto writer = parts.writer;
   const auto save = std::make_shared<AsyncSave>(std::move(parts));
   save->begin(std::move(call), [&](const std::vector<std::string>& key_order) {
     check_step(options, self.part_rank.has_value());
     check_checkpoint_id(*writer, checkpoint_id);
     StateDict working = state_dict;
-    *longest = objects.get().describe(key_order, working, self.world.rank());
+    objects.describe(key_order, working, self.world.rank());
     // Thrown only after `describe`: Stateful hooks may use collectives, so they must run on every
     // rank or on none.
     if (refused)
@@ -401,7 +355,7 @@ void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& 
     return self.for_own_part().prepare(state_dict, async_options, options_of_part(options, "", world()));
   self.check_process();
   const OneCall one(self.running, self.busy());
-  const StatefulObjects objects(state_dict);
+  StatefulObjects objects(state_dict);
   StateDict working = state_dict;
   try {
     objects.describe(objects.keys(), working, world().rank());
@@ -447,11 +401,11 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   const ProfilerRange range("load");
   check_process();
   const OneCall one(running, busy());
-  check_coordinator(options.coordinator_rank, world);
+  check_coordinator(options.coordinator_rank, world.size());
   saves.wait(std::nullopt);
   // A load may be of what an earlier save was still writing: that has ended by now.
   const std::shared_ptr<StorageReader> reader = options.storage_reader ? options.storage_reader : make_reader(options.reader);
-  const FoundObjects objects(state_dict);
+  StatefulObjects objects(state_dict);
 
   // A checkpoint that is replaced during the load is read again, once. Every rank sees the same
   // outcome, so all ranks make the same decision.
@@ -471,24 +425,20 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     call.report_directory = world.report_directory(options.failure_directory, "");
     call.options_digest = digest_of(options, prefixes);
     call.stateful_keys = objects.keys();
-    const auto longest = std::make_shared<std::string>();
-    call.begin = [&](const std::vector<std::string>& key_order) {
+      call.begin = [&](const std::vector<std::string>& key_order) {
       check_checkpoint_id(*reader, checkpoint_id);
       if (part_rank) require_part(checkpoint_id);
       agreed_order = key_order;
-      *longest = objects.get().describe(key_order, working, world.rank());
+      objects.describe(key_order, working, world.rank());
     };
-    call.longest_part = longest;
-    const bool are_users = are_both_users(options.planner, options.storage_reader);
-    // A user's reader may work only with the user's planner.
-    if (!are_users)
-      call.fit = [&](const Metadata& metadata, const StorageContext& context) {
-        objects.get().fit(metadata, *reader, context, part_rank.value_or(world.rank()), options.planning.keep_opaque, working);
-      };
+    call.longest_part = objects.longest();
+    call.fit = [&](const Metadata& metadata, const StorageContext& context) {
+      objects.fit(metadata, *reader, context, part_rank.value_or(world.rank()), options.planning.keep_opaque, working);
+    };
     // The deadline covers both tries.
     if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
     call.state_dict = &working;
-    call.planner = are_users ? planner_of_call.get() : &counting;
+    call.planner = are_both_users(options.planner, options.storage_reader) ? planner_of_call.get() : &counting;
     call.reader = reader.get();
     call.progress = progress;
     // The display follows this object over both tries.
@@ -504,7 +454,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       // Tensors were filled in place. Other leaves reach the caller only after all ranks have
       // succeeded.
       adopt_leaves(state_dict, working);
-      restore(objects.get(), agreed_order, working, checkpoint_id, ticket, std::move(outcome));
+      restore(objects, agreed_order, working, checkpoint_id, ticket, std::move(outcome));
       return;
     }
     if (!again || !changed_while_loading(outcome.failures)) throw exception_of(loading(checkpoint_id), std::move(outcome));

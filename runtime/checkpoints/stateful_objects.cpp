@@ -45,15 +45,9 @@ void walk(const Value& value, Path& path, bool is_per_rank, const Visit& visit) 
 }
 
 Value& value_at(Dict& root, const Path& path) {
-  Value* here = nullptr;
-  for (const auto& element : path) {
-    if (const auto* key = std::get_if<std::string>(&element))
-      here = here == nullptr ? &root.at(*key) : &here->dict().at(*key);
-    else
-      here = &here->list().at(static_cast<std::size_t>(std::get<std::int64_t>(element)));
-  }
-  check_invariant(here != nullptr, "the path of a Stateful object is not empty");
-  return *here;
+  Value* const found = find_at(root, path);
+  if (found == nullptr) throw Error(ErrorCode::kNotFound, "state dict: there is nothing at " + describe_path(path));
+  return *found;
 }
 
 void adopt(Value& target, const Value& loaded) {
@@ -124,16 +118,21 @@ struct ReadValues final : ReadyPlan {
 
 StatefulObjects::StatefulObjects(const StateDict& state_dict) {
   Path path;
-  for (const auto& [key, item] : state_dict) {
-    path.emplace_back(key);
-    walk(item, path, false, [this](const Path& where, const std::shared_ptr<Stateful>& object, bool is_per_rank) {
-      if (object == nullptr) throw Error(ErrorCode::kInvalidArgument, "the Stateful object at '" + to_string(where) + "' is null");
-      // Ranks and checkpoints know objects by flattened names, which two paths may share.
-      if (!places_.emplace(to_string(where), Place{where, object, is_per_rank}).second)
-        throw Error(ErrorCode::kAlreadyExists,
-                    "two Stateful objects have the flattened name '" + to_string(where) + "': rename a key");
-    });
-    path.pop_back();
+  const auto add = [this](const Path& where, const std::shared_ptr<Stateful>& object, bool is_per_rank) {
+    if (object == nullptr) throw Error(ErrorCode::kInvalidArgument, "the Stateful object at '" + to_string(where) + "' is null");
+    // Ranks and checkpoints know objects by flattened names, which two paths may share.
+    if (!places_.emplace(to_string(where), Place{where, object, is_per_rank}).second)
+      throw Error(ErrorCode::kAlreadyExists,
+                  "two Stateful objects have the flattened name '" + to_string(where) + "': rename a key");
+  };
+  try {
+    for (const auto& [key, item] : state_dict) {
+      path.assign(1, key);
+      walk(item, path, false, add);
+    }
+  } catch (const Error&) {
+    refusal_ = std::current_exception();
+    places_.clear();
   }
 }
 
@@ -145,7 +144,8 @@ std::vector<std::string> StatefulObjects::keys() const {
   return keys;
 }
 
-std::string StatefulObjects::describe(const std::vector<std::string>& key_order, StateDict& working, int rank) const {
+void StatefulObjects::describe(const std::vector<std::string>& key_order, StateDict& working, int rank) const {
+  if (refusal_) std::rethrow_exception(refusal_);
   NamedHooks hooks("state_dict()", rank);
   for (const auto& key : key_order) {
     const auto place = places_.find(key);
@@ -155,15 +155,15 @@ std::string StatefulObjects::describe(const std::vector<std::string>& key_order,
     // The marks of the object's place, such as per_rank, apply to all that it returns.
     hooks.run(key, [&] { value = with_marks_of(value, Value(place->second.object->state_dict())); });
   }
-  return hooks.take_longest();
+  *longest_ = hooks.take_longest();
 }
 
 void StatefulObjects::fit(const Metadata& metadata, StorageReader& reader, const StorageContext& context, int rank,
-                          const std::vector<std::string>& keep_opaque, StateDict& working) const {
+                          const std::vector<std::string>& keep_opaque, StateDict& working) {
   NamedHooks hooks("the check", rank);
   LoadPlannerOptions planning;
   planning.keep_opaque = keep_opaque;
-  const auto fit_one = [&](const Place& place, FittedStateful& object) {
+  const auto fit_one = [&](Place& place, FittedStateful& object) {
     Value& value = value_at(working, place.path);
     const auto of_rank = place.is_per_rank ? std::optional<int>(rank) : std::nullopt;
     // The object's own containers show whether numbers are keys of a dict or indices of a list.
@@ -193,9 +193,11 @@ void StatefulObjects::fit(const Metadata& metadata, StorageReader& reader, const
       reader.set_up_storage_reader(metadata, context);
       reader.read_data(plan, reading).get();
     }
-    value = with_marks_of(value, Value(object.fit(stored)));
+    FittedStateful::Fitted fitted = object.fit(stored);
+    value = with_marks_of(value, Value(std::move(fitted.state)));
+    place.load = std::move(fitted.load);
   };
-  for (const auto& [key, place] : places_) {
+  for (auto& [key, place] : places_) {
     const auto object = std::dynamic_pointer_cast<FittedStateful>(place.object);
     if (object) hooks.run(key, [&, &place = place] { fit_one(place, *object); });
   }
@@ -206,7 +208,10 @@ std::string StatefulObjects::restore(const std::vector<std::string>& key_order, 
   for (const auto& key : key_order) {
     const auto place = places_.find(key);
     if (place == places_.end()) continue;
-    hooks.run(key, [&] { place->second.object->load_state_dict(value_at(working, place->second.path).dict()); });
+    hooks.run(key, [&, &here = place->second] {
+      const Dict& loaded = value_at(working, here.path).dict();
+      here.load ? here.load(loaded) : here.object->load_state_dict(loaded);
+    });
   }
   return hooks.take_longest();
 }

@@ -332,6 +332,44 @@ TEST_CASE("a parameter that an optimizer lists twice is saved once, and loads fr
   check("sgd", [](Groups groups) { return std::make_shared<optim::SGD>(std::move(groups), optim::SGDOptions(0.1).momentum(0.9)); });
 }
 
+TEST_CASE("a user's planner and reader load optimizers and tied tensors as Cairn's do") {
+  struct Planner final : DefaultLoadPlanner {};
+  // Needs the user's planner, except for the optimizer's plain values.
+  struct Reader final : CheckpointReader {
+    Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override {
+      others += dynamic_cast<Planner*>(&planner) == nullptr ? 1 : 0;
+      return CheckpointReader::read_data(plan, planner);
+    }
+    int others = 0;
+  };
+  const TemporaryDirectory directory;
+  Trainer saved(kMomentum), other(kPlainSgd, 8);
+  saved.steps(0, 2);
+  StateDict state = saved.state();
+  state["tied"] = List{torch::ones({3}), torch::ones({3})};
+  save(state, directory.path() + "/equal");
+  state["tied"] = List{torch::ones({3}), torch::zeros({3})};
+  save(state, directory.path() + "/different");
+  state = other.state();
+  const torch::Tensor tied = torch::zeros({3});
+  state["tied"] = List{tied, tied};
+  const auto reader = std::make_shared<Reader>();
+  LoadOptions options;
+  options.planner = std::make_shared<Planner>();
+  options.storage_reader = reader;
+  const Bytes before = other.contents();
+  CHECK(thrown_by([&] { load(state, directory.path() + "/different", options); }).says("\"tied.0\" and \"tied.1\""));
+  CHECK(other.contents() == before);
+  // A load that has failed leaves nothing behind in the object.
+  Dict alone = other.optimizer_state();
+  group_of(alone)["momentum"] = 0.9;
+  CHECK(thrown_by([&] { state["optimizer"].stateful()->load_state_dict(alone); }).says("turns momentum on"));
+  load(state, directory.path() + "/equal", options);
+  CHECK(other.contents() == saved.contents());
+  CHECK(tied.equal(torch::ones({3})));
+  CHECK(reader->others == 2);
+}
+
 TEST_CASE("an optimizer of each rank gets that rank's state") {
   const TemporaryDirectory directory;
   // Made here, because all threads share the random number generator.
