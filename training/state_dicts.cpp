@@ -259,9 +259,8 @@ Dict get_model_state_dict(const Module& model, const StateDictOptions& options) 
 }
 
 void set_state_dict_type(Module& module, StateDictType type) {
-  for (const auto& parameter : module.parameters()) {
+  for (const auto& parameter : module.parameters())
     if (const auto unit = unit_behind(parameter)) unit->set_state_dict_type(type);
-  }
 }
 
 StateDictType state_dict_type(const Module& module) {
