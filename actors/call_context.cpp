@@ -64,6 +64,10 @@ CallContext::CallContext(AnyCall call, std::uint64_t ticket, int rank, int world
 
 CallContext::~CallContext() {
   if (!done_) return;
+  try {
+    if (!outcome_ && lost_report_) lost_report_(*this, last_resort_);
+  } catch (...) {  // out of memory: the other ranks find out by their deadlines
+  }
   if (!outcome_) {
     outcome_.emplace();
     outcome_->failures.emplace(rank_, std::move(last_resort_));
@@ -82,6 +86,20 @@ const Call& CallContext::call() const {
 protocol::Operation CallContext::operation_of(const AnyCall& call) {
   if (std::holds_alternative<SaveCall>(call)) return protocol::Operation::kSave;
   return std::holds_alternative<LoadCall>(call) ? protocol::Operation::kLoad : protocol::Operation::kAgree;
+}
+
+protocol::CallStarted CallContext::started() const {
+  protocol::CallStarted started;
+  started.ticket = ticket_;
+  started.ordinal = call().id.ordinal;
+  started.operation = operation();
+  started.checkpoint_id = call().checkpoint_id;
+  started.coordinator_rank = call().coordinator_rank;
+  started.options_digest = call().options_digest;
+  started.stateful_keys = call().stateful_keys;
+  started.deadline = call().deadline;
+  if (started.operation == protocol::Operation::kAgree) started.text = agreement().text;
+  return started;
 }
 
 StorageContext CallContext::storage_context(std::uint64_t counter, const std::string& save_id, bool is_coordinator) const {

@@ -37,6 +37,7 @@ class CallContext {
   std::uint64_t ticket() const { return ticket_; }
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
+  protocol::CallStarted started() const;  // for the rank's machine
   StorageContext storage_context(std::uint64_t counter, const std::string& save_id, bool is_coordinator) const;
   // Records store operations of this call in the trace if they take at least `duration_min` or
   // fail. Call this before the context is shared.
@@ -67,6 +68,9 @@ class CallContext {
   // Sets the outcome that `done` receives. Only the supervisor calls this; it then releases the
   // context. If `deliver` is called again, the later outcome is ignored.
   void deliver(CallResult outcome);
+  // Sets the function that gets the failure of `set_last_resort` before `done` does. Other ranks do
+  // not know then that the call has ended. Call this before the context is shared.
+  void set_lost_report(std::function<void(const CallContext&, const Failure&)> report) { lost_report_ = std::move(report); }
   // Sets the failure that `done` receives if nobody calls `deliver`.
   void set_last_resort(Failure failure) { last_resort_ = std::move(failure); }
 
@@ -78,6 +82,7 @@ class CallContext {
   const bool one_process_;  // all ranks live in this process
   const std::function<void(CallResult)> done_;
   std::function<void(CallResult)> early_report_;
+  std::function<void(const CallContext&, const Failure&)> lost_report_;
   std::shared_ptr<Tracer> tracer_;  // null: store operations are not traced
   Duration store_duration_min_{0};
   std::atomic<bool> told_to_stop_{false};

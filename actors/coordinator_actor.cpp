@@ -6,7 +6,7 @@
 #include <caf/typed_event_based_actor.hpp>
 
 #include <cairn/actors/call_events.hpp>
-#include <cairn/actors/exit_reason.hpp>
+#include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 #include <cairn/actors/timer_queue.hpp>
@@ -31,9 +31,9 @@ class Coordinator : public CoordinatorActor::base {
     set_exception_handler(exit_reason_of);
     return {
         [this](const Traced<CoordinatorEvent>& message) {
-          tap_.handle(message, [&] { step(message.value.checkpointer, message.value.event); });
+          const CoordinatorEvent& told = message.value;
+          tap_.handle(message, [&] { told.is_for_all ? step_all(told.event) : step(told.checkpointer, told.event); });
         },
-        [this](const Traced<CoordinatorNews>& message) { tap_.handle(message, [&] { step_all(message.value.event); }); },
         [this](const Traced<Stop>& message) {
           tap_.handle(message, [&] {
             step_all(protocol::Cancelled{"the runtime of rank " + std::to_string(rank_) + ", which coordinates, was shut down"});
@@ -80,10 +80,8 @@ class Coordinator : public CoordinatorActor::base {
 
   void perform(const std::string& checkpointer, const Machine& machine, protocol::Effects effects) {
     for (auto& effect : effects) {
-      if (auto* send = std::get_if<protocol::Send>(&effect)) {
-        supervisor_->post(tap_.wrap(CoordinatorSend{checkpointer, std::move(*send)}));
-      } else if (auto* task = std::get_if<protocol::RunTask>(&effect)) {
-        supervisor_->post(tap_.wrap(CoordinatorTask{checkpointer, life_, std::move(*task)}));
+      if (std::holds_alternative<protocol::Send>(effect) || std::holds_alternative<protocol::RunTask>(effect)) {
+        supervisor_->post(tap_.wrap(CoordinatorEffect{life_, checkpointer, std::move(effect)}));
       } else if (const auto* start = std::get_if<protocol::StartTimer>(&effect)) {
         timers_.start({checkpointer, start->timer}, clock().now(), start->after);
       } else if (const auto* stop = std::get_if<protocol::StopTimer>(&effect)) {

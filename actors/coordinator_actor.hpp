@@ -20,10 +20,9 @@
 
 namespace cairn {
 
-using CoordinatorActor = caf::typed_actor<caf::reacts_to<Traced<CoordinatorEvent>>, caf::reacts_to<Traced<CoordinatorNews>>,
-                                          caf::reacts_to<Traced<Stop>>, caf::reacts_to<WakeUp>>;
+using CoordinatorActor = caf::typed_actor<caf::reacts_to<Traced<CoordinatorEvent>>, caf::reacts_to<Traced<Stop>>, caf::reacts_to<WakeUp>>;
 
-// `life` numbers the coordinator actors of a rank: 1 for the first, 2 for the one after it.
+// For `life` see CoordinatorEffect.
 CoordinatorActor spawn_coordinator(caf::actor_system& system, std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer> tracer,
                                    const protocol::Identity& world, const RuntimeOptions& options, std::uint64_t life);
 

@@ -15,7 +15,7 @@ namespace cairn {
 class CallContext;
 class TaskRun;
 
-// runtime -> supervisor: the trainer has started a call.
+// The trainer has started a call. The runtime puts it into the supervisor's Orders.
 struct StartCall {
   std::shared_ptr<CallContext> context;
 };
@@ -45,25 +45,19 @@ struct TaskReport {
   protocol::TaskEnded ended;
 };
 
-// supervisor -> coordinator: an event for the machine of this checkpointer.
+// supervisor -> coordinator: an event for the machine of this checkpointer, or for all machines.
 struct CoordinatorEvent {
   std::string checkpointer;
   protocol::Event event;
-};
-// supervisor -> coordinator, for all checkpointers: PeerDown or PeerUp.
-struct CoordinatorNews {
-  protocol::Event event;
+  bool is_for_all = false;
 };
 
-// coordinator -> supervisor: send this message; run this task.
-struct CoordinatorSend {
+// coordinator -> supervisor: send this message, or run this task. `life` numbers the coordinator
+// actors of a rank: 1 for the first, 2 for the one after it. Those of a dead one are ignored.
+struct CoordinatorEffect {
+  std::uint64_t life = 0;
   std::string checkpointer;
-  protocol::Send send;
-};
-struct CoordinatorTask {
-  std::string checkpointer;
-  std::uint64_t coordinator = 0;
-  protocol::RunTask task;
+  protocol::Effect effect;
 };
 // coordinator -> supervisor: the answer to Stop. The coordinator has cancelled its calls, and sends
 // nothing after this message.
@@ -91,6 +85,8 @@ struct StopLatch {
 struct Stop {
   std::shared_ptr<StopLatch> latch;
 };
+// runtime -> supervisor: the Orders have changed.
+struct TakeOrders {};
 // runtime -> supervisor: stop now, even if calls are running.
 struct StopNow {};
 
@@ -112,13 +108,14 @@ inline const char* trace_name(const TaskReport& report) { return protocol::name_
 inline const char* trace_name(const CoordinatorEvent& event) {
   if (const auto* received = std::get_if<protocol::Received>(&event.event)) return trace_name_of(received->body);
   if (const auto* task = std::get_if<protocol::TaskEnded>(&event.event)) return protocol::name_of(task->result);
-  return "PeerDown";
+  if (std::holds_alternative<protocol::ActorDied>(event.event)) return "ActorDied";
+  return std::holds_alternative<protocol::PeerDown>(event.event) ? "PeerDown" : "PeerUp";
 }
-inline const char* trace_name(const CoordinatorNews& news) {
-  return std::holds_alternative<protocol::PeerDown>(news.event) ? "PeerDown" : "PeerUp";
+inline const protocol::Send* send_of(const CoordinatorEffect& effect) { return std::get_if<protocol::Send>(&effect.effect); }
+inline const char* trace_name(const CoordinatorEffect& effect) {
+  if (const auto* send = send_of(effect)) return trace_name_of(send->body);
+  return protocol::name_of(std::get<protocol::RunTask>(effect.effect).task);
 }
-inline const char* trace_name(const CoordinatorSend& send) { return trace_name_of(send.send.body); }
-inline const char* trace_name(const CoordinatorTask& task) { return protocol::name_of(task.task.task); }
 inline const char* trace_name(const CoordinatorStopped&) { return "CoordinatorStopped"; }
 inline const char* trace_name(const Unsent&) { return "Unsent"; }
 inline const char* trace_name(const Stop&) { return "Stop"; }
@@ -127,7 +124,10 @@ inline What trace_what(const CoordinatorEvent& event) {
   const auto* received = std::get_if<protocol::Received>(&event.event);
   return received ? protocol::kind_of(received->body) : What();
 }
-inline What trace_what(const CoordinatorSend& send) { return protocol::kind_of(send.send.body); }
+inline What trace_what(const CoordinatorEffect& effect) {
+  const auto* send = send_of(effect);
+  return send ? protocol::kind_of(send->body) : What();
+}
 
 std::uint64_t trace_call(const StartCall& start);
 inline std::uint64_t trace_call(const CancelCall& cancel) { return cancel.request.ticket; }
@@ -137,15 +137,16 @@ inline std::uint64_t trace_attempt(const CoordinatorEvent& event) {
   const auto* received = std::get_if<protocol::Received>(&event.event);
   return received ? received->counter : 0;
 }
-inline std::uint64_t trace_attempt(const CoordinatorSend& send) { return send.send.counter; }
-inline std::uint64_t trace_attempt(const CoordinatorTask& task) { return task.task.counter; }
+inline std::uint64_t trace_attempt(const CoordinatorEffect& effect) {
+  const auto* send = send_of(effect);
+  return send ? send->counter : std::get<protocol::RunTask>(effect.effect).counter;
+}
 
 std::uint32_t trace_checkpointer(const StartCall& start);
 inline std::uint32_t trace_checkpointer(const CancelCall& cancel) { return checkpointer_key(cancel.checkpointer); }
 inline std::uint32_t trace_checkpointer(const TaskReport& report) { return checkpointer_key(report.checkpointer); }
 inline std::uint32_t trace_checkpointer(const CoordinatorEvent& event) { return checkpointer_key(event.checkpointer); }
-inline std::uint32_t trace_checkpointer(const CoordinatorSend& send) { return checkpointer_key(send.checkpointer); }
-inline std::uint32_t trace_checkpointer(const CoordinatorTask& task) { return checkpointer_key(task.checkpointer); }
+inline std::uint32_t trace_checkpointer(const CoordinatorEffect& effect) { return checkpointer_key(effect.checkpointer); }
 inline std::uint32_t trace_checkpointer(const Unsent& unsent) { return checkpointer_key(unsent.checkpointer); }
 
 }  // namespace cairn

@@ -61,7 +61,9 @@ struct RuntimeOptions {
   // number of ranks in the world.
   std::size_t unauthenticated_connections_max = 256;
   unsigned outcomes_kept = 16;              // ended calls, per checkpointer, whose outcomes are kept for late ranks
-  unsigned child_restarts_max = 8;          // per planner, storage or coordinator actor, over the lifetime of a world
+  // How often an actor of this rank that dies is replaced within 10 minutes. A call that succeeds
+  // sets the count to 0. Without one of its actors a rank's calls fail at once.
+  unsigned child_restarts_max = 8;
   std::size_t trace_ring_bytes = 4u << 20;  // per rank; 0: no events are kept, and failure reports contain none
   // Store operations that take at least this long are recorded in traces. Failed operations are
   // always recorded. 0 records all operations.

@@ -5,7 +5,7 @@
 #include <caf/typed_event_based_actor.hpp>
 
 #include <cairn/actors/call_context.hpp>
-#include <cairn/actors/exit_reason.hpp>
+#include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/protocol/plan_check.hpp>
 #include <cairn/actors/task_run.hpp>
 #include <cairn/base/error.hpp>

@@ -6,14 +6,18 @@
 #include <utility>
 #include <vector>
 
+#include <caf/abstract_actor.hpp>
+#include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
 
 #include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/call_events.hpp>
+#include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/failure_report.hpp>
 #include <cairn/actors/links/handshake.hpp>
 #include <cairn/actors/rank_supervisor.hpp>
+#include <cairn/actors/restart_budget.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
@@ -29,7 +33,7 @@ struct Running {
   Mutex mutex;
   std::map<std::string, std::weak_ptr<CallContext>> calls CAIRN_GUARDED_BY(mutex);  // by checkpointer
   std::uint64_t last_ticket CAIRN_GUARDED_BY(mutex) = 0;
-  bool stopped CAIRN_GUARDED_BY(mutex) = false;
+  bool stopped CAIRN_GUARDED_BY(mutex) = false;  // no call is accepted, and no supervisor started
 
   // Dropping an element of the result may end its call, which locks the mutex: do not hold it then.
   std::vector<std::shared_ptr<CallContext>> now() {
@@ -117,6 +121,118 @@ std::shared_ptr<Observer> observer_of(const RankConfig& config) {
   return config.observer ? std::make_shared<Both>(config.observer, std::move(stream)) : stream;
 }
 
+// Starts the supervisor of a rank, and another one when it dies. Calls and supervisors, which may
+// outlive the runtime, share it.
+class Keeper : public std::enable_shared_from_this<Keeper> {
+ public:
+  Keeper(caf::actor_system& system, RankConfig config, std::shared_ptr<LinksFactory> links, std::shared_ptr<Tracer> tracer,
+         std::shared_ptr<Running> running)
+      : system_(system),
+        config_(std::move(config)),
+        tracer_(std::move(tracer)),
+        running_(std::move(running)),
+        links_(std::move(links)) {}
+
+  Orders& orders() { return *orders_; }
+
+  // Null if it died too often, or was told to stop.
+  SupervisorActor supervisor() {
+    const MutexLock lock(running_->mutex);
+    return supervisor_;
+  }
+
+  // Lets the supervisor take its orders. If there is none, ends the calls among them.
+  void look() {
+    if (may_start()) start();
+    SupervisorActor receiver;
+    {
+      const MutexLock lock(running_->mutex);
+      if (starting_) return;  // another thread starts one, and looks then
+      receiver = supervisor_;
+    }
+    if (receiver) return caf::anon_send(receiver, TakeOrders{});
+    orders_->take_calls();
+  }
+
+  void refill() {
+    const MutexLock lock(running_->mutex);
+    budget_.refill();
+  }
+
+  // No supervisor is started any more. Returns the last one.
+  SupervisorActor stop() {
+    const MutexLock lock(running_->mutex);
+    running_->stopped = true;
+    return supervisor_;
+  }
+  void release() {
+    SupervisorActor stopped;  // released without the lock, as it may end a call
+    std::shared_ptr<LinksFactory> links;
+    const MutexLock lock(running_->mutex);
+    std::swap(stopped, supervisor_);
+    std::swap(links, links_);
+  }
+
+ private:
+  bool may_start() {
+    const MutexLock lock(running_->mutex);
+    if (running_->stopped || supervisor_ || starting_) return false;
+    return starting_ = lives_ == 0 || budget_.take(config_.clock->now(), config_.options.child_restarts_max);
+  }
+
+  void start() {
+    std::shared_ptr<LinksFactory> links;
+    std::uint64_t life = 0;
+    {
+      const MutexLock lock(running_->mutex);
+      links = links_;
+      life = ++lives_;
+    }
+    SupervisorActor started;
+    try {
+      started = spawn_supervisor(system_, config_, links, tracer_, orders_);
+    } catch (...) {  // out of memory or threads: the next call tries again
+      const MutexLock lock(running_->mutex);
+      starting_ = false;
+      return;
+    }
+    {
+      const MutexLock lock(running_->mutex);
+      starting_ = false;
+      if (!running_->stopped) supervisor_ = started;
+    }
+    if (!supervisor()) caf::anon_send(started, StopNow{});
+    caf::actor_cast<caf::abstract_actor*>(started)->attach_functor([weak = weak_from_this(), life](const caf::error& reason) {
+      if (const auto keeper = weak.lock()) keeper->on_end(life, reason);
+    });
+  }
+
+  void on_end(std::uint64_t life, const caf::error& reason) {
+    SupervisorActor ended;
+    bool died = false;
+    {
+      const MutexLock lock(running_->mutex);
+      if (life != lives_) return;
+      std::swap(ended, supervisor_);
+      if (!reason) running_->stopped = true;  // it was told to stop
+      died = !running_->stopped;
+    }
+    if (died) write_log(LogLevel::kWarning, config_.rank, "the supervisor actor died: " + describe_exit(reason));
+    look();
+  }
+
+  caf::actor_system& system_;
+  const RankConfig config_;
+  const std::shared_ptr<Tracer> tracer_;
+  const std::shared_ptr<Running> running_;
+  const std::shared_ptr<Orders> orders_ = std::make_shared<Orders>();
+  std::shared_ptr<LinksFactory> links_ CAIRN_GUARDED_BY(running_->mutex);  // keeps the descriptor that listens
+  SupervisorActor supervisor_ CAIRN_GUARDED_BY(running_->mutex);
+  bool starting_ CAIRN_GUARDED_BY(running_->mutex) = false;
+  std::uint64_t lives_ CAIRN_GUARDED_BY(running_->mutex) = 0;
+  RestartBudget budget_ CAIRN_GUARDED_BY(running_->mutex);
+};
+
 }  // namespace
 
 struct RankRuntime::Implementation {
@@ -125,20 +241,16 @@ struct RankRuntime::Implementation {
   std::shared_ptr<Tracer> tracer;
   Tap tap;
   std::shared_ptr<Running> running = std::make_shared<Running>();
+  std::shared_ptr<Keeper> keeper;
   Mutex stopping;  // held by one shutdown at a time
-  SupervisorActor supervisor;
 
-  Implementation(std::shared_ptr<ActorSystem> actor_system, RankConfig rank_config, const std::shared_ptr<LinksFactory>& links)
+  Implementation(std::shared_ptr<ActorSystem> actor_system, RankConfig rank_config, std::shared_ptr<LinksFactory> links)
       : system(std::move(actor_system)),
         config(with_bounded_waits(std::move(rank_config))),
         tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, observer_of(config), *config.clock)),
         tap(tracer, Actor::kRuntime),
-        supervisor(spawn_supervisor(caf_system_of(*system), config, links, tracer)) {}
-
-  // Null after the supervisor was told to stop.
-  SupervisorActor current_supervisor() {
-    const MutexLock lock(running->mutex);
-    return supervisor;
+        keeper(std::make_shared<Keeper>(caf_system_of(*system), config, std::move(links), tracer, running)) {
+    keeper->look();
   }
 
   std::uint64_t start(CallContext::AnyCall call, std::function<void(CallResult)> done) {
@@ -147,9 +259,8 @@ struct RankRuntime::Implementation {
     if (context->operation() == protocol::Operation::kAgree)
       tracer->keep_out_of_ring(checkpointer_key(context->call().id.checkpointer));
     const std::uint64_t cause = record_call(*context);
-    // A dead supervisor releases the context at once, which calls `done`. So the lock must not be
-    // held here.
-    if (const auto receiver = current_supervisor()) caf::anon_send(receiver, tap.wrap(StartCall{std::move(context)}, cause));
+    keeper->orders().start(tap.wrap(StartCall{std::move(context)}, cause));
+    keeper->look();
     return ticket;
   }
 
@@ -183,7 +294,8 @@ struct RankRuntime::Implementation {
     ending->world_size = config.world_size;
     ending->tracer = tracer;
     // The checkpointer is free again before `done` runs, so that `done` may start the next call.
-    ending->done = [shared = running, checkpointer, done = std::move(done)](CallResult outcome) {
+    ending->done = [shared = running, keeper = keeper, checkpointer, done = std::move(done)](CallResult outcome) {
+      if (outcome.ok()) keeper->refill();
       {
         const MutexLock leaving(shared->mutex);
         shared->calls.erase(checkpointer);
@@ -194,6 +306,11 @@ struct RankRuntime::Implementation {
     context = std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,
                                             config.one_process, std::move(leave));
     context->set_early_report([ending](CallResult outcome) { report_running_call(ending, std::move(outcome)); });
+    context->set_lost_report([keeper = keeper](const CallContext& lost, const Failure& failure) {
+      const auto alone = protocol::make_ending({{failure.rank, failure}}, Committed::kUnknown, "");
+      keeper->orders().end(lost.call().id.checkpointer, {lost.started(), alone}, true);
+      keeper->look();
+    });
     context->trace_stores(tracer, config.options.trace_store_operations);
     running->calls.emplace(checkpointer, context);
     return context;
@@ -203,7 +320,7 @@ struct RankRuntime::Implementation {
 RankRuntime::RankRuntime(std::shared_ptr<ActorSystem> system, RankConfig config, std::shared_ptr<LinksFactory> links) {
   if (system == nullptr) throw Error(ErrorCode::kInvalidArgument, "a RankRuntime needs an ActorSystem");
   check_config(config, links.get());
-  implementation_ = std::make_unique<Implementation>(std::move(system), std::move(config), links);
+  implementation_ = std::make_unique<Implementation>(std::move(system), std::move(config), std::move(links));
 }
 
 RankRuntime::~RankRuntime() {
@@ -231,22 +348,22 @@ std::uint64_t RankRuntime::agree(AgreeCall call, std::function<void(CallResult)>
 }
 
 void RankRuntime::cancel(const std::string& checkpointer, std::uint64_t ticket, const std::string& why) {
-  const auto receiver = implementation_->current_supervisor();
+  const auto receiver = implementation_->keeper->supervisor();
   if (receiver) caf::anon_send(receiver, implementation_->tap.wrap(CancelCall{checkpointer, {ticket, why}}));
 }
 
 bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
   auto& self = *implementation_;
   const MutexLock one_at_a_time(self.stopping);
-  if (!self.supervisor) return true;
-  {
-    const MutexLock lock(self.running->mutex);
-    self.running->stopped = true;
+  const SupervisorActor supervisor = self.keeper->stop();
+  if (!supervisor) {
+    self.keeper->release();
+    return true;
   }
   auto latch = std::make_shared<StopLatch>();
   // A dead supervisor drops the message, which sets the latch too.
   std::shared_ptr<StopLatch> sent(latch.get(), [latch](StopLatch*) { latch->set(); });
-  caf::anon_send(self.supervisor, self.tap.wrap(Stop{std::move(sent)}));
+  caf::anon_send(supervisor, self.tap.wrap(Stop{std::move(sent)}));
   MutexLock lock(latch->mutex);
   const bool in_time =
       latch->changed.wait_for(latch->mutex, bounded_wait(deadline), [&]() CAIRN_REQUIRES(latch->mutex) { return latch->stopped; });
@@ -254,11 +371,9 @@ bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
   if (!in_time) {
     // Not left to the supervisor, which may be late: the caller may destroy what hooks use next.
     for (const auto& call : self.running->now()) call->tell_to_stop();
-    caf::anon_send(self.supervisor, StopNow{});
+    caf::anon_send(supervisor, StopNow{});
   }
-  SupervisorActor stopped;  // released without the lock: see `start`
-  const MutexLock lock_of_it(self.running->mutex);
-  std::swap(stopped, self.supervisor);
+  self.keeper->release();
   return in_time;
 }
 

@@ -1,5 +1,8 @@
 #include <cairn/actors/rank_supervisor.hpp>
 
+#include <map>
+#include <new>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -9,11 +12,12 @@
 
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/call_events.hpp>
-#include <cairn/actors/exit_reason.hpp>
+#include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/peer_down.hpp>
 #include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/rank_machine.hpp>
+#include <cairn/actors/restart_budget.hpp>
 #include <cairn/actors/task_run.hpp>
 #include <cairn/actors/timer_queue.hpp>
 #include <cairn/base/call_phase.hpp>
@@ -32,11 +36,12 @@ struct Slot {
   std::shared_ptr<CallContext> context;  // of the running call
 };
 
-protocol::Identity world_of(const RankConfig& config) {
+protocol::Identity world_of(const RankConfig& config, std::uint64_t counter_floor) {
   protocol::Identity world;
   world.rank = config.rank;
   world.world_size = config.world_size;
   world.incarnation = config.incarnation;
+  world.counter_floor = counter_floor;
   return world;
 }
 
@@ -49,43 +54,38 @@ inline constexpr bool is_for_planner =
 class Supervisor : public SupervisorActor::base {
  public:
   Supervisor(caf::actor_config& actor_config, const RankConfig& config, const std::shared_ptr<LinksFactory>& links,
-             std::shared_ptr<Tracer> tracer)
+             std::shared_ptr<Tracer> tracer, std::shared_ptr<Orders> orders)
       : SupervisorActor::base(actor_config),
         config_(config),
         links_factory_(links),
         tap_(std::move(tracer), Actor::kSupervisor),
-        slots_(world_of(config), config.options),
+        orders_(std::move(orders)),
+        slots_(world_of(config, orders_->counter_seen), config.options),
         timers_(config.options.heartbeat_timeout) {}
 
   SupervisorActor::behavior_type make_behavior() override {
-    const auto self = caf::actor_cast<caf::actor>(this);
-    inbox_ = std::make_shared<Inbox>(self);
+    inbox_ = std::make_shared<Inbox>(caf::actor_cast<caf::actor>(this));
     set_down_handler([this](caf::down_msg& message) { on_child_down(message); });
     set_exception_handler([this](std::exception_ptr& exception) {
       caf::error reason = exit_reason_of(exception);
       fail_all("the supervisor of rank " + std::to_string(config_.rank) + " ended: " + describe_exit(reason));
       return reason;
     });
-    if (config_.world_size > 1) {
-      links_ = links_factory_->spawn(system(), config_.rank, config_.options, self);
-      monitor(links_);
-      // Opens a link to the default coordinator, so that it notices when this rank ends, even
-      // before its first call.
-      if (config_.rank != protocol::kRegistrar) caf::anon_send(links_, LinkOpen{protocol::kRegistrar});
-    }
-    start_planner();
-    start_storage();
-    start_coordinator();
+    start_missing();
     return {
-        [this](const Traced<StartCall>& message) { tap_.handle(message, [&] { start(message.value.context); }); },
+        [this](TakeOrders) { take_orders(); },
         [this](const Traced<CancelCall>& message) {
           tap_.handle(message, [&] { step(message.value.checkpointer, message.value.request); });
         },
         [this](const Traced<TaskReport>& message) { tap_.handle(message, [&] { on_task_report(message.value); }); },
-        [this](const Traced<CoordinatorSend>& message) {
-          tap_.handle(message, [&] { send(message.value.checkpointer, message.value.send); });
+        [this](const Traced<CoordinatorEffect>& message) {
+          const CoordinatorEffect& of = message.value;
+          if (of.life != coordinator_life_) return ignore("effect of a dead coordinator");
+          tap_.handle(message, [&] {
+            if (const auto* task = std::get_if<protocol::RunTask>(&of.effect)) return run_for_coordinator(of.checkpointer, *task);
+            send(of.checkpointer, std::get<protocol::Send>(of.effect));
+          });
         },
-        [this](const Traced<CoordinatorTask>& message) { tap_.handle(message, [&] { run_for_coordinator(message.value); }); },
         [this](const Traced<Unsent>& message) {
           tap_.handle(message, [&] {
             tell_coordinator(message.value.checkpointer, message.value.down);
@@ -121,7 +121,7 @@ class Supervisor : public SupervisorActor::base {
 
   void on_exit() override {
     inbox_->close();
-    if (links_) caf::anon_send(links_, LinkClose{});
+    if (leaves_ && links_) caf::anon_send(links_, LinkClose{});  // without it the links see that this actor has died
     for (const auto& child :
          {caf::actor_cast<caf::actor>(planner_), caf::actor_cast<caf::actor>(storage_), caf::actor_cast<caf::actor>(coordinator_)})
       if (child) caf::anon_send_exit(child, caf::exit_reason::user_shutdown);
@@ -129,6 +129,7 @@ class Supervisor : public SupervisorActor::base {
     planner_ = PlannerActor();
     storage_ = StorageActor();
     coordinator_ = CoordinatorActor();
+    links_factory_.reset();
     for (auto& [name, slot] : slots_)
       if (slot.context) slot.context->tell_to_stop();  // a running task ends after its hook
     slots_.clear();
@@ -151,6 +152,30 @@ class Supervisor : public SupervisorActor::base {
     }
   }
 
+  void take_orders() {
+    start_missing();
+    for (const auto& [checkpointer, lost] : orders_->take_lost_calls()) {
+      tell_coordinator_of(checkpointer, lost);
+      const int coordinator = lost.join.coordinator_rank;
+      if (coordinator < 0 || coordinator >= config_.world_size || coordinator == config_.rank) continue;
+      Failure failure = ungrouped(lost.ending->failures).at(config_.rank);
+      send(checkpointer, protocol::Send{coordinator, 0, protocol::Cancel{lost.join.ticket, std::move(failure)}});
+    }
+    for (const auto& call : orders_->take_calls()) tap_.handle(call, [&] { start(call.value.context); });
+    stop_if_idle();
+  }
+
+  // A new coordinator must know the last call, so that ranks that did not hear its outcome do.
+  void tell_coordinator_of(const std::string& checkpointer, const Orders::EndedCall& call) {
+    if (call.join.coordinator_rank != config_.rank) return;
+    protocol::StatusReply reply;
+    reply.inquiry = protocol::kProbesFrom + call.join.ordinal;
+    reply.kind = protocol::RankStatus::kEnded;
+    reply.ending = call.ending;
+    tell_coordinator(checkpointer, protocol::Received{config_.rank, 0, call.join});
+    tell_coordinator(checkpointer, protocol::Received{config_.rank, 0, std::move(reply)});
+  }
+
   void start(const std::shared_ptr<CallContext>& context) {
     if (stopping_) {
       Failure failure = own_failure(FailureKind::kCancelled, ErrorCode::kCancelled,
@@ -162,17 +187,7 @@ class Supervisor : public SupervisorActor::base {
     }
     const std::string& checkpointer = context->call().id.checkpointer;
     slot_of(checkpointer).context = context;
-    protocol::CallStarted started;
-    started.ticket = context->ticket();
-    started.ordinal = context->call().id.ordinal;
-    started.operation = context->operation();
-    started.checkpoint_id = context->call().checkpoint_id;
-    started.coordinator_rank = context->call().coordinator_rank;
-    started.options_digest = context->call().options_digest;
-    started.stateful_keys = context->call().stateful_keys;
-    started.deadline = context->call().deadline;
-    if (started.operation == protocol::Operation::kAgree) started.text = context->agreement().text;
-    step(checkpointer, started);
+    step(checkpointer, context->started());
   }
 
   Slot& slot_of(const std::string& checkpointer) {
@@ -203,6 +218,7 @@ class Supervisor : public SupervisorActor::base {
     } catch (const std::exception& error) {
       return abort_call(checkpointer, slot, error.what());
     }
+    if (slot.counter_seen() > orders_->counter_seen) orders_->counter_seen = slot.counter_seen();
     if (auto* progress = progress_of(slot)) progress->follow(slot.machine.state(), effects);  // before tasks of that step run
     // After the other effects, as it may take 0.3 s; but before the end of the call, whose trace
     // contains the stacks.
@@ -235,6 +251,9 @@ class Supervisor : public SupervisorActor::base {
         report_stopped();
         const auto context = std::exchange(slot.context, nullptr);
         record_outcome(tap_, config_.rank, checkpointer, slot.machine.counter(), *finished);
+        if (finished->ok()) budgets_.clear();
+        if (const auto* last = slot.machine.last_call(); last && last->ticket == context->ticket())
+          orders_->end(checkpointer, {*last, slot.machine.last_ending()}, false);
         context->deliver(std::move(*finished));
       }
     }
@@ -296,19 +315,18 @@ class Supervisor : public SupervisorActor::base {
     }
   }
 
-  void run_for_coordinator(const CoordinatorTask& message) {
-    const protocol::RunTask& task = message.task;
-    Slot* const slot = slots_.find(message.checkpointer);
+  void run_for_coordinator(const std::string& checkpointer, const protocol::RunTask& task) {
+    Slot* const slot = slots_.find(checkpointer);
     // A rank learns the counter of an agreement only from its outcome.
     const bool is_of_call =
         slot && (std::holds_alternative<protocol::Decide>(task.task) || slot->machine.counter() == task.counter);
     const bool runs = is_of_call && slot->context && slot->machine.state() != protocol::RankMachine::State::kEnding;
-    if (runs) return run(*slot, task, message.coordinator);
+    if (runs) return run(*slot, task, coordinator_life_);
     Failure failure = own_failure(FailureKind::kCancelled, ErrorCode::kCancelled,
                                   std::string(protocol::name_of(protocol::main_hook_of(task.task), task.operation)) +
                                       " could not run: the call of rank " + std::to_string(config_.rank) + " has ended",
                                   task.phase);
-    tell_coordinator(message.checkpointer, protocol::TaskEnded{task.sequence, std::move(failure)});
+    tell_coordinator(checkpointer, protocol::TaskEnded{task.sequence, std::move(failure)});
   }
 
   void on_task_report(const TaskReport& report) {
@@ -332,7 +350,8 @@ class Supervisor : public SupervisorActor::base {
   void send(const std::string& checkpointer, const protocol::Send& message) {
     meet_faults(FaultSite::kSend, message.body);
     if (message.to == config_.rank) return deliver(config_.rank, checkpointer, message.counter, message.body);
-    if (!links_) return;
+    if (!links_)
+      return post_unsent(checkpointer, message.to, false, ErrorCode::kInternal, name_of_own("links") + " died too often");
     protocol::Envelope envelope;
     envelope.attempt = {config_.incarnation, checkpointer, message.counter};
     envelope.sender = config_.rank;
@@ -348,21 +367,27 @@ class Supervisor : public SupervisorActor::base {
       auto own = std::make_shared<const std::string>(std::move(encoded.own));
       caf::anon_send(links_, LinkSend{message.to, std::move(own), std::move(encoded.shared)});
     } catch (const Error& error) {
-      // For this call the other rank counts as unreachable. Posted as a message, so that no machine
-      // is stepped within a step.
-      protocol::PeerDown down;
-      down.rank = message.to;
-      down.reachable = true;
-      down.code = error.code();
-      down.why = std::string(protocol::name_of(message.body)) + " cannot be sent: " + error.what();
-      inbox_->post(tap_.wrap(Unsent{checkpointer, std::move(down)}));
+      post_unsent(checkpointer, message.to, true, error.code(),
+                  std::string(protocol::name_of(message.body)) + " cannot be sent: " + error.what());
     }
+  }
+
+  // For this call the other rank counts as unreachable. Posted as a message, so that no machine is
+  // stepped within a step.
+  void post_unsent(const std::string& checkpointer, int to, bool reachable, ErrorCode code, std::string why) {
+    protocol::PeerDown down;
+    down.rank = to;
+    down.reachable = reachable;
+    down.unopened = !reachable;
+    down.code = code;
+    down.why = std::move(why);
+    inbox_->post(tap_.wrap(Unsent{checkpointer, std::move(down)}));
   }
 
   void deliver(int from, const std::string& checkpointer, std::uint64_t counter, const protocol::Message& body) {
     meet_faults(FaultSite::kReceive, body);
     if (protocol::is_for_coordinator(body)) {
-      if (!coordinator_) return refuse(from, checkpointer);
+      if (!coordinator_) return refuse(from, checkpointer, "too often");
       return tell_coordinator(checkpointer, protocol::Received{from, counter, body});
     }
     const auto* const down = std::get_if<protocol::CoordinatorDown>(&body);
@@ -381,8 +406,13 @@ class Supervisor : public SupervisorActor::base {
     stop_if_idle();
   }
 
-  void tell_coordinator(const std::string& checkpointer, protocol::Event event) {
-    if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(CoordinatorEvent{checkpointer, std::move(event)}));
+  void tell_coordinator(const std::string& checkpointer, protocol::Event event, bool is_for_all = false) {
+    if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(CoordinatorEvent{checkpointer, std::move(event), is_for_all}));
+  }
+  // For the machines of all checkpointers.
+  void tell_all(const protocol::Event& event) {
+    tell_coordinator("", event, true);
+    step_all(event);
   }
 
   // --- other ranks -------------------------------------------------------------------------------
@@ -393,8 +423,7 @@ class Supervisor : public SupervisorActor::base {
     event.what = LinkChange::kUp;
     event.peer = up.rank;
     tap_.record(event);
-    if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(CoordinatorNews{protocol::PeerUp{up.rank}}));
-    step_all(protocol::PeerUp{up.rank});
+    tell_all(protocol::PeerUp{up.rank});
   }
 
   void on_link_down(const LinkDown& down) {
@@ -406,13 +435,8 @@ class Supervisor : public SupervisorActor::base {
     event.text = news.why;
     event.ok = false;
     tap_.set_cause(tap_.record(event));
-    peer_down(news);
+    tell_all(news);
     tap_.set_cause(0);
-  }
-
-  void peer_down(const protocol::PeerDown& event) {
-    if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(CoordinatorNews{event}));
-    step_all(event);
   }
 
   void ignore(const char* why, int peer = -1) {
@@ -428,9 +452,13 @@ class Supervisor : public SupervisorActor::base {
   void on_link_message(const LinkMessage& message) {
     protocol::Envelope envelope;
     std::string fault;
+    bool has_memory = true;
     try {
       envelope = protocol::decode(*message.bytes);
       if (envelope.sender != message.rank) fault = "its envelope names rank " + std::to_string(envelope.sender) + " as its sender";
+    } catch (const std::bad_alloc& error) {
+      has_memory = false;
+      fault = error.what();
     } catch (const std::exception& error) {
       fault = error.what();
     }
@@ -439,9 +467,10 @@ class Supervisor : public SupervisorActor::base {
       protocol::PeerDown event;
       event.rank = message.rank;
       event.reachable = true;
-      event.code = ErrorCode::kCorrupt;
-      event.why = "it sent a message that cannot be read: " + fault;
-      peer_down(event);
+      event.code = has_memory ? ErrorCode::kCorrupt : ErrorCode::kUnavailable;
+      event.why = has_memory ? "it sent a message that cannot be read: " + fault
+                             : "rank " + std::to_string(config_.rank) + " had no memory to read its message: " + fault;
+      tell_all(event);
       return send("", protocol::Send{message.rank, 0, protocol::Unreadable{protocol::failure_of(event, Phase::kJoin)}});
     }
     if (envelope.attempt.incarnation != config_.incarnation) {
@@ -484,54 +513,26 @@ class Supervisor : public SupervisorActor::base {
 
   // --- children ----------------------------------------------------------------------------------
 
-  void start_planner() {
-    planner_ = system().spawn(planner_actor, tap_.tracer());
-    monitor(planner_);
-  }
-  void start_storage() {
-    storage_ = system().spawn(storage_actor, tap_.tracer());
-    monitor(storage_);
-  }
-  void start_coordinator() {
-    coordinator_ = spawn_coordinator(system(), inbox_, tap_.tracer(), world_of(config_), config_.options, ++coordinator_life_);
-    monitor(coordinator_);
+  // Starts the children that do not run, unless they died too often.
+  void start_missing() {
+    if (!links_ && config_.world_size > 1 && may_start(Actor::kLinks)) {
+      links_ = links_factory_->spawn(system(), config_.rank, config_.options, caf::actor_cast<caf::actor>(this));
+      monitor(links_);
+      // Opens a link to the default coordinator, so that it notices when this rank ends, even
+      // before its first call.
+      if (config_.rank != protocol::kRegistrar) caf::anon_send(links_, LinkOpen{protocol::kRegistrar});
+    }
+    if (!planner_ && may_start(Actor::kPlanner)) monitor(planner_ = system().spawn(planner_actor, tap_.tracer()));
+    if (!storage_ && may_start(Actor::kStorage)) monitor(storage_ = system().spawn(storage_actor, tap_.tracer()));
+    if (coordinator_ || !may_start(Actor::kCoordinator)) return;
+    monitor(coordinator_ = spawn_coordinator(system(), inbox_, tap_.tracer(), world_of(config_, orders_->counter_seen),
+                                             config_.options, ++coordinator_life_));
+    for (const auto& [checkpointer, call] : orders_->ended_calls()) tell_coordinator_of(checkpointer, call);
   }
 
-  void on_child_down(const caf::down_msg& message) {
-    const std::string why = describe_exit(message.reason);
-    if (links_ && message.source == links_.address()) {
-      links_ = nullptr;
-      for (int rank = 0; rank < config_.world_size; ++rank) {
-        if (rank == config_.rank) continue;
-        protocol::PeerDown event;
-        event.rank = rank;
-        event.kind = FailureKind::kInternal;
-        event.code = ErrorCode::kInternal;
-        event.why = "the links actor of rank " + std::to_string(config_.rank) + " died";
-        peer_down(event);
-      }
-      return;
-    }
-    if (planner_ && message.source == planner_.address()) {
-      planner_ = PlannerActor();
-      if (may_restart(Actor::kPlanner, planner_restarts_)) start_planner();
-      step_all(protocol::ActorDied{"planner", why});
-    } else if (storage_ && message.source == storage_.address()) {
-      storage_ = StorageActor();
-      if (may_restart(Actor::kStorage, storage_restarts_)) start_storage();
-      step_all(protocol::ActorDied{"storage", why});
-    } else if (coordinator_ && message.source == coordinator_.address()) {
-      coordinator_ = CoordinatorActor();
-      if (may_restart(Actor::kCoordinator, coordinator_restarts_)) start_coordinator();
-      if (stopping_) coordinator_stopped_ = true;  // otherwise its replacement reports this
-      for (int rank = 0; rank < config_.world_size; ++rank) refuse(rank, "");
-    }
-    stop_if_idle();
-  }
-
-  bool may_restart(Actor actor, unsigned& restarts) {
-    if (stopping_ || restarts >= config_.options.child_restarts_max) return false;
-    ++restarts;
+  bool may_start(Actor actor) {
+    if (started_.insert(actor).second) return true;
+    if (stopping_ || !budgets_[actor].take(config_.clock->now(), config_.options.child_restarts_max)) return false;
     ObservedEvent event;
     event.kind = EventKind::kState;
     event.what = Restarted{actor};
@@ -540,13 +541,42 @@ class Supervisor : public SupervisorActor::base {
     return true;
   }
 
+  template <class Child>
+  static bool forget_if(Child& child, const caf::down_msg& message) {
+    if (!child || message.source != child.address()) return false;
+    child = Child();
+    return true;
+  }
+
+  void on_child_down(const caf::down_msg& message) {
+    const std::string why = describe_exit(message.reason);
+    if (forget_if(links_, message)) {
+      start_missing();
+      tell_all(protocol::ActorDied{Actor::kLinks, why});
+    } else if (forget_if(planner_, message)) {
+      start_missing();
+      step_all(protocol::ActorDied{Actor::kPlanner, why});
+    } else if (forget_if(storage_, message)) {
+      start_missing();
+      step_all(protocol::ActorDied{Actor::kStorage, why});
+    } else if (forget_if(coordinator_, message)) {
+      start_missing();
+      if (stopping_) coordinator_stopped_ = true;  // otherwise its replacement reports this
+      for (int rank = 0; rank < config_.world_size; ++rank) refuse(rank, "", why);
+    }
+    stop_if_idle();
+  }
+
+  std::string name_of_own(const char* actor) const {
+    return std::string("the ") + actor + " actor of rank " + std::to_string(config_.rank);
+  }
+
   // Tells a rank that every call which this rank coordinates has failed.
-  void refuse(int rank, const std::string& checkpointer) {
-    Failure failure = own_failure(FailureKind::kInternal, ErrorCode::kInternal,
-                                  "the coordinator actor of rank " + std::to_string(config_.rank) + " died");
+  void refuse(int rank, const std::string& checkpointer, const std::string& why) {
+    Failure failure = own_failure(FailureKind::kInternal, ErrorCode::kInternal, name_of_own("coordinator") + " died: " + why);
     protocol::Send message{rank, 0, protocol::CoordinatorDown{std::move(failure), 0}};
-    if (rank == config_.rank)
-      inbox_->post(tap_.wrap(CoordinatorSend{checkpointer, std::move(message)}));  // posted: no machine is stepped within a step
+    if (rank == config_.rank)  // posted: no machine is stepped within a step
+      inbox_->post(tap_.wrap(CoordinatorEffect{coordinator_life_, checkpointer, std::move(message)}));
     else
       send(checkpointer, message);
   }
@@ -573,6 +603,11 @@ class Supervisor : public SupervisorActor::base {
     if (!stopping_ || !coordinator_stopped_) return;
     for (const auto& [name, slot] : slots_)
       if (slot.context) return;
+    leave();
+  }
+
+  void leave() {
+    leaves_ = true;
     quit();
   }
 
@@ -584,35 +619,63 @@ class Supervisor : public SupervisorActor::base {
                       "a hook of rank " + std::to_string(config_.rank) + " had not ended when its runtime was shut down");
       slot.context->set_last_resort(std::move(failure));
     }
-    quit();
+    leave();
   }
 
   const RankConfig config_;
-  const std::shared_ptr<LinksFactory> links_factory_;
+  std::shared_ptr<LinksFactory> links_factory_;
   protocol::EnvelopeEncoder encoder_;
   Tap tap_;
+  const std::shared_ptr<Orders> orders_;
   std::shared_ptr<Inbox> inbox_;
   caf::actor links_;
   PlannerActor planner_;
   StorageActor storage_;
   CoordinatorActor coordinator_;
-  unsigned planner_restarts_ = 0;
-  unsigned storage_restarts_ = 0;
-  unsigned coordinator_restarts_ = 0;
+  std::set<Actor> started_;  // at least once
+  std::map<Actor, RestartBudget> budgets_;
   std::uint64_t coordinator_life_ = 0;
 
   MachineTable<Slot> slots_;
   TimerQueue timers_;
   bool stopping_ = false;
+  bool leaves_ = false;  // ends as it was told to
   bool coordinator_stopped_ = false;
   std::shared_ptr<StopLatch> latch_;
 };
 
 }  // namespace
 
+void Orders::start(Traced<StartCall> call) {
+  const MutexLock lock(mutex_);
+  calls_.push_back(std::move(call));
+}
+
+void Orders::end(const std::string& checkpointer, EndedCall call, bool was_lost) {
+  const MutexLock lock(mutex_);
+  if (ended_.size() >= kMachinesKept && ended_.count(checkpointer) == 0) ended_.clear();
+  if (was_lost) lost_.insert_or_assign(checkpointer, call);
+  ended_.insert_or_assign(checkpointer, std::move(call));
+}
+
+std::vector<Traced<StartCall>> Orders::take_calls() {
+  const MutexLock lock(mutex_);
+  return std::exchange(calls_, {});
+}
+
+std::map<std::string, Orders::EndedCall> Orders::take_lost_calls() {
+  const MutexLock lock(mutex_);
+  return std::exchange(lost_, {});
+}
+
+std::map<std::string, Orders::EndedCall> Orders::ended_calls() {
+  const MutexLock lock(mutex_);
+  return ended_;
+}
+
 SupervisorActor spawn_supervisor(caf::actor_system& system, const RankConfig& config, std::shared_ptr<LinksFactory> links,
-                                 std::shared_ptr<Tracer> tracer) {
-  return system.spawn<Supervisor>(config, std::move(links), std::move(tracer));
+                                 std::shared_ptr<Tracer> tracer, std::shared_ptr<Orders> orders) {
+  return system.spawn<Supervisor>(config, std::move(links), std::move(tracer), std::move(orders));
 }
 
 }  // namespace cairn

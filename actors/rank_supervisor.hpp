@@ -1,12 +1,12 @@
 // Supervises one rank: its child actors, its links, and its side of every call.
 //
 //                    runtime
-//                       | StartCall, CancelCall, Stop
+//                       | Orders, CancelCall, Stop
 //                       v          Request<CreateLocalPlan>, Request<Write>, ...
 //   links <--------> supervisor ----------------> planner, storage ...> executor
 //        LinkSend    |       ^ ^                                           :
 //        LinkMessage v       | :.................. TaskReport .............:
-//                 coordinator  CoordinatorSend, CoordinatorTask
+//                 coordinator  CoordinatorEffect
 //
 //   owns        one RankMachine per checkpointer, with its deadlines; the planner, storage,
 //               coordinator and links actors
@@ -14,13 +14,19 @@
 //               bypass the links and are not encoded. Injected faults drop links by LinkDrop
 //   states      running -> stopping (all calls cancelled, waiting for their last tasks) -> stopped
 //   deadlines   the timers of each machine
-//   on death    of planner, storage or coordinator: attempts that need the actor fail, and a new
-//               actor replaces it, at most `child_restarts_max` times
-//               of the links actor: all other ranks count as lost, with failures of kind internal
-//               its own: the children end too, and running calls end as internal failures
+//   on death    of a child: attempts that need it fail, and a new actor replaces it, at most
+//               `child_restarts_max` times in 10 minutes; a call that succeeds or starts later
+//               tries again. New links use the descriptor that the factory listens on
+//               its own: the children end too, and running calls end as internal failures. The
+//               runtime starts a new supervisor, which takes over the Orders
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include <caf/typed_actor.hpp>
 
@@ -31,8 +37,34 @@
 #include <cairn/actors/rank_config.hpp>
 #include <cairn/actors/storage_actor.hpp>
 #include <cairn/actors/traced.hpp>
+#include <cairn/base/mutex.hpp>
 
 namespace cairn {
+
+// The runtime's orders to its supervisor, and the facts that a dead supervisor leaves to the next
+// one. Thread-safe.
+class Orders {
+ public:
+  // A call that has ended on this rank.
+  struct EndedCall {
+    protocol::Join join;
+    std::shared_ptr<const protocol::Ending> ending;
+  };
+  void start(Traced<StartCall> call);
+  // `was_lost`: no other rank knows that the call has ended.
+  void end(const std::string& checkpointer, EndedCall call, bool was_lost);
+  std::vector<Traced<StartCall>> take_calls();
+  std::map<std::string, EndedCall> take_lost_calls();
+  // The last calls, by checkpointer.
+  std::map<std::string, EndedCall> ended_calls();
+
+  std::atomic<std::uint64_t> counter_seen{0};  // the largest counter of any attempt of this rank
+
+ private:
+  Mutex mutex_;
+  std::vector<Traced<StartCall>> calls_ CAIRN_GUARDED_BY(mutex_);
+  std::map<std::string, EndedCall> ended_ CAIRN_GUARDED_BY(mutex_), lost_ CAIRN_GUARDED_BY(mutex_);
+};
 
 // The current children of a supervisor, for inspection.
 struct Children {
@@ -43,8 +75,8 @@ struct Children {
 struct GetChildren {};
 
 using SupervisorActor =
-    caf::typed_actor<caf::reacts_to<Traced<StartCall>>, caf::reacts_to<Traced<CancelCall>>, caf::reacts_to<Traced<TaskReport>>,
-                     caf::reacts_to<Traced<CoordinatorSend>>, caf::reacts_to<Traced<CoordinatorTask>>,
+    caf::typed_actor<caf::reacts_to<TakeOrders>, caf::reacts_to<Traced<CancelCall>>, caf::reacts_to<Traced<TaskReport>>,
+                     caf::reacts_to<Traced<CoordinatorEffect>>,
                      caf::reacts_to<Traced<CoordinatorStopped>>, caf::reacts_to<Traced<Unsent>>, caf::reacts_to<Traced<Stop>>,
                      caf::reacts_to<StopNow>, caf::reacts_to<WakeUp>, caf::reacts_to<LinkDrop>, caf::reacts_to<LinkUp>,
                      caf::reacts_to<LinkDown>, caf::reacts_to<LinkMessage>, caf::reacts_to<LinkRefused>,
@@ -52,9 +84,10 @@ using SupervisorActor =
 
 // Starts the supervisor of a rank. `links` may be null in a world of one rank.
 SupervisorActor spawn_supervisor(caf::actor_system& system, const RankConfig& config, std::shared_ptr<LinksFactory> links,
-                                 std::shared_ptr<Tracer> tracer);
+                                 std::shared_ptr<Tracer> tracer, std::shared_ptr<Orders> orders);
 
 }  // namespace cairn
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::Children)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::GetChildren)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cairn::TakeOrders)

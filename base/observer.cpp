@@ -5,8 +5,8 @@
 namespace cairn {
 
 const char* to_string(Actor actor) noexcept {
-  static constexpr const char* kNames[] = {"runtime", "supervisor", "coordinator", "planner", "storage", "store"};
-  return name_in<Actor::kStore>(kNames, actor, "unknown actor");
+  static constexpr const char* kNames[] = {"runtime", "supervisor", "coordinator", "planner", "storage", "store", "links"};
+  return name_in<Actor::kLinks>(kNames, actor, "unknown actor");
 }
 
 const char* to_string(LinkChange change) noexcept {

@@ -40,7 +40,7 @@ enum class EventKind : std::uint8_t {
   kFrame,
 };
 
-enum class Actor : std::uint8_t { kRuntime = 1, kSupervisor, kCoordinator, kPlanner, kStorage, kStore };
+enum class Actor : std::uint8_t { kRuntime = 1, kSupervisor, kCoordinator, kPlanner, kStorage, kStore, kLinks };
 const char* to_string(Actor actor) noexcept;  // "supervisor"
 
 // A change of the link to another rank. kLeft: the other rank left the world.

@@ -26,7 +26,7 @@ std::string name_of(const ObservedEvent& event);
 template <class Enum>
 inline constexpr Enum kLastOf = nullptr;
 template <>
-inline constexpr Actor kLastOf<Actor> = Actor::kStore;
+inline constexpr Actor kLastOf<Actor> = Actor::kLinks;
 template <>
 inline constexpr CallTurn kLastOf<CallTurn> = CallTurn::kResigned;
 template <>

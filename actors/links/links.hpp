@@ -78,7 +78,8 @@ struct LinkRefused {
 class LinksFactory {
  public:
   virtual ~LinksFactory() = default;
-  // Spawns the links actor of `rank`. The actor ends when its owner does.
+  // Spawns the links actor of `rank`. The actor ends when its owner does. Called again when the
+  // actor or its owner has died. Calls for different ranks are thread-safe.
   virtual caf::actor spawn(caf::actor_system& system, int rank, const RuntimeOptions& options, const caf::actor& owner) = 0;
 };
 

@@ -24,6 +24,7 @@
 #include <caf/event_based_actor.hpp>
 #include <caf/send.hpp>
 
+#include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/links/links.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
@@ -79,8 +80,6 @@ class Hub {
   std::vector<caf::weak_actor_ptr> enter(int rank, const caf::strong_actor_ptr& actor) {
     const MutexLock lock(mutex_);
     auto& place = places_[static_cast<std::size_t>(rank)];
-    if (place.actor.lock())
-      throw Error(ErrorCode::kPrecondition, "in-memory links of rank " + std::to_string(rank) + ": already there");
     place.actor = actor.get();
     place.came = true;
     return std::exchange(place.waiters, {});
@@ -142,7 +141,8 @@ class MemoryLinks : public caf::event_based_actor {
       return {};
     }
     monitor(caf::actor_cast<caf::actor>(owner));
-    set_down_handler([this](caf::down_msg& down) { on_down(down.source); });
+    set_exception_handler(exit_reason_of);
+    set_down_handler([this](caf::down_msg& down) { on_down(down); });
     return {
         [this](const LinkSend& message) { on_send(message); },
         [this](const LinkOpen& message) { on_open(message.rank); },
@@ -273,15 +273,13 @@ class MemoryLinks : public caf::event_based_actor {
     if (peer(bye.from).in == bye.session) go_down(bye.from, LinkDownCause::kClosed, bye.why);
   }
 
-  void on_down(const caf::actor_addr& source) {
-    if (source == owner_address_) {
-      quit();
-      return;
-    }
+  void on_down(const caf::down_msg& down) {
+    if (down.source == owner_address_) return quit(caf::make_error(caf::sec::runtime_error, "its supervisor died"));
     for (int rank = 0; rank < hub_->world_size(); ++rank) {
       const auto& actor = peer(rank).actor;
-      if (actor && actor.get() == caf::actor_cast<caf::actor_control_block*>(source)) {
-        go_down(rank, LinkDownCause::kClosed, "rank " + std::to_string(rank) + " ended");
+      if (actor && actor.get() == caf::actor_cast<caf::actor_control_block*>(down.source)) {
+        go_down(rank, LinkDownCause::kClosed,
+                "rank " + std::to_string(rank) + " ended" + (down.reason ? ", or its links: " + describe_exit(down.reason) : ""));
       }
     }
   }

@@ -24,6 +24,7 @@
 // The messages of one link are sent whole, one after another, in sections. Only a few sections are
 // encoded ahead. So a large message delays neither other links nor the heartbeats, which have a
 // connection of their own.
+#include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/links/tcp_actor.hpp>
 
 #include <algorithm>
@@ -72,14 +73,19 @@ caf::behavior TcpLinks::start(std::shared_ptr<Setup> setup) {
   tick_interval_ = std::clamp(options().heartbeat_timeout / 8, milliseconds(1), milliseconds(250));
   last_tick_ = now();
   door_ = self_->add_doorman(setup_->listener.release());
-  self_->set_down_handler([this](caf::down_msg&) { begin_close("its owner ended"); });
+  self_->set_down_handler([this](caf::down_msg&) { begin_close("its supervisor died"); });
+  self_->set_exception_handler([this](std::exception_ptr& exception) {
+    caf::error reason = exit_reason_of(exception);
+    say_last_words("its links actor died: " + describe_exit(reason));
+    return reason;
+  });
   self_->set_exit_handler([this](caf::exit_msg&) { begin_close("it was told to exit"); });
   // The owner may have ended already. CAF may monitor only a strong reference: it would follow a
   // weak one to a dead actor.
   if (auto owner = setup_->owner.lock()) {
     self_->monitor(caf::actor_cast<caf::actor>(owner));
   } else {
-    begin_close("its owner ended");
+    begin_close("its supervisor died");
   }
   tell_self_later(tick_interval_, Tick{});
   return {
@@ -294,6 +300,16 @@ void TcpLinks::on_tick() {
   }
   quit_when_done();
   if (!closing_ || !connections_.empty()) tell_self_later(tick_interval_, Tick{});
+}
+
+// This actor is about to end, and its connections with it. Its peers may hear why.
+void TcpLinks::say_last_words(const std::string& why) {
+  for (const auto& [handle, connection] : connections_) {
+    try {
+      if (connection->stage == Stage::kEstablished) write(*connection, encode_frame(make_goodbye(why)));
+    } catch (...) {  // as the exception that ends this actor
+    }
+  }
 }
 
 // Lets every link send its waiting messages and a goodbye, then ends.

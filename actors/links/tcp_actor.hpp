@@ -256,6 +256,7 @@ class TcpLinks {
   bool stood_still() const;
   void on_tick();
   void begin_close(const std::string& why, bool leaves = false);
+  void say_last_words(const std::string& why);
   void quit_when_done();
 
   Broker* const self_;

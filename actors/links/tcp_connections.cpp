@@ -2,6 +2,7 @@
 #include <cairn/actors/links/tcp_actor.hpp>
 
 #include <cerrno>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -153,6 +154,10 @@ void TcpLinks::on_bytes(const caf::io::new_data_msg& message) {
       introduce(*connection);
       read_frames(connection);
     }
+  } catch (const std::bad_alloc& error) {
+    if (connection->stage != Stage::kEstablished) return misbehaved(connection, error.what());
+    go_down(connection->rank, LinkDownCause::kOverflow, "rank " + std::to_string(rank()) + " had no memory to receive a message",
+            true);
   } catch (const std::exception& error) {
     misbehaved(connection, error.what());
   }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <caf/io/middleman.hpp>
@@ -53,10 +54,11 @@ class TcpLinksFactory : public LinksFactory {
       throw Error(ErrorCode::kInvalidArgument, "TCP links: frame_bytes_max " + std::to_string(options.frame_bytes_max) +
                                                    " is not between " + std::to_string(kFrameBytesMin) + " bytes and 1 GiB");
     }
-    if (!config_.listener.valid())
-      throw Error(ErrorCode::kPrecondition, "TCP links: spawned already; a factory serves one rank once");
     auto setup = std::make_shared<tcp::Setup>();
-    setup->listener = std::move(config_.listener);
+    // A copy, so that the next links actor accepts connections at the same address.
+    setup->listener = Socket(::fcntl(config_.listener.get(), F_DUPFD_CLOEXEC, 0));
+    if (!setup->listener.valid())
+      throw system_error("duplicate", "the descriptor that rank " + std::to_string(rank) + " listens on", errno);
     setup->addresses = config_.addresses;
     setup->look_up = config_.look_up;
     setup->loopback_only = loopback_only_;

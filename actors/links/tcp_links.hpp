@@ -17,7 +17,8 @@ class LinksFactory;
 // the number needed. Thread-safe.
 void provide_descriptors(int rank, int world_size, int ranks_here, int store_clients = 0);
 
-// Makes the links of one rank. Use the factory for one actor only. Throws kInvalidArgument if an
+// Makes the links of one rank, one actor after another. The rank's address is free once the factory
+// and its actors have ended. Throws kInvalidArgument if an
 // address is malformed or the listener is not valid. If `config` has no transform, throws
 // kPrecondition unless the listener and all numeric addresses are loopback addresses.
 std::shared_ptr<LinksFactory> make_tcp_links(TcpLinksConfig config);

@@ -123,6 +123,15 @@ void CoordinatorMachine::resign(const PeerDown& down) {
   forget_call();
 }
 
+// Only the death of the links concerns this machine: messages were lost, so the attempt cannot go
+// on. While ranks join, those that lost the link join again. During publication nothing is awaited
+// of the others, who ask for the outcome.
+void CoordinatorMachine::on(const ActorDied& died) {
+  if (died.actor != Actor::kLinks || !(collects() || decides())) return;
+  failures_.insert_or_assign(identity_.rank, protocol::failure_of(died, identity_.rank, phase()));
+  end(std::exchange(failures_, {}), Committed::kNo);
+}
+
 void CoordinatorMachine::on(const PeerUp& up) {
   down_.erase(up.rank);
   suspects_.erase(up.rank);

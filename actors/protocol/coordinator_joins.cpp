@@ -32,6 +32,21 @@ void CoordinatorMachine::on(const Received& received) {
   std::visit([&](const auto& message) { receive(from, message); }, received.body);
 }
 
+// `call` is the Join of the rank or, if the rank has lost its connection, its StatusReply. With a
+// counter, the outcome must be that of the same attempt.
+template <class Call>
+bool CoordinatorMachine::answer_missed(int from, const Call& call, std::uint64_t counter) {
+  for (auto& missed : missed_) {
+    const bool is_same = missed.join.operation == call.operation && missed.join.checkpoint_id == call.checkpoint_id &&
+                         missed.ordinals.count(call.ordinal) != 0;
+    if (!is_same || (counter != 0 && missed.ending->save_id != save_id_of(counter)) || missed.absent.erase(from) == 0) continue;
+    kept_[from].ended_ticket = call.ticket;
+    effects_.emplace_back(Send{from, 0, Outcome{call.ticket, missed.ending}});
+    return true;
+  }
+  return false;
+}
+
 // Answers a rank that lost its connection to this one and reconnected. In a running attempt the
 // rank counts as lost, but it still gets the outcome.
 void CoordinatorMachine::answer_orphan(int from, std::uint64_t counter, const StatusReply& status) {
@@ -42,7 +57,7 @@ void CoordinatorMachine::answer_orphan(int from, std::uint64_t counter, const St
   if (counter == 0 ? is_known(joins_) || is_known(next_joins_) : is_attempt() && counter == counter_ && is_known(joins_)) {
     effects_.emplace_back(
         Send{from, counter, StatusRequest{0, identity_.rank, status.ordinal, status.operation, status.checkpoint_id}});
-  } else if (!send_outcome_again(from, counter, status.ticket)) {
+  } else if (!send_outcome_again(from, counter, status.ticket) && !answer_missed(from, status, counter)) {
     effects_.emplace_back(Send{from, counter, FollowOther{-1}});
   }
 }
@@ -144,18 +159,6 @@ bool CoordinatorMachine::was_skipped() const {
 
 void CoordinatorMachine::count_skipped_call() {
   for (auto it = skipped_.begin(); it != skipped_.end();) it = --it->second.calls == 0 ? skipped_.erase(it) : std::next(it);
-}
-
-bool CoordinatorMachine::answer_missed(int from, const Join& join) {
-  for (auto& missed : missed_) {
-    if (missed.join.operation != join.operation || missed.join.checkpoint_id != join.checkpoint_id ||
-        missed.ordinals.count(join.ordinal) == 0 || missed.absent.erase(from) == 0)
-      continue;
-    kept_[from].ended_ticket = join.ticket;
-    effects_.emplace_back(Send{from, 0, Outcome{join.ticket, missed.ending}});
-    return true;
-  }
-  return false;
 }
 
 // Undoes the Join of a rank while the ranks join.
@@ -292,7 +295,7 @@ void CoordinatorMachine::decide() {
 
 void CoordinatorMachine::ended(const Answer& answer) {
   if (!failures_.empty()) return end(std::exchange(failures_, {}), Committed::kNo);
-  end(make_ending({}, Committed::kNo, make_save_id(identity_.incarnation, identity_.checkpointer, counter_), answer.text));
+  end(make_ending({}, Committed::kNo, save_id_of(counter_), answer.text));
 }
 
 }  // namespace cairn::protocol

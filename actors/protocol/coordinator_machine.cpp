@@ -98,6 +98,10 @@ Phase CoordinatorMachine::phase() const {
   return phase_of(state_, state_ == State::kMoving ? operation() : Operation::kSave).value_or(Phase::kJoin);
 }
 
+std::string CoordinatorMachine::save_id_of(std::uint64_t counter) const {
+  return counter == 0 ? "" : make_save_id(identity_.incarnation, identity_.checkpointer, counter);
+}
+
 void CoordinatorMachine::run(Task task) {
   hook_ = main_hook_of(task);
   RunTask effect;
@@ -106,7 +110,7 @@ void CoordinatorMachine::run(Task task) {
   effect.phase = phase();
   effect.sequence = outstanding_ = ++sequence_;
   effect.counter = counter_;
-  effect.save_id = make_save_id(identity_.incarnation, identity_.checkpointer, counter_);
+  effect.save_id = save_id_of(counter_);
   effect.is_coordinator = true;
   effects_.emplace_back(std::move(effect));
 }

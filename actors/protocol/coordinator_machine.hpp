@@ -109,7 +109,7 @@ class CoordinatorMachine {
   void on(const ProgressDue&) { ignore("timer of a rank's machine"); }
   void on(const PeerDown& down);
   void on(const PeerUp& up);
-  void on(const ActorDied&) {}  // RankMachine reports it
+  void on(const ActorDied& died);
   void on(const Cancelled& cancelled);
 
   void receive(int from, const Join& join);
@@ -134,7 +134,8 @@ class CoordinatorMachine {
   JobProgress job_progress() const;
   bool find_disagreement(int from, const Join& join);
   void answer_orphan(int from, std::uint64_t counter, const StatusReply& status);
-  bool answer_missed(int from, const Join& join);
+  template <class Call>
+  bool answer_missed(int from, const Call& call, std::uint64_t counter = 0);
   bool send_outcome_again(int from, std::uint64_t counter, std::uint64_t ticket);
   void join_if_complete();
   bool probe_lost_ranks();
@@ -188,6 +189,8 @@ class CoordinatorMachine {
   }
 
   void run(Task task);
+  // Empty if the attempt has not begun.
+  std::string save_id_of(std::uint64_t counter) const;
   // Names the hooks of the running task. This machine does not know which of them runs.
   std::string own_hook() const {
     const std::string name = name_of(hook_, operation());

@@ -89,6 +89,11 @@ Failure make_failure(int rank, Phase phase, FailureKind kind, ErrorCode code, co
   return failure;
 }
 
+Failure failure_of(const ActorDied& died, int rank, Phase phase) {
+  return make_failure(rank, phase, FailureKind::kInternal, ErrorCode::kInternal, "supervisor",
+                      std::string("the ") + to_string(died.actor) + " actor of rank " + std::to_string(rank) + " died: " + died.why);
+}
+
 Failure failure_of(const PeerDown& down, Phase phase) {
   return make_failure(down.rank, phase, down.kind, down.code, "link",
                       "lost touch with rank " + std::to_string(down.rank) + ": " + down.why);

@@ -229,17 +229,9 @@ using Effects = std::vector<Effect>;
 
 // --- events --------------------------------------------------------------------------------------
 
-// The trainer has started a call.
-struct CallStarted {
-  std::uint64_t ticket = 0;
-  std::uint64_t ordinal = 0;
-  Operation operation = Operation::kSave;
-  std::string checkpoint_id;
-  int coordinator_rank = 0;
-  Digest options_digest{};
-  std::vector<std::string> stateful_keys;
+// The trainer has started a call. The machine sets `counter_seen` and `world_size`.
+struct CallStarted : Join {
   std::optional<Duration> deadline;  // for the outcome, set by the caller; negative: already passed
-  std::string text{};                // this rank's input to an agreement
 };
 // The caller cancels the running call on all ranks.
 struct CancelRequested {
@@ -280,11 +272,13 @@ Failure failure_of(const PeerDown& down, Phase phase);
 struct PeerUp {
   int rank = 0;
 };
-// A planner or storage actor of this rank has died.
+// A planner, storage or links actor of this rank has died. Another one may have replaced it.
 struct ActorDied {
-  std::string actor;
+  Actor actor = Actor::kPlanner;
   std::string why;
 };
+// Returns the failure that `died` causes on rank `rank`.
+Failure failure_of(const ActorDied& died, int rank, Phase phase);
 // The runtime is being shut down.
 struct Cancelled {
   std::string why;

@@ -148,7 +148,7 @@ void CoordinatorMachine::end_settling_if_complete() {
 // The same map goes to all ranks. It is encoded once.
 void CoordinatorMachine::end(const FailureMap& failures, Committed committed) {
   const auto own = failures.find(identity_.rank);
-  end(make_ending(failures, committed, counter_ == 0 ? "" : make_save_id(identity_.incarnation, identity_.checkpointer, counter_)),
+  end(make_ending(failures, committed, save_id_of(counter_)),
       own == failures.end() ? nullptr : own->second.exception);
 }
 

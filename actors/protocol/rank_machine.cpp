@@ -204,10 +204,11 @@ Failure RankMachine::no_coordinator() const {
 }
 
 void RankMachine::on(const ActorDied& died) {
-  // Before Begin and after the outcome these actors do no work for the attempt.
-  if (state_ == State::kIdle || state_ == State::kJoining || state_ == State::kEnding || outcome_ || own_failure_) return;
-  Failure failure = failure_of(identity_.rank, FailureKind::kInternal, ErrorCode::kInternal, "supervisor",
-                               "the " + died.actor + " actor of rank " + std::to_string(identity_.rank) + " died: " + died.why);
+  if (!runs()) return;
+  Failure failure = protocol::failure_of(died, identity_.rank, phase());
+  if (died.actor == Actor::kLinks) return lose_links(std::move(failure));
+  // Before Begin these actors do no work for the attempt.
+  if (state_ == State::kJoining || own_failure_) return;
   own_failure_ = failure;
   if (!has_task_running()) return report(std::move(failure));
   stop_tasks();  // reported when the running task has ended

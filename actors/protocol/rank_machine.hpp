@@ -63,16 +63,15 @@ class RankMachine {
   std::uint64_t counter_seen() const { return counter_seen_; }     // the largest counter that this machine knows of
   // Returns the outcome of a failed call that waits for a running task to end, otherwise nothing.
   std::optional<CallResult> outcome_before_end() const;
+  // Returns the last call whose outcome was not set by this rank alone; null if there was none.
+  const Join* last_call() const { return ended_.empty() ? nullptr : &ended_.back().join; }
+  std::shared_ptr<const Ending> last_ending() const { return ended_.empty() ? nullptr : ended_.back().ending; }
   int coordinator_rank() const { return call_.coordinator_rank; }  // as given by the caller; possibly not a valid rank
 
  private:
   struct Ended {
     std::uint64_t counter = 0;
-    int coordinator_rank = 0;
-    std::uint64_t ticket = 0;
-    std::uint64_t ordinal = 0;
-    Operation operation = Operation::kSave;
-    std::string checkpoint_id;
+    Join join;
     std::shared_ptr<const Ending> ending;
   };
   void keep(const std::shared_ptr<const Ending>& ending, bool alone);
@@ -124,6 +123,7 @@ class RankMachine {
   void join();
   bool is_heard(const Received& received) const;
   void lose_coordinator(Failure failure, bool may_be_back = true);
+  void lose_links(Failure failure);
   void fail_to_talk(const PeerDown& down);
   void turn_to_next();
   void request_takeover_by(int rank);

@@ -44,6 +44,16 @@ void RankMachine::on(const PeerDown& down) {
   lose_coordinator(failure_of(down.rank, down.kind, down.code, "link", what), !down.unopened);
 }
 
+// Messages were lost in both directions. The coordinator counts this rank as lost, or has not heard
+// of its call.
+void RankMachine::lose_links(Failure failure) {
+  askers_.clear();
+  early_askers_.clear();
+  if (!has_coordinator() || call_.coordinator_rank == identity_.rank) return;  // its coordinator ends the call
+  if (!lost_) return lose_coordinator(std::move(failure));
+  if (candidate_ != identity_.rank && leader_ != identity_.rank) turn_to_next();
+}
+
 // A message to the coordinator could not be sent, or a message of the coordinator could not be
 // read. This is a failure of this rank that all ranks must learn.
 void RankMachine::fail_to_talk(const PeerDown& down) {
@@ -86,7 +96,8 @@ void RankMachine::turn_to_next() {
     const int rank = (coordinator + distance) % world_size;
     if (askers_.count(rank) != 0) return follow(rank);
   }
-  if (lost_->kind == FailureKind::kLost && tried_.empty() && coordinator != identity_.rank) return request_takeover_by(coordinator);
+  const bool may_be_back = lost_->kind == FailureKind::kLost || lost_->rank == identity_.rank;
+  if (may_be_back && tried_.empty() && coordinator != identity_.rank) return request_takeover_by(coordinator);
   unsigned asked = 0;
   for (int distance = 1; distance < world_size; ++distance) {
     const int rank = (coordinator + distance) % world_size;
@@ -174,7 +185,7 @@ void RankMachine::receive(int from, std::uint64_t counter, const StatusRequest& 
   answer.coordinator_rank = ask.coordinator_rank;
   if (ended) {
     answer.kind = RankStatus::kEnded;
-    answer.ticket = ended->ticket;
+    answer.ticket = ended->join.ticket;
     answer.ending = ended->ending;
   } else if (counter == 0 && from != ask.coordinator_rank) {
     early_askers_.insert_or_assign(from, ask);
@@ -256,14 +267,14 @@ void RankMachine::tell_askers_of_end(const std::shared_ptr<const Ending>& ending
 void RankMachine::keep(const std::shared_ptr<const Ending>& ending, bool alone) {
   tell_askers_of_end(ending, alone);
   if (alone) return;
-  ended_.push_back({counter_, call_.coordinator_rank, call_.ticket, call_.ordinal, call_.operation, call_.checkpoint_id, ending});
+  ended_.push_back({counter_, call_, ending});
   if (ended_.size() > options_.outcomes_kept) ended_.pop_front();
 }
 
 const RankMachine::Ended* RankMachine::find_ended(std::uint64_t counter, const StatusRequest& ask) const {
   for (const auto& ended : ended_) {
-    if (ended.coordinator_rank != ask.coordinator_rank) continue;
-    if (counter != 0 && ended.counter != 0 ? ended.counter == counter : is_same_call(ended, ask)) return &ended;
+    if (ended.join.coordinator_rank != ask.coordinator_rank) continue;
+    if (counter != 0 && ended.counter != 0 ? ended.counter == counter : is_same_call(ended.join, ask)) return &ended;
   }
   return nullptr;
 }

@@ -16,17 +16,9 @@ namespace cairn::protocol {
 
 // The registrar hears of every call, so that it notices ranks that name different coordinators.
 void RankMachine::join() {
-  Join join;
-  join.ticket = call_.ticket;
-  join.ordinal = call_.ordinal;
-  join.operation = call_.operation;
-  join.checkpoint_id = call_.checkpoint_id;
-  join.options_digest = call_.options_digest;
-  join.stateful_keys = call_.stateful_keys;
+  Join join = call_;
   join.counter_seen = counter_seen_;
   join.world_size = static_cast<std::uint32_t>(identity_.world_size);
-  join.coordinator_rank = call_.coordinator_rank;
-  join.text = call_.text;
   if (call_.coordinator_rank != kRegistrar) effects_.emplace_back(Send{kRegistrar, 0, join});
   if (!has_coordinator()) return;
   send(std::move(join));

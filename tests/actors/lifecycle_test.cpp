@@ -398,6 +398,17 @@ TEST_CASE("a dead planner or storage actor fails the attempt and is replaced") {
   }
 }
 
+TEST_CASE("an actor that dies now and then, between saves that succeed, is replaced each time") {
+  RuntimeOptions options;
+  options.child_restarts_max = 2;
+  ActorWorld world(1, options);
+  for (int round = 0; round < 4; ++round) {
+    world.rank(0).executor.refuse(1);
+    CHECK_FALSE(world.save()[0].ok());
+    CHECK(world.save()[0].ok());
+  }
+}
+
 TEST_CASE("an actor that dies too often is not replaced; calls still end") {
   RuntimeOptions options;
   options.child_restarts_max = 2;

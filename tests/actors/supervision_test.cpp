@@ -58,7 +58,9 @@ class SupervisedRanks {
     for (int rank = 0; rank < size; ++rank) {
       ranks_.push_back(std::make_unique<Rank>());
       tracers_.push_back(std::make_shared<Tracer>(rank, options.trace_ring_bytes, observer));
-      supervisors_.push_back(spawn_supervisor(caf_system_of(*system_), config_of(rank, size, options), links_, tracers_.back()));
+      orders_.push_back(std::make_shared<Orders>());
+      supervisors_.push_back(
+          spawn_supervisor(caf_system_of(*system_), config_of(rank, size, options), links_, tracers_.back(), orders_.back()));
     }
   }
   ~SupervisedRanks() {
@@ -67,14 +69,16 @@ class SupervisedRanks {
     system_.reset();
   }
 
+  CallSettings settings;
   Rank& rank(int index) { return *ranks_.at(static_cast<std::size_t>(index)); }
 
   Future<CallResult> start_save(int index) {
     auto promise = std::make_shared<Promise<CallResult>>();
-    auto context = std::make_shared<CallContext>(save_call_of(rank(index), {}, ++ordinals_[index]), ++ticket_, index,
+    auto context = std::make_shared<CallContext>(save_call_of(rank(index), settings, ++ordinals_[index]), ++ticket_, index,
                                                  static_cast<int>(ranks_.size()), true,
                                                  [promise](CallResult outcome) { promise->set_value(std::move(outcome)); });
-    caf::anon_send(supervisor(index), tap(index).wrap(StartCall{std::move(context)}));
+    orders_.at(static_cast<std::size_t>(index))->start(tap(index).wrap(StartCall{std::move(context)}));
+    caf::anon_send(supervisor(index), TakeOrders{});
     return promise->future();
   }
   std::vector<Future<CallResult>> start_saves() {
@@ -101,7 +105,10 @@ class SupervisedRanks {
     kill(caf::actor_cast<caf::actor>(old));
     while (children(index).coordinator == old) std::this_thread::yield();
   }
-  void kill_links(int index) { kill(links_->of(index)); }
+  void kill_links(int index) {
+    children(index);  // once it answers, the supervisor has started its links
+    kill(links_->of(index));
+  }
   // Kills the supervisor of that rank. Returns once its planner, storage, coordinator and links
   // have ended.
   void kill_supervisor(int index) {
@@ -138,6 +145,7 @@ class SupervisedRanks {
   std::shared_ptr<WatchedLinks> links_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<std::shared_ptr<Tracer>> tracers_;
+  std::vector<std::shared_ptr<Orders>> orders_;
   std::vector<SupervisorActor> supervisors_;
   std::map<int, std::uint64_t> ordinals_;
   std::uint64_t ticket_ = 0;
@@ -203,7 +211,7 @@ TEST_CASE("the store decides if a coordinator is lost while it publishes") {
     world.rank(1).script.committed = answer;
     std::vector<Future<CallResult>> futures = world.start_saves();
     gate.wait_until_reached();
-    world.kill_links(0);
+    world.kill_supervisor(0);
     std::vector<CallResult> outcomes;
     for (const int rank : {1, 2, 3}) outcomes.push_back(futures[static_cast<std::size_t>(rank)].get());
     CHECK(all_equal(outcomes));
@@ -247,23 +255,34 @@ TEST_CASE("a dead supervisor ends its children and counts as a lost rank") {
   CHECK(own.failures.at(1).kind == FailureKind::kInternal);
 }
 
-TEST_CASE("a links actor that dies counts as the loss of all other ranks") {
+TEST_CASE("a links actor that dies fails the running call, which names it, and is replaced") {
+  SupervisedRanks world(3);
+  for (const int coordinator : {1, 0}) {
+    Gate gate;
+    world.rank(2).script.on("planner.create_local_plan", [&gate] { gate.pass(); });
+    world.settings.coordinator_rank = coordinator;
+    std::vector<Future<CallResult>> futures = world.start_saves();
+    gate.wait_until_reached();
+    world.kill_links(1);
+    gate.open();
+    const auto outcomes = ActorWorld::collect(futures);
+    CHECK(all_equal(outcomes));
+    REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{1});
+    CHECK_MESSAGE(outcomes[0].failures.at(1).what.find("links") != std::string::npos, outcomes[0].failures.at(1).what);
+    world.rank(2).script.clear();
+    for (const auto& outcome : world.save()) CHECK(outcome.ok());
+  }
+}
+
+TEST_CASE("a rank whose links are not replaced any more fails at once, and names them") {
   RuntimeOptions options;
-  options.heartbeat_timeout = milliseconds(100);
-  SupervisedRanks world(3, options);
-  Gate gate;
-  world.rank(2).script.on("planner.create_local_plan", [&gate] { gate.pass(); });
-  std::vector<Future<CallResult>> futures = world.start_saves();
-  gate.wait_until_reached();
+  options.child_restarts_max = 0;
+  SupervisedRanks world(2, options);
   world.kill_links(1);
-  const auto alone = futures[1].get();
-  REQUIRE(alone.failures.count(0) == 1);
-  CHECK(alone.failures.at(0).kind == FailureKind::kInternal);
-  CHECK(alone.failures.at(0).what.find("links actor of rank 1 died") != std::string::npos);
-  gate.open();
-  const auto first = futures[0].get();
-  CHECK(ranks_of(first.failures) == std::set<int>{1});
-  CHECK((futures[2].get().failures == first.failures));
+  const auto outcome = world.start_save(1).get();  // the other rank makes no call
+  REQUIRE_FALSE(outcome.ok());
+  const std::string& what = outcome.failures.begin()->second.what;
+  CHECK_MESSAGE(what.find("the links actor of rank 1 died") != std::string::npos, what);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include <cairn/actors/restart_budget.hpp>
 #include <cairn/actors/timer_queue.hpp>
 
 namespace cairn::test {
@@ -11,6 +12,17 @@ namespace {
 using std::chrono::seconds;
 
 constexpr seconds kStall{5};
+
+TEST_CASE("restarts are limited within ten minutes, and the limit refills") {
+  RestartBudget budget;
+  const MonotonicTime start{};
+  for (int restart = 0; restart < 8; ++restart) CHECK(budget.take(start + seconds(restart), 8));
+  CHECK_FALSE(budget.take(start + kRestartsWithin - seconds(1), 8));
+  CHECK(budget.take(start + kRestartsWithin, 8));
+  CHECK_FALSE(budget.take(start + kRestartsWithin, 8));
+  budget.refill();
+  CHECK(budget.take(start + kRestartsWithin, 8));
+}
 
 // Stands for an actor. Its clock moves only when the test says so.
 class Sleeper {

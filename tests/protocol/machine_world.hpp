@@ -239,7 +239,7 @@ class MachineWorld {
     if (chance(trouble_.cut)) cut();
     if (chance(trouble_.cancel) && cancelled_.empty()) cancel(static_cast<int>(random_() % at(size())));
     if (chance(trouble_.cancel_call)) cancel_call(static_cast<int>(random_() % at(size())));
-    if (chance(trouble_.actor_dies)) step_rank(static_cast<int>(random_() % at(size())), ActorDied{"storage", "a test"});
+    if (chance(trouble_.actor_dies)) step_rank(static_cast<int>(random_() % at(size())), ActorDied{Actor::kStorage, "a test"});
 
     if (static_cast<int>(dead_.size() + was_frozen_.size()) < trouble_.victims_max) {
       const int victim = static_cast<int>(random_() % at(size()));

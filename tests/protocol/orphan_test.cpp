@@ -101,7 +101,7 @@ TEST_CASE("delivered results stay delivered if their rank fails later") {
   const StatusRequest ask = ask_of(7);
   RankSteps rank(2, 4);
   rank.done(rank.move(1, 5));
-  rank.step(protocol::ActorDied{"planner", "a test"});
+  rank.step(protocol::ActorDied{Actor::kPlanner, "a test"});
   rank.step(silent(0));
   const auto status = sent<StatusReply>(rank.receive(1, ask, 5));
   REQUIRE(status.size() == 1);
@@ -111,7 +111,7 @@ TEST_CASE("delivered results stay delivered if their rank fails later") {
 
   RankSteps leaving(2, 4);
   leaving.done(leaving.move(1, 5));
-  leaving.step(protocol::ActorDied{"planner", "a test"});
+  leaving.step(protocol::ActorDied{Actor::kPlanner, "a test"});
   const auto ended = leaving.run_tasks(leaving.step(protocol::Cancelled{"shut down"}));
   CHECK(all_of<CallResult>(ended).at(0).committed == Committed::kUnknown);
 }

@@ -84,8 +84,9 @@ void Network::open(int from, int to) {
 }
 
 void Network::connect(int from, int to) {
-  // A connection that the other side still has is stale.
-  disconnect(to, from, LinkDownCause::kClosed, "opened anew");
+  // A connection that the other side still has is stale. That side reads the old farewell first.
+  const auto farewell = farewells_.find({from, to});
+  disconnect(to, from, LinkDownCause::kClosed, farewell == farewells_.end() ? "opened anew" : farewell->second);
   const std::uint64_t connection = ++last_connection_;
   for (const Pair& pair : {Pair(from, to), Pair(to, from)}) {
     connections_[pair] = connection;
@@ -102,16 +103,19 @@ void Network::connect(int from, int to) {
 }
 
 // Closes one end. The other end learns it when the path is free.
-void Network::disconnect(int here, int there, LinkDownCause cause, const std::string& why) {
+void Network::disconnect(int here, int there, LinkDownCause cause, const std::string& why, const std::string& why_there,
+                         bool is_told) {
   const auto found = connections_.find({here, there});
   if (found == connections_.end()) return;
   const std::uint64_t connection = found->second;
   connections_.erase(found);
   const bool was_silent = cause == LinkDownCause::kSilent;
   coverage_.hit(was_silent ? "link silent" : "link closed");
-  ends_[static_cast<std::size_t>(here)]->link_down({there, cause, why});
+  if (is_told) ends_[static_cast<std::size_t>(here)]->link_down({there, cause, why});
   const auto theirs = was_silent && frozen_[static_cast<std::size_t>(there)] ? LinkDownCause::kGaveUp : LinkDownCause::kClosed;
-  pass(here, there, connection, [this, here, there, theirs] { disconnect(there, here, theirs, "closed by the peer"); });
+  farewells_.erase({there, here});
+  farewells_[{here, there}] = why_there;
+  pass(here, there, connection, [this, here, there, theirs, why_there] { disconnect(there, here, theirs, why_there); });
 }
 
 bool Network::silent(int here, int there) const { return blocked(here, there) || frozen_[static_cast<std::size_t>(there)]; }
@@ -149,6 +153,13 @@ void Network::reset(int a, int b) {
       if (now != connections_.end() && now->second == connection)
         disconnect(pair.first, pair.second, LinkDownCause::kClosed, "connection reset");
     });
+  }
+}
+
+void Network::end_links(int rank, const std::string& why) {
+  for (int peer = 0; peer < static_cast<int>(ends_.size()); ++peer) {
+    openings_.erase({rank, peer});
+    disconnect(rank, peer, LinkDownCause::kClosed, why, "rank " + std::to_string(rank) + " closed the link: " + why, false);
   }
 }
 

@@ -42,6 +42,8 @@ class Network {
   std::vector<Span> cuts(int a, int b) const;
   // Breaks the connection; everything in flight on it is lost.
   void reset(int a, int b);
+  // All connections of the rank end, and their other ends learn why. New ones can be made at once.
+  void end_links(int rank, const std::string& why);
   // Stops the process from reading and answering until `thaw`.
   void freeze(int rank);
   void thaw(int rank);
@@ -63,7 +65,8 @@ class Network {
   void deliver(int from, int to, std::uint64_t connection, std::shared_ptr<const std::string> bytes);
   void open(int from, int to);
   void connect(int from, int to);
-  void disconnect(int here, int there, LinkDownCause cause, const std::string& why);
+  void disconnect(int here, int there, LinkDownCause cause, const std::string& why,
+                  const std::string& why_there = "closed by the peer", bool is_told = true);
   void detect_silence(int here, int there);
   bool silent(int here, int there) const;
 
@@ -75,6 +78,7 @@ class Network {
   std::vector<bool> gone_, frozen_, unplugged_;
   std::uint64_t last_connection_ = 0;
   std::map<Pair, std::uint64_t> connections_;  // current connection of each end; absent: down
+  std::map<Pair, std::string> farewells_;      // on their way from the first rank to the second
   std::map<Pair, Duration> last_arrival_;      // latest arrival from the first rank at the second
   std::map<Pair, Duration> blocked_until_;     // (smaller, larger)
   std::map<Pair, std::vector<Span>> cuts_;     // (smaller, larger)

@@ -118,6 +118,12 @@ void RankWatch::coordinator_dies() {
   coordinator_dies_ = !coordinator_dies_;  // once when it is killed, and once when it is replaced
 }
 
+void RankWatch::supervisor_dies() {
+  ranks_.clear();
+  coordinators_.clear();
+  successions_.clear();
+}
+
 const RankWatch::Call& RankWatch::call(Checkpointer checkpointer) const {
   static const Call none;
   const auto found = calls_.find(checkpointer);

@@ -34,6 +34,7 @@ class RankWatch {
   std::string busy_state() const;
   // The coordinator actor is about to die.
   void coordinator_dies();
+  void supervisor_dies();
 
   // A call of this checkpointer begins.
   void call_begins(Checkpointer checkpointer) { calls_[checkpointer] = {}; }

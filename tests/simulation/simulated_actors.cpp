@@ -67,17 +67,27 @@ std::optional<Duration> SimulatedActors::next_due() {
   return schedule.begin()->first.time_since_epoch() - kAhead;
 }
 
-caf::actor SimulatedLinks::spawn(caf::actor_system& system, int, const RuntimeOptions&, const caf::actor&) {
-  return system.spawn([&host = host_](caf::event_based_actor* self) -> caf::behavior {
+caf::actor SimulatedLinks::spawn(caf::actor_system& system, int, const RuntimeOptions&, const caf::actor& owner) {
+  if (serves_) *serves_ = false;
+  serves_ = std::make_shared<bool>(true);
+  const caf::actor links = system.spawn([&host = host_, owner, serves = serves_](caf::event_based_actor* self) -> caf::behavior {
+    self->monitor(owner);
+    self->set_down_handler([self](caf::down_msg&) { self->quit(caf::exit_reason::user_shutdown); });
     return {
-        [&host](const LinkSend& message) { host.send_to(message.rank, whole(message)); },
-        [&host](const LinkOpen& message) { host.open_link_to(message.rank); },
-        [&host, self](LinkClose) {
-          host.close_links();
-          self->quit();
+        [&host, serves](const LinkSend& message) {
+          if (*serves) host.send_to(message.rank, whole(message));
         },
+        [&host, serves](const LinkOpen& message) {
+          if (*serves) host.open_link_to(message.rank);
+        },
+        [self](LinkClose) { self->quit(); },
     };
   });
+  caf::actor_cast<caf::abstract_actor*>(links)->attach_functor([&host = host_, serves = serves_](const caf::error& reason) {
+    if (*serves) host.links_end(!reason, reason == caf::exit_reason::kill ? "its links actor died" : "its supervisor died");
+  });
+  host_.links_begin(links, caf::actor_cast<SupervisorActor>(owner));
+  return links;
 }
 
 }  // namespace cairn::simulation

@@ -57,14 +57,16 @@ class SimulatedLinks final : public LinksFactory {
     virtual ~Host() = default;
     virtual void send_to(int peer, const SharedBytes& bytes) = 0;
     virtual void open_link_to(int peer) = 0;
-    // The supervisor has ended.
-    virtual void close_links() = 0;
+    // `links` has begun to serve this supervisor, and has ended.
+    virtual void links_begin(const caf::actor& links, const SupervisorActor& supervisor) = 0;
+    virtual void links_end(bool leaves, const std::string& why) = 0;
   };
   explicit SimulatedLinks(Host& host) : host_(host) {}
   caf::actor spawn(caf::actor_system& system, int rank, const RuntimeOptions& options, const caf::actor& owner) override;
 
  private:
   Host& host_;
+  std::shared_ptr<bool> serves_;  // of the newest links actor: an older one has no effect any more
 };
 
 }  // namespace cairn::simulation

@@ -143,7 +143,10 @@ void SimulatedRank::schedule_actors() {
 }
 
 void SimulatedRank::run_an_actor() {
-  if (actors_->has_work()) actors_->run_one(world_.dice);
+  if (actors_->has_work()) {
+    actors_->run_one(world_.dice);
+    job_.on_message(*this, ++messages_);
+  }
   bool calls_run = false;
   for (const auto& call : all_calls_) {
     call->look_at_progress();
@@ -164,6 +167,7 @@ void SimulatedRank::bury() {
   for (auto& call : all_calls_) call->drain();
   runtime_.reset();
   supervisor_ = SupervisorActor();
+  links_ = nullptr;
   if (actors_) actors_->run_all();
   actors_.reset();
 }
@@ -252,10 +256,17 @@ void SimulatedRank::actor_dies(const std::string& actor) {
     trace("its " + actor + " actor dies");
     world_.coverage.hit(actor + " actor died");
     ++disturbances_;
-    actors_->kill_child(supervisor_, actor);
-    if (actor != "coordinator") return;
+    const bool is_supervisor = actor == "supervisor";
+    if (is_supervisor)
+      caf::anon_send_exit(supervisor_, caf::exit_reason::kill);
+    else if (actor == "links")
+      caf::anon_send_exit(links_, caf::exit_reason::kill);
+    else
+      actors_->kill_child(supervisor_, actor);
+    if (is_supervisor) absences_.push_back({world_.time.now(), world_.time.now()});
+    if (actor != "coordinator" && !is_supervisor) return;
     count_coordinators("'s actor died");
-    watch_.coordinator_dies();
+    if (!is_supervisor) watch_.coordinator_dies();
     coordinator_deaths_.push_back(world_.time.now());
   });
 }
@@ -405,9 +416,19 @@ void SimulatedRank::open_link_to(int peer) {
   if (alive_) job_.network().open_link(rank_, peer);
 }
 
-void SimulatedRank::close_links() {
+void SimulatedRank::links_begin(const caf::actor& links, const SupervisorActor& supervisor) {
+  links_ = links;
+  if (supervisor_ == supervisor) return;
+  supervisor_ = supervisor;
+  job_.network().end_links(rank_, "its supervisor died");
+  watch_.supervisor_dies();
+  world_.time.after(milliseconds(1), [this] { watch_.supervisor_dies(); });  // a child may have handled one more message
+}
+
+void SimulatedRank::links_end(bool leaves, const std::string& why) {
   if (!alive_) return;
-  if (!stopping_) world_.ledger.accuse(where() + ": its supervisor has ended");
+  if (!leaves) return job_.network().end_links(rank_, why);
+  if (!stopping_) world_.ledger.accuse(where() + ": its supervisor has left the world");
   job_.network().remove(rank_, false);
 }
 

@@ -128,7 +128,8 @@ class SimulatedRank : public Network::End, private DiskClient::Host, private Sim
   // --- SimulatedLinks::Host ---
   void send_to(int peer, const SharedBytes& bytes) override;
   void open_link_to(int peer) override;
-  void close_links() override;
+  void links_begin(const caf::actor& links, const SupervisorActor& supervisor) override;
+  void links_end(bool leaves, const std::string& why) override;
   // --- Observer ---
   void on_event(const ObservedEvent& event) noexcept override;
 
@@ -172,6 +173,8 @@ class SimulatedRank : public Network::End, private DiskClient::Host, private Sim
   std::shared_ptr<SimulatedActors> actors_;  // null after the end of the process
   std::unique_ptr<RankRuntime> runtime_;
   SupervisorActor supervisor_;
+  caf::actor links_;
+  std::uint64_t messages_ = 0;  // that its actors have handled
   std::shared_ptr<StopLatch> stopped_;  // of a shutdown
   bool turn_is_due_ = false;            // an actor will run
   std::optional<Duration> wakes_at_;    // the next delayed message of the actors

@@ -89,6 +89,10 @@ const char* to_string(Trouble::What what) {
       return "a storage actor dies";
     case Trouble::What::kCoordinatorDies:
       return "a coordinator actor dies";
+    case Trouble::What::kLinksDie:
+      return "a links actor dies";
+    case Trouble::What::kSupervisorDies:
+      return "a supervisor actor dies";
     case Trouble::What::kShutDown:
       return "a runtime is shut down";
     case Trouble::What::kPowerLoss:
@@ -197,6 +201,14 @@ void Job::on_state(SimulatedRank& rank, protocol::CoordinatorMachine::State stat
   }
 }
 
+void Job::on_message(SimulatedRank& rank, std::uint64_t number) {
+  for (std::size_t i = 0; i < spec_.troubles.size(); ++i) {
+    const Trouble& trouble = spec_.troubles[i];
+    if (trouble.when == Trouble::When::kMessage && trouble.rank == rank.rank() && trouble.operation == number)
+      befall(trouble, &rank);
+  }
+}
+
 void Job::befall(const Trouble& trouble, SimulatedRank* by) {
   SimulatedRank& rank =
       trouble.rank < 0 ? (by != nullptr ? *by : *ranks_.front()) : *ranks_[static_cast<std::size_t>(trouble.rank)];
@@ -230,6 +242,10 @@ void Job::befall(const Trouble& trouble, SimulatedRank* by) {
       return rank.actor_dies("storage");
     case Trouble::What::kCoordinatorDies:
       return rank.actor_dies("coordinator");
+    case Trouble::What::kLinksDie:
+      return rank.actor_dies("links");
+    case Trouble::What::kSupervisorDies:
+      return rank.actor_dies("supervisor");
     case Trouble::What::kShutDown:
       return rank.shut_down();
     case Trouble::What::kPowerLoss:

@@ -41,14 +41,16 @@ struct Trouble {
     kPlannerDies,
     kStorageDies,
     kCoordinatorDies,
+    kLinksDie,
+    kSupervisorDies,
     kShutDown,
     kPowerLoss,
     kStopsCalling,
     kCancels,
   };
-  // The trigger: a moment of virtual time, the n-th disk operation, or a coordinator entering a
-  // state.
-  enum class When { kTime, kOperation, kState };
+  // The trigger: a moment of virtual time, the n-th disk operation, a coordinator entering a state,
+  // or the n-th message that an actor of `rank` has handled.
+  enum class When { kTime, kOperation, kState, kMessage };
 
   What what = What::kKillProcess;
   int rank = -1;  // -1: the rank that made the operation or entered the state
@@ -56,7 +58,7 @@ struct Trouble {
   Duration length{0};
   When when = When::kTime;
   Duration time{0};             // for kState: the delay after entering it
-  std::uint64_t operation = 0;  // of the disk, within the job
+  std::uint64_t operation = 0;  // of the disk, or of the rank's actors, within the job
   protocol::CoordinatorMachine::State state = protocol::CoordinatorMachine::State::kIdle;
   std::uint64_t occurrence = 0;      // of the state, within the job
   std::optional<Survival> survival;  // for a power loss; without it the dice decide
@@ -114,6 +116,7 @@ class Job {
   // Start the troubles that wait for this operation or state.
   void on_operation(SimulatedRank& rank);
   void on_state(SimulatedRank& rank, protocol::CoordinatorMachine::State state);
+  void on_message(SimulatedRank& rank, std::uint64_t number);
 
  private:
   void befall(const Trouble& trouble, SimulatedRank* by);
@@ -149,6 +152,7 @@ class World {
   void check_end(int size);
 
   Job& job(int index) { return *jobs_[static_cast<std::size_t>(index)]; }
+  int jobs() const { return static_cast<int>(jobs_.size()); }
   const std::vector<std::string>& violations() const { return ledger.violations(); }
 
   bool tracing = false;  // to stdout

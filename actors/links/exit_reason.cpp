@@ -1,4 +1,4 @@
-#include <cairn/actors/exit_reason.hpp>
+#include <cairn/actors/links/exit_reason.hpp>
 
 #include <caf/exit_reason.hpp>
 #include <caf/message.hpp>

@@ -1,0 +1,90 @@
+// Each actor of a rank dies at each message in turn: the failure map names it, and the next call
+// works.
+#include <cairn/tests/support/torch.hpp>
+// torch first
+#include <cairn/tests/simulation/options.hpp>
+#include <cairn/tests/simulation/world.hpp>
+#include <cairn/tests/support/stride.hpp>
+
+namespace cairn::simulation {
+namespace {
+
+using protocol::Operation;
+
+struct Victim {
+  Trouble::What what = Trouble::What::kPlannerDies;
+  const char* name = "";
+};
+constexpr Victim kVictims[] = {{Trouble::What::kPlannerDies, "planner"},
+                               {Trouble::What::kStorageDies, "storage"},
+                               {Trouble::What::kCoordinatorDies, "coordinator"},
+                               {Trouble::What::kLinksDie, "links"},
+                               {Trouble::What::kSupervisorDies, "supervisor"}};
+constexpr int kCoordinator = 1;
+
+// Returns false if no call was running any more when the actor would have died.
+bool die_at(const Victim& victim, int rank, Operation operation, std::uint64_t message, Coverage& coverage) {
+  World world(message, coverage);
+  world.tracing = options().trace;
+  JobSpec job;
+  job.size = 3;
+  CallSpec call;
+  call.coordinator = kCoordinator;
+  call.version = {++world.last_content, 0};
+  job.program = {call};
+  if (operation == Operation::kLoad) world.run(job);
+  job.program.clear();
+  job.quiet = false;
+  job.lockstep = true;
+  call.operation = operation;
+  for (int i = 0; i < 4; ++i) {
+    call.version = {++world.last_content, 0};
+    job.program.push_back(call);
+  }
+  Trouble death;
+  death.what = victim.what;
+  death.rank = rank;
+  death.when = Trouble::When::kMessage;
+  death.operation = message;
+  job.troubles.push_back(death);
+  world.run(std::move(job));
+  std::map<std::uint64_t, std::vector<const Report*>> calls;
+  for (const Report& report : world.ledger.reports())
+    if (report.job == world.jobs() - 1) calls[report.ordinal].push_back(&report);
+  bool hit = false;
+  for (const auto& [ordinal, reports] : calls) {
+    CAPTURE(ordinal);
+    CHECK(reports.size() == 3);
+    const bool is_after = hit;
+    for (const Report* report : reports) {
+      CAPTURE(report->rank);
+      const FailureMap& failures = report->finished.failures;
+      if (is_after) CHECK_MESSAGE(failures.empty(), to_string(report->finished));
+      if (is_after) CHECK(report->ended - report->began < std::chrono::seconds(1));
+      if (failures.empty()) continue;
+      hit = true;
+      CHECK(failures.size() == 1);
+      CHECK(failures.begin()->first == rank);
+      CHECK_MESSAGE(failures.begin()->second.what.find(victim.name) != std::string::npos, failures.begin()->second.what);
+    }
+  }
+  world.check_end(2);
+  for (const auto& violation : world.violations()) FAIL_CHECK(violation);
+  return coverage[to_string(victim.what)] > 0;
+}
+
+TEST_CASE("an actor that dies at any message is named, and the next call works") {
+  for (const Operation operation : {Operation::kSave, Operation::kLoad, Operation::kAgree})
+    for (const Victim& victim : kVictims)
+      for (const int rank : {kCoordinator, 2}) {
+        if (victim.what == Trouble::What::kCoordinatorDies && rank != kCoordinator) continue;
+        for (std::uint64_t message = options().first_seed + 1; message <= options().last_seed + 1; message += testing::kStride) {
+          Coverage coverage;
+          INFO("the ", std::string(victim.name), " of rank ", rank, " dies after message ", message, " in a ", std::string(to_string(operation)));
+          if (!die_at(victim, rank, operation, message, coverage)) break;
+        }
+      }
+}
+
+}  // namespace
+}  // namespace cairn::simulation
