@@ -162,6 +162,22 @@ TEST_CASE_TEMPLATE("a rank that leaves is down, and unreachable from then on", K
   CHECK(zero.log().wait_down(1, 2).cause == LinkDownCause::kUnreachable);
 }
 
+TEST_CASE_TEMPLATE("links that died are made anew at the same address", Kind, MemoryKind, TcpKind, TlsKind) {
+  LinkWorld<Kind> world(2);
+  LinkRank zero = world.come(0);
+  {
+    LinkRank one = world.come(1);
+    zero.send(1, "hello");
+    REQUIRE(one.log().wait_messages(0, 1));
+    one.kill_owner();
+  }
+  const auto down = zero.log().wait_down(1);
+  CHECK_MESSAGE(down.why.find("its supervisor died") != std::string::npos, down.why);
+  LinkRank again = world.come(1);
+  zero.send(1, "hello again");
+  CHECK(again.log().wait_messages(0, 1));
+}
+
 TEST_CASE_TEMPLATE("a dropped link is down on both sides, and reconnects when needed", Kind, MemoryKind, TcpKind, TlsKind) {
   LinkWorld<Kind> world(3);
   LinkRank zero = world.come(0);
