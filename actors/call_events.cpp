@@ -19,14 +19,19 @@ std::uint64_t record_state(Tap& tap, const What& what, const std::string& checkp
   return tap.record(call_event(EventKind::kState, what, checkpointer, counter));
 }
 
-void record_effect(Tap& tap, const protocol::StateChanged& changed, const std::string& checkpointer, std::uint64_t counter) {
-  std::visit([&](auto to) { record_state(tap, to, checkpointer, counter); }, changed.to);
-}
-
-void record_effect(Tap& tap, const protocol::InputIgnored& ignored, const std::string& checkpointer, std::uint64_t counter) {
-  ObservedEvent event = call_event(EventKind::kState, ignored.what, checkpointer, counter, false);
-  event.name = ignored.why;
-  tap.record(event);
+void perform_own(const protocol::Effect& effect, Tap& tap, TimerQueue& timers, TimerQueue::Time now,
+                 const std::string& checkpointer, std::uint64_t counter) {
+  if (const auto* start = std::get_if<protocol::StartTimer>(&effect)) {
+    timers.start({checkpointer, start->timer}, now, start->after);
+  } else if (const auto* stop = std::get_if<protocol::StopTimer>(&effect)) {
+    timers.stop({checkpointer, stop->timer});
+  } else if (const auto* changed = std::get_if<protocol::StateChanged>(&effect)) {
+    std::visit([&](auto to) { record_state(tap, to, checkpointer, counter); }, changed->to);
+  } else if (const auto* ignored = std::get_if<protocol::InputIgnored>(&effect)) {
+    ObservedEvent event = call_event(EventKind::kState, ignored->what, checkpointer, counter, false);
+    event.name = ignored->why;
+    tap.record(event);
+  }
 }
 
 void record_stacks(Tap& tap, const CallContext& context, std::uint64_t counter, Duration running_min) {

@@ -6,6 +6,7 @@
 
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/protocol/events.hpp>
+#include <cairn/actors/timer_queue.hpp>
 #include <cairn/actors/traced.hpp>
 #include <cairn/base/observer.hpp>
 
@@ -15,9 +16,9 @@ ObservedEvent call_event(EventKind kind, const What& what, const std::string& ch
 
 // Records a kState event and returns the event's id.
 std::uint64_t record_state(Tap& tap, const What& what, const std::string& checkpointer, std::uint64_t counter);
-// Records an effect of a state machine.
-void record_effect(Tap& tap, const protocol::StateChanged& changed, const std::string& checkpointer, std::uint64_t counter);
-void record_effect(Tap& tap, const protocol::InputIgnored& ignored, const std::string& checkpointer, std::uint64_t counter);
+// Performs an effect that concerns only the actor of the machine: a timer or a trace event.
+void perform_own(const protocol::Effect& effect, Tap& tap, TimerQueue& timers, TimerQueue::Time now,
+                 const std::string& checkpointer, std::uint64_t counter);
 
 // Records the stacks of at most kStacksMax threads that have been in one hook or store operation of
 // the call for at least `running_min`. Never records the same hook or operation twice.

@@ -82,16 +82,10 @@ class Coordinator : public CoordinatorActor::base {
     for (auto& effect : effects) {
       if (std::holds_alternative<protocol::Send>(effect) || std::holds_alternative<protocol::RunTask>(effect)) {
         supervisor_->post(tap_.wrap(CoordinatorEffect{life_, checkpointer, std::move(effect)}));
-      } else if (const auto* start = std::get_if<protocol::StartTimer>(&effect)) {
-        timers_.start({checkpointer, start->timer}, clock().now(), start->after);
-      } else if (const auto* stop = std::get_if<protocol::StopTimer>(&effect)) {
-        timers_.stop({checkpointer, stop->timer});
-      } else if (const auto* changed = std::get_if<protocol::StateChanged>(&effect)) {
-        record_effect(tap_, *changed, checkpointer, machine.counter());
-      } else if (const auto* ignored = std::get_if<protocol::InputIgnored>(&effect)) {
-        record_effect(tap_, *ignored, checkpointer, machine.counter());
       } else if (const auto* warning = std::get_if<protocol::Warn>(&effect)) {
         write_log(LogLevel::kWarning, rank_, warning->what);
+      } else {
+        perform_own(effect, tap_, timers_, clock().now(), checkpointer, machine.counter());
       }
     }
   }

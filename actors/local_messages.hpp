@@ -26,11 +26,9 @@ struct CancelCall {
   protocol::CancelRequested request;
 };
 
-// supervisor -> planner, storage: run this task of the call. There is one message type for each
-// alternative of the variant protocol::Task.
-template <class Task>
+// supervisor -> planner, storage: run this task of the call.
 struct Request {
-  Task task;
+  protocol::Task task;
   std::shared_ptr<TaskRun> run;
 };
 
@@ -100,10 +98,7 @@ struct WakeUp {};
 
 inline const char* trace_name(const StartCall&) { return "StartCall"; }
 inline const char* trace_name(const CancelCall&) { return "CancelCall"; }
-template <class Task>
-const char* trace_name(const Request<Task>&) {
-  return Task::kName;
-}
+inline const char* trace_name(const Request& request) { return protocol::name_of(request.task); }
 inline const char* trace_name(const TaskReport& report) { return protocol::name_of(report.ended.result); }
 inline const char* trace_name(const CoordinatorEvent& event) {
   if (const auto* received = std::get_if<protocol::Received>(&event.event)) return trace_name_of(received->body);

@@ -2,12 +2,8 @@
 
 #include <utility>
 
-#include <caf/typed_event_based_actor.hpp>
-
 #include <cairn/actors/call_context.hpp>
-#include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/protocol/plan_check.hpp>
-#include <cairn/actors/task_run.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/messages/codec.hpp>
 
@@ -164,23 +160,17 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::Decide& requ
   })};
 }
 
+template <class Other>
+protocol::TaskResult run_planner_task(TaskRun&, const Other&) {
+  throw InternalError("the planner actor got a task that is not its own");
+}
+
 }  // namespace
 
-PlannerActor::behavior_type planner_actor(PlannerActor::pointer self, std::shared_ptr<Tracer> tracer) {
-  self->set_exception_handler(exit_reason_of);
-  const auto tap = std::make_shared<Tap>(std::move(tracer), Actor::kPlanner);
-  const auto run = [tap](const auto& message) {
-    tap->handle(message, [&] {
-      message.value.run->post([task = message.value.task](TaskRun& task_run) { return run_planner_task(task_run, task); });
-    });
-  };
-  return {
-      [run](const Traced<Request<protocol::GatherState>>& message) { run(message); },
-      [run](const Traced<Request<protocol::CreateLocalPlan>>& message) { run(message); },
-      [run](const Traced<Request<protocol::CreateGlobalSavePlan>>& message) { run(message); },
-      [run](const Traced<Request<protocol::CreateGlobalLoadPlan>>& message) { run(message); },
-      [run](const Traced<Request<protocol::Decide>>& message) { run(message); },
-  };
+TaskActor::behavior_type planner_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer) {
+  return task_actor(self, std::move(tracer), Actor::kPlanner, [](TaskRun& run, const protocol::Task& task) {
+    return std::visit([&](const auto& it) { return std::optional<protocol::TaskResult>(run_planner_task(run, it)); }, task);
+  });
 }
 
 }  // namespace cairn

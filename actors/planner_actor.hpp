@@ -13,18 +13,10 @@
 
 #include <memory>
 
-#include <caf/typed_actor.hpp>
-
-#include <cairn/actors/local_messages.hpp>
-#include <cairn/actors/traced.hpp>
+#include <cairn/actors/task_run.hpp>
 
 namespace cairn {
 
-using PlannerActor =
-    caf::typed_actor<caf::reacts_to<Traced<Request<protocol::GatherState>>>, caf::reacts_to<Traced<Request<protocol::CreateLocalPlan>>>,
-                     caf::reacts_to<Traced<Request<protocol::CreateGlobalSavePlan>>>,
-                     caf::reacts_to<Traced<Request<protocol::CreateGlobalLoadPlan>>>, caf::reacts_to<Traced<Request<protocol::Decide>>>>;
-
-PlannerActor::behavior_type planner_actor(PlannerActor::pointer self, std::shared_ptr<Tracer> tracer);
+TaskActor::behavior_type planner_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer);
 
 }  // namespace cairn

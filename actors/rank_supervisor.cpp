@@ -126,8 +126,7 @@ class Supervisor : public SupervisorActor::base {
          {caf::actor_cast<caf::actor>(planner_), caf::actor_cast<caf::actor>(storage_), caf::actor_cast<caf::actor>(coordinator_)})
       if (child) caf::anon_send_exit(child, caf::exit_reason::user_shutdown);
     links_ = nullptr;
-    planner_ = PlannerActor();
-    storage_ = StorageActor();
+    planner_ = storage_ = TaskActor();
     coordinator_ = CoordinatorActor();
     links_factory_.reset();
     for (auto& [name, slot] : slots_)
@@ -237,14 +236,6 @@ class Supervisor : public SupervisorActor::base {
       } else if (std::holds_alternative<protocol::StopTasks>(effect)) {
         slot.context->tell_to_stop();
         told_to_stop = slot.context;
-      } else if (const auto* timer = std::get_if<protocol::StartTimer>(&effect)) {
-        timers_.start({checkpointer, timer->timer}, clock().now(), timer->after);
-      } else if (const auto* stopped_timer = std::get_if<protocol::StopTimer>(&effect)) {
-        timers_.stop({checkpointer, stopped_timer->timer});
-      } else if (const auto* changed = std::get_if<protocol::StateChanged>(&effect)) {
-        record_effect(tap_, *changed, checkpointer, slot.machine.counter());
-      } else if (const auto* ignored = std::get_if<protocol::InputIgnored>(&effect)) {
-        record_effect(tap_, *ignored, checkpointer, slot.machine.counter());
       } else if (const auto* shown = std::get_if<protocol::ProgressTold>(&effect)) {
         if (auto* progress = progress_of(slot)) progress->take(shown->job);
       } else if (auto* finished = std::get_if<protocol::CallResult>(&effect)) {
@@ -255,6 +246,8 @@ class Supervisor : public SupervisorActor::base {
         if (const auto* last = slot.machine.last_call(); last && last->ticket == context->ticket())
           orders_->end(checkpointer, {*last, slot.machine.last_ending()}, false);
         context->deliver(std::move(*finished));
+      } else {
+        perform_own(effect, tap_, timers_, clock().now(), checkpointer, slot.machine.counter());
       }
     }
     timers_.arm(this);
@@ -300,19 +293,13 @@ class Supervisor : public SupervisorActor::base {
 
   void run(Slot& slot, protocol::RunTask task, std::uint64_t coordinator) {
     const OfCall of_call(tap_, slot);
-    const auto task_run = std::make_shared<TaskRun>(inbox_, tap_, coordinator, task, slot.context, config_.injector);
-    std::visit([&](auto& request) { send_request(std::move(request), task_run); }, task.task);
-  }
-
-  // If the child is gone for good, the request is dropped and its TaskRun reports the failure.
-  template <class Task>
-  void send_request(Task task, std::shared_ptr<TaskRun> task_run) {
-    auto request = tap_.wrap(Request<Task>{std::move(task), std::move(task_run)});
-    if constexpr (is_for_planner<Task>) {
-      if (planner_) caf::anon_send(planner_, std::move(request));
-    } else {
-      if (storage_) caf::anon_send(storage_, std::move(request));
-    }
+    auto task_run = std::make_shared<TaskRun>(inbox_, tap_, coordinator, task, slot.context, config_.injector);
+    const TaskActor& runner = std::visit([](const auto& it) { return is_for_planner<std::decay_t<decltype(it)>>; }, task.task)
+                                  ? planner_
+                                  : storage_;
+    auto request = tap_.wrap(Request{std::move(task.task), std::move(task_run)});
+    // If the child died too often, the request is dropped and its TaskRun reports the failure.
+    if (runner) caf::anon_send(runner, std::move(request));
   }
 
   void run_for_coordinator(const std::string& checkpointer, const protocol::RunTask& task) {
@@ -629,8 +616,8 @@ class Supervisor : public SupervisorActor::base {
   const std::shared_ptr<Orders> orders_;
   std::shared_ptr<Inbox> inbox_;
   caf::actor links_;
-  PlannerActor planner_;
-  StorageActor storage_;
+  TaskActor planner_;
+  TaskActor storage_;
   CoordinatorActor coordinator_;
   std::set<Actor> started_;  // at least once
   std::map<Actor, RestartBudget> budgets_;

@@ -2,7 +2,7 @@
 //
 //                    runtime
 //                       | Orders, CancelCall, Stop
-//                       v          Request<CreateLocalPlan>, Request<Write>, ...
+//                       v                    Request
 //   links <--------> supervisor ----------------> planner, storage ...> executor
 //        LinkSend    |       ^ ^                                           :
 //        LinkMessage v       | :.................. TaskReport .............:
@@ -68,8 +68,8 @@ class Orders {
 
 // The current children of a supervisor, for inspection.
 struct Children {
-  PlannerActor planner;
-  StorageActor storage;
+  TaskActor planner;
+  TaskActor storage;
   CoordinatorActor coordinator;
 };
 struct GetChildren {};

@@ -2,11 +2,8 @@
 
 #include <utility>
 
-#include <caf/typed_event_based_actor.hpp>
-
 #include <cairn/actors/call_context.hpp>
-#include <cairn/actors/links/exit_reason.hpp>
-#include <cairn/actors/task_run.hpp>
+#include <cairn/base/error.hpp>
 
 namespace cairn {
 namespace {
@@ -20,20 +17,20 @@ std::uint64_t bytes_to_move(const TaskRun& run) {
 
 // --- the data, on every rank ---------------------------------------------------------------------
 
-void run_storage_task(TaskRun& run, const protocol::Write& request) {
+std::nullopt_t run_storage_task(TaskRun& run, const protocol::Write& request) {
   const SaveCall& call = run.context().save();
   const SavePlan& plan = run.context().save_plan.emplace(
       run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
-  run.last_hook(
+  return run.last_hook(
       Hook::kMoveData, bytes_to_move(run), [&] { return call.writer->write_data(plan, *call.planner); },
       [](WriteResults results) { return protocol::Written{std::make_shared<const WriteResults>(std::move(results))}; });
 }
 
-void run_storage_task(TaskRun& run, const protocol::Read& request) {
+std::nullopt_t run_storage_task(TaskRun& run, const protocol::Read& request) {
   const LoadCall& call = run.context().load();
   const LoadPlan& plan = run.context().load_plan.emplace(
       run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
-  run.last_hook(
+  return run.last_hook(
       Hook::kMoveData, bytes_to_move(run), [&] { return call.reader->read_data(plan, *call.planner); },
       [](bool) { return protocol::ReadDone{}; });
 }
@@ -72,24 +69,17 @@ protocol::TaskResult run_storage_task(TaskRun& run, const protocol::Release& req
   return protocol::Released{};
 }
 
+template <class Other>
+protocol::TaskResult run_storage_task(TaskRun&, const Other&) {
+  throw InternalError("the storage actor got a task that is not its own");
+}
+
 }  // namespace
 
-StorageActor::behavior_type storage_actor(StorageActor::pointer self, std::shared_ptr<Tracer> tracer) {
-  self->set_exception_handler(exit_reason_of);
-  const auto tap = std::make_shared<Tap>(std::move(tracer), Actor::kStorage);
-  const auto run = [tap](const auto& message) {
-    tap->handle(message, [&] {
-      message.value.run->post([task = message.value.task](TaskRun& task_run) { return run_storage_task(task_run, task); });
-    });
-  };
-  return {
-      [run](const Traced<Request<protocol::Write>>& message) { run(message); },
-      [run](const Traced<Request<protocol::Read>>& message) { run(message); },
-      [run](const Traced<Request<protocol::Finish>>& message) { run(message); },
-      [run](const Traced<Request<protocol::AskCommitted>>& message) { run(message); },
-      [run](const Traced<Request<protocol::Abandon>>& message) { run(message); },
-      [run](const Traced<Request<protocol::Release>>& message) { run(message); },
-  };
+TaskActor::behavior_type storage_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer) {
+  return task_actor(self, std::move(tracer), Actor::kStorage, [](TaskRun& run, const protocol::Task& task) {
+    return std::visit([&](const auto& it) { return std::optional<protocol::TaskResult>(run_storage_task(run, it)); }, task);
+  });
 }
 
 }  // namespace cairn

@@ -16,18 +16,10 @@
 
 #include <memory>
 
-#include <caf/typed_actor.hpp>
-
-#include <cairn/actors/local_messages.hpp>
-#include <cairn/actors/traced.hpp>
+#include <cairn/actors/task_run.hpp>
 
 namespace cairn {
 
-using StorageActor =
-    caf::typed_actor<caf::reacts_to<Traced<Request<protocol::Write>>>, caf::reacts_to<Traced<Request<protocol::Read>>>,
-                     caf::reacts_to<Traced<Request<protocol::Finish>>>, caf::reacts_to<Traced<Request<protocol::AskCommitted>>>,
-                     caf::reacts_to<Traced<Request<protocol::Abandon>>>, caf::reacts_to<Traced<Request<protocol::Release>>>>;
-
-StorageActor::behavior_type storage_actor(StorageActor::pointer self, std::shared_ptr<Tracer> tracer);
+TaskActor::behavior_type storage_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer);
 
 }  // namespace cairn

@@ -1,6 +1,9 @@
 #include <cairn/actors/task_run.hpp>
 
+#include <caf/typed_event_based_actor.hpp>
+
 #include <cairn/actors/call_events.hpp>
+#include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/links/links.hpp>
 #include <cairn/actors/local_messages.hpp>
 
@@ -55,6 +58,18 @@ TaskRun::~TaskRun() {
           " or the executor of the call dropped it");
   failure.trace_position = record_end(false, failure.what);
   end(std::move(failure));
+}
+
+void TaskRun::post(std::function<std::optional<protocol::TaskResult>(TaskRun&)> body) {
+  context_->call().executor->post([self = shared_from_this(), body = std::move(body)] {
+    try {
+      if (auto result = body(*self)) self->end(std::move(*result));
+    } catch (const ToldToStop&) {
+      self->end(protocol::Stopped{});
+    } catch (...) {
+      self->fail(std::current_exception());
+    }
+  });
 }
 
 void TaskRun::throw_if_failed() const {
@@ -129,6 +144,23 @@ std::uint64_t TaskRun::record_end(bool ok, std::string_view failure) {
   const std::uint64_t id = tap_.record_as(protocol::actor_of(hook_), event);
   tap_.set_cause(id);  // for the report that follows
   return id;
+}
+
+std::uint64_t trace_attempt(const Request& request) { return request.run->counter(); }
+std::uint64_t trace_call(const Request& request) { return request.run->context().ticket(); }
+std::uint32_t trace_checkpointer(const Request& request) {
+  return checkpointer_key(request.run->context().call().id.checkpointer);
+}
+
+TaskActor::behavior_type task_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer, Actor actor,
+                                    std::optional<protocol::TaskResult> (*run_task)(TaskRun& run, const protocol::Task& task)) {
+  self->set_exception_handler(exit_reason_of);
+  const auto tap = std::make_shared<Tap>(std::move(tracer), actor);
+  return {[tap, run_task](const Traced<Request>& message) {
+    tap->handle(message, [&] {
+      message.value.run->post([run_task, task = message.value.task](TaskRun& run) { return run_task(run, task); });
+    });
+  }};
 }
 
 }  // namespace cairn

@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
+
+#include <caf/typed_actor.hpp>
 
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/local_messages.hpp>
@@ -39,23 +42,9 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   StorageContext storage_context() const { return context_->storage_context(counter_, save_id_, is_coordinator_); }
   bool is_coordinator() const { return is_coordinator_; }
 
-  // Posts `body(*this)` to the executor. `body` returns the task's result, or returns void if its
-  // last step is `last_hook`. If `body` throws, the task fails.
-  template <class Body>
-  void post(Body body) {
-    context_->call().executor->post([self = shared_from_this(), body = std::move(body)]() mutable {
-      try {
-        if constexpr (std::is_void_v<decltype(body(*self))>)
-          body(*self);
-        else
-          self->end(body(*self));
-      } catch (const ToldToStop&) {
-        self->end(protocol::Stopped{});
-      } catch (...) {
-        self->fail(std::current_exception());
-      }
-    });
-  }
+  // Posts `body(*this)` to the executor. `body` returns the task's result, or nothing if its last
+  // step is `last_hook`. If `body` throws, the task fails.
+  void post(std::function<std::optional<protocol::TaskResult>(TaskRun&)> body);
 
   // Runs one hook and returns its result. Records its start and end, also as a range of LibTorch's
   // profiler. Injected faults are thrown as if the hook had thrown them. If the call's tasks were
@@ -91,7 +80,7 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   // `convert(value)`. The profiler's range ends when the hook returns, because the future becomes
   // ready on another thread.
   template <class Run, class Convert>
-  void last_hook(protocol::Hook which, std::uint64_t bytes, Run run, Convert convert) {
+  std::nullopt_t last_hook(protocol::Hook which, std::uint64_t bytes, Run run, Convert convert) {
     auto future = [&] {
       const RunningWork work(work_of(which));
       const ProfilerRange range = begin(which, bytes);
@@ -107,6 +96,7 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
         self->fail(std::current_exception());
       }
     });
+    return std::nullopt;
   }
 
  private:
@@ -143,17 +133,13 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   bool reported_ = false;
 };
 
-template <class Task>
-std::uint64_t trace_attempt(const Request<Task>& request) {
-  return request.run->counter();
-}
-template <class Task>
-std::uint64_t trace_call(const Request<Task>& request) {
-  return request.run->context().ticket();
-}
-template <class Task>
-std::uint32_t trace_checkpointer(const Request<Task>& request) {
-  return checkpointer_key(request.run->context().call().id.checkpointer);
-}
+std::uint64_t trace_attempt(const Request& request);
+std::uint64_t trace_call(const Request& request);
+std::uint32_t trace_checkpointer(const Request& request);
+
+// The planner and the storage actor: posts each task that it gets, with `run_task` as its body.
+using TaskActor = caf::typed_actor<caf::reacts_to<Traced<Request>>>;
+TaskActor::behavior_type task_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer, Actor actor,
+                                    std::optional<protocol::TaskResult> (*run_task)(TaskRun& run, const protocol::Task& task));
 
 }  // namespace cairn
