@@ -43,6 +43,20 @@ class Ls(Command):
         self.assertNotIn(str(self.root), done.stdout)
         self.assertRegex(done.stdout, "step_10 .*sound, latest that is sound")
 
+    def test_no_step_of_a_removal_is_damage(self):
+        place = self.root / "step_20"
+        data, record = next(place.glob("*.distcp")), place / ".metadata"
+        mark = place / (".removed-" + data.name[6:].removesuffix(".distcp"))
+        for step, leftovers in ((mark.touch, []), (record.unlink, ["step_20"]), (data.unlink, ["step_20"]), (mark.unlink, ["step_20"]),
+                                (place.rmdir, [])):
+            step()
+            told = self.told()
+            with self.subTest(step):
+                self.assertEqual([entry["name"] for entry in told["checkpoints"] if not entry["sound"]], [])
+                self.assertEqual([entry["name"] for entry in told["leftovers"]], leftovers)
+                self.assertEqual([entry["name"] for entry in told["leftovers"] if entry.get("unrecorded")], [])
+                self.assertNotIn("without", cairn("ls", self.root).stdout)
+
     def test_leftovers_are_told_from_checkpoints(self):
         (self.root / "step_20" / ".metadata").unlink()
         (self.root / "step_10" / ".metadata").unlink()
