@@ -391,6 +391,7 @@ void CheckpointWriter::Implementation::record(Metadata& metadata, const std::vec
 }
 
 Replaced CheckpointWriter::Implementation::find_replaced() {
+  if (!options.overwrite) return {};  // the publication is refused if there is anything to replace
   if (last && last_url == store->url()) {
     try {
       const auto head = read_commit_head(*store);

@@ -48,13 +48,30 @@ inline Presence presence_by(const Error& error) noexcept {
 // other error, callers must not conclude that another checkpoint is the latest.
 inline bool tells_of_the_record(const Error& error) noexcept { return presence_by(error) != Presence::kUnknown; }
 
+// Returns whether a list of objects, or of names, has this name.
+inline const std::string& listed_name(const ObjectInfo& object) noexcept { return object.name; }
+inline const std::string& listed_name(const std::string& name) noexcept { return name; }
+template <class List>
+bool has_name(const List& list, const std::string& name) {
+  return std::any_of(list.begin(), list.end(), [&](const auto& entry) { return listed_name(entry) == name; });
+}
+
+// Returns whether a place has objects. It has none below a file: saves to it say so.
+inline bool has_objects(Store& place) {
+  try {
+    return !place.list().empty();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPrecondition) throw;
+    return false;
+  }
+}
+
 // Looks for an object in two independent ways: by its name, and in `listing`, which the caller has
 // made before. For removals. Returns kAbsent only if neither finds the object, and kUnknown if they
 // disagree. Throws the store's errors.
 inline Presence look_twice(Store& store, const ObjectName& name, const std::vector<ObjectInfo>& listing) {
   if (store.is_taken(name)) return Presence::kPresent;
-  const bool is_listed = std::any_of(listing.begin(), listing.end(), [&](const auto& object) { return object.name == name; });
-  return is_listed ? Presence::kUnknown : Presence::kAbsent;
+  return has_name(listing, name) ? Presence::kUnknown : Presence::kAbsent;
 }
 
 // The mark of a removal (storage/run_directory.hpp): ".removed-<save id>". `save_id_of_mark`

@@ -49,9 +49,8 @@ class FileSet {
   }
   void add(const std::string& name_or_id) { all_.insert(name_or_id); }
   void add_all(const std::vector<std::string>& all) { all_.insert(all.begin(), all.end()); }
-  bool has(const std::string& name, const std::optional<std::string>& id) const {
-    return all_.count(name) > 0 || (id && all_.count(*id) > 0);
-  }
+  bool empty() const { return all_.empty(); }
+  bool has(const std::string& name) const { return all_.count(name) > 0 || all_.count(file_key(name)) > 0; }
 
  private:
   std::set<std::string> all_;
@@ -84,15 +83,16 @@ bool succeeds(Act act) {
 std::string record_below(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
 // Returns the commit sequence in the record `name`; 0 if there is no record of Cairn's; nothing if
-// there is one that cannot or must not be read. Throws the store's other errors.
-std::optional<std::uint64_t> sequence_in(Store& run, const ObjectName& name) {
+// there is one that cannot or must not be read. Throws the store's other errors, and kPermission in
+// a foreign place.
+std::optional<std::uint64_t> sequence_in(Store& run, const ObjectName& name, bool is_foreign = false) {
   try {
     const auto head = read_commit_head(run, name);
     if (head && head->sequence > kSequenceMax) return std::nullopt;
     return head ? head->sequence : 0;
   } catch (const Error& error) {
     if (presence_by(error) == Presence::kAbsent) return 0;
-    if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
+    if (!tells_of_the_record(error) && (is_foreign || error.code() != ErrorCode::kPermission)) throw;
     return std::nullopt;
   }
 }
@@ -107,7 +107,7 @@ struct Look {
       std::optional<std::uint64_t> sequence = 0;
       std::string trouble;
       try {
-        sequence = sequence_in(*store, record_below(place));
+        sequence = sequence_in(*store, record_below(place), true);
       } catch (const std::exception& error) {
         trouble = error.what();
       }
@@ -201,6 +201,8 @@ std::uint64_t CommitSequence::next(const std::shared_ptr<Store>& run, const std:
       // save. Other directories may belong to anybody and may hang.
       (is_checkpoint_name(child) ? own : others).push_back(std::move(child));
     }
+    // The record may be gone, and its number must not be used again.
+    if (const auto latest = run->latest_place()) largest = latest->sequence;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPermission) throw;
     largest = sequence_of_now() - 1;
@@ -268,9 +270,9 @@ std::vector<std::string> retired_generations(Store& store, const std::optional<M
   const std::size_t kept = entries_kept(retired, keep);
   if (kept == retired.size()) return retired;
   FileSet there;
-  for (const ObjectInfo& file : store.list(kDataFilePrefix)) there.add(save_id_of_file(file.name).value_or(file.name));
+  for (const ObjectInfo& file : store.list(kDataFilePrefix)) there.add(file_key(file.name));
   const auto first_old = retired.begin() + static_cast<std::ptrdiff_t>(kept);
-  retired.erase(std::remove_if(first_old, retired.end(), [&](const std::string& entry) { return !there.has(entry, std::nullopt); }),
+  retired.erase(std::remove_if(first_old, retired.end(), [&](const std::string& entry) { return !there.has(entry); }),
                 retired.end());
   return retired;
 }
@@ -290,25 +292,36 @@ std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, 
 
   // Clean-up is safe only in this order of steps: see the header.
   const std::vector<ObjectInfo> files = store.list(kDataFilePrefix);
-  for (const std::string& id : store.open_attempts()) {
+  auto [open, fenced] = store.attempts();
+  for (const std::string& id : open) {
     // Cairn did not make such an id, so it must not end that attempt.
     if (!is_save_id(id)) continue;
-    if (!succeeds([&] { store.fence(id); })) kept.add(id);
+    if (succeeds([&] { store.fence(id); }))
+      fenced.push_back(id);
+    else
+      kept.add(id);
   }
-  keep_published(store, current, kept);
-  const std::vector<std::string> fenced = store.fenced_attempts();
   dead.add_all(fenced);
+  // The marks of removals, if there are files that nothing else explains.
+  std::vector<std::string> marked;
+  if (std::any_of(files.begin(), files.end(), [&](const auto& file) { return !dead.has(file.name) && !kept.has(file.name); }))
+    for (const ObjectInfo& object : store.list(std::string(kRemovalMark)))
+      if (auto id = save_id_of_mark(object.name)) marked.push_back(*std::move(id));
+  dead.add_all(marked);
+  if (dead.empty()) return {};
+  keep_published(store, current, kept);
 
   std::vector<ObjectName> removed;
   std::set<std::string> stuck;  // saves with a file that could not be removed; their attempts stay fenced
   for (const ObjectInfo& file : files) {
-    const auto id = save_id_of_file(file.name);
-    if (!dead.has(file.name, id) || kept.has(file.name, id)) continue;
+    if (!dead.has(file.name) || kept.has(file.name)) continue;
     if (succeeds([&] { store.remove(file.name); }))
       removed.push_back(file.name);
     else
-      stuck.insert(id.value_or(""));
+      stuck.insert(file_key(file.name));
   }
+  for (const std::string& id : marked)
+    if (!kept.has(id) && stuck.count(id) == 0) succeeds([&, &save_id = id] { store.remove(removal_mark_name(save_id)); });
   for (const std::string& id : fenced) {
     if (!is_save_id(id) || stuck.count(id) > 0) continue;
     succeeds([&] { store.clear_attempt(id); });

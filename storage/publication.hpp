@@ -28,7 +28,8 @@
 //   comes first and S can never be published, or S was published first. In that case ".metadata",
 //   read after the fence, names S, and its files are kept.
 //
-//   S is fenced, or `current` retires S and does not keep it: the files of S are removed.
+//   S is fenced, or the mark of a removal names S, or `current` retires S and does not keep it: the
+//   files of S are removed.
 //
 //   Nothing is known about S, as after a copy that left out the record: the files of S are kept.
 //

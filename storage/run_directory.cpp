@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <sstream>
 #include <tuple>
 #include <utility>
@@ -113,16 +114,6 @@ void remove_dead(Store& place, const std::vector<ObjectInfo>& objects, const Dea
   place.remove_root();
 }
 
-// Returns whether a place has objects. It has none below a file: saves to it say so.
-bool has_objects(Store& place) {
-  try {
-    return !place.list().empty();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPrecondition) throw;
-    return false;
-  }
-}
-
 // Returns whether a data file is complete: its writer has ended.
 bool has_trailer(Store& place, const ObjectName& file) {
   const auto end = place.read_end(file, kTrailerFooterBytes);
@@ -134,20 +125,21 @@ bool has_trailer(Store& place, const ObjectName& file) {
 }
 
 void add_attempts(Store& place, Dead& dead) {
-  for (const std::string& id : place.open_attempts()) dead.ids.insert(id);
-  dead.add_fenced(place);
+  const auto [open, fenced] = place.attempts();
+  for (const auto* ids : {&open, &fenced}) dead.ids.insert(ids->begin(), ids->end());
 }
 
 // Returns the complete data files that are not among the dead ones. `is_ours`: the place has a name
 // that Cairn gives.
 std::set<ObjectName> complete_files(Store& place, bool is_ours, const Dead& dead) {
   std::set<ObjectName> found;
+  const std::set<ObjectName> named(dead.names.begin(), dead.names.end());
   const std::vector<ObjectInfo> files = place.list(kDataFilePrefix);
   const bool by_ranks =
       std::any_of(files.begin(), files.end(), [](const auto& file) { return ends_with(file.name, kCommitRecordName); });
   for (const ObjectInfo& file : files) {
     const auto id = save_id_of_file(file.name);
-    if (std::count(dead.names.begin(), dead.names.end(), file.name) > 0) continue;
+    if (named.count(file.name) > 0) continue;
     const bool counts = id ? dead.ids.count(*id) == 0 && has_trailer(place, file.name)
                            : is_ours && !by_ranks && is_foreign_data_file(file.name) && file.size_bytes > 0;
     if (counts) found.insert(file.name);
@@ -188,12 +180,27 @@ RunDirectory::Listing RunDirectory::list() const {
       listing.others.push_back(name);
     }
   }
+  listing.lost_latest = lost_latest(listing);
+  listing.is_checkpoint = run_->read_end(kCommitRecordName, 0).has_value();
   // Saves that publish at the same moment may have the same sequence. The save id then gives an
   // order that is the same for every process.
   std::sort(listing.checkpoints.begin(), listing.checkpoints.end(), [](const RunCheckpoint& a, const RunCheckpoint& b) {
     return std::tie(a.head.sequence, a.head.save_id) > std::tie(b.head.sequence, b.head.save_id);
   });
   return listing;
+}
+
+ObjectName RunDirectory::lost_latest(const Listing& listing) const {
+  ObjectName lost;
+  // Looks twice, because another process may remove that checkpoint just now.
+  for (auto latest = run_->latest_place(); latest; latest = run_->latest_place()) {
+    const auto is_it = [&](const RunCheckpoint& checkpoint) { return checkpoint.name == latest->name; };
+    if (std::any_of(listing.checkpoints.begin(), listing.checkpoints.end(), is_it) || has_record(latest->name)) break;
+    if (latest->name == lost) return lost;
+    lost = latest->name;
+    run_->children();  // reads which place is the latest
+  }
+  return "";
 }
 
 bool RunDirectory::has_record(const ObjectName& name) const { return run_->is_taken(record_of(name)); }
@@ -252,9 +259,9 @@ std::set<ObjectName> RunDirectory::unexplained(const ObjectName& name) const {
 }
 
 std::string RunDirectory::why_occupied(const ObjectName& name) const {
-  const bool is_taken =
-      // Throws if the run itself cannot be examined; otherwise every name would seem occupied.
-      run_->is_taken(name);
+  // Throws if the run itself cannot be examined; otherwise every name would seem occupied. In a
+  // bucket no object has the name of a place.
+  if (!run_->is_taken(name) && !has_objects(*open(name))) return "";
   try {
     if (has_record(name)) return child_url(url(), name) + " holds a checkpoint";
   } catch (const Error& error) {
@@ -262,10 +269,9 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
     if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;
     return error.what();
   }
-  if (!is_taken && !has_objects(*open(name))) return "";  // in a bucket no object has the name of a place
   if (is_link(name)) return child_url(url(), name) + " is a symbolic link";
   const std::vector<ObjectName> places = run_->children();
-  if (std::find(places.begin(), places.end(), name) != places.end()) {
+  if (has_name(places, name)) {
     const std::vector<ObjectName> below = open(name)->children();
     const bool has_parts = std::any_of(below.begin(), below.end(), [](const ObjectName& child) { return part_of_name(child); });
     if (has_parts) return child_url(url(), name) + " holds parts that ranks saved with use_collectives off";
@@ -290,7 +296,11 @@ std::string RunDirectory::fault_of(const ObjectName& name) const {
   try {
     const std::shared_ptr<Store> place = open(name);
     const Metadata metadata = read_metadata(*place);
+    std::map<ObjectName, std::uint64_t> lengths;  // one list, instead of a request for each file
+    for (const ObjectInfo& file : place->list(kDataFilePrefix)) lengths.emplace(file.name, file.size_bytes);
     for (const FileInfo& file : metadata.files) {
+      const auto listed = lengths.find(file.name);
+      if (listed != lengths.end() && listed->second == file.length) continue;
       std::uint64_t length = place->size_bytes(file.name);
       if (const auto other = file.length && length != *file.length ? place->fallback() : nullptr; other && other->exists(file.name))
         length = other->size_bytes(file.name);
@@ -315,20 +325,26 @@ std::string RunDirectory::find_damage(const RunCheckpoint& checkpoint, const std
     return std::any_of(first_ranks.begin(), first_ranks.end(),
                        [&](int rank) { return file.name.rfind(kDataFilePrefix + std::to_string(rank) + "_", 0) == 0; });
   });
-  for (const FileInfo& file : files) {
-    const std::uint64_t length = place->size_bytes(file.name);
-    if (length > bytes_max || !file.crc32) continue;
+  const auto fault_in = [&](Store& store, const FileInfo& file) -> std::string {
+    const std::uint64_t length = store.size_bytes(file.name);
+    if (length > bytes_max || !file.crc32) return "";
     bytes_max -= length;
     std::uint32_t crc = 0;
     Bytes piece;
     for (std::uint64_t at = 0; at < length; at += piece.size()) {
       piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kSecondReadBytes, length - at)));
-      place->read(file.name, {{at, {piece.data(), piece.size()}}});
+      store.read(file.name, {{at, {piece.data(), piece.size()}}});
       crc = crc32(crc, piece);
     }
-    if (length != file.length || crc != file.crc32)
-      return file.name + " has " + std::to_string(length) + " bytes with the CRC-32 " + std::to_string(crc) + ", the record says " +
-             std::to_string(*file.crc32);
+    if (length == file.length && crc == file.crc32) return "";
+    return file.name + " has " + std::to_string(length) + " bytes with the CRC-32 " + std::to_string(crc) + ", the record says " +
+           std::to_string(*file.crc32);
+  };
+  const std::shared_ptr<Store> other = place->fallback();
+  for (const FileInfo& file : files) {
+    std::string fault = fault_in(*place, file);
+    if (!fault.empty() && other && other->exists(file.name)) fault = fault_in(*other, file);  // loads use it, too
+    if (!fault.empty()) return fault;
   }
   return "";
 }
@@ -376,6 +392,7 @@ std::shared_ptr<Store> RunDirectory::open_to_change(const ObjectName& name) cons
 std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint, const MayChange& may_change) const {
   const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
   const std::string& save_id = checkpoint.head.save_id;
+  if (is_pinned(checkpoint.name)) return "it is pinned";
   // Removal is safe only in this order of steps: see the header.
   const std::vector<ObjectInfo> objects = place->list();
   std::vector<std::string> open = place->open_attempts();
@@ -384,7 +401,6 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   const auto own = std::remove(open.begin(), open.end(), save_id);
   const bool has_own = own != open.end();
   if (own != open.begin()) return "a save to it has begun, and has not ended";
-  if (is_pinned(checkpoint.name)) return "it is pinned";
   const auto head = read_commit_head(*place);
   if (!head || head->save_id != save_id) return "it was replaced or removed meanwhile";
   const auto may_go_on = [&] { return may_change(checkpoint.name); };
@@ -403,17 +419,16 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
     }
     if (metadata && metadata->save_id == save_id && metadata->commit) {
       add_safetensors(*metadata, dead);
-      const std::vector<std::string>& retired = metadata->commit->retired;
+      const std::set<std::string> retired(metadata->commit->retired.begin(), metadata->commit->retired.end());
       for (const ObjectInfo& object : objects)
-        if (std::count(retired.begin(), retired.end(), save_id_of_file(object.name).value_or(object.name)) > 0)
-          dead.names.push_back(object.name);
+        if (retired.count(file_key(object.name)) > 0) dead.names.push_back(object.name);
     }
   }
   if (has_own) place->fence(save_id);
   std::string names;
   for (const ObjectName& name : dead.names) names += name + "\n";
   const ObjectName mark = removal_mark_name(save_id);
-  const bool is_marked = std::any_of(objects.begin(), objects.end(), [&](const auto& object) { return object.name == mark; });
+  const bool is_marked = has_name(objects, mark);
   try {
     // The mark of an interrupted removal may be incomplete.
     const bool is_whole = is_marked && read_text(*place, mark, kMarkBytesMax) == names;
@@ -433,12 +448,13 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
 }
 
 std::vector<std::pair<ObjectName, std::string>> RunDirectory::remove_remains(const std::set<ObjectName>& busy, bool end_attempts,
-                                                                             const MayChange& may_change) const {
+                                                                             const MayChange& may_change,
+                                                                             const Listing* listing) const {
   std::vector<std::pair<ObjectName, std::string>> faults;
-  for (const ObjectName& name : run_->children()) {
+  for (const ObjectName& name : listing != nullptr ? listing->without_record : run_->children()) {
     if (!is_checkpoint_name(name) || busy.count(name) > 0) continue;
     try {
-      if (has_record(name)) continue;
+      if (listing == nullptr && has_record(name)) continue;
       if (!may_change(name)) break;
       remove_remains_of(name, end_attempts, may_change);
     } catch (const std::exception& error) {  // a user's store may throw anything

@@ -73,6 +73,10 @@ class RunDirectory {
     // object.
     std::vector<ObjectName> others;
     std::vector<ObjectName> without_record;  // all other places
+    // The place that the store names as the latest checkpoint, if its record is gone: another
+    // program has removed it. "" otherwise.
+    ObjectName lost_latest;
+    bool is_checkpoint = false;  // the run has a record itself
     std::exception_ptr refusal;              // kPermission of a place among `others` with a name that Cairn gives
   };
   // Lists the run, one level deep. Returns an empty listing if the run does not exist. Here and
@@ -85,6 +89,8 @@ class RunDirectory {
   // or record explains. Looks twice. Counts Cairn's files and, in a place with a name that Cairn
   // gives, also PyTorch's files, safetensors files and parts of ranks.
   std::vector<ObjectName> unrecorded(const std::vector<ObjectName>& without_record) const;
+  // Returns whether the run has a record itself.
+  bool is_checkpoint() const { return run_->is_taken(kCommitRecordName); }
   // Returns whether `name` has a record, or something else that occupies the record's name.
   bool has_record(const ObjectName& name) const;
   // Returns why no new checkpoint can be saved as `name`. Returns "" if the place is absent, or is
@@ -127,14 +133,17 @@ class RunDirectory {
   // Removes leftovers of failed saves and removals, as marks and attempts name them, from places
   // that have Cairn's names but no record. Skips the places in `busy`. If `end_attempts` is true,
   // open attempts there are fenced and treated as dead; otherwise places with open attempts are
-  // left alone. Returns the places that could not be cleaned, and why.
+  // left alone. With `listing`, takes the places without a record from there. Returns the places
+  // that could not be cleaned, and why.
   std::vector<std::pair<ObjectName, std::string>> remove_remains(const std::set<ObjectName>& busy, bool end_attempts,
-                                                                 const MayChange& may_change = may_change_all) const;
+                                                                 const MayChange& may_change = may_change_all,
+                                                                 const Listing* listing = nullptr) const;
 
  private:
   static bool may_change_all(const ObjectName&) { return true; }
   std::shared_ptr<Store> open_to_change(const ObjectName& name) const;
   void remove_remains_of(const ObjectName& name, bool end_attempts, const MayChange& may_change) const;
+  ObjectName lost_latest(const Listing& listing) const;
   std::set<ObjectName> unexplained(const ObjectName& name) const;
   bool has_unrecorded(const ObjectName& name) const;
 

@@ -82,12 +82,15 @@ std::vector<ObjectName> Store::children() {
   return found;
 }
 
+std::pair<std::vector<std::string>, std::vector<std::string>> Store::attempts() {
+  std::vector<std::string> open = open_attempts();
+  return {std::move(open), fenced_attempts()};
+}
+
 bool Store::has_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
-  // In this order, as a fence may come between the two.
-  for (const auto& attempts : {open_attempts(), fenced_attempts()})
-    if (std::find(attempts.begin(), attempts.end(), save_id) != attempts.end()) return true;
-  return false;
+  const auto [open, fenced] = attempts();
+  return std::count(open.begin(), open.end(), save_id) + std::count(fenced.begin(), fenced.end(), save_id) > 0;
 }
 
 void Store::retract() { remove(kCommitRecordName); }

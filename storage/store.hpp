@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
@@ -25,6 +26,12 @@ using ObjectName = std::string;
 struct ObjectInfo {
   ObjectName name;
   std::uint64_t size_bytes = 0;
+};
+
+// The place whose record was published last.
+struct LatestPlace {
+  ObjectName name;
+  std::uint64_t sequence = 0;  // the commit sequence in the record
 };
 
 struct ReadRange {
@@ -128,8 +135,10 @@ class Store {
   virtual std::uint64_t size_bytes(const ObjectName& name) = 0;
   virtual bool exists(const ObjectName& name) = 0;
   // Returns the last `bytes_max` bytes of an object, or all of a smaller one. Returns nothing if
-  // there is no such object. Throws as `read` does. The default calls `exists`, `size_bytes` and
-  // `read`; stores where each of them is a request should override it.
+  // there is no such object. Throws as `read` does. The first call for the record of a place one
+  // level below the root, or of the root, after `children` may return what `children` found. The
+  // default calls `exists`, `size_bytes` and `read`; stores where each of them is a request should
+  // override it.
   virtual std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max);
   // Returns whether anything has this name: an object, or something that blocks the name (a
   // directory, a pipe, a dangling link). The default calls `exists`, which is enough for stores
@@ -143,6 +152,12 @@ class Store {
   // object. The default calls `list`; stores that can avoid visiting every object should override
   // it.
   virtual std::vector<ObjectName> children();
+  // Returns the place one level below the root whose record was published last, as it was when this
+  // process called `children`, if the store keeps this apart from its lists. Returns nothing if the
+  // store does not, as the default does not, or if the record was removed by `remove` or `retract`.
+  // If there is no record at the place, another program has removed it. A store that wraps another
+  // one should forward this call.
+  virtual std::optional<LatestPlace> latest_place() { return std::nullopt; }
   // Removes an object. Idempotent: removing an absent object succeeds. Throws kPermission,
   // kUnavailable.
   virtual void remove(const ObjectName& name) = 0;
@@ -169,8 +184,11 @@ class Store {
   // fenced. `fenced_attempts` returns those of attempts that were fenced, and not cleared.
   virtual std::vector<std::string> open_attempts() = 0;
   virtual std::vector<std::string> fenced_attempts() = 0;
+  // Returns both, the open ones first. The default looks for the open ones first, because a fence
+  // may come between the two. Stores that find both in one look should override it.
+  virtual std::pair<std::vector<std::string>, std::vector<std::string>> attempts();
   // Returns whether the attempt is open, or fenced and not cleared. The default searches
-  // `open_attempts` and `fenced_attempts`; stores that can look up one name should override it,
+  // `attempts`; stores that can look up one name should override it,
   // because every rank that writes, except the coordinator, calls it once per save.
   virtual bool has_attempt(const std::string& save_id);
   // Forgets a fenced attempt and removes everything the store keeps of it. Throws kPrecondition for

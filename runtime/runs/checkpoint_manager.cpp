@@ -275,7 +275,8 @@ struct CheckpointManager::Implementation {
   // Rank 0: returns the number of calls of `should_save` until the ranks communicate again.
   std::int64_t calls_until_next_ask(MonotonicTime now) const;
 
-  void check_is_run() const;
+  void check_is_run(bool is_checkpoint) const;
+  void check_writable() const;
   std::optional<ResumeOrder> look_for_checkpoints(DataWithoutRecord policy) const;
   std::string choose(const std::vector<PassedOver>& damaged) const;
   void note_damage(const CheckpointInfo& info, const FailureMap& failures) const;
@@ -297,6 +298,7 @@ struct CheckpointManager::Implementation {
   bool failed = false;           // a synchronous save has failed since then
   // Save ids of checkpoints that a load found damaged, although their records and files look sound.
   std::set<std::string> damaged_ids;
+  mutable bool is_run = false;  // not itself a checkpoint
   std::unique_ptr<RunCleanup> cleanup;
   MonotonicTime last_save;
   MonotonicTime last_ask;
@@ -328,7 +330,8 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   const auto decide = [&](const std::vector<std::string>& brought) {
     for (const std::string& why : brought)
       if (!why.empty()) throw Error(ErrorCode::kDeadline, why);
-    check_is_run();
+    check_is_run(!is_run && run.is_checkpoint());
+    check_writable();
     if (step < 0) throw Error(ErrorCode::kInvalidArgument, "cannot save step " + std::to_string(step) + ": steps are not negative");
     const auto user_metadata = user_metadata_of(options.user_metadata, annotations);
     std::uint64_t n = 1;
@@ -606,10 +609,14 @@ bool CheckpointManager::is_pinned(const std::string& name) const { return implem
 
 // --- reading the run, and resuming ---
 
-void CheckpointManager::Implementation::check_is_run() const {
-  if (open_store(run.url())->is_taken(kCommitRecordName))
+void CheckpointManager::Implementation::check_is_run(bool is_checkpoint) const {
+  if (is_checkpoint)
     throw Error(ErrorCode::kPrecondition,
                 run.url() + " is a checkpoint, not a run: pass the directory that holds it, probably " + parent_url(run.url()));
+  is_run = true;
+}
+
+void CheckpointManager::Implementation::check_writable() const {
   if (!saves_by_itself(options)) return;
   // Found when training begins, not hours later by the first save.
   if (const std::string why = why_not_writable(run.url()); !why.empty())
@@ -621,17 +628,25 @@ void CheckpointManager::Implementation::check_is_run() const {
 std::optional<ResumeOrder> CheckpointManager::Implementation::look_for_checkpoints(DataWithoutRecord policy) const {
   ResumeOrder order = resume_order(run);
   const std::vector<ObjectName> unrecorded = run.unrecorded(order.without_record);
-  if (unrecorded.empty()) return order;
+  if (unrecorded.empty() && order.lost_latest.empty()) return order;
   std::string names;
   for (const ObjectName& name : unrecorded) {
     names += (names.empty() ? "" : ", ") + printable_utf8(name);
     order.passed_over.push_back({name, "its data files have no commit record"});
   }
-  const std::string text = "there are data files without a commit record (" + std::string(kCommitRecordName) + ") in " + names +
-                           ". The run may have been copied without hidden files: " + printable_utf8(run.url());
+  std::string text, advice;
+  if (!names.empty()) {
+    text = "there are data files without a commit record (" + std::string(kCommitRecordName) + ") in " + names +
+           ". The run may have been copied without hidden files: " + printable_utf8(run.url());
+    advice = ". Restore the records or move these places away, or choose by ";
+  } else {
+    text = "the latest checkpoint was " + printable_utf8(order.lost_latest) +
+           ", and its record is gone, although Cairn has not removed it: " + printable_utf8(run.url());
+    advice = ". Put it back, or go on without it by ";
+    order.passed_over.push_back({order.lost_latest, "its record is gone"});
+  }
   if (policy == DataWithoutRecord::kRefuse)
-    throw Error(ErrorCode::kCorrupt, text + ". Restore the records or move these places away, or choose by " +
-                                         "CheckpointManagerOptions::data_without_record");
+    throw Error(ErrorCode::kCorrupt, text + advice + "CheckpointManagerOptions::data_without_record");
   if (policy == DataWithoutRecord::kStartAnew) {
     write_log(LogLevel::kWarning, 0, "nothing was restored, as the options say: " + text);
     return std::nullopt;
@@ -642,10 +657,11 @@ std::optional<ResumeOrder> CheckpointManager::Implementation::look_for_checkpoin
 // Returns the checkpoint to restore and those that were skipped, packed; "" if the run has no
 // checkpoint.
 std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) const {
-  check_is_run();
+  check_writable();
   std::vector<ObjectName> seen;  // places in the previous look
   for (int tries = 1;; ++tries) {
     const auto order = look_for_checkpoints(options.data_without_record);
+    check_is_run(order ? order->is_checkpoint : run.is_checkpoint());
     if (!order) return "";
     std::optional<Sound> found;
     try {

@@ -81,6 +81,8 @@ ResumeOrder resume_order(const RunDirectory& run) {
   order.candidates.insert(order.candidates.end(), first_earlier, by_pytorch.end());
 
   order.without_record = std::move(listing.without_record);
+  order.lost_latest = std::move(listing.lost_latest);
+  order.is_checkpoint = listing.is_checkpoint;
   const auto first_step = order.candidates.empty() ? std::nullopt : recorded_step(order.candidates.front());
   for (const ObjectName& name : order.without_record) {
     const auto step = step_of_name(name);

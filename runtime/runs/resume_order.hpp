@@ -18,6 +18,8 @@ struct ResumeOrder {
   // Places with a record that is not Cairn's or cannot be read, under names that no manager gives.
   std::vector<ObjectName> other_names;
   std::vector<ObjectName> without_record;  // all other places
+  ObjectName lost_latest;                  // see RunDirectory::Listing
+  bool is_checkpoint = false;              // as well
 };
 
 // Reads the records of the run. Orders Cairn's checkpoints by their commits. A checkpoint of

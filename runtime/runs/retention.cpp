@@ -64,10 +64,15 @@ std::string why_unrankable(const RetentionPolicy& policy, const std::vector<Chec
          (names.empty() ? "no checkpoint has metrics" : "the metrics are: " + names) + ")";
 }
 
-Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies,
-                            const std::set<std::string>& damaged) {
+Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies) {
+  KnownCheckpoints known;
+  return look_at_retention(run, policies, run.list(), known);
+}
+
+Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies, RunDirectory::Listing listing,
+                            KnownCheckpoints& known) {
   Retention found;
-  for (RunCheckpoint& checkpoint : run.list().checkpoints) {
+  for (RunCheckpoint& checkpoint : listing.checkpoints) {
     // Other names were chosen by users, so nothing of theirs is removed.
     if (!is_checkpoint_name(checkpoint.name)) continue;
     found.infos.push_back(info_of(run, checkpoint));
@@ -89,10 +94,13 @@ Retention look_at_retention(const RunDirectory& run, const std::vector<Retention
   // at checkpoints that are kept, because each look takes a few requests.
   std::set<std::string> seen;
   const auto is_damaged = [&](const CheckpointInfo& info) {
-    if (!seen.insert(info.name).second) return false;
+    if (!seen.insert(info.name).second || known.whole.count(info.save_id) > 0) return false;
     const auto checkpoint = std::find_if(found.checkpoints.begin(), found.checkpoints.end(),
                                          [&](const RunCheckpoint& one) { return one.name == info.name; });
-    return damaged.count(info.save_id) > 0 || !run.finding_of(*checkpoint).empty() || !run.fault_of(info.name).empty();
+    if (known.damaged.count(info.save_id) > 0) return true;
+    if (!run.finding_of(*checkpoint).empty() || !run.fault_of(info.name).empty()) return true;
+    known.whole.insert(info.save_id);
+    return false;
   };
   while (true) {
     const std::set<std::string> kept = kept_of(found.sound);

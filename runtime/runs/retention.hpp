@@ -33,11 +33,18 @@ struct Retention {
   std::string latest_copied;          // in tiers, of the latest that the far tier has; "" if nothing would be removed
   std::string why_all;                // why the policies cannot rank the checkpoints, so that all are kept; "" otherwise
 };
-// Reads the records of a run, and applies `policies`, whose `keep_last` may be 0. In tiers, also
-// reads records in the far tier, the latest first, until it finds one that is copied. `damaged` has
-// the save ids of checkpoints known to be damaged, in addition to what the run tells. Throws the
+// The save ids of checkpoints that are known to be damaged, or whose files were found to have the
+// right lengths.
+struct KnownCheckpoints {
+  std::set<std::string> damaged;
+  std::set<std::string> whole;
+};
+// Applies `policies`, whose `keep_last` may be 0, to the checkpoints of a run. In tiers, also reads
+// records in the far tier, the latest first, until it finds one that is copied. Looks at the files
+// of checkpoints that are not among the `known` ones, to which it adds what is whole. Throws the
 // store's errors.
-Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies,
-                            const std::set<std::string>& damaged = {});
+Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies, RunDirectory::Listing listing,
+                            KnownCheckpoints& known);
+Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies);
 
 }  // namespace cairn

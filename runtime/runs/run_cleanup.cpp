@@ -39,12 +39,13 @@ struct RunCleanup::Worker {
   bool enter(const ObjectName& name);
   void serve() noexcept;
   void clean_up(const Work& work) noexcept;
-  void remove_unkept(const Work& work, std::vector<RetentionFault>& found);
+  void remove_unkept(const Work& work, RunDirectory::Listing listing, std::vector<RetentionFault>& found);
   void log_new(const std::vector<RetentionFault>& found) const;
 
   const RunDirectory run;
   const RetentionPolicy policy;
   const int rank;
+  KnownCheckpoints known;       // of the thread that cleans up
   bool ended_attempts = false;  // ended once only: two managers that repeated it would fence each other's saves for ever
 
   mutable Mutex mutex;
@@ -180,11 +181,12 @@ void RunCleanup::Worker::clean_up(const Work& work) noexcept {
     bool has_thrown = false;
     try {
       const auto may_change = [this](const ObjectName& name) { return enter(name); };
-      for (auto& [name, why] : run.remove_remains(work.busy, !ended_attempts, may_change)) found.push_back({name, why});
+      RunDirectory::Listing listing = run.list();
+      for (auto& [name, why] : run.remove_remains(work.busy, !ended_attempts, may_change, &listing)) found.push_back({name, why});
       if (!enter("")) return;
       // Not if the clean-up was stopped above: the next one then ends the attempts that are left.
       ended_attempts = true;
-      if (policy.keep_last) remove_unkept(work, found);
+      if (policy.keep_last) remove_unkept(work, std::move(listing), found);
     } catch (const std::exception& error) {
       has_thrown = true;
       found.push_back({"", error.what()});
@@ -197,21 +199,21 @@ void RunCleanup::Worker::clean_up(const Work& work) noexcept {
   }
 }
 
-void RunCleanup::Worker::remove_unkept(const Work& work, std::vector<RetentionFault>& found) {
-  const Retention retention = look_at_retention(run, {policy}, work.damaged);
+void RunCleanup::Worker::remove_unkept(const Work& work, RunDirectory::Listing listing, std::vector<RetentionFault>& found) {
+  known.damaged = work.damaged;
+  for (const std::string& id : known.damaged) known.whole.erase(id);
+  const Retention retention = look_at_retention(run, {policy}, std::move(listing), known);
   if (!retention.why_all.empty()) found.push_back({"", retention.why_all});
   // From the oldest, so that a clean-up that is stopped leaves the newest.
   for (auto checkpoint = retention.checkpoints.rbegin(); checkpoint != retention.checkpoints.rend(); ++checkpoint) {
     if (retention.kept.count(checkpoint->name) > 0) continue;
     if (!enter(checkpoint->name)) return;
     try {
-      // Asked at the last moment, because other processes pin checkpoints at any time.
-      if (run.is_pinned(checkpoint->name)) continue;
       const auto stays = run.remove(*checkpoint, [this](const ObjectName& name) { return enter(name); });
       if (!stays)
         write_log(LogLevel::kDebug, rank, "removed " + child_url(run.url(), checkpoint->name));
-      // If the clean-up was stopped, the checkpoint stays on purpose: no fault.
-      else if (enter(checkpoint->name))
+      // If it is pinned, or the clean-up was stopped, the checkpoint stays on purpose: no fault.
+      else if (enter(checkpoint->name) && !run.is_pinned(checkpoint->name))
         found.push_back({checkpoint->name, *stays});
     } catch (const std::exception& error) {
       // One that cannot be removed does not keep the others.

@@ -23,8 +23,8 @@ constexpr std::uint64_t kFieldBytesMax = std::uint64_t{64} << 20;
 // again after a skipped field.
 class FieldWalk {
  public:
-  // `window`: the bytes at `window_begin`, which were read before.
-  FieldWalk(Store& store, const ObjectName& name, std::uint64_t begin, std::uint64_t end, std::uint64_t window_begin,
+  // `window`: the bytes at `window_begin`, which were read before; all bytes, if `store` is null.
+  FieldWalk(Store* store, const ObjectName& name, std::uint64_t begin, std::uint64_t end, std::uint64_t window_begin,
             std::string window)
       : store_(store),
         name_(name),
@@ -52,7 +52,7 @@ class FieldWalk {
     if (position_ >= window_begin_ && position_ + length <= window_begin_ + window_.size())
       window_.copy(content.data(), length, position_ - window_begin_);
     else
-      store_.read(name_, {{position_, {content.data(), content.size()}}});
+      read(position_, {content.data(), content.size()});
     position_ += length;
     return content;
   }
@@ -63,8 +63,9 @@ class FieldWalk {
   }
 
   [[noreturn]] void damaged() const {
-    throw Error(ErrorCode::kCorrupt, "cannot find the save id and the sequence in " + name_ + " of " + store_.url() +
-                                         ": near byte " + std::to_string(position_) +
+    throw Error(ErrorCode::kCorrupt, "cannot find the save id and the sequence in " + name_ +
+                                         (store_ != nullptr ? " of " + store_->url() : "") + ": near byte " +
+                                         std::to_string(position_) +
                                          " it is not what Cairn writes; it is damaged or was just replaced");
   }
 
@@ -77,12 +78,17 @@ class FieldWalk {
       window_bytes_ = adjacent ? std::min(window_bytes_ * 2, kLastWindowBytes) : kFirstWindowBytes;
       window_.resize(std::min(window_bytes_, end_ - position_));
       window_begin_ = position_;
-      store_.read(name_, {{position_, {window_.data(), window_.size()}}});
+      read(position_, {window_.data(), window_.size()});
     }
     return window_[position_++ - window_begin_];
   }
 
-  Store& store_;
+  void read(std::uint64_t at, MutableByteSpan bytes) {
+    if (store_ == nullptr) damaged();
+    store_->read(name_, {{at, bytes}});
+  }
+
+  Store* const store_;
   const ObjectName& name_;
   std::uint64_t position_;
   const std::uint64_t end_;
@@ -101,28 +107,12 @@ bool is_cut(std::string_view end) {
   return false;
 }
 
-// With `must_be_sound`, also throws kCorrupt if all of the record was read and its checksum does
-// not match.
-std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool must_be_sound) {
-  auto found = store.read_end(name, kRecordEndBytes);
-  if (!found) return std::nullopt;
-  std::uint64_t size = found->object_bytes;
-  std::string end = std::move(found->content);
-  const std::uint64_t end_begin = size - end.size();
-  if (ends_in_fence_mark(end)) {
-    size -= kFenceMarkBytes;
-    end.resize(end.size() - kFenceMarkBytes);
-  }
-  const auto footer = parse_commit_footer(end);
-  if (!footer && (must_be_sound || is_cut(end)))
-    throw Error(ErrorCode::kCorrupt, "cannot find the save id and the sequence in " + name + " of " + store.url() +
-                                         ": it ends neither as Cairn writes it nor as PyTorch does; it was cut off or overwritten");
-  if (!footer) return std::nullopt;
-  if (must_be_sound && end_begin == 0 && footer->crc32 != crc32(0, ByteSpan(end).subspan(0, end.size() - 4)))
-    throw Error(ErrorCode::kCorrupt, child_url(store.url(), name) + " is damaged: its checksum does not match");
+// `end`: the bytes of the record from `end_begin` on. `size`: without a fence mark.
+CommitHead walk_section(Store* store, const ObjectName& name, const CommitFooter& footer, std::uint64_t size,
+                        std::uint64_t end_begin, std::string end) {
   const std::uint64_t section_end = size - kCommitFooterBytes;
-  FieldWalk walk(store, name, std::min(footer->section_offset, section_end), section_end, end_begin, std::move(end));
-  if (footer->section_offset > section_end || footer->section_length != section_end - footer->section_offset) walk.damaged();
+  FieldWalk walk(store, name, std::min(footer.section_offset, section_end), section_end, end_begin, std::move(end));
+  if (footer.section_offset > section_end || footer.section_length != section_end - footer.section_offset) walk.damaged();
 
   CommitHead head;
   bool has_commit = false;
@@ -166,6 +156,28 @@ std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool mus
   return head;
 }
 
+// With `must_be_sound`, also throws kCorrupt if all of the record was read and its checksum does
+// not match.
+std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool must_be_sound) {
+  auto found = store.read_end(name, kRecordEndBytes);
+  if (!found) return std::nullopt;
+  std::uint64_t size = found->object_bytes;
+  std::string end = std::move(found->content);
+  const std::uint64_t end_begin = size - end.size();
+  if (ends_in_fence_mark(end)) {
+    size -= kFenceMarkBytes;
+    end.resize(end.size() - kFenceMarkBytes);
+  }
+  const auto footer = parse_commit_footer(end);
+  if (!footer && (must_be_sound || is_cut(end)))
+    throw Error(ErrorCode::kCorrupt, "cannot find the save id and the sequence in " + name + " of " + store.url() +
+                                         ": it ends neither as Cairn writes it nor as PyTorch does; it was cut off or overwritten");
+  if (!footer) return std::nullopt;
+  if (must_be_sound && end_begin == 0 && footer->crc32 != crc32(0, ByteSpan(end).subspan(0, end.size() - 4)))
+    throw Error(ErrorCode::kCorrupt, child_url(store.url(), name) + " is damaged: its checksum does not match");
+  return walk_section(&store, name, *footer, size, end_begin, std::move(end));
+}
+
 }  // namespace
 
 std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name) {
@@ -180,6 +192,13 @@ std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name)
     }
   }
   return head_in(other && other->exists(name) ? *other : store, name, false);
+}
+
+std::optional<CommitHead> commit_head_in(ByteSpan record) {
+  const auto footer = parse_commit_footer(record);
+  if (!footer) return std::nullopt;
+  const std::size_t begin = std::min<std::uint64_t>(footer->section_offset, record.size());
+  return walk_section(nullptr, kCommitRecordName, *footer, record.size(), begin, std::string(record.view().substr(begin)));
 }
 
 }  // namespace cairn

@@ -25,5 +25,8 @@ struct CommitHead {
 // the second copy if the first is damaged. Throws kCorrupt if the record is damaged or cut off, or
 // is replaced during the read. Throws the store's errors.
 std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name = kCommitRecordName);
+// Returns the head of a whole record in memory, without a fence mark; nothing if it is not Cairn's.
+// Throws kCorrupt.
+std::optional<CommitHead> commit_head_in(ByteSpan record);
 
 }  // namespace cairn

@@ -23,6 +23,8 @@ inline bool ends_with(std::string_view text, std::string_view end) {
 std::string data_file_name(int rank, int index, const std::string& save_id);
 // Returns the save id in such a name, or nothing if Cairn did not make it (see is_save_id).
 std::optional<std::string> save_id_of_file(const std::string& name);
+// Returns the save id in such a name, and any other name as it is: one key for all files of a save.
+inline std::string file_key(const std::string& name) { return save_id_of_file(name).value_or(name); }
 // Returns whether Cairn gave a data file its name. `name` may begin with the place of a part.
 inline bool is_cairns_file(const std::string& name) { return save_id_of_file(name.substr(name.rfind('/') + 1)).has_value(); }
 

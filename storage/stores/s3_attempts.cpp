@@ -24,8 +24,10 @@
 //            3  write the record to .metadata, if the ETag is
 //               still that of 1; otherwise begin again           <- now the checkpoint exists
 //               (but end with an error if an answer was lost and the record of another is there)
-//            4  if 3 replaced a mark that begin 4 did not write, take the
-//               place out of the index as begin does after its step 4
+//            4  take the place out of the index as begin does after its
+//               step 4, if 3 replaced a mark that begin 4 did not write;
+//               in the same write name this place as the latest, unless
+//               the index names one of a larger sequence
 //            5  remove .attempt-<id>
 //
 // fence      1  write .fenced-<id>
@@ -57,7 +59,7 @@
 // mark when nothing else is left, but only with a condition on its ETag: a DELETE that comes late,
 // or twice, must not remove the record of a later save. Many servers ignore such a condition. On
 // such servers the mark stays for ever, and `remove_root` adds the place to an index in the run,
-// the object .tombstones. `children` skips the places in the index, so that nobody reads their
+// the object .run-index. `children` skips the places in the index, so that nobody reads their
 // marks again.
 //
 // remove     1  read the index of the run, or remember an earlier read
@@ -72,15 +74,21 @@
 // attempt. Therefore publish 4 takes the place out of the index again: a later remove 2 finds the
 // record.
 //
-// The index only saves requests. An index that is damaged or was deleted counts as empty.
+// The removed places in the index only save requests. An index that is damaged or was deleted
+// counts as empty.
+//
+// The index also names the latest checkpoint of the run. `children` compares: a listing without
+// this place, although its record is there, is an error of the store. So a list that lags behind
+// takes no job back. If the record is not there, somebody has removed it without Cairn, and
+// `latest_place` tells. A publication names its place after the record is there, and a removal
+// takes the name out before the record goes. A crash between these steps leaves an index that names
+// an older place, or none, which contradicts nothing.
 #include <algorithm>
+#include <cstring>
 #include <future>
 #include <iterator>
-#include <map>
-#include <sstream>
 #include <utility>
 
-#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
@@ -91,27 +99,10 @@
 namespace cairn {
 namespace {
 
-// Limit on how often .metadata may change under a writer. Each change is a publication or a fence
-// of another process.
-constexpr int kTriesMax = 64;
-
 Error not_open(const std::string& save_id, const std::string& url) {
   return Error(ErrorCode::kFenced, "cannot publish save " + save_id + " in " + url +
                                        ": its attempt is not open; it was ended by another rank or job, or never begun. Nothing " +
                                        "was changed");
-}
-
-// The index of each run as this process has read or written it last.
-Mutex remembered_mutex;
-template <class Index>
-std::map<std::string, Index>& remembered_indexes() CAIRN_REQUIRES(remembered_mutex) {
-  static auto* indexes = new std::map<std::string, Index>;
-  return *indexes;
-}
-
-Error changes_too_often(const std::string& url) {
-  return Error(ErrorCode::kUnavailable,
-               "cannot change " + url + ": other processes changed it " + std::to_string(kTriesMax) + " times in a row");
 }
 
 }  // namespace
@@ -151,6 +142,14 @@ std::optional<std::string> S3Store::replace_record(const ObjectName& name, const
 }
 
 void S3Store::retract_record(const ObjectName& name) {
+  const auto [run, place] = place_in_run((place_ + name).substr(0, place_.size() + name.size() - std::strlen(kCommitRecordName)));
+  Index index = remembered_index(run);
+  if (index.etag.empty()) index = read_index(run);
+  change_index(run, std::move(index), true, [&latest = place](Index& seen) {
+    const bool is_named = !latest.empty() && seen.latest.name == latest;
+    if (is_named) seen.latest = {};
+    return is_named;
+  });
   for (int tries = 0; tries < kTriesMax; ++tries) {
     const Record seen = find_record(name);
     if (!seen.is_live || replace_record(name, seen.etag, fence_mark())) return;
@@ -241,13 +240,13 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
                                                  ": the server's answer was lost, and another save has changed the record since");
       // 3
       bool was_repeated = false;
-      if (!replace_record(kCommitRecordName, seen.etag, record, &was_repeated)) {
-        if (was_repeated) unanswered = seen.etag;
-        continue;
-      }
+      const auto etag = replace_record(kCommitRecordName, seen.etag, record, &was_repeated);
+      if (!etag && was_repeated) unanswered = seen.etag;
+      if (!etag) continue;
+      seen.etag = *etag;
     }
     // 4
-    if (is_reused) unlist_root(true);
+    note_published(record, seen.etag, is_reused);
     // 5
     try {
       client_->remove(key_of(kOpenMark + save_id));
@@ -301,18 +300,15 @@ std::pair<S3Store::Ids, S3Store::Ids> S3Store::marked_attempts(const std::string
   });
   std::sort(marked.first.begin(), marked.first.end());
   std::sort(marked.second.begin(), marked.second.end());
-  return marked;
+  Ids fenced;
+  const auto& [open, ended] = marked;
+  std::set_difference(ended.begin(), ended.end(), open.begin(), open.end(), std::back_inserter(fenced));
+  return {std::move(marked.first), std::move(fenced)};
 }
 
 S3Store::Ids S3Store::open_attempts() { return marked_attempts(kOpenMark).first; }
 
-S3Store::Ids S3Store::fenced_attempts() {
-  // All in one list. A fence that is not done may look done; `clear_attempt` looks for it itself.
-  const auto [open, ended] = marked_attempts(".");
-  Ids fenced;
-  std::set_difference(ended.begin(), ended.end(), open.begin(), open.end(), std::back_inserter(fenced));
-  return fenced;
-}
+S3Store::Ids S3Store::fenced_attempts() { return marked_attempts(".").second; }
 
 bool S3Store::has_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
@@ -370,86 +366,6 @@ void S3Store::abort_uploads_of(const std::string& save_id) {
     request.query = {{"uploadId", upload.id}};
     client_->send(request);
   }
-}
-
-S3Store::Removed S3Store::remembered_places(const std::string& run) const {
-  MutexLock lock(remembered_mutex);
-  return remembered_indexes<Removed>()[bucket_ + "/" + run];
-}
-
-S3Store::Removed S3Store::removed_places(const std::string& run, const std::optional<std::string>& etag) {
-  if (Removed known = remembered_places(run); etag && known.etag == etag) return known;
-  const S3Response response = client_->send({"GET", "read", "s3:GetObject", escaped_key(run + kRemovedIndexName)});
-  Removed removed;
-  if (!response.succeeded()) return removed;
-  removed.etag = response.etag;
-  // Names, each with a line feed, and a mark that makes the ETag unique; then their CRC-32.
-  const std::size_t end = response.body.size() - std::min(response.body.size(), sizeof(std::uint32_t));
-  const ByteSpan text(response.body.data(), end);
-  if (end < kFenceMarkBytes || zip::get_u32(response.body.data() + end) != crc32(0, text)) return removed;
-  std::istringstream names(response.body.substr(0, end - kFenceMarkBytes));
-  for (std::string name; std::getline(names, name);) removed.places.insert(name);
-  MutexLock lock(remembered_mutex);
-  return remembered_indexes<Removed>()[bucket_ + "/" + run] = removed;
-}
-
-bool S3Store::write_removed(const std::string& run, Removed removed, bool is_confirmed) {
-  Bytes content;
-  for (const ObjectName& name : removed.places) content += name + "\n";
-  content += fence_mark();
-  zip::put_u32(content, crc32(0, content));
-  const std::optional<std::string> seen = removed.etag.empty() ? std::nullopt : std::optional(removed.etag);
-  const auto etag = client_->put_if(escaped_key(run + kRemovedIndexName), content, seen, nullptr, is_confirmed);
-  if (!etag) return false;
-  removed.etag = *etag;
-  MutexLock lock(remembered_mutex);
-  remembered_indexes<Removed>()[bucket_ + "/" + run] = std::move(removed);
-  return true;
-}
-
-std::pair<std::string, ObjectName> S3Store::place_in_run() const {
-  const std::string place = place_.substr(0, place_.size() - std::min<std::size_t>(place_.size(), 1));
-  const std::size_t slash = place.rfind('/') + 1;  // 0 if there is none
-  const ObjectName name = place.substr(slash);
-  return {place.substr(0, slash), is_checkpoint_name(name) ? name : ""};
-}
-
-void S3Store::unlist_root(bool is_reused) {
-  const auto [run, name] = place_in_run();
-  if (name.empty()) return;
-  for (int tries = 0; tries < kTriesMax; ++tries) {
-    Removed removed = removed_places(run);
-    const bool was_listed = removed.places.erase(name) > 0;
-    if ((!was_listed && !is_reused) || write_removed(run, removed, true)) return;
-  }
-  throw changes_too_often("s3://" + bucket_ + "/" + run + kRemovedIndexName);
-}
-
-void S3Store::remove_root() {
-  const auto [run, name] = place_in_run();
-  for (int tries = 0; tries < kTriesMax; ++tries) {
-    // 1
-    Removed removed = remembered_places(run);
-    if (tries > 0 || removed.places.count(name) > 0) removed = removed_places(run);
-    // 2
-    std::size_t others = 0;
-    visit("", false, [&](const ObjectInfo& object) {
-      if (object.name != kCommitRecordName) ++others;
-      return others == 0;
-    });
-    if (others > 0) return;
-    const Record record = find_record(kCommitRecordName);
-    if (record.etag.empty() || record.is_live) return;
-    if (client_->removes_on_condition()) {
-      S3Request request{"DELETE", "remove", "s3:DeleteObject", key_of(kCommitRecordName)};
-      request.headers = {{"If-Match", record.etag}};
-      client_->send(request);
-      return;
-    }
-    // 3
-    if (name.empty() || !removed.places.insert(name).second || write_removed(run, removed, false)) return;
-  }
-  throw changes_too_often("s3://" + bucket_ + "/" + run + kRemovedIndexName);
 }
 
 }  // namespace cairn

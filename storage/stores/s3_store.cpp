@@ -30,7 +30,7 @@ bool is_record(const ObjectName& name) {
 // The objects of the commit protocol are no objects of the store.
 bool is_hidden(const ObjectName& name) {
   const std::string last = name.substr(name.rfind('/') + 1);  // all of it if there is no '/'
-  return last == kRemovedIndexName || last.rfind(kOpenMark, 0) == 0 || last.rfind(kFencedMark, 0) == 0;
+  return last == kRunIndexName || last.rfind(kOpenMark, 0) == 0 || last.rfind(kFencedMark, 0) == 0;
 }
 
 // Returns the name as it can be in a key, for which S3 wants printable UTF-8.
@@ -79,11 +79,6 @@ StoreTraits S3Store::traits() const {
   traits.parts_max = kS3PartsMax;
   traits.create_takes_name = false;
   return traits;
-}
-
-// Creates nothing. Finds out early that the bucket is absent or that the credentials are wrong.
-void S3Store::create_root() {
-  visit("", false, [](const ObjectInfo&) { return false; });
 }
 
 std::unique_ptr<ObjectWriter> S3Store::create(const ObjectName& name, const CreateOptions& options) {
@@ -156,16 +151,19 @@ bool S3Store::exists(const ObjectName& name) {
 
 std::optional<ObjectEnd> S3Store::read_end(const ObjectName& name, std::size_t bytes_max) {
   check_object_name(name);
-  Record record = find_record(name, bytes_max);
+  const auto listed = listed_record(name, bytes_max);
+  Record record = listed ? *listed : find_record(name, bytes_max);
   if (!record.is_live) return std::nullopt;
   return ObjectEnd{record.bytes, std::move(record.end)};
 }
 
-void S3Store::visit(const ObjectName& prefix, bool children_only, const std::function<bool(const Listed&)>& object) {
+void S3Store::visit(const ObjectName& prefix, bool children_only, const std::function<bool(const Listed&)>& object,
+                    const ObjectName& expected, bool* is_cut) {
   const std::string key_prefix = escaped(place_ + prefix);
   const std::size_t place_bytes = place_.size();
   std::string next;
   bool is_truncated = true;  // until the last page
+  bool has_expected = expected.empty();
   while (is_truncated) {
     S3Request request{"GET", "list", "s3:ListBucket"};
     request.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", key_prefix}};
@@ -202,11 +200,19 @@ void S3Store::visit(const ObjectName& prefix, bool children_only, const std::fun
       is_truncated = truncated == "true";
       if (is_truncated && (next.empty() || next == before))
         throw Error(ErrorCode::kUnavailable, "the answer does not say how the listing goes on");
+      for (const Listed& info : found) has_expected = has_expected || info.name.rfind(expected, 0) == 0;
+      if (!is_truncated && !has_expected)
+        throw Error(ErrorCode::kUnavailable, "the listing lacks " + expected + ", which " + kRunIndexName +
+                                                 " names as the latest checkpoint, and whose record is there");
     };
     request.check = parse;
     parse(client_->send(request));
     for (const Listed& info : found)
       if (!object(info)) return;
+    if (is_cut != nullptr) {
+      *is_cut = is_truncated;
+      return;
+    }
   }
 }
 
@@ -229,23 +235,6 @@ std::vector<ObjectInfo> S3Store::list(const ObjectName& prefix) {
   }
   std::sort(shown.begin(), shown.end(), [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
   return shown;
-}
-
-std::vector<ObjectName> S3Store::children() {
-  std::vector<ObjectName> names;
-  std::optional<std::string> index;
-  visit("", true, [&](const Listed& place) {
-    if (place.name == kRemovedIndexName) index = place.etag;
-    if (place.name.size() > 1 && place.name.back() == '/') names.push_back(place.name.substr(0, place.name.size() - 1));
-    return true;
-  });
-  if (index) {
-    const std::set<ObjectName> removed = removed_places(place_, index).places;
-    names.erase(std::remove_if(names.begin(), names.end(), [&](const ObjectName& name) { return removed.count(name) > 0; }),
-                names.end());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 void S3Store::remove(const ObjectName& name) {

@@ -34,7 +34,7 @@ class S3Store : public Store {
   std::string url() const override;
   bool is_shared() const override { return true; }
   StoreTraits traits() const override;
-  void create_root() override;
+  void create_root() override {}
 
   std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) override;
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override;
@@ -43,6 +43,7 @@ class S3Store : public Store {
   std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override;
   std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
   std::vector<ObjectName> children() override;
+  std::optional<LatestPlace> latest_place() override;
   void remove(const ObjectName& name) override;
 
   void begin_attempt(const std::string& save_id) override;
@@ -50,6 +51,7 @@ class S3Store : public Store {
   void fence(const std::string& save_id) override;
   std::vector<std::string> open_attempts() override;
   std::vector<std::string> fenced_attempts() override;
+  std::pair<std::vector<std::string>, std::vector<std::string>> attempts() override { return marked_attempts("."); }
   bool has_attempt(const std::string& save_id) override;
   void clear_attempt(const std::string& save_id) override;
   void remove_root() override;
@@ -65,25 +67,50 @@ class S3Store : public Store {
   };
   // One request. Reads at most `end_bytes` of the record's end.
   Record find_record(const ObjectName& name, std::size_t end_bytes = 0);
-  // The index of a run's removed places: see s3_attempts.cpp.
-  struct Removed {
-    std::string etag;  // "": there is none
-    std::set<ObjectName> places;
+  // For the first `read_end` of each record after `children`: returns the record as this process
+  // has read it before, if the list had the same ETag. If it had not, first reads all such records
+  // at once. Returns nothing for other objects.
+  std::optional<Record> listed_record(const ObjectName& name, std::size_t end_bytes);
+  // The index of a run: see s3_index.cpp.
+  struct Index {
+    std::string etag;               // "": there is none
+    std::set<ObjectName> removed;   // places whose checkpoints were removed
+    LatestPlace latest;             // the name is "" if that is not known
   };
-  // Reads the index. With `etag`, takes it from memory if this process knows that version.
-  Removed removed_places(const std::string& run, const std::optional<std::string>& etag = {});
-  // Returns the version that this process has seen last; empty if it has seen none.
-  Removed remembered_places(const std::string& run) const;
-  bool write_removed(const std::string& run, Removed removed, bool is_confirmed);
-  // Removes this place from the index. `is_reused`: the place had a mark, so another process may be
-  // about to add it.
+  // This process's last look at a run. All stores of the process share it.
+  struct Memory {
+    Mutex mutex;
+    Index index CAIRN_GUARDED_BY(mutex);
+    bool is_large CAIRN_GUARDED_BY(mutex) = false;  // a list of all its objects has more than one page
+    // By name, with `end_bytes` or all bytes of the record's end.
+    struct Read {
+      Record record;
+      std::size_t end_bytes = 0;
+    };
+    std::map<ObjectName, Read> records CAIRN_GUARDED_BY(mutex);
+  };
+  std::shared_ptr<Memory> memory_of(const std::string& run) const;
+  Index read_index(const std::string& run);
+  Index remembered_index(const std::string& run) const;
+  bool write_index(const std::string& run, Index index, bool is_confirmed);
+  // Changes the index, unless `change` returns false. Begins with `seen`, and again with the
+  // current version if another process has changed it.
+  void change_index(const std::string& run, Index seen, bool is_confirmed, const std::function<bool(Index&)>& change);
+  // Removes this place from the index of removed places. `is_reused`: the place had a mark, so
+  // another process may be about to add it.
   void unlist_root(bool is_reused);
+  // Does the same, and names this place as the latest checkpoint, if the record is one of Cairn's
+  // and the index names none of a larger sequence.
+  void note_published(ByteSpan record, const std::string& etag, bool is_reused);
   // Replaces the object `name` with `content` if the object's ETag is still `seen`, or if `seen` is
   // "" and the object is absent. Returns the new ETag, or nothing if the object has changed.
   // `was_repeated`: see S3Client::put_if.
   std::optional<std::string> replace_record(const ObjectName& name, const std::string& seen, ByteSpan content,
                                             bool* was_repeated = nullptr);
   void retract_record(const ObjectName& name);
+  // How often an object may change under a writer. Each change is one of another process.
+  static constexpr int kTriesMax = 64;
+  static Error changes_too_often(const std::string& url);
   // Returns whether `record` is the live commit record.
   bool is_published(ByteSpan record);
   // Writes a fence mark in place of the record if the record is absent. Returns the mark's ETag, or
@@ -91,24 +118,26 @@ class S3Store : public Store {
   std::string write_first_mark();
   Bytes fence_mark();
 
-  // Returns the prefix of the names in the run, and the name of this place. The name is "" if Cairn
-  // does not give such names, because the index has no other places.
-  std::pair<std::string, ObjectName> place_in_run() const;
+  // Splits the full name of a place, which ends with '/', into the prefix of the names in the run,
+  // and the name of the place.
+  static std::pair<std::string, ObjectName> place_in_run(const std::string& full_name);
   // Returns the key of an object, given its full name in the bucket.
   std::string escaped_key(const std::string& full_name) const;
   std::string key_of(const ObjectName& name) const { return escaped_key(place_ + name); }
   std::string url_of(const ObjectName& name) const;
   bool has_object(const ObjectName& name) { return client_->look(key_of(name)).is_there; }
   void read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination);
+  // Calls `object` for each name that begins with `prefix`, until a call returns false. With
+  // `children_only`, calls it for the objects of the root itself, and for each place one level
+  // below it, with a '/' at the end. A whole listing without an object or place `expected` is an
+  // error of the store. With `is_cut`, stops after the first page and sets whether there are more.
   struct Listed : ObjectInfo {
     std::string etag;
   };
-  // Calls `object` for each name that begins with `prefix`, until a call returns false. With
-  // `children_only`, calls it for the objects of the root itself, and for each place one level
-  // below it, with a '/' at the end.
-  void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const Listed&)>& object);
+  void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const Listed&)>& object,
+             const ObjectName& expected = "", bool* is_cut = nullptr);
   // Returns the attempts with a mark that begins with `prefix`: the open ones, and those that a
-  // fence has ended or is ending.
+  // fence has ended. A fence that is not done may look done; `clear_attempt` looks for it itself.
   using Ids = std::vector<std::string>;
   std::pair<Ids, Ids> marked_attempts(const std::string& prefix);
   void abort_uploads_of(const std::string& save_id);
@@ -116,11 +145,12 @@ class S3Store : public Store {
   const std::string place_;  // "" or a prefix of names that ends with '/'
   const std::shared_ptr<S3Client> client_;
   Mutex mutex_;
+  std::map<ObjectName, std::string> listed_ CAIRN_GUARDED_BY(mutex_);  // ETags of records, from the last call of `children`
   std::map<std::string, std::string> first_marks_ CAIRN_GUARDED_BY(mutex_);  // ETags of marks that attempts made when they began
 };
 
-// The index of the places in a run whose checkpoints were removed.
-inline constexpr const char* kRemovedIndexName = ".tombstones";
+// The index of a run: its latest checkpoint, and the places whose checkpoints were removed.
+inline constexpr const char* kRunIndexName = ".run-index";
 
 // Creates the store for an "s3:" URL. Stores of one bucket share their connections.
 std::shared_ptr<Store> open_s3_store(const std::string& url);

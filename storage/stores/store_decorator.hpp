@@ -62,6 +62,9 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   std::vector<ObjectName> children() override {
     return get({"children", {}}, [&] { return inner_->children(); });
   }
+  std::optional<LatestPlace> latest_place() override {
+    return get({"children", {}}, [&] { return inner_->latest_place(); });
+  }
   void remove(const ObjectName& name) override {
     around({"remove", name}, [&] { inner_->remove(name); });
   }
@@ -79,6 +82,9 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   }
   std::vector<std::string> fenced_attempts() override {
     return get({"fenced_attempts", {}}, [&] { return inner_->fenced_attempts(); });
+  }
+  std::pair<std::vector<std::string>, std::vector<std::string>> attempts() override {
+    return get({"fenced_attempts", {}}, [&] { return inner_->attempts(); });
   }
   bool has_attempt(const std::string& save_id) override {
     return get({"has_attempt", {}}, [&] { return inner_->has_attempt(save_id); });

@@ -41,10 +41,6 @@ std::optional<std::uint64_t> size_in(Store& store, const ObjectName& name) {
   }
 }
 
-bool has_id(const std::vector<std::string>& ids, const std::string& id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
 // Returns the head of the near tier's record. Throws kCorrupt for a damaged record, including a
 // truncated one, which looks like another program's.
 std::optional<CommitHead> near_head(Store& near) {
@@ -102,7 +98,7 @@ std::set<std::string> ids_in(const std::optional<Metadata>& metadata) {
 
 // Returns whether a save is running in the near tier, or the record there names it.
 bool has_save(Store& near, const std::string& id) {
-  if (has_id(near.open_attempts(), id)) return true;  // first: a publication closes it after the record is there
+  if (has_name(near.open_attempts(), id)) return true;  // first: a publication closes it after the record is there
   return ids_in(published_metadata(near)).count(id) > 0;
 }
 
@@ -293,8 +289,8 @@ bool TierCopier::has_near_run(const std::string& place) const {
 // process has ended the attempt in the far tier, unless it came before the attempt. Looks twice
 // before it reports a loss, because that process may have removed the near record just now.
 TierCopier::Outcome TierCopier::judge_absence(Job& job, Store& far) {
-  const bool is_open = has_id(far.open_attempts(), job.save_id);
-  const bool was_ended = !is_open && (job.is_announced || has_id(far.fenced_attempts(), job.save_id));
+  const bool is_open = has_name(far.open_attempts(), job.save_id);
+  const bool was_ended = !is_open && (job.is_announced || has_name(far.fenced_attempts(), job.save_id));
   if (was_ended || (!is_open && !job.has_failed && has_near_run(job.path))) return Outcome::kNotNeeded;
   return std::exchange(job.is_gone, true) ? Outcome::kLost : Outcome::kWaits;
 }
@@ -575,7 +571,7 @@ std::vector<std::string> TierCopier::ended_attempts(const std::string& place) {
   const std::vector<std::string> running = near_store->open_attempts();
   const auto here = near_head(*near_store);
   const auto is_live = [&](const std::string& id) {
-    return !is_save_id(id) || (here && here->save_id == id) || has_id(running, id) || is_queued(place, id);
+    return !is_save_id(id) || (here && here->save_id == id) || has_name(running, id) || is_queued(place, id);
   };
   ended.erase(std::remove_if(ended.begin(), ended.end(), is_live), ended.end());
   return ended;

@@ -462,15 +462,15 @@ TEST_CASE("places whose checkpoints were removed cost no requests, and can be us
   // A mark is all that the others keep.
   CHECK(keys_below(run + "/step_1") == Names{kCommitRecordName});
   // Without the index, or with a damaged one, the marks are looked at again.
-  s3_client()->send({"DELETE", "remove", "s3:DeleteObject", path_of(run) + "/" + kRemovedIndexName});
-  CHECK(costs({"step_1", "step_2", "step_3"}) == 1);
+  s3_client()->send({"DELETE", "remove", "s3:DeleteObject", path_of(run) + "/" + kRunIndexName});
+  CHECK(costs({"step_1", "step_2", "step_3"}) == 2);
   open_store(run + "/step_1")->remove_root();
   CHECK(costs({"step_2", "step_3"}) == 1);
-  S3Request damage{"PUT", "write", "s3:PutObject", path_of(run) + "/" + kRemovedIndexName};
+  S3Request damage{"PUT", "write", "s3:PutObject", path_of(run) + "/" + kRunIndexName};
   const std::string damaged = "step_2\nstep_3\n" + std::string(kFenceMarkBytes + 4, 'x');
   damage.body = damaged;
   s3_client()->send(damage);
-  CHECK(costs({"step_1", "step_2", "step_3"}) == 2);
+  CHECK(costs({"step_1", "step_2", "step_3"}) == 3);
 }
 
 TEST_CASE("a removal that was slow does not hide a save to the same place") {
@@ -672,7 +672,7 @@ TEST_CASE("errors name what was refused, and never the secret") {
   check(refused([](S3Settings& settings) { settings.endpoint = "http://127.0.0.1:1"; }), ErrorCode::kUnavailable, "127.0.0.1:1");
 
   const auto nowhere = open_store("s3://cairn-no-such-bucket/run");
-  for (const auto& act : std::vector<std::function<void()>>{[&] { nowhere->create_root(); }, [&] { nowhere->list(); },
+  for (const auto& act : std::vector<std::function<void()>>{[&] { nowhere->begin_attempt("save"); }, [&] { nowhere->list(); },
                                                             [&] { nowhere->exists(kCommitRecordName); }}) {
     CHECK(code_of(act) == ErrorCode::kUnavailable);
   }

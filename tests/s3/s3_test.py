@@ -16,6 +16,7 @@ import tempfile
 import unittest
 import urllib.parse
 
+from fault_matrix import Worker
 from fault_proxy import FAULTS, FaultProxy, TlsFront
 from metadata_server import ROLE, MetadataServer
 
@@ -25,6 +26,7 @@ SERVER = pathlib.Path(__file__).with_name("s3_server.sh")
 SKIPPED = 77  # SKIP_RETURN_CODE
 FINE, FOUND_BAD, WRONG_USE = 0, 1, 2
 PLACE = "s3://cairn-test/commands"
+REQUESTS_TO_RESUME = 30  # from one kept checkpoint: restore it, and save once
 
 
 # Nothing of the machine's own: no keys, and no metadata service that it may have.
@@ -137,6 +139,24 @@ class Server(unittest.TestCase):
         with FaultProxy(server_address(), 5, ["trickle", "stall"]) as proxy:
             subprocess.run([S3_TESTS, "-tc=requests that stall*"], check=True, env={**os.environ, "AWS_ENDPOINT_URL": proxy.url})
             self.assertGreater(proxy.met, 2)
+
+    def requests_of(self, run, *operations):
+        """Those of the last operation, in a process of its own. The others are done before."""
+        with FaultProxy(server_address()) as proxy:
+            for operation in operations:
+                proxy.seen.clear()
+                worker = Worker(S3_TESTS, proxy)
+                self.assertRegex(worker.ask(operation, run), "^done")
+                worker.end()
+            return proxy.seen[:]
+
+    def test_requests_do_not_grow_with_the_number_of_removed_checkpoints(self):
+        resumed = {}
+        for removed in (1, 40, 400):
+            resumed[removed] = len(self.requests_of(f"requests/{removed}", "prepare", f"marks{removed}", "resume"))
+        self.assertEqual(resumed, dict.fromkeys(resumed, REQUESTS_TO_RESUME))
+        # Each checkpoint that is kept costs the read of its record.
+        self.assertEqual(len(self.requests_of("requests/two", "prepare", "follow", "resume")), REQUESTS_TO_RESUME + 1)
 
     def lists(self, answer):
         """The bucket was reached: nothing is at this place in it."""

@@ -6,7 +6,8 @@
 //   wrong <text>      a checkpoint was restored with other values, or has a fault
 //   failed <text>     the operation has thrown an error
 //
-// `prepare`, `follow` and `check` reach the server directly, the others at CAIRN_TEST_S3_PROXY.
+// `prepare`, `follow`, `marks<count>` and `check` reach the server directly, the others at
+// CAIRN_TEST_S3_PROXY.
 #include <cairn/tests/support/torch.hpp>
 
 #include <cstdlib>
@@ -74,6 +75,29 @@ std::string restore(const std::string& url) {
   return "done " + std::to_string(step);
 }
 
+// Restores the latest checkpoint, and saves once.
+std::string resume(const std::string& url) {
+  CheckpointManager manager(World::single(), url);
+  StateDict state{{"values", torch::zeros({1000}, torch::kInt64)}};
+  const auto restored = manager.restore_latest(state);
+  const std::int64_t step = step_of_name(restored->checkpoint.name).value() + 1;
+  manager.save(step, {{"values", torch::full({1000}, step)}});
+  return "done " + std::to_string(step);
+}
+
+// Leaves the marks of this many removed checkpoints.
+std::string leave_marks(const std::string& url, int count) {
+  for (int step = 1000; step < 1000 + count; ++step) {
+    const auto place = open_store(url + "/step_" + std::to_string(step));
+    const std::string id = "save-" + std::to_string(step);
+    place->begin_attempt(id);
+    place->publish(id, "record", Overwrite::kRefused);
+    place->retract();
+    place->remove_root();
+  }
+  return "done " + std::to_string(count);
+}
+
 std::string prune(const std::string& url) {
   const RunDirectory run(url);
   RetentionPolicy policy;
@@ -120,6 +144,8 @@ std::string carry_out(const std::string& operation, const std::string& run) {
   if (operation == "retain") return save(disturbed, 3, false, 1);
   if (operation == "restore") return restore(disturbed);
   if (operation == "prune") return prune(disturbed);
+  if (operation == "resume") return resume(disturbed);
+  if (operation.rfind("marks", 0) == 0) return leave_marks(direct, std::stoi(operation.substr(5)));
   if (operation == "copy") return copy(disturbed);
   return "failed: there is no operation " + operation;
 }

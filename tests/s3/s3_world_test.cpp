@@ -9,13 +9,16 @@
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/runs/checkpoint_manager.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/run_directory.hpp>
 #include <cairn/storage/store.hpp>
+#include <cairn/storage/stores/s3_store.hpp>
 #include <cairn/storage/tiers.hpp>
 #include <cairn/tests/s3/s3_place.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -167,6 +170,97 @@ TEST_CASE("checkpoints are copied from a directory to a bucket, and come back wi
   REQUIRE(restored);
   CHECK(restored->checkpoint.name == "step_4");
   CHECK(torch::equal(state.at("large").tensor(), large + 4));
+}
+
+namespace {
+
+struct SmallRun {
+  explicit SmallRun(std::string at, CheckpointManagerOptions with = {}) : run(std::move(at)), options(std::move(with)) {}
+  void save(int step) { CheckpointManager(World::single(), run, options).save(step, {{"step", torch::full({10}, step)}}); }
+  std::string restored() {
+    StateDict state{{"step", torch::zeros({10}, torch::kInt64)}};
+    const auto found = CheckpointManager(World::single(), run, options).restore_latest(state);
+    return found ? found->checkpoint.name : "";
+  }
+  std::string run;
+  CheckpointManagerOptions options;
+};
+
+}  // namespace
+
+TEST_CASE("a latest checkpoint that was removed without Cairn is missed until the next save") {
+  SmallRun run(parent_url(new_s3_place()));
+  run.save(1);
+  run.save(2);
+  const auto client = s3_client();
+  const std::string place = run.run.substr(run.run.find("tests/")) + "/step_2/";
+  for (const ObjectInfo& object : open_store(run.run + "/step_2")->list())
+    client->send({"DELETE", "remove", "s3:DeleteObject", place + object.name});
+  const Thrown missed = thrown_by([&] { run.restored(); });
+  CAPTURE(missed.what);
+  CHECK(missed.says("[corrupt]"));
+  CHECK(missed.says("the latest checkpoint was step_2"));
+  CHECK(missed.says("data_without_record"));
+  run.options.data_without_record = DataWithoutRecord::kUseNewestWhole;
+  CHECK(run.restored() == "step_1");
+  run.options.data_without_record = DataWithoutRecord::kRefuse;
+  run.save(3);
+  CHECK(run.restored() == "step_3");
+  CHECK(RunDirectory(run.run).list().checkpoints.front().head.sequence == 3);
+}
+
+TEST_CASE("the latest place of a run is that of the largest sequence which Cairn has not removed") {
+  SmallRun run(parent_url(new_s3_place()));
+  const auto latest = [&] {
+    const auto store = open_store(run.run);
+    store->children();
+    const auto found = store->latest_place();
+    return found ? found->name + " " + std::to_string(found->sequence) : "";
+  };
+  CHECK(latest() == "");
+  for (int step = 1; step <= 2; ++step) run.save(step);
+  CHECK(latest() == "step_2 2");
+  // A job that was slower publishes an older record, and no record of Cairn's.
+  for (const std::string& record : {get_object(*open_store(run.run + "/step_1"), kCommitRecordName), std::string("record")}) {
+    const auto slow = open_store(run.run + "/step_9");
+    slow->begin_attempt("slow");
+    slow->publish("slow", record, Overwrite::kAllowed);
+    CHECK(latest() == "step_2 2");
+  }
+  open_store(run.run + "/step_9")->retract();
+  const RunDirectory directory(run.run);
+  CHECK_FALSE(directory.remove(directory.list().checkpoints.front()));
+  CHECK(latest() == "");
+  CHECK(run.restored() == "step_1");
+  run.save(2);
+  CHECK(latest() == "step_2 2");
+  CHECK(run.restored() == "step_2");
+}
+
+TEST_CASE("a list without the latest checkpoint is an error while its record is there") {
+  // Keeps the first list of a run, as it was before the second save.
+  class StaleClient : public S3Client {
+   public:
+    StaleClient() : S3Client(kS3Bucket, [] { return s3_settings_from_environment(kS3Bucket); }) {}
+    S3Response send(const S3Request& request) override {
+      if (!request.key.empty()) return S3Client::send(request);
+      if (!first_) first_ = S3Client::send(request);
+      return *first_;
+    }
+
+   private:
+    std::optional<S3Response> first_;
+  };
+  SmallRun run(parent_url(new_s3_place()));
+  S3Store stale(kS3Bucket, run.run.substr(run.run.find("tests/")), std::make_shared<StaleClient>());
+  run.save(1);
+  CHECK(stale.children() == std::vector<ObjectName>{"step_1"});
+  run.save(2);
+  const Thrown contradicted = thrown_by([&] { stale.children(); });
+  CAPTURE(contradicted.what);
+  CHECK(contradicted.code == ErrorCode::kUnavailable);
+  CHECK(contradicted.says("step_2"));
+  CHECK(run.restored() == "step_2");
 }
 
 TEST_CASE("a run in a bucket resumes from its latest checkpoint and keeps as many as it should") {

@@ -9,6 +9,7 @@
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
+#include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/simulated_file_system.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 
@@ -404,6 +405,16 @@ TEST_CASE_FIXTURE(EmptyMemory, "settling decides for ever") {
   CHECK(code_of([&] { settle_attempt(*store, id_of(5)); }) == ErrorCode::kCorrupt);
 }
 
+TEST_CASE_FIXTURE(EmptyMemory, "a clean-up removes files that the mark of a removal names") {
+  for (const std::uint64_t id : {1, 2}) put_object(*store, data_file_name(0, 0, id_of(id)), "x");
+  put_object(*store, removal_mark_name(id_of(1)), "");
+  save(*store, id_of(3));
+  remove_leftovers(*store, metadata_of(id_of(3)), std::nullopt);
+  CHECK_FALSE(store->exists(data_file_name(0, 0, id_of(1))));
+  CHECK_FALSE(store->exists(removal_mark_name(id_of(1))));
+  CHECK(store->exists(data_file_name(0, 0, id_of(2))));
+}
+
 TEST_CASE("settling races publication: they agree") {
   TemporaryDirectory directory;
   const auto store = open_store(directory.path() + "/step");
@@ -429,13 +440,21 @@ TEST_CASE("the commit sequence is an error if a place in the run cannot be read 
     using MemoryStore::MemoryStore;
     std::uint64_t size_bytes(const ObjectName& name) override {
       if (name == "step_2/.metadata") throw Error(ErrorCode::kDeadline, "the server did not answer");
+      if (name == "other/.metadata") throw Error(ErrorCode::kPermission, "not for this user");
       return MemoryStore::size_bytes(name);
     }
   };
   forget_memory("publication");
   save(*open_store("mem://publication/run/step_1"), id_of(1), 1);
-  save(*open_store("mem://publication/run/step_2"), id_of(2), 2);
+  save(*open_store("mem://publication/run/other"), id_of(3), 9);
   const auto run = std::make_shared<BusyStore>("publication", "run");
+  const CapturedLog log;
+  CommitSequence sequence(std::nullopt);
+  for (int times = 0; times < 2; ++times) CHECK(sequence.next(run) == 2);
+  const std::size_t warning = log.text().find("not for this user");
+  CHECK(warning != std::string::npos);
+  CHECK(log.text().find("not for this user", warning + 1) == std::string::npos);
+  save(*open_store("mem://publication/run/step_2"), id_of(2), 2);
   CHECK(code_of([&] { CommitSequence(std::nullopt).next(run); }) == ErrorCode::kDeadline);
   forget_memory("publication");
 }
@@ -562,6 +581,7 @@ TEST_CASE_FIXTURE(EmptyMemory, "a record that is damaged says so; one that is no
   CHECK(code_of([&] { published_metadata(*store); }) == ErrorCode::kCorrupt);
   // A clean-up that cannot read the published record removes nothing.
   save(*store, id_of(9));
+  store->begin_attempt(id_of(9));
   store->begin_attempt(id_of(2));
   store->publish(id_of(2), record, Overwrite::kAllowed);
   CHECK(code_of([&] { remove_leftovers(*store, metadata_of(id_of(3)), std::nullopt); }) == ErrorCode::kCorrupt);

@@ -485,6 +485,7 @@ TEST_CASE_FIXTURE(RunInMemory, "a refusal says nothing about a checkpoint, an ab
       if (name.find("__") != std::string::npos) throw Error(code, "as the test says");
       return MemoryStore::size_bytes(name);
     }
+    std::vector<ObjectInfo> list(const ObjectName& /*prefix*/) override { return {}; }
     ErrorCode code;
   };
   save_in_run(*run.open("step_1"), 1);

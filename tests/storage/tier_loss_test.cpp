@@ -268,6 +268,21 @@ TEST_CASE_FIXTURE(Tiers, "a save keeps a run that was copied to the far tier wit
   CHECK(files_at(far("/run/step_1")) == files);
 }
 
+TEST_CASE_FIXTURE(Tiers, "a checkpoint is damaged if both tiers have damage") {
+  const std::string run = "tiered://first/run";
+  save_value(run + "/step_1", 1);
+  REQUIRE(wait_for_copies(run));
+  const RunDirectory directory_of_run(run);
+  const RunCheckpoint checkpoint = directory_of_run.list().checkpoints.front();
+  const auto finding = [&] { return directory_of_run.find_damage(checkpoint, {}, 1 << 30); };
+  CHECK(finding().empty());
+  for (const std::string& place : {near("/run/step_1/"), far("/run/step_1/")}) {
+    CHECK(finding().empty());
+    flip_byte(place + files_at(place).front(), 5);
+  }
+  CHECK_FALSE(finding().empty());
+}
+
 TEST_CASE_FIXTURE(Tiers, "a damaged far record does not make the near checkpoint obsolete") {
   const std::string run = "tiered://first/run", record = far("/run/step_1/.metadata");
   save_value(run + "/step_1", 1);

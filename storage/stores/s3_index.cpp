@@ -1,0 +1,269 @@
+// The index of a run in a bucket, and the list of its places. s3_attempts.cpp says when an attempt
+// changes the index.
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <iterator>
+#include <sstream>
+#include <utility>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/signals_blocked.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/commit_head.hpp>
+#include <cairn/storage/format/names.hpp>
+#include <cairn/storage/stores/s3_store.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kReadersMax = 8;         // threads that read the records of a run
+constexpr const char* kLatestWord = "latest";  // in the index
+
+// Returns whether `end` is a whole record, and its checksum is right.
+bool is_sound(ByteSpan end, std::uint64_t record_bytes) {
+  const auto footer = parse_commit_footer(end);
+  return footer && end.size() == record_bytes && footer->crc32 == crc32(0, end.subspan(0, end.size() - 4));
+}
+
+}  // namespace
+
+std::vector<ObjectName> S3Store::children() {
+  const std::shared_ptr<Memory> memory = memory_of(place_);
+  bool is_large = false;
+  Index index;
+  {
+    MutexLock lock(memory->mutex);
+    is_large = memory->is_large;
+    index = memory->index;
+  }
+  const bool is_known = !index.etag.empty() && !is_large;
+  if (!is_known) index = read_index(place_);
+  std::set<ObjectName> names;
+  std::map<ObjectName, std::string> records;
+  std::string etag_of_index;
+  const auto look = [&](const ObjectName& expected) {
+    records = {{kCommitRecordName, ""}};
+    const auto add = [&](const Listed& object) {
+      const std::size_t slash = object.name.find('/');
+      if (slash != std::string::npos && slash > 0) names.insert(object.name.substr(0, slash));
+      if (object.name.substr(slash + 1) == kCommitRecordName) records[object.name] = object.etag;
+      if (object.name == kRunIndexName) etag_of_index = object.etag;
+      return true;
+    };
+    // A list of all objects tells which records are new. Of a large run, it would take many pages.
+    if (!is_large) visit("", false, add, expected, &is_large);
+    if (is_large) records.clear();
+    if (is_large) visit("", true, add, expected);
+  };
+  look("");
+  if (is_known && etag_of_index != index.etag) index = read_index(place_);
+  // The record decides, because somebody may have removed the checkpoint without Cairn.
+  const ObjectName& latest = index.latest.name;
+  if (!latest.empty() && names.count(latest) == 0 && find_record(latest + "/" + kCommitRecordName, 0).is_live) look(latest + "/");
+  {
+    MutexLock lock(memory->mutex);
+    memory->is_large = is_large;
+  }
+  {
+    MutexLock lock(mutex_);
+    listed_ = std::move(records);
+  }
+  std::vector<ObjectName> found;
+  std::set_difference(names.begin(), names.end(), index.removed.begin(), index.removed.end(), std::back_inserter(found));
+  return found;
+}
+
+std::optional<S3Store::Record> S3Store::listed_record(const ObjectName& name, std::size_t end_bytes) {
+  std::map<ObjectName, std::string> listed;
+  {
+    MutexLock lock(mutex_);
+    if (listed_.count(name) == 0) return std::nullopt;
+    listed = listed_;
+    listed_.erase(name);
+  }
+  if (listed[name].empty()) return Record();  // a whole list does not have it
+  const std::shared_ptr<Memory> memory = memory_of(place_);
+  const auto known = [&](const auto& one) CAIRN_REQUIRES(memory->mutex) {
+    const auto read = memory->records.find(one.first);
+    const bool is_known =
+        read != memory->records.end() && read->second.record.etag == one.second && read->second.end_bytes >= end_bytes;
+    return is_known ? std::optional(read->second.record) : std::nullopt;
+  };
+  const auto taken = [&]() CAIRN_REQUIRES(memory->mutex) {
+    auto record = known(*listed.find(name));
+    if (record && !is_sound(record->end, record->bytes)) memory->records.erase(name);  // perhaps only this answer is damaged
+    return record;
+  };
+  std::vector<ObjectName> unknown;
+  {
+    MutexLock lock(memory->mutex);
+    if (auto record = taken(); record || end_bytes == 0) return record;
+    for (const auto& one : listed)
+      if (!one.second.empty() && !known(one)) unknown.push_back(one.first);
+    for (auto read = memory->records.begin(); read != memory->records.end();)
+      read = listed.count(read->first) == 0 ? memory->records.erase(read) : std::next(read);
+  }
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < unknown.size(); i = next++) {
+      try {
+        Record record = find_record(unknown[i], end_bytes);
+        MutexLock lock(memory->mutex);
+        memory->records[unknown[i]] = {std::move(record), end_bytes};
+      } catch (const Error&) {  // the call that reads this record throws it
+      }
+    }
+  };
+  std::vector<std::future<void>> helpers;
+  {
+    const SignalsBlocked on_the_threads;
+    while (helpers.size() + 1 < std::min(unknown.size(), kReadersMax)) helpers.push_back(std::async(work));
+  }
+  work();
+  for (auto& helper : helpers) helper.get();
+  MutexLock lock(memory->mutex);
+  return taken();
+}
+
+std::shared_ptr<S3Store::Memory> S3Store::memory_of(const std::string& run) const {
+  static auto* const mutex = new Mutex;
+  static auto* const memories = new std::map<std::string, std::shared_ptr<Memory>>;
+  MutexLock lock(*mutex);
+  std::shared_ptr<Memory>& memory = (*memories)[bucket_ + "/" + run];
+  if (!memory) memory = std::make_shared<Memory>();
+  return memory;
+}
+
+S3Store::Index S3Store::remembered_index(const std::string& run) const {
+  const std::shared_ptr<Memory> memory = memory_of(run);
+  MutexLock lock(memory->mutex);
+  return memory->index;
+}
+
+// Lines: a removed place, or "latest <sequence> <place>". Then a mark that makes the ETag unique,
+// and the CRC-32 of all that.
+S3Store::Index S3Store::read_index(const std::string& run) {
+  Index index;
+  for (int tries = 0; tries < 2; ++tries) {  // twice, as one answer may have been damaged on its way
+    const S3Response response = client_->send({"GET", "read", "s3:GetObject", escaped_key(run + kRunIndexName)});
+    index.etag = response.succeeded() ? response.etag : "";
+    if (!response.succeeded()) break;
+    const std::size_t end = response.body.size() - std::min(response.body.size(), sizeof(std::uint32_t));
+    const ByteSpan text(response.body.data(), end);
+    if (end < kFenceMarkBytes || zip::get_u32(response.body.data() + end) != crc32(0, text)) continue;
+    std::istringstream lines(response.body.substr(0, end - kFenceMarkBytes));
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string first;
+      if (words >> first && first == kLatestWord && words >> index.latest.sequence && words.get() == ' ')
+        std::getline(words, index.latest.name);
+      else
+        index.removed.insert(line);
+    }
+    break;
+  }
+  const std::shared_ptr<Memory> memory = memory_of(run);
+  MutexLock lock(memory->mutex);
+  return memory->index = index;
+}
+
+bool S3Store::write_index(const std::string& run, Index index, bool is_confirmed) {
+  Bytes content;
+  if (const auto& [name, sequence] = index.latest; !name.empty())
+    content = std::string(kLatestWord) + " " + std::to_string(sequence) + " " + name + "\n";
+  for (const ObjectName& name : index.removed) content += name + "\n";
+  content += fence_mark();
+  zip::put_u32(content, crc32(0, content));
+  const std::optional<std::string> seen = index.etag.empty() ? std::nullopt : std::optional(index.etag);
+  const auto etag = client_->put_if(escaped_key(run + kRunIndexName), content, seen, nullptr, is_confirmed);
+  if (!etag) return false;
+  index.etag = *etag;
+  const std::shared_ptr<Memory> memory = memory_of(run);
+  MutexLock lock(memory->mutex);
+  memory->index = std::move(index);
+  return true;
+}
+
+Error S3Store::changes_too_often(const std::string& url) {
+  return Error(ErrorCode::kUnavailable,
+               "cannot change " + url + ": other processes changed it " + std::to_string(kTriesMax) + " times in a row");
+}
+
+void S3Store::change_index(const std::string& run, Index seen, bool is_confirmed, const std::function<bool(Index&)>& change) {
+  for (int tries = 0; tries < kTriesMax; ++tries) {
+    if (!change(seen) || write_index(run, std::move(seen), is_confirmed)) return;
+    seen = read_index(run);
+  }
+  throw changes_too_often("s3://" + bucket_ + "/" + run + kRunIndexName);
+}
+
+std::optional<LatestPlace> S3Store::latest_place() {
+  const Index index = remembered_index(place_);
+  return index.latest.name.empty() ? std::nullopt : std::optional(index.latest);
+}
+
+std::pair<std::string, ObjectName> S3Store::place_in_run(const std::string& full_name) {
+  const std::string place = full_name.substr(0, full_name.size() - std::min<std::size_t>(full_name.size(), 1));
+  const std::size_t slash = place.rfind('/') + 1;  // 0 if there is none
+  return {place.substr(0, slash), place.substr(slash)};
+}
+
+void S3Store::unlist_root(bool is_reused) {
+  const auto [run, name] = place_in_run(place_);
+  if (!is_checkpoint_name(name)) return;  // the index has no other removed places
+  Index seen = remembered_index(run);
+  if (is_reused || seen.etag.empty()) seen = read_index(run);
+  change_index(run, std::move(seen), true,
+               [&, &place = name](Index& index) { return index.removed.erase(place) > 0 || is_reused; });
+}
+
+void S3Store::note_published(ByteSpan record, const std::string& etag, bool is_reused) {
+  const auto [run, name] = place_in_run(place_);
+  // A part of a rank is no checkpoint of a run.
+  const bool is_in_run = !name.empty() && !part_of_name(name) && name.find('\n') == std::string::npos;
+  const auto head = is_in_run ? commit_head_in(record) : std::nullopt;
+  if (!head) return is_reused ? unlist_root(true) : void();
+  {
+    const std::size_t end = std::min(record.size(), kRecordEndBytes);
+    const std::shared_ptr<Memory> memory = memory_of(run);
+    MutexLock lock(memory->mutex);
+    memory->records[name + "/" + kCommitRecordName] = {
+        {etag, record.size(), true, std::string(record.view().substr(record.size() - end))}, kRecordEndBytes};
+  }
+  change_index(run, remembered_index(run), is_reused, [&, &place = name](Index& index) {
+    const bool was_removed = index.removed.erase(place) > 0;
+    const auto& [latest, sequence] = index.latest;
+    const bool is_latest = latest.empty() || latest == place || sequence <= head->sequence;
+    if (is_latest) index.latest = {place, head->sequence};
+    return was_removed || is_reused || is_latest;
+  });
+}
+
+void S3Store::remove_root() {
+  const auto [run, name] = place_in_run(place_);
+  // 1
+  Index index = remembered_index(run);
+  if (index.removed.count(name) > 0) index = read_index(run);
+  change_index(run, std::move(index), false, [&, &place = name](Index& seen) {
+    // 2
+    std::size_t others = 0;
+    visit("", false, [&](const ObjectInfo& object) {
+      if (object.name != kCommitRecordName) ++others;
+      return others == 0;
+    });
+    if (others > 0) return false;
+    const Record record = find_record(kCommitRecordName);
+    if (record.etag.empty() || record.is_live) return false;
+    if (client_->removes_on_condition()) {
+      S3Request request{"DELETE", "remove", "s3:DeleteObject", key_of(kCommitRecordName)};
+      request.headers = {{"If-Match", record.etag}};
+      client_->send(request);
+      return false;
+    }
+    // 3
+    return is_checkpoint_name(place) && seen.removed.insert(place).second;
+  });
+}
+
+}  // namespace cairn
