@@ -65,6 +65,7 @@ std::vector<ObjectName> S3Store::children() {
     MutexLock lock(memory->mutex);
     memory->is_large = is_large;
   }
+  for (const ObjectName& name : index.removed) records.erase(name + "/" + kCommitRecordName);
   {
     MutexLock lock(mutex_);
     listed_ = std::move(records);
