@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -128,7 +129,7 @@ void place_regions(Layout& layout, bool pin) {
         region.bytes = interval;
         region.name = leaf.name;
         // Host memory is copied by the processor, which gains nothing from page-locked memory.
-        region.pinned = pin && !leaf.tensor.is_cpu();
+        region.pinned = pin && leaf.tensor.is_cuda();
         std::uint64_t& bytes = region.pinned ? layout.pinned_bytes : layout.plain_bytes;
         region.position = bytes;
         bytes += aligned_up(region.length());
@@ -191,10 +192,10 @@ class DefaultStaging final : public Staging {
       : layout_(std::move(layout)) {
     for (const Region& region : layout_.regions) bytes_.push_back(bytes_at(region.pinned ? pinned : plain, region));
     // Before the structure is copied, so that the devices are busy meanwhile.
-    if (!pinned || pinned->pinned())
+    if (!pinned || pinned->is_locked())
       begin_device_copies(pinned);
     else
-      streams_.emplace(/*refuse_captured=*/true);
+      begin_pageable_copies();
     Value whole{StateDict(state)};
     copy_plain_values(whole);
     std::size_t next = 0;
@@ -215,7 +216,9 @@ class DefaultStaging final : public Staging {
     for (const Region& region : layout_.regions) check_unchanged(region);
     copy_host_memory();
     with_torch("copy tensors out of devices' memory", [&] {
-      if (streams_) copy_device_memory();
+      // Few threads beside the trainer's operations.
+      if (!pageable_.empty())
+        copy_through_blocks(std::exchange(pageable_, {}), std::this_thread::get_id() == begun_on_ ? cpu_share() : 2);
       copies_.wait();
     });
     for (const Region& region : layout_.regions) check_unchanged(region);
@@ -226,13 +229,16 @@ class DefaultStaging final : public Staging {
   }
 
  private:
-  void copy_device_memory() {
-    std::vector<PageableCopy> copies;
-    for (std::size_t i = 0; i < bytes_.size(); ++i)
-      if (!layout_.regions[i].device.is_cpu())
-        copies.push_back({source_of(layout_.regions[i]), static_cast<char*>(bytes_[i].data_ptr())});
-    // Few threads beside the trainer's operations.
-    copy_through_blocks(copies, *streams_, std::this_thread::get_id() == begun_on_ ? cpu_share() : 2);
+  void begin_pageable_copies() {
+    std::map<c10::DeviceIndex, std::shared_ptr<const GivenWork>> given;
+    for (std::size_t i = 0; i < bytes_.size(); ++i) {
+      const Region& region = layout_.regions[i];
+      if (!region.pinned && !region.device.is_cpu()) copies_.add(source_of(region), bytes_[i]);
+      if (!region.pinned) continue;
+      std::shared_ptr<const GivenWork>& after = given[region.device.index()];
+      if (!after) after = std::make_shared<const GivenWork>(region.device);
+      pageable_.push_back({source_of(region), static_cast<char*>(bytes_[i].data_ptr()), after});
+    }
   }
 
   // Copies small adjacent regions together.
@@ -317,7 +323,7 @@ class DefaultStaging final : public Staging {
   Layout layout_;
   std::vector<torch::Tensor> bytes_;  // by region
   StateDict copy_;
-  std::optional<CurrentStreams> streams_;  // without page-locked memory: of the trainer, when the copy began
+  std::vector<PageableCopy> pageable_;  // performed by `finish`
   DeviceCopies copies_;  // last, so destroyed first
 };
 
@@ -337,7 +343,7 @@ struct DefaultStager::Implementation {
     Memory memory;
     if (layout.plain_bytes != 0) memory.plain = pool->take(layout.plain_bytes, Locking::kNever);
     if (layout.pinned_bytes != 0) memory.pinned = pool->take(layout.pinned_bytes, locking);
-    if (memory.pinned && !memory.pinned->pinned() && locking == Locking::kNow)
+    if (memory.pinned && !memory.pinned->is_locked() && locking == Locking::kNow)
       tell("staging memory is not page-locked, as there is none to be had");
     return memory;
   }
@@ -355,7 +361,10 @@ DefaultStager::DefaultStager(StagingOptions options, std::function<void(std::str
     : implementation_(new Implementation{
           options, std::move(note), std::make_shared<StagingPool>(options.bytes_max, options.cache_staged_state_dict), {}}) {}
 
-DefaultStager::~DefaultStager() = default;
+// Memory that saves in flight give back later is freed at once.
+DefaultStager::~DefaultStager() {
+  if (implementation_) implementation_->pool->release();
+}
 
 std::unique_ptr<Staging> DefaultStager::begin(const StateDict& state) {
   // Copies are no operations of the model: autograd must not record them.

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 #ifdef CAIRN_HAS_CUDA
@@ -26,37 +27,49 @@ bool is_captured(const c10::Device& device) {
 bool is_captured(const c10::Device&) { return false; }
 #endif
 
+// The devices' own functions set the device of the thread for a moment. Without this guard they
+// would then set the thread's default, the first device, and so create a context there.
+using OnDevice = c10::DeviceGuard;
+
 }  // namespace
+
+#if defined(CAIRN_HAS_CUDA) && TORCH_VERSION_MAJOR >= 2
+bool uses_cuda() {
+  auto* allocator = c10::cuda::CUDACachingAllocator::get();
+  return allocator != nullptr && allocator->initialized();
+}
+#else
+bool uses_cuda() { return at::globalContext().hasCUDA(); }
+#endif
 
 #ifdef CAIRN_HAS_CUDA
 bool lock_host_memory(char* memory, std::uint64_t bytes) noexcept {
   try {
     const std::vector<c10::Device> devices = cuda_devices_in_use();
     if (devices.empty()) return false;
-    // Otherwise the call would create a context on the thread's current device.
-    const c10::cuda::CUDAGuard guard(devices.front());
+    const OnDevice device(devices.front());
+    // A capture by another thread goes on.
+    const c10::cuda::CUDAStreamCaptureModeGuard mode(cudaStreamCaptureModeRelaxed);
     if (cudaHostRegister(memory, bytes, cudaHostRegisterPortable) == cudaSuccess) return true;
     static_cast<void>(cudaGetLastError());  // or LibTorch would report it at its next call
-  } catch (...) {
+  } catch (...) {  // as if the memory could not be locked
   }
   return false;
 }
 
 void unlock_host_memory(char* memory) noexcept {
-  if (cudaHostUnregister(memory) != cudaSuccess) static_cast<void>(cudaGetLastError());
+  try {
+    const std::vector<c10::Device> devices = cuda_devices_in_use();
+    if (devices.empty()) return;
+    const OnDevice device(devices.front());
+    const c10::cuda::CUDAStreamCaptureModeGuard mode(cudaStreamCaptureModeRelaxed);
+    if (cudaHostUnregister(memory) != cudaSuccess) static_cast<void>(cudaGetLastError());
+  } catch (...) {  // the device has failed, and with it whatever the lock was for
+  }
 }
 #else
 bool lock_host_memory(char*, std::uint64_t) noexcept { return false; }
 void unlock_host_memory(char*) noexcept {}
-#endif
-
-#if defined(CAIRN_HAS_CUDA) && TORCH_VERSION_MAJOR >= 2
-bool uses_cuda() {
-  const auto* allocator = c10::cuda::CUDACachingAllocator::get();
-  return allocator != nullptr && const_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(allocator)->initialized();
-}
-#else
-bool uses_cuda() { return at::globalContext().hasCUDA(); }
 #endif
 
 // Asks for the primary context, because asking for anything else would create one.
@@ -71,50 +84,61 @@ std::vector<c10::Device> cuda_devices_in_use() {
   return used;
 }
 
-GivenWork::GivenWork(const c10::Device& device) : device_(device), end_(std::make_shared<c10::Event>(device.type())) {
+// Only devices in use: asking for the stream of another one would create a context there.
+CurrentStreams CurrentStreams::capture() {
+  CurrentStreams current;
+  for (const c10::Device& device : cuda_devices_in_use())
+    current.streams_.push_back(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device));
+  return current;
+}
+
+GivenWork::GivenWork(const c10::Device& device)
+    : device_(device), end_(new c10::Event(device.type()), [device](c10::Event* event) {
+        const OnDevice on(device);
+        delete event;
+      }) {
   if (is_captured(device))
     throw Error(ErrorCode::kPrecondition,
-                "cannot stage tensors of " + device.str() +
+                "cannot copy tensors of " + device.str() +
                     ": its current stream is being captured into a graph; save after the capture has ended");
+  const OnDevice on(device);
   end_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
 
-// The side stream waits, because its copies could otherwise read tensors that are still being
-// computed.
-c10::Stream GivenWork::side_stream() const {
-  const c10::Stream side = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
-  end_->block(side);
-  return side;
+// The stream waits, because its copies could otherwise read tensors that are still being computed.
+void GivenWork::precede(const c10::Stream& stream) const {
+  const OnDevice on(device_);
+  end_->block(stream);
 }
 
-// Only devices in use: asking for the stream of another one would create a context there.
-CurrentStreams::CurrentStreams(bool refuse_captured) {
-  for (const c10::Device& device : cuda_devices_in_use()) {
-    if (!refuse_captured && is_captured(device))
-      captured_.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-    else
-      given_.emplace_back(device);
+OwnStream::OwnStream(const c10::Device& device) {
+  if (device.is_cuda()) begin(device, GivenWork(device));
+}
+
+void OwnStream::begin(const c10::Device& device, const GivenWork& given) {
+  thread_local std::map<c10::DeviceIndex, c10::Stream> own;
+  auto found = own.find(device.index());
+  if (found == own.end()) {
+    const OnDevice on(device);
+    found = own.emplace(device.index(), c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)).first;
   }
+  given.precede(found->second);
+  guard_.emplace(found->second);
 }
 
-CurrentStreams::Scope::Scope(const CurrentStreams& streams) : own_(streams.captured_) {
-  for (const GivenWork& given : streams.given_) own_.push_back(given.side_stream());
-  guard_.emplace(own_);
-  own_.erase(own_.begin(), own_.begin() + static_cast<std::ptrdiff_t>(streams.captured_.size()));
-}
-
-CurrentStreams::Scope::~Scope() {
-  try {
-    for (const c10::Stream& stream : own_) stream.synchronize();
-  } catch (...) {  // the device has failed, and the copies with it
-  }
+void OwnStream::wait() {
+  if (guard_) guard_->current_stream().synchronize();
 }
 
 c10::Stream SideStreams::of(const c10::Device& device) {
   const auto key = std::make_pair(device.type(), device.index());
   const auto found = streams_.find(key);
   if (found != streams_.end()) return found->second;
-  return streams_.emplace(key, GivenWork(device).side_stream()).first->second;
+  const GivenWork given(device);
+  const c10::Stream side = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  given.precede(side);
+  streams_.emplace(key, side);
+  return side;
 }
 
 std::vector<c10::Stream> SideStreams::all() const {

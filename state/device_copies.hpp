@@ -16,8 +16,8 @@
 
 namespace cairn {
 
-// Returns whether this process has used CUDA. Only then is page-locked memory of use. Does not
-// initialise CUDA, which takes a tenth of a second for each rank of a host.
+// Returns whether this process has used CUDA. Only then is page-locked memory of use. From LibTorch
+// 2 on, does not initialise CUDA, which takes a tenth of a second for each rank of a host.
 bool uses_cuda();
 // Returns the CUDA devices that this process has used. Do not ask LibTorch about other devices (for
 // the current stream, or whether memory is page-locked): it would first create a context there,
@@ -25,51 +25,60 @@ bool uses_cuda();
 std::vector<c10::Device> cuda_devices_in_use();
 
 // Page-locks memory for the devices of this process, so that copies from and to them need no
-// thread. Takes about a tenth of a second for each GiB. Returns false if it cannot. Unlock the
-// memory before it is freed.
+// thread. Takes up to half a second for each GiB. Returns false if it cannot. Unlock the memory
+// before it is freed.
 bool lock_host_memory(char* memory, std::uint64_t bytes) noexcept;
 void unlock_host_memory(char* memory) noexcept;
 
-// The work that the calling thread's current stream of a device has been given so far. Copies may
-// be used by several threads at once.
+// The current streams of the calling thread, one per device. Other threads that run hooks use them,
+// so that the hooks' work is ordered with the caller's. Asks the devices nothing.
+class CurrentStreams {
+ public:
+  static CurrentStreams capture();
+
+  // Makes the streams current for the calling thread while the Scope exists.
+  class Scope {
+   public:
+    explicit Scope(const CurrentStreams& streams) : guard_(streams.streams_) {}
+
+   private:
+    c10::MultiStreamGuard guard_;
+  };
+
+ private:
+  std::vector<c10::Stream> streams_;
+};
+
+// The work that the calling thread's current stream of a device has been given so far. Thread-safe.
 class GivenWork {
  public:
   // Throws kPrecondition if the stream is being captured into a graph, because the work queued on
   // it does not run.
   explicit GivenWork(const c10::Device& device);
-  // Returns another stream of the device, which does later work after this.
-  c10::Stream side_stream() const;
+  // Makes `stream`, of the same device, do its later work after this.
+  void precede(const c10::Stream& stream) const;
 
  private:
   c10::Device device_;
   std::shared_ptr<c10::Event> end_;
 };
 
-// The work given to the current streams of the thread that made this, on all devices in use. Copies
-// on other threads come after it.
-class CurrentStreams {
+// While it exists, the calling thread's work on the device runs on a stream of its own, so that
+// copies of several threads run at once. Does nothing for devices that are not CUDA's.
+class OwnStream {
  public:
-  // A stream that is being captured into a graph is used as it is; with `refuse_captured`, throws
-  // as GivenWork does.
-  explicit CurrentStreams(bool refuse_captured = false);
-
-  // Gives the calling thread streams of its own while it exists, so that copies of several threads
-  // run at once. The destructor waits for their work.
-  class Scope {
-   public:
-    explicit Scope(const CurrentStreams& streams);
-    ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
-
-   private:
-    std::vector<c10::Stream> own_;
-    std::optional<c10::MultiStreamGuard> guard_;
-  };
+  // The work comes after what the thread's current stream has been given so far. Throws as
+  // GivenWork does.
+  explicit OwnStream(const c10::Device& device);
+  // The work comes after `given`, which is of the same device.
+  OwnStream(const c10::Device& device, const GivenWork& given) { begin(device, given); }
+  // Blocks until the work is done. Call it before the results are used.
+  void wait();
 
  private:
-  std::vector<GivenWork> given_;
-  std::vector<c10::Stream> captured_;  // streams that are being captured into a graph
+  void begin(const c10::Device& device, const GivenWork& given);
+
+  std::optional<c10::StreamGuard> guard_;
 };
 
 // Has one side stream per device. A side stream first waits for all work that was queued, when the

@@ -1,56 +1,55 @@
 #include <cairn/state/staging_memory.hpp>
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <string>
-#include <system_error>
 #include <utility>
-
-#include <sys/mman.h>
-
-#include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/signals_blocked.hpp>
 #include <cairn/state/device_copies.hpp>
 
 namespace cairn {
-
 namespace {
 
 constexpr std::uint64_t kHugePageBytes = 2u << 20;
 
-std::size_t alignment_of(std::uint64_t bytes) { return bytes >= kHugePageBytes ? kHugePageBytes : StagingMemory::kAlignmentBytes; }
+std::align_val_t alignment_of(std::uint64_t bytes) {
+  return std::align_val_t{bytes >= kHugePageBytes ? std::size_t{kHugePageBytes} : StagingMemory::kAlignmentBytes};
+}
 
 }  // namespace
 
-StagingMemory::StagingMemory(std::uint64_t bytes, bool pinned) : bytes_(bytes) {
-  try {
-    if (pinned) {
-      owner_ = torch::empty({static_cast<std::int64_t>(bytes)}, torch::TensorOptions(torch::kUInt8).pinned_memory(true));
-      data_ = static_cast<char*>(owner_.data_ptr());
-    } else {
-      data_ = static_cast<char*>(::operator new (bytes, std::align_val_t{alignment_of(bytes)}, std::nothrow));
-      if (!data_) throw std::bad_alloc();
-      // Large pages make the first copy into the memory, and page-locking, much faster.
-      if (bytes >= kHugePageBytes) static_cast<void>(::madvise(data_, bytes, MADV_HUGEPAGE));
-    }
-  } catch (const std::exception& error) {  // from LibTorch, or bad_alloc
-    throw Error(ErrorCode::kUnavailable, "cannot get " + std::to_string(bytes) + " bytes of " + (pinned ? "page-locked " : "") +
-                                             "host memory to stage a state: " + error.what() +
-                                             "; release what other saves keep, or save without async_save");
-  }
+StagingMemory::StagingMemory(std::uint64_t bytes)
+    : bytes_(bytes), data_(static_cast<char*>(::operator new (bytes, alignment_of(bytes), std::nothrow))) {
+  if (!data_)
+    throw Error(ErrorCode::kUnavailable, "cannot get " + std::to_string(bytes) +
+                                             " bytes of host memory to stage a state: release what other saves keep");
+  // Large pages make the first copy into the memory, and page-locking, much faster.
+  if (bytes >= kHugePageBytes) static_cast<void>(::madvise(data_, bytes, MADV_HUGEPAGE));
 }
 
 StagingMemory::~StagingMemory() {
-  if (owner_.defined()) return;
-  if (locked_) unlock_host_memory(data_);
-  ::operator delete (data_, std::align_val_t{alignment_of(bytes_)});
+  if (is_locked()) unlock_host_memory(data_);
+  ::operator delete (data_, alignment_of(bytes_));
 }
 
 void StagingMemory::lock() const noexcept {
-  if (!pinned() && lock_host_memory(data_, bytes_)) locked_ = true;
+  State plain = State::kPlain;
+  if (!state_.compare_exchange_strong(plain, State::kLocking)) return;
+  const bool done = lock_host_memory(data_, bytes_);
+  state_ = done ? State::kLocked : State::kRefused;
+  if (done || !uses_cuda()) return;
+  // A copy into plain memory is slower, but it works.
+  static std::once_flag said;
+  std::call_once(said, [] {
+    write_log(LogLevel::kWarning, -1, "page-locked memory is not to be had: copies out of devices' memory take longer");
+  });
 }
 
 // The state shared by the users of a block.
@@ -65,55 +64,50 @@ struct StagingPool::Lease {
   Block block;
 };
 
-StagingPool::Block StagingPool::take_kept(std::uint64_t bytes, bool pinned) {
-  const auto fits = [&](const Block& block) { return block->bytes() == bytes && block->pinned() == pinned; };
-  const auto found = std::find_if(kept_.begin(), kept_.end(), fits);
+StagingPool::~StagingPool() {
+  if (locking_.joinable()) locking_.join();
+}
+
+// Prefers blocks that are locked, or that are not, as asked.
+StagingPool::Block StagingPool::take_kept(std::uint64_t bytes, bool locked) {
+  auto found = kept_.end();
+  for (auto block = kept_.begin(); block != kept_.end(); ++block)
+    if ((*block)->bytes() == bytes && (found == kept_.end() || (*block)->is_locked() == locked)) found = block;
   if (found == kept_.end()) return nullptr;
   Block block = std::move(*found);
   kept_.erase(found);
   return block;
 }
 
-std::unique_ptr<const StagingMemory> make_staging_memory(std::uint64_t bytes, bool pinned) {
-  try {
-    return std::make_unique<const StagingMemory>(bytes, pinned);
-  } catch (const Error& error) {
-    // Page-locked memory is scarce. A copy into plain memory is slower, but it works.
-    if (!pinned) throw;
-    static std::once_flag said;
-    std::call_once(said, [&] { write_log(LogLevel::kWarning, -1, std::string("device copies are slower: ") + error.what()); });
-    return std::make_unique<const StagingMemory>(bytes, false);
-  }
-}
-
 // Sizes must be equal, not just sufficient: a save with the same layout asks for the same sizes.
 std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, Locking locking) {
-  const bool pinned = locking != Locking::kNever;
   auto lease = std::make_shared<Lease>();
   // A save may outlive the stager, and gives its memory back after that.
   lease->pool = shared_from_this();
-  MutexLock lock(mutex_);
-  Block block = take_kept(bytes, pinned);
-  if (!block && pinned) block = take_kept(bytes, false);  // page-locked memory was not available last time
-  if (!block) {
-    if (bytes_max_ != 0 && bytes_held_ + bytes > bytes_max_) {
-      for (const Block& kept : kept_) bytes_held_ -= kept->bytes();
-      blocks_ -= kept_.size();
-      kept_.clear();
+  {
+    MutexLock lock(mutex_);
+    Block block = take_kept(bytes, locking != Locking::kNever);
+    const auto is_too_much = [&]() CAIRN_REQUIRES(mutex_) { return bytes_max_ != 0 && bytes_held_ + bytes > bytes_max_; };
+    if (!block) {
+      while (is_too_much() && !kept_.empty()) {
+        forget(std::move(kept_.back()));
+        kept_.pop_back();
+      }
+      while (is_too_much() && forgotten_) changed_.wait(mutex_);
+      if (is_too_much())
+        throw Error(ErrorCode::kPrecondition, "staging a state needs " + std::to_string(bytes) + " bytes of host memory beside the " +
+                                                  std::to_string(bytes_held_) + " that saves in flight hold, and the bound is " +
+                                                  std::to_string(bytes_max_) + ": raise StagingOptions::bytes_max");
+      kept_.reserve(blocks_ + 1);  // so that give_back cannot fail
+      block = std::make_shared<const StagingMemory>(bytes);
+      ++blocks_;
+      bytes_held_ += bytes;
     }
-    if (bytes_max_ != 0 && bytes_held_ + bytes > bytes_max_)
-      throw Error(ErrorCode::kPrecondition, "staging a state needs " + std::to_string(bytes) + " bytes of host memory beside the " +
-                                                std::to_string(bytes_held_) + " that saves in flight hold, and the bound is " +
-                                                std::to_string(bytes_max_) + ": raise StagingOptions::bytes_max");
-    kept_.reserve(blocks_ + 1);  // so that give_back cannot fail
-    block = make_staging_memory(bytes, locking == Locking::kNow);
-    ++blocks_;
-    bytes_held_ += bytes;
+    lease->generation = generation_;
+    lease->lock_it = locking == Locking::kLater;
+    lease->block = std::move(block);
   }
-  lease->generation = generation_;
-  if (locking == Locking::kNow) block->lock();
-  lease->lock_it = locking == Locking::kLater && !block->pinned();
-  lease->block = std::move(block);
+  if (locking == Locking::kNow) lease->block->lock();
   // Shares ownership of the lease, and points to its block.
   return {lease, lease->block.get()};
 }
@@ -121,41 +115,47 @@ std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, Lock
 void StagingPool::give_back(Block block, std::uint64_t generation, bool lock_it) noexcept {
   MutexLock lock(mutex_);
   // A block that was taken before `release` is freed now.
-  if (keep_ && generation == generation_) {
-    if (lock_it && !is_locking_) lock_in_background(block);
-    return kept_.push_back(std::move(block));
-  }
-  bytes_held_ -= block->bytes();
-  --blocks_;
-  block.reset();  // free the memory before others see that it is gone
+  if (!keep_ || generation != generation_) return forget(std::move(block));
+  if (lock_it && !block->is_locked() && !being_locked_) lock_in_background(block);
+  kept_.push_back(std::move(block));
 }
 
 // The next save may use the block meanwhile.
 void StagingPool::lock_in_background(const Block& block) {
+  if (locking_.joinable()) locking_.join();  // it has ended
   try {
-    if (locking_.joinable()) locking_.join();  // it has ended
-    is_locking_ = true;
-    locking_ = std::thread([this, block] {
-      block->lock();
-      MutexLock lock(mutex_);
-      is_locking_ = false;
+    const SignalsBlocked blocked;
+    locking_ = std::thread([this, shared = block]() mutable {
+      shared->lock();
+      {
+        MutexLock lock(mutex_);
+        being_locked_ = nullptr;
+        if (std::exchange(forgotten_, false)) forget(std::move(shared));
+      }
+      changed_.notify_all();
     });
-  } catch (const std::system_error&) {  // no thread is to be had: copies stay as fast as they were
-    is_locking_ = false;
+    being_locked_ = block.get();
+  } catch (const std::exception&) {  // no thread is to be had: copies stay as fast as they were
   }
 }
 
-StagingPool::~StagingPool() {
-  if (locking_.joinable()) locking_.join();
+// Frees the block before others see that it is gone.
+void StagingPool::forget(Block block) {
+  if (block.get() == being_locked_) {
+    forgotten_ = true;
+    return;
+  }
+  bytes_held_ -= block->bytes();
+  --blocks_;
+  block.reset();
 }
 
 // Blocks in use stay with their saves. The new generation marks them to be freed on return.
 bool StagingPool::release() {
   MutexLock lock(mutex_);
   ++generation_;
-  for (const Block& kept : kept_) bytes_held_ -= kept->bytes();
-  blocks_ -= kept_.size();
   const bool any = !kept_.empty();
+  for (Block& kept : kept_) forget(std::move(kept));
   kept_.clear();
   return any;
 }

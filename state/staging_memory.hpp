@@ -8,44 +8,41 @@
 #include <thread>
 #include <vector>
 
-#include <torch/types.h>
-
 #include <cairn/base/mutex.hpp>
 
 namespace cairn {
 
-// One allocation, plain or page-locked.
+// One allocation, which may be page-locked later. Thread-safe.
 class StagingMemory {
  public:
   static constexpr std::size_t kAlignmentBytes = 4096;
 
   // Throws kUnavailable if allocation fails.
-  StagingMemory(std::uint64_t bytes, bool pinned);
+  explicit StagingMemory(std::uint64_t bytes);
   ~StagingMemory();
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;
 
   char* data() const { return data_; }
   std::uint64_t bytes() const { return bytes_; }
-  bool pinned() const { return owner_.defined() || locked_; }
-  // Page-locks plain memory, which may be in use meanwhile. Does nothing if that is not possible.
+  bool is_locked() const { return state_ == State::kLocked; }
+  // Page-locks the memory for copies from and to devices. The memory may be in use meanwhile. If
+  // that is not possible, logs a warning once for the process, and does not try again. Must not be
+  // called with a lock held.
   void lock() const noexcept;
 
  private:
+  enum class State : std::uint8_t { kPlain, kLocking, kLocked, kRefused };
+
   const std::uint64_t bytes_;
-  torch::Tensor owner_;  // owns memory that was allocated page-locked
-  mutable std::atomic<bool> locked_{false};
   char* data_ = nullptr;
+  mutable std::atomic<State> state_{State::kPlain};
 };
 
-// Allocates `bytes` bytes. With `pinned`, they are page-locked if such memory is available. If not,
-// logs a warning once. Throws kUnavailable.
-std::unique_ptr<const StagingMemory> make_staging_memory(std::uint64_t bytes, bool pinned);
-
-// Whether a block is to be page-locked, if such memory is available.
+// Whether a block is to be page-locked, if that is possible.
 enum class Locking : std::uint8_t {
   kNever = 1,
-  kNow,    // takes half a second for each GiB
+  kNow,
   kLater,  // in the background, once the block has come back to a pool that keeps it
 };
 
@@ -55,32 +52,35 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // `bytes_max` limits the bytes of all blocks together; 0: no limit. With `keep`, returned blocks
   // are kept for the next `take` of the same size.
   StagingPool(std::uint64_t bytes_max, bool keep) : bytes_max_(bytes_max), keep_(keep) {}
-
+  // Waits for a block that is being locked.
   ~StagingPool();
 
   // Returns a block of `bytes` bytes, at least 1. Throws kPrecondition above the limit, and
   // kUnavailable if allocation fails.
   std::shared_ptr<const StagingMemory> take(std::uint64_t bytes, Locking locking);
-  // Frees kept blocks now, and blocks in use when they are returned. Returns whether there were
-  // kept blocks.
+  // Frees kept blocks now, and blocks in use when they are returned. A block that is being locked
+  // is freed after that. Returns whether there were kept blocks.
   bool release();
   std::uint64_t bytes_held() const;
 
  private:
   using Block = std::shared_ptr<const StagingMemory>;  // shared with the thread that locks it
   struct Lease;
-  Block take_kept(std::uint64_t bytes, bool pinned) CAIRN_REQUIRES(mutex_);
-  void lock_in_background(const Block& block) CAIRN_REQUIRES(mutex_);
+  Block take_kept(std::uint64_t bytes, bool locked) CAIRN_REQUIRES(mutex_);
   void give_back(Block block, std::uint64_t generation, bool lock_it) noexcept;
+  void lock_in_background(const Block& block) CAIRN_REQUIRES(mutex_);
+  void forget(Block block) CAIRN_REQUIRES(mutex_);
 
   const std::uint64_t bytes_max_;
   const bool keep_;
   mutable Mutex mutex_;
+  CondVar changed_;
   std::vector<Block> kept_ CAIRN_GUARDED_BY(mutex_);
   std::size_t blocks_ CAIRN_GUARDED_BY(mutex_) = 0;        // in use and kept
   std::uint64_t bytes_held_ CAIRN_GUARDED_BY(mutex_) = 0;  // in use and kept
-  std::thread locking_ CAIRN_GUARDED_BY(mutex_);           // page-locks a block
-  bool is_locking_ CAIRN_GUARDED_BY(mutex_) = false;
+  std::thread locking_ CAIRN_GUARDED_BY(mutex_);
+  const StagingMemory* being_locked_ CAIRN_GUARDED_BY(mutex_) = nullptr;
+  bool forgotten_ CAIRN_GUARDED_BY(mutex_) = false;        // the block that is being locked is not kept any more
   std::uint64_t generation_ CAIRN_GUARDED_BY(mutex_) = 0;  // `release` begins a new one; blocks of earlier ones are not kept
 };
 

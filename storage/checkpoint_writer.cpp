@@ -78,29 +78,37 @@ WriteEngineOptions engine_options(const CheckpointWriterOptions& options) {
   return engine;
 }
 
-// Cairn's own format. The arrangement of a rank is the number of its files, if there is more than
-// one.
+std::uint64_t number_in(const std::string& text) { return text.empty() ? 1 : std::strtoull(text.c_str(), nullptr, 10); }
+
+// Cairn's own format. A rank's local plan says how many files it would like to write, and its
+// arrangement how many it writes. Nothing stands for one.
 class OwnFormat final : public DataFormat {
  public:
-  explicit OwnFormat(const CheckpointWriterOptions& options)
-      : options_(options), compressed_(engine_options(options).changes.any()) {}
+  OwnFormat(const CheckpointWriterOptions& options, bool compressed) : options_(options), compressed_(compressed) {}
 
-  std::vector<std::string> arrange(const std::vector<SavePlan>& plans, const Store& store) override {
-    std::vector<std::string> arrangements(plans.size());
+  SavePlan prepare(SavePlan plan, const Store& store) const override {
     const ObjectWrites writes = store.traits().writes;
+    // For compressed files no space is reserved, and then direct writes are serial as well.
     const bool is_serial =
         writes == ObjectWrites::kSerial || (writes == ObjectWrites::kSerialIfCached && (!options_.direct_io || compressed_));
-    if (!is_serial || !options_.single_file_per_rank) return arrangements;
-    for (std::size_t rank = 0; rank < plans.size(); ++rank) {
-      std::uint64_t files = options_.files_max / plans.size();
-      files = std::min({files, std::uint64_t{options_.threads}, bytes_of(plans[rank]) / kFileBytesMin});
-      if (files > 1) arrangements[rank] = std::to_string(files);
+    if (!is_serial || !options_.single_file_per_rank) return plan;
+    std::uint64_t bytes = 0;
+    for (const WriteItem& item : plan.items)
+      if (item.type != WriteItemType::kByteIO) bytes += item.payload_bytes();
+    const std::uint64_t files = std::min<std::uint64_t>(options_.threads, bytes / kFileBytesMin);
+    if (files > 1) plan.storage_data = std::to_string(files);
+    return plan;
+  }
+  std::vector<std::string> arrange(const std::vector<SavePlan>& plans) override {
+    std::vector<std::string> arrangements;
+    for (const SavePlan& plan : plans) {
+      const std::uint64_t files = std::min<std::uint64_t>(number_in(plan.storage_data), options_.files_max / plans.size());
+      arrangements.push_back(files > 1 ? std::to_string(files) : std::string());
     }
     return arrangements;
   }
   std::vector<FileLayout> layouts(const SavePlan& plan, const std::string& arrangement) const override {
-    const unsigned long files = arrangement.empty() ? 1 : std::strtoul(arrangement.c_str(), nullptr, 10);
-    return layout_files(plan, options_.single_file_per_rank ? std::max(1ul, files) : 0, compressed_);
+    return layout_files(plan, options_.single_file_per_rank ? number_in(arrangement) : 0, compressed_);
   }
   ObjectName name(int rank, std::size_t file, std::size_t, const std::string&, const std::string& save_id) const override {
     return data_file_name(rank, static_cast<int>(file), save_id);
@@ -109,12 +117,6 @@ class OwnFormat final : public DataFormat {
  private:
   // A smaller file is written faster than another one is created.
   static constexpr std::uint64_t kFileBytesMin = 16u << 20;
-
-  static std::uint64_t bytes_of(const SavePlan& plan) {
-    std::uint64_t bytes = 0;
-    for (const WriteItem& item : plan.items) bytes += item.payload_bytes();
-    return bytes;
-  }
 
   const CheckpointWriterOptions options_;
   const bool compressed_;
@@ -126,7 +128,7 @@ struct CheckpointWriter::Implementation {
   explicit Implementation(CheckpointWriterOptions given, std::unique_ptr<DataFormat> given_format)
       : options(std::move(given)),
         format(given_format ? std::move(given_format)
-                            : std::make_unique<OwnFormat>(options)),
+                            : std::make_unique<OwnFormat>(options, engine_options(options).changes.any())),
         engine(engine_options(options)) {
     if (options.retired_keep == 0)
       throw Error(ErrorCode::kInvalidArgument,
@@ -250,7 +252,7 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
 
 SavePlan CheckpointWriter::prepare_local_plan(SavePlan plan) {
   for (const std::string& name : plan.names.all()) require_readable_by_python("the key", name);
-  return implementation_->format->prepare(std::move(plan));
+  return implementation_->format->prepare(std::move(plan), implementation_->opened());
 }
 
 std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan> plans) {
@@ -263,7 +265,7 @@ std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan
   self.planned.clear();
   self.planned.reserve(plans.size());
   std::string digests;
-  self.arrangements = self.format->arrange(plans, self.opened());
+  self.arrangements = self.format->arrange(plans);
   for (std::size_t rank = 0; rank < plans.size(); ++rank) {
     SavePlan& plan = plans[rank];
     const std::string& arrangement = self.arrangements[rank];

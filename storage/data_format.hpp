@@ -42,10 +42,10 @@ class DataFormat {
   // at this place.
   virtual void require_room(Store& /*store*/) {}
   // Called on every rank with its local plan. If items cannot be stored, leaves them out or throws.
-  virtual SavePlan prepare(SavePlan plan) const { return plan; }
+  virtual SavePlan prepare(SavePlan plan, const Store& store) const = 0;
   // Called on the coordinator. Returns one text per rank with what the rank needs to lay out and
   // name its files beside its plan. `layouts` and `name` get this text as `arrangement`.
-  virtual std::vector<std::string> arrange(const std::vector<SavePlan>& plans, const Store& store) = 0;
+  virtual std::vector<std::string> arrange(const std::vector<SavePlan>& plans) = 0;
   // Returns the layouts of a rank's files. The rank and the coordinator get the same result from
   // the same arguments.
   virtual std::vector<FileLayout> layouts(const SavePlan& plan, const std::string& arrangement) const = 0;

@@ -30,8 +30,8 @@ class HuggingFaceFormat final : public DataFormat {
   }
 
   void require_room(Store& store) override;
-  SavePlan prepare(SavePlan plan) const override;
-  std::vector<std::string> arrange(const std::vector<SavePlan>& plans, const Store& store) override;
+  SavePlan prepare(SavePlan plan, const Store& store) const override;
+  std::vector<std::string> arrange(const std::vector<SavePlan>& plans) override;
   std::vector<FileLayout> layouts(const SavePlan& plan, const std::string& arrangement) const override;
   ObjectName name(int rank, std::size_t file, std::size_t files, const std::string& arrangement,
                   const std::string& save_id) const override;

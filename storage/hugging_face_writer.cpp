@@ -116,7 +116,7 @@ void HuggingFaceFormat::require_room(Store& store) {
     if (needs_no_record(object.name)) throw occupied(store, object.name);
 }
 
-SavePlan HuggingFaceFormat::prepare(SavePlan plan) const {
+SavePlan HuggingFaceFormat::prepare(SavePlan plan, const Store&) const {
   std::string refused;
   std::set<NameId> left_out;
   std::vector<WriteItem> kept;
@@ -138,7 +138,7 @@ SavePlan HuggingFaceFormat::prepare(SavePlan plan) const {
   return plan;
 }
 
-std::vector<std::string> HuggingFaceFormat::arrange(const std::vector<SavePlan>& plans, const Store&) {
+std::vector<std::string> HuggingFaceFormat::arrange(const std::vector<SavePlan>& plans) {
   joins_parts_ = options_.files == HuggingFaceFiles::kModel && !std::all_of(plans.begin(), plans.end(), has_whole_tensors);
   if (options_.files == HuggingFaceFiles::kDistributed) return std::vector<std::string>(plans.size(), "sharded");
   if (joins_parts_) return std::vector<std::string>(plans.size(), "parts");

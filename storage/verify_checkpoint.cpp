@@ -14,6 +14,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/parallel.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <caf/io/middleman.hpp>
 
@@ -55,9 +56,11 @@ class TcpLinksFactory : public LinksFactory {
                                                    " is not between " + std::to_string(kFrameBytesMin) + " bytes and 1 GiB");
     }
     auto setup = std::make_shared<tcp::Setup>();
-    // A copy, so that the next links actor accepts connections at the same address.
+    // A copy, so that the next links actor accepts connections at the same address. The end of one
+    // actor shuts the socket down for all copies: a rank that listens again keeps its port, and an
+    // actor whose socket was shut down by a predecessor that ends late is replaced in its turn.
     setup->listener = Socket(::fcntl(config_.listener.get(), F_DUPFD_CLOEXEC, 0));
-    if (!setup->listener.valid())
+    if (!setup->listener.valid() || ::listen(setup->listener.get(), SOMAXCONN) != 0)
       throw system_error("duplicate", "the descriptor that rank " + std::to_string(rank) + " listens on", errno);
     setup->addresses = config_.addresses;
     setup->look_up = config_.look_up;

@@ -22,7 +22,8 @@ ReadJob::ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring)
       request_(std::move(request)),
       shared_ring_(std::move(ring)),
       ring_(*shared_ring_),
-      work_(RunningWork::of_this_thread()) {
+      work_(RunningWork::of_this_thread()),
+      streams_(CurrentStreams::capture()) {
   items_.resize(request_.plan->items.size());
   file_by_index_.resize(request_.metadata->files.size());
   for (std::uint32_t index = 0; index < items_.size(); ++index) add_item(index);
@@ -45,17 +46,13 @@ std::size_t ReadJob::begin_stage(int stage) {
   }
 }
 
-// Hooks and copies of a thread come after the caller's work on the device, and have ended when the
-// thread leaves.
-void ReadJob::run() noexcept {
-  const CurrentStreams::Scope streams(streams_);
-  StagedWork::run();
-}
-
 void ReadJob::run_task(int stage, std::size_t index) {
   const RunningWork work(work_);
   const ProfilerRange range(stage == kOpen ? "open_file" : stage == kVerify ? "verify_block" : "read_block");
   try {
+    // Hooks on this thread use the caller's streams, and so come after the caller's work on the
+    // device.
+    const CurrentStreams::Scope streams(streams_);
     if (stage == kOpen) return open(*files_[index]);
     Task& task = tasks_[index];
     const bool verify_only = stage == kVerify;
@@ -164,7 +161,8 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
   const StagingBlock staging = staging_block();
   if (!verify_only)
     // Before the read, so that the store can read directly into the destinations.
-    for (const std::uint32_t span : task.spans) resolve(items_[task.file->spans[span].item]);
+    for (const std::uint32_t span : task.spans)
+      if (!resolve(items_[task.file->spans[span].item])->is_on_host()) staging.lock();
   const std::vector<Range> ranges = place(task, staging, verify_only);
   std::vector<ReadRange> reads;
   reads.reserve(ranges.size());

@@ -46,7 +46,6 @@ struct ReadRequest {
 class ReadJob : public StagedWork, public JobEnd<bool> {
  public:
   ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring);
-  void run() noexcept override;
   void finish() noexcept override;
 
  protected:
@@ -68,6 +67,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
     TensorBytes tensor;
     Bytes bytes;
 
+    bool is_on_host() const { return !tensor.defined() || tensor.is_on_host(); }
     char* direct() { return tensor.defined() ? tensor.direct() : bytes.data(); }
     void write(std::uint64_t position, ByteSpan from);
   };

@@ -16,7 +16,7 @@ class StagedWork : public PoolWork {
   // `concurrency_max` limits the tasks that run at once, whatever the number of threads.
   StagedWork(int stages, std::size_t concurrency_max);
 
-  void run() noexcept override;
+  void run() noexcept final;
   void cancel() noexcept final;
 
  protected:

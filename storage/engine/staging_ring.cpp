@@ -7,10 +7,8 @@
 
 namespace cairn {
 
-StagingRing::StagingRing(std::uint64_t bytes_max, std::size_t block_bytes, bool pinned)
-    : block_bytes_(block_bytes),
-      blocks_max_(static_cast<std::size_t>(std::max<std::uint64_t>(1, bytes_max / block_bytes))),
-      pinned_(pinned) {
+StagingRing::StagingRing(std::uint64_t bytes_max, std::size_t block_bytes)
+    : block_bytes_(block_bytes), blocks_max_(static_cast<std::size_t>(std::max<std::uint64_t>(1, bytes_max / block_bytes))) {
   check_invariant(block_bytes > 0 && block_bytes % kAlignmentBytes == 0, "staging blocks must be whole pages");
 }
 
@@ -26,7 +24,7 @@ StagingBlock StagingRing::try_acquire() {
 
 StagingRing::Memory StagingRing::allocate() {
   free_.reserve(allocated_ + 1);  // so that `release` never allocates
-  Memory memory = make_staging_memory(block_bytes_, pinned_);
+  Memory memory = std::make_unique<const StagingMemory>(block_bytes_);
   ++allocated_;
   return memory;
 }

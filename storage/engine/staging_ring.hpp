@@ -23,13 +23,11 @@ class StagingRing {
   static constexpr std::size_t kAlignmentBytes = StagingMemory::kAlignmentBytes;
 
   // Holds as many blocks of `block_bytes` as fit in `bytes_max`, but at least one. `block_bytes`
-  // must be a multiple of kAlignmentBytes. With `pinned`, blocks are page-locked if such memory is
-  // available.
-  StagingRing(std::uint64_t bytes_max, std::size_t block_bytes, bool pinned);
+  // must be a multiple of kAlignmentBytes.
+  StagingRing(std::uint64_t bytes_max, std::size_t block_bytes);
 
   std::size_t block_bytes() const { return block_bytes_; }
   std::size_t blocks_max() const { return blocks_max_; }
-  bool pinned() const { return pinned_; }
 
   // Returns the bytes of all allocated blocks, in use or free.
   std::uint64_t bytes_allocated() const;
@@ -55,7 +53,6 @@ class StagingRing {
 
   const std::size_t block_bytes_;
   const std::size_t blocks_max_;
-  const bool pinned_;
   mutable Mutex mutex_;
   std::size_t allocated_ CAIRN_GUARDED_BY(mutex_) = 0;
   bool keeps_ CAIRN_GUARDED_BY(mutex_) = true;
@@ -81,6 +78,9 @@ class StagingBlock {
 
   explicit operator bool() const { return memory_ != nullptr; }
   char* data() const { return memory_->data(); }
+  // Page-locks the block for copies from and to devices, unless that is done already. It stays
+  // locked until it is freed. Must not be called with a lock held.
+  void lock() const noexcept { memory_->lock(); }
   MutableByteSpan bytes(std::size_t offset, std::size_t length) const { return {memory_->data() + offset, length}; }
 
  private:

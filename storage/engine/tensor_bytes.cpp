@@ -156,8 +156,11 @@ void TensorBytes::copy(std::uint64_t first, char* bytes, std::uint64_t length) c
   auto position = static_cast<std::int64_t>(first / element_bytes_);
   auto count = static_cast<std::int64_t>(length / element_bytes_);
   if (!base_)
-    return with_torch(kRead ? "copy out of a tensor" : "copy into a tensor",
-                      [&] { copy_by_torch<kRead>(tensor_, dtype_, position, bytes, count); });
+    return with_torch(kRead ? "copy out of a tensor" : "copy into a tensor", [&] {
+      OwnStream stream(tensor_.device());
+      copy_by_torch<kRead>(tensor_, dtype_, position, bytes, count);
+      stream.wait();  // the last step of a copy into strided memory has only been queued
+    });
 
   // Position of the first element: an index per dimension, and the distance from the base.
   const std::size_t dims = sizes_.size();

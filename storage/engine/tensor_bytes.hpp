@@ -35,6 +35,9 @@ class TensorBytes {
   // conversion; otherwise nullptr.
   char* direct() const { return direct_; }
 
+  // These copies come after the work that the calling thread's current streams have been given, and
+  // are done when the function returns.
+  //
   // Copies bytes of the run, from `first` on, to `destination`.
   void read(std::uint64_t first, MutableByteSpan destination) const;
   // Copies `source` to the run, from `first` on.

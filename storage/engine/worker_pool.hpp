@@ -3,7 +3,6 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -64,9 +63,5 @@ class WorkerPool {
   bool stopping_ CAIRN_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ CAIRN_GUARDED_BY(mutex_);
 };
-
-// Calls `task(0)` … `task(count - 1)` on up to `threads` threads, including the caller's. After an
-// exception no further task begins; the first exception is thrown when all tasks have ended.
-void for_each_in_parallel(unsigned threads, std::size_t count, const std::function<void(std::size_t)>& task);
 
 }  // namespace cairn

@@ -101,6 +101,7 @@ void WriteJob::fill_payload(Block& block, Item& item) {
   // One copy from a device takes less time than many. Bytes of the host are copied piece by piece,
   // so that they are still in the CPU cache when their checksum is computed.
   const bool at_once = !data->is_on_host();
+  if (at_once) block.memory.lock();
   if (at_once) data->read(begin - placed.payload_offset(), block.memory.bytes(begin - block.begin, end - begin));
   std::uint32_t crc = 0;
   for (std::uint64_t at = begin; at < end;) {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/device_copies.hpp>
 #include <cairn/storage/format/trailer.hpp>
 
 namespace cairn {
@@ -49,7 +48,7 @@ WriteEngine::WriteEngine(const WriteEngineOptions& options)
     : bytes_in_flight_max_(options.bytes_in_flight_max),
       block_bytes_(staging_block_bytes(options)),
       changes_(options.changes),
-      ring_(std::make_shared<StagingRing>(bytes_in_flight_max_, block_bytes_, false)),
+      ring_(std::make_shared<StagingRing>(bytes_in_flight_max_, block_bytes_)),
       pool_(options.threads, "cairn-write") {
   if (changes_.zstd_level != 0) ZstdCompressor{changes_.zstd_level};  // throws here rather than in a save
 }
@@ -68,13 +67,6 @@ Future<std::vector<FileResult>> WriteEngine::write(WriteRequest request) {
       ->future();
 }
 
-std::shared_ptr<StagingRing> WriteEngine::ring_with(std::size_t block_bytes) {
-  MutexLock lock(mutex_);
-  if (ring_->block_bytes() != block_bytes || ring_->pinned() != uses_cuda())
-    ring_ = std::make_shared<StagingRing>(bytes_in_flight_max_, block_bytes, uses_cuda());
-  return ring_;
-}
-
 std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) {
   std::uint64_t needed = std::max<std::uint64_t>(block_bytes_, part_bytes_min(request));
   const unsigned blocks_min = blocks_needed(changes_.any());
@@ -86,7 +78,9 @@ std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) 
   const std::uint64_t share = bytes_in_flight_max_ / (2 * std::max(1u, pool_.threads()));
   if (request.store->traits().part_bytes_min > 0)
     while (2 * needed <= std::min(share, kPartBytesGood)) needed *= 2;
-  return ring_with(static_cast<std::size_t>(needed));
+  MutexLock lock(mutex_);
+  if (ring_->block_bytes() != needed) ring_ = std::make_shared<StagingRing>(bytes_in_flight_max_, static_cast<std::size_t>(needed));
+  return ring_;
 }
 
 }  // namespace cairn

@@ -54,7 +54,7 @@ class WriteEngine {
   std::uint64_t staging_bytes() const { return ring()->bytes_allocated(); }
   // Allocates staging blocks in advance for `bytes` of tensor data, up to `bytes_in_flight_max`.
   // Throws kUnavailable.
-  void prepare(std::uint64_t bytes) { ring_with(ring()->block_bytes())->reserve(bytes); }
+  void prepare(std::uint64_t bytes) { ring()->reserve(bytes); }
   // Frees the staging blocks kept between writes, once they are not in use.
   void release() noexcept { ring()->give_back(); }
 
@@ -67,7 +67,6 @@ class WriteEngine {
     MutexLock lock(mutex_);
     return ring_;
   }
-  std::shared_ptr<StagingRing> ring_with(std::size_t block_bytes);
   std::shared_ptr<StagingRing> ring_for(const WriteRequest& request);
 
   const std::uint64_t bytes_in_flight_max_;

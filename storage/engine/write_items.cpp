@@ -65,6 +65,7 @@ void WriteJob::write_part(Block& block) {
   const MutableByteSpan payload = block.memory.bytes(0, static_cast<std::size_t>(end - begin));
   const MutableByteSpan frame = block.memory.bytes(static_cast<std::size_t>(frame_bytes_), ring_.block_bytes() - frame_bytes_);
   const auto data = resolve(item);
+  if (!data->is_on_host()) block.memory.lock();
   if (!payload.empty()) data->read(begin, payload);
   copied(item);
   const std::uint32_t payload_crc32 = crc32(0, payload);

@@ -68,6 +68,7 @@ WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsi
       files_open_max_(files_open_max(threads, changes_.any() ? ring_.blocks_max() : 0)),
       frame_bytes_(changes_.any() ? frame_bytes_for(ring_.block_bytes()) : 0),
       work_(RunningWork::of_this_thread()),
+      streams_(CurrentStreams::capture()),
       files_(request_.files.size()) {
   check_invariant(!changes_.any() || ring_.blocks_max() >= 2, "items that change need two staging blocks");
   for (std::size_t i = 0; i < files_.size(); ++i) files_[i].source = &request_.files[i];

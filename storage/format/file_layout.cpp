@@ -55,7 +55,8 @@ std::vector<FileLayout> layout_files(const SavePlan& plan, std::size_t count, bo
     std::size_t file = item;  // one for each item
     if (count != 0) file = is_bytes ? 0 : std::min_element(bytes.begin(), bytes.end()) - bytes.begin();
     append_item(plan, item, compressed, files[file]);
-    bytes[file] += plan.items[item].payload_bytes() + kItemBytes;
+    // Not those of bytes objects: the coordinator may not know them.
+    bytes[file] += (is_bytes ? 0 : plan.items[item].payload_bytes()) + kItemBytes;
   }
   for (FileLayout& file : files)
     // Bytes objects follow the tensors, which loads read first.

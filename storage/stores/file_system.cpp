@@ -160,7 +160,7 @@ class SystemFiles final : public FileSystem {
       case OVERLAYFS_SUPER_MAGIC:
       case XFS_SUPER_MAGIC:
         return ObjectWrites::kSerialIfCached;
-      default:  // those of networks: one file for each rank spares their servers
+      default:  // others, among them those of networks: one file for each rank spares their servers
         return ObjectWrites::kParallel;
     }
   }

@@ -190,7 +190,7 @@ TEST_CASE("if page-locked memory is not available, plain memory is used and kept
   const char* where = nullptr;
   for (const Locking locking : {Locking::kLater, Locking::kLater, Locking::kNow}) {
     const auto memory = pool->take(1000, locking);
-    CHECK_FALSE(memory->pinned());
+    CHECK_FALSE(memory->is_locked());
     if (where) CHECK(memory->data() == where);
     where = memory->data();
     CHECK(pool->bytes_held() == 1000);

@@ -80,6 +80,24 @@ TEST_CASE("layout: tensors are adjacent, payloads are aligned, bytes objects com
   CHECK(file.tensors[3].layout.payload_bytes == 8);
 }
 
+TEST_CASE("layout: several files are about equally long, whatever the bytes objects") {
+  SavePlan plan;
+  add_bytes(plan, "bytes");
+  for (const std::int64_t rows : {5, 1, 1, 3, 2, 2}) add_tensor(plan, "tensor" + std::to_string(plan.items.size()), {rows, 100'000});
+  const auto files = layout_files(plan, 3);
+  REQUIRE(files.size() == 3);
+  CHECK(files[0].unsized_items == std::vector<std::uint32_t>{0});
+  std::vector<std::vector<std::uint32_t>> items;
+  for (const FileLayout& file : files) {
+    items.emplace_back();
+    for (const PlacedTensor& tensor : file.tensors) items.back().push_back(tensor.item);
+  }
+  CHECK(items == std::vector<std::vector<std::uint32_t>>{{3, 5, 6}, {1}, {2, 4}});
+  plan.items[0].content_bytes = std::uint64_t{1} << 30;  // the coordinator may not know it
+  for (std::size_t i = 0; i < 3; ++i) CHECK(layout_files(plan, 3)[i].tensors_end == files[i].tensors_end);
+  CHECK(layout_files(plan, 100).size() == 7);
+}
+
 TEST_CASE("layout: one file for each item, in the order of the plan") {
   SavePlan plan;
   add_bytes(plan, "bytes");

@@ -112,6 +112,7 @@ inline void check_description(Store& store, Store& other) {
   CHECK(store.traits().part_bytes_min == other.traits().part_bytes_min);
   CHECK(store.traits().parts_max == other.traits().parts_max);
   CHECK(store.traits().create_takes_name == other.traits().create_takes_name);
+  CHECK(store.traits().writes == other.traits().writes);
   CHECK_FALSE(store.leads_elsewhere());
   put_object(store, "present", "x");
   const auto check_names_it = [](const char* name, const std::function<void()>& act) {
