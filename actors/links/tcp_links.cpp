@@ -56,11 +56,10 @@ class TcpLinksFactory : public LinksFactory {
                                                    " is not between " + std::to_string(kFrameBytesMin) + " bytes and 1 GiB");
     }
     auto setup = std::make_shared<tcp::Setup>();
-    // A copy, so that the next links actor accepts connections at the same address. The end of one
-    // actor shuts the socket down for all copies: a rank that listens again keeps its port, and an
-    // actor whose socket was shut down by a predecessor that ends late is replaced in its turn.
+    if (std::exchange(has_spawned_, true)) listen_again();
+    // A copy, because `listen_again` needs the socket.
     setup->listener = Socket(::fcntl(config_.listener.get(), F_DUPFD_CLOEXEC, 0));
-    if (!setup->listener.valid() || ::listen(setup->listener.get(), SOMAXCONN) != 0)
+    if (!setup->listener.valid())
       throw system_error("duplicate", "the descriptor that rank " + std::to_string(rank) + " listens on", errno);
     setup->addresses = config_.addresses;
     setup->look_up = config_.look_up;
@@ -76,7 +75,16 @@ class TcpLinksFactory : public LinksFactory {
   }
 
  private:
+  // Listens at the same address with a new socket: the last links actor shuts its own one down when
+  // it ends. The old socket holds the port until the new one is bound.
+  void listen_again() {
+    ::shutdown(config_.listener.get(), SHUT_RDWR);  // the last actor may still be ending
+    const HostPort at = split_address(to_string(local_endpoint(config_.listener)));
+    config_.listener = listen_on(at.host, at.port);
+  }
+
   TcpLinksConfig config_;
+  bool has_spawned_ = false;
   bool loopback_only_ = false;
 };
 
