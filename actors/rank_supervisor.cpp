@@ -17,6 +17,7 @@
 #include <cairn/actors/peer_down.hpp>
 #include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/rank_machine.hpp>
+#include <cairn/actors/protocol/succession.hpp>
 #include <cairn/actors/restart_budget.hpp>
 #include <cairn/actors/task_run.hpp>
 #include <cairn/actors/timer_queue.hpp>

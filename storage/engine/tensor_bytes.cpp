@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/state/device_copies.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
