@@ -86,7 +86,7 @@ struct WriteItem {
 
 struct SavePlan {
   NameTable names;
-  std::vector<WriteItem> items;  // in the order of Cairn's data files, but each file has its tensors before its bytes objects
+  std::vector<WriteItem> items;  // each data file has them in this order, but its tensors before its bytes objects
   // The path of each flattened name. DCP calls this planner_data; the member of that name below is
   // something else.
   CopyOnWrite<std::vector<std::pair<NameId, Path>>> mappings;

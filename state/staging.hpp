@@ -24,10 +24,9 @@ struct StagingOptions {
   // `wait_staged` before it changes the state, usually right before `optimizer.step()`.
   bool block_on_staging = true;
   // Copies device tensors into page-locked memory, so that the copy does not occupy a thread.
-  // Page-locking takes long. It happens in `Checkpointer::prepare`; without that, the first save
-  // copies into plain memory, and memory that is kept is page-locked in the background. If
-  // page-locked memory is not available, plain memory is used. LibTorch's allocator rounds
-  // page-locked memory up to a power of two, and caches what is freed.
+  // Page-locking takes long. It happens in `Checkpointer::prepare`; without that, a save copies
+  // into plain memory, by way of small page-locked blocks, and memory that is kept is page-locked
+  // in the background. If page-locked memory is not available, plain memory is used.
   bool use_pinned_memory = true;
   // Limit in bytes for all host memory that this checkpointer uses for copies of states or keeps
   // for later ones; 0: no limit. A save that needs more fails with kPrecondition on all ranks.

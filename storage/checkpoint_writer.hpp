@@ -19,7 +19,9 @@ struct CheckpointWriterOptions {
   // True: one file per rank, or several where the system would run the writes to one file one after
   // another. False: one file per item.
   bool single_file_per_rank = true;
-  std::uint32_t files_max = 4096;                 // of all ranks together; a rank that writes has at least one
+  // Limits the files of all ranks together; a rank that writes has at least one. No effect if there
+  // is one file per item. The coordinator's value counts.
+  std::uint32_t files_max = 4096;
   bool sync_files = true;                         // false: faster, but a power loss may lose the checkpoint
   bool overwrite = true;                          // false: fails with "Checkpoint already exists" if there is one
   unsigned threads = cpu_share();                 // for copying, checksums and writing; 0: the calling thread
