@@ -162,7 +162,10 @@ void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEv
   const bool has_ended = process != trace.job.processes.end();
   const std::string end =
       has_ended ? "its process " + process->second.describe() + " at " + time_of_day(process->second.ended) + " UTC" : "";
-  const bool said_goodbye = missed != nullptr && missed->is(LinkChange::kLeft);
+  const bool left = missed != nullptr && missed->is(LinkChange::kLeft);
+  // The goodbye of a links actor whose supervisor died. A new supervisor may go on after that.
+  const bool has_died = missed != nullptr && missed->text.find("its supervisor died") != std::string::npos;
+  const bool said_goodbye = left || has_died;
 
   // The order matters: a rank's own later events are stronger evidence than the end of its process,
   // which may have come much later.
@@ -172,16 +175,21 @@ void decide_fate(const Trace& trace, const TraceClocks& clocks, const ObservedEv
   if (went_on && !said_goodbye)
     return decide(RankFate::kCutOff, "it was cut off: it went on, at least until " + time_of_day(clocks.at(*last)) + " UTC");
   // A supervisor that an exception ends records its text. Older traces have the message alone.
-  const bool is_told = sign != nullptr && sign->kind == EventKind::kOperation && !sign->ok;
-  const ObservedEvent* const handled = is_told ? trace.find(rank, sign->cause) : sign;
+  const ObservedEvent* told = nullptr;
+  if (last != nullptr)
+    for (const ObservedEvent& event : trace.events.at(rank))
+      if (event.kind == EventKind::kOperation && !event.ok && event.name == "handler") told = &event;
+  const bool is_told = told != nullptr;
+  const ObservedEvent* const handled = is_told ? trace.find(rank, told->cause) : sign;
   if (said_goodbye && handled != nullptr && handled->kind == EventKind::kHandled && handled->actor == Actor::kSupervisor &&
       handled->peer >= 0)
     return decide(RankFate::kActorEnded, "its supervisor ended while it handled " + name_of(*handled) + " from rank " +
                                              std::to_string(handled->peer) + ": " +
-                                             (is_told ? std::string(sign->text.substr(0, sign->text.find('\n')))
+                                             (is_told ? std::string(told->text.substr(0, told->text.find('\n')))
                                                       : "the output of rank " + std::to_string(rank) + " says why"));
   if (said_goodbye && sign == nullptr && !has_ended)
     return decide(RankFate::kUnknown, "it closed its connections: it left the world, or its supervisor ended");
+  if (has_died) return decide(RankFate::kActorEnded, "its supervisor ended");
   if (said_goodbye)
     return decide(RankFate::kLeft, "it left the world in order, before the end of this call" + (has_ended ? "; " + end : ""));
   // cairn-launch ends the other ranks after one has failed. Such an end is not the cause of the
