@@ -85,17 +85,20 @@ class Hub {
     return std::exchange(place.waiters, {});
   }
 
-  void leave(int rank, const caf::actor_control_block* actor) {
+  // `dies`: its supervisor starts another one, for which others wait.
+  void leave(int rank, const caf::actor_control_block* actor, bool dies) {
     const MutexLock lock(mutex_);
     auto& place = places_[static_cast<std::size_t>(rank)];
-    if (place.actor.get() == actor) place.actor = nullptr;
+    if (place.actor.get() != actor) return;
+    place.actor = nullptr;
+    place.came = !dies;
   }
 
   struct Found {
     caf::strong_actor_ptr actor;  // null: not present
-    bool came = false;            // it was present at some time
+    bool came = false;            // it is present, or has left
   };
-  // If the rank has never come, `waiter` gets PeerCame when it does.
+  // If the rank has not come, `waiter` gets PeerCame when it does.
   Found find(int rank, const caf::strong_actor_ptr& waiter) {
     const MutexLock lock(mutex_);
     auto& place = places_[static_cast<std::size_t>(rank)];
@@ -137,7 +140,7 @@ class MemoryLinks : public caf::event_based_actor {
     // weak one to a dead actor.
     auto owner = owner_.lock();
     if (owner == nullptr) {
-      quit();
+      leave();
       return {};
     }
     monitor(caf::actor_cast<caf::actor>(owner));
@@ -147,7 +150,7 @@ class MemoryLinks : public caf::event_based_actor {
         [this](const LinkSend& message) { on_send(message); },
         [this](const LinkOpen& message) { on_open(message.rank); },
         [this](const LinkDrop& message) { on_drop(message); },
-        [this](LinkClose) { quit(); },
+        [this](LinkClose) { leave(); },
         [this](const Hello& hello) { on_hello(hello); },
         [this](const Data& data) { on_data(data); },
         [this](const Bye& bye) { on_bye(bye); },
@@ -157,7 +160,7 @@ class MemoryLinks : public caf::event_based_actor {
   }
 
   void on_exit() override {
-    hub_->leave(rank_, ctrl());
+    hub_->leave(rank_, ctrl(), !leaves_);
     peers_.clear();
   }
 
@@ -171,6 +174,11 @@ class MemoryLinks : public caf::event_based_actor {
     std::deque<SharedBytes> waiting;  // messages sent during that wait
     std::size_t waiting_bytes = 0;
   };
+
+  void leave(caf::error reason = {}) {
+    leaves_ = true;
+    quit(std::move(reason));
+  }
 
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
@@ -274,7 +282,7 @@ class MemoryLinks : public caf::event_based_actor {
   }
 
   void on_down(const caf::down_msg& down) {
-    if (down.source == owner_address_) return quit(caf::make_error(caf::sec::runtime_error, "its supervisor died"));
+    if (down.source == owner_address_) return leave(caf::make_error(caf::sec::runtime_error, "its supervisor died"));
     for (int rank = 0; rank < hub_->world_size(); ++rank) {
       const auto& actor = peer(rank).actor;
       if (actor && actor.get() == caf::actor_cast<caf::actor_control_block*>(down.source)) {
@@ -332,6 +340,7 @@ class MemoryLinks : public caf::event_based_actor {
   const caf::actor_addr owner_address_;
   std::vector<Peer> peers_;
   std::uint64_t waits_ = 0;
+  bool leaves_ = false;  // with its rank
 };
 
 class MemoryLinksFactory : public LinksFactory {
