@@ -1,8 +1,6 @@
-// Decides when to log that a wait is still going on: first after ten seconds, then each time the
-// wait has doubled, and at least every five minutes.
+// Decides when to log that a wait is still going on: first after ten seconds, then every 30 seconds.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -14,7 +12,7 @@ namespace cairn {
 class WaitNotices {
  public:
   static constexpr Duration kFirst = std::chrono::seconds(10);
-  static constexpr Duration kEveryMax = std::chrono::minutes(5);
+  static constexpr Duration kEvery = std::chrono::seconds(30);
 
   explicit WaitNotices(Duration first = kFirst) : next_(first) {}
 
@@ -22,7 +20,7 @@ class WaitNotices {
   // Returns whether a notice is due. Returns true once per notice.
   bool is_due(Duration waited) {
     if (waited < next_) return false;
-    next_ = waited + std::min(std::max(waited, Duration(1)), kEveryMax);
+    next_ = waited + kEvery;
     return true;
   }
 

@@ -37,9 +37,6 @@ using std::chrono::steady_clock;
 
 // The longest pause between two attempts to connect to the store.
 constexpr std::chrono::milliseconds kPauseMax{50};
-// If rank 0 does not come, every rank reads all cards to name the missing ranks. In larger worlds
-// they name rank 0 only.
-constexpr int kNamedByAllMax = 64;
 // How long a connection to a store must last before it counts. The process of a killed job takes
 // some time to end, and may still accept connections. Rank 0, which expects no store, waits longer.
 constexpr std::chrono::milliseconds kHold{100};
@@ -261,7 +258,7 @@ class Meeting {
   }
 
   Assembly follow() {
-    if (!store_.poll([this] { return store_.has("verdict"); })) throw unled();
+    if (!store_.poll([this] { return store_.has("verdict"); }, [this] { return missing_for_all(); })) throw unled();
     const std::string verdict = store_.get("verdict");
     store_.add("readers", 1);
     Verdict decoded = decode_verdict(verdict);
@@ -269,7 +266,7 @@ class Meeting {
       throw Error(ErrorCode::kPermission,
                   "what rank 0 says is not signed with the secret of rank " + std::to_string(rank_) + ": " + kSameSecret);
     const auto size = static_cast<int>(decoded.assembly.addresses.size());
-    if (size != world_size_) throw different_size(rank_, world_size_, size);
+    if (size != world_size_) throw different_size(rank_, world_size_, 0, size);
     return std::move(decoded.assembly);
   }
 
@@ -287,7 +284,7 @@ class Meeting {
     store_.read_cards([this](const std::string& text) {
       const int rank = std::atoi(text.c_str());
       Card card = decode_card(text.substr(std::min(text.size(), text.find(' '))));
-      if (card.world_size != world_size_) throw different_size(rank, card.world_size, world_size_);
+      if (card.world_size != world_size_) throw different_size(rank, card.world_size, rank_, world_size_);
       if (rank < 0 || rank >= world_size_ || cards_[static_cast<std::size_t>(rank)]) return;
       cards_[static_cast<std::size_t>(rank)] = std::move(card);
       ++came_;
@@ -344,9 +341,17 @@ class Meeting {
     return ranks;
   }
 
-  // Returns the error for a world in which rank 0 has published no verdict.
+  // Returns the missing ranks if this rank is the one to name them.
+  std::vector<int> missing_for_all() {
+    if (store_.has("leader")) return {};  // it names them
+    if (!store_.is_large() || store_.speaks()) read_arrivals();
+    return store_.speaks() ? missing() : std::vector<int>();
+  }
+
+  // Returns the error for a world in which rank 0 has published no verdict. In large worlds it
+  // names rank 0 only.
   Error unled() {
-    if (world_size_ <= kNamedByAllMax) {
+    if (!store_.is_large()) {
       read_arrivals();
       return incomplete(missing());
     }
@@ -382,10 +387,10 @@ class Meeting {
     return Error(ErrorCode::kDeadline, text.str());
   }
 
-  static Error different_size(int rank, int its_size, int size_of_rank_0) {
+  static Error different_size(int rank, int its_size, int other, int other_size) {
     return Error(ErrorCode::kMismatch, "rank " + std::to_string(rank) + " expects a world of " + std::to_string(its_size) +
-                                           " ranks, but rank 0 expects " + std::to_string(size_of_rank_0) +
-                                           ": set the same WORLD_SIZE on all ranks");
+                                           " ranks, but rank " + std::to_string(other) + " expects " +
+                                           std::to_string(other_size) + ": set the same WORLD_SIZE on all ranks");
   }
 
   const int rank_;
@@ -433,7 +438,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
   WaitNotices notices(first_notice);
   const auto still_waiting = [&] {
     const Duration waited = steady_clock::now() - begin;
-    if (place.rank != (place.agent_hosts ? 0 : 1) || !notices.is_due(waited)) return;
+    if (!notices.is_due(waited)) return;  // without a store, no rank knows of the others
     write_log(LogLevel::kWarning, place.rank,
               std::string("waiting for ") + (place.agent_hosts ? "the launcher's agent" : "rank 0") + " to offer the store at " +
                   address + " (MASTER_ADDR, MASTER_PORT): " + in_whole_seconds(waited, deadline.whole()));
@@ -521,8 +526,12 @@ Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_s
                              world_size, deadline, first_notice);
         const std::string key = "drawn";
         if (rank == 0) meeting.set(key, random_hex(*system_random(), 256));
-        std::function<std::vector<int>()> missing;
-        if (rank == 1 || turn > 1) missing = [] { return std::vector<int>{0}; };
+        meeting.arrive(std::to_string(rank));
+        const auto missing = [&]() -> std::vector<int> {
+          if (!meeting.is_large()) meeting.read_cards([](const std::string&) {});
+          if (meeting.speaks() || turn > 1) return {0};
+          return {};
+        };
         if (!meeting.poll([&] { return meeting.has(key); }, missing))
           throw Error(ErrorCode::kDeadline, nothing_came + (turn > 1 ? came_more_than_once({rank}) : ""));
         return Secret(ByteSpan(meeting.get(key)));

@@ -567,9 +567,25 @@ TEST_CASE("while a world assembles, a warning says whom it waits for") {
     CHECK(contains(error, "ranks 1-3 did not come"));
     CHECK(log.text().find("warning rank 0: waiting for ranks 1-3 to join the world of 4 ranks: 0 s of 0 s") == 0);
   }
-  SUBCASE("another rank says nothing to that") {
-    thrown([&] { assemble(shared_store(), 1, 4, "127.0.0.1:4000", milliseconds(20), Secret(), Duration(0)); });
-    CHECK(log.text() == "");
+  SUBCASE("without rank 0, the lowest that has come, for all") {
+    const auto store = shared_store();
+    for (const int rank : {2, 3})
+      thrown([&] { assemble(store, rank, 4, "127.0.0.1:4000", milliseconds(20), Secret(), Duration(0)); });
+    CHECK(log.text().find("warning rank 2: waiting for ranks 0, 1, 3 to join the world of 4 ranks: 0 s of 0 s") == 0);
+    CHECK_FALSE(contains(log.text(), "warning rank 3"));
+  }
+  SUBCASE("in a large world without rank 0, the first that has come") {
+    const auto store = shared_store();
+    for (const int rank : {70, 3})
+      thrown([&] { assemble(store, rank, 100, "127.0.0.1:4000", milliseconds(20), Secret(), Duration(0)); });
+    CHECK(log.text().find("warning rank 70: waiting for ranks 0-69, 71-99 to join") == 0);
+    CHECK_FALSE(contains(log.text(), "warning rank 3"));
+  }
+  SUBCASE("beside rank 0, no other rank") {
+    const auto store = shared_store();
+    for (const int rank : {0, 1})
+      thrown([&] { assemble(store, rank, 4, "127.0.0.1:4000", milliseconds(20), Secret(), Duration(0)); });
+    CHECK_FALSE(contains(log.text(), "warning rank 1: waiting"));
   }
   for (const int rank : {1, 2}) {
     Place place;
@@ -580,7 +596,7 @@ TEST_CASE("while a world assembles, a warning says whom it waits for") {
     thrown([&] { open_store(place, milliseconds(20), Duration(0)); });
   }
   CHECK(contains(log.text(), "warning rank 1: waiting for rank 0 to offer the store at 127.0.0.1:"));
-  CHECK_FALSE(contains(log.text(), "warning rank 2"));
+  CHECK(contains(log.text(), "warning rank 2: waiting for rank 0 to offer the store"));  // no rank knows of the others
 }
 
 TEST_CASE("a world raises the soft limit of descriptors to what it needs, and saves") {
