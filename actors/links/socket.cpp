@@ -11,9 +11,12 @@
 #include <unistd.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/random.hpp>
 
 namespace cairn {
 namespace {
+
+constexpr int kPortMax = 65535;
 
 [[noreturn]] void malformed(const std::string& address, const char* why) {
   throw Error(ErrorCode::kInvalidArgument, "address '" + address + "': " + why + "; expected host:port or [IPv6 address]:port");
@@ -78,7 +81,7 @@ HostPort split_address(const std::string& address) {
   const char* const begin = address.data() + colon + 1;
   const char* const end = address.data() + address.size();
   const auto parsed = std::from_chars(begin, end, result.port);
-  if (parsed.ec != std::errc() || parsed.ptr != end || result.port < 0 || result.port > 65535)
+  if (parsed.ec != std::errc() || parsed.ptr != end || result.port < 0 || result.port > kPortMax)
     malformed(address, "its port is not a number up to 65535");
   if (!result.host.empty() && result.host.front() == '[') {
     if (result.host.back() != ']') malformed(address, "its brackets do not match");
@@ -133,18 +136,59 @@ bool is_loopback(const Endpoint& endpoint) {
   return false;
 }
 
-// Several sockets with SO_REUSEADDR may be bound to one port if only one of them listens.
-Socket reserve_port(const std::string& host, int port) {
-  if (port < 0 || port > 65535)
+namespace {
+
+// Several sockets with SO_REUSEADDR may be bound to one port if only one of them listens. With
+// `alone`, the socket gets it later: no other socket is bound then, but others may be afterwards.
+Socket bind_port(const std::string& host, int port, bool alone) {
+  if (port < 0 || port > kPortMax)
     throw Error(ErrorCode::kInvalidArgument, "listening on port " + std::to_string(port) + ": not a port");
   const auto where = look_up(host, port, AI_PASSIVE);
   const auto name = join_address(host, port);
   Socket socket(::socket(where.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) throw system_error("open a socket for", name, errno);
-  const int on = 1;
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const auto share = [&] {
+    const int on = 1;
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  };
+  if (!alone) share();
   if (::bind(socket.get(), address_of(where), where.length) != 0) throw system_error("listen at", name, errno);
+  if (alone) share();
   return socket;
+}
+
+}  // namespace
+
+Socket reserve_port(const std::string& host, int port) { return bind_port(host, port, false); }
+
+PortRange parse_port_range(const std::string& text, const std::string& origin) {
+  PortRange range;
+  const char* const end = text.data() + text.size();
+  auto parsed = std::from_chars(text.data(), end, range.first);
+  range.last = range.first;
+  if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '-')
+    parsed = std::from_chars(parsed.ptr + 1, end, range.last);
+  if (text.empty()) return {};
+  if (parsed.ec != std::errc() || parsed.ptr != end || range.first < 1 || range.last < range.first || range.last > kPortMax)
+    throw Error(ErrorCode::kInvalidArgument,
+                origin + " is \"" + text + "\", which is no range of ports, such as 20000-20100");
+  return range;
+}
+
+Socket reserve_port_in(const std::string& host, PortRange range) {
+  Socket any = reserve_port(host, 0);  // also shows whether `host` is of this machine
+  if (range.last == 0) return any;
+  const int count = range.last - range.first + 1;
+  const auto start = static_cast<int>(system_random()->next() % static_cast<std::uint64_t>(count));
+  for (int i = 0; i < count; ++i) {
+    try {
+      return bind_port(host, range.first + (start + i) % count, true);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnavailable) throw;
+    }
+  }
+  throw Error(ErrorCode::kUnavailable, "all ports from " + std::to_string(range.first) + " to " + std::to_string(range.last) +
+                                           " of " + host + " are in use: each rank of a machine needs one");
 }
 
 Socket listen_on(const std::string& host, int port) {

@@ -206,8 +206,8 @@ class Door {
   };
 
  public:
-  Door(int rank, int world_size, const std::string& host, int port, const Secret& secret)
-      : host_(host), reserved_(reserve_port(host, port)) {
+  Door(int rank, int world_size, const std::string& host, Socket reserved, const Secret& secret)
+      : host_(host), reserved_(std::move(reserved)) {
     if (world_size > 1 && secret.empty()) check_unsecured(rank, reserved_);
     provide_descriptors(rank, world_size, Presence::count);  // any rank may be coordinator, or take over from it
   }
@@ -233,9 +233,15 @@ class Door {
   const Socket reserved_;
 };
 
-std::shared_ptr<Door> open_door(int rank, int world_size, const OwnAddress& own, const Secret& secret) {
+PortRange port_range_of(const WorldOptions& options) {
+  if (!options.port_range.empty()) return parse_port_range(options.port_range, "WorldOptions::port_range");
+  const char* const text = std::getenv("CAIRN_PORT_RANGE");
+  return parse_port_range(text == nullptr ? "" : text, "CAIRN_PORT_RANGE");
+}
+
+std::shared_ptr<Door> open_door(int rank, int world_size, const OwnAddress& own, PortRange ports, const Secret& secret) {
   try {
-    return std::make_shared<Door>(rank, world_size, own.host, 0, secret);
+    return std::make_shared<Door>(rank, world_size, own.host, reserve_port_in(own.host, ports), secret);
   } catch (const Error& error) {
     // The user did not give this address. Without its origin the error would not say how to change
     // it.
@@ -341,7 +347,10 @@ struct World::Implementation {
 
 World World::from_environment(const WorldOptions& options) {
   const Place place = place_in_environment();
-  if (place.world_size > 1) check_own_address(options.bind_address, variables_of_process());
+  if (place.world_size > 1) {
+    check_own_address(options.bind_address, variables_of_process());
+    port_range_of(options);
+  }
   const Deadline deadline = options.assemble_deadline;
   auto store = open_store(place, deadline);
   const std::string name = "the store at " + join_address(place.master_host, place.master_port) +
@@ -370,12 +379,13 @@ World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, const s
   request.deadline = deadline.left();
   // In a world of one rank, nobody connects: ignore the variables, which may be wrong.
   const OwnAddress own = own_address(request, world_size > 1 ? variables_of_process() : Variables());
+  const PortRange ports = world_size > 1 ? port_range_of(options) : PortRange{};
   TcpLinksConfig links;
   std::shared_ptr<Door> door;
   Assembly assembly;
   try {
     if (shares_secret) secret = share_secret(store, rank, world_size, deadline);
-    door = open_door(rank, world_size, own, secret);
+    door = open_door(rank, world_size, own, ports, secret);
     if (!own.origin.empty())
       write_log(LogLevel::kInfo, rank, "this rank listens at " + door->address() + ", chosen by " + own.origin);
     links.listener = door->open();
@@ -431,7 +441,8 @@ World World::from_addresses(int rank, const std::vector<std::string>& addresses,
   const Secret secret = size == 1 ? Secret() : find_secret(options);
   const auto own = split_address(addresses[static_cast<std::size_t>(rank)]);
   TcpLinksConfig links;
-  auto door = std::make_shared<Door>(rank, size, options.bind_address.empty() ? own.host : options.bind_address, own.port, secret);
+  const std::string host = options.bind_address.empty() ? own.host : options.bind_address;
+  auto door = std::make_shared<Door>(rank, size, host, reserve_port(host, own.port), secret);
   links.listener = door->open();
   links.addresses = addresses;
   links.incarnation = incarnation_from(names);

@@ -21,6 +21,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <cairn/actors/links/socket.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/launch/own_address.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
@@ -231,17 +232,68 @@ TEST_CASE("own address: a world takes it from the variables, and errors name the
   CHECK(error_with("CAIRN_BIND_ADDRESS", "127.0.0.1").code == ErrorCode::kDeadline);
 }
 
-TEST_CASE("own address: a rank with a wrong interface does not wait for rank 0 first") {
-  const Environment environment({{"RANK", "1"},
-                                 {"WORLD_SIZE", "2"},
-                                 {"MASTER_ADDR", "127.0.0.1"},
-                                 {"MASTER_PORT", "1"},  // nobody listens there
-                                 {"CAIRN_BIND_ADDRESS", std::nullopt},
-                                 {"CAIRN_SOCKET_IFNAME", "nosuch"}});
+TEST_CASE("own address: a rank with a wrong setting does not wait for rank 0 first") {
+  std::map<std::string, std::optional<std::string>> variables{{"RANK", "1"},
+                                                              {"WORLD_SIZE", "2"},
+                                                              {"MASTER_ADDR", "127.0.0.1"},
+                                                              {"MASTER_PORT", "1"},  // nobody listens there
+                                                              {"CAIRN_BIND_ADDRESS", std::nullopt}};
+  std::string said;
+  SUBCASE("an interface") {
+    variables["CAIRN_SOCKET_IFNAME"] = "nosuch";
+    said = "CAIRN_SOCKET_IFNAME is \"nosuch\"";
+  }
+  SUBCASE("a range of ports") {
+    variables["CAIRN_PORT_RANGE"] = "20100-20000";
+    said = "CAIRN_PORT_RANGE is \"20100-20000\", which is no range of ports, such as 20000-20100";
+  }
+  const Environment environment(variables);
   WorldOptions options;
   options.assemble_deadline = std::chrono::milliseconds(100);
-  CHECK(thrown_by([&] { World::from_environment(options); }) ==
-        Saying{ErrorCode::kInvalidArgument, "CAIRN_SOCKET_IFNAME is \"nosuch\""});
+  CHECK(thrown_by([&] { World::from_environment(options); }) == Saying{ErrorCode::kInvalidArgument, said});
+}
+
+TEST_CASE("own address: ranks listen within the range of ports that is given, over successive worlds") {
+  constexpr int kRanks = 3;
+  WorldOptions options;
+  std::vector<Socket> others;
+  int first = 0;
+  // Finds as many ports in a row as there are ranks; other programs may use some.
+  for (int port = 21000; others.size() < kRanks && port < 32000; ++port) {
+    try {
+      others.push_back(reserve_port_in("127.0.0.1", {port, port}));
+      first = others.size() == 1 ? port : first;
+    } catch (const Error&) {
+      others.clear();
+    }
+  }
+  REQUIRE(others.size() == kRanks);
+  const int last = first + kRanks - 1;
+  options.port_range = std::to_string(first) + "-" + std::to_string(last);
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  options.assemble_deadline = std::chrono::milliseconds(100);
+  CHECK(thrown_by([&] { World::from_store(store, 0, kRanks, options); }) ==
+        Saying{ErrorCode::kUnavailable, "all ports from " + std::to_string(first) + " to " + std::to_string(last) +
+                                            " of 127.0.0.1 are in use: each rank of a machine needs one"});
+  others.clear();
+  options.assemble_deadline = std::chrono::minutes(1);
+  const auto next = c10::make_intrusive<c10d::PrefixStore>("next", store);
+  const auto has_taken_all = [&] {
+    return thrown_by([&] { reserve_port_in("127.0.0.1", {first, last}); }).code == ErrorCode::kUnavailable;
+  };
+  std::vector<std::optional<World>> worlds(kRanks);
+  const auto on_all = [](const auto& make) {
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) ranks.emplace_back([&make, rank] { make(rank); });
+    for (auto& thread : ranks) thread.join();
+  };
+  on_all([&](int rank) { worlds[static_cast<std::size_t>(rank)] = World::from_store(next, rank, kRanks, options); });
+  CHECK(has_taken_all());
+  on_all([&](int rank) {
+    auto& world = worlds[static_cast<std::size_t>(rank)];
+    world = world->rejoin({0, 1, 2});
+  });
+  CHECK(has_taken_all());
 }
 
 TEST_CASE("own address: a TCPStore tells the host that all ranks reach") {
