@@ -43,7 +43,7 @@ void train(const cairn::World& world, const std::string& run, std::int64_t steps
 }
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
+  if (argc < 3) {  // more arguments, such as a --resume of a job script, change nothing: it always resumes
     std::cerr << "usage: trainer RUN STEPS\n";
     return 2;
   }

@@ -2,10 +2,10 @@
 # A Slurm job that trains on one or two nodes, whatever is free. It is requeued, and resumes from the latest checkpoint, when its time
 # is over or a node fails.
 #
-#   sbatch examples/jobs/slurm.sh ./trainer --dir /shared/run
+#   sbatch examples/jobs/slurm.sh ./trainer /shared/run 1000
 #
 # Two nodes need a secret: set CAIRN_SECRET_FILE to a file that both see (docs/launching.md). sbatch passes the variable on.
-# The trainer saves on SIGTERM, and resumes if it is given --resume. Losing one task ends the others: they could not go on alone.
+# The trainer saves on SIGTERM, and resumes by itself. Losing one task ends the others: they could not go on alone.
 #SBATCH --nodes=1-2
 #SBATCH --mincpus=2
 #SBATCH --requeue
@@ -19,7 +19,7 @@ trap 'time_is_over=true; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
 
 # The number of tasks belongs to the step: Slurm would keep that of the job when it is requeued on fewer nodes.
 echo "start ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST"
-srun --ntasks-per-node=2 --kill-on-bad-exit=1 "$@" --resume &
+srun --ntasks-per-node=2 --kill-on-bad-exit=1 "$@" &
 step=$!
 wait "$step"
 status=$?

@@ -120,7 +120,7 @@ class Launched(unittest.TestCase):
 
     def start_job(self, script, *arguments, output=subprocess.PIPE, **variables):
         """Starts a job of examples/jobs that trains for JOB_STEPS steps. It ends with the test."""
-        command = [EXAMPLES / "jobs" / script, *arguments, *self.trainer(steps=JOB_STEPS)]
+        command = [EXAMPLES / "jobs" / script, *arguments, *self.trainer("--resume", steps=JOB_STEPS)]
         with open(self.log(), "ab") as log:
             job = subprocess.Popen([str(word) for word in command], env={**self.environment, **variables}, stdin=subprocess.DEVNULL,
                                    stdout=output, stderr=log, text=True, start_new_session=True)
@@ -221,6 +221,21 @@ class OpenMpi(Launched):
         said += job.stdout.read()
         self.assertEqual(job.wait(), 0, said)
         self.check_resumed(said, [4, 2])
+
+    def test_a_job_that_is_ended_has_the_time_to_save(self):
+        trainer = [CHAR_LM, "--allow-injection", "--dir", self.root / "run", "--steps", 10**6, "--save-every", 0]
+        command = [str(word) for word in [EXAMPLES / "jobs" / "mpirun.sh", *trainer]]
+        mpirun = "mpirun.openmpi --allow-run-as-root --oversubscribe"
+        job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                               env={**self.environment, "MPIRUN": mpirun, "GRACE_SECONDS": "6",
+                                    "CAIRN_INJECT": "delay=2s@hook:write_data,nth=all"})
+        self.addCleanup(end_group, job)
+        said = read_until(job.stdout, "step 2 loss")
+        job.terminate()  # the script alone, as a batch system does
+        said += job.stdout.read()
+        self.assertNotEqual(job.wait(), 0, said)
+        self.assertNotIn("start 1 ", said)
+        self.assertTrue(list((self.root / "run").glob("step_*/.metadata")), said)
 
     def test_a_job_passes_cairn_s_variables_to_other_hosts(self):
         done = self.run_command([EXAMPLES / "jobs" / "mpirun.sh", "trainer"], MPIRUN="echo", CAIRN_SECRET_FILE="/a/file")
@@ -347,7 +362,7 @@ class Slurm(Launched):
         output = self.root / "output"
         output.touch()
         job = self.control("sbatch", "--parsable", "--output", output, "--error", self.log(), EXAMPLES / "jobs" / "slurm.sh",
-                           *self.trainer(steps=JOB_STEPS)).strip()
+                           *self.trainer("--resume", steps=JOB_STEPS)).strip()
         with subprocess.Popen(["tail", "-n", "+1", "-f", output], stdout=subprocess.PIPE, text=True) as tail:
             said = read_until(tail.stdout, "step 4 loss")
             self.control("scancel", "--batch", "--signal=USR1", job)  # as two minutes before its time is over
