@@ -73,11 +73,15 @@ struct CallEnd : CallEvent {
 class CallListener {
  public:
   virtual ~CallListener() = default;
+  // The world of `rank` was made; the first event.
+  virtual void on_world_start(int /*rank*/) {}
   virtual void on_start(const CallEvent&) {}
   virtual void on_phase(const CallPhase&) {}
   virtual void on_failure(const CallFailed&) {}
   // Handles the end of a call. Called once for each `on_start`, unless events were dropped.
   virtual void on_end(const CallEnd&) {}
+  // The world was shut down as planned, or its last handle is gone; the last event.
+  virtual void on_world_end(int /*rank*/) {}
 };
 
 }  // namespace cairn

@@ -79,10 +79,12 @@ class Teller {
     }
   }
 
+  void begin() { tell(&CallListener::on_world_start, rank_); }
   // Ends all calls that are still running. No more events will come.
   void end_all() {
     for (auto& [ticket, call] : calls_) end_unheard(call);
     calls_.clear();
+    tell(&CallListener::on_world_end, rank_);
   }
 
  private:
@@ -108,15 +110,13 @@ class Teller {
     });
   }
 
-  template <class Event>
-  void tell(void (CallListener::*of)(const Event&), const Event& event) {
+  template <class Method, class Event>
+  void tell(Method of, const Event& event) {
     for (const auto& listener : listeners_) {
       try {
         (listener.get()->*of)(event);
       } catch (...) {
-        write_log(
-            LogLevel::kWarning, rank_,
-            "a listener threw, and " + std::string(to_string(event.operation)) + "s go on: " + text_of(std::current_exception()));
+        write_log(LogLevel::kWarning, rank_, "a listener threw, and saves and loads go on: " + text_of(std::current_exception()));
       }
     }
   }
@@ -222,6 +222,7 @@ struct CallNotifier::Shared {
       : rank(of_rank), teller(of_rank, std::move(listeners)) {}
 
   void serve() {
+    teller.begin();
     MutexLock lock(mutex);
     while (true) {
       changed.wait(mutex, [this]() CAIRN_REQUIRES(mutex) { return !pending.empty() || closing; });

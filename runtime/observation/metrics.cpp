@@ -4,24 +4,32 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
+#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/version.hpp>
 #include <cairn/runtime/launch/launchers.hpp>
 #include <cairn/runtime/observation/metrics_server.hpp>
+#include <cairn/storage/store.hpp>
 
 namespace cairn {
 namespace {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
+
+// Letters of a run's name in a file's name, and of the digest after them.
+constexpr std::size_t kFileNameMax = 100;
+constexpr std::size_t kDigestInName = 8;
 
 std::string number(double value) {
   std::array<char, 40> text{};
@@ -163,15 +171,25 @@ struct PrometheusMetrics::Implementation {
     exposition.family("cairn_build_info", "gauge", "The version of Cairn in this process.");
     Labels build{{"version", kVersion}};
     if (own_rank) build.emplace_back("rank", std::to_string(*own_rank));  // tells ranks' files apart
+    if (!options.run.empty()) build.emplace_back("run", options.run);
     exposition.sample("cairn_build_info", build, "1");
+    exposition.family("cairn_running", "gauge", "Whether the rank has a world: 0 after the last one was shut down as planned.");
+    for (const auto& [rank, count] : worlds) exposition.sample("cairn_running", labels_of(rank), count > 0 ? "1" : "0");
     for (const auto& [operation, by_rank] : ranks) write(exposition, to_string(operation), by_rank);
     return exposition.take();
   }
 
-  void write(Exposition& exposition, const std::string& what, const std::map<int, RankMetrics>& by_rank) const {
+  Labels labels_of(int rank) const CAIRN_REQUIRES(mutex) {
+    Labels labels{{"rank", std::to_string(rank)}};
+    if (!options.run.empty()) labels.emplace_back("run", options.run);
+    return labels;
+  }
+
+  void write(Exposition& exposition, const std::string& what, const std::map<int, RankMetrics>& by_rank) const
+      CAIRN_REQUIRES(mutex) {
     const auto each = [&](const std::string& name, const char* type, const std::string& help, const auto& samples_of) {
       exposition.family(name, type, help);
-      for (const auto& [rank, metrics] : by_rank) samples_of(Labels{{"rank", std::to_string(rank)}}, metrics);
+      for (const auto& [rank, metrics] : by_rank) samples_of(labels_of(rank), metrics);
     };
     const auto with = [](Labels labels, const char* name, const std::string& value) {
       labels.emplace_back(name, value);
@@ -221,12 +239,11 @@ struct PrometheusMetrics::Implementation {
   }
 
   void publish() {
-    if (options.file.empty()) return;
     // Under the lock, so that the last text written is the newest. `text` takes `mutex` inside, and
     // nothing takes the two in the other order.
     MutexLock lock(file_mutex);
     try {
-      replace_file(options.file, text());
+      if (const std::string file = file_of_run(); !file.empty()) replace_file(file, text());
     } catch (const std::exception& error) {
       // Once, not after every save: the directory probably stays as it is.
       if (!std::exchange(is_file_complained_of, true))
@@ -234,10 +251,30 @@ struct PrometheusMetrics::Implementation {
     }
   }
 
-  PrometheusOptions options;
+  // The text of the last place in the run's name, which a reader knows, and a digest of the whole.
+  std::string file_of_run() const {
+    MutexLock lock(mutex);
+    if (options.directory.empty() || options.run.empty()) return options.file;
+    std::string name = options.run.substr(options.run.find_last_of('/') + 1).substr(0, kFileNameMax);
+    for (char& letter : name)
+      if (std::isalnum(static_cast<unsigned char>(letter)) == 0 && letter != '-' && letter != '.') letter = '_';
+    if (name != options.run) name += "-" + to_hex(sha256(ByteSpan(options.run))).substr(0, kDigestInName);
+    return options.directory + "/cairn-" + name + "-rank-" + std::to_string(own_rank.value_or(0)) + ".prom";
+  }
+
+  void count_world(int rank, int change) {
+    {
+      MutexLock lock(mutex);
+      worlds[rank] += change;
+    }
+    publish();
+  }
+
+  PrometheusOptions options;  // the run's name is guarded by `mutex`
   const std::optional<int> own_rank = rank_in_environment().rank;
   mutable Mutex mutex;
   std::map<CallOperation, std::map<int, RankMetrics>> ranks CAIRN_GUARDED_BY(mutex);
+  std::map<int, int> worlds CAIRN_GUARDED_BY(mutex);  // how many each rank has
   Mutex file_mutex;
   bool is_file_complained_of CAIRN_GUARDED_BY(file_mutex) = false;
   std::unique_ptr<MetricsServer> server;  // destroyed first, because it reads the other members
@@ -263,7 +300,22 @@ PrometheusMetrics::~PrometheusMetrics() = default;
 std::string PrometheusMetrics::text() const { return implementation_->text(); }
 int PrometheusMetrics::port() const { return implementation_->server ? implementation_->server->port() : 0; }
 
+void PrometheusMetrics::name_run(const std::string& url) {
+  {
+    MutexLock lock(implementation_->mutex);
+    if (!implementation_->options.run.empty()) return;
+    const auto path = local_path(url);
+    implementation_->options.run = path ? std::filesystem::absolute(*path).lexically_normal().string() : url;
+  }
+  implementation_->publish();
+}
+
+void PrometheusMetrics::on_world_start(int rank) { implementation_->count_world(rank, 1); }
+void PrometheusMetrics::on_world_end(int rank) { implementation_->count_world(rank, -1); }
+
 void PrometheusMetrics::on_start(const CallEvent& event) {
+  if (implementation_->options.named_by_first_save && event.operation == CallOperation::kSave)
+    name_run(parent_url(event.checkpoint_id));
   {
     MutexLock lock(implementation_->mutex);
     RankMetrics& metrics = implementation_->of(event);
@@ -313,14 +365,16 @@ std::shared_ptr<PrometheusMetrics> metrics_of_environment() {
     try {
       const LauncherRank own = rank_in_environment();
       if (const std::string directory = value_in_environment("CAIRN_METRICS_DIR"); !directory.empty())
-        options.file = directory + "/cairn-rank-" + std::to_string(own.rank.value_or(0)) + ".prom";
+        options.directory = directory;
+      options.run = value_in_environment("CAIRN_RUN");
+      options.named_by_first_save = true;
       if (const std::string port = value_in_environment("CAIRN_METRICS_PORT"); !port.empty()) {
         const auto first = natural_number(port);
         if (!first || *first > 65535)
           throw Error(ErrorCode::kInvalidArgument, "CAIRN_METRICS_PORT must be a port number; \"" + port + "\" is none");
         options.address = "127.0.0.1:" + std::to_string(*first == 0 ? 0 : *first + own.local_rank.value_or(0));
       }
-      if (options.file.empty() && options.address.empty()) return nullptr;
+      if (options.directory.empty() && options.address.empty()) return nullptr;
       return std::make_shared<PrometheusMetrics>(options);
     } catch (const std::exception& error) {
       write_log(LogLevel::kWarning, -1, std::string("there are no metrics: ") + error.what());

@@ -2,9 +2,10 @@
 // exporter's textfile collector, and over HTTP.
 //
 // Without code, for a whole process and all its worlds:
-//   CAIRN_METRICS_DIR=DIR     rewrites DIR/cairn-rank-<rank>.prom atomically whenever a save or
-//                             load begins or ends
+//   CAIRN_METRICS_DIR=DIR     rewrites DIR/cairn-<run>-rank-<rank>.prom atomically whenever a save
+//                             or load begins or ends, and when the world ends
 //   CAIRN_METRICS_PORT=9464   serves http://127.0.0.1:<9464 + local rank>/metrics
+//   CAIRN_RUN=NAME            the run's name, see below
 // However the world was made, <rank> and <local rank> are the values that World::from_environment
 // would use. Without a launcher both are 0. If the launcher sets no local rank, the local rank is
 // the rank. If the launcher's variables are incomplete or contradict each other, <rank> and <local
@@ -15,8 +16,14 @@
 //   auto metrics = std::make_shared<cairn::PrometheusMetrics>(options);
 //   world_options.listeners.push_back(metrics);
 //
-// These are the metrics of saves, each with the label `rank`. Loads have the same metrics, with
-// `load` instead of `save` in the name:
+// The run tells jobs apart: it is a label, and part of the file's name. CAIRN_RUN names it, or else
+// the first CheckpointManager of the process, or else the place that contains the first save: its
+// absolute path or URL. Until it has a name, there is no label and no file. Ranks of one job have the
+// same name if they see the run under the same path. A job that is started again for a run replaces
+// the files of the earlier one.
+//
+// These are the metrics of saves, each with the labels `rank` and `run`. Loads have the same
+// metrics, with `load` instead of `save` in the name:
 //   cairn_save_seconds{outcome="success|failed|cancelled"}
 //       histogram: the time from the call to the end of the save, also for asynchronous saves
 //   cairn_save_phase_seconds{phase="join|local_plan|…"}
@@ -36,6 +43,9 @@
 //   cairn_save_last_success_timestamp_seconds
 //       seconds since 1970 when the last successful save ended; absent until a save succeeds; use
 //       it to alert if the last success is too old
+//   cairn_running
+//       1 while the rank has a world, 0 after its last world was shut down as planned; a rank that
+//       was killed leaves its file with 1; there is none for loads
 //   cairn_build_info{version="…"}
 //       1
 // If a launcher's variables give the rank of this process, cairn_saves_total and
@@ -56,6 +66,12 @@ struct PrometheusOptions {
   // directory and renames it to this name. The directory must exist. Empty: no file. Only the first
   // failed write is logged.
   std::string file;
+  // Instead of `file`: the directory of a file that has the run's name in its own, as above.
+  std::string directory;
+  // The label `run`. Empty: none, until `name_run` is called.
+  std::string run;
+  // Whether the first save names the run, if nothing else has.
+  bool named_by_first_save = false;
   // "host:port" to serve at. Port 0: the system chooses a free one. Anyone who can reach the port
   // may read. Empty: no server.
   std::string address;
@@ -73,11 +89,16 @@ class PrometheusMetrics final : public CallListener {
   PrometheusMetrics(const PrometheusMetrics&) = delete;
   PrometheusMetrics& operator=(const PrometheusMetrics&) = delete;
 
+  // Names the run by the path or URL of its place, if it has no name yet.
+  void name_run(const std::string& url);
+
   std::string text() const;  // the metrics, in the text format
   int port() const;          // the port of the server; 0: no server
 
+  void on_world_start(int rank) override;
   void on_start(const CallEvent& event) override;
   void on_end(const CallEnd& end) override;
+  void on_world_end(int rank) override;
   void on_failure(const CallFailed& failed) override;
 
  private:

@@ -15,6 +15,7 @@
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
+#include <cairn/runtime/observation/metrics.hpp>
 #include <cairn/runtime/observation/signal_watch.hpp>
 #include <cairn/runtime/runs/checkpoint_conversions.hpp>
 #include <cairn/runtime/runs/resume_order.hpp>
@@ -188,6 +189,7 @@ struct CheckpointManager::Implementation {
         last_save(options.clock->now()),
         last_ask(last_save) {
     check_run(run.url());
+    if (const auto metrics = metrics_of_environment()) metrics->name_run(run.url());
     RunCleanup::GraceLeft grace;
     if (!options.save_on_signal.empty()) {
       signals.emplace(options.save_on_signal);

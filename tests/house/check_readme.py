@@ -6,17 +6,19 @@
 - promises.toml names a test for each guarantee of the README, each row of its table of stores, each row
   of the table of failures, each launcher, error and setting of docs/launching.md, and each row of the
   tables of docs/building.md; and these tests run. So does a test for each row of behaviours.
-- Rules for alerts are right, according to promtool if it is installed, and name metrics that exist.
+- Rules for alerts name metrics that exist, and do what alerts.yml says, according to promtool if it is installed.
 - README, the glossary and the command stay short.
 
 usage: check_readme.py [BUILD]      BUILD: a build folder, whose tests are asked which of their cases run. Without one, a new folder
 is configured, and the sources of the tests are read.
 """
 
+import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 
 from layers import ROOT, finish, sources
@@ -176,9 +178,13 @@ def alert_faults():
     for name, expression in alerts:
         faults += [f"{document}: {name}: there is no metric {metric}" for metric in METRIC.findall(expression) if metric not in metrics]
     if promtool := shutil.which("promtool"):
-        done = subprocess.run([promtool, "check", "rules", "/dev/stdin"], input=rules, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            faults.append(f"{document}: promtool: {done.stderr.strip()}")
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "rules.yml").write_text(rules, encoding="utf-8")
+            shutil.copy(ROOT / "tests" / "house" / "alerts.yml", folder)
+            for command in (["check", "rules", "rules.yml"], ["test", "rules", "alerts.yml"]):
+                done = subprocess.run([promtool, *command], cwd=folder, capture_output=True, text=True, check=False)
+                if done.returncode != 0:
+                    faults.append(f"{document}: promtool: {done.stdout.strip()} {done.stderr.strip()}")
     return faults, len(alerts)
 
 

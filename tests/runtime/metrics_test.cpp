@@ -277,7 +277,7 @@ TEST_CASE("metrics: the rules for alerts in the documents use metrics that exist
     CHECK(exposed.types.count(found[0]) == 1);
     ++rules;
   }
-  CHECK(rules == 3);
+  CHECK(rules == 5);
 }
 
 TEST_CASE("metrics: a file is replaced as a whole, and one write error is logged") {
@@ -309,9 +309,28 @@ TEST_CASE("metrics: a file is replaced as a whole, and one write error is logged
 TEST_CASE("metrics: the environment asks for one file per rank; a bad port is reported") {
   TemporaryDirectory directory;
   const std::string place = directory.path() + "/step_1";
-  CHECK(stderr_of_case("metrics child: a save", {{"CAIRN_METRICS_DIR", directory.path()}, {"CAIRN_TEST_PLACE", place}}).empty());
-  const Exposed exposed(metrics_in(directory.path() + "/cairn-rank-0.prom"));
-  CHECK(exposed.at("cairn_save_seconds_count{rank=\"0\",outcome=\"success\"}") == 1);
+  const auto save_into = [&](const std::string& run, const std::string& name) {
+    return stderr_of_case("metrics child: a save", {{"CAIRN_METRICS_DIR", directory.path()},
+                                                    {"CAIRN_RUN", name},
+                                                    {"CAIRN_TEST_PLACE", directory.path() + "/" + run + "/step_1"}});
+  };
+  CHECK(save_into("a", "named").empty());
+  const Exposed named(metrics_in(directory.path() + "/cairn-named-rank-0.prom"));
+  CHECK(named.at("cairn_save_seconds_count{rank=\"0\",run=\"named\",outcome=\"success\"}") == 1);
+  CHECK(named.at("cairn_running{rank=\"0\",run=\"named\"}") == 0);
+  // Two jobs that save at different places keep apart, and each has one file however often it starts.
+  for (const char* const run : {"a", "b c", "a"}) CHECK(save_into(run, "").empty());
+  for (const std::string run : {"a", "b c"}) {
+    const std::string shown = run == "a" ? "a" : "b_c";
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(directory.path())) {
+      const std::string file = entry.path().filename();
+      if (std::regex_match(file, std::regex("cairn-" + shown + "-[0-9a-f]{8}-rank-0\\.prom"))) found.push_back(entry.path());
+    }
+    REQUIRE(found.size() == 1);
+    const Exposed exposed(metrics_in(found.front()));
+    CHECK(exposed.at("cairn_saves_total{rank=\"0\",run=\"" + directory.path() + "/" + run + "\",outcome=\"success\"}") == 1);
+  }
   const std::string said = stderr_of_case("metrics child: a save", {{"CAIRN_METRICS_PORT", "http"}, {"CAIRN_TEST_PLACE", place}});
   CHECK(said.find("there are no metrics: ") != std::string::npos);
   CHECK(said.find("\"http\" is none") != std::string::npos);
@@ -320,17 +339,18 @@ TEST_CASE("metrics: the environment asks for one file per rank; a bad port is re
 TEST_CASE("metrics: the rank and the local rank are the launcher's") {
   TemporaryDirectory directory;
   std::map<std::string, std::string> variables{{"CAIRN_METRICS_DIR", directory.path()},
+                                               {"CAIRN_RUN", "job"},
                                                {"CAIRN_METRICS_PORT", std::to_string(free_port() - 1)},
                                                {"OMPI_COMM_WORLD_RANK", "3"},
                                                {"OMPI_COMM_WORLD_SIZE", "4"},
                                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
   CHECK(stderr_of_case("metrics child: the port of local rank 1", variables).empty());
-  const Exposed exposed(metrics_in(directory.path() + "/cairn-rank-3.prom"));
-  CHECK(exposed.at("cairn_saves_total{rank=\"3\",outcome=\"success\"}") == 0);
+  const Exposed exposed(metrics_in(directory.path() + "/cairn-job-rank-3.prom"));
+  CHECK(exposed.at("cairn_saves_total{rank=\"3\",run=\"job\",outcome=\"success\"}") == 0);
   // In contradictory variables, RANK and LOCAL_RANK count.
   variables.insert({{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}});
   CHECK(stderr_of_case("metrics child: the port of local rank 1", variables).empty());
-  CHECK(fs::exists(directory.path() + "/cairn-rank-2.prom"));
+  CHECK(fs::exists(directory.path() + "/cairn-job-rank-2.prom"));
 }
 
 TEST_CASE("metrics child: the port of local rank 1" * doctest::skip()) {
