@@ -101,6 +101,8 @@ bool have_codes(const FailureMap& failures, const std::set<ErrorCode>& codes) {
 
 // The number of times that a restore looks for another checkpoint after the chosen one was removed.
 constexpr int kRestoreTriesMax = 100;
+// Letters of the steps that an error lists.
+constexpr std::size_t kStepsTextMax = 200;
 // Bounds the second read of a checkpoint that a load found damaged.
 constexpr std::uint64_t kSecondReadBytesMax = std::uint64_t{16} << 30;
 
@@ -750,6 +752,39 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
   }
 }
 
+ValidCheckpoint CheckpointManager::restore(std::int64_t step, StateDict& state, const LoadOptions& options) {
+  check_options(options);
+  auto& self = *implementation_;
+  const OneCall one(self.running, self.busy());
+  const std::exception_ptr unread = self.wait_for_earlier(std::nullopt).unread;
+  if (self.cleanup) self.cleanup->wait();  // so that nothing is removed during the load
+  const auto choose = [&](const std::vector<std::string>&) {
+    const ResumeOrder order = resume_order(self.run);
+    self.check_is_run(order.is_checkpoint);
+    std::vector<std::string> texts;
+    std::set<std::int64_t> steps;
+    for (const RunCheckpoint& checkpoint : order.candidates) {
+      if (texts.empty() && checkpoint.head.step == step) add_texts(texts, checkpoint);
+      if (checkpoint.head.step) steps.insert(*checkpoint.head.step);
+    }
+    if (!texts.empty()) return pack_texts(texts);
+    std::string names;
+    for (auto other = steps.rbegin(); other != steps.rend() && names.size() < kStepsTextMax; ++other)
+      names += (names.empty() ? "" : ", ") + std::to_string(*other);
+    throw Error(ErrorCode::kNotFound, "no checkpoint of " + self.run.url() + " has step " + std::to_string(step) +
+                                          (names.empty() ? ": it has none" : "; the last of its steps are " + names));
+  };
+  const std::string about = "which checkpoint of step " + std::to_string(step) + " of " + self.run.url() + " to restore";
+  const std::vector<std::string> texts = unpack_texts(self.agreement.reach(about, "", choose));
+  std::size_t at = 0;
+  ValidCheckpoint chosen;
+  chosen.checkpoint = info_of(self.run, take_checkpoint(texts, at));
+  chosen.report = self.checkpointer->load(state, chosen.checkpoint.checkpoint_id, options);
+  self.safe_step = step;
+  if (unread) std::rethrow_exception(unread);
+  return chosen;
+}
+
 std::vector<CheckpointInfo> CheckpointManager::checkpoints() const {
   std::vector<CheckpointInfo> infos;
   for (const RunCheckpoint& checkpoint : implementation_->run.list().checkpoints)
@@ -761,6 +796,19 @@ std::optional<CheckpointInfo> CheckpointManager::latest() const {
   const auto all = checkpoints();
   if (all.empty()) return std::nullopt;
   return all.front();
+}
+
+std::optional<CheckpointInfo> CheckpointManager::best() const {
+  RetentionPolicy policy = implementation_->options.retention;
+  if (policy.metric.empty())
+    throw Error(ErrorCode::kPrecondition, "the best checkpoint is asked for, but RetentionPolicy::metric names no metric");
+  policy.keep_last = 0;
+  policy.keep_every = 0;
+  policy.keep_best = 1;
+  const std::vector<CheckpointInfo> all = checkpoints();
+  const std::set<std::string> kept = kept_by(policy, all);
+  const auto found = std::find_if(all.begin(), all.end(), [&](const CheckpointInfo& one) { return kept.count(one.name) > 0; });
+  return found == all.end() ? std::nullopt : std::optional(*found);
 }
 
 std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {

@@ -216,6 +216,12 @@ class CheckpointManager {
   // checkpoint that was skipped; `reader.verify_first` makes that unlikely. `options` must leave
   // `world`, `no_dist`, `coordinator_rank` and `storage_reader` unset.
   std::optional<ValidCheckpoint> restore_latest(StateDict& state, const LoadOptions& options = {});
+  // Loads the checkpoint of `step`, the same on all ranks, into `state`. Collective. If several
+  // have this step, takes the one that was committed last. PyTorch's named step_<n> have step n.
+  // Never takes another one: throws kNotFound, naming the steps that exist, if there is none, and
+  // the failure of the load, such as kCorrupt, after which `state` is unspecified. `options` as for
+  // `restore_latest`.
+  ValidCheckpoint restore(std::int64_t step, StateDict& state, const LoadOptions& options = {});
 
   // --- reading the run: on any rank, not collective; may throw the store's errors ---
 
@@ -224,6 +230,10 @@ class CheckpointManager {
   std::vector<CheckpointInfo> checkpoints() const;
   // Returns the first of `checkpoints`, or nothing if there is none.
   std::optional<CheckpointInfo> latest() const;
+  // Returns the checkpoint with the best value of the metric that `retention` names, whether
+  // `keep_best` is set or not; the later one of equal values. Returns nothing if no checkpoint has a
+  // finite value. Throws kPrecondition if `retention` names no metric.
+  std::optional<CheckpointInfo> best() const;
   // Returns the latest checkpoint from which `restore_latest` could resume and whose bytes are all
   // intact. Reads all bytes of each candidate. Returns nothing if the run has no checkpoint; throws
   // kCorrupt if it has some but none is intact.

@@ -220,3 +220,47 @@ TEST_CASE_FIXTURE(RunOnDisk, "retention: a metric without finite values removes 
     fs::remove_all(run);
   }
 }
+
+TEST_CASE_FIXTURE(RunOnDisk, "restore: a step is restored by its number, or is a named error on all ranks") {
+  managed(run, {}, [&](CheckpointManager& manager) {
+    save_steps(manager, {100, 200, 300});
+    StateDict again = state_of_step(200, manager.world());
+    again["step"] = 201;  // saved as step_200.2
+    manager.save(200, again);
+    StateDict state = state_of_step(0, manager.world());
+    const ValidCheckpoint first = manager.restore(100, state);
+    CHECK(first.checkpoint.name == "step_100");
+    CHECK(first.checkpoint.step == 100);
+    CHECK(state.at("step").to_int() == 100);
+    CHECK_FALSE(manager.should_save(100));
+    CHECK(manager.restore(200, state).checkpoint.name == "step_200.2");
+    CHECK(state.at("step").to_int() == 201);
+    const Thrown missing = thrown_by([&] { manager.restore(150, state); });
+    CHECK_MESSAGE(missing.says("no checkpoint of " + run + " has step 150; the last of its steps are 300, 200, 100"), missing.what);
+    CHECK(state.at("step").to_int() == 201);
+  });
+  damage(run + "/step_300", false);
+  managed(run, {}, [&](CheckpointManager& manager) {
+    StateDict state = state_of_step(0, manager.world());
+    CHECK(thrown_by([&] { manager.restore(300, state); }).says("step_300"));  // and no other step instead
+    CHECK(manager.restore(100, state).checkpoint.step == 100);
+  });
+}
+
+TEST_CASE_FIXTURE(RunOnDisk, "retention: the best checkpoint is found by the metric of the policy") {
+  CheckpointManagerOptions options;
+  managed(run, options, [](CheckpointManager& manager) {
+    CHECK(thrown_by([&] { manager.best(); }).code == ErrorCode::kPrecondition);
+  });
+  options.retention.metric = "loss";
+  managed(run, options, [](CheckpointManager& manager) {
+    CHECK_FALSE(manager.best());
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    for (const auto& [step, loss] : std::map<std::int64_t, double>{{1, 2.0}, {2, 0.5}, {3, nan}, {4, 0.5}, {5, 1.0}})
+      manager.save(step, state_of_step(step, manager.world()), {{{"loss", loss}}, {}});
+    manager.save(6, state_of_step(6, manager.world()));
+    CHECK(manager.best()->step == 4);
+  });
+  options.retention.better = Better::kHigher;
+  managed(run, options, [](CheckpointManager& manager) { CHECK(manager.best()->step == 1); });
+}
