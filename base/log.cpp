@@ -19,6 +19,7 @@
 #include <utility>
 
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/process_name.hpp>
 #include <cairn/base/status_line.hpp>
 
 namespace cairn {
@@ -100,7 +101,10 @@ std::string as_text(const LogLine& line) {
   char fraction[8] = "";
   std::snprintf(fraction, sizeof(fraction), ".%03d] ", static_cast<int>(milliseconds));
   std::string text = std::string(time) + fraction + "[cairn] [" + to_string(line.level) + "] ";
-  if (line.rank >= 0) text += "rank " + std::to_string(line.rank) + ": ";
+  static const bool names_process = std::getenv("CAIRN_LOG_PROCESS") != nullptr;
+  if (line.rank >= 0) text += "rank " + std::to_string(line.rank);
+  if (names_process) text += std::string(line.rank >= 0 ? ", " : "") + process_name();
+  if (line.rank >= 0 || names_process) text += ": ";
   return text.append(line.text).append("\n");
 }
 

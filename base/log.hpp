@@ -7,7 +7,8 @@
 //
 // By default, warnings and errors go to standard error, one line each, with time and level. The
 // environment variable CAIRN_LOG sets another level: trace, debug, info, warning, error or off. Any
-// other text counts as warning, and is reported once in the log.
+// other text counts as warning, and is reported once in the log. If CAIRN_LOG_PROCESS is set, each
+// line names its process and host.
 #pragma once
 
 #include <cstdint>

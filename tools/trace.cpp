@@ -57,7 +57,12 @@ const TracedAttempt& choose(const TraceDirectory& directory, const TraceChoice& 
   if (choice.attempt.empty()) {
     found = directory.most_interesting(
         [&](const auto& attempt) { return fits(attempt, choice) && (!is_internal(attempt) || attempt.went_wrong()); });
-    if (found == nullptr) found = directory.most_interesting([&](const auto& attempt) { return fits(attempt, choice); });
+    const auto fits_it = [&](const auto& attempt) { return fits(attempt, choice); };
+    if (found == nullptr && directory.most_interesting(fits_it) != nullptr)
+      throw Error(ErrorCode::kNotFound,
+                  fmt::format("no save or load has begun yet, as far as the traces in {} tell: they hold only agreements of the "
+                              "ranks, which `cairn trace list --all` shows",
+                              directory.path()));
   } else {
     const bool is_number = choice.attempt.find_first_not_of("0123456789", choice.attempt.find(':') + 1) == std::string::npos;
     std::string others;
@@ -81,7 +86,7 @@ const TracedAttempt& choose(const TraceDirectory& directory, const TraceChoice& 
 
 const char* end_of(const TracedAttempt& attempt) {
   if (attempt.has_failed()) return attempt.was_cancelled ? "cancelled" : "failed";
-  return attempt.has_ended() ? "succeeded" : "unfinished";
+  return attempt.has_ended() ? "succeeded" : attempt.is_running ? "running" : "unfinished";
 }
 
 constexpr std::uint64_t kExportedEventsMax = 1'000'000;
@@ -96,7 +101,7 @@ class UsualDurations {
   explicit UsualDurations(const TraceDirectory& directory) {
     std::map<std::optional<Operation>, std::vector<Duration>> by_operation;
     for (const auto& attempt : directory.attempts())
-      if (attempt.has_ended()) by_operation[attempt.operation].push_back(attempt.end() - attempt.begin());
+      if (attempt.has_ended()) by_operation[attempt.operation].push_back(attempt.duration());
     for (auto& [operation, durations] : by_operation) {
       if (durations.size() < kSlowAmong) continue;
       const auto median = durations.begin() + static_cast<std::ptrdiff_t>((durations.size() - 1) / 2);
@@ -109,7 +114,7 @@ class UsualDurations {
   bool are_exceeded_by(const TracedAttempt& attempt) const {
     const auto found = medians_.find(attempt.operation);
     if (found == medians_.end()) return false;
-    const Duration own = attempt.end() - attempt.begin();
+    const Duration own = attempt.duration();
     return own > found->second + kSlowMin && in_seconds(own) > kSlowFactor * in_seconds(found->second);
   }
 
@@ -126,7 +131,7 @@ const TracedAttempt* slowest_beside(const TraceDirectory& directory, const Trace
     const bool is_shown =
         attempt.save_id == shown.save_id && attempt.operation == shown.operation && attempt.counter == shown.counter;
     if (is_shown || !usual.are_exceeded_by(attempt)) continue;
-    if (found == nullptr || attempt.end() - attempt.begin() > found->end() - found->begin()) found = &attempt;
+    if (found == nullptr || attempt.duration() > found->duration()) found = &attempt;
   }
   return found;
 }
@@ -225,7 +230,7 @@ Json to_json(const ListedAttempt& listed) {
   const TracedAttempt& attempt = *listed.attempt;
   Json json = to_json(attempt);
   json["begin"] = time_of_day(attempt.begin());
-  json["seconds"] = in_seconds(attempt.end() - attempt.begin());
+  json["seconds"] = in_seconds(attempt.duration());
   json["end"] = end_of(attempt);
   json["slow"] = listed.is_slow;
   return json;
@@ -274,8 +279,8 @@ int trace_list(const TraceChoice& choice, bool all) {
     if (!choice.json)
       print_line(fmt::format("{:<9} {}  {:>10}  {}  {:>4} ranks  job {}  {}",
                              fmt::format("{}:{}", attempt.operation_name(), attempt.counter), time_of_day(attempt.begin()),
-                             human_duration(attempt.end() - attempt.begin()),
-                             coloured(attempt.has_ended() && !attempt.has_failed() ? Colour::kGood : Colour::kBad,
+                             human_duration(attempt.duration()),
+                             coloured(!attempt.went_wrong() && !attempt.has_failed() ? Colour::kGood : Colour::kBad,
                                       fmt::format("{:<15}", end_of(attempt) + std::string(slow ? ", slow" : ""))),
                              attempt.calls.size(), attempt.job.substr(0, 8), printable(attempt.describe())),
                  kTraceIndent);

@@ -94,13 +94,11 @@ class Exporter {
   }
 
   void name(int rank) {
-    const auto host = opened_.trace.job.hosts.find(rank);
     add({{"ph", "M"},
          {"pid", rank},
          {"name", "process_name"},
          {"args",
-          {{"name", fmt::format("rank {}{}{}", rank, rank == diagnosis_.coordinator ? ", coordinates" : "",
-                                host == opened_.trace.job.hosts.end() ? "" : " on " + host->second)}}}});
+          {{"name", opened_.trace.job.describe(rank) + (rank == diagnosis_.coordinator ? ", coordinates" : "")}}}});
     add({{"ph", "M"}, {"pid", rank}, {"name", "process_sort_index"}, {"args", {{"sort_index", rank}}}});
     for (int track = kCalls; track < kTracks; ++track) {
       const int id = first_track_ + track;

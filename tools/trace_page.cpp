@@ -157,8 +157,9 @@ class PageModel {
       by_rank[rank] = {{"rank", rank}, {"missing", false}, {"events", events.size()}, {"columns", columns(rank, events)}};
     Json list = Json::array();
     for (auto& [rank, json] : by_rank) {
-      const auto host = job.hosts.find(rank);
-      json["host"] = host == job.hosts.end() ? "" : host->second;
+      const auto writer = job.writers.find(rank);
+      json["host"] = writer == job.writers.end() ? "" : writer->second.host;
+      json["process"] = writer == job.writers.end() ? 0 : writer->second.process;
       list.push_back(std::move(json));
     }
     return list;

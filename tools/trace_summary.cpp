@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kLines = 10;
 constexpr std::size_t kFailuresShown = 2;
+constexpr std::size_t kRunningShown = 2;
 constexpr std::size_t kTextShown = 400;  // bytes shown of one failure's text: errors may name two objects
 
 constexpr std::size_t kNameColumns = 11;
@@ -71,6 +72,8 @@ std::string outcome_line(const OpenedTrace& opened, const Diagnosis& diagnosis) 
     case TracedEnd::kUnfinished:
       text += "DID NOT END; its traces hold ";
       break;
+    case TracedEnd::kRunning:
+      return printable(text + fmt::format("is running, since {} UTC", time_of_day(diagnosis.begin)));
   }
   text += human_duration(diagnosis.duration);
   text += fmt::format(", from {} UTC", time_of_day(diagnosis.begin));
@@ -82,8 +85,12 @@ std::string outcome_line(const OpenedTrace& opened, const Diagnosis& diagnosis) 
   return printable(text);
 }
 
-std::string failure_line(const TracedFailure& failure) {
-  std::string text = fmt::format("rank {} {}", failure.rank, kind_text(failure));
+std::string failure_line(const TracedJob& job, const TracedFailure& failure) {
+  std::string who = job.describe(failure.rank);
+  // The text of a lost connection names the process, too.
+  if (const auto process = who.find(" ("); process != std::string::npos && failure.text.find(who.substr(process)) != std::string::npos)
+    who.resize(process);
+  std::string text = fmt::format("{} {}", printable(who), kind_text(failure));
   if (failure.phase) text += std::string(" in ") + to_string(*failure.phase);
   if (failure.hook && failure.hook->duration)
     text += fmt::format(" ({}, after {})", failure.hook->name, human_duration(*failure.hook->duration));
@@ -135,7 +142,8 @@ std::optional<std::string> death_line(const OpenedTrace& opened, const Diagnosis
   if (first == nullptr) return std::nullopt;
   const WallTime ended = first->second.ended;
   const WallTime end = diagnosis.begin + diagnosis.duration;
-  return fmt::format("rank {}: its process {} at {} UTC, {}", first->first, printable(first->second.describe()), time_of_day(ended),
+  return fmt::format("{}: its process {} at {} UTC, {}", printable(opened.trace.job.describe(first->first)),
+                     printable(first->second.describe()), time_of_day(ended),
                      ended < diagnosis.begin ? human_duration(diagnosis.begin - ended) + " before this call began"
                      : ended > end           ? human_duration(ended - end) + " after this call ended"
                                              : "after its part of this call");
@@ -176,6 +184,14 @@ std::string wait_line(const Diagnosis& diagnosis, const TracedWait& wait) {
       time_of_day(wait.since), human_duration(wait.duration), wait.was_answered ? "" : ", in vain");
 }
 
+// Returns for what a running call waits now.
+std::optional<std::string> running_line(const Diagnosis& diagnosis) {
+  if (diagnosis.end != TracedEnd::kRunning || diagnosis.phases.empty()) return std::nullopt;
+  const TracedPhase& phase = diagnosis.phases.back();
+  if (phase.has_ended || phase.unfinished.empty()) return std::nullopt;
+  return fmt::format("for {}, in {} since {} UTC", name_ranks(phase.unfinished), to_string(phase.phase), time_of_day(phase.begin));
+}
+
 std::string phases_line(const Diagnosis& diagnosis) {
   std::string text;
   for (const auto& phase : diagnosis.phases) {
@@ -198,6 +214,7 @@ std::string ranks_line(const Diagnosis& diagnosis) {
 std::string data_line(const Diagnosis& diagnosis) {
   if (diagnosis.bytes == 0) return "none was moved";
   std::string text = human_bytes(diagnosis.bytes);
+  if (diagnosis.end == TracedEnd::kRunning) return text + " are to be moved";
   if (diagnosis.end != TracedEnd::kSucceeded) return text + " were to be moved";
   const auto rate = static_cast<std::uint64_t>(diagnosis.bytes_per_second);
   return rate > 0 ? text + ", " + human_bytes(rate) + "/s" : text;
@@ -231,6 +248,10 @@ Json failure_json(const OpenedTrace& opened, const TracedFailure& failure) {
   Json json{{"rank", failure.rank},          {"kind", kind_text(failure)},
             {"code", text_of(failure.code)}, {"phase", text_of(failure.phase)},
             {"text", failure.text},          {"told", failure.told}};
+  if (const auto writer = opened.trace.job.writers.find(failure.rank); writer != opened.trace.job.writers.end()) {
+    json["host"] = writer->second.host;
+    json["process"] = writer->second.process;
+  }
   if (failure.hook) {
     json["hook"] = failure.hook->name;
     json["hook_began_seconds"] = opened.seconds(failure.hook->begin);
@@ -322,12 +343,21 @@ std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosi
   lines.push_back(outcome_line(opened, diagnosis));
   const std::size_t failures = diagnosis.failures.size();
   for (std::size_t i = 0; i < std::min(failures, kFailuresShown); ++i)
-    lines.push_back(line("failed", failure_line(diagnosis.failures[i])));
+    lines.push_back(line("failed", failure_line(opened.trace.job, diagnosis.failures[i])));
   if (failures > kFailuresShown) lines.back() += fmt::format(" … and {} more ranks: --json", failures - kFailuresShown);
   if (failures > 0)
     if (const auto where = where_line(opened, diagnosis.failures.front())) lines.push_back(line("where", *where));
+  if (const auto waits = running_line(diagnosis)) lines.push_back(line("waits", *waits));
+  const std::size_t before_hooks = lines.size();
+  for (const auto& [rank, hook] : diagnosis.in_hook)
+    lines.push_back(line("runs", printable(fmt::format("{} is in {} (its {}), since {} UTC", opened.trace.job.describe(rank), hook.name,
+                                                       to_string(hook.actor), time_of_day(hook.begin)))));
+  if (diagnosis.in_hook.size() > kRunningShown) {
+    lines.resize(before_hooks + kRunningShown);
+    lines.back() += fmt::format(" … and {} more ranks: --json", diagnosis.in_hook.size() - kRunningShown);
+  }
   // Beside a failure, an ordinary wait is noise.
-  if (diagnosis.wait && (failures == 0 || !diagnosis.wait->was_answered))
+  if (diagnosis.wait && diagnosis.end != TracedEnd::kRunning && (failures == 0 || !diagnosis.wait->was_answered))
     lines.push_back(line("waited", wait_line(diagnosis, *diagnosis.wait)));
   if (failures == 0 && diagnosis.longest_step) lines.push_back(line("longest", longest_line(diagnosis, *diagnosis.longest_step)));
   if (!diagnosis.phases.empty()) lines.push_back(line("phases", phases_line(diagnosis)));
@@ -355,7 +385,7 @@ int trace_summary(const TraceChoice& choice) {
       if (lines.size() == kLines) lines.erase(lines.end() - 2);
       lines.insert(lines.begin() + 1,
                    line("but", printable(fmt::format("{} took {}: --attempt '{}'", slow->describe(),
-                                                     human_duration(slow->end() - slow->begin()), slow->save_id))));
+                                                     human_duration(slow->duration()), slow->save_id))));
     }
   }
   for (const auto& it : lines) print_line(with_colours(it), kNameColumns);

@@ -338,6 +338,7 @@ std::optional<TracedWait> wait_for_the_gone(const Trace& trace, const TraceClock
 TracedEnd end_of(const Trace& trace, const Diagnosis& diagnosis) {
   bool has_outcome = false;
   for (const auto& [rank, call] : trace.attempt.calls) has_outcome = has_outcome || call.has_ended;
+  if (trace.attempt.is_running) return TracedEnd::kRunning;
   if (!has_outcome) return TracedEnd::kUnfinished;
   if (diagnosis.failures.empty()) return TracedEnd::kSucceeded;
   return trace.attempt.was_cancelled ? TracedEnd::kCancelled : TracedEnd::kFailed;
@@ -424,6 +425,10 @@ Diagnosis diagnose(const Trace& trace, const std::vector<TracedMessage>& message
   diagnosis.failures = told_failures(trace, clocks, contacts);
   diagnosis.end = end_of(trace, diagnosis);
   if (diagnosis.end == TracedEnd::kUnfinished) diagnosis.failures = concluded_failures(trace, clocks, contacts);
+  if (diagnosis.end == TracedEnd::kRunning)
+    for (const auto& [rank, events] : trace.events)
+      if (const auto hook = events.empty() ? std::nullopt : running_hook(trace, clocks, events.back()))
+        diagnosis.in_hook.emplace(rank, *hook);
 
   diagnosis.phases = phases_of(trace, clocks, diagnosis.coordinator);
   for (const auto& phase : diagnosis.phases)

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/process_name.hpp>
 #include <cairn/tracing/trace_places.hpp>
 
 namespace cairn {
@@ -86,7 +87,10 @@ class CallFinder {
   }
 
   std::vector<Call> calls() && {
-    if (current_) calls_.push_back(std::move(*current_));
+    if (current_) {
+      current_->call.is_last = true;
+      calls_.push_back(std::move(*current_));
+    }
     return std::move(calls_);
   }
 
@@ -268,6 +272,19 @@ bool is_earlier(const TracedFile& a, const TracedFile& b) {
   return key(a) < key(b);
 }
 
+// Returns `TracedAttempt::is_running`.
+bool runs(const TracedAttempt& attempt, const TracedJob& job) {
+  bool one_runs = false;
+  for (const auto& [rank, call] : attempt.calls) {
+    if (call.has_ended && !call.ok) return false;
+    if (call.has_ended) continue;
+    const std::optional<bool> now = job.writers.at(rank).is_running;
+    if (!call.is_last || job.processes.count(rank) > 0 || now == false) return false;
+    one_runs = one_runs || now.has_value();
+  }
+  return one_runs;
+}
+
 }  // namespace
 
 WallTime TracedAttempt::begin() const {
@@ -283,6 +300,13 @@ WallTime TracedAttempt::end() const {
   return last;
 }
 
+Duration TracedAttempt::duration() const {
+  Duration longest{0};
+  for (const auto& [rank, call] : calls)
+    if (call.was_called) longest = std::max(longest, call.end - call.begin);
+  return longest;
+}
+
 bool TracedAttempt::has_failed() const {
   return std::any_of(calls.begin(), calls.end(), [](const auto& entry) { return entry.second.has_ended && !entry.second.ok; });
 }
@@ -291,7 +315,13 @@ bool TracedAttempt::has_ended() const {
   return std::all_of(calls.begin(), calls.end(), [](const auto& entry) { return entry.second.has_ended; });
 }
 
-bool TracedAttempt::went_wrong() const { return has_failed() ? !was_cancelled : !has_ended(); }
+bool TracedAttempt::went_wrong() const { return has_failed() ? !was_cancelled : !has_ended() && !is_running; }
+
+std::string TracedJob::describe(int rank) const {
+  const std::string name = "rank " + std::to_string(rank);
+  const auto writer = writers.find(rank);
+  return writer == writers.end() ? name : name + " (" + process_name(writer->second.process, writer->second.host) + ")";
+}
 
 std::string TracedProcess::describe() const {
   if (!signal.empty()) return "was killed by " + signal;
@@ -321,6 +351,7 @@ TraceDirectory::TraceDirectory(const std::string& path) {
   std::map<std::string, TracedJob> jobs;
   std::vector<TracedFile> readable;
   const auto ends = read_ends(path_);
+  const std::string own_host = host_name();
   for (auto& name : found.files) {
     TracedFile file;
     file.path = std::move(name);
@@ -358,7 +389,11 @@ TraceDirectory::TraceDirectory(const std::string& path) {
     }
     job.begin = std::min(job.begin, header.wall);
     job.world_size = std::max(job.world_size, header.world_size);
-    job.hosts[header.rank] = header.host;
+    TracedWriter& writer = job.writers[header.rank];
+    writer.host = header.host;
+    writer.process = header.process;
+    if (header.source == TraceSource::kStream && header.host == own_host)
+      writer.is_running = is_running(header.process, header.wall);
     if (const auto* const end = end_of_writer(ends, header)) job.processes[header.rank] = end->end;
     try {
       TraceFileReader reader(file.path, names);
@@ -408,9 +443,10 @@ TraceDirectory::TraceDirectory(const std::string& path) {
   for (auto& [key, finder] : finders)
     for (auto& call : std::move(finder).calls()) grouping.add(std::get<0>(key), std::get<2>(key), std::move(call));
   attempts_ = std::move(grouping).attempts();
+  for (TracedAttempt& attempt : attempts_) attempt.is_running = runs(attempt, jobs[attempt.job]);
   for (auto& [incarnation, job] : jobs) {
     for (int rank = 0; rank < job.world_size; ++rank)
-      if (job.hosts.count(rank) == 0) job.missing.push_back(rank);
+      if (job.writers.count(rank) == 0) job.missing.push_back(rank);
     jobs_.push_back(std::move(job));
   }
   std::sort(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });

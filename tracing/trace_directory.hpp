@@ -45,6 +45,7 @@ struct TracedCall {
   WallTime begin;
   WallTime end;             // time of the outcome, or of the last event
   bool has_ended = false;   // whether the trace contains the call's outcome
+  bool is_last = false;     // no later call of the checkpointer follows in the trace
   bool ok = false;          // whether the outcome is a success
   std::optional<Committed> committed;  // as the outcome says
   bool was_called = false;  // false: the rank only heard of the other ranks' call
@@ -62,10 +63,14 @@ struct TracedAttempt {
 
   WallTime begin() const;        // the begin of the first call
   WallTime end() const;          // the end of the last call, as far as the traces go
+  Duration duration() const;     // of the longest call: no two ranks' clocks are compared
   bool has_failed() const;       // whether it failed on at least one rank
   bool has_ended() const;        // whether it has ended on every rank that has a trace of it
-  bool went_wrong() const;       // it has failed, not only by cancellation; or it has neither failed nor ended
+  bool went_wrong() const;       // it has failed, not only by cancellation; or it has neither failed nor ended, and does not run
   bool was_cancelled = false;    // all failures are cancellations; also true if there are none
+  // It has not ended, and of the ranks that are still in it, one is known to run now, on this host,
+  // and none is known to have ended.
+  bool is_running = false;
   std::string operation_name() const;  // "save", "load", "agreement"; "call" if it is unknown
   std::string describe() const;        // "save of 'run/step_100'"
 };
@@ -81,13 +86,23 @@ struct TracedProcess {
   std::string describe() const;                                                // "was killed by SIGKILL"
 };
 
+// The process that wrote a rank's trace.
+struct TracedWriter {
+  std::string host;
+  std::uint64_t process = 0;
+  std::optional<bool> is_running;  // now; no value if it ran on another host, or streamed no events
+};
+
 struct TracedJob {
   std::string incarnation;
   int world_size = 0;
   WallTime begin;  // the begin of its first file
-  std::map<int, std::string> hosts;
+  std::map<int, TracedWriter> writers;     // by rank
   std::vector<int> missing;                // ranks without a readable file
   std::map<int, TracedProcess> processes;  // by rank; those whose end is known
+
+  // Returns "rank 3", followed by its process and host if they are known.
+  std::string describe(int rank) const;
 };
 
 // The events of one attempt. Also contains events that belong to no checkpointer (links, restarts),

@@ -31,7 +31,7 @@ Explanation explain_failure(const Trace& trace, const TracedFailure& failure) {
   explanation.phase = failure.phase;
   explanation.own_phase = failure.own_phase;
   explanation.is_failure = true;
-  const std::string who = "rank " + std::to_string(failure.rank);
+  const std::string who = trace.job.describe(failure.rank);
   std::string where = failure.phase ? std::string(" in ") + to_string(*failure.phase) : "";
   if (failure.own_phase && failure.own_phase != failure.phase)
     where += std::string(" (while it was in ") + to_string(*failure.own_phase) + ")";

@@ -19,8 +19,8 @@ const char* to_string(RankFate fate) noexcept {
 }
 
 const char* to_string(TracedEnd end) noexcept {
-  static constexpr const char* kNames[] = {"succeeded", "failed", "cancelled", "unfinished"};
-  return name_in<TracedEnd::kUnfinished>(kNames, end, "unknown");
+  static constexpr const char* kNames[] = {"succeeded", "failed", "cancelled", "unfinished", "running"};
+  return name_in<TracedEnd::kRunning>(kNames, end, "unknown");
 }
 
 }  // namespace cairn

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ enum class TracedEnd : std::uint8_t {
   kFailed,
   kCancelled,   // by callers or their deadlines, with no other failure
   kUnfinished,  // no rank's trace has an outcome
+  kRunning,     // not yet: TracedAttempt::is_running
 };
 const char* to_string(TracedEnd end) noexcept;
 
@@ -133,6 +135,7 @@ struct Diagnosis {
   std::uint64_t bytes = 0;            // bytes of tensors to write or read, over all ranks
   double bytes_per_second = 0;        // over the phase that wrote or read them; 0: unknown
   std::vector<TracedNotice> notices;  // most important first
+  std::map<int, TracedHook> in_hook;  // of a running call: the hooks that ranks are in, by rank
 };
 
 }  // namespace cairn

@@ -180,8 +180,9 @@ struct Noticing {
 
   // A rank whose trace ends while the others went on.
   void ended_early() {
+    if (diagnosis.end == TracedEnd::kUnfinished || diagnosis.end == TracedEnd::kRunning) return;
     for (const auto& [rank, call] : trace.attempt.calls) {
-      if (call.has_ended || !call.was_called || has_failed(rank) || diagnosis.end == TracedEnd::kUnfinished) continue;
+      if (call.has_ended || !call.was_called || has_failed(rank)) continue;
       const auto process = trace.job.processes.find(rank);
       add(rank, "the trace of rank " + std::to_string(rank) +
                     " ends before it had the outcome: it was lost, or cut off, after its part" +

@@ -13,6 +13,7 @@
 #include <cairn/messages/trace.pb.h>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/process_name.hpp>
 #include <cairn/base/version.hpp>
 #include <cairn/tracing/trace_format.hpp>
 
@@ -78,8 +79,7 @@ TraceHeader trace_header(std::string incarnation, int rank, int world_size, Trac
   header.cairn_version = kVersion;
   header.source = source;
   header.process = static_cast<std::uint64_t>(::getpid());
-  char host[256] = {};
-  if (::gethostname(host, sizeof host - 1) == 0) header.host = host;
+  header.host = host_name();
   header.monotonic = system_clock().now();
   header.wall = system_clock().wall_now();
   return header;

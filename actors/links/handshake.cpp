@@ -13,6 +13,7 @@ v1::LinkFrame make_hello(const LinkIdentity& self, v1::LinkPurpose purpose, std:
   hello.set_purpose(purpose);
   hello.set_link(link);
   hello.set_frame_bytes_max(self.frame_bytes_max);
+  hello.set_process(self.process);
   return frame;
 }
 

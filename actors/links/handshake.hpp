@@ -25,6 +25,7 @@ struct LinkIdentity {
   int rank = 0;
   int world_size = 1;
   std::size_t frame_bytes_max = 0;
+  std::string process{};  // as `process_name` returns it
 };
 
 v1::LinkFrame make_hello(const LinkIdentity& self, v1::LinkPurpose purpose, std::uint64_t link);

@@ -26,6 +26,7 @@
 // connection of their own.
 #include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/links/tcp_actor.hpp>
+#include <cairn/base/utf8.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -37,6 +38,8 @@
 
 namespace cairn::tcp {
 namespace {
+
+constexpr std::size_t kProcessTextMax = 300;  // of what a peer says of itself
 
 std::size_t descriptors_max() {
   rlimit limit{};
@@ -193,6 +196,7 @@ void TcpLinks::come_up(const ConnectionPtr& connection, const v1::LinkHello& hel
   other.up = true;
   other.link = hello.link();
   other.frame_bytes_max = hello.frame_bytes_max();
+  other.process = printable_utf8(hello.process().substr(0, kProcessTextMax));
   other.data = connection;
   other.incoming.emplace(options().message_bytes_max);
   other.unread = std::make_shared<Unread>();

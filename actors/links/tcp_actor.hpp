@@ -150,6 +150,7 @@ struct Peer {
   bool up = false;
   std::uint64_t link = 0;
   std::size_t frame_bytes_max = 0;  // the peer's limit
+  std::string process;              // as its last hello said; "" before
   ConnectionPtr data;
   ConnectionPtr beats;
   std::uint64_t data_opening = 0;  // 0: none
@@ -182,7 +183,9 @@ class TcpLinks {
   Peer& peer(int of) { return peers_[static_cast<std::size_t>(of)]; }
   static MonotonicTime now() { return system_clock().now(); }
   std::string describe(int of) const {
-    return "rank " + std::to_string(of) + " at " + setup_->addresses[static_cast<std::size_t>(of)];
+    const auto at = static_cast<std::size_t>(of);
+    const std::string& process = peers_[at].process;
+    return "rank " + std::to_string(of) + " at " + setup_->addresses[at] + (process.empty() ? "" : " (" + process + ")");
   }
   template <class Message>
   void tell_owner(Message&& message) {

@@ -15,6 +15,7 @@
 #include <cairn/actors/links/tcp_actor.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/process_name.hpp>
 
 namespace cairn {
 namespace {
@@ -64,7 +65,8 @@ class TcpLinksFactory : public LinksFactory {
     setup->addresses = config_.addresses;
     setup->look_up = config_.look_up;
     setup->loopback_only = loopback_only_;
-    setup->identity = {config_.incarnation, rank, static_cast<int>(config_.addresses.size()), options.frame_bytes_max};
+    setup->identity = {config_.incarnation, rank, static_cast<int>(config_.addresses.size()), options.frame_bytes_max,
+                       process_name()};
     setup->is_given = config_.is_given;
     setup->arrival = config_.arrival;
     setup->transform = config_.transform;

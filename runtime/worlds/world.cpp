@@ -27,6 +27,7 @@
 #include <cairn/base/injection.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/process_name.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/running_work.hpp>
@@ -386,8 +387,8 @@ World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, const s
   try {
     if (shares_secret) secret = share_secret(store, rank, world_size, deadline);
     door = open_door(rank, world_size, own, ports, secret);
-    if (!own.origin.empty())
-      write_log(LogLevel::kInfo, rank, "this rank listens at " + door->address() + ", chosen by " + own.origin);
+    write_log(LogLevel::kInfo, rank, "this rank is " + process_name() + ", and listens at " + door->address() +
+                                         (own.origin.empty() ? "" : ", chosen by " + own.origin));
     links.listener = door->open();
     assembly = assemble(std::move(store), rank, world_size, door->address(), deadline, secret);
   } catch (const Error&) {

@@ -48,49 +48,49 @@ def in_save(rule, says, rank=VICTIM, victim=None, never=()):
 FAILURES = {
     "killed_in_a_hook": in_save(
         "kill@hook:write_data,rank=%d,nth=2",
-        [r"failed +rank {rank} lost in write", r"its process was killed by SIGKILL", r"write_data \(its storage\) began .* and had not ended"],
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?lost in write", r"its process was killed by SIGKILL", r"write_data \(its storage\) began .* and had not ended"],
         victim=VICTIM),
     "killed_before_a_message": in_save(
         "kill@send:Written,rank=%d,nth=2",
-        [r"failed +rank {rank} lost in write", r"its process was killed by SIGKILL",
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?lost in write", r"its process was killed by SIGKILL",
          r"reached the state `reported`, and had not sent Written"], victim=VICTIM),
     "exited_before_the_save": Cause(
         ["leave", "0", str(VICTIM), "3"], [],
-        [r"failed +rank {rank} lost in join", r"its process exited with (code )?3"]),
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?lost in join", r"its process exited with (code )?3"]),
     "frozen": Cause(
         ["freeze", "save", "0", "freeze@hook:write_data,rank=%d" % VICTIM], [NEVER],
-        [r"failed +rank {rank} silent in write", r"its process stood still from",
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?silent in write", r"its process stood still from",
          r"write_data \(its storage\) began .*had not ended"],
         env=["CAIRN_TEST_SILENCE_MS=%d" % SILENCE]),
     "connection_cut": in_save(
         "drop-link=0@send:Written,rank=%d,nth=2",
-        [r"failed +rank {rank} lost in write: .*the connection to rank {rank} at .* was closed", r"it was cut off: it went on.*its last event before that was at"]),
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?lost in write: .*the connection to rank {rank} at .* was closed", r"it was cut off: it went on.*its last event before that was at"]),
     "exception_in_an_actor": in_save(
         "throw@receive:UseCachedPlan,rank=%d",
-        [r"failed +rank {rank} lost in write", r"its supervisor ended while it handled UseCachedPlan from rank 0: .*InjectedFault"],
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?lost in write", r"its supervisor ended while it handled UseCachedPlan from rank 0: .*InjectedFault"],
         never=["no hook was running", "did nothing about it"]),
     "exception_in_a_hook": in_save(
         "throw@hook:begin,rank=%d,nth=2",
-        [r"failed +rank {rank} raised in join \(begin", r"InjectedFault"]),
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?raised in join \(begin", r"InjectedFault"]),
     "exception_in_planning": in_save(
         "throw@hook:create_global_plan,rank=%d,nth=2",
-        [r"failed +rank {rank} raised in global_plan \(create_global_plan", r"InjectedFault"], rank=0),
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?raised in global_plan \(create_global_plan", r"InjectedFault"], rank=0),
     "disk_full": in_save(
         "disk-full@store:write_at,rank=%d,nth=2",
-        [r"failed +rank {rank} raised in write \(write_data, .*\[no_space\]",
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?raised in write \(write_data, .*\[no_space\]",
          r"where +rank {rank}: write_at of its store failed after .*: __{rank}_.*\.distcp", r"disk is full"]),
     "flush_failed": in_save(
         "throw@store:sync,rank=%d,nth=2",
-        [r"failed +rank {rank} raised in write \(write_data, after .*\): ",
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?raised in write \(write_data, after .*\): ",
          r"where +rank {rank}: sync of its store failed after .*: __{rank}_.*\.distcp", r"InjectedFault"]),
     "publication_failed": in_save(
         "throw@store:publish,rank=%d,nth=2",
-        [r"failed +rank {rank} raised in finish \(finish, after .*\): ",
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?raised in finish \(finish, after .*\): ",
          r"where +rank {rank}: publish of its store failed after .*: checkpoint", r"InjectedFault"], rank=0),
     "damaged_checkpoint": Cause(
         # The first read is that of the record. A damaged block is read twice.
         ["attempt", "load", "0", "-1"], [";".join("read-flip@store:read,rank=%d,nth=%d" % (VICTIM, nth) for nth in range(2, 20))],
-        [r"failed +rank {rank} raised in read \(read_data, .*\[corrupt\]", r" of …/checkpoint/__\d+_\S*\.distcp: ", r"is damaged"]),
+        [r"failed +rank {rank} ([(]process [^)]*[)] )?raised in read \(read_data, .*\[corrupt\]", r" of …/checkpoint/__\d+_\S*\.distcp: ", r"is damaged"]),
 }
 
 SLOW = {

@@ -11,6 +11,7 @@ import os
 import pty
 import re
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -187,7 +188,7 @@ class GoodSave(TraceTest):
             text = file.read()
         with open(ends, "w") as file:
             file.write(re.sub(r"(?m)^(rank 2 .*) code 0$", r"\1 signal SIGSEGV", text))
-        self.assertRegex(self.tell(copy), r"^died +rank 2: its process was killed by SIGSEGV at .* after this call ended\nsave of ")
+        self.assertRegex(self.tell(copy), r"^died +rank 2 [(]process [0-9]+ on .*[)]: its process was killed by SIGSEGV at .* after this call ended\nsave of ")
 
     def test_a_process_that_died_between_saves_is_the_first_line(self):
         copy, _ = self.copied()
@@ -200,7 +201,7 @@ class GoodSave(TraceTest):
         ended = launched + (of_day - launched) % 86_400_000 - 1
         with open(ends, "w") as file:
             file.write(re.sub(r"(?m)^(rank 2 \d+) \d+ code 0$", r"\1 %d signal SIGSEGV" % ended, text))
-        self.assertRegex(self.tell(copy), r"^died +rank 2: its process was killed by SIGSEGV at .* before this call began\nsave of ")
+        self.assertRegex(self.tell(copy), r"^died +rank 2 [(]process [0-9]+ on .*[)]: its process was killed by SIGSEGV at .* before this call began\nsave of ")
 
     def test_json_holds_the_same(self):
         told = self.told(self.recording.traces)
@@ -399,10 +400,19 @@ class KilledAfterItsPart(TraceTest):
     launch = staticmethod(lambda: Recording("attempt", "save", "0", "3", options=["--inject", "kill@send:Written,rank=3,nth=2"]))
 
     def test_the_end_of_the_process_and_its_last_action_are_named(self):
-        self.check_says(self.summary(), "failed +rank 3 lost in write",
+        self.check_says(self.summary(), "failed +rank 3 ([(]process [^)]*[)] )?lost in write",
                         "where +rank 3: its process was killed by SIGKILL at .*; no hook was running; it last reached the state `reported`")
         told = self.told(self.recording.traces)
         self.assertEqual(told["failures"][0]["fate"], "ended")
+        (ends,) = glob.glob(os.path.join(self.recording.traces, "*.ends"))
+        with open(ends) as file:
+            process = int(re.search(r"(?m)^rank 3 (\d+)", file.read()).group(1))
+        self.assertEqual((told["failures"][0]["process"], told["failures"][0]["host"]), (process, socket.gethostname()))
+        name = "process %d on %s" % (process, socket.gethostname())
+        for text in (self.summary(), self.tell("explain", self.recording.traces), self.recording.output):
+            self.assertIn(name, text)
+        self.assertIn("rank 3 (%s)" % name, [event["args"]["name"] for event in self.exported(self.recording)["traceEvents"]
+                                             if event["name"] == "process_name"])
         self.assertEqual([(end["rank"], end.get("signal")) for end in told["processes"] if "signal" in end], [(3, "SIGKILL")])
         write = next(phase for phase in told["phases"] if phase["name"] == "write")
         self.assertEqual(write["unfinished_ranks"], [3])
@@ -412,7 +422,7 @@ class EndedSupervisor(TraceTest):
     launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "throw@receive:UseCachedPlan,rank=1"]))
 
     def test_the_message_that_it_handled_and_the_exception_are_named(self):
-        self.check_says(self.summary(), "failed +rank 1 lost in write",
+        self.check_says(self.summary(), "failed +rank 1 ([(]process [^)]*[)] )?lost in write",
                         "where +rank 1: its supervisor ended while it handled UseCachedPlan from rank 0: .*InjectedFault")
         self.assertIn("InjectedFault", self.tell("messages", self.recording.traces, "--grep", "InjectedFault", "--rank", "1"))
 
@@ -422,7 +432,7 @@ class EndedSupervisor(TraceTest):
 
     def test_the_reports_of_one_call_are_read_together(self):
         self.assertEqual(len(glob.glob(os.path.join(self.recording.run, "failure-*", "report.txt"))), 2, "rank 1 did not learn the outcome")
-        self.check_says(self.summary(self.recording.run), "failed +rank 1 lost in write",
+        self.check_says(self.summary(self.recording.run), "failed +rank 1 ([(]process [^)]*[)] )?lost in write",
                         "where +rank 1: its supervisor ended while it handled UseCachedPlan from rank 0", "4 of 4 ranks")
 
 
@@ -431,8 +441,33 @@ class KilledBeforeTheCall(TraceTest):
 
     def test_the_end_of_its_process_is_named_though_it_recorded_nothing(self):
         text = self.summary()
-        self.check_says(text, "failed +rank 2 lost in join",
+        self.check_says(text, "failed +rank 2 ([(]process [^)]*[)] )?lost in join",
                         "where +rank 2: its process was killed by SIGKILL at .*; it recorded nothing in this call, and no message from it arrived")
+
+
+class Running(unittest.TestCase):
+    def test_a_save_that_runs_is_no_failure(self):
+        with tempfile.TemporaryDirectory() as root:
+            traces = os.path.join(root, "traces")
+            os.mkdir(os.path.join(root, "run"))
+            job = subprocess.Popen([LAUNCHER, "-n", "2", "--trace", traces, "--inject", "delay=300s@hook:write_data,rank=1", "--", RANKS,
+                                    "attempt", os.path.join(root, "run"), "save", "0", "-1"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            try:
+                while "delay=300s" not in job.stdout.readline():
+                    self.assertIsNone(job.poll())
+                text = ""
+                while "write_data" not in text:  # the trace is written a moment later
+                    text = cairn(traces).stdout
+                self.assertRegex(text, r"\Asave of .* is running, since .* UTC\nwaits +for rank 1, in write since .* UTC\n"
+                                       r"runs +rank 1 [(]process [0-9]+ on .*[)] is in write_data [(]its storage[)], since .* UTC\n")
+                self.assertNotRegex(text, "failed|DID NOT END|nobody knows")
+                self.assertEqual(json.loads(cairn(traces, "--json").stdout)["end"], "running")
+                self.assertRegex(cairn("list", traces).stdout, r"(?m)^save:\S+ .* running ")
+            finally:
+                job.terminate()
+                job.communicate()
+            self.assertRegex(cairn(traces).stdout, "FAILED|DID NOT END|was cancelled")
 
 
 class ThrownStoreError(TraceTest):
@@ -440,7 +475,7 @@ class ThrownStoreError(TraceTest):
 
     def test_rank_phase_and_the_original_text_are_named(self):
         text = self.summary(self.recording.traces)
-        self.check_says(text, "FAILED after .*; nothing was committed", "failed +rank 1 raised in write", "no_space|kNoSpace|space")
+        self.check_says(text, "FAILED after .*; nothing was committed", "failed +rank 1 ([(]process [^)]*[)] )?raised in write", "no_space|kNoSpace|space")
         told = self.told(self.recording.traces)
         self.assertEqual([(failure["rank"], failure["kind"], failure["phase"]) for failure in told["failures"]], [(1, "raised", "write")])
         self.assertIn("create", told["failures"][0]["text"])
@@ -476,7 +511,7 @@ class KilledRank(TraceTest):
 
     def test_rank_phase_and_hook_are_named(self):
         text = self.summary()
-        self.check_says(text, "FAILED", "failed +rank 2 lost in write", "where +rank 2: its process was killed by SIGKILL at .*; write_data .* began .* and had not ended",
+        self.check_says(text, "FAILED", "failed +rank 2 ([(]process [^)]*[)] )?lost in write", "where +rank 2: its process was killed by SIGKILL at .*; write_data .* began .* and had not ended",
                         "rank 0 \\(coordinates\\) waited for rank 2 in write since .* in vain", "4 of 4 ranks")
 
     def test_a_part_without_an_end_lasted_until_the_failure(self):
@@ -490,12 +525,12 @@ class KilledRank(TraceTest):
 
     def test_what_the_survivors_left_names_it_without_its_trace(self):
         text = self.summary(self.recording.run)
-        self.check_says(text, "FAILED", "failed +rank 2 lost in write", "waited for rank 2", "3 of 4 ranks.*none of rank 2")
+        self.check_says(text, "FAILED", "failed +rank 2 ([(]process [^)]*[)] )?lost in write", "waited for rank 2", "3 of 4 ranks.*none of rank 2")
 
     def test_the_launcher_shows_the_ten_lines(self):
         self.assertEqual(self.recording.code, 128 + 9, self.recording.output)
         shown = self.recording.output[self.recording.output.index("cairn-launch: cairn trace "):]
-        self.check_says(shown, "FAILED", "failed +rank 2 lost in write")
+        self.check_says(shown, "FAILED", "failed +rank 2 ([(]process [^)]*[)] )?lost in write")
 
     def test_the_export_shows_a_hook_without_end(self):
         events = self.exported(self.recording)["traceEvents"]
@@ -524,7 +559,7 @@ class CutLink(TraceTest):
 
     def test_the_rank_and_its_connection_are_named_though_both_live(self):
         text = self.summary()
-        self.check_says(text, "FAILED", "failed +rank 3 lost in write", "where +rank 3: it was cut off: it went on", "4 of 4 ranks")
+        self.check_says(text, "FAILED", "failed +rank 3 ([(]process [^)]*[)] )?lost in write", "where +rank 3: it was cut off: it went on", "4 of 4 ranks")
         self.assertEqual(self.told("explain", self.recording.traces)[0]["rank"], 3)
         down = self.told("messages", self.recording.traces, "--name", "LinkDown", "--rank", "0")
         self.assertIn(3, [event["peer"] for event in down])
@@ -538,7 +573,7 @@ class FrozenCoordinator(TraceTest):
     def test_rank_phase_and_wait_are_named(self):
         self.assertEqual(self.recording.code, 0, self.recording.output)
         text = self.summary()
-        self.check_says(text, "FAILED", "failed +rank 0 silent in ", "waited for rank 0 in .* in vain", "where +rank 0: its process stood still from ")
+        self.check_says(text, "FAILED", "failed +rank 0 ([(]process [^)]*[)] )?silent in ", "waited for rank 0 in .* in vain", "where +rank 0: its process stood still from ")
         told = self.told(self.recording.traces)
         self.assertEqual([failure["rank"] for failure in told["failures"]], [0])
         self.assertEqual(told["wait"]["awaited"], [0])
@@ -587,7 +622,7 @@ class CancelledSave(TraceTest):
 
     def test_who_cancelled_and_why(self):
         text = self.tell(self.recording.traces, "--attempt", "last")
-        self.check_says(text, "was cancelled", "failed +rank 3 cancelled in", "the operator has had enough", "nothing was committed")
+        self.check_says(text, "was cancelled", "failed +rank 3 ([(]process [^)]*[)] )?cancelled in", "the operator has had enough", "nothing was committed")
 
     def test_it_is_no_failure_that_is_looked_at_or_reported_first(self):
         self.assertEqual([entry["end"] for entry in self.told("list", self.recording.traces)], ["succeeded", "cancelled"])
@@ -607,7 +642,7 @@ class HangingHook(TraceTest):
         self.check_says(self.summary(self.recording.run), r"notice +rank 2 was in write_data \(its storage\) for .* when its stack was taken: `cairn trace explain` shows it")
 
     def test_the_rank_for_which_others_waited_until_the_deadline_is_the_first(self):
-        self.check_says(self.summary(), r"\nfailed +rank 2 (cancelled in write \[deadline\]: .* waited for its own write_data|busy in write).*\nfailed +rank 0 cancelled .* 2 more ranks")
+        self.check_says(self.summary(), r"\nfailed +rank 2 ([(]process [^)]*[)] )?(cancelled in write \[deadline\]: .* waited for its own write_data|busy in write).*\nfailed +rank 0 ([(]process [^)]*[)] )?cancelled .* 2 more ranks")
         self.assertNotIn("no hook was running", self.summary())
 
     def test_explain_names_the_function_in_which_the_hook_waits(self):

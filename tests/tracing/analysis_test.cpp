@@ -530,7 +530,8 @@ TEST_CASE("trace analysis: a lost coordinator has its own phase and that of the 
   const Analysed it(script.write());
   const auto explanations = explain(it.trace, it.clocks, it.diagnosis);
   REQUIRE(explanations.size() == 2);
-  CHECK(explanations[0].title == "The last sign of rank 0, silent in global_plan (while it was in local_plan), and what led to it");
+  CHECK(explanations[0].title ==
+        "The last sign of " + it.trace.job.describe(0) + ", silent in global_plan (while it was in local_plan), and what led to it");
   CHECK(explanations[0].own_phase == Phase::kLocalPlan);
   CHECK(explanations[1].title == "What led to the end of the call on rank 1");
   CHECK(explain(it.trace, it.clocks, it.diagnosis, 1).size() == 1);
@@ -564,7 +565,8 @@ TEST_CASE("trace analysis: the last sign of a frozen rank is the one before it w
   CHECK(failure.last_sign == it.clocks.at(*failure.last_event));
   const auto explanations = explain(it.trace, it.clocks, it.diagnosis);
   CHECK(explanations.front().title ==
-        "What rank 0, silent in write (while it was in join), was in when it was last heard of, and what led to it");
+        "What " + it.trace.job.describe(0) +
+            ", silent in write (while it was in join), was in when it was last heard of, and what led to it");
   CHECK(explanations.front().chain.back().event->id == began);
 }
 

@@ -11,7 +11,9 @@
 namespace cairn::testing {
 
 inline TraceHeader header_of(int rank, int world_size, const std::string& incarnation = std::string(32, 'a')) {
-  return trace_header(incarnation, rank, world_size, TraceSource::kStream);
+  TraceHeader header = trace_header(incarnation, rank, world_size, TraceSource::kStream);
+  header.process = 999'999'999;  // which no system gives: these ranks have ended
+  return header;
 }
 
 inline MonotonicTime at_ms(double milliseconds) {

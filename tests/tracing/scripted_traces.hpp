@@ -167,6 +167,7 @@ class ScriptedTraces {
   // Returns the id of the rank's last event so far, or 0 if there is none.
   std::uint64_t last_id(int rank) const { return events_.count(rank) == 0 ? 0 : events_.at(rank).size(); }
   const std::string& directory() const { return directory_.path(); }
+  const std::vector<ObservedEvent>& events(int rank) const { return events_.at(rank); }
 
  private:
   WallTime wall_at(int rank, double time) const {

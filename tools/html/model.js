@@ -34,7 +34,7 @@ class Model {
     this.kinds = job.kinds;
     this.states = job.states;
     this.count = data.ranks.reduce((sum, rank) => sum + rank.events, 0);
-    this.ranks = data.ranks.map(rank => ({number: rank.rank, host: rank.host, missing: rank.missing, first: 0, last: 0, failures: []}));
+    this.ranks = data.ranks.map(rank => ({number: rank.rank, host: rank.host, process: rank.process, missing: rank.missing, first: 0, last: 0, failures: []}));
     const n = this.count;
     this.rank = new Uint16Array(n);  // place in `ranks`
     this.id = new Float64Array(n);

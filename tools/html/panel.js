@@ -94,8 +94,8 @@ class Panel {
     if (at < 0) return;
     const failed = model.hasFailed(at);
     event.append(element('h2', failed ? {className: 'failed-text'} : {}, model.describe(at)));
-    const host = model.ranks[model.rank[at]].host;
-    event.append(element('p', {className: 'where'}, this.rankName(at) + (host ? ' on ' + host : '')));
+    const {host, process} = model.ranks[model.rank[at]];
+    event.append(element('p', {className: 'where'}, this.rankName(at) + (host ? `, process ${process} on ${host}` : '')));
     event.append(this.fields(at));
     if (model.text[at] !== 0) event.append(element('div', {className: failed ? 'quote failed' : 'quote', tabIndex: 0}, model.texts[model.text[at]]));
     this.otherEnd(at);
