@@ -36,7 +36,8 @@ bool is_running(std::uint64_t process, WallTime then) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string text;
   std::getline(file, text);
-  // The second field, in parentheses, may contain anything. The state is the third, the start the 22nd.
+  // The second field, in parentheses, may contain anything. The state is the third, the start the
+  // 22nd.
   const auto name_end = text.rfind(')');
   if (name_end == std::string::npos) return false;
   std::istringstream fields(text.substr(name_end + 1));

@@ -15,8 +15,8 @@ std::string host_name();
 std::string process_name(std::uint64_t process, const std::string& host);
 std::string process_name();  // of this process
 
-// Returns whether a process that existed at `then` still runs. It must be, or have been, one of this
-// host. A zombie does not run.
+// Returns whether a process that existed at `then` still runs. It must be, or have been, one of
+// this host. A zombie does not run.
 bool is_running(std::uint64_t process, WallTime then);
 
 }  // namespace cairn

@@ -1,4 +1,5 @@
-// Decides when to log that a wait is still going on: first after ten seconds, then every 30 seconds.
+// Decides when to log that a wait is still going on: first after ten seconds, then every 30
+// seconds.
 #pragma once
 
 #include <chrono>

@@ -88,8 +88,8 @@ std::string outcome_line(const OpenedTrace& opened, const Diagnosis& diagnosis) 
 std::string failure_line(const TracedJob& job, const TracedFailure& failure) {
   std::string who = job.describe(failure.rank);
   // The text of a lost connection names the process, too.
-  if (const auto process = who.find(" ("); process != std::string::npos && failure.text.find(who.substr(process)) != std::string::npos)
-    who.resize(process);
+  const auto process = who.find(" (");
+  if (process != std::string::npos && failure.text.find(who.substr(process)) != std::string::npos) who.resize(process);
   std::string text = fmt::format("{} {}", printable(who), kind_text(failure));
   if (failure.phase) text += std::string(" in ") + to_string(*failure.phase);
   if (failure.hook && failure.hook->duration)
@@ -350,8 +350,9 @@ std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosi
   if (const auto waits = running_line(diagnosis)) lines.push_back(line("waits", *waits));
   const std::size_t before_hooks = lines.size();
   for (const auto& [rank, hook] : diagnosis.in_hook)
-    lines.push_back(line("runs", printable(fmt::format("{} is in {} (its {}), since {} UTC", opened.trace.job.describe(rank), hook.name,
-                                                       to_string(hook.actor), time_of_day(hook.begin)))));
+    lines.push_back(line("runs", printable(opened.trace.job.describe(rank)) +
+                                     fmt::format(" is in {} (its {}), since {} UTC", hook.name, to_string(hook.actor),
+                                                 time_of_day(hook.begin))));
   if (diagnosis.in_hook.size() > kRunningShown) {
     lines.resize(before_hooks + kRunningShown);
     lines.back() += fmt::format(" … and {} more ranks: --json", diagnosis.in_hook.size() - kRunningShown);

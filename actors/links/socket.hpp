@@ -68,8 +68,8 @@ struct PortRange {
   int first = 0;  // with `last` 0: any port
   int last = 0;
 };
-// Parses "20000-20100", or one port; "" means any port. `origin` names the setting in errors. Throws
-// kInvalidArgument.
+// Parses "20000-20100", or one port; "" means any port. `origin` names the setting in errors.
+// Throws kInvalidArgument.
 PortRange parse_port_range(const std::string& text, const std::string& origin);
 // Reserves a port of the range that no other socket of this machine is bound to, as reserve_port
 // does. Tries them from a random one on. Throws kUnavailable if all are in use.

@@ -18,9 +18,9 @@
 //
 // The run tells jobs apart: it is a label, and part of the file's name. CAIRN_RUN names it, or else
 // the first CheckpointManager of the process, or else the place that contains the first save: its
-// absolute path or URL. Until it has a name, there is no label and no file. Ranks of one job have the
-// same name if they see the run under the same path. A job that is started again for a run replaces
-// the files of the earlier one.
+// absolute path or URL. Until it has a name, there is no label and no file. Ranks of one job have
+// the same name if they see the run under the same path. A job that is started again for a run
+// replaces the files of the earlier one.
 //
 // These are the metrics of saves, each with the labels `rank` and `run`. Loads have the same
 // metrics, with `load` instead of `save` in the name:

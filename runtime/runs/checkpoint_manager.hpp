@@ -231,8 +231,8 @@ class CheckpointManager {
   // Returns the first of `checkpoints`, or nothing if there is none.
   std::optional<CheckpointInfo> latest() const;
   // Returns the checkpoint with the best value of the metric that `retention` names, whether
-  // `keep_best` is set or not; the later one of equal values. Returns nothing if no checkpoint has a
-  // finite value. Throws kPrecondition if `retention` names no metric.
+  // `keep_best` is set or not; the later one of equal values. Returns nothing if no checkpoint has
+  // a finite value. Throws kPrecondition if `retention` names no metric.
   std::optional<CheckpointInfo> best() const;
   // Returns the latest checkpoint from which `restore_latest` could resume and whose bytes are all
   // intact. Reads all bytes of each candidate. Returns nothing if the run has no checkpoint; throws

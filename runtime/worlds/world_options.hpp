@@ -31,9 +31,9 @@ struct WorldOptions {
   std::string bind_address;
   // The ports at which this rank may listen, such as "20000-20100", for a firewall between
   // machines. Each rank of a machine takes one, and keeps it over successive worlds. If empty,
-  // CAIRN_PORT_RANGE gives them; without either, the system chooses a port. `from_addresses` ignores
-  // both. The factory functions throw kInvalidArgument for a malformed range, kUnavailable if all
-  // its ports are in use.
+  // CAIRN_PORT_RANGE gives them; without either, the system chooses a port. `from_addresses`
+  // ignores both. The factory functions throw kInvalidArgument for a malformed range, kUnavailable
+  // if all its ports are in use.
   std::string port_range;
   // A secret that only the ranks of this job know. With it, ranks communicate over TLS 1.3, and
   // only with each other. All ranks must have the same secret. Give either the secret itself (at

@@ -12,7 +12,7 @@ namespace cairn::testing {
 
 inline TraceHeader header_of(int rank, int world_size, const std::string& incarnation = std::string(32, 'a')) {
   TraceHeader header = trace_header(incarnation, rank, world_size, TraceSource::kStream);
-  header.process = 999'999'999;  // which no system gives: these ranks have ended
+  header.process = 999'999'999;  // no system gives this number: the process has ended
   return header;
 }
 
