@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kExamples = R"(Examples:
   cairn ls run                          lists the checkpoints of a run
+  cairn rm run/step_100                 removes a checkpoint, after asking
   cairn inspect run/step_100            shows what a checkpoint contains
   cairn verify run/step_100             reads every byte and lists every fault
   cairn diff run/step_100 run/step_200  compares two checkpoints
@@ -93,6 +94,8 @@ int run(int argc, char** argv) {
 
   Run chosen;
   add_ls(app, chosen);
+  add_latest(app, chosen);
+  add_rm(app, chosen);
   add_inspect(app, chosen);
   add_doctor(app, chosen);
   add_trace(app, chosen);

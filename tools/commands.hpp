@@ -60,6 +60,8 @@ class WrongUse : public Error {
 using Run = std::function<int()>;
 
 void add_ls(CLI::App& app, Run& chosen);
+void add_latest(CLI::App& app, Run& chosen);
+void add_rm(CLI::App& app, Run& chosen);
 void add_inspect(CLI::App& app, Run& chosen);
 void add_doctor(CLI::App& app, Run& chosen);
 void add_trace(CLI::App& app, Run& chosen);

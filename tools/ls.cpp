@@ -19,6 +19,7 @@ constexpr const char* kLsExamples = R"(Examples:
   cairn ls run              lists checkpoints, the latest first, with size, world size and age
   cairn ls run --json       prints JSON
 
+The checkpoint marked "latest", or "latest that is sound", is the one that restore_latest takes.
 A checkpoint is damaged if its record cannot be read, if a file that the record names is missing or
 has the wrong length, or if a restore has noted damage. ls reads no data; cairn verify does.
 Leftovers are files of removals and saves that did not finish, or of a save that is still running.
@@ -34,15 +35,8 @@ struct LsOptions {
 
 double now_seconds() { return std::chrono::duration<double>(system_clock().wall_now().time_since_epoch()).count(); }
 
-// Returns the checkpoint from which a run would resume: the last one committed that is sound.
-const ListedCheckpoint* latest_sound(const RunContents& contents) {
-  for (const auto& checkpoint : contents.checkpoints)
-    if (checkpoint.by_cairn && checkpoint.sequence && checkpoint.fault.empty()) return &checkpoint;
-  return nullptr;
-}
-
 const ListedCheckpoint* latest(const RunContents& contents) {
-  return !contents.checkpoints.empty() && contents.checkpoints.front().sequence ? &contents.checkpoints.front() : nullptr;
+  return !contents.checkpoints.empty() && contents.checkpoints.front().may_resume ? &contents.checkpoints.front() : nullptr;
 }
 
 template <class Value>
@@ -134,6 +128,19 @@ int ls(const LsOptions& options) {
   return all_sound ? kFine : kFoundBad;
 }
 
+int print_latest(const std::string& url) {
+  const RunContents contents = look_at_run(url);
+  const ListedCheckpoint* const found = latest_sound(contents);
+  for (const auto& one : contents.leftovers)
+    if (one.is_unrecorded)
+      throw Error(ErrorCode::kNotFound, fmt::format("restore_latest throws, too: {} has data files without a commit record (.metadata)",
+                                                    printable(child_url(url, one.name))));
+  if (found == nullptr)
+    throw Error(ErrorCode::kNotFound, fmt::format("restore_latest can take no checkpoint of {}: `cairn ls` tells why", printable(url)));
+  std::cout << child_url(open_store(url)->url(), found->name) << '\n';
+  return kFine;
+}
+
 }  // namespace
 
 void add_ls(CLI::App& app, Run& chosen) {
@@ -143,6 +150,19 @@ void add_ls(CLI::App& app, Run& chosen) {
   command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, &chosen] { chosen = [options] { return ls(*options); }; });
+}
+
+void add_latest(CLI::App& app, Run& chosen) {
+  const auto run = std::make_shared<std::string>();
+  auto* const command = app.add_subcommand("latest", "Print the place of the checkpoint from which a run resumes");
+  command->footer(R"TEXT(Examples:
+  cairn verify "$(cairn latest run)"
+
+This is the checkpoint that restore_latest takes. latest reads no data, so that restore_latest may
+still find it damaged, and take an earlier one.
+Exits with 1 if there is none, or if restore_latest would throw.)TEXT");
+  command->add_option("RUN", *run, "The directory or URL that holds the checkpoints")->required();
+  command->callback([run, &chosen] { chosen = [run] { return print_latest(*run); }; });
 }
 
 }  // namespace cairn::tools

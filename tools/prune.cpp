@@ -1,6 +1,4 @@
 // `cairn prune`: removes checkpoints of a run that no rule keeps, as the manager does.
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <iostream>
@@ -153,16 +151,6 @@ std::string why_kept(const Retention& retention, const Wanted& wanted, const Che
   return text;
 }
 
-bool agreed(const PruneOptions& options) {
-  if (options.yes) return true;
-  if (::isatty(STDIN_FILENO) != 1)
-    throw WrongUse("nothing was removed, as there is no terminal to ask at: --yes removes without asking");
-  std::cout << "Remove them? [y/N] " << std::flush;
-  std::string answer;
-  std::getline(std::cin, answer);
-  return answer == "y" || answer == "Y" || answer == "yes";
-}
-
 struct Pruning {
   RunDirectory run;
   Retention retention;
@@ -275,10 +263,7 @@ int prune(const PruneOptions& options) {
   }
   std::cout << fmt::format("{} of them, {}, {}\n", count, human_bytes(pruning.bytes), options.dry_run ? "would go" : "are to go");
   if (options.dry_run) return kFine;
-  if (!agreed(options)) {
-    std::cout << "nothing was removed\n";
-    return kFine;
-  }
+  if (!options.yes && !agrees_to_remove()) return kFine;
   return remove_all(pruning) ? kFine : kFoundBad;
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <cairn/runtime/runs/resume_order.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
 #include <cairn/storage/read_metadata.hpp>
@@ -61,6 +62,22 @@ std::optional<ListedCheckpoint> look_at(const RunDirectory& run, const RunCheckp
   return listed;
 }
 
+void sort_by_resume_order(const RunDirectory& run, std::vector<ListedCheckpoint>& checkpoints) {
+  std::map<std::string, std::size_t> places;
+  try {
+    for (const RunCheckpoint& candidate : resume_order(run).candidates) places.emplace(candidate.name, places.size());
+  } catch (const Error& error) {
+    // A record may not be read: restore_latest throws, too, and the list has it as a fault.
+    if (error.code() != ErrorCode::kPermission) throw;
+    return;
+  }
+  for (ListedCheckpoint& checkpoint : checkpoints) checkpoint.may_resume = places.count(checkpoint.name) > 0;
+  const auto place_of = [&](const ListedCheckpoint& checkpoint) {
+    return checkpoint.may_resume ? places.at(checkpoint.name) : places.size();
+  };
+  std::stable_sort(checkpoints.begin(), checkpoints.end(), [&](const auto& a, const auto& b) { return place_of(a) < place_of(b); });
+}
+
 }  // namespace
 
 std::vector<Leftover> leftovers_of(const RunDirectory& run) {
@@ -87,6 +104,12 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
     }
   }
   return leftovers;
+}
+
+const ListedCheckpoint* latest_sound(const RunContents& contents) {
+  for (const ListedCheckpoint& checkpoint : contents.checkpoints)
+    if (checkpoint.may_resume && checkpoint.fault.empty()) return &checkpoint;
+  return nullptr;
 }
 
 RunContents look_at_run(const std::string& url) {
@@ -117,6 +140,7 @@ RunContents look_at_run(const std::string& url) {
   }
   for (const ObjectName& name : listing.others)
     if (auto listed = look_at(run, {name, {}})) contents.checkpoints.push_back(std::move(*listed));
+  sort_by_resume_order(run, contents.checkpoints);
   contents.leftovers = leftovers_of(run);
   for (const ObjectName& name : places)
     if (name.compare(0, kFailurePrefix.size(), kFailurePrefix) == 0) contents.failure_reports.push_back(name);

@@ -22,6 +22,7 @@ struct ListedCheckpoint {
   std::uint64_t bytes = 0;         // total length of the files that the record names
   std::optional<double> saved_at;  // seconds since 1970, if the store knows
   bool pinned = false;
+  bool may_resume = false;  // restore_latest takes the first of these that is sound
   // "" if the record can be read, the files have the lengths that it names, and no restore has
   // noted damage.
   std::string fault;
@@ -39,7 +40,7 @@ struct Leftover {
 };
 
 struct RunContents {
-  std::vector<ListedCheckpoint> checkpoints;  // Cairn's, latest commit first; then the others, by name
+  std::vector<ListedCheckpoint> checkpoints;  // in the order in which restore_latest tries them; then the others, by name
   std::vector<Leftover> leftovers;            // by name
   std::vector<std::string> failure_reports;   // directories that failed saves left for `cairn trace`, by name
 };
@@ -48,6 +49,8 @@ struct RunContents {
 // Throws WrongUse if nothing exists at `url`, or if a checkpoint is there instead of a run. Throws
 // the store's errors.
 RunContents look_at_run(const std::string& url);
+// Returns the checkpoint that restore_latest takes unless it finds its data damaged; null if none.
+const ListedCheckpoint* latest_sound(const RunContents& contents);
 std::vector<Leftover> leftovers_of(const RunDirectory& run);
 
 }  // namespace cairn::tools

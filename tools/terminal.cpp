@@ -104,6 +104,17 @@ void print_line(const std::string& text, std::size_t indent) {
   std::cout << '\n';
 }
 
+bool agrees_to_remove() {
+  if (::isatty(STDIN_FILENO) != 1)
+    throw WrongUse("nothing was removed, as there is no terminal to ask at: --yes removes without asking");
+  std::cout << "Remove them? [y/N] " << std::flush;
+  std::string answer;
+  std::getline(std::cin, answer);
+  if (answer == "y" || answer == "Y" || answer == "yes") return true;
+  std::cout << "nothing was removed\n";
+  return false;
+}
+
 void Table::add(std::vector<std::string> row) {
   widths_.resize(std::max(widths_.size(), row.size()));
   for (std::size_t i = 0; i < row.size(); ++i) widths_[i] = std::max(widths_[i], std::min(display_width(row[i]), kColumnWidthMax));

@@ -25,6 +25,10 @@ int output_columns();
 // and indents the lines that follow.
 void print_line(const std::string& text, std::size_t indent);
 
+// Asks whether to remove what was listed. Returns the answer; if it is no, says that nothing was
+// removed. Throws WrongUse, which names the option --yes, if standard input is no terminal.
+bool agrees_to_remove();
+
 // A table whose columns are as wide as their widest cell, up to 80 characters. A wider cell pushes
 // the rest of its own row to the right. The last column is not padded. Rows are printed by
 // `print_line`.

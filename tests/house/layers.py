@@ -35,6 +35,7 @@ INTERNAL_FOR_TOOLS = {
     "base/utf8.hpp": "shows names from checkpoints as the library's errors do",
     "planning/closest_names.hpp": "suggests names as the library's errors do",
     "planning/pieces.hpp": "`convert` and `diff` read tensors in pieces that fit into memory, as consolidation does",
+    "runtime/runs/resume_order.hpp": "`ls` marks the checkpoint that a CheckpointManager resumes from",
     "runtime/runs/retention.hpp": "`prune` keeps what a CheckpointManager of the same policy keeps",
     "state/leaf_reader.hpp": "shows opaque values, and leaves them out",
     "state/leaf_writer.hpp": "writes files of torch.save that are larger than memory",
