@@ -40,7 +40,7 @@ struct RmOptions {
   bool dry_run = false;
 };
 
-// What goes from one run.
+// The checkpoints of one run that are to be removed.
 struct Going {
   RunDirectory run;
   RunContents contents;

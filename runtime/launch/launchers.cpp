@@ -294,12 +294,17 @@ void refuse_world_of_one(const std::string& call, const std::string& remedy) {
                                             ") has started " + std::to_string(task->size) + " ranks: " + remedy);
 }
 
+// An IPv6 address, which URLs write as "[::1]".
+std::string without_brackets(const std::string& host) {
+  return host.size() > 2 && host.front() == '[' && host.back() == ']' ? host.substr(1, host.size() - 2) : host;
+}
+
 Place place_of(const Task& task, const Variables& variables) {
   Place place;
   place.rank = task.rank;
   place.world_size = task.size;
   place.local_rank = task.local_rank;
-  place.master_host = value_of(variables, "MASTER_ADDR");
+  place.master_host = without_brackets(value_of(variables, "MASTER_ADDR"));
   const auto port = number_of(variables, "MASTER_PORT", 1, 65535);
   const RankZero rank_zero = place.master_host.empty() || !port ? find_rank_zero(task, variables) : RankZero();
   if (place.master_host.empty()) {

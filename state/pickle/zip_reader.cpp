@@ -7,6 +7,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/git_lfs.hpp>
 #include <cairn/state/pickle/unicode.hpp>
 #include <cairn/state/pickle/zip_format.hpp>
 
@@ -128,6 +129,7 @@ void ZipReader::read_directory() {
   const auto head = read_range(0, std::min<std::uint64_t>(size_bytes_, kLegacyMagic.size()), "its begin");
   if (head == kLegacyMagic)
     unsupported("torch.save of before PyTorch 1.6 wrote it, which is no zip archive; load and save it again with a newer PyTorch");
+  if (is_git_lfs_pointer(head)) corrupt(kGitLfsPointer);
   if (head.size() < 4 || get_u32(head.data()) != kLocalHeaderSignature)
     corrupt("not an archive of torch.save: it does not begin with a zip entry");
 

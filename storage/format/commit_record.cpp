@@ -6,6 +6,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/git_lfs.hpp>
 #include <cairn/base/utf8.hpp>
 #include <cairn/messages/metadata_codec.hpp>
 #include <cairn/state/pickle/zip_format.hpp>
@@ -101,6 +102,7 @@ Bytes encode_commit_record(const Metadata& metadata) {
 
 Metadata decode_commit_record(ByteSpan record, const std::string& what) {
   check_size(record.size(), what);
+  if (is_git_lfs_pointer(record)) throw Error(ErrorCode::kCorrupt, what + ": " + kGitLfsPointer);
   if (ends_in_fence_mark(record)) record = record.subspan(0, record.size() - kFenceMarkBytes);
   if (parse_commit_footer(record)) return decode_own(record, what);
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/git_lfs.hpp>
 #include <cairn/state/pickle/unicode.hpp>
 
 namespace cairn {
@@ -168,6 +169,7 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
   std::string header(sizeof(std::uint64_t), '\0');
   if (file_bytes < header.size()) throw refuse("it has no header");
   read(0, {header.data(), header.size()});
+  if (is_git_lfs_pointer(header)) throw Error(ErrorCode::kCorrupt, what + ": " + kGitLfsPointer);
   const std::uint64_t length = header_bytes(header);
   const std::uint64_t first = sizeof(std::uint64_t) + length;
   if (length > file_bytes - sizeof(std::uint64_t)) throw refuse("it has no header");

@@ -113,6 +113,11 @@ TEST_CASE("launchers: Open MPI on one node needs nothing else") {
   CHECK(other_job.master_port != place.master_port);
 }
 
+TEST_CASE("launchers: an IPv6 address of rank 0 may be in brackets") {
+  for (const char* const host : {"::1", "[::1]"}) CHECK(place_in(with(kExplicit, "MASTER_ADDR", host)).master_host == "::1");
+  CHECK(place_in(with(kExplicit, "MASTER_ADDR", "[]")).master_host == "[]");
+}
+
 TEST_CASE("launchers: Open MPI on several nodes needs MASTER_ADDR, and says so") {
   const Variables several = with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "2");
   CHECK(names(refused(several), "MASTER_ADDR"));

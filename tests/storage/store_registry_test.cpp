@@ -183,7 +183,8 @@ TEST_CASE("the directory of a store on this machine") {
   CHECK(local_path("file:///run/step_1") == std::filesystem::path("/run/step_1"));
   CHECK(local_path("file:run") == std::filesystem::path("run"));
   for (const char* elsewhere : {"mem://run", "ftp://host/run"}) CHECK(local_path(elsewhere) == std::nullopt);
-  CHECK(code_of([] { local_path(""); }) == ErrorCode::kInvalidArgument);
+  for (const char* refused : {"", "~", "~/run"}) CHECK(code_of([&] { local_path(refused); }) == ErrorCode::kInvalidArgument);
+  CHECK(local_path("./~/run") == std::filesystem::path("./~/run"));
 }
 
 TEST_CASE("a place below another") {

@@ -126,6 +126,16 @@ class Inspect(Command):
             for command in ("inspect", "verify"):
                 self.fails(FOUND_BAD, command, place, text=advice)
 
+    def test_pointers_of_git_lfs_are_named(self):
+        pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 4976698672\n" % 1
+        place = self.checkpoint()
+        (self.root / "two").mkdir()
+        for path in ("model.pt", "model.safetensors", "two/a.safetensors", "two/b.safetensors", "step_7/.metadata"):
+            (self.root / path).write_text(pointer)
+        for named in ("model.pt", "model.safetensors", "two", place):
+            self.fails(FOUND_BAD, "inspect", self.root / named, text="git lfs pull")
+        self.fails(WRONG_USE, "inspect", "~/run", text="only shells replace ~")
+
     def test_one_long_key_does_not_widen_all_rows(self):
         path = self.root / "a.pt"
         torch_file.save(path, {"x" * 3000: 1, "short": 2})
