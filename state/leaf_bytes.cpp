@@ -212,7 +212,11 @@ PickledValue pickle_value(const Value& value, BlobsAs blobs, const CarriedTypes&
 }
 
 Bytes serialize_leaf(const Value& value) {
-  if (value.is_opaque()) return value.opaque().archive();
+  if (value.is_opaque()) {
+    Bytes archive = value.opaque().archive();
+    if (archive.empty()) fail_unsupported(value.opaque().why());
+    return archive;
+  }
   const PickledValue pickled = pickle_value(value, BlobsAs::kOwnType);
   std::vector<ByteSpan> storages;
   storages.reserve(pickled.tensors.size());

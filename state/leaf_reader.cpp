@@ -9,7 +9,6 @@
 #include <unordered_set>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/pickle/opaque_value.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/pickle/unicode.hpp>
 #include <cairn/state/pickle/unpickler.hpp>
@@ -466,15 +465,7 @@ class LeafReader {
 
 }  // namespace
 
-Bytes SavedOpaque::archive() const {
-  if (!saved_->leaf.empty()) return saved_->leaf;
-  const OwnPickle own = own_pickle(pickle_, saved_->tree.protocol());
-  std::vector<Bytes> storages;
-  // A storage that the file lacks counts as too short.
-  for (const std::string& key : own.storages)
-    storages.push_back(saved_->archive.has_storage(key) ? saved_->archive.read_storage(key) : Bytes());
-  return write_torch_archive(own.pickle, {storages.begin(), storages.end()});
-}
+Bytes SavedOpaque::archive() const { return saved_->leaf; }
 
 Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried) {
   constexpr std::uint64_t kPickleBytesMax = std::uint64_t{1} << 30;  // a sparse file may claim any size

@@ -192,6 +192,12 @@ LoadPlan LoadDestinations::create_plan() {
     } else if (destination.is_tensor) {
       problems.mismatched.push_back('"' + destination.name + "\": the checkpoint holds a value, the state dict " +
                                     destination.type_name);
+    } else if (const std::string& opaque = std::get<BytesStorageMetadata>(*stored).opaque; !opaque.empty()) {
+      if (leave_out_opaque_)
+        leave_out(destination, opaque);
+      else
+        problems.unsupported.push_back('"' + destination.name + "\": a value of " + opaque +
+                                       ", which only Python can hold; keep_opaque cannot keep parts of a file of torch.save");
     } else {
       ReadItem item;
       item.type = LoadItemType::kByteIO;
@@ -307,7 +313,8 @@ const LoadDestinations::Destination* LoadDestinations::stored_whole_above(const 
     const Path above(destination.path.begin(), destination.path.begin() + static_cast<std::ptrdiff_t>(length));
     const std::string name = to_string(above);
     const Metadata::Entry* stored = metadata_->find(name);
-    if (stored == nullptr || !std::holds_alternative<BytesStorageMetadata>(*stored)) continue;
+    const auto* bytes = stored != nullptr ? std::get_if<BytesStorageMetadata>(stored) : nullptr;
+    if (bytes == nullptr || !bytes->opaque.empty()) continue;
     const auto known = positions_.find(name);
     if (known != positions_.end()) return destinations_[known->second].path == above ? &destinations_[known->second] : nullptr;
     add(name, name, above, Value(Dict{}));
@@ -451,7 +458,7 @@ void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, co
     value = read_leaf(bytes);
     if (value.is_opaque() && std::none_of(options_.keep_opaque.begin(), options_.keep_opaque.end(),
                                           [&](const std::string& kept) { return is_below(destination.name, kept); })) {
-      if (leave_out_opaque_) return leave_out(destination, value.opaque());
+      if (leave_out_opaque_) return leave_out(destination, value.opaque().name());
       throw Error(ErrorCode::kUnsupported,
                   value.opaque().why() + ". To load it as it is, for the next save, name it in keep_opaque");
     }
@@ -463,9 +470,9 @@ void LoadDestinations::load_bytes(const LoadPlan& plan, const ReadItem& item, co
   place(destination, std::move(value));
 }
 
-void LoadDestinations::leave_out(const Destination& destination, const Opaque& value) {
+void LoadDestinations::leave_out(const Destination& destination, const std::string& opaque) {
   const MutexLock lock(mutex_);
-  left_out_.push_back(destination.name + ": " + value.name());
+  left_out_.push_back(destination.name + ": " + opaque);
   // The value's place may already hold the tensors in the value. In a list, None keeps the place.
   const Value* const held = find_at(*state_dict_, destination.path);
   if (held == nullptr || !held->is_none()) return;

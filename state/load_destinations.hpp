@@ -50,7 +50,7 @@ class LoadDestinations {
   void compare_shared(const LoadPlanner::ReadNow& read);
   // Returns the names that the plan of the last `create_plan` skips.
   LoadReport report() const;
-  // Returns the opaque values that `load_bytes` has left out, as LoadReport::opaque lists them.
+  // Returns the opaque values that were left out, as LoadReport::opaque lists them.
   std::vector<std::string> left_out() const;
 
   // Implement the hooks of DefaultLoadPlanner. Several threads may call them at once.
@@ -105,7 +105,7 @@ class LoadDestinations {
   const Destination& destination_of(const LoadPlan& plan, const ReadItem& item) const;
   static const Part& part_for(const Destination& destination, const ReadItem& item);
   void place(const Destination& destination, Value value);
-  void leave_out(const Destination& destination, const Opaque& value);
+  void leave_out(const Destination& destination, const std::string& opaque);
 
   StateDict* state_dict_;
   const Metadata* metadata_;

@@ -109,7 +109,8 @@ struct LoadPlannerOptions {
   bool refuse_absent_ranks = false;
   int world_size = 0;  // set by Checkpointer, except in a planner of the user's; 0: unknown
   // The names of opaque values (see Opaque) to load as they are, for the next save. A name also
-  // stands for everything below it. Loading any other opaque value fails with kUnsupported.
+  // stands for everything below it. Loading any other opaque value fails with kUnsupported, as does
+  // loading one from a file of torch.save.
   std::vector<std::string> keep_opaque;
 };
 

@@ -90,8 +90,8 @@ class Opaque {
   virtual ~Opaque() = default;
   virtual const std::string& name() const = 0;  // the class or function that Cairn does not know: "argparse.Namespace"
   virtual const std::string& why() const = 0;   // the reason, for an error text
-  // Returns an archive of torch.save that holds this value alone. Throws kCorrupt if the source is
-  // damaged, and kUnsupported for a value in a file of torch.save that contains itself.
+  // Returns the archive of torch.save that holds this value alone; "" for a part of a larger file,
+  // which cannot be saved.
   virtual Bytes archive() const = 0;
 };
 

@@ -50,7 +50,7 @@ struct TorchSaveReader::Implementation {
 
   void add(FlatEntry entry) {
     if (values.count(entry.fqn) > 0) return;
-    Metadata::Entry described = BytesStorageMetadata{};
+    Metadata::Entry described = BytesStorageMetadata{{}, entry.value.is_opaque() ? printable(entry.value.opaque().name()) : ""};
     if (entry.value.is_tensor()) described = describe(entry.value.tensor());
     metadata.state_dict_metadata.emplace_back(entry.fqn, std::move(described));
     metadata.planner_data.emplace_back(entry.fqn, std::move(entry.path));

@@ -12,13 +12,13 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/planning/pieces.hpp>
+#include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/leaf_writer.hpp>
-#include <cairn/state/pickle/opaque_value.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
-#include <cairn/state/pickle/unpickler.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
+#include <cairn/tools/python_text.hpp>
 #include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/terminal.hpp>
 #include <cairn/tools/value_text.hpp>
@@ -133,14 +133,17 @@ void compare_piece(const Piece& piece_a, const Piece& piece_b, std::int64_t begi
 // Returns what equal values have in common. Files of torch.save may have bytes in place of an
 // io.BytesIO.
 Bytes content_of(const Value& value) {
+  constexpr std::size_t kOpaqueTextMax = std::size_t{1} << 28;  // parts that are shared are written in each place
   if (value.is_opaque()) {
+    PythonText text(kOpaqueTextMax, /*is_exact=*/true);
+    put_pickle(text, dynamic_cast<const SavedOpaque&>(value.opaque()).pickle());
+    Bytes content = text.take();
+    // In a file of torch.save, the tensors in it have keys of their own.
     const Bytes bytes = value.opaque().archive();
+    if (bytes.empty()) return content;
     const TorchArchive archive(bytes, "an opaque value");
-    const Bytes pickle = archive.pickle();
-    OwnPickle own = own_pickle(unpickle(pickle, archive.what(), {}, {}, OpaqueValues::kKept).root(), 4);
-    for (const std::string& key : own.storages)
-      if (archive.has_storage(key)) own.pickle += archive.read_storage(key);
-    return own.pickle;
+    for (int i = 0; archive.has_storage(std::to_string(i)); ++i) content += archive.read_storage(std::to_string(i));
+    return content;
   }
   const PickledValue pickled = pickle_value(value, BlobsAs::kBytes);
   Bytes content = pickled.pickle;

@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/pickle/opaque_value.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/tools/python_text.hpp>
 
@@ -38,6 +37,10 @@ const char* put_begin(PythonText& out, const PickleValue& value) {
       return put(printable(value.callee().opaque_name()) + "(", ")");
     case PickleKind::kGlobal:
       return put(printable(value.opaque_name()), "");
+    case PickleKind::kInt:
+    case PickleKind::kBytes:
+      out.put_short("<" + value.opaque_name() + ">", value.opcode());
+      return "";
     default:
       return put("<" + value.opaque_name() + ">", "");
   }
@@ -52,7 +55,7 @@ bool put_known(PythonText& out, const PickleValue& object) {
     // Each byte is a character of the text, in UTF-8.
     const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; };
     const std::string_view text = given[0].as_text();
-    out.put_bytes(static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins)));
+    out.put_bytes(static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins)), text);
   } else if (name == "builtins.complex" && is(0, PickleKind::kFloat) && is(1, PickleKind::kFloat)) {
     out.put(fmt::format("({}{:+}j)", given[0].as_float(), given[1].as_float()));
   } else if (name == "torch.Size" && is(0, PickleKind::kTuple)) {
@@ -82,7 +85,7 @@ void put_pickle(PythonText& out, const PickleValue& value) {
     case PickleKind::kText:
       return out.put_text(std::string(value.as_text()));
     case PickleKind::kBytes:
-      return out.put_bytes(value.as_bytes().size());
+      return out.put_bytes(value.as_bytes().size(), value.as_bytes());
     default:
       if (is_tensor(value)) return out.put(tensor_text(value));
       if (value.shape() == PickleKind::kObject && put_known(out, value)) return;

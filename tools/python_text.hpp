@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,7 +20,8 @@ inline std::string real_text(std::string digits) {
 
 class PythonText {
  public:
-  explicit PythonText(std::size_t length_max) : length_max_(length_max) {}
+  // `is_exact`: the texts of different values differ, except those of tensors.
+  explicit PythonText(std::size_t length_max, bool is_exact = false) : length_max_(length_max), is_exact_(is_exact) {}
 
   bool is_full() const { return text_.size() > length_max_; }
   void put(const std::string& text) { text_ += text; }
@@ -28,7 +30,11 @@ class PythonText {
   void put_int(std::int64_t value) { put(std::to_string(value)); }
   void put_real(double value) { put(real_text(fmt::format("{}", value))); }
   void put_text(const std::string& text) { put("'" + printable(text) + "'"); }
-  void put_bytes(std::size_t count) { put("<" + human_bytes(count) + ">"); }
+  void put_bytes(std::size_t count, std::string_view bytes) { put_short("<" + human_bytes(count) + ">", bytes); }
+  void put_short(const std::string& text, std::string_view exact) {
+    put(text);
+    if (is_exact_) text_ += exact;
+  }
 
   static const char* end_of_tuple(std::size_t size) { return size == 1 ? ",)" : ")"; }
 
@@ -42,6 +48,7 @@ class PythonText {
 
  private:
   const std::size_t length_max_;
+  const bool is_exact_;
   std::string text_;
 };
 

@@ -493,7 +493,7 @@ StateDict Checkpointer::load_by_keys(const std::string& checkpoint_id, const std
   if (!left_out.empty() && world().rank() == 0)
     write_log(LogLevel::kWarning, 0,
               "load_by_keys: values of classes that only Python has were left out of " + checkpoint_id +
-                  "; LoadPlannerOptions::keep_opaque keeps them:" + left_out);
+                  "; LoadPlannerOptions::keep_opaque keeps those of a checkpoint:" + left_out);
   return state_dict;
 }
 

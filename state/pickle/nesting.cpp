@@ -63,7 +63,7 @@ void PickleTree::check_nesting(std::uint32_t depth_max, bool cut) {
       if (levels[below] == kOpen) {
         if (!cut) fail(below, "a value that contains itself");
         part = static_cast<Id>(nodes_.size());
-        nodes_.push_back({PickleKind::kNone, true, nodes_[below].position, below, 0});
+        nodes_.push_back({PickleKind::kNone, true, nodes_[below].position, 0, 0});
         levels.push_back(1);
       } else if (levels[below] == 0) {
         enter(below);

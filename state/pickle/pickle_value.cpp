@@ -153,14 +153,11 @@ PickleValue PickleValue::items() const {
 }
 std::optional<PickleValue> PickleValue::keywords() const { return if_there(tree_->object_of(*this).keywords); }
 std::optional<PickleValue> PickleValue::elements() const { return if_there(tree_->object_of(*this).elements); }
-bool PickleValue::is_made_by_new() const { return tree_->object_of(*this).is_made_by_new; }
 
 PickleGlobal PickleValue::global() const {
   if (shape() != PickleKind::kGlobal) expect(PickleKind::kGlobal);
   return tree_->globals_[tree_->nodes_[id_].second];
 }
-
-PickleValue PickleValue::container() const { return {tree_, static_cast<std::uint32_t>(tree_->nodes_[id_].first)}; }
 
 std::string_view PickleValue::opcode() const {
   check_invariant(is(PickleKind::kOpaque) && (shape() == PickleKind::kInt || shape() == PickleKind::kBytes), "an opcode is kept here");
@@ -198,6 +195,40 @@ std::string PickleValue::why_opaque() const {
 PickleValue PickleValue::persistent_id() const {
   expect(PickleKind::kPersistentId);
   return {tree_, tree_->children_[tree_->nodes_[id_].second]};
+}
+
+namespace {
+
+void visit_all(const PickleValue& container, const VisitPart& visit) {
+  for (std::size_t i = 0; i < container.size(); ++i) {
+    if (container.shape() != PickleKind::kDict) {
+      visit("", container[i]);
+      continue;
+    }
+    const auto key = container.key(i);
+    const std::string number = key.is(PickleKind::kInt) ? std::to_string(key.as_int()) : "";
+    visit(key.is(PickleKind::kText) ? key.as_text() : number, container.mapped(i));
+  }
+}
+
+}  // namespace
+
+void for_each_part(const PickleValue& value, const VisitPart& visit) {
+  const auto shape = value.shape();
+  if (shape == PickleKind::kList || shape == PickleKind::kTuple || shape == PickleKind::kDict) return visit_all(value, visit);
+  if (shape == PickleKind::kPersistentId) return visit("", value.persistent_id());
+  if (shape != PickleKind::kObject) return;
+  if (value.callee().shape() != PickleKind::kGlobal) visit("", value.callee());
+  visit_all(value.arguments(), visit);
+  for (const auto& parts : {value.keywords(), value.elements(), std::optional<PickleValue>(value.items())})
+    if (parts) visit_all(*parts, visit);
+  const auto state = value.state();
+  if (!state) return;
+  // `__dict__`, or None, and the values of `__slots__`.
+  const bool has_slots = state->is(PickleKind::kTuple) && state->size() == 2 && (*state)[1].is(PickleKind::kDict);
+  if (has_slots && (*state)[0].is(PickleKind::kDict)) visit_all((*state)[0], visit);
+  const auto fields = has_slots ? (*state)[1] : *state;
+  fields.is(PickleKind::kDict) ? visit_all(fields, visit) : visit("state", fields);
 }
 
 }  // namespace cairn

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -100,8 +101,6 @@ class PickleValue {
   PickleGlobal global() const;                  // of a class or function, opaque or not
   std::optional<PickleValue> keywords() const;  // of an object: a dict of the keyword arguments
   std::optional<PickleValue> elements() const;  // of an object: a list of what was appended to it
-  bool is_made_by_new() const;                  // of an object: its class was instantiated without `__init__`
-  PickleValue container() const;                // the value that contains itself, which was cut here
   std::string_view opcode() const;              // the opcode that is kept, with its argument
   std::string opaque_name() const;              // "argparse.Namespace": the class or function that is not on the list
   std::string why_opaque() const;               // the reason, as a part of a sentence
@@ -131,6 +130,11 @@ class PickleValue {
 [[noreturn]] void corrupt(const PickleValue& value, const std::string& why);
 [[noreturn]] void unsupported(const PickleValue& value, const std::string& why);
 
+// Calls `visit` for everything that a value is made of. `name` is that of an attribute, an item or
+// a keyword argument, and "" for arguments and elements.
+using VisitPart = std::function<void(std::string_view name, const PickleValue& part)>;
+void for_each_part(const PickleValue& value, const VisitPart& visit);
+
 class PickleTree {
  public:
   PickleTree(PickleTree&&) noexcept = default;
@@ -143,7 +147,6 @@ class PickleTree {
   std::uint64_t consumed_bytes() const { return consumed_bytes_; }
   // Returns the name of the pickle in error texts, as passed to `unpickle`.
   const std::string& what() const { return what_; }
-  int protocol() const { return protocol_; }
 
  private:
   friend class PickleValue;
@@ -159,7 +162,6 @@ class PickleTree {
   //   global                 second: index in globals_
   //   object                 second: index in objects_
   //   opaque int or bytes    first: length; second: address of the opcode
-  //   opaque None            first: the node that contains itself
   //   opaque list            first: 0 for a set, 1 for a frozenset; second: as for a list
   //   persistent id          as for a tuple of one
   struct Node {
@@ -172,7 +174,6 @@ class PickleTree {
   struct Object {
     Id callee;
     Id arguments;
-    bool is_made_by_new = false;
     Id state = kNoId;
     Id items = kNoId;     // a dict
     Id elements = kNoId;  // a list
@@ -198,7 +199,6 @@ class PickleTree {
   std::deque<std::string> owned_texts_;  // texts that the pickle has in another encoding, as UTF-8
   Id root_ = 0;
   Id empty_dict_ = 0;
-  int protocol_ = 0;
   std::uint64_t consumed_bytes_ = 0;
   std::string what_;
 };

@@ -144,10 +144,8 @@ void Pickler::empty_dict() { put(kEmptyDict); }
 void Pickler::set_items() { put(kSetItems); }
 void Pickler::reduce() { put(kReduce); }
 void Pickler::new_object() { put(kNewObject); }
-void Pickler::new_object_with_keywords() { put(kNewObjectEx); }
 void Pickler::build() { put(kBuild); }
 void Pickler::persistent_id() { put(kBinPersistentId); }
-void Pickler::opcode(std::string_view whole) { out_.append(whole); }
 
 // The number of slots is counted on both sides. An extra or missing call would shift all later
 // references.

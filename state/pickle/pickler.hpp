@@ -43,10 +43,8 @@ class Pickler {
   void set_items();      // stores the pairs since the mark in the dict below it
   void reduce();         // calls the global below its tuple of arguments
   void new_object();     // instantiates the class below its tuple of arguments
-  void new_object_with_keywords();  // does the same, with a dict of keyword arguments on top
   void build();          // sets the state of the object below to the top value
   void persistent_id();  // pushes the object that the top value names
-  void opcode(std::string_view whole);  // writes an opcode with its argument, as it was read
 
   // `remember` stores the top value in a slot of the memo. `recall` pushes the stored value again;
   // Python then sees one shared object.

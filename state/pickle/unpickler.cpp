@@ -161,13 +161,12 @@ class Unpickler {
   }
 
   // Python would call the function here. This only notes the function and its arguments.
-  Id add_object(Id callee, Id arguments, bool is_made_by_new) {
+  Id add_object(Id callee, Id arguments) {
     if (tree_.nodes_[arguments].kind != PickleKind::kTuple)
       corrupt(std::string("the arguments of a call are ") + to_string(tree_.nodes_[arguments].kind) + ", not a tuple");
     PickleTree::Object made;
     made.callee = callee;
     made.arguments = arguments;
-    made.is_made_by_new = is_made_by_new;
     tree_.objects_.push_back(made);
     const auto id = add(PickleKind::kObject, 0, tree_.objects_.size() - 1);
     const auto& called = tree_.nodes_[callee];
@@ -272,8 +271,8 @@ class Unpickler {
     using namespace pickle;
     switch (opcode) {
       case kProto:
-        tree_.protocol_ = static_cast<int>(take_unsigned(1, "the protocol"));
-        if (tree_.protocol_ > 5) unsupported("pickle protocol " + std::to_string(tree_.protocol_) + "; known are 0 to 5");
+        if (const auto protocol = take_unsigned(1, "the protocol"); protocol > 5)
+          unsupported("pickle protocol " + std::to_string(protocol) + "; known are 0 to 5");
         return;
       case kFrame:
         // A frame only says how much to read at once.
@@ -347,7 +346,7 @@ class Unpickler {
         return push(add_bytes(PickleKind::kBytes, take_counted(opcode == kShortBinBytes ? 1 : opcode == kBinBytes ? 4 : 8, "bytes")));
       case kByteArray8:
         push(add_bytes(PickleKind::kBytes, take_counted(8, "bytes")));
-        return push(add_object(add_global("builtins", "bytearray"), add_tuple(stack_.size() - 1), false));
+        return push(add_object(add_global("builtins", "bytearray"), add_tuple(stack_.size() - 1)));
 
       case kEmptyTuple:
         return push(empty_tuple_);
@@ -389,7 +388,7 @@ class Unpickler {
       case kNewObject: {
         const auto arguments = pop();
         const auto callee = pop();
-        return push(add_object(callee, arguments, opcode == kNewObject));
+        return push(add_object(callee, arguments));
       }
       case kInstance:
       case kObject: {
@@ -399,15 +398,14 @@ class Unpickler {
         const auto arguments = add_tuple(opcode == kObject ? from + 1 : from);
         const auto module = opcode == kInstance ? take_line("a module's name") : std::string_view();
         const auto callee = opcode == kObject ? pop() : add_global(module, take_line("a class's name"));
-        // Python calls `__init__` only if there are arguments.
-        return push(add_object(callee, arguments, arguments == empty_tuple_));
+        return push(add_object(callee, arguments));
       }
       case kNewObjectEx: {
         const auto keywords = pop();
         const auto arguments = pop();
         const auto callee = pop();
         if (tree_.nodes_[keywords].kind != PickleKind::kDict) corrupt("the keyword arguments of a call are no dict");
-        const auto made = add_object(callee, arguments, true);
+        const auto made = add_object(callee, arguments);
         if (tree_.nodes_[keywords].second == PickleTree::kNoContainer) return push(made);
         // Keyword arguments could change the meaning of the object.
         tree_.objects_[tree_.nodes_[made].second].keywords = keywords;

@@ -39,7 +39,6 @@ INTERNAL_FOR_TOOLS = {
     "runtime/runs/retention.hpp": "`prune` keeps what a CheckpointManager of the same policy keeps",
     "state/leaf_reader.hpp": "shows opaque values, and leaves them out",
     "state/leaf_writer.hpp": "writes files of torch.save that are larger than memory",
-    "state/pickle/opaque_value.hpp": "shows what opaque values are made of",
     "state/pickle/pickle_value.hpp": "the same: their texts",
     "state/pickle/torch_archive.hpp": "the same: their archives",
     "state/pickle/unpickler.hpp": "`inspect` shows small values without LibTorch",

@@ -7,7 +7,6 @@
 
 #include <cairn/tests/support/plain.hpp>
 
-#include <cairn/state/pickle/opaque_value.hpp>
 #include <cairn/state/pickle/pickler.hpp>
 #include <cairn/state/pickle/unpickler.hpp>
 #include <cairn/tests/messages/allocation_meter.hpp>
@@ -162,9 +161,6 @@ TEST_CASE("a value that is not on the list is opaque, and does not affect its ne
     CHECK(thrown_by([&] { odd.as_bytes(); }).code == ErrorCode::kUnsupported);
     CHECK_FALSE(odd.is_object_of("torch", "Size"));
     CHECK(refusal("\x80\x04" + value + ".").code == ErrorCode::kUnsupported);
-    // Python makes the same value of a pickle of its own.
-    const auto own = own_pickle(odd, 4);
-    CHECK(keeping(own.pickle).root().opaque_name() == name);
   }
 }
 
@@ -172,15 +168,13 @@ TEST_CASE("an opaque value that contains itself is cut, and a malformed pickle i
   const auto tree = keeping("cown\nA\n)\x81q\x00}X\x04\x00\x00\x00selfh\x00sb."s);
   const auto state = *tree.root().state();
   CHECK(state.at("self").opaque_name() == "a value that contains itself");
-  CHECK(keeping(own_pickle(tree.root(), 2).pickle).root().state()->at("self").opaque_name() == "a value that contains itself");
   CHECK(keeping("]q\x00h\x00"s + "a.").root()[0].is(PickleKind::kOpaque));
   CHECK(thrown_by([] { keeping("K\x01K\x02\x93."s); }).code == ErrorCode::kCorrupt);  // STACK_GLOBAL of ints
   CHECK(thrown_by([] { keeping("]}b."s); }).code == ErrorCode::kCorrupt);             // BUILD of a list
   CHECK(is_refusal(thrown_by([] { keeping("(o."s); })));
   CHECK(is_refusal(thrown_by([] { keeping("\x97."s); })));
   CHECK(thrown_by([] { keeping(repeated("]", 300) + repeated("a", 299) + "."); }).says("deep"));
-  const auto set = keeping("\x8fq\x00(h\x00\x90."s);
-  CHECK(thrown_by([&] { own_pickle(set.root(), 4); }).code == ErrorCode::kUnsupported);
+  CHECK(keeping("\x8fq\x00(h\x00\x90."s).root()[0].opaque_name() == "a value that contains itself");
   // A set takes a node a byte, as a list does.
   const std::string hostile = repeated("\x8f", 1 << 20);
   const AllocationMeter meter;
@@ -189,16 +183,11 @@ TEST_CASE("an opaque value that contains itself is cut, and a malformed pickle i
   CHECK(thrown.code == ErrorCode::kUnsupported);
 }
 
-TEST_CASE("opaque values that share parts take no more time or bytes than their pickle") {
+TEST_CASE("the names of opaque values that share parts take no more time than their pickle") {
   // Each object is called by, and an argument of, the next one.
   const auto nested = keeping("ccopy_reg\n_reconstructor\n" + repeated("q\x00h\x00\x85R"s, 90) + ".");
   CHECK(nested.root().opaque_name() == "copyreg._reconstructor");
   CHECK(keeping("cown\nA\n" + repeated(")R", 150) + ".").root().opaque_name() == "own.A");
-  for (const std::string& large :
-       {"B\xc8\0\0\0"s + std::string(200, 'b'), "X\xc8\0\0\0"s + std::string(200, 't'), "\x8a\xc8"s + std::string(200, '\x01')}) {
-    const std::string shared = "cown\nA\n(" + large + "q\x00"s + repeated("h\x00"s, 1000) + "tR.";
-    for (const int protocol : {2, 4}) CHECK(own_pickle(keeping(shared).root(), protocol).pickle.size() < 2 * shared.size());
-  }
 }
 
 TEST_CASE("every truncation of a pickle is an error that says where") {
