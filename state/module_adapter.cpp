@@ -19,30 +19,6 @@ void collect(const torch::nn::Module& module, const std::string& prefix, Dict& d
   for (const auto& child : module.named_children()) collect(*child.value(), prefix + child.key() + '.', dict);
 }
 
-// One tensor of a module's state dict: the whole tensor, or this rank's part.
-struct Piece {
-  torch::Tensor tensor;
-  Box box;
-  Extents size;
-};
-
-std::optional<Piece> piece_in(const Value& value) {
-  if (value.is_tensor() && value.tensor().defined()) {
-    const Extents size = extents_of(value.tensor().sizes());
-    return Piece{value.tensor(), Box::whole(size), size};
-  }
-  if (value.is_sharded() && value.sharded().local_shards().size() == 1) {
-    const LocalShard& shard = value.sharded().local_shards().front();
-    return Piece{shard.tensor, Box{shard.offsets, extents_of(shard.tensor.sizes())}, value.sharded().size()};
-  }
-  return std::nullopt;
-}
-
-std::string describe_piece(const Piece& piece) {
-  if (piece.box == Box::whole(piece.size)) return "a tensor of size " + to_string(piece.size);
-  return to_string(piece.box) + " of a tensor of size " + to_string(piece.size);
-}
-
 class ModuleState final : public Stateful {
  public:
   explicit ModuleState(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
@@ -72,13 +48,11 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict) {
       problems += "\n  \"" + name + "\" is missing";
       continue;
     }
-    const auto to = piece_in(value);
-    const auto from = piece_in(*given);
+    const auto to = part_in(value);
+    const auto from = part_in(*given);
     check_invariant(to.has_value(), "a module's own state dict holds something that is not a tensor");
-    if (!from) {
-      problems += "\n  \"" + name + "\" is " + given->type_name() + ", not one tensor or part";
-    } else if (from->size != to->size || from->box != to->box) {
-      problems += "\n  \"" + name + "\" is " + describe_piece(*from) + ", the module has " + describe_piece(*to);
+    if (!from || !from->is_place_of(*to)) {
+      problems += "\n  \"" + name + "\" is " + describe_part(*given) + ", the module has " + describe_part(value);
     // Equal tensors were filled in place by the load.
     } else if (from->tensor.unsafeGetTensorImpl() != to->tensor.unsafeGetTensorImpl()) {
       copies.emplace_back(to->tensor, from->tensor);

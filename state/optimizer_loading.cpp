@@ -17,22 +17,6 @@ using torch::optim::Optimizer;
 
 // --- reading values back -------------------------------------------------------------------------
 
-// Returns the single tensor or part in a value; undefined if there is none.
-torch::Tensor tensor_in(const Value& value) {
-  if (value.is_tensor()) return value.tensor();
-  if (value.is_sharded() && value.sharded().local_shards().size() == 1) return value.sharded().local_shards().front().tensor;
-  return {};
-}
-
-// Returns whether a part lies where the parameter's own part does. Equal sizes are not enough: the
-// parts of other ranks have them, too.
-bool is_at_place_of(const torch::Tensor& parameter, const ShardedTensor& part) {
-  const Value own = as_declared(parameter, parameter);
-  if (!own.is_sharded()) return part.size() == extents_of(parameter.sizes());
-  const std::vector<LocalShard>& shards = own.sharded().local_shards();  // none on a rank outside of the mesh
-  return part.size() == own.sharded().size() && !shards.empty() && part.local_shards().front().offsets == shards.front().offsets;
-}
-
 std::optional<double> number_in(const Value& value) {
   // PyTorch stores an optimizer's `step` as a tensor with one element.
   if (value.is_tensor() && value.tensor().defined() && value.tensor().numel() == 1 && !value.tensor().is_complex()) {
@@ -317,24 +301,22 @@ class Loading {
 
   void take_tensor(torch::Tensor& field, const Value* value, const std::string& place, const NamedParameter& named,
                    const char* field_name, Next& next) {
-    const torch::Tensor given = value != nullptr ? tensor_in(*value) : torch::Tensor();
+    const auto given = value != nullptr ? part_in(*value) : std::nullopt;
     // The planner compares what a checkpoint has.
-    if (!is_stored() && !given.defined()) return problem(place + " is " + value->type_name() + ", not one tensor or part");
-    if (!is_stored() && given.sizes() != named.parameter.sizes()) {
-      return problem(place + " has the size " + to_string(extents_of(given.sizes())) + ", the parameter " +
-                     to_string(extents_of(named.parameter.sizes())));
-    }
-    if (!is_stored() && value->is_sharded() && !is_at_place_of(named.parameter, value->sharded())) {
-      const ShardedTensor& part = value->sharded();
-      return problem(place + " is the part at " + to_string(part.local_shards().front().offsets) + " of a tensor of size " +
-                     to_string(part.size()) + ", which is not the parameter's");
+    if (!is_stored()) {
+      // Equal sizes are not enough for parts: those of other ranks have them, too.
+      const Value own = value->is_sharded() ? as_declared(named.parameter, named.parameter) : Value(named.parameter);
+      const auto place_of_own = part_in(own);  // nothing on a rank outside of the mesh
+      if (!given || !place_of_own || !given->is_place_of(*place_of_own))
+        return problem(place + " is " + describe_part(*value) + ", the parameter " + describe_part(own));
     }
     if (!field.defined()) {
-      const Value* fitted = find_at(fitted_, {"state", named.name, field_name});
-      field = fitted != nullptr && tensor_in(*fitted).is_same(given) ? given : zeros_for(named.parameter);
+      const Value* const found = find_at(fitted_, {"state", named.name, field_name});
+      const auto fitted = found != nullptr ? part_in(*found) : std::nullopt;
+      field = fitted && fitted->tensor.is_same(given->tensor) ? given->tensor : zeros_for(named.parameter);
     }
     // Equal tensors were filled in place by the load.
-    if (!is_stored() && !field.is_same(given)) next.copies.emplace_back(field, given);
+    if (!is_stored() && !field.is_same(given->tensor)) next.copies.emplace_back(field, given->tensor);
   }
 
   // Leaves the optimizer as if it had made the steps itself. A parameter has the given state, fresh
@@ -357,8 +339,8 @@ class Loading {
 
   static bool is_zero(const Dict& state) {
     return std::all_of(state.begin(), state.end(), [](const Dict::Item& field) {
-      const torch::Tensor tensor = tensor_in(field.second);
-      return !tensor.defined() || tensor.count_nonzero().item<std::int64_t>() == 0;
+      const auto part = part_in(field.second);
+      return !part || part->tensor.count_nonzero().item<std::int64_t>() == 0;
     });
   }
 

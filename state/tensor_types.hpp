@@ -60,6 +60,19 @@ std::string why_not_dense(const torch::Tensor& tensor);
 // autograd history. Throws kInvalidArgument if the part does not lie within the tensor.
 torch::Tensor part_of(const torch::Tensor& tensor, const Extents& offsets, const Extents& sizes);
 
+// A whole tensor, or a part of one.
+struct TensorPart {
+  torch::Tensor tensor;
+  Box box;       // within the whole tensor
+  Extents size;  // of the whole tensor
+  bool is_place_of(const TensorPart& other) const { return size == other.size && box == other.box; }
+};
+class Value;
+// Returns the tensor in a value of a state dict, or the part if it is the only one of this rank;
+// nothing for other values. `describe_part` describes any value: "a tensor of size [3, 4]".
+std::optional<TensorPart> part_in(const Value& value);
+std::string describe_part(const Value& value);
+
 // Runs `work` and converts LibTorch's exceptions to Error: kUnavailable if memory ran out,
 // otherwise kPrecondition. The text begins with `action` ("copy 12 bytes into \"w\"").
 template <class Work>

@@ -104,41 +104,21 @@ Value delivered(const Value& value, const torch::Tensor& parameter, const StateD
 
 // --- setting -------------------------------------------------------------------------------------
 
-Extents size_of(const Value& live) { return live.is_sharded() ? live.sharded().size() : extents_of(live.tensor().sizes()); }
-torch::Tensor tensor_of(const Value& live) {
-  return live.is_sharded() ? live.sharded().local_shards().front().tensor : live.tensor();
-}
-
 // Returns this rank's part of `given`, which is either that part or the whole tensor behind `live`;
 // undefined if it is neither. With `local`, a part may be a plain tensor.
 torch::Tensor part_for(const Value& live, const Value& given, bool local = false) {
-  const torch::Tensor to = tensor_of(live);
-  if (given.is_sharded()) {
-    if (!live.is_sharded() || given.sharded().size() != live.sharded().size() || given.sharded().local_shards().size() != 1)
-      return {};
-    const LocalShard& shard = given.sharded().local_shards().front();
-    const bool same = shard.offsets == live.sharded().local_shards().front().offsets && shard.tensor.sizes() == to.sizes();
-    return same ? shard.tensor : torch::Tensor();
-  }
-  if (!given.is_tensor() || !given.tensor().defined()) return {};
-  const torch::Tensor& tensor = given.tensor();
-  if (!live.is_sharded()) return tensor.sizes() == to.sizes() ? tensor : torch::Tensor();
-  if (local && tensor.sizes() == to.sizes()) return tensor;
-  if (extents_of(tensor.sizes()) != live.sharded().size()) return {};
-  return part_of(tensor, live.sharded().local_shards().front().offsets, extents_of(to.sizes()));
+  const auto to = part_in(live), from = part_in(given);
+  if (!from) return {};
+  if (from->is_place_of(*to)) return from->tensor;
+  if (given.is_sharded() || !live.is_sharded()) return {};
+  if (local && from->size == to->box.sizes) return from->tensor;
+  return from->size == to->size ? part_of(from->tensor, to->box.offsets, to->box.sizes) : torch::Tensor();
 }
 
 // Returns whether dicts hold this entry as a plain local part.
 bool is_local(const Value& live) {
-  const auto unit = live.is_sharded() ? unit_behind(tensor_of(live)) : nullptr;
+  const auto unit = live.is_sharded() ? unit_behind(part_in(live)->tensor) : nullptr;
   return unit && unit->state_dict_type() == StateDictType::kLocal;
-}
-
-// Describes a value in an error text.
-std::string describe_given(const Value& value) {
-  if (value.is_sharded()) return "a part of a tensor of size " + to_string(value.sharded().size());
-  if (value.is_tensor()) return "a tensor of size " + to_string(extents_of(value.tensor().sizes()));
-  return value.type_name();
 }
 
 [[noreturn]] void refuse_dict(const std::string& whose, const std::string& problems) {
@@ -166,14 +146,15 @@ std::string text_from_rank0(const std::string& text, const ProcessGroup& world) 
 
 // Returns why rank 0 cannot send `given` for `live`, or "" if it can.
 std::string why_not_whole(const Value& live, const Value& given) {
-  if (given.is_tensor() && extents_of(given.tensor().sizes()) == size_of(live)) return "";
-  return " is " + describe_given(given) + " on rank 0, which has to have all of it: " + to_string(size_of(live));
+  if (given.is_tensor() && extents_of(given.tensor().sizes()) == part_in(live)->size) return "";
+  return " is " + describe_part(given) + " on rank 0, which has to have all of it: " + to_string(part_in(live)->size);
 }
 
 // Returns this rank's part of a whole tensor that rank 0 sends. `given` is read only there. The
 // part may be a view of the whole tensor.
 torch::Tensor part_from_rank0(const Value& live, const Value* given, const ProcessGroup& world) {
-  torch::Tensor whole = torch::empty(array_of(size_of(live)), tensor_of(live).options().requires_grad(false));
+  const auto to = part_in(live);
+  torch::Tensor whole = torch::empty(array_of(to->size), to->tensor.options().requires_grad(false));
   if (world.rank() == 0) whole.copy_(given->tensor());
   world.broadcast(whole, 0);
   return part_for(live, whole);
@@ -204,7 +185,7 @@ std::function<void()> checked_from_rank0(const Dict& live, const Dict& state_dic
     std::int64_t index = 0;
     for (const auto& [name, value] : live) {
       // The flags come from rank 0, so that all ranks skip the same entries.
-      if (sent[index++].item<int>() != 0) tensor_of(value).copy_(part_from_rank0(value, state_dict.find(name), world));
+      if (sent[index++].item<int>() != 0) part_in(value)->tensor.copy_(part_from_rank0(value, state_dict.find(name), world));
     }
   };
 }
@@ -222,9 +203,9 @@ std::function<void()> checked_model_state(Module& model, const Dict& state_dict,
       continue;
     }
     const torch::Tensor part = part_for(value, *given, is_local(value));
-    const torch::Tensor to = tensor_of(value);
+    const torch::Tensor to = part_in(value)->tensor;
     if (!part.defined()) {
-      problems += "\n  \"" + name + "\" is " + describe_given(*given) + ", the model has " + describe_given(value);
+      problems += "\n  \"" + name + "\" is " + describe_part(*given) + ", the model has " + describe_part(value);
     } else if (part.unsafeGetTensorImpl() != to.unsafeGetTensorImpl()) {
       copies.emplace_back(to, part);
     }
