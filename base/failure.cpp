@@ -12,7 +12,6 @@
 #include <cxxabi.h>
 
 #include <cairn/base/enum_names.hpp>
-#include <cairn/base/placed_exception.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/utf8.hpp>
 
@@ -96,12 +95,18 @@ struct Cause {
   std::exception_ptr nested;
 };
 
-Cause cause_of(const std::exception_ptr& exception) {
+// Replaces a PlacedException by the exception that it holds.
+Cause cause_of(std::exception_ptr& exception) {
   Cause cause;
   // The current exception is known only inside of a handler, so each handler calls this.
   const auto name_type = [&] { cause.type = demangled(abi::__cxa_current_exception_type()); };
   try {
     std::rethrow_exception(exception);
+  } catch (const PlacedException& placed) {
+    const std::string place = placed.place + ": ";
+    exception = std::exception_ptr(placed.exception);
+    cause = cause_of(exception);
+    cause.what.insert(0, place);
   } catch (const std::bad_alloc&) {  // its own text is its type's name
     name_type();
     cause.what = "out of memory";
@@ -124,20 +129,6 @@ Cause cause_of(const std::exception_ptr& exception) {
   return cause;
 }
 
-// Replaces a PlacedException by the exception that it holds. Returns the prefix of the failure's
-// text.
-std::string take_place(std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const PlacedException& placed) {
-    std::string place = placed.place + ": ";
-    exception = std::exception_ptr(placed.exception);
-    return place;
-  } catch (...) {
-    return "";
-  }
-}
-
 }  // namespace
 
 Failure capture_failure(int rank, Phase phase, const char* actor, std::exception_ptr exception) noexcept {
@@ -153,16 +144,16 @@ Failure capture_failure(int rank, Phase phase, const char* actor, std::exception
       failure.what = "a failure was reported without an exception";
       return failure;
     }
-    std::string text = take_place(failure.exception);
     Cause cause = cause_of(failure.exception);
     failure.code = cause.code;
     failure.kind = cause.code == ErrorCode::kInternal ? FailureKind::kInternal : FailureKind::kRaised;
     failure.type = std::move(cause.type);
-    text += cause.what;
+    std::string text = std::move(cause.what);
     // std::throw_with_nested makes such chains. The outermost exception often says only which step
     // failed.
     for (int depth = 0; cause.nested && depth < kNestedMax; ++depth) {
-      cause = cause_of(std::exception_ptr(cause.nested));
+      std::exception_ptr nested = std::move(cause.nested);
+      cause = cause_of(nested);
       text += "; caused by " + cause.type + ": " + cause.what;
     }
     failure.what = clean_text(text, kFailureTextMax);

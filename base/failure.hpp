@@ -58,8 +58,16 @@ inline constexpr std::size_t kFailureTextMax = std::size_t{16} * 1024;
 
 using FailureMap = std::map<int, Failure>;  // by rank
 
+// Thrown in place of an exception of user code, to say where it was thrown. Does not derive from
+// std::exception, because only `capture_failure` and Cairn itself need the place.
+struct PlacedException {
+  std::string place;  // 'state_dict() of "sampler"'
+  std::exception_ptr exception;
+};
+
 // Returns a Failure with the type, text and code of `exception`, or of the current exception if
-// `exception` is null. Never throws, even if the exception's `what()` does.
+// `exception` is null. Of a PlacedException, returns that of the exception in it, with a text that
+// begins with the place. Never throws, even if the exception's `what()` does.
 Failure capture_failure(int rank, Phase phase, const char* actor, std::exception_ptr exception) noexcept;
 
 // Returns the likeliest cause, with its ranks. If there are several causes, a list of the 16

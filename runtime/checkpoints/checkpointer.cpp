@@ -13,7 +13,6 @@
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
-#include <cairn/base/placed_exception.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/checkpoints/async_queue.hpp>
 #include <cairn/runtime/checkpoints/call_options.hpp>

@@ -11,7 +11,6 @@
 #include <cairn/base/clock.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
-#include <cairn/base/placed_exception.hpp>
 #include <cairn/base/running_work.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/state/fitted_stateful.hpp>
