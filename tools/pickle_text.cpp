@@ -30,7 +30,7 @@ const char* put_begin(PythonText& out, const PickleValue& value) {
     case PickleKind::kList:
       return value.is(PickleKind::kOpaque) ? put(value.opaque_name() + "([", "])") : put("[", "]");
     case PickleKind::kTuple:
-      return put("(", PythonText::end_of_tuple(value.size()));
+      return put("(", value.size() == 1 ? ",)" : ")");
     case PickleKind::kDict:
       return put("{", "}");
     case PickleKind::kObject:
@@ -75,15 +75,15 @@ void put_pickle(PythonText& out, const PickleValue& value) {
   if (out.is_full()) return;
   switch (value.kind()) {
     case PickleKind::kNone:
-      return out.put_none();
+      return out.put("None");
     case PickleKind::kBool:
-      return out.put_bool(value.as_bool());
+      return out.put(value.as_bool() ? "True" : "False");
     case PickleKind::kInt:
-      return out.put_int(value.as_int());
+      return out.put(std::to_string(value.as_int()));
     case PickleKind::kFloat:
-      return out.put_real(value.as_float());
+      return out.put(real_text(fmt::format("{}", value.as_float())));
     case PickleKind::kText:
-      return out.put_text(std::string(value.as_text()));
+      return out.put("'" + printable(std::string(value.as_text())) + "'");
     case PickleKind::kBytes:
       return out.put_bytes(value.as_bytes().size(), value.as_bytes());
     default:

@@ -25,18 +25,11 @@ class PythonText {
 
   bool is_full() const { return text_.size() > length_max_; }
   void put(const std::string& text) { text_ += text; }
-  void put_none() { put("None"); }
-  void put_bool(bool value) { put(value ? "True" : "False"); }
-  void put_int(std::int64_t value) { put(std::to_string(value)); }
-  void put_real(double value) { put(real_text(fmt::format("{}", value))); }
-  void put_text(const std::string& text) { put("'" + printable(text) + "'"); }
   void put_bytes(std::size_t count, std::string_view bytes) { put_short("<" + human_bytes(count) + ">", bytes); }
   void put_short(const std::string& text, std::string_view exact) {
     put(text);
     if (is_exact_) text_ += exact;
   }
-
-  static const char* end_of_tuple(std::size_t size) { return size == 1 ? ",)" : ")"; }
 
   // Returns the text, cut off with "…" if it is too long.
   std::string take() {
