@@ -136,11 +136,9 @@ class LeafPickler {
 
   void add_tuple(const c10::IValue& value, int depth) {
     const auto& elements = value.toTupleRef().elements();
-    if (elements.empty()) return out_.empty_tuple();
-    const bool is_short = elements.size() <= 3;
-    if (!is_short) out_.mark();
+    if (elements.size() > 3) out_.mark();
     for (const auto& element : elements) add(element, depth + 1);
-    is_short ? out_.tuple(static_cast<int>(elements.size())) : out_.tuple_from_mark();
+    out_.tuple(elements.size());
   }
 
   void add_complex(c10::complex<double> value) {
@@ -169,7 +167,7 @@ class LeafPickler {
     }
     // As Python pickles a BytesIO: the class, and a state of content, position and attributes.
     out_.global("_io", "BytesIO");
-    out_.empty_tuple();
+    out_.tuple(0);
     out_.new_object();
     out_.bytes(blob.bytes);
     out_.integer(0);  // the read position
@@ -193,7 +191,7 @@ class LeafPickler {
   // Each tensor gets a storage of its own. Tensors that share memory are separate ones after a
   // load.
   void add_dense(const torch::Tensor& dense, DType dtype, bool requires_grad) {
-    put_tensor(out_, std::to_string(tensors_.size()), dtype, extents_of(dense.sizes()), requires_grad, AsCPython::kNo);
+    put_tensor(out_, std::to_string(tensors_.size()), dtype, extents_of(dense.sizes()), requires_grad);
     tensors_.push_back(dense);
   }
 

@@ -131,13 +131,10 @@ void Pickler::global(std::string_view module, std::string_view name) {
 }
 
 void Pickler::mark() { put(kMark); }
-void Pickler::empty_tuple() { put(kEmptyTuple); }
-// Opcodes of their own spare these tuples the mark.
-void Pickler::tuple(int count) {
-  check_invariant(count >= 1 && count <= 3, "only tuples of 1, 2 or 3 values need no mark");
-  put(static_cast<unsigned char>(kTuple1 + count - 1));
+// Opcodes of their own spare short tuples the mark.
+void Pickler::tuple(std::size_t count) {
+  put(static_cast<unsigned char>(count == 0 ? kEmptyTuple : count <= 3 ? kTuple1 + count - 1 : kTuple));
 }
-void Pickler::tuple_from_mark() { put(kTuple); }
 void Pickler::empty_list() { put(kEmptyList); }
 void Pickler::appends() { put(kAppends); }
 void Pickler::empty_dict() { put(kEmptyDict); }

@@ -60,18 +60,13 @@ Extents contiguous_strides(const Extents& sizes) {
   return strides;
 }
 
-void put_tensor(Pickler& out, std::string_view storage_key, DType dtype, const Extents& sizes, bool requires_grad, AsCPython as) {
+void put_tensor(Pickler& out, std::string_view storage_key, DType dtype, const Extents& sizes, bool requires_grad) {
   const auto storage = storage_class(dtype);
-  const auto remember = [&] {
-    if (as == AsCPython::kYes) out.remember();
-  };
   const auto put_extents = [&](const Extents& values) {
-    if (values.empty()) return out.empty_tuple();
-    const bool has_mark = values.size() > 3 || as == AsCPython::kNo;
-    if (has_mark) out.mark();
+    if (values.size() > 3) out.mark();
     for (const auto value : values) out.integer(value);
-    has_mark ? out.tuple_from_mark() : out.tuple(static_cast<int>(values.size()));
-    remember();
+    out.tuple(values.size());
+    if (!values.empty()) out.remember();
   };
   // The arguments in the order of PyTorch's _rebuild_tensor_v2: storage, offset, sizes, strides,
   // requires_grad, hooks. The function _rebuild_tensor_v3 takes the dtype as well.
@@ -83,27 +78,27 @@ void put_tensor(Pickler& out, std::string_view storage_key, DType dtype, const E
   out.text(storage_key);
   out.text("cpu");
   out.integer(volume(sizes) * static_cast<std::int64_t>(storage.is_typed ? 1 : element_size(dtype)));  // untyped: bytes
-  out.tuple_from_mark();
-  remember();
+  out.tuple(5);
+  out.remember();
   out.persistent_id();
   out.integer(0);
   put_extents(sizes);
   put_extents(contiguous_strides(sizes));
   out.boolean(requires_grad);
   out.global("collections", "OrderedDict");
-  out.empty_tuple();
+  out.tuple(0);
   out.reduce();
-  remember();
+  out.remember();
   if (!storage.is_typed) out.global("torch", to_string(dtype));
-  out.tuple_from_mark();
-  remember();
+  out.tuple(storage.is_typed ? 6 : 7);
+  out.remember();
   out.reduce();
-  remember();
+  out.remember();
 }
 
 Bytes tensor_pickle(DType dtype, const Extents& sizes) {
   Pickler out(2);
-  put_tensor(out, "0", dtype, sizes, false, AsCPython::kYes);
+  put_tensor(out, "0", dtype, sizes, false);
   return std::move(out).finish();
 }
 

@@ -25,11 +25,8 @@ StorageClass storage_class(DType dtype);
 // in PyTorch.
 Extents contiguous_strides(const Extents& sizes);
 
-// kYes: the opcodes and memo slots are those of CPython's pickler. kNo: tuples and the tensor have
-// no memo slots.
-enum class AsCPython : std::uint8_t { kNo, kYes };
 // Appends a contiguous CPU tensor whose elements are the entry "data/<storage_key>".
-void put_tensor(Pickler& out, std::string_view storage_key, DType dtype, const Extents& sizes, bool requires_grad, AsCPython as);
+void put_tensor(Pickler& out, std::string_view storage_key, DType dtype, const Extents& sizes, bool requires_grad);
 
 // Returns the pickle (protocol 2) of a contiguous CPU tensor whose elements are the entry "data/0".
 // `tensor_pickle_length` returns its length without allocating.

@@ -40,7 +40,7 @@ class MetadataPickler {
   // until `end_object`.
   void begin_object(std::string_view module, std::string_view name) {
     out_.global(module, name);
-    out_.empty_tuple();
+    out_.tuple(0);
     out_.new_object();
     out_.empty_dict();
     out_.mark();
@@ -56,16 +56,9 @@ class MetadataPickler {
   void size(const Extents& extents) {
     if (const auto known = sizes_.find(extents); known != sizes_.end()) return out_.recall(known->second);
     out_.global("torch", "Size");
-    if (extents.empty()) {
-      out_.empty_tuple();
-    } else if (extents.size() <= 3) {
-      for (const auto extent : extents) out_.integer(extent);
-      out_.tuple(static_cast<int>(extents.size()));
-    } else {
-      out_.mark();
-      for (const auto extent : extents) out_.integer(extent);
-      out_.tuple_from_mark();
-    }
+    if (extents.size() > 3) out_.mark();
+    for (const auto extent : extents) out_.integer(extent);
+    out_.tuple(extents.size());
     out_.tuple(1);
     out_.reduce();
     sizes_.emplace(extents, out_.remember());
@@ -74,7 +67,7 @@ class MetadataPickler {
   // In the form of DCP's __getstate__: a tuple of the fields.
   void properties(const TensorProperties& tensor) {
     out_.global(kMetadataModule, "TensorProperties");
-    out_.empty_tuple();
+    out_.tuple(0);
     out_.new_object();
     out_.mark();
     out_.global("torch", to_string(tensor.dtype));
@@ -88,7 +81,7 @@ class MetadataPickler {
     out_.tuple(1);
     out_.reduce();
     out_.boolean(tensor.pin_memory);
-    out_.tuple_from_mark();
+    out_.tuple(5);
     out_.build();
   }
 
@@ -108,7 +101,7 @@ class MetadataPickler {
         end_object();
       } else {
         out_.global(kMetadataModule, "BytesStorageMetadata");
-        out_.empty_tuple();
+        out_.tuple(0);
         out_.new_object();
       }
     }
@@ -134,7 +127,7 @@ class MetadataPickler {
     out_.mark();
     for (const auto& [fqn, path] : metadata_.planner_data) {
       out_.text(fqn);
-      out_.mark();
+      if (path.size() > 3) out_.mark();
       for (const auto& element : path) {
         if (const auto* key = std::get_if<std::string>(&element)) {
           out_.text(*key);
@@ -142,7 +135,7 @@ class MetadataPickler {
           out_.integer(std::get<std::int64_t>(element));
         }
       }
-      out_.tuple_from_mark();
+      out_.tuple(path.size());
     }
     out_.set_items();
   }

@@ -60,7 +60,7 @@ std::string with_footer(Change change) {
 
 void begin(Pickler& out, std::string_view module, std::string_view name) {
   out.global(module, name);
-  out.empty_tuple();
+  out.tuple(0);
   out.new_object();
   out.empty_dict();
   out.mark();
@@ -112,9 +112,9 @@ std::string tensor_metadata(Properties properties, Size size, Chunks chunks) {
 
 void size_of(Pickler& out, std::vector<std::int64_t> sizes) {
   out.global("torch", "Size");
-  out.mark();
+  if (sizes.size() > 3) out.mark();
   for (const auto size : sizes) out.integer(size);
-  out.tuple_from_mark();
+  out.tuple(sizes.size());
   out.tuple(1);
   out.reduce();
 }
@@ -123,7 +123,7 @@ void size_of(Pickler& out, std::vector<std::int64_t> sizes) {
 void old_properties(Pickler& out, std::string_view dtype = "float32", std::string_view layout = "torch.strided") {
   constexpr std::string_view kOldModule = "torch.distributed._shard.sharded_tensor.metadata";
   out.global(kOldModule, "TensorProperties");
-  out.empty_tuple();
+  out.tuple(0);
   out.new_object();
   out.mark();
   out.global("torch", dtype);
@@ -137,7 +137,7 @@ void old_properties(Pickler& out, std::string_view dtype = "float32", std::strin
   out.tuple(1);
   out.reduce();
   out.boolean(false);
-  out.tuple_from_mark();
+  out.tuple(5);
   out.build();
 }
 
@@ -337,7 +337,7 @@ TEST_CASE("a class with the fields of DCP's Metadata is read as Metadata") {
   for (const bool has_slots : {false, true}) {
     Pickler out(4);
     out.global("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata");
-    out.empty_tuple();
+    out.tuple(0);
     out.new_object();
     if (has_slots) out.none();
     out.empty_dict();
@@ -492,7 +492,7 @@ TEST_CASE("one dict as the fields of very many objects is refused before it take
     Pickler::Slot fields = 0;
     for (int i = 0; i < 1000; ++i) {
       out.global(kModule, "MetadataIndex");
-      out.empty_tuple();
+      out.tuple(0);
       out.new_object();
       if (i == 0) {
         out.empty_dict();
