@@ -20,9 +20,9 @@ std::size_t utf8_character_bytes(std::string_view text, Surrogates surrogates) n
   return overlong || surrogate || beyond ? 0 : bytes;
 }
 
-bool is_utf8(std::string_view text) noexcept {
+bool is_utf8(std::string_view text, Surrogates surrogates) noexcept {
   while (!text.empty()) {
-    const std::size_t length = utf8_character_bytes(text);
+    const std::size_t length = utf8_character_bytes(text, surrogates);
     if (length == 0) return false;
     text.remove_prefix(length);
   }

@@ -14,8 +14,8 @@ enum class Surrogates { kRefused, kAllowed };  // U+D800 to U+DFFF are not chara
 // Returns 0 for a surrogate unless `surrogates` is kAllowed.
 std::size_t utf8_character_bytes(std::string_view text, Surrogates surrogates = Surrogates::kRefused) noexcept;
 
-// Returns whether `text` consists only of valid UTF-8 characters.
-bool is_utf8(std::string_view text) noexcept;
+// Returns whether `text` consists only of valid UTF-8 characters, and of surrogates if allowed.
+bool is_utf8(std::string_view text, Surrogates surrogates = Surrogates::kRefused) noexcept;
 
 // Returns `text` in a form that is safe to display: invalid bytes and control characters, which
 // would affect a terminal, become \xNN.

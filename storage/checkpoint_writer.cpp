@@ -7,6 +7,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/utf8.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/base/version.hpp>
 #include <cairn/planning/require_coverage.hpp>
@@ -49,7 +50,7 @@ void require_own_files(const Store& store, const Metadata& replaced) {
 
 // The commit record stores these as Python strings. Checked before anything is written.
 void require_readable_by_python(const char* what, const std::string& text) {
-  if (is_python_utf8(text)) return;
+  if (is_utf8(text, Surrogates::kAllowed)) return;
   throw Error(ErrorCode::kInvalidArgument,
               std::string(what) + " \"" + printable(text) + "\" is not UTF-8: PyTorch could not read it back; choose another");
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/utf8.hpp>
 #include <cairn/state/pickle/opcodes.hpp>
 #include <cairn/state/pickle/unicode.hpp>
 
@@ -67,7 +68,7 @@ void Pickler::real(double value) {
 void Pickler::text(std::string_view value) {
   std::string key(value);
   if (const auto known = texts_.find(key); known != texts_.end()) return recall(known->second);
-  if (!is_python_utf8(value))
+  if (!is_utf8(value, Surrogates::kAllowed))
     throw Error(ErrorCode::kInvalidArgument, "the text \"" + printable(value) + "\" is not UTF-8: Python could not read it back");
   if (protocol_ >= 4 && value.size() <= kMax8) {
     put(kShortBinUnicode);

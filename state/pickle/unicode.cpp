@@ -1,22 +1,11 @@
 #include <cairn/state/pickle/unicode.hpp>
 
-#include <cairn/base/utf8.hpp>
-
 namespace cairn {
 namespace {
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
 }  // namespace
-
-bool is_python_utf8(std::string_view text) noexcept {
-  while (!text.empty()) {
-    const std::size_t bytes = utf8_character_bytes(text, Surrogates::kAllowed);
-    if (bytes == 0) return false;
-    text.remove_prefix(bytes);
-  }
-  return true;
-}
 
 // Surrogates are written like other characters, as Python does with "surrogatepass".
 void append_utf8(std::string& text, std::uint32_t character) {

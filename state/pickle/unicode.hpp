@@ -7,10 +7,6 @@
 
 namespace cairn {
 
-// Returns whether `text` is UTF-8 in shortest form. Lone surrogates are allowed, because Python
-// stores undecodable parts of file names in them.
-bool is_python_utf8(std::string_view text) noexcept;
-
 // Appends one character, at most 0x10ffff.
 void append_utf8(std::string& text, std::uint32_t character);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/utf8.hpp>
 #include <cairn/state/pickle/opcodes.hpp>
 #include <cairn/state/pickle/scalars.hpp>
 #include <cairn/state/pickle/unicode.hpp>
@@ -119,7 +120,7 @@ class Unpickler {
   }
 
   Id add_text(std::string_view text) {
-    if (!is_python_utf8(text)) corrupt("a str that is not UTF-8");
+    if (!is_utf8(text, Surrogates::kAllowed)) corrupt("a str that is not UTF-8");
     return add_bytes(PickleKind::kText, text);
   }
 
