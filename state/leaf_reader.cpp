@@ -219,9 +219,6 @@ class LeafReader {
 
   std::optional<torch::Tensor> complete_tensor(const PickleValue& from) {
     try {
-      const auto description = describe_tensor(from);
-      const auto& key = description.storage_key;
-      if (!archive_.has_storage(key) || archive_.storage(key).size_bytes < description.storage_bytes) return std::nullopt;
       return tensor(from);
     } catch (const Error& error) {
       if ((error.code() != ErrorCode::kUnsupported && error.code() != ErrorCode::kCorrupt) || is_spent_) throw;

@@ -211,7 +211,7 @@ LoadPlan LoadDestinations::create_plan() {
                                              "LoadPlannerOptions::world_size of a planner of your own");
   if (options_.refuse_absent_ranks)
     for (const auto& [name, entry] : metadata_->state_dict_metadata)
-      if (is_of_absent_rank(name))
+      if (const auto rank = rank_of(name); rank && is_absent(*rank))
         problems.mismatched.push_back('"' + name + "\": it belongs to a rank that this world of " +
                                       std::to_string(options_.world_size) + " ranks does not have");
   plan_shared(plan, problems);
@@ -267,20 +267,19 @@ std::string LoadDestinations::hint_for_missing(const Destination& destination, s
 bool LoadDestinations::is_expected(const std::string& stored_name) const {
   const auto same = positions_.find(stored_name);
   if (same != positions_.end() && !destinations_[same->second].is_per_rank) return true;
-  const std::optional<std::string> name = name_without_rank(stored_name);
-  if (!name || is_of_absent_rank(stored_name)) return false;
-  const auto of_ranks = positions_.find(*name);
-  return of_ranks != positions_.end() && destinations_[of_ranks->second].is_per_rank;
+  const auto rank = rank_of(stored_name);
+  return rank && !is_absent(*rank);
 }
 
-// Returns whether a value belongs to a rank that this world does not have. A checkpoint of more
-// ranks has such values.
-bool LoadDestinations::is_of_absent_rank(const std::string& stored_name) const {
-  const auto rank = rank_in_name(stored_name);
-  if (options_.world_size <= 0 || !rank || *rank < options_.world_size) return false;
-  const auto of_ranks = positions_.find(*name_without_rank(stored_name));
-  return of_ranks != positions_.end() && destinations_[of_ranks->second].is_per_rank;
+// Returns the rank that saved a value, if the state dict holds a value of each rank there.
+std::optional<std::int64_t> LoadDestinations::rank_of(const std::string& stored_name) const {
+  const auto split = split_rank_name(stored_name);
+  const auto found = split ? positions_.find(split->first) : positions_.end();
+  return found != positions_.end() && destinations_[found->second].is_per_rank ? std::optional(split->second) : std::nullopt;
 }
+
+// A checkpoint of more ranks has the values of such ones.
+bool LoadDestinations::is_absent(std::int64_t rank) const { return options_.world_size > 0 && rank >= options_.world_size; }
 
 LoadReport LoadDestinations::report() const {
   LoadReport report = left_alone_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -100,7 +101,8 @@ class LoadDestinations {
   bool prepare_number(Destination& destination, const TensorStorageMetadata& stored, Problems& problems);
   std::string hint_for_missing(const Destination& destination, std::size_t missing_before) const;
   bool is_expected(const std::string& stored_name) const;
-  bool is_of_absent_rank(const std::string& stored_name) const;
+  std::optional<std::int64_t> rank_of(const std::string& stored_name) const;
+  bool is_absent(std::int64_t rank) const;
   const Destination* stored_whole_above(const Destination& destination);
   const Destination& destination_of(const LoadPlan& plan, const ReadItem& item) const;
   static const Part& part_for(const Destination& destination, const ReadItem& item);

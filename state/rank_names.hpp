@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace cairn {
 
@@ -11,21 +13,16 @@ namespace cairn {
 // ranks as a dict with these keys.
 inline std::string rank_key(int rank) { return "rank_" + std::to_string(rank); }
 inline std::string rank_name(const std::string& fqn, int rank) { return fqn + '.' + rank_key(rank); }
-// Returns the `fqn` of a name that `rank_name` made, or nothing for any other name.
-inline std::optional<std::string> name_without_rank(const std::string& name) {
-  static const std::string kMark = ".rank_";
+// Returns the arguments of a name that `rank_name` made, or nothing for any other name.
+inline std::optional<std::pair<std::string, std::int64_t>> split_rank_name(const std::string& name) {
+  constexpr std::string_view kMark = ".rank_";
+  constexpr std::size_t kDigitsMax = 18;  // more than any rank has
   const std::size_t mark = name.rfind(kMark);
-  if (mark == std::string::npos || mark + kMark.size() == name.size()) return std::nullopt;
-  if (name.find_first_not_of("0123456789", mark + kMark.size()) != std::string::npos) return std::nullopt;
-  return name.substr(0, mark);
-}
-
-// Returns the rank of a name that `rank_name` made, or nothing for any other name.
-inline std::optional<std::int64_t> rank_in_name(const std::string& name) {
-  const auto begin = name.rfind('_') + 1;
-  // More digits than any rank has.
-  if (!name_without_rank(name) || name.size() - begin > 18) return std::nullopt;
-  return std::stoll(name.substr(begin));
+  if (mark == std::string::npos) return std::nullopt;
+  const std::string digits = name.substr(mark + kMark.size());
+  if (digits.empty() || digits.size() > kDigitsMax || digits.find_first_not_of("0123456789") != std::string::npos)
+    return std::nullopt;
+  return std::make_pair(name.substr(0, mark), std::stoll(digits));
 }
 
 }  // namespace cairn
