@@ -81,36 +81,21 @@ Dict optimizer_state_dict(Optimizer& optimizer, const torch::nn::Module* module)
   return with_kind(optimizer, [&](auto tag) {
     using Kind = typename decltype(tag)::type;
     const torch::NoGradGuard no_grad;
-    const auto groups_named = named_parameters(optimizer, module);
-    Dict state;
-    List groups;
-    for (std::size_t i = 0; i < groups_named.size(); ++i) {
-      auto& group = optimizer.param_groups()[i];
-      auto& options = options_of<Kind>(group);
-      for (const auto& [name, parameter] : groups_named[i]) {
-        auto& states = optimizer.state();
-        const OptimizerStateKey key = optimizer_state_key(parameter);
-        auto held = states.find(key);
-        std::unique_ptr<typename Kind::State> apart;  // kept outside the optimizer, where it would change the training
-        if (held == states.end() && parameter.requires_grad() && Kind::keeps_state(options)) {
-          apart = with_torch("begin the state of \"" + name + '"',
-                             [&, &parameter = parameter] { return begin_state<Kind>(options, parameter); });
-          // From here on the optimizer uses these tensors, so that a load can fill them in place.
-          if (Kind::begins_as_absent(options)) held = states.emplace(key, std::move(apart)).first;
-        }
-        if (held != states.end()) {
-          state.insert(name, state_of<Kind>(static_cast<typename Kind::State&>(*held->second), parameter));
-        } else if (apart) {
-          state.insert(name, state_of<Kind>(*apart, parameter));
-        }
+    const auto state_for = [&](const NamedParameter& named, const typename Kind::Options& options) -> std::optional<Dict> {
+      auto& states = optimizer.state();
+      const OptimizerStateKey key = optimizer_state_key(named.parameter);
+      auto held = states.find(key);
+      std::unique_ptr<typename Kind::State> apart;  // kept outside the optimizer, where it would change the training
+      if (held == states.end() && named.parameter.requires_grad() && Kind::keeps_state(options)) {
+        apart = with_torch("begin the state of \"" + named.name + '"', [&] { return begin_state<Kind>(options, named.parameter); });
+        // From here on the optimizer uses these tensors, so that a load can fill them in place.
+        if (Kind::begins_as_absent(options)) held = states.emplace(key, std::move(apart)).first;
       }
-      groups.push_back(described_group<Kind>(group, names_of(groups_named[i], module == nullptr),
-                                             other_options<typename Kind::Options>(optimizer, i)));
-    }
-    Dict dict;
-    dict.insert("state", std::move(state));
-    dict.insert("param_groups", std::move(groups));
-    return dict;
+      if (held != states.end()) return state_of<Kind>(static_cast<typename Kind::State&>(*held->second), named.parameter);
+      return apart ? std::optional<Dict>(state_of<Kind>(*apart, named.parameter)) : std::nullopt;
+    };
+    return described_optimizer<Kind>(optimizer, named_parameters(optimizer, module), module == nullptr, state_for,
+                                     [&](std::size_t group) { return other_options<typename Kind::Options>(optimizer, group); });
   });
 }
 

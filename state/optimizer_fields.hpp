@@ -14,6 +14,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -248,15 +249,24 @@ std::unique_ptr<typename Kind::State> begin_state(const typename Kind::Options& 
   return state;
 }
 
-// Returns a group with all of PyTorch's options. `others` are those that LibTorch lacks.
-template <class Kind>
-Dict described_group(torch::optim::OptimizerParamGroup& group, List params, const Dict& others) {
-  Dict described;
-  described.insert("params", std::move(params));
-  Kind::visit_options(options_of<Kind>(group), [&](const char* name, auto& field) { described.insert(name, option_value(field)); });
-  for (auto& [name, value] : Kind::others()) described.insert(name, if_stored(std::move(value)));
-  for (const auto& [name, value] : others) described[name] = value;
-  return described;
+// Returns a state dict with all of PyTorch's options. `state_for(parameter, options)` returns the
+// state of a parameter, if it has one, and `others(group)` the options that LibTorch lacks.
+template <class Kind, class StateFor, class Others>
+Dict described_optimizer(torch::optim::Optimizer& optimizer, const std::vector<std::vector<NamedParameter>>& named, bool are_numbers,
+                         const StateFor& state_for, const Others& others) {
+  Dict state;
+  List groups;
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    auto& options = options_of<Kind>(optimizer.param_groups()[i]);
+    for (const NamedParameter& one : named[i])
+      if (std::optional<Dict> held = state_for(one, options)) state.insert(one.name, std::move(*held));
+    Dict group{{"params", names_of(named[i], are_numbers)}};
+    Kind::visit_options(options, [&](const char* name, auto& field) { group.insert(name, option_value(field)); });
+    for (auto& [name, value] : Kind::others()) group.insert(name, if_stored(std::move(value)));
+    for (const auto& [name, value] : others(i)) group[name] = value;
+    groups.push_back(std::move(group));
+  }
+  return Dict{{"state", std::move(state)}, {"param_groups", std::move(groups)}};
 }
 
 // --- options that only PyTorch has ---------------------------------------------------------------

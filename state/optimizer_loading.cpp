@@ -136,17 +136,12 @@ class Loading {
   }
 
   Dict to_fill() {
-    Dict state;
-    List groups;
     auto next = next_.begin();
-    for (std::size_t i = 0; i < named_.size(); ++i) {
-      for (const NamedParameter& named : named_[i]) {
-        if (next->is_stored) state.insert(named.name, state_of<Kind>(*next->state, named.parameter));
-        ++next;
-      }
-      groups.push_back(described_group<Kind>(optimizer_.param_groups()[i], names_of(named_[i], are_numbers_), others_[i]));
-    }
-    return Dict{{"state", std::move(state)}, {"param_groups", std::move(groups)}};
+    const auto state_for = [&](const NamedParameter& named, const Options&) {
+      const Next& one = *next++;
+      return one.is_stored ? std::optional<Dict>(state_of<Kind>(*one.state, named.parameter)) : std::nullopt;
+    };
+    return described_optimizer<Kind>(optimizer_, named_, are_numbers_, state_for, [&](std::size_t group) { return others_[group]; });
   }
 
   void apply() {
