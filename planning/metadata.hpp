@@ -61,7 +61,7 @@ struct TensorStorageMetadata {
 
 struct BytesStorageMetadata {
   std::optional<StorageInfo> storage;
-  std::string opaque;  // the class of a value in a file of torch.save that no load can take ("argparse.Namespace")
+  std::string opaque = "";  // the class of a value in a file of torch.save that no load can take ("argparse.Namespace")
 };
 
 // One step of the path to a value in a nested state dict: a key of a dict, or an index of a list.
