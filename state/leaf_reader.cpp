@@ -52,17 +52,19 @@ namespace {
 // call of _codecs.encode, and empty ones as a call of their class.
 std::optional<Blob> blob_of(const PickleValue& value) {
   if (value.is(PickleKind::kBytes)) return Blob{Bytes(value.as_bytes()), BytesType::kBytes};
-  if (value.is_object_of("_codecs", "encode")) {
-    Blob blob{{}, BytesType::kBytes};
-    if (value.arguments().size() != 2 || value.arguments()[1].as_text() != "latin1" ||
-        !latin1_of_utf8(value.arguments()[0].as_text(), blob.bytes))
-      corrupt(value, "bytes that are spelled as text, but not in Latin-1");
-    return blob;
-  }
-  const bool is_array = value.is_object_of("builtins", "bytearray");
-  if (is_array || value.is_object_of("builtins", "bytes")) {
-    auto blob = value.arguments().size() == 0 ? Blob{} : blob_of(value.arguments()[0]);
-    if (blob) blob->type = is_array ? BytesType::kByteArray : BytesType::kBytes;
+  const bool is_encoded = value.is_object_of("_codecs", "encode"), is_array = value.is_object_of("builtins", "bytearray");
+  if (is_encoded || is_array || value.is_object_of("builtins", "bytes")) {
+    const auto arguments = value.arguments();
+    Blob blob{{}, is_array ? BytesType::kByteArray : BytesType::kBytes};
+    if (is_encoded || arguments.size() == 2) {  // before Python 3.8 bytearrays, too
+      const auto encoding = arguments[1].as_text();
+      if ((encoding != "latin1" && encoding != "latin-1") || !latin1_of_utf8(arguments[0].as_text(), blob.bytes))
+        unsupported(value, "bytes that are spelled as text, but not in Latin-1");
+    } else if (arguments.size() != 0) {
+      auto inner = blob_of(arguments[0]);
+      if (!inner) return std::nullopt;
+      blob.bytes = std::move(inner->bytes);
+    }
     return blob;
   }
   if (value.is_object_of("_io", "BytesIO")) {
@@ -469,12 +471,12 @@ Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storag
   const auto saved = std::make_shared<SavedPickle>(archive, kPickleBytesMax);
   const auto root = saved->tree.root();
   LeafReader reader(saved, {}, load_storage, &carried);
-  if (const auto pairs = pairs_of(root)) return reader.dict(root, *pairs);
-  if (!root.is(PickleKind::kOpaque))
+  if (!pairs_of(root) && !root.is(PickleKind::kOpaque))
     throw Error(ErrorCode::kUnsupported, archive.what() + " holds " + to_string(root.kind()) + ", not a state dict");
-  Value opaque = reader.value(root);
-  std::string name = opaque.opaque().name();
-  return {{std::move(name), std::move(opaque)}};
+  Value value = reader.value(root);
+  if (value.is_dict()) return std::move(value.dict());
+  std::string name = value.opaque().name();
+  return {{std::move(name), std::move(value)}};
 }
 
 Value read_leaf(ByteSpan archive_bytes) {

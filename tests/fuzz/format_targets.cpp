@@ -163,7 +163,8 @@ bool run_leaf(ByteSpan input) {
              return elements;
            };
            for (const auto& [key, held] : read_saved_dict(archive, in_memory, carried))
-             if (held.is_opaque() && !held.opaque().archive().empty()) throw FuzzFault("a part of a file has an archive of its own");
+             if (held.is_opaque() && !held.opaque().archive().empty())
+               throw FuzzFault("a part of a file has an archive of its own");
          });
 }
 

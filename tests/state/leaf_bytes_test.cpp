@@ -220,6 +220,7 @@ TEST_CASE("bytes and a torch.Size keep their Python types, also in tuples") {
       {"c__builtin__\nbytes\n)R", BytesType::kBytes},
       {"c__builtin__\nbytearray\nc_codecs\nencode\nX\x01\x00\x00\x00x"s + ordered + "\x85R", BytesType::kByteArray},
       {"c__builtin__\nbytearray\n)R", BytesType::kByteArray},
+      {"c__builtin__\nbytearray\nX\x01\x00\x00\x00xX\x07\x00\x00\x00latin-1\x86R"s, BytesType::kByteArray},  // Python 3.7
       {"\x80\x05\x96\x01\0\0\0\0\0\0\0x"s, BytesType::kByteArray},
       {"c_io\nBytesIO\n)\x81(C\x01xK\x00Ntb"s, BytesType::kBytesIO},
   };
@@ -262,6 +263,12 @@ TEST_CASE("a leaf that only Python can hold is opaque, and comes back byte by by
        "e",
        "own.A"},
       {"}K\x01K\x02\x86K\x03s", "a dict"},
+      {"}NK\x03s", "a dict"},
+      {"c_codecs\nencode\nX\x01\x00\x00\x00xX\x05\x00\x00\x00utf-8\x86R"s, "an object"},
+      {"cbuiltins\nEllipsis\n", "builtins.Ellipsis"},
+      {"ccollections\ndefaultdict\nc__builtin__\nlist\n\x85R", "collections.defaultdict"},
+      {"cown\nColour\nK\x01\x85R", "own.Colour"},  // a member of an enum
+      {"ctorch._utils\n_rebuild_sparse_tensor\n)R", "torch._utils._rebuild_sparse_tensor"},
   };
   for (const auto& [pickle, name] : cases) {
     const auto& shown = name;

@@ -150,6 +150,12 @@ TEST_CASE("torch.save: one opaque value leaves the others readable, and its tens
   of_object.reset(put(directory, write_torch_archive(odd + ".", storages)));
   CHECK(of_object.read_metadata().find("own.Model._w") != nullptr);
 
+  // A dict with keys that are not text is such an object.
+  TorchSaveReader of_pairs;
+  of_pairs.reset(put(directory, write_torch_archive("\x80\x02}(" + key("w") + tensor("0") + "N" + tensor("1") + "u.", storages)));
+  CHECK(of_pairs.read_metadata().find("a dict") != nullptr);
+  CHECK(torch::equal(of_pairs.value("a dict.w").tensor(), torch::tensor({1.0f, 2.0f})));
+
   // Each place of a tensor has a copy of its name, also where a pickle shares the name.
   std::string many =
       "\x80\x02"
