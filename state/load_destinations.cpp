@@ -407,13 +407,24 @@ const LoadDestinations::Part& LoadDestinations::part_for(const Destination& dest
                                         to_string(Box{item.dest_offsets, item.lengths}));
 }
 
+// Tensors of the same memory may have versions of their own.
+void LoadDestinations::count_change_of(const Part& part) const {
+  count_change(part.tensor);
+  for (const auto& [first, second] : shared_)
+    if (first.part == &part) count_change(second.part->tensor);
+}
+
 torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadItem& item) {
   if (!shared_.empty() && !is_compared_)
     throw Error(ErrorCode::kPrecondition, "read a plan: " + shared_.front().first.text() + " and " + shared_.front().second.text() +
                                               " use the same memory; call the planner's compare_shared first");
   const Destination& destination = destination_of(plan, item);
-  return with_torch("read \"" + destination.name + '"',
-                    [&] { return part_of(part_for(destination, item).tensor, item.dest_offsets, item.lengths); });
+  return with_torch("read \"" + destination.name + '"', [&] {
+    const Part& part = part_for(destination, item);
+    // The reader may write the bytes directly, without autograd's knowledge, and fail half-way.
+    count_change_of(part);
+    return part_of(part.tensor, item.dest_offsets, item.lengths);
+  });
 }
 
 // Returns the destination itself whenever possible, so that the reader fills it without a copy.
@@ -441,11 +452,7 @@ void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item,
       const torch::NoGradGuard no_grad;
       view.copy_(tensor);
     }
-    // The reader may have written the bytes directly, without autograd's knowledge.
-    count_change(part.tensor);
-    // Tensors of the same memory may have versions of their own.
-    for (const auto& [first, second] : shared_)
-      if (first.part == &part) count_change(second.part->tensor);
+    count_change_of(part);
     if (!destination.is_tensor) place(destination, Value(scalar_in(view, destination.number)));
   });
 }

@@ -105,6 +105,7 @@ class LoadDestinations {
   bool is_absent(std::int64_t rank) const;
   const Destination* stored_whole_above(const Destination& destination);
   const Destination& destination_of(const LoadPlan& plan, const ReadItem& item) const;
+  void count_change_of(const Part& part) const;
   static const Part& part_for(const Destination& destination, const ReadItem& item);
   void place(const Destination& destination, Value value);
   void leave_out(const Destination& destination, const std::string& opaque);
