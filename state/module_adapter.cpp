@@ -51,7 +51,7 @@ void load_module_state_dict(torch::nn::Module& module, const Dict& state_dict) {
     const auto to = part_in(value);
     const auto from = part_in(*given);
     check_invariant(to.has_value(), "a module's own state dict holds something that is not a tensor");
-    if (!from || !from->is_place_of(*to)) {
+    if (!from || !from->can_replace(*to) || !to->can_replace(*to)) {
       problems += "\n  \"" + name + "\" is " + describe_part(*given) + ", the module has " + describe_part(value);
     // Equal tensors were filled in place by the load.
     } else if (from->tensor.unsafeGetTensorImpl() != to->tensor.unsafeGetTensorImpl()) {

@@ -252,8 +252,8 @@ std::unique_ptr<typename Kind::State> begin_state(const typename Kind::Options& 
 // Returns a state dict with all of PyTorch's options. `state_for(parameter, options)` returns the
 // state of a parameter, if it has one, and `others(group)` the options that LibTorch lacks.
 template <class Kind, class StateFor, class Others>
-Dict described_optimizer(torch::optim::Optimizer& optimizer, const std::vector<std::vector<NamedParameter>>& named, bool are_numbers,
-                         const StateFor& state_for, const Others& others) {
+Dict described_optimizer(torch::optim::Optimizer& optimizer, const std::vector<std::vector<NamedParameter>>& named,
+                         bool are_numbers, const StateFor& state_for, const Others& others) {
   Dict state;
   List groups;
   for (std::size_t i = 0; i < named.size(); ++i) {

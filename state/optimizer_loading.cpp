@@ -8,6 +8,7 @@
 #include <cairn/state/libtorch_compat.hpp>
 #include <cairn/state/optimizer_fields.hpp>
 #include <cairn/state/staged_values.hpp>
+#include <cairn/state/tensor_memory.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
@@ -21,6 +22,7 @@ std::optional<double> number_in(const Value& value) {
   // PyTorch stores an optimizer's `step` as a tensor with one element.
   if (value.is_tensor() && value.tensor().defined() && value.tensor().numel() == 1 && !value.tensor().is_complex()) {
     if (value.tensor().is_meta()) return 1;  // not read yet: any number will do
+    if (!why_without_memory(value.tensor()).empty()) return std::nullopt;
     return value.tensor().item<double>();
   }
   if (!value.is_ivalue()) return std::nullopt;
@@ -141,7 +143,8 @@ class Loading {
       const Next& one = *next++;
       return one.is_stored ? std::optional<Dict>(state_of<Kind>(*one.state, named.parameter)) : std::nullopt;
     };
-    return described_optimizer<Kind>(optimizer_, named_, are_numbers_, state_for, [&](std::size_t group) { return others_[group]; });
+    return described_optimizer<Kind>(optimizer_, named_, are_numbers_, state_for,
+                                     [&](std::size_t group) { return others_[group]; });
   }
 
   void apply() {
@@ -302,7 +305,7 @@ class Loading {
       // Equal sizes are not enough for parts: those of other ranks have them, too.
       const Value own = value->is_sharded() ? as_declared(named.parameter, named.parameter) : Value(named.parameter);
       const auto place_of_own = part_in(own);  // nothing on a rank outside of the mesh
-      if (!given || !place_of_own || !given->is_place_of(*place_of_own))
+      if (!given || !place_of_own || !given->can_replace(*place_of_own))
         return problem(place + " is " + describe_part(*value) + ", the parameter " + describe_part(own));
     }
     if (!field.defined()) {
@@ -310,6 +313,8 @@ class Loading {
       const auto fitted = found != nullptr ? part_in(*found) : std::nullopt;
       field = fitted && fitted->tensor.is_same(given->tensor) ? given->tensor : zeros_for(named.parameter);
     }
+    const std::string fault = why_without_memory(field);
+    if (!fault.empty()) return problem("the optimizer's " + place + " " + fault);
     // Equal tensors were filled in place by the load.
     if (!is_stored() && !field.is_same(given->tensor)) next.copies.emplace_back(field, given->tensor);
   }

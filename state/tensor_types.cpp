@@ -172,11 +172,16 @@ std::optional<TensorPart> part_in(const Value& value) {
   return TensorPart{shard.tensor, Box{shard.offsets, extents_of(shard.tensor.sizes())}, value.sharded().size()};
 }
 
+bool TensorPart::can_replace(const TensorPart& other) const {
+  return size == other.size && box == other.box && why_without_memory(tensor).empty();
+}
+
 std::string describe_part(const Value& value) {
   const auto part = part_in(value);
   if (!part) return value.type_name();
-  return (part->box == Box::whole(part->size) ? "a tensor" : to_string(part->box) + " of a tensor") + " of size " +
-         to_string(part->size);
+  const std::string what = part->box == Box::whole(part->size) ? "a tensor" : to_string(part->box) + " of a tensor";
+  const std::string fault = why_without_memory(part->tensor);
+  return what + " of size " + to_string(part->size) + (fault.empty() ? "" : ", which " + fault);
 }
 
 void throw_torch_error(const std::string& action, const c10::Error& error) {

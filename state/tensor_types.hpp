@@ -65,7 +65,8 @@ struct TensorPart {
   torch::Tensor tensor;
   Box box;       // within the whole tensor
   Extents size;  // of the whole tensor
-  bool is_place_of(const TensorPart& other) const { return size == other.size && box == other.box; }
+  // Returns whether both are the same part, and this one has its memory.
+  bool can_replace(const TensorPart& other) const;
 };
 class Value;
 // Returns the tensor in a value of a state dict, or the part if it is the only one of this rank;

@@ -108,8 +108,8 @@ Value delivered(const Value& value, const torch::Tensor& parameter, const StateD
 // undefined if it is neither. With `local`, a part may be a plain tensor.
 torch::Tensor part_for(const Value& live, const Value& given, bool local = false) {
   const auto to = part_in(live), from = part_in(given);
-  if (!from) return {};
-  if (from->is_place_of(*to)) return from->tensor;
+  if (!from || !from->can_replace(*from) || !to->can_replace(*to)) return {};
+  if (from->can_replace(*to)) return from->tensor;
   if (given.is_sharded() || !live.is_sharded()) return {};
   if (local && from->size == to->box.sizes) return from->tensor;
   return from->size == to->size ? part_of(from->tensor, to->box.offsets, to->box.sizes) : torch::Tensor();
@@ -146,7 +146,8 @@ std::string text_from_rank0(const std::string& text, const ProcessGroup& world) 
 
 // Returns why rank 0 cannot send `given` for `live`, or "" if it can.
 std::string why_not_whole(const Value& live, const Value& given) {
-  if (given.is_tensor() && extents_of(given.tensor().sizes()) == part_in(live)->size) return "";
+  const auto part = part_in(given);
+  if (given.is_tensor() && part && part->can_replace(*part) && part->size == part_in(live)->size) return "";
   return " is " + describe_part(given) + " on rank 0, which has to have all of it: " + to_string(part_in(live)->size);
 }
 

@@ -1,6 +1,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/state/adapters.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
+#include <cairn/tests/support/resized_storage.hpp>
 
 using namespace cairn;
 using namespace cairn::test;
@@ -62,6 +63,24 @@ TEST_CASE("a state dict of other tensors is copied in place") {
   CHECK(same(to.body->weight, from.body->weight));
   CHECK(to.body->weight.unsafeGetTensorImpl() == before);
   CHECK(to.body->weight.requires_grad());
+}
+
+TEST_CASE("state dicts with tensors whose storage was freed are refused, as are such modules") {
+  NetImpl net, other;
+  for (const bool from_freed : {true, false}) {
+    CAPTURE(from_freed);
+    Dict dict = module_state_dict(other);
+    if (from_freed)
+      dict["norm.bias"] = cairn::testing::with_storage_of(torch::ones({3}), 8);
+    else
+      cairn::testing::with_storage_of(net.norm->bias, 0);
+    dict["scale"] = torch::full({2}, 5.0f);
+    std::string text;
+    CHECK(code_of([&] { load_module_state_dict(net, dict); }, &text) == ErrorCode::kMismatch);
+    CHECK(has(text, "\"norm.bias\" is a tensor of size [3]"));
+    CHECK(has(text, from_freed ? "has a storage of 8 bytes" : "has a storage of 0 bytes"));
+    CHECK(same(net.scale, torch::ones({2})));
+  }
 }
 
 TEST_CASE("a module is a value of a state dict, loaded in place") {

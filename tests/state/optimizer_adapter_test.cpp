@@ -7,6 +7,7 @@
 #include <cairn/state/adapters.hpp>
 #include <cairn/state/libtorch_compat.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
+#include <cairn/tests/support/resized_storage.hpp>
 
 using namespace cairn;
 using namespace cairn::test;
@@ -110,6 +111,22 @@ TEST_CASE("all that does not fit an optimizer is told at once, and nothing was c
   CHECK(has(text, "maximizes"));
   CHECK(code_of([&] { load_optimizer_state_dict(*trainer.optimizer, {{"state", Dict{}}}); }) == ErrorCode::kMismatch);
   CHECK(code_of([&] { load_optimizer_state_dict(*trainer.optimizer, {{"param_groups", List{}}}); }) == ErrorCode::kMismatch);
+}
+
+TEST_CASE("optimizer state whose storage was freed is refused, given or held") {
+  Trainer trainer(maker<optim::Adam>(optim::AdamOptions(0.01)));
+  trainer.step(0);
+  Dict dict = adam_state(trainer);
+  dict["state"]["0.weight"]["step"] = cairn::testing::with_storage_of(torch::ones({}), 0);
+  dict["state"]["0.bias"]["exp_avg"] = cairn::testing::with_storage_of(torch::ones({8}), 0);
+  cairn::testing::with_storage_of(dict["state"]["2.bias"]["exp_avg"].tensor(), 0);
+  dict["state"]["2.bias"]["exp_avg"] = torch::ones({2});
+  std::string text;
+  CHECK(code_of([&] { load_optimizer_state_dict(*trainer.optimizer, dict, trainer.net.ptr().get()); }, &text) ==
+        ErrorCode::kMismatch);
+  CHECK(has(text, R"(state["0.weight"]["step"] is a tensor, not a whole number)"));
+  CHECK(has(text, R"(state["0.bias"]["exp_avg"] is a tensor of size [8], which has a storage of 0 bytes)"));
+  CHECK(has(text, R"(the optimizer's state["2.bias"]["exp_avg"] has a storage of 0 bytes)"));
 }
 
 TEST_CASE("a state dict is nested as PyTorch's") {

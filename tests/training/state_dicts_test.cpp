@@ -106,8 +106,7 @@ TEST_CASE("state dicts: another rank's shard of equal size is refused without an
         if (nested) return load_optimizer_state_dict(optimizer, state, &*model);
         training::set_optimizer_state_dict(*model, optimizer, state);
       });
-      CHECK(refused == Saying{ErrorCode::kMismatch,
-                              "[\"exp_avg\"] is " + others_part});
+      CHECK(refused == Saying{ErrorCode::kMismatch, "[\"exp_avg\"] is " + others_part});
       CHECK(local.count_nonzero().item<int>() == 0);
     }
   });
