@@ -1,8 +1,9 @@
-// Records which tensors are parts of larger ones.
+// Records which tensors are parts of larger ones, and finds the parts in values of state dicts.
 #include <memory>
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/adapters.hpp>
+#include <cairn/state/tensor_memory.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/state/weak_tensor_table.hpp>
 
@@ -73,6 +74,28 @@ Value as_declared(const torch::Tensor& tensor, const torch::Tensor& declared) {
   if (const auto& layout = declaration->layout)
     return ShardedTensor::from_local(tensor, declaration->size, layout->mesh, layout->placements, layout->rank);
   return ShardedTensor(declaration->size, *dtype, {{tensor, box.offsets}});
+}
+
+std::optional<TensorPart> part_in(const Value& value) {
+  if (value.is_tensor() && value.tensor().defined()) {
+    const Extents size = extents_of(value.tensor().sizes());
+    return TensorPart{value.tensor(), Box::whole(size), size};
+  }
+  if (!value.is_sharded() || value.sharded().local_shards().size() != 1) return std::nullopt;
+  const LocalShard& shard = value.sharded().local_shards().front();
+  return TensorPart{shard.tensor, Box{shard.offsets, extents_of(shard.tensor.sizes())}, value.sharded().size()};
+}
+
+bool TensorPart::can_replace(const TensorPart& other) const {
+  return size == other.size && box == other.box && why_without_memory(tensor).empty();
+}
+
+std::string describe_part(const Value& value) {
+  const auto part = part_in(value);
+  if (!part) return value.type_name();
+  const std::string what = part->box == Box::whole(part->size) ? "a tensor" : to_string(part->box) + " of a tensor";
+  const std::string fault = why_without_memory(part->tensor);
+  return what + " of size " + to_string(part->size) + (fault.empty() ? "" : ", which " + fault);
 }
 
 }  // namespace cairn

@@ -4,7 +4,6 @@
 #include <ATen/core/jit_type.h>
 
 #include <cairn/state/libtorch_compat.hpp>
-#include <cairn/state/state_dict.hpp>
 #include <cairn/state/tensor_memory.hpp>
 
 namespace cairn {
@@ -160,28 +159,6 @@ torch::Tensor part_of(const torch::Tensor& tensor, const Extents& offsets, const
     if (sizes[dim] != whole[dim]) part = part.narrow(static_cast<std::int64_t>(dim), offsets[dim], sizes[dim]);
   }
   return part;
-}
-
-std::optional<TensorPart> part_in(const Value& value) {
-  if (value.is_tensor() && value.tensor().defined()) {
-    const Extents size = extents_of(value.tensor().sizes());
-    return TensorPart{value.tensor(), Box::whole(size), size};
-  }
-  if (!value.is_sharded() || value.sharded().local_shards().size() != 1) return std::nullopt;
-  const LocalShard& shard = value.sharded().local_shards().front();
-  return TensorPart{shard.tensor, Box{shard.offsets, extents_of(shard.tensor.sizes())}, value.sharded().size()};
-}
-
-bool TensorPart::can_replace(const TensorPart& other) const {
-  return size == other.size && box == other.box && why_without_memory(tensor).empty();
-}
-
-std::string describe_part(const Value& value) {
-  const auto part = part_in(value);
-  if (!part) return value.type_name();
-  const std::string what = part->box == Box::whole(part->size) ? "a tensor" : to_string(part->box) + " of a tensor";
-  const std::string fault = why_without_memory(part->tensor);
-  return what + " of size " + to_string(part->size) + (fault.empty() ? "" : ", which " + fault);
 }
 
 void throw_torch_error(const std::string& action, const c10::Error& error) {
