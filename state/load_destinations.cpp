@@ -80,21 +80,6 @@ c10::IValue scalar_in(const torch::Tensor& tensor, const c10::IValue& callers) {
   return number;
 }
 
-// Returns by how many elements the lists on the way to `path` would grow.
-std::uint64_t list_growth(const StateDict& state_dict, const Path& path) {
-  std::uint64_t growth = 0;
-  for (std::size_t depth = 1; depth < path.size(); ++depth) {
-    const auto* index = std::get_if<std::int64_t>(&path[depth]);
-    if (index == nullptr || *index < 0) continue;
-    const Value* held = find_at(state_dict, Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(depth)));
-    // A dict takes an index as a key and does not grow by it.
-    if (held != nullptr && held->is_dict()) continue;
-    const std::uint64_t size = held != nullptr && held->is_list() ? held->list().size() : 0;
-    if (static_cast<std::uint64_t>(*index) >= size) growth += static_cast<std::uint64_t>(*index) + 1 - size;
-  }
-  return growth;
-}
-
 // Converts `loaded` to the kind of container that the caller holds in its place, `held`. A saved
 // list does not record its kind.
 Value like(const Value& held, Value loaded) {
@@ -134,11 +119,19 @@ ListGrowth::ListGrowth(const Metadata& metadata) {
 }
 
 void ListGrowth::add(const StateDict& state_dict, const std::string& name, const Path& path) {
-  const std::uint64_t growth = list_growth(state_dict, path);
-  if (growth > left_)
-    throw Error(ErrorCode::kUnsupported, "plan a load: \"" + name + "\" belongs at " + describe_path(path) +
-                                             ", in lists that are far longer than what the checkpoint holds of them");
-  left_ -= growth;
+  for (std::size_t depth = 1; depth < path.size(); ++depth) {
+    const auto* index = std::get_if<std::int64_t>(&path[depth]);
+    if (index == nullptr || *index < 0) continue;
+    const Value* held = find_at(state_dict, Path(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(depth)));
+    // A dict takes an index as a key and does not grow by it.
+    if (held != nullptr && held->is_dict()) continue;
+    const std::uint64_t size = held != nullptr && held->is_list() ? held->list().size() : 0;
+    const std::uint64_t wanted = static_cast<std::uint64_t>(*index) + 1;
+    if (wanted > size + left_)
+      throw Error(ErrorCode::kUnsupported, "plan a load: \"" + name + "\" belongs at " + describe_path(path) +
+                                               ", in lists that are far longer than what the checkpoint holds of them");
+    left_ -= std::max(wanted, size) - size;
+  }
 }
 
 LoadDestinations::LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options,
@@ -192,12 +185,11 @@ LoadPlan LoadDestinations::create_plan() {
     } else if (destination.is_tensor) {
       problems.mismatched.push_back('"' + destination.name + "\": the checkpoint holds a value, the state dict " +
                                     destination.type_name);
-    } else if (const std::string& opaque = std::get<BytesStorageMetadata>(*stored).opaque; !opaque.empty()) {
-      if (leave_out_opaque_)
-        leave_out(destination, opaque);
-      else
-        problems.unsupported.push_back('"' + destination.name + "\": a value of " + opaque +
-                                       ", which only Python can hold; keep_opaque cannot keep parts of a file of torch.save");
+    } else if (const std::string& opaque = std::get<BytesStorageMetadata>(*stored).opaque; !opaque.empty() && leave_out_opaque_) {
+      leave_out(destination, opaque);
+    } else if (!opaque.empty()) {
+      problems.unsupported.push_back('"' + destination.name + "\": a value of " + opaque +
+                                     ", which only Python can hold; keep_opaque cannot keep parts of a file of torch.save");
     } else {
       ReadItem item;
       item.type = LoadItemType::kByteIO;
@@ -405,13 +397,6 @@ const LoadDestinations::Part& LoadDestinations::part_for(const Destination& dest
   throw Error(ErrorCode::kNotFound, "read \"" + destination.name + "\": this rank has no part at " +
                                         to_string(item.dest_chunk_offset) + " that holds " +
                                         to_string(Box{item.dest_offsets, item.lengths}));
-}
-
-// Tensors of the same memory may have versions of their own.
-void LoadDestinations::count_change_of(const Part& part) const {
-  count_change(part.tensor);
-  for (const auto& [first, second] : shared_)
-    if (first.part == &part) count_change(second.part->tensor);
 }
 
 torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadItem& item) {

@@ -105,4 +105,11 @@ void LoadDestinations::compare_shared(const LoadPlanner::ReadNow& read) {
   is_compared_ = true;
 }
 
+// Tensors of the same memory may have versions of their own.
+void LoadDestinations::count_change_of(const Part& part) const {
+  count_change(part.tensor);
+  for (const auto& [first, second] : shared_)
+    if (first.part == &part) count_change(second.part->tensor);
+}
+
 }  // namespace cairn
