@@ -3,7 +3,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include <cairn/state/fitted_stateful.hpp>
 #include <cairn/state/libtorch_compat.hpp>
 #include <cairn/state/optimizer_fields.hpp>
 #include <cairn/state/optimizer_loading.hpp>

@@ -13,8 +13,8 @@
 #include <cairn/base/log.hpp>
 #include <cairn/base/running_work.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
-#include <cairn/state/fitted_stateful.hpp>
 #include <cairn/state/load_destinations.hpp>
+#include <cairn/state/optimizer_loading.hpp>
 #include <cairn/state/rank_names.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/read_part.hpp>
