@@ -6,11 +6,13 @@ usage: fault_matrix.py S3_TESTS [--minutes M] [--kinds KIND,...] [--without KIND
 For each kind it prints the trials, and of these lost (a checkpoint that was reported as committed is not restored by a later clean job, or a
 checkpoint of the run has a fault), wrong (an operation restored other values, or an older checkpoint without an error) and hung (it did not
 end in time). Then the cells without a trial, which are none unless --minutes cut them off. The trials are in an order that --seed shuffles.
-Ends with 0 if all of these are 0, with 77 where no server can be started. The server is Ceph's, or that at AWS_ENDPOINT_URL.
+Ends with 0 if all of these are 0, with 77 where no server can be started. The server is Ceph's, or that at AWS_ENDPOINT_URL. Ceph's is
+started anew from time to time, because it keeps the data of removed objects in memory for two hours.
 """
 
 import argparse
 import collections
+import contextlib
 import itertools
 import os
 import pathlib
@@ -32,6 +34,7 @@ RATES = [0.05, 0.4, 1.0]
 REQUESTS = {"save": ["list", "GET", "PUT", "DELETE"], "save_parts": ["part", "POST", "GET"], "retain": ["list", "GET", "PUT", "DELETE"],
             "restore": ["list", "GET"], "prune": ["list", "GET", "PUT", "DELETE"], "copy": ["GET", "PUT", "DELETE"]}
 DEADLINE = 60  # seconds for one operation
+TRIALS_OF_A_SERVER = 300  # take about 1 GB of its memory
 SKIPPED = 77
 
 
@@ -97,19 +100,39 @@ def trial(worker, proxy, cell, run, seed):
     return ""
 
 
-def run_matrix(options):
+@contextlib.contextmanager
+def running_server():
+    """The server at AWS_ENDPOINT_URL, or a new one. Exits with 77 if none can be started."""
+    if "AWS_ENDPOINT_URL" in os.environ:
+        yield
+        return
+    directory = tempfile.mkdtemp(prefix="cairn_s3_")
+    before = dict(os.environ)
+    try:
+        started = subprocess.run([SERVER, "start", directory], stdout=subprocess.PIPE, text=True)
+        if started.returncode != 0:
+            print(started.stdout, end="")
+            sys.exit(SKIPPED if started.returncode == SKIPPED else 1)
+        for line in pathlib.Path(directory, "environment").read_text(encoding="ascii").splitlines():
+            name, value = line.removeprefix("export ").split("=", 1)
+            os.environ[name] = value
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        subprocess.run([SERVER, "stop", directory], check=False)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def run_cells(options, chosen, end, counts):
+    """Returns how many cells were left out, because the time was over."""
     server = urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"])
-    counts = collections.defaultdict(collections.Counter)
-    left_out = []
-    end = time.monotonic() + options.minutes * 60
     with FaultProxy((server.hostname, server.port)) as proxy:
         worker = Worker(options.binary, proxy)
-        for number, cell in enumerate(cells(options.seed)):
-            if cell[0] not in options.kinds or cell[1] not in options.operations:
-                continue
+        for tried, (number, cell) in enumerate(chosen):
             if time.monotonic() > end:
-                left_out.append(cell)
-                continue
+                worker.end()
+                return len(chosen) - tried
             outcome = trial(worker, proxy, cell, f"matrix/{os.getpid()}/{number}", number)
             counts[cell[0]]["trials"] += 1
             if outcome:
@@ -118,13 +141,29 @@ def run_matrix(options):
             if worker.process.poll() is not None:
                 worker = Worker(options.binary, proxy)
         worker.end()
+    return 0
+
+
+def run_matrix(options):
+    counts = collections.defaultdict(collections.Counter)
+    chosen = [(number, cell) for number, cell in enumerate(cells(options.seed)) if cell[0] in options.kinds and cell[1] in options.operations]
+    left_out = 0
+    end = time.monotonic() + options.minutes * 60
+    for first in range(0, len(chosen), TRIALS_OF_A_SERVER):
+        part = chosen[first:first + TRIALS_OF_A_SERVER]
+        if time.monotonic() > end:
+            left_out += len(part)
+            continue
+        with running_server():
+            left_out += run_cells(options, part, end, counts)
+        print(f"{first + len(part) - left_out} of {len(chosen)} trials are done", flush=True)
     print(f"{'kind':24} trials lost wrong hung")
     total = collections.Counter()
     for kind in options.kinds:
         total.update(counts[kind])
         print(f"{kind:24} {counts[kind]['trials']:6} {counts[kind]['lost']:4} {counts[kind]['wrong']:5} {counts[kind]['hung']:4}")
     print(f"{'all':24} {total['trials']:6} {total['lost']:4} {total['wrong']:5} {total['hung']:4}")
-    print(f"cells without a trial: {len(left_out)}")
+    print(f"cells without a trial: {left_out or 'none'}")
     return 1 if total["lost"] or total["wrong"] or total["hung"] or not total["trials"] else 0
 
 
@@ -138,21 +177,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     options.kinds = [kind for kind in options.kinds if kind not in options.without]
-    if "AWS_ENDPOINT_URL" in os.environ:
-        return run_matrix(options)
-    directory = tempfile.mkdtemp(prefix="cairn_s3_")
-    try:
-        started = subprocess.run([SERVER, "start", directory], stdout=subprocess.PIPE, text=True)
-        if started.returncode != 0:
-            print(started.stdout, end="")
-            return SKIPPED if started.returncode == SKIPPED else 1
-        for line in pathlib.Path(directory, "environment").read_text(encoding="ascii").splitlines():
-            name, value = line.removeprefix("export ").split("=", 1)
-            os.environ[name] = value
-        return run_matrix(options)
-    finally:
-        subprocess.run([SERVER, "stop", directory], check=False)
-        shutil.rmtree(directory, ignore_errors=True)
+    return run_matrix(options)
 
 
 if __name__ == "__main__":
