@@ -28,9 +28,6 @@ struct CallId {
   std::uint64_t ordinal = 0;
 };
 
-// How a call ended on this rank. The coordinator sends it in the message protocol::Outcome.
-using protocol::CallResult;
-
 // The inputs of a call. The pointers must stay valid until `done` is called (rank_runtime.hpp).
 struct Call {
   CallId id;

@@ -308,7 +308,7 @@ struct RankRuntime::Implementation {
     context->set_early_report([ending](CallResult outcome) { report_running_call(ending, std::move(outcome)); });
     context->set_lost_report([keeper = keeper](const CallContext& lost, const Failure& failure) {
       const auto alone = protocol::make_ending({{failure.rank, failure}}, Committed::kUnknown, "");
-      keeper->orders().end(lost.call().id.checkpointer, {lost.started(), alone}, true);
+      keeper->orders().end(lost.call().id.checkpointer, {0, lost.started(), alone}, true);
       keeper->look();
     });
     context->trace_stores(tracer, config.options.trace_store_operations);

@@ -16,7 +16,6 @@
 #include <cairn/actors/machine_table.hpp>
 #include <cairn/actors/peer_down.hpp>
 #include <cairn/actors/protocol/call_register.hpp>
-#include <cairn/actors/protocol/rank_machine.hpp>
 #include <cairn/actors/protocol/succession.hpp>
 #include <cairn/actors/restart_budget.hpp>
 #include <cairn/actors/task_run.hpp>
@@ -166,7 +165,7 @@ class Supervisor : public SupervisorActor::base {
   }
 
   // A new coordinator must know the last call, so that ranks that did not hear its outcome do.
-  void tell_coordinator_of(const std::string& checkpointer, const Orders::EndedCall& call) {
+  void tell_coordinator_of(const std::string& checkpointer, const protocol::EndedCall& call) {
     if (call.join.coordinator_rank != config_.rank) return;
     protocol::StatusReply reply;
     reply.inquiry = protocol::kProbesFrom + call.join.ordinal;
@@ -244,8 +243,8 @@ class Supervisor : public SupervisorActor::base {
         const auto context = std::exchange(slot.context, nullptr);
         record_outcome(tap_, config_.rank, checkpointer, slot.machine.counter(), *finished);
         if (finished->ok()) budgets_.clear();
-        if (const auto* last = slot.machine.last_call(); last && last->ticket == context->ticket())
-          orders_->end(checkpointer, {*last, slot.machine.last_ending()}, false);
+        if (const auto* last = slot.machine.last_call(); last && last->join.ticket == context->ticket())
+          orders_->end(checkpointer, *last, false);
         context->deliver(std::move(*finished));
       } else {
         perform_own(effect, tap_, timers_, clock().now(), checkpointer, slot.machine.counter());
@@ -639,7 +638,7 @@ void Orders::start(Traced<StartCall> call) {
   calls_.push_back(std::move(call));
 }
 
-void Orders::end(const std::string& checkpointer, EndedCall call, bool was_lost) {
+void Orders::end(const std::string& checkpointer, protocol::EndedCall call, bool was_lost) {
   const MutexLock lock(mutex_);
   if (ended_.size() >= kMachinesKept && ended_.count(checkpointer) == 0) ended_.clear();
   if (was_lost) lost_.insert_or_assign(checkpointer, call);
@@ -651,12 +650,12 @@ std::vector<Traced<StartCall>> Orders::take_calls() {
   return std::exchange(calls_, {});
 }
 
-std::map<std::string, Orders::EndedCall> Orders::take_lost_calls() {
+std::map<std::string, protocol::EndedCall> Orders::take_lost_calls() {
   const MutexLock lock(mutex_);
   return std::exchange(lost_, {});
 }
 
-std::map<std::string, Orders::EndedCall> Orders::ended_calls() {
+std::map<std::string, protocol::EndedCall> Orders::ended_calls() {
   const MutexLock lock(mutex_);
   return ended_;
 }

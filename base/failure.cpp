@@ -7,6 +7,7 @@
 #include <string_view>
 #include <tuple>
 #include <typeinfo>
+#include <unordered_map>
 #include <utility>
 
 #include <cxxabi.h>
@@ -216,77 +217,89 @@ int importance(FailureKind kind) {
 
 }  // namespace
 
+std::vector<FailureGroup> group_by_cause(const FailureMap& failures) {
+  struct CauseHash {
+    // The text alone separates most causes.
+    std::size_t operator()(const Failure* failure) const { return std::hash<std::string_view>()(failure->what); }
+  };
+  struct SameCause {
+    bool operator()(const Failure* a, const Failure* b) const {
+      const auto key = [](const Failure& f) { return std::tie(f.phase, f.kind, f.code, f.type, f.what, f.actor); };
+      return key(*a) == key(*b);
+    }
+  };
+  std::vector<FailureGroup> groups;
+  // Points into `failures`, which is not changed.
+  std::unordered_map<const Failure*, std::size_t, CauseHash, SameCause> known;
+  for (const auto& [rank, failure] : failures) {
+    const auto [position, added] = known.emplace(&failure, groups.size());
+    if (added) {
+      Failure& cause = groups.emplace_back().cause;
+      cause = failure;
+      cause.rank = 0;
+      cause.trace_position = 0;
+      cause.exception = nullptr;
+    }
+    groups[position->second].members.push_back({rank, failure.trace_position});
+  }
+  for (auto& group : groups) group.members.shrink_to_fit();
+  return groups;
+}
+
 std::string describe(const FailureMap& failures) {
   if (failures.empty()) return "no rank reported a failure";
 
-  struct Group {
-    const Failure* cause;
-    std::vector<int> ranks;
-  };
-  // Causes are equal if they differ only in rank and position.
-  const auto key = [](const Failure& f) { return std::tie(f.phase, f.kind, f.code, f.type, f.what, f.actor); };
-  const auto less = [&](const Failure* a, const Failure* b) { return key(*a) < key(*b); };
-  // Compares the failures by content; the pointers stay valid, because `failures` is not changed.
-  std::map<const Failure*, std::size_t, decltype(less)> known(less);
-  std::vector<Group> groups;  // in the order of their lowest rank
-  for (const auto& [rank, failure] : failures) {
-    const auto [position, added] = known.emplace(&failure, groups.size());
-    if (added) groups.push_back({&failure, {}});
-    groups[position->second].ranks.push_back(rank);
-  }
-  std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
+  std::vector<FailureGroup> groups = group_by_cause(failures);
+  std::stable_sort(groups.begin(), groups.end(), [](const FailureGroup& a, const FailureGroup& b) {
     // Phases are numbered in the order of time: an earlier failure is more likely the cause. The
     // sort is stable, so that lower ranks come first among equals.
-    const auto order = [](const Group& g) { return std::make_pair(importance(g.cause->kind), g.cause->phase); };
+    const auto order = [](const FailureGroup& g) { return std::make_pair(importance(g.cause.kind), g.cause.phase); };
     return order(a) < order(b);
   });
+  const auto ranks_from = [&](std::size_t first, std::size_t count) {
+    std::vector<int> ranks;
+    for (std::size_t i = first; i < first + count; ++i)
+      for (const auto& member : groups[i].members) ranks.push_back(member.rank);
+    std::sort(ranks.begin(), ranks.end());  // as name_ranks expects
+    return name_ranks(ranks);
+  };
 
-  const Group& first = groups.front();
-  std::string text = name_ranks(first.ranks) + " " + name_cause(*first.cause);
+  const Failure& first = groups.front().cause;
+  std::string text = ranks_from(0, 1) + " " + name_cause(first);
   // With one cause, a list would only repeat the headline.
-  if (groups.size() == 1) return text + indent(clean_text(first.cause->what, kCauseTextMax));
-  text += clean_text(first_line(first.cause->what), kHeadlineTextMax);
+  if (groups.size() == 1) return text + indent(clean_text(first.what, kCauseTextMax));
+  text += clean_text(first_line(first.what), kHeadlineTextMax);
   text += "\n" + std::to_string(failures.size()) + " ranks failed:";
   for (std::size_t i = 0; i < groups.size() && i < kCausesShownMax; ++i) {
-    const Group& group = groups[i];
-    text +=
-        "\n  " + name_ranks(group.ranks) + " " + name_cause(*group.cause) + indent(clean_text(group.cause->what, kCauseTextMax));
+    const Failure& cause = groups[i].cause;
+    text += "\n  " + ranks_from(i, 1) + " " + name_cause(cause) + indent(clean_text(cause.what, kCauseTextMax));
   }
   if (groups.size() > kCausesShownMax) {
-    std::vector<int> rest;
-    for (std::size_t i = kCausesShownMax; i < groups.size(); ++i)
-      rest.insert(rest.end(), groups[i].ranks.begin(), groups[i].ranks.end());
-    // name_ranks expects ascending ranks.
-    std::sort(rest.begin(), rest.end());
-    text += "\n  " + name_ranks(rest) + ": " + std::to_string(groups.size() - kCausesShownMax) + " further causes";
+    const std::size_t further = groups.size() - kCausesShownMax;
+    text += "\n  " + ranks_from(kCausesShownMax, further) + ": " + std::to_string(further) + " further causes";
   }
   return text;
 }
 
 namespace {
 
-std::string exception_text(const std::string& operation, const FailureMap& failures, Committed committed,
-                           const std::string& save_id) {
+std::string exception_text(const std::string& operation, const CallResult& result) {
   std::string text = operation + " failed";
-  if (!save_id.empty()) text += " (save id " + save_id + ")";
-  if (committed == Committed::kYes) text += ", yet its checkpoint exists";
-  if (committed == Committed::kUnknown) text += "; whether its checkpoint exists is unknown, read the store";
-  return text + ": " + describe(failures);
+  if (!result.save_id.empty()) text += " (save id " + result.save_id + ")";
+  if (result.committed == Committed::kYes) text += ", yet its checkpoint exists";
+  if (result.committed == Committed::kUnknown) text += "; whether its checkpoint exists is unknown, read the store";
+  return text + ": " + describe(result.failures);
 }
 
 }  // namespace
 
-CheckpointException::CheckpointException(const std::string& operation, FailureMap failures, Committed committed,
-                                         std::string save_id)
-    : Error(ErrorCode::kCheckpoint, exception_text(operation, failures, committed, save_id)),
-      failures_(std::move(failures)),
-      committed_(committed),
-      save_id_(std::move(save_id)) {}
+CheckpointException::CheckpointException(const std::string& operation, CallResult result)
+    : Error(ErrorCode::kCheckpoint, exception_text(operation, result)), result_(std::move(result)) {}
 
 void CheckpointException::rethrow_original(int rank) const {
-  const auto found = failures_.find(rank);
+  const auto found = failures().find(rank);
   // Messages carry no exceptions, so that the map holds only those of this process.
-  if (found != failures_.end() && found->second.exception) std::rethrow_exception(found->second.exception);
+  if (found != failures().end() && found->second.exception) std::rethrow_exception(found->second.exception);
 }
 
 }  // namespace cairn

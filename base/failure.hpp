@@ -70,29 +70,50 @@ struct PlacedException {
 // begins with the place. Never throws, even if the exception's `what()` does.
 Failure capture_failure(int rank, Phase phase, const char* actor, std::exception_ptr exception) noexcept;
 
+// The ranks whose failures differ only in rank and trace position.
+struct FailureGroup {
+  struct Member {
+    int rank = 0;
+    std::uint64_t trace_position = 0;
+  };
+  Failure cause;                // without rank, trace position and exception
+  std::vector<Member> members;  // by rank, ascending
+};
+// Groups `failures` by cause, in the order of the lowest rank of each group.
+std::vector<FailureGroup> group_by_cause(const FailureMap& failures);
+
 // Returns the likeliest cause, with its ranks. If there are several causes, a list of the 16
 // likeliest, including the first, follows. Ranks with equal causes share one entry.
 std::string describe(const FailureMap& failures);
+
+// How a save, a load or an agreement ended, as one rank gets it.
+struct CallResult {
+  FailureMap failures;  // empty: success
+  Committed committed = Committed::kNo;
+  std::string save_id;
+  std::string answer{};  // the answer of a successful agreement
+  bool ok() const { return failures.empty(); }
+};
 
 // A save or load failed. Every live rank of the attempt throws this exception with the same map.
 // After a failed save the previous checkpoint is intact; `committed()` says whether the new one
 // exists.
 class CheckpointException : public Error {
  public:
-  CheckpointException(const std::string& operation, FailureMap failures, Committed committed, std::string save_id);
+  // `result` must have a failure.
+  CheckpointException(const std::string& operation, CallResult result);
 
-  const FailureMap& failures() const noexcept { return failures_; }
-  Committed committed() const noexcept { return committed_; }
-  const std::string& save_id() const noexcept { return save_id_; }
+  const CallResult& result() const noexcept { return result_; }
+  const FailureMap& failures() const noexcept { return result_.failures; }
+  Committed committed() const noexcept { return result_.committed; }
+  const std::string& save_id() const noexcept { return result_.save_id; }
 
   // Rethrows the original exception of `rank`, or returns if this process does not hold it. A
   // process holds only the exception of its own rank.
   void rethrow_original(int rank) const;
 
  private:
-  FailureMap failures_;
-  Committed committed_;
-  std::string save_id_;
+  CallResult result_;
 };
 
 }  // namespace cairn

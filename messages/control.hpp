@@ -128,6 +128,7 @@ struct Ending {
 };
 std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed committed, std::string save_id,
                                           std::string answer = {});
+CallResult result_of(const Ending& ending);  // without exceptions
 
 struct Outcome {
   std::uint64_t ticket = 0;                // from the receiver's Join

@@ -2,22 +2,9 @@
 
 #include <algorithm>
 #include <string_view>
-#include <tuple>
-#include <unordered_map>
 
-namespace cairn::protocol {
+namespace cairn {
 namespace {
-
-struct CauseHash {
-  // The text alone separates most causes.
-  std::size_t operator()(const Failure* failure) const { return std::hash<std::string_view>()(failure->what); }
-};
-struct SameCause {
-  bool operator()(const Failure* a, const Failure* b) const {
-    const auto key = [](const Failure& f) { return std::tie(f.phase, f.kind, f.code, f.type, f.what, f.actor); };
-    return key(*a) == key(*b);
-  }
-};
 
 // Returns the length to which texts must be cut so that all of them fit into `budget`. Short texts
 // leave their unused share to longer ones.
@@ -45,39 +32,23 @@ std::string shortened(const std::string& text, std::size_t length) {
 
 }  // namespace
 
-// A thousand ranks that fail for one reason would otherwise send a thousand copies of its text.
 std::vector<FailureGroup> grouped(const FailureMap& failures) {
-  std::vector<FailureGroup> groups;
-  std::unordered_map<const Failure*, std::size_t, CauseHash, SameCause> known;
-  std::vector<const Failure*> causes;
+  std::vector<FailureGroup> groups = group_by_cause(failures);
   std::vector<std::size_t> lengths;      // of the texts and types of all causes
   std::vector<std::size_t> all_lengths;  // of those of all failures
-  all_lengths.reserve(2 * failures.size());
-  for (const auto& [rank, failure] : failures) {
-    const auto [position, added] = known.emplace(&failure, groups.size());
-    if (added) {
-      groups.emplace_back();
-      causes.push_back(&failure);
-      lengths.push_back(failure.what.size());
-      lengths.push_back(failure.type.size());
+  for (const auto& group : groups)
+    for (const std::size_t length : {group.cause.what.size(), group.cause.type.size()}) {
+      lengths.push_back(length);
+      all_lengths.insert(all_lengths.end(), group.members.size(), length);
     }
-    groups[position->second].members.push_back({rank, failure.trace_position});
-    all_lengths.insert(all_lengths.end(), {failure.what.size(), failure.type.size()});
-  }
   if (groups.empty()) return groups;
   // The first limit bounds the message, in which each cause is stored once. The second one bounds
   // memory after `ungrouped`, where each rank has a copy.
   const std::size_t length = std::min(std::max(kCutTextLeast, length_that_fits(std::move(lengths), kGroupedTextMax)),
                                       length_that_fits(std::move(all_lengths), kUngroupedTextMax));
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    Failure& cause = groups[i].cause;
-    cause.phase = causes[i]->phase;
-    cause.kind = causes[i]->kind;
-    cause.code = causes[i]->code;
-    cause.type = shortened(causes[i]->type, length);
-    cause.what = shortened(causes[i]->what, length);
-    cause.actor = causes[i]->actor;
-    groups[i].members.shrink_to_fit();
+  for (auto& [cause, members] : groups) {
+    cause.type = shortened(cause.type, length);
+    cause.what = shortened(cause.what, length);
   }
   return groups;
 }
@@ -94,4 +65,4 @@ FailureMap ungrouped(const std::vector<FailureGroup>& groups) {
   return failures;
 }
 
-}  // namespace cairn::protocol
+}  // namespace cairn

@@ -8,17 +8,7 @@
 
 #include <cairn/base/failure.hpp>
 
-namespace cairn::protocol {
-
-// The ranks whose failures differ only in rank and trace position.
-struct FailureGroup {
-  struct Member {
-    int rank = 0;
-    std::uint64_t trace_position = 0;
-  };
-  Failure cause;                // without rank, trace position and exception
-  std::vector<Member> members;  // by rank, ascending
-};
+namespace cairn {
 
 // Limits on the texts and types in the result of `grouped`, in bytes. If they exceed a limit, the
 // longest ones are cut, all to the same length.
@@ -32,4 +22,4 @@ std::vector<FailureGroup> grouped(const FailureMap& failures);
 // Returns one failure for each member.
 FailureMap ungrouped(const std::vector<FailureGroup>& groups);
 
-}  // namespace cairn::protocol
+}  // namespace cairn

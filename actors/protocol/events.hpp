@@ -191,13 +191,7 @@ struct StopTimer {
 
 // The rank's call has ended, and no task is running. The outcome is the same on every rank that is
 // alive and reachable.
-struct CallResult {
-  FailureMap failures;  // empty: success
-  Committed committed = Committed::kNo;
-  std::string save_id;
-  std::string answer{};  // the answer of a successful agreement
-  bool ok() const { return failures.empty(); }
-};
+using cairn::CallResult;
 
 // The progress of all ranks, for display. Emitted only while the call runs.
 struct ProgressTold {

@@ -47,6 +47,13 @@ namespace cairn::protocol {
 inline constexpr int kTurnsMax = 16;  // within one round
 inline constexpr int kRoundsMax = 3;
 
+// A call that has ended on a rank.
+struct EndedCall {
+  std::uint64_t counter = 0;
+  Join join;
+  std::shared_ptr<const Ending> ending;
+};
+
 class RankMachine {
  public:
   using State = RankState;
@@ -64,18 +71,12 @@ class RankMachine {
   // Returns the outcome of a failed call that waits for a running task to end, otherwise nothing.
   std::optional<CallResult> outcome_before_end() const;
   // Returns the last call whose outcome was not set by this rank alone; null if there was none.
-  const Join* last_call() const { return ended_.empty() ? nullptr : &ended_.back().join; }
-  std::shared_ptr<const Ending> last_ending() const { return ended_.empty() ? nullptr : ended_.back().ending; }
+  const EndedCall* last_call() const { return ended_.empty() ? nullptr : &ended_.back(); }
   int coordinator_rank() const { return call_.coordinator_rank; }  // as given by the caller; possibly not a valid rank
 
  private:
-  struct Ended {
-    std::uint64_t counter = 0;
-    Join join;
-    std::shared_ptr<const Ending> ending;
-  };
   void keep(const std::shared_ptr<const Ending>& ending, bool alone);
-  const Ended* find_ended(std::uint64_t counter, const StatusRequest& ask) const;
+  const EndedCall* find_ended(std::uint64_t counter, const StatusRequest& ask) const;
   bool is_in(std::uint64_t counter, const StatusRequest& ask) const;
 
   void on(const CallStarted& call);
@@ -205,7 +206,7 @@ class RankMachine {
 
   // State across calls.
   std::set<int> down_;  // ranks without a connection
-  std::deque<Ended> ended_;
+  std::deque<EndedCall> ended_;
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
   std::map<int, DigestSet> kept_by_coordinator_;  // by coordinator: digests of the local plans that it said it keeps

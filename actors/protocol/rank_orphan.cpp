@@ -163,7 +163,7 @@ void RankMachine::receive(int from, std::uint64_t counter, const StatusRequest& 
     if (!runs() || !lost_ || candidate_ != from || from != call_.coordinator_rank) return ignore("answer to no request");
     return return_to_coordinator();
   }
-  const Ended* ended = find_ended(counter, ask);
+  const EndedCall* ended = find_ended(counter, ask);
   if (runs() && is_in(counter, ask) && !(ended && counter_ == 0 && counter != 0)) {
     // A coordinator that only asks whether the rank is alive needs no further messages.
     if (!lost_ && from == call_.coordinator_rank) {
@@ -271,7 +271,7 @@ void RankMachine::keep(const std::shared_ptr<const Ending>& ending, bool alone) 
   if (ended_.size() > options_.outcomes_kept) ended_.pop_front();
 }
 
-const RankMachine::Ended* RankMachine::find_ended(std::uint64_t counter, const StatusRequest& ask) const {
+const EndedCall* RankMachine::find_ended(std::uint64_t counter, const StatusRequest& ask) const {
   for (const auto& ended : ended_) {
     if (ended.join.coordinator_rank != ask.coordinator_rank) continue;
     if (counter != 0 && ended.counter != 0 ? ended.counter == counter : is_same_call(ended.join, ask)) return &ended;

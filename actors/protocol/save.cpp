@@ -208,13 +208,11 @@ void RankMachine::release_call() {
 
 std::optional<CallResult> RankMachine::outcome_before_end() const {
   if (!outcome_ || outcome_->ending->failures.empty() || state_ == State::kEnding) return std::nullopt;
-  const Ending& ending = *outcome_->ending;
-  return CallResult{ungrouped(ending.failures), ending.committed, ending.save_id, ending.answer};
+  return result_of(*outcome_->ending);
 }
 
 void RankMachine::become_idle() {
-  const Ending& ending = *outcome_->ending;
-  CallResult finished{ungrouped(ending.failures), ending.committed, ending.save_id, ending.answer};
+  CallResult finished = result_of(*outcome_->ending);
   restore_own_exception(finished.failures);
   outcome_.reset();
   own_failure_.reset();

@@ -150,7 +150,7 @@ std::exception_ptr AsyncQueue::take_unread(const std::string& by) {
     } catch (const CheckpointException& exception) {
       found = std::make_exception_ptr(CheckpointException(
           by + " came across the failure of an earlier save, which nobody had read: " + saving(save->checkpoint_id()),
-          exception.failures(), exception.committed(), exception.save_id()));
+          exception.result()));
     } catch (...) {
       found = std::current_exception();
     }

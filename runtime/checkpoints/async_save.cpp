@@ -209,7 +209,7 @@ void AsyncSave::end(CallResult outcome) {
   std::string save_id;
   std::exception_ptr error;
   try {
-    if (!outcome.ok()) throw exception_of(saving(checkpoint_id()), std::move(outcome));
+    if (!outcome.ok()) throw CheckpointException(saving(checkpoint_id()), std::move(outcome));
     save_id = std::move(outcome.save_id);
   } catch (...) {  // also if memory runs out
     error = std::current_exception();

@@ -142,7 +142,7 @@ struct Checkpointer::Implementation {
       outcome.failures.emplace(world.rank(), capture_failure(world.rank(), Phase::kRead, "trainer", std::current_exception()));
     }
     world.runtime().note_last_step(name, ticket, "load_state_dict", longest, system_clock().now() - began, outcome);
-    if (!outcome.ok()) throw exception_of("restoring Stateful objects from '" + checkpoint_id + "'", std::move(outcome));
+    if (!outcome.ok()) throw CheckpointException("restoring Stateful objects from '" + checkpoint_id + "'", std::move(outcome));
   }
 
   // Returns the checkpointer for calls with `use_collectives` off.
@@ -261,7 +261,7 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   ProgressDisplay display(std::move(what_to_show), progress);
   CallResult outcome = executor.run();
   display.end(outcome.ok());
-  if (!outcome.ok()) throw exception_of(saving(checkpoint_id), std::move(outcome));
+  if (!outcome.ok()) throw CheckpointException(saving(checkpoint_id), std::move(outcome));
   // Last, so that the error can say that this save has succeeded.
   if (const auto unread = self.saves.take_unread(saving(checkpoint_id) + " has succeeded, but")) std::rethrow_exception(unread);
 }
@@ -456,7 +456,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       restore(objects, agreed_order, working, checkpoint_id, ticket, std::move(outcome));
       return;
     }
-    if (!again || !changed_while_loading(outcome.failures)) throw exception_of(loading(checkpoint_id), std::move(outcome));
+    if (!again || !changed_while_loading(outcome.failures)) throw CheckpointException(loading(checkpoint_id), std::move(outcome));
   }
 }
 

@@ -36,7 +36,7 @@ std::string Agreement::reach(const std::string& about, const std::string& own, c
   // Runs on this thread, so that it may use the caller's objects without locks.
   call.decide = decide;
   CallResult outcome = run_agreement(world_.runtime(), std::move(call));
-  if (!outcome.ok()) throw exception_of("agreeing on " + about, std::move(outcome));
+  if (!outcome.ok()) throw CheckpointException("agreeing on " + about, std::move(outcome));
   return std::move(outcome.answer);
 }
 

@@ -192,7 +192,7 @@ TEST_CASE("ranks are named in ranges, a bounded number of them") {
 TEST_CASE("the exception of a checkpoint says operation, save id, outcome and causes") {
   Failure mine = captured(CustomError("disk on fire"));
   Failure other = failure_of(5, "lost");
-  const CheckpointException exception("save", map_of({mine, other}), Committed::kNo, "cairn-1");
+  const CheckpointException exception("save", {map_of({mine, other}), Committed::kNo, "cairn-1"});
   CHECK(exception.code() == ErrorCode::kCheckpoint);
   CHECK(exception.failures().size() == 2);
   CHECK(exception.committed() == Committed::kNo);
@@ -203,10 +203,10 @@ TEST_CASE("the exception of a checkpoint says operation, save id, outcome and ca
   CHECK_THROWS_AS(exception.rethrow_original(3), CustomError);
   CHECK_NOTHROW(exception.rethrow_original(5));
   CHECK_NOTHROW(exception.rethrow_original(77));
-  const CheckpointException load("load", map_of({other}), Committed::kUnknown, "");
+  const CheckpointException load("load", {map_of({other}), Committed::kUnknown, ""});
   CHECK(std::string(load.what()).find("save id") == std::string::npos);
   CHECK(std::string(load.what()).find("unknown") != std::string::npos);
-  const CheckpointException late("save", map_of({other}), Committed::kYes, "cairn-1");
+  const CheckpointException late("save", {map_of({other}), Committed::kYes, "cairn-1"});
   CHECK(std::string(late.what()).find("save failed (save id cairn-1), yet its checkpoint exists: ") == 0);
 }
 
