@@ -76,9 +76,7 @@ void CoordinatorMachine::on(const PeerDown& down) {
       down_.insert_or_assign(down.rank, down);
       return;
     }
-    FailureMap failures;
-    failures.emplace(down.rank, failure());
-    return end(std::move(failures), Committed::kNo);
+    return end({{down.rank, failure()}}, Committed::kNo);
   }
   down_.insert_or_assign(down.rank, down);
   suspects_.erase(down.rank);
@@ -167,11 +165,7 @@ void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
         from, failure.phase, failure.kind, failure.code, failure.actor.c_str(),
         failure.what + "; rank " + std::to_string(identity_.rank) + ", which coordinates, was waiting for " + awaited_at_cancel_);
   }
-  if (state_ == State::kJoining) {
-    FailureMap failures;
-    failures.emplace(from, std::move(failure));
-    return end(std::move(failures), Committed::kNo);
-  }
+  if (state_ == State::kJoining) return end({{from, std::move(failure)}}, Committed::kNo);
   failures_.emplace(from, std::move(failure));
   count_progress(from);
   if (decides() && !stopping_) answered_.erase(identity_.rank);  // all ranks wait for its hook
@@ -183,9 +177,7 @@ void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
 // that join it later are told then.
 void CoordinatorMachine::end_next_call(int from, Failure failure) {
   const Join call = next_joins_.at(from);
-  FailureMap failures;
-  failures.emplace(from, std::move(failure));
-  Missed missed{call, {}, {}, make_ending(failures, Committed::kNo, {})};
+  Missed missed{call, {}, {}, make_ending({{from, std::move(failure)}}, Committed::kNo, {})};
   for (int rank = 0; rank < identity_.world_size; ++rank) {
     const auto next = next_joins_.find(rank);
     if (next == next_joins_.end() || !is_same_call(next->second, call)) {

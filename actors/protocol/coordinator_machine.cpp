@@ -33,10 +33,10 @@ void CoordinatorMachine::on(const TaskEnded& task) {
 void CoordinatorMachine::receive(int from, const SameSavePlan& message) {
   if (state_ != State::kLocalPlans || answered_.count(from) != 0 || operation() != Operation::kSave)
     return ignore("SameSavePlan out of turn");
-  auto plan = kept_[from].local_plans.find(message.digest);
+  auto plan = kept_[from].local_plan.find(message.digest);
   if (plan) plan = refreshed(std::move(plan), message.content_hashes, message.content_bytes);
   if (!plan) return send(from, NeedLocalPlan{message.digest});
-  kept_[from].local_plans.add(message.digest, plan);
+  kept_[from].local_plan.plan = plan;
   take_local_plan(from, std::move(plan));
 }
 
@@ -44,13 +44,13 @@ void CoordinatorMachine::receive(int from, const NeedGlobalPlan& message) {
   if (state_ != State::kMoving || answered_.count(from) != 0 || operation() != Operation::kSave ||
       global_digests_[static_cast<std::size_t>(from)] != message.digest)
     return ignore("NeedGlobalPlan out of turn");
-  kept_[from].global_plans.remove(message.digest);
+  kept_[from].global_plan.reset();
   send_global_plan(from);
 }
 
 void CoordinatorMachine::send_global_plan(int rank) {
   const auto index = static_cast<std::size_t>(rank);
-  kept_[rank].global_plans.add(global_digests_[index]);
+  kept_[rank].global_plan = global_digests_[index];
   send(rank, GlobalSavePlan{global_save_plans_[index], global_digests_[index], true});
 }
 

@@ -76,9 +76,9 @@ class CoordinatorMachine {
  private:
   // State kept about one rank between attempts.
   struct Kept {
-    PlanCache local_plans;
-    DigestSet global_plans;          // digests of the plans that were sent to the rank
-    std::uint64_t ended_ticket = 0;  // the rank's calls up to this ticket have ended
+    KeptPlan local_plan;
+    std::optional<Digest> global_plan;  // the digest of the plan that was last sent to the rank
+    std::uint64_t ended_ticket = 0;     // the rank's calls up to this ticket have ended
   };
   struct Ended {
     std::uint64_t counter = 0;             // 0: the call failed while the ranks joined

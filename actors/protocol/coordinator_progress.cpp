@@ -1,4 +1,5 @@
 // The progress of the ranks, for display only.
+#include <algorithm>
 #include <limits>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
@@ -6,6 +7,8 @@
 
 namespace cairn::protocol {
 namespace {
+
+constexpr std::uint64_t Moved::*kCounts[] = {&Moved::items, &Moved::items_done, &Moved::bytes, &Moved::bytes_done};
 
 // Returns the fraction done by a rank that has not ended its phase; 0 if the rank does not know its
 // total yet.
@@ -16,16 +19,6 @@ double part_done(const Moved& moved) {
 
 }  // namespace
 
-void ProgressSums::Sum::add(std::uint64_t value) {
-  low += value;
-  if (low < value) ++high;
-}
-void ProgressSums::Sum::subtract(std::uint64_t value) {
-  if (low < value) --high;
-  low -= value;
-}
-std::uint64_t ProgressSums::Sum::shown() const { return high == 0 ? low : std::numeric_limits<std::uint64_t>::max(); }
-
 void ProgressSums::reset(int ranks) {
   *this = ProgressSums();
   parts_.resize(static_cast<std::size_t>(ranks));
@@ -35,19 +28,17 @@ void ProgressSums::reset(int ranks) {
 void ProgressSums::set(int rank, const Moved& moved, bool has_ended) {
   Part& part = parts_[static_cast<std::size_t>(rank)];
   if (!part.has_ended) behind_.erase({part_done(part.moved), rank});
-  items_.subtract(part.moved.items);
-  items_done_.subtract(part.moved.items_done);
-  bytes_.subtract(part.moved.bytes);
-  bytes_done_.subtract(part.moved.bytes_done);
+  for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i] = sums_[i] - part.moved.*kCounts[i] + moved.*kCounts[i];
   part = {moved, has_ended};
-  items_.add(moved.items);
-  items_done_.add(moved.items_done);
-  bytes_.add(moved.bytes);
-  bytes_done_.add(moved.bytes_done);
   if (!has_ended) behind_.emplace(part_done(moved), rank);
 }
 
-Moved ProgressSums::sum() const { return {items_.shown(), items_done_.shown(), bytes_.shown(), bytes_done_.shown()}; }
+Moved ProgressSums::sum() const {
+  Moved sum;
+  for (std::size_t i = 0; i < sums_.size(); ++i)
+    sum.*kCounts[i] = static_cast<std::uint64_t>(std::min<Sum>(sums_[i], std::numeric_limits<std::uint64_t>::max()));
+  return sum;
+}
 
 // Progress numbers arrive in order over a link. Repeated and late ones are not answered.
 void CoordinatorMachine::receive(int from, const Progress& progress) {

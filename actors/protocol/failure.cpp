@@ -19,23 +19,7 @@ bool is_same_event(const Failure& a, const Failure& b) {
 
 }  // namespace
 
-// --- 1. rank: a task has failed ------------------------------------------------------------------
-
-void RankMachine::on(const TaskEnded& task) {
-  const bool is_abandon = stop_outstanding_ != 0 && task.sequence == stop_outstanding_;
-  if (!is_abandon && (outstanding_ == 0 || task.sequence != outstanding_)) return ignore("end of a task that is not running");
-  (is_abandon ? stop_outstanding_ : outstanding_) = 0;
-  if (state_ == State::kEnding) return become_idle();
-  const auto* failure = is_abandon ? nullptr : std::get_if<Failure>(&task.result);
-  // A task that failed because it was told to stop has not failed.
-  const bool was_stopped = (abandoned_ || stopping_) && failure && failure->code == ErrorCode::kCancelled;
-  if (failure && !was_stopped && !own_failure_ && !outcome_) own_failure_ = *failure;
-  if (has_task_running()) return;
-  if (outcome_) return release_call();
-  if (own_failure_) return report(*own_failure_);
-  if (stopping_) return report_stopped();
-  std::visit([this](const auto& result) { ended(result); }, task.result);
-}
+// --- 1. rank: a task has failed (rank_machine.cpp) -------------------------------------------------
 
 void RankMachine::report(Failure failure) { report_end_of_phase(State::kReported, PhaseFailed{std::move(failure)}); }
 
@@ -143,13 +127,6 @@ void CoordinatorMachine::ended(Committed committed) {
 
 void CoordinatorMachine::end_settling_if_complete() {
   if (state_ == State::kSettling && settled_ && asked_.empty()) end(std::exchange(failures_, {}), *settled_);
-}
-
-// The same map goes to all ranks. It is encoded once.
-void CoordinatorMachine::end(const FailureMap& failures, Committed committed) {
-  const auto own = failures.find(identity_.rank);
-  end(make_ending(failures, committed, save_id_of(counter_)),
-      own == failures.end() ? nullptr : own->second.exception);
 }
 
 // --- 6. rank: stop the writer, then remove its files ---------------------------------------------

@@ -10,32 +10,6 @@ bool is_bytes_object(const WriteItem& item) { return item.type == WriteItemType:
 
 }  // namespace
 
-bool DigestSet::contains(const Digest& digest) const {
-  return std::find(digests_.begin(), digests_.end(), digest) != digests_.end();
-}
-
-void DigestSet::add(const Digest& digest) {
-  remove(digest);
-  digests_.push_back(digest);
-  if (digests_.size() > kPlansKept) digests_.pop_front();
-}
-
-void DigestSet::remove(const Digest& digest) {
-  digests_.erase(std::remove(digests_.begin(), digests_.end(), digest), digests_.end());
-}
-
-std::shared_ptr<const SavePlan> PlanCache::find(const Digest& digest) const {
-  for (const auto& [kept, plan] : plans_)
-    if (kept == digest) return plan;
-  return nullptr;
-}
-
-void PlanCache::add(const Digest& digest, std::shared_ptr<const SavePlan> plan) {
-  plans_.erase(std::remove_if(plans_.begin(), plans_.end(), [&](const auto& kept) { return kept.first == digest; }), plans_.end());
-  plans_.emplace_back(digest, std::move(plan));
-  if (plans_.size() > kPlansKept) plans_.pop_front();
-}
-
 std::shared_ptr<const SavePlan> SharedNames::share(std::shared_ptr<const SavePlan> plan) {
   for (const SavePlan& seen : seen_) {
     if (seen.names.all() != plan->names.all() || seen.mappings != plan->mappings) continue;

@@ -1,14 +1,13 @@
-// Keeps the save plans of the last attempts on a rank or its coordinator, by digest. With this
-// cache, a repeated save sends a digest, with the hash and size of each bytes object, instead of a
-// plan. Plans contain no save id, so a digest may stay the same from save to save. A digest does
-// not cover the hashes and sizes of bytes objects, which change more often: `refreshed` puts those
-// of the current attempt into a kept plan. At most `kPlansKept` plans are kept.
+// Keeps the save plan of the last attempt: a rank its part of the global plan, the coordinator the
+// local plan of each rank. A repeated save then sends a digest, with the hash and size of each bytes
+// object, instead of a plan. Plans contain no save id, so a digest may stay the same from save to
+// save. A digest does not cover the hashes and sizes of bytes objects, which change more often:
+// `refreshed` puts those of the current attempt into a kept plan.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include <cairn/base/digest.hpp>
@@ -16,28 +15,15 @@
 
 namespace cairn::protocol {
 
-inline constexpr std::size_t kPlansKept = 2;
+struct KeptPlan {
+  Digest digest{};
+  std::shared_ptr<const SavePlan> plan;  // null: none
+
+  // Returns the plan, or null if it has another digest.
+  std::shared_ptr<const SavePlan> find(const Digest& of) const { return of == digest ? plan : nullptr; }
+};
+
 inline constexpr std::size_t kNamesSeen = 64;
-
-// The last kPlansKept digests that were added, newest last.
-class DigestSet {
- public:
-  bool contains(const Digest& digest) const;
-  void add(const Digest& digest);
-  void remove(const Digest& digest);
-
- private:
-  std::deque<Digest> digests_;
-};
-
-class PlanCache {
- public:
-  std::shared_ptr<const SavePlan> find(const Digest& digest) const;  // null if the plan is not kept
-  void add(const Digest& digest, std::shared_ptr<const SavePlan> plan);
-
- private:
-  std::deque<std::pair<Digest, std::shared_ptr<const SavePlan>>> plans_;
-};
 
 // Makes plans of different ranks share memory for equal names and mappings, which take two thirds
 // of a plan's memory. The ranks of a pipeline stage have the same names.

@@ -2,6 +2,7 @@
 // rank does not cost O(ranks).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <set>
 #include <utility>
@@ -31,22 +32,11 @@ class ProgressSums {
     Moved moved;
     bool has_ended = false;
   };
-  // A 128-bit sum of 64-bit numbers.
-  struct Sum {
-    std::uint64_t low = 0;
-    std::uint64_t high = 0;
-
-    void add(std::uint64_t value);
-    void subtract(std::uint64_t value);
-    std::uint64_t shown() const;
-  };
+  __extension__ typedef unsigned __int128 Sum;  // of 64-bit numbers
 
   std::vector<Part> parts_;                // by rank
   std::set<std::pair<double, int>> behind_;  // fraction done and rank, of the ranks that have not ended the phase
-  Sum items_;
-  Sum items_done_;
-  Sum bytes_;
-  Sum bytes_done_;
+  std::array<Sum, 4> sums_{};  // of the four counts of Moved
 };
 
 }  // namespace cairn::protocol

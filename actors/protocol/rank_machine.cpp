@@ -82,14 +82,14 @@ void RankMachine::on(const Received& received) {
 
 void RankMachine::receive(const NeedLocalPlan& need) {
   if (state_ != State::kPlanned || !local_plan_ || need.digest != local_digest_) return ignore("NeedLocalPlan of another plan");
-  kept_by_coordinator_[call_.coordinator_rank].remove(need.digest);
+  kept_by_coordinator_.erase(call_.coordinator_rank);
   send(LocalSavePlan{local_plan_, local_digest_});
   wait_for_coordinator(2 * options_.phase_deadline);
 }
 
 void RankMachine::receive(const UseCachedPlan& message) {
   if (state_ != State::kPlanned || call_.operation != Operation::kSave) return ignore("UseCachedPlan out of turn");
-  auto plan = global_plans_.find(message.digest);
+  auto plan = global_plan_.find(message.digest);
   if (plan) plan = refreshed(std::move(plan), *local_plan_);
   if (!plan) {
     send(NeedGlobalPlan{message.digest});
@@ -111,9 +111,7 @@ void RankMachine::receive(const CoordinatorDown& down) {
 void RankMachine::receive(const Unreadable& unreadable) {
   if (state_ != State::kJoining) return ignore("a message of an attempt was unreadable: its outcome follows");
   withdraw();
-  FailureMap failures;
-  failures.emplace(unreadable.failure.rank, unreadable.failure);
-  end(Outcome{call_.ticket, make_ending(failures, Committed::kNo, {})});
+  end(Outcome{call_.ticket, make_ending({{unreadable.failure.rank, unreadable.failure}}, Committed::kNo, {})});
 }
 
 void RankMachine::withdraw() {
@@ -136,6 +134,22 @@ std::uint64_t RankMachine::run(Task task) {
   effect.task = std::move(task);
   effects_.emplace_back(std::move(effect));
   return sequence_;
+}
+
+void RankMachine::on(const TaskEnded& task) {
+  const bool is_abandon = stop_outstanding_ != 0 && task.sequence == stop_outstanding_;
+  if (!is_abandon && (outstanding_ == 0 || task.sequence != outstanding_)) return ignore("end of a task that is not running");
+  (is_abandon ? stop_outstanding_ : outstanding_) = 0;
+  if (state_ == State::kEnding) return become_idle();
+  const auto* failure = is_abandon ? nullptr : std::get_if<Failure>(&task.result);
+  // A task that failed because it was told to stop has not failed.
+  const bool was_stopped = (abandoned_ || stopping_) && failure && failure->code == ErrorCode::kCancelled;
+  if (failure && !was_stopped && !own_failure_ && !outcome_) own_failure_ = *failure;
+  if (has_task_running()) return;
+  if (outcome_) return release_call();
+  if (own_failure_) return report(*own_failure_);
+  if (stopping_) return report_stopped();
+  std::visit([this](const auto& result) { ended(result); }, task.result);
 }
 
 // --- the end of a phase --------------------------------------------------------------------------

@@ -209,8 +209,8 @@ class RankMachine {
   std::deque<EndedCall> ended_;
   std::uint64_t sequence_ = 0;
   std::uint64_t counter_seen_ = 0;
-  std::map<int, DigestSet> kept_by_coordinator_;  // by coordinator: digests of the local plans that it said it keeps
-  PlanCache global_plans_;
+  std::map<int, Digest> kept_by_coordinator_;  // by coordinator: the digest of the local plan that it said it keeps
+  KeptPlan global_plan_;
 };
 
 }  // namespace cairn::protocol

@@ -65,7 +65,8 @@ void RankMachine::ended(const StateGathered&) { outstanding_ = run(CreateLocalPl
 void RankMachine::ended(const LocalSavePlan& made) {
   local_plan_ = made.plan;
   local_digest_ = made.digest;
-  if (!kept_by_coordinator_[call_.coordinator_rank].contains(made.digest)) return report_end_of_phase(State::kPlanned, made);
+  const auto kept = kept_by_coordinator_.find(call_.coordinator_rank);
+  if (kept == kept_by_coordinator_.end() || kept->second != made.digest) return report_end_of_phase(State::kPlanned, made);
   auto content = content_of(*made.plan);
   report_end_of_phase(State::kPlanned, SameSavePlan{made.digest, std::move(content.hashes), std::move(content.bytes)});
 }
@@ -76,7 +77,7 @@ void CoordinatorMachine::receive(int from, const LocalSavePlan& message) {
   if (state_ != State::kLocalPlans || answered_.count(from) != 0 || operation() != Operation::kSave)
     return ignore("LocalSavePlan out of turn");
   auto plan = shared_names_.share(message.plan);
-  kept_[from].local_plans.add(message.digest, plan);
+  kept_[from].local_plan = {message.digest, plan};
   take_local_plan(from, std::move(plan));
 }
 
@@ -114,7 +115,7 @@ void CoordinatorMachine::ended(const GlobalSavePlans& made) {
   start_moving();
   for (const auto& [rank, join] : joins_) {
     const Digest& digest = global_digests_[static_cast<std::size_t>(rank)];
-    if (kept_[rank].global_plans.contains(digest))
+    if (kept_[rank].global_plan == digest)
       send(rank, UseCachedPlan{digest, true});
     else
       send_global_plan(rank);
@@ -131,8 +132,8 @@ void CoordinatorMachine::start_moving() {
 
 void RankMachine::receive(const GlobalSavePlan& message) {
   if (state_ != State::kPlanned || call_.operation != Operation::kSave) return ignore("GlobalSavePlan out of turn");
-  if (message.local_plan_kept) kept_by_coordinator_[call_.coordinator_rank].add(local_digest_);
-  global_plans_.add(message.digest, message.plan);
+  if (message.local_plan_kept) kept_by_coordinator_[call_.coordinator_rank] = local_digest_;
+  global_plan_ = {message.digest, message.plan};
   effects_.emplace_back(StopTimer{Timer::kAnswer});
   become(State::kMoving);
   outstanding_ = run(Write{message.plan});
@@ -166,6 +167,12 @@ void CoordinatorMachine::ended(const Published&) {
 }
 
 // --- 7. coordinator: tell all ranks the outcome --------------------------------------------------
+
+// The same map goes to all ranks. It is encoded once.
+void CoordinatorMachine::end(const FailureMap& failures, Committed committed) {
+  const auto own = failures.find(identity_.rank);
+  end(make_ending(failures, committed, save_id_of(counter_)), own == failures.end() ? nullptr : own->second.exception);
+}
 
 // `own_exception` is the exception of this rank's own failure; may be null.
 void CoordinatorMachine::end(std::shared_ptr<const Ending> ending, const std::exception_ptr& own_exception) {

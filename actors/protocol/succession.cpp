@@ -24,18 +24,17 @@ int distance(int rank, int coordinator, int world_size) {
   return rank == coordinator ? world_size : (rank - coordinator + world_size) % world_size;
 }
 
-// Returns the StatusReply that ends the call of a coordinator which waits for ranks to join.
-StatusReply ending_of(const StatusReply& its, int coordinator, std::shared_ptr<const Ending> ending) {
+}  // namespace
+
+StatusReply ended_reply(std::uint64_t ordinal, int coordinator, std::uint64_t ticket, std::shared_ptr<const Ending> ending) {
   StatusReply told;
-  told.inquiry = kProbesFrom + its.ordinal;
+  told.inquiry = kProbesFrom + ordinal;
   told.kind = RankStatus::kEnded;
   told.coordinator_rank = coordinator;
-  told.ticket = its.ticket;
+  told.ticket = ticket;
   told.ending = std::move(ending);
   return told;
 }
-
-}  // namespace
 
 bool succeeds_before(int rank, int other, int coordinator, int world_size) {
   return distance(rank, coordinator, world_size) < distance(other, coordinator, world_size);
@@ -396,7 +395,8 @@ const Succession::Ended* Succession::find_ended(std::uint64_t counter, const Sta
 // Tells a coordinator that was away while its call was ended, and that still waits for ranks to
 // join.
 void Succession::tell_coordinator(const Ended& ended, const StatusReply& its) {
-  effects_.emplace_back(Send{ended.coordinator, ended.counter, ending_of(its, ended.coordinator, ended.ending)});
+  effects_.emplace_back(
+      Send{ended.coordinator, ended.counter, ended_reply(its.ordinal, ended.coordinator, its.ticket, ended.ending)});
 }
 
 // Tells the coordinator about ranks that cannot reach it. It waits for them to join, and ends the
@@ -414,7 +414,8 @@ void Succession::tell_of_orphans() {
     failures.emplace(rank, make_failure(rank, Phase::kJoin, FailureKind::kLost, lost.code, "link",
                                         "rank " + std::to_string(rank) + " cannot reach its coordinator: " + lost.what));
   }
-  send(coordinator_, ending_of(coordinator.status, coordinator_, make_ending(failures, Committed::kNo, "")));
+  send(coordinator_, ended_reply(coordinator.status.ordinal, coordinator_, coordinator.status.ticket,
+                                 make_ending(failures, Committed::kNo, "")));
 }
 
 void Succession::answer(int to, const Ended& ended, std::uint64_t ticket) {

@@ -51,6 +51,9 @@ namespace cairn::protocol {
 // ordinal.
 inline constexpr std::uint64_t kProbesFrom = std::uint64_t{1} << 63;
 
+// Returns the StatusReply that ends the call of a coordinator which waits for ranks to join.
+StatusReply ended_reply(std::uint64_t ordinal, int coordinator, std::uint64_t ticket, std::shared_ptr<const Ending> ending);
+
 // Returns whether `rank` comes before `other` in the order of successors of `coordinator`.
 bool succeeds_before(int rank, int other, int coordinator, int world_size);
 
