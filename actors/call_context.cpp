@@ -53,28 +53,32 @@ CallContext::CallContext(AnyCall call, std::uint64_t ticket, int rank, int world
       rank_(rank),
       world_size_(world_size),
       one_process_(one_process),
-      done_(std::move(done)) {
-  last_resort_.rank = rank;
-  last_resort_.phase = Phase::kJoin;
-  last_resort_.kind = FailureKind::kInternal;
-  last_resort_.code = ErrorCode::kInternal;
-  last_resort_.what = "the supervisor of rank " + std::to_string(rank) + " ended before this call did";
-  last_resort_.actor = "supervisor";
+      done_(std::move(done)) {}
+
+void CallContext::end(CallResult outcome) {
+  if (has_ended_.exchange(true)) return;
+  outcome_ = std::move(outcome);
+  let_go();
 }
 
-CallContext::~CallContext() {
-  if (!done_) return;
+void CallContext::give_up(std::optional<Failure> failure) {
+  if (has_ended_.exchange(true)) return;
+  lost_ = failure ? std::move(*failure)
+                  : protocol::make_failure(rank_, Phase::kJoin, FailureKind::kInternal, ErrorCode::kInternal, "supervisor",
+                                           "the supervisor of rank " + std::to_string(rank_) + " ended before this call did");
+  outcome_.failures.emplace(rank_, *lost_);
+  outcome_.committed = operation() == protocol::Operation::kSave ? Committed::kUnknown : Committed::kNo;
+  let_go();
+}
+
+void CallContext::let_go() {
+  if (--holders_ != 0) return;
   try {
-    if (!outcome_ && lost_report_) lost_report_(*this, last_resort_);
+    if (lost_ && lost_report_) lost_report_(*this, *lost_);
   } catch (...) {  // out of memory: the other ranks find out by their deadlines
   }
-  if (!outcome_) {
-    outcome_.emplace();
-    outcome_->failures.emplace(rank_, std::move(last_resort_));
-    outcome_->committed = operation() == protocol::Operation::kSave ? Committed::kUnknown : Committed::kNo;
-  }
   try {
-    done_(std::move(*outcome_));
+    if (done_) done_(std::move(outcome_));
   } catch (...) {  // nobody can handle an exception of the callback
   }
 }
@@ -127,11 +131,11 @@ void CallContext::report_early(CallResult outcome) {
   if (const auto report = std::exchange(early_report_, nullptr)) report(std::move(outcome));
 }
 
-void CallContext::deliver(CallResult outcome) {
-  if (!outcome_) outcome_ = std::move(outcome);
+bool describe(const StartCall& start, ObservedEvent& event) {
+  event.name = "StartCall";
+  event.call = start.context->ticket();
+  event.checkpointer = checkpointer_key(start.context->call().id.checkpointer);
+  return true;
 }
-
-std::uint64_t trace_call(const StartCall& start) { return start.context->ticket(); }
-std::uint32_t trace_checkpointer(const StartCall& start) { return checkpointer_key(start.context->call().id.checkpointer); }
 
 }  // namespace cairn

@@ -1,4 +1,4 @@
-// The data of one running call on one rank, shared by the supervisor and the call's hooks.
+// The data of one running call on one rank, shared by the supervisor and the call's tasks.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@
 
 namespace cairn {
 
-// Calls `done` exactly once, when the last holder releases the context. Holders are the supervisor
-// and each hook that is queued on the executor, is running, or has returned a future that is not
-// ready. After `done`, no data of the call is accessed and nothing is posted to its executor.
+// Calls `done` exactly once, when the supervisor has called `end` or `give_up` and each task has
+// called `let_go`. After `done`, no data of the call is accessed and nothing is posted to its
+// executor.
 class CallContext {
  public:
   using AnyCall = std::variant<SaveCall, LoadCall, AgreeCall>;
@@ -25,7 +25,6 @@ class CallContext {
 
   CallContext(AnyCall call, std::uint64_t ticket, int rank, int world_size, bool one_process,
               std::function<void(CallResult)> done);
-  ~CallContext();
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;
 
@@ -65,14 +64,20 @@ class CallContext {
   void set_early_report(std::function<void(CallResult)> report) { early_report_ = std::move(report); }
   void report_early(CallResult outcome);
 
-  // Sets the outcome that `done` receives. Only the supervisor calls this; it then releases the
-  // context. If `deliver` is called again, the later outcome is ignored.
-  void deliver(CallResult outcome);
-  // Sets the function that gets the failure of `set_last_resort` before `done` does. Other ranks do
-  // not know then that the call has ended. Call this before the context is shared.
+  // Sets the function that gets the failure of `give_up` before `done` does. Other ranks do not know
+  // then that the call has ended. Call this before the context is shared.
   void set_lost_report(std::function<void(const CallContext&, const Failure&)> report) { lost_report_ = std::move(report); }
-  // Sets the failure that `done` receives if nobody calls `deliver`.
-  void set_last_resort(Failure failure) { last_resort_ = std::move(failure); }
+
+  // The end of the call. The supervisor calls `end` with the outcome, or `give_up` if it ends before
+  // it knows the outcome; without `failure`, the failure says that. Only the first call of either
+  // counts.
+  void end(CallResult outcome);
+  void give_up(std::optional<Failure> failure = std::nullopt);
+  // A task of the call calls `hold` when it is made, and `let_go` when it has ended and its hooks
+  // use nothing of the call any more: the hooks may be queued on the executor, be running, or have
+  // returned a future that is not ready. Thread-safe.
+  void hold() { ++holders_; }
+  void let_go();
 
  private:
   const AnyCall call_;
@@ -87,8 +92,10 @@ class CallContext {
   Duration store_duration_min_{0};
   std::atomic<bool> told_to_stop_{false};
   std::atomic<const char*> running_hook_{nullptr};
-  std::optional<CallResult> outcome_;
-  Failure last_resort_;
+  std::atomic<int> holders_{1};  // the supervisor, and the tasks
+  std::atomic<bool> has_ended_{false};
+  CallResult outcome_;
+  std::optional<Failure> lost_;
 };
 
 }  // namespace cairn

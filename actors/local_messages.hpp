@@ -7,6 +7,7 @@
 
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/observer.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/messages/control.hpp>
 
@@ -28,7 +29,6 @@ struct CancelCall {
 
 // supervisor -> planner, storage: run this task of the call.
 struct Request {
-  protocol::Task task;
   std::shared_ptr<TaskRun> run;
 };
 
@@ -88,60 +88,65 @@ struct TakeOrders {};
 // runtime -> supervisor: stop now, even if calls are running.
 struct StopNow {};
 
-// Returns null for messages that are not traced.
-inline const char* trace_name_of(const protocol::Message& body) {
-  return protocol::is_of_progress(body) ? nullptr : protocol::name_of(body);
-}
-
 // An actor -> itself: the next deadline of its TimerQueue has passed.
 struct WakeUp {};
 
-inline const char* trace_name(const StartCall&) { return "StartCall"; }
-inline const char* trace_name(const CancelCall&) { return "CancelCall"; }
-inline const char* trace_name(const Request& request) { return protocol::name_of(request.task); }
-inline const char* trace_name(const TaskReport& report) { return protocol::name_of(report.ended.result); }
-inline const char* trace_name(const CoordinatorEvent& event) {
-  if (const auto* received = std::get_if<protocol::Received>(&event.event)) return trace_name_of(received->body);
-  if (const auto* task = std::get_if<protocol::TaskEnded>(&event.event)) return protocol::name_of(task->result);
-  if (std::holds_alternative<protocol::ActorDied>(event.event)) return "ActorDied";
-  return std::holds_alternative<protocol::PeerDown>(event.event) ? "PeerDown" : "PeerUp";
+// Describe a message in the events of its sending and handling. Return false if it is not traced.
+bool describe(const StartCall& start, ObservedEvent& event);
+bool describe(const Request& request, ObservedEvent& event);
+inline bool describe(const protocol::Message& body, ObservedEvent& event) {
+  event.what = protocol::kind_of(body);
+  return !protocol::is_of_progress(body);
 }
-inline const protocol::Send* send_of(const CoordinatorEffect& effect) { return std::get_if<protocol::Send>(&effect.effect); }
-inline const char* trace_name(const CoordinatorEffect& effect) {
-  if (const auto* send = send_of(effect)) return trace_name_of(send->body);
-  return protocol::name_of(std::get<protocol::RunTask>(effect.effect).task);
+inline bool describe(const CancelCall& cancel, ObservedEvent& event) {
+  event.name = "CancelCall";
+  event.call = cancel.request.ticket;
+  event.checkpointer = checkpointer_key(cancel.checkpointer);
+  return true;
 }
-inline const char* trace_name(const CoordinatorStopped&) { return "CoordinatorStopped"; }
-inline const char* trace_name(const Unsent&) { return "Unsent"; }
-inline const char* trace_name(const Stop&) { return "Stop"; }
-
-inline What trace_what(const CoordinatorEvent& event) {
-  const auto* received = std::get_if<protocol::Received>(&event.event);
-  return received ? protocol::kind_of(received->body) : What();
+inline bool describe(const TaskReport& report, ObservedEvent& event) {
+  event.name = protocol::name_of(report.ended.result);
+  event.attempt = report.counter;
+  event.checkpointer = checkpointer_key(report.checkpointer);
+  return true;
 }
-inline What trace_what(const CoordinatorEffect& effect) {
-  const auto* send = send_of(effect);
-  return send ? protocol::kind_of(send->body) : What();
+inline bool describe(const CoordinatorEvent& told, ObservedEvent& event) {
+  event.checkpointer = checkpointer_key(told.checkpointer);
+  if (const auto* received = std::get_if<protocol::Received>(&told.event)) {
+    event.attempt = received->counter;
+    return describe(received->body, event);
+  }
+  if (const auto* task = std::get_if<protocol::TaskEnded>(&told.event))
+    event.name = protocol::name_of(task->result);
+  else if (std::holds_alternative<protocol::ActorDied>(told.event))
+    event.name = "ActorDied";
+  else
+    event.name = std::holds_alternative<protocol::PeerDown>(told.event) ? "PeerDown" : "PeerUp";
+  return true;
 }
-
-std::uint64_t trace_call(const StartCall& start);
-inline std::uint64_t trace_call(const CancelCall& cancel) { return cancel.request.ticket; }
-
-inline std::uint64_t trace_attempt(const TaskReport& report) { return report.counter; }
-inline std::uint64_t trace_attempt(const CoordinatorEvent& event) {
-  const auto* received = std::get_if<protocol::Received>(&event.event);
-  return received ? received->counter : 0;
+inline bool describe(const CoordinatorEffect& asked, ObservedEvent& event) {
+  event.checkpointer = checkpointer_key(asked.checkpointer);
+  if (const auto* send = std::get_if<protocol::Send>(&asked.effect)) {
+    event.attempt = send->counter;
+    return describe(send->body, event);
+  }
+  const auto& task = std::get<protocol::RunTask>(asked.effect);
+  event.name = protocol::name_of(task.task);
+  event.attempt = task.counter;
+  return true;
 }
-inline std::uint64_t trace_attempt(const CoordinatorEffect& effect) {
-  const auto* send = send_of(effect);
-  return send ? send->counter : std::get<protocol::RunTask>(effect.effect).counter;
+inline bool describe(const Unsent& unsent, ObservedEvent& event) {
+  event.name = "Unsent";
+  event.checkpointer = checkpointer_key(unsent.checkpointer);
+  return true;
 }
-
-std::uint32_t trace_checkpointer(const StartCall& start);
-inline std::uint32_t trace_checkpointer(const CancelCall& cancel) { return checkpointer_key(cancel.checkpointer); }
-inline std::uint32_t trace_checkpointer(const TaskReport& report) { return checkpointer_key(report.checkpointer); }
-inline std::uint32_t trace_checkpointer(const CoordinatorEvent& event) { return checkpointer_key(event.checkpointer); }
-inline std::uint32_t trace_checkpointer(const CoordinatorEffect& effect) { return checkpointer_key(effect.checkpointer); }
-inline std::uint32_t trace_checkpointer(const Unsent& unsent) { return checkpointer_key(unsent.checkpointer); }
+inline bool describe(const CoordinatorStopped&, ObservedEvent& event) {
+  event.name = "CoordinatorStopped";
+  return true;
+}
+inline bool describe(const Stop&, ObservedEvent& event) {
+  event.name = "Stop";
+  return true;
+}
 
 }  // namespace cairn

@@ -79,7 +79,7 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::GatherState&
 protocol::LocalSavePlan create_local_save_plan(TaskRun& run) {
   const SaveCall& call = run.context().save();
   run.hook(Hook::kSetUpPlanner,
-           [&] { call.planner->set_up_planner(*call.state_dict, run.context().rank(), run.is_coordinator()); });
+           [&] { call.planner->set_up_planner(*call.state_dict, run.context().rank(), run.task().is_coordinator); });
   run.hook(Hook::kSetUpStorage, [&] { call.writer->set_up_storage_writer(run.storage_context()); });
   SavePlan plan = run.hook(Hook::kCreateLocalPlan, [&] { return call.planner->create_local_plan(); });
   plan = run.hook(Hook::kPrepareLocalPlan,
@@ -94,7 +94,7 @@ protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
       run.context().metadata.emplace(run.hook(Hook::kReadMetadata, [&] { return call.reader->read_metadata(); }));
   run.hook(Hook::kSetUpPlanner, [&] {
     if (call.fit) call.fit(metadata, run.storage_context());
-    call.planner->set_up_planner(*call.state_dict, metadata, run.context().rank(), run.is_coordinator());
+    call.planner->set_up_planner(*call.state_dict, metadata, run.context().rank(), run.task().is_coordinator);
   });
   run.hook(Hook::kSetUpStorage, [&] { call.reader->set_up_storage_reader(metadata, run.storage_context()); });
   LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] {
@@ -168,8 +168,9 @@ protocol::TaskResult run_planner_task(TaskRun&, const Other&) {
 }  // namespace
 
 TaskActor::behavior_type planner_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer) {
-  return task_actor(self, std::move(tracer), Actor::kPlanner, [](TaskRun& run, const protocol::Task& task) {
-    return std::visit([&](const auto& it) { return std::optional<protocol::TaskResult>(run_planner_task(run, it)); }, task);
+  return task_actor(self, std::move(tracer), Actor::kPlanner, [](TaskRun& run) {
+    const auto body = [&](const auto& task) { return std::optional<protocol::TaskResult>(run_planner_task(run, task)); };
+    return std::visit(body, run.task().task);
   });
 }
 

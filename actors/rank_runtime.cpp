@@ -28,23 +28,6 @@
 namespace cairn {
 namespace {
 
-// The running calls. Shared with the callbacks of these calls, which may outlive the runtime.
-struct Running {
-  Mutex mutex;
-  std::map<std::string, std::weak_ptr<CallContext>> calls CAIRN_GUARDED_BY(mutex);  // by checkpointer
-  std::uint64_t last_ticket CAIRN_GUARDED_BY(mutex) = 0;
-  bool stopped CAIRN_GUARDED_BY(mutex) = false;  // no call is accepted, and no supervisor started
-
-  // Dropping an element of the result may end its call, which locks the mutex: do not hold it then.
-  std::vector<std::shared_ptr<CallContext>> now() {
-    std::vector<std::shared_ptr<CallContext>> running;
-    const MutexLock lock(mutex);
-    for (const auto& [checkpointer, call] : calls)
-      if (auto context = call.lock()) running.push_back(std::move(context));
-    return running;
-  }
-};
-
 void check_config(const RankConfig& config, const LinksFactory* links) {
   const std::string rank = "rank " + std::to_string(config.rank);
   const auto refuse = [&](const std::string& what) {
@@ -121,23 +104,48 @@ std::shared_ptr<Observer> observer_of(const RankConfig& config) {
   return config.observer ? std::make_shared<Both>(config.observer, std::move(stream)) : stream;
 }
 
-// Starts the supervisor of a rank, and another one when it dies. Calls and supervisors, which may
-// outlive the runtime, share it.
+// Keeps the running calls of a rank, starts its supervisor, and starts another one when it dies.
+// Calls and supervisors, which may outlive the runtime, share it.
 class Keeper : public std::enable_shared_from_this<Keeper> {
  public:
-  Keeper(caf::actor_system& system, RankConfig config, std::shared_ptr<LinksFactory> links, std::shared_ptr<Tracer> tracer,
-         std::shared_ptr<Running> running)
-      : system_(system),
-        config_(std::move(config)),
-        tracer_(std::move(tracer)),
-        running_(std::move(running)),
-        links_(std::move(links)) {}
+  Keeper(caf::actor_system& system, RankConfig config, std::shared_ptr<LinksFactory> links, std::shared_ptr<Tracer> tracer)
+      : system_(system), config_(std::move(config)), tracer_(std::move(tracer)), links_(std::move(links)) {}
 
   Orders& orders() { return *orders_; }
 
+  // Returns the call that `make` makes of its ticket. Throws if no call of the checkpointer may start
+  // now.
+  std::shared_ptr<CallContext> admit(const std::string& checkpointer, const std::string& checkpoint_id,
+                                     const std::function<std::shared_ptr<CallContext>(std::uint64_t ticket)>& make) {
+    const auto refuse = [&](const std::string& why) {
+      throw Error(ErrorCode::kPrecondition, "cannot save or load \"" + checkpoint_id + "\": " + why);
+    };
+    const MutexLock lock(mutex_);
+    if (stopped_) refuse("the runtime of rank " + std::to_string(config_.rank) + " was shut down");
+    if (calls_.count(checkpointer) != 0)
+      refuse("checkpointer \"" + checkpointer + "\" has a save or load running; wait for it, or use another checkpointer");
+    auto context = make(++last_ticket_);
+    calls_.emplace(checkpointer, context);
+    return context;
+  }
+  // A call has ended: the checkpointer is free for the next one.
+  void leave(const std::string& checkpointer, bool ok) {
+    const MutexLock lock(mutex_);
+    if (ok) budget_.refill();
+    calls_.erase(checkpointer);
+  }
+  // Releases no call under the lock: its objects are user code.
+  std::vector<std::shared_ptr<CallContext>> running() {
+    std::vector<std::shared_ptr<CallContext>> calls;
+    const MutexLock lock(mutex_);
+    for (const auto& [checkpointer, call] : calls_)
+      if (auto context = call.lock()) calls.push_back(std::move(context));
+    return calls;
+  }
+
   // Null if it died too often, or was told to stop.
   SupervisorActor supervisor() {
-    const MutexLock lock(running_->mutex);
+    const MutexLock lock(mutex_);
     return supervisor_;
   }
 
@@ -146,37 +154,32 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
     if (may_start()) start();
     SupervisorActor receiver;
     {
-      const MutexLock lock(running_->mutex);
+      const MutexLock lock(mutex_);
       if (starting_) return;  // another thread starts one, and looks then
       receiver = supervisor_;
     }
     if (receiver) return caf::anon_send(receiver, TakeOrders{});
-    orders_->take_calls();
+    for (const auto& call : orders_->take_calls()) call.value.context->give_up();
   }
 
-  void refill() {
-    const MutexLock lock(running_->mutex);
-    budget_.refill();
-  }
-
-  // No supervisor is started any more. Returns the last one.
+  // No supervisor is started any more, and no call. Returns the last supervisor.
   SupervisorActor stop() {
-    const MutexLock lock(running_->mutex);
-    running_->stopped = true;
+    const MutexLock lock(mutex_);
+    stopped_ = true;
     return supervisor_;
   }
   void release() {
     SupervisorActor stopped;  // released without the lock, as it may end a call
     std::shared_ptr<LinksFactory> links;
-    const MutexLock lock(running_->mutex);
+    const MutexLock lock(mutex_);
     std::swap(stopped, supervisor_);
     std::swap(links, links_);
   }
 
  private:
   bool may_start() {
-    const MutexLock lock(running_->mutex);
-    if (running_->stopped || supervisor_ || starting_) return false;
+    const MutexLock lock(mutex_);
+    if (stopped_ || supervisor_ || starting_) return false;
     return starting_ = lives_ == 0 || budget_.take(config_.clock->now(), config_.options.child_restarts_max);
   }
 
@@ -184,7 +187,7 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
     std::shared_ptr<LinksFactory> links;
     std::uint64_t life = 0;
     {
-      const MutexLock lock(running_->mutex);
+      const MutexLock lock(mutex_);
       links = links_;
       life = ++lives_;
     }
@@ -192,14 +195,14 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
     try {
       started = spawn_supervisor(system_, config_, links, tracer_, orders_);
     } catch (...) {  // out of memory or threads: the next call tries again
-      const MutexLock lock(running_->mutex);
+      const MutexLock lock(mutex_);
       starting_ = false;
       return;
     }
     {
-      const MutexLock lock(running_->mutex);
+      const MutexLock lock(mutex_);
       starting_ = false;
-      if (!running_->stopped) supervisor_ = started;
+      if (!stopped_) supervisor_ = started;
     }
     if (!supervisor()) caf::anon_send(started, StopNow{});
     caf::actor_cast<caf::abstract_actor*>(started)->attach_functor([weak = weak_from_this(), life](const caf::error& reason) {
@@ -211,11 +214,11 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
     SupervisorActor ended;
     bool died = false;
     {
-      const MutexLock lock(running_->mutex);
+      const MutexLock lock(mutex_);
       if (life != lives_) return;
       std::swap(ended, supervisor_);
-      if (!reason) running_->stopped = true;  // it was told to stop
-      died = !running_->stopped;
+      if (!reason) stopped_ = true;  // it was told to stop
+      died = !stopped_;
     }
     if (died) write_log(LogLevel::kWarning, config_.rank, "the supervisor actor died: " + describe_exit(reason));
     look();
@@ -224,13 +227,16 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
   caf::actor_system& system_;
   const RankConfig config_;
   const std::shared_ptr<Tracer> tracer_;
-  const std::shared_ptr<Running> running_;
   const std::shared_ptr<Orders> orders_ = std::make_shared<Orders>();
-  std::shared_ptr<LinksFactory> links_ CAIRN_GUARDED_BY(running_->mutex);  // keeps the descriptor that listens
-  SupervisorActor supervisor_ CAIRN_GUARDED_BY(running_->mutex);
-  bool starting_ CAIRN_GUARDED_BY(running_->mutex) = false;
-  std::uint64_t lives_ CAIRN_GUARDED_BY(running_->mutex) = 0;
-  RestartBudget budget_ CAIRN_GUARDED_BY(running_->mutex);
+  Mutex mutex_;
+  std::map<std::string, std::weak_ptr<CallContext>> calls_ CAIRN_GUARDED_BY(mutex_);  // running, by checkpointer
+  std::uint64_t last_ticket_ CAIRN_GUARDED_BY(mutex_) = 0;
+  bool stopped_ CAIRN_GUARDED_BY(mutex_) = false;  // no call is accepted, and no supervisor started
+  std::shared_ptr<LinksFactory> links_ CAIRN_GUARDED_BY(mutex_);  // keeps the descriptor that listens
+  SupervisorActor supervisor_ CAIRN_GUARDED_BY(mutex_);
+  bool starting_ CAIRN_GUARDED_BY(mutex_) = false;
+  std::uint64_t lives_ CAIRN_GUARDED_BY(mutex_) = 0;
+  RestartBudget budget_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -240,7 +246,6 @@ struct RankRuntime::Implementation {
   RankConfig config;
   std::shared_ptr<Tracer> tracer;
   Tap tap;
-  std::shared_ptr<Running> running = std::make_shared<Running>();
   std::shared_ptr<Keeper> keeper;
   Mutex stopping;  // held by one shutdown at a time
 
@@ -249,7 +254,7 @@ struct RankRuntime::Implementation {
         config(with_bounded_waits(std::move(rank_config))),
         tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, observer_of(config), *config.clock)),
         tap(tracer, Actor::kRuntime),
-        keeper(std::make_shared<Keeper>(caf_system_of(*system), config, std::move(links), tracer, running)) {
+        keeper(std::make_shared<Keeper>(caf_system_of(*system), config, std::move(links), tracer)) {
     keeper->look();
   }
 
@@ -276,14 +281,6 @@ struct RankRuntime::Implementation {
   std::shared_ptr<CallContext> admit(CallContext::AnyCall call, std::function<void(CallResult)> done) {
     const Call& common = std::visit([](const auto& it) -> const Call& { return it; }, call);
     const std::string checkpointer = common.id.checkpointer;
-    const auto refuse = [&](const std::string& why) {
-      throw Error(ErrorCode::kPrecondition, "cannot save or load \"" + common.checkpoint_id + "\": " + why);
-    };
-    std::shared_ptr<CallContext> context;  // before the lock, which its end takes, too
-    const MutexLock lock(running->mutex);
-    if (running->stopped) refuse("the runtime of rank " + std::to_string(config.rank) + " was shut down");
-    if (running->calls.count(checkpointer) != 0)
-      refuse("checkpointer \"" + checkpointer + "\" has a save or load running; wait for it, or use another checkpointer");
     const auto ending = std::make_shared<ReportedCall>();
     ending->directory = common.report_directory;
     ending->checkpoint_id = common.checkpoint_id;
@@ -294,26 +291,22 @@ struct RankRuntime::Implementation {
     ending->world_size = config.world_size;
     ending->tracer = tracer;
     // The checkpointer is free again before `done` runs, so that `done` may start the next call.
-    ending->done = [shared = running, keeper = keeper, checkpointer, done = std::move(done)](CallResult outcome) {
-      if (outcome.ok()) keeper->refill();
-      {
-        const MutexLock leaving(shared->mutex);
-        shared->calls.erase(checkpointer);
-      }
+    ending->done = [keeper = keeper, checkpointer, done = std::move(done)](CallResult outcome) {
+      keeper->leave(checkpointer, outcome.ok());
       if (done) done(std::move(outcome));
     };
-    auto leave = [ending](CallResult outcome) { end_call(ending, std::move(outcome)); };
-    context = std::make_shared<CallContext>(std::move(call), ++running->last_ticket, config.rank, config.world_size,
-                                            config.one_process, std::move(leave));
-    context->set_early_report([ending](CallResult outcome) { report_running_call(ending, std::move(outcome)); });
-    context->set_lost_report([keeper = keeper](const CallContext& lost, const Failure& failure) {
-      const auto alone = protocol::make_ending({{failure.rank, failure}}, Committed::kUnknown, "");
-      keeper->orders().end(lost.call().id.checkpointer, {0, lost.started(), alone}, true);
-      keeper->look();
+    return keeper->admit(checkpointer, ending->checkpoint_id, [&](std::uint64_t ticket) {
+      auto context = std::make_shared<CallContext>(std::move(call), ticket, config.rank, config.world_size, config.one_process,
+                                                   [ending](CallResult outcome) { end_call(ending, std::move(outcome)); });
+      context->set_early_report([ending](CallResult outcome) { report_running_call(ending, std::move(outcome)); });
+      context->set_lost_report([keeper = keeper](const CallContext& lost, const Failure& failure) {
+        const auto alone = protocol::make_ending({{failure.rank, failure}}, Committed::kUnknown, "");
+        keeper->orders().end(lost.call().id.checkpointer, {0, lost.started(), alone}, true);
+        keeper->look();
+      });
+      context->trace_stores(tracer, config.options.trace_store_operations);
+      return context;
     });
-    context->trace_stores(tracer, config.options.trace_store_operations);
-    running->calls.emplace(checkpointer, context);
-    return context;
   }
 };
 
@@ -370,7 +363,7 @@ bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
   lock.unlock();
   if (!in_time) {
     // Not left to the supervisor, which may be late: the caller may destroy what hooks use next.
-    for (const auto& call : self.running->now()) call->tell_to_stop();
+    for (const auto& call : self.keeper->running()) call->tell_to_stop();
     caf::anon_send(supervisor, StopNow{});
   }
   self.keeper->release();

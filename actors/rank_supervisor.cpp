@@ -1,7 +1,6 @@
 #include <cairn/actors/rank_supervisor.hpp>
 
 #include <map>
-#include <new>
 #include <set>
 #include <utility>
 #include <vector>
@@ -14,14 +13,13 @@
 #include <cairn/actors/call_events.hpp>
 #include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/machine_table.hpp>
-#include <cairn/actors/peer_down.hpp>
+#include <cairn/actors/peers.hpp>
 #include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/succession.hpp>
 #include <cairn/actors/restart_budget.hpp>
 #include <cairn/actors/task_run.hpp>
 #include <cairn/actors/timer_queue.hpp>
 #include <cairn/base/call_phase.hpp>
-#include <cairn/messages/codec.hpp>
 
 namespace cairn {
 namespace {
@@ -45,12 +43,6 @@ protocol::Identity world_of(const RankConfig& config, std::uint64_t counter_floo
   return world;
 }
 
-template <class Task>
-inline constexpr bool is_for_planner =
-    std::is_same_v<Task, protocol::GatherState> || std::is_same_v<Task, protocol::CreateLocalPlan> ||
-    std::is_same_v<Task, protocol::CreateGlobalSavePlan> || std::is_same_v<Task, protocol::CreateGlobalLoadPlan> ||
-    std::is_same_v<Task, protocol::Decide>;
-
 class Supervisor : public SupervisorActor::base {
  public:
   Supervisor(caf::actor_config& actor_config, const RankConfig& config, const std::shared_ptr<LinksFactory>& links,
@@ -59,6 +51,7 @@ class Supervisor : public SupervisorActor::base {
         config_(config),
         links_factory_(links),
         tap_(std::move(tracer), Actor::kSupervisor),
+        peers_(config_, tap_),
         orders_(std::move(orders)),
         slots_(world_of(config, orders_->counter_seen), config.options),
         timers_(config.options.heartbeat_timeout) {}
@@ -68,7 +61,8 @@ class Supervisor : public SupervisorActor::base {
     set_down_handler([this](caf::down_msg& message) { on_child_down(message); });
     set_exception_handler([this](std::exception_ptr& exception) {
       caf::error reason = exit_reason_of(exception);
-      fail_all("the supervisor of rank " + std::to_string(config_.rank) + " ended: " + describe_exit(reason));
+      const std::string why = "the supervisor of rank " + std::to_string(config_.rank) + " ended: " + describe_exit(reason);
+      give_up_all([&](Phase phase) { return own_failure(FailureKind::kInternal, ErrorCode::kInternal, why, phase); });
       return reason;
     });
     start_missing();
@@ -80,7 +74,7 @@ class Supervisor : public SupervisorActor::base {
         [this](const Traced<TaskReport>& message) { tap_.handle(message, [&] { on_task_report(message.value); }); },
         [this](const Traced<CoordinatorEffect>& message) {
           const CoordinatorEffect& of = message.value;
-          if (of.life != coordinator_life_) return ignore("effect of a dead coordinator");
+          if (of.life != coordinator_life_) return peers_.ignore("effect of a dead coordinator");
           tap_.handle(message, [&] {
             if (const auto* task = std::get_if<protocol::RunTask>(&of.effect)) return run_for_coordinator(of.checkpointer, *task);
             send(of.checkpointer, std::get<protocol::Send>(of.effect));
@@ -107,12 +101,15 @@ class Supervisor : public SupervisorActor::base {
           stop_if_idle();
         },
         [this](const LinkDrop& drop) {
-          if (links_) caf::anon_send(links_, drop);
+          if (peers_.links) caf::anon_send(peers_.links, drop);
         },
-        [this](const LinkUp& up) { on_link_up(up); },
-        [this](const LinkDown& down) { on_link_down(down); },
+        [this](const LinkUp& up) { tell_all(peers_.take(up)); },
+        [this](const LinkDown& down) {
+          tell_all(peers_.take(down));
+          tap_.set_cause(0);
+        },
         [this](const LinkMessage& message) { on_link_message(message); },
-        [this](const LinkRefused& refused) { ignore(refused.what); },
+        [this](const LinkRefused& refused) { peers_.ignore(refused.what); },
         [this](GetChildren) {
           return Children{planner_, storage_, coordinator_};
         },
@@ -121,16 +118,15 @@ class Supervisor : public SupervisorActor::base {
 
   void on_exit() override {
     inbox_->close();
-    if (leaves_ && links_) caf::anon_send(links_, LinkClose{});  // without it the links see that this actor has died
+    if (leaves_ && peers_.links) caf::anon_send(peers_.links, LinkClose{});  // without it the links see that this actor has died
     for (const auto& child :
          {caf::actor_cast<caf::actor>(planner_), caf::actor_cast<caf::actor>(storage_), caf::actor_cast<caf::actor>(coordinator_)})
       if (child) caf::anon_send_exit(child, caf::exit_reason::user_shutdown);
-    links_ = nullptr;
+    peers_.links = nullptr;
     planner_ = storage_ = TaskActor();
     coordinator_ = CoordinatorActor();
     links_factory_.reset();
-    for (auto& [name, slot] : slots_)
-      if (slot.context) slot.context->tell_to_stop();  // a running task ends after its hook
+    give_up_all([](Phase) { return std::nullopt; });
     slots_.clear();
     if (latch_) latch_->set();
   }
@@ -142,47 +138,45 @@ class Supervisor : public SupervisorActor::base {
     return protocol::make_failure(config_.rank, phase, kind, code, "supervisor", what);
   }
 
-  // Sets the failure that the trainer sees if this actor ends before the calls.
-  void fail_all(const std::string& why) {
+  // Ends the running calls, because this actor ends. A running task ends after its hook.
+  template <class FailureOf>
+  void give_up_all(const FailureOf& failure_of) {
     for (auto& [name, slot] : slots_) {
       if (!slot.context) continue;
-      const auto phase = phase_of(slot.machine.state(), slot.context->operation());
-      slot.context->set_last_resort(own_failure(FailureKind::kInternal, ErrorCode::kInternal, why, phase.value_or(Phase::kJoin)));
+      slot.context->tell_to_stop();
+      auto failure = failure_of(phase_of(slot.machine.state(), slot.context->operation()).value_or(Phase::kJoin));
+      std::exchange(slot.context, nullptr)->give_up(std::move(failure));
     }
+    for (const auto& call : std::exchange(starting_, {})) call.value.context->give_up(failure_of(Phase::kJoin));
   }
 
   void take_orders() {
     start_missing();
     for (const auto& [checkpointer, lost] : orders_->take_lost_calls()) {
       tell_coordinator_of(checkpointer, lost);
-      const int coordinator = lost.join.coordinator_rank;
-      if (coordinator < 0 || coordinator >= config_.world_size || coordinator == config_.rank) continue;
-      Failure failure = ungrouped(lost.ending->failures).at(config_.rank);
-      send(checkpointer, protocol::Send{coordinator, 0, protocol::Cancel{lost.join.ticket, std::move(failure)}});
+      if (lost.join.coordinator_rank == config_.rank) continue;
+      send_cancel(checkpointer, lost.join.coordinator_rank, 0, lost.join.ticket, ungrouped(lost.ending->failures).at(config_.rank));
     }
-    for (const auto& call : orders_->take_calls()) tap_.handle(call, [&] { start(call.value.context); });
+    starting_ = orders_->take_calls();
+    for (const auto& call : starting_) tap_.handle(call, [&] { start(call.value.context); });
+    starting_.clear();
     stop_if_idle();
   }
 
   // A new coordinator must know the last call, so that ranks that did not hear its outcome do.
   void tell_coordinator_of(const std::string& checkpointer, const protocol::EndedCall& call) {
     if (call.join.coordinator_rank != config_.rank) return;
-    protocol::StatusReply reply;
-    reply.inquiry = protocol::kProbesFrom + call.join.ordinal;
-    reply.kind = protocol::RankStatus::kEnded;
-    reply.ending = call.ending;
     tell_coordinator(checkpointer, protocol::Received{config_.rank, 0, call.join});
+    auto reply = protocol::ended_reply(call.join.ordinal, config_.rank, call.join.ticket, call.ending);
     tell_coordinator(checkpointer, protocol::Received{config_.rank, 0, std::move(reply)});
   }
 
   void start(const std::shared_ptr<CallContext>& context) {
     if (stopping_) {
-      Failure failure = own_failure(FailureKind::kCancelled, ErrorCode::kCancelled,
-                                    "the runtime of rank " + std::to_string(config_.rank) + " is being shut down");
       CallResult outcome;
-      outcome.failures.emplace(config_.rank, std::move(failure));
-      context->deliver(std::move(outcome));
-      return;
+      outcome.failures.emplace(config_.rank, own_failure(FailureKind::kCancelled, ErrorCode::kCancelled,
+                                                         "the runtime of rank " + std::to_string(config_.rank) + " is being shut down"));
+      return context->end(std::move(outcome));
     }
     const std::string& checkpointer = context->call().id.checkpointer;
     slot_of(checkpointer).context = context;
@@ -190,9 +184,8 @@ class Supervisor : public SupervisorActor::base {
   }
 
   Slot& slot_of(const std::string& checkpointer) {
-    if (auto* known = slots_.find(checkpointer)) return *known;
-    Slot& made = slots_.make(checkpointer);
-    return made;
+    auto* const known = slots_.find(checkpointer);
+    return known ? *known : slots_.make(checkpointer);
   }
 
   // While it lives, events are recorded as those of the slot's call.
@@ -240,12 +233,11 @@ class Supervisor : public SupervisorActor::base {
         if (auto* progress = progress_of(slot)) progress->take(shown->job);
       } else if (auto* finished = std::get_if<protocol::CallResult>(&effect)) {
         report_stopped();
-        const auto context = std::exchange(slot.context, nullptr);
         record_outcome(tap_, config_.rank, checkpointer, slot.machine.counter(), *finished);
         if (finished->ok()) budgets_.clear();
-        if (const auto* last = slot.machine.last_call(); last && last->join.ticket == context->ticket())
+        if (const auto* last = slot.machine.last_call(); last && last->join.ticket == slot.context->ticket())
           orders_->end(checkpointer, *last, false);
-        context->deliver(std::move(*finished));
+        std::exchange(slot.context, nullptr)->end(std::move(*finished));
       } else {
         perform_own(effect, tap_, timers_, clock().now(), checkpointer, slot.machine.counter());
       }
@@ -257,18 +249,18 @@ class Supervisor : public SupervisorActor::base {
   static CallProgress* progress_of(const Slot& slot) { return slot.context ? slot.context->call().progress.get() : nullptr; }
 
   void time_out(const std::string& checkpointer, protocol::Timer timer) {
+    const Slot* const slot = slots_.find(checkpointer);
+    const CallContext* const call = slot ? slot->context.get() : nullptr;
     if (timer != protocol::Timer::kProgress) {
       tap_.set_cause(record_state(tap_, timer, checkpointer, 0));
-      const Slot* const slot = slots_.find(checkpointer);
-      step(checkpointer, protocol::TimerFired{timer, slot && slot->context ? slot->context->running_hook() : nullptr});
+      step(checkpointer, protocol::TimerFired{timer, call ? call->running_hook() : nullptr});
       return tap_.set_cause(0);
     }
-    const Slot* const slot = slots_.find(checkpointer);
-    if (slot && slot->context) {
+    if (call) {
       const OfCall of_call(tap_, *slot);
-      record_stacks(tap_, *slot->context, slot->machine.counter(), config_.options.cancel_grace);
+      record_stacks(tap_, *call, slot->machine.counter(), config_.options.cancel_grace);
     }
-    const auto* const progress = slot ? progress_of(*slot) : nullptr;
+    const auto* const progress = call ? call->call().progress.get() : nullptr;
     step(checkpointer, protocol::ProgressDue{progress ? progress->seen().own : protocol::Moved{}});
   }
 
@@ -276,30 +268,31 @@ class Supervisor : public SupervisorActor::base {
     Failure failure =
         own_failure(FailureKind::kInternal, ErrorCode::kInternal,
                     "the protocol of rank " + std::to_string(config_.rank) + " broke an invariant of its own: " + why);
-    timers_.stop({checkpointer, protocol::Timer::kAnswer});
-    timers_.stop({checkpointer, protocol::Timer::kCall});
-    timers_.stop({checkpointer, protocol::Timer::kProgress});
+    for (const auto timer : {protocol::Timer::kAnswer, protocol::Timer::kCall, protocol::Timer::kProgress})
+      timers_.stop({checkpointer, timer});
     if (slot.context) {
       slot.context->tell_to_stop();
-      slot.context->set_last_resort(failure);
-      const int coordinator = slot.machine.coordinator_rank();
-      protocol::Send cancel{coordinator, slot.machine.counter(), protocol::Cancel{slot.context->ticket(), std::move(failure)}};
-      if (coordinator >= 0 && coordinator < config_.world_size) send(checkpointer, cancel);
+      send_cancel(checkpointer, slot.machine.coordinator_rank(), slot.machine.counter(), slot.context->ticket(), failure);
     }
-    slots_.erase(checkpointer);  // `done` is called after the last hook has released the call
+    const auto context = std::exchange(slot.context, nullptr);
+    slots_.erase(checkpointer);
+    if (context) context->give_up(std::move(failure));
+  }
+
+  void send_cancel(const std::string& checkpointer, int coordinator, std::uint64_t counter, std::uint64_t ticket, Failure failure) {
+    if (coordinator < 0 || coordinator >= config_.world_size) return;
+    send(checkpointer, protocol::Send{coordinator, counter, protocol::Cancel{ticket, std::move(failure)}});
   }
 
   // --- tasks -------------------------------------------------------------------------------------
 
   void run(Slot& slot, protocol::RunTask task, std::uint64_t coordinator) {
     const OfCall of_call(tap_, slot);
-    auto task_run = std::make_shared<TaskRun>(inbox_, tap_, coordinator, task, slot.context, config_.injector);
-    const TaskActor& runner = std::visit([](const auto& it) { return is_for_planner<std::decay_t<decltype(it)>>; }, task.task)
-                                  ? planner_
-                                  : storage_;
-    auto request = tap_.wrap(Request{std::move(task.task), std::move(task_run)});
+    const Actor actor = protocol::actor_of(protocol::main_hook_of(task.task));
+    auto run = std::make_shared<TaskRun>(inbox_, tap_, coordinator, std::move(task), slot.context, config_.injector);
+    auto request = tap_.wrap(Request{std::move(run)});
     // If the child died too often, the request is dropped and its TaskRun reports the failure.
-    if (runner) caf::anon_send(runner, std::move(request));
+    if (const TaskActor& runner = actor == Actor::kPlanner ? planner_ : storage_) caf::anon_send(runner, std::move(request));
   }
 
   void run_for_coordinator(const std::string& checkpointer, const protocol::RunTask& task) {
@@ -317,62 +310,24 @@ class Supervisor : public SupervisorActor::base {
   }
 
   void on_task_report(const TaskReport& report) {
-    if (report.coordinator == 0) {
+    if (report.coordinator == 0)
       step(report.checkpointer, report.ended);
-    } else if (report.coordinator == coordinator_life_) {
+    else if (report.coordinator == coordinator_life_)
       tell_coordinator(report.checkpointer, report.ended);
-    }
     stop_if_idle();
   }
 
   // --- messages ----------------------------------------------------------------------------------
 
-  // Messages of a rank to itself pass here too, so that a fault site means the same on every rank.
-  void meet_faults(FaultSite site, const protocol::Message& message) {
-    if (!config_.injector) return;
-    for (const auto& rule : config_.injector->pass(site, protocol::name_of(message), config_.rank))
-      if (rule.action == FaultAction::kDropLink && links_) caf::anon_send(links_, LinkDrop{rule.peer.value_or(-1)});
-  }
-
   void send(const std::string& checkpointer, const protocol::Send& message) {
-    meet_faults(FaultSite::kSend, message.body);
+    peers_.meet_faults(FaultSite::kSend, message.body);
     if (message.to == config_.rank) return deliver(config_.rank, checkpointer, message.counter, message.body);
-    if (!links_)
-      return post_unsent(checkpointer, message.to, false, ErrorCode::kInternal, name_of_own("links") + " died too often");
-    protocol::Envelope envelope;
-    envelope.attempt = {config_.incarnation, checkpointer, message.counter};
-    envelope.sender = config_.rank;
-    envelope.cause = tap_.cause();
-    envelope.body = message.body;
-    if (!protocol::is_of_progress(message.body)) {
-      ObservedEvent event = call_event(EventKind::kSent, protocol::kind_of(message.body), checkpointer, message.counter, true);
-      event.peer = message.to;
-      envelope.id = tap_.record(event);
-    }
-    try {
-      auto encoded = encoder_.encode(envelope);
-      auto own = std::make_shared<const std::string>(std::move(encoded.own));
-      caf::anon_send(links_, LinkSend{message.to, std::move(own), std::move(encoded.shared)});
-    } catch (const Error& error) {
-      post_unsent(checkpointer, message.to, true, error.code(),
-                  std::string(protocol::name_of(message.body)) + " cannot be sent: " + error.what());
-    }
-  }
-
-  // For this call the other rank counts as unreachable. Posted as a message, so that no machine is
-  // stepped within a step.
-  void post_unsent(const std::string& checkpointer, int to, bool reachable, ErrorCode code, std::string why) {
-    protocol::PeerDown down;
-    down.rank = to;
-    down.reachable = reachable;
-    down.unopened = !reachable;
-    down.code = code;
-    down.why = std::move(why);
-    inbox_->post(tap_.wrap(Unsent{checkpointer, std::move(down)}));
+    // Posted as a message, so that no machine is stepped within a step.
+    if (auto down = peers_.send(checkpointer, message)) inbox_->post(tap_.wrap(Unsent{checkpointer, std::move(*down)}));
   }
 
   void deliver(int from, const std::string& checkpointer, std::uint64_t counter, const protocol::Message& body) {
-    meet_faults(FaultSite::kReceive, body);
+    peers_.meet_faults(FaultSite::kReceive, body);
     if (protocol::is_for_coordinator(body)) {
       if (!coordinator_) return refuse(from, checkpointer, "too often");
       return tell_coordinator(checkpointer, protocol::Received{from, counter, body});
@@ -402,112 +357,32 @@ class Supervisor : public SupervisorActor::base {
     step_all(event);
   }
 
-  // --- other ranks -------------------------------------------------------------------------------
-
-  void on_link_up(const LinkUp& up) {
-    ObservedEvent event;
-    event.kind = EventKind::kHandled;
-    event.what = LinkChange::kUp;
-    event.peer = up.rank;
-    tap_.record(event);
-    tell_all(protocol::PeerUp{up.rank});
-  }
-
-  void on_link_down(const LinkDown& down) {
-    const protocol::PeerDown news = peer_down_of(down);
-    ObservedEvent event;
-    event.kind = EventKind::kHandled;
-    event.what = down.cause == LinkDownCause::kLeft ? LinkChange::kLeft : LinkChange::kDown;
-    event.peer = down.rank;
-    event.text = news.why;
-    event.ok = false;
-    tap_.set_cause(tap_.record(event));
-    tell_all(news);
-    tap_.set_cause(0);
-  }
-
-  void ignore(const char* why, int peer = -1) {
-    ObservedEvent event;
-    event.kind = EventKind::kState;
-    event.what = Ignored::kInput;
-    event.name = why;
-    event.peer = peer;
-    event.ok = false;
-    tap_.record(event);
-  }
-
   void on_link_message(const LinkMessage& message) {
-    protocol::Envelope envelope;
-    std::string fault;
-    bool has_memory = true;
-    try {
-      envelope = protocol::decode(*message.bytes);
-      if (envelope.sender != message.rank) fault = "its envelope names rank " + std::to_string(envelope.sender) + " as its sender";
-    } catch (const std::bad_alloc& error) {
-      has_memory = false;
-      fault = error.what();
-    } catch (const std::exception& error) {
-      fault = error.what();
+    const auto found = peers_.read(message);
+    if (const auto* down = std::get_if<protocol::PeerDown>(&found)) {
+      tell_all(*down);
+      return send("", protocol::Send{message.rank, 0, protocol::Unreadable{protocol::failure_of(*down, Phase::kJoin)}});
     }
-    if (!fault.empty()) {
-      tap_.record(EventKind::kHandled, "undecodable message", 0, false, message.rank, message.bytes->size());
-      protocol::PeerDown event;
-      event.rank = message.rank;
-      event.reachable = true;
-      event.code = has_memory ? ErrorCode::kCorrupt : ErrorCode::kUnavailable;
-      event.why = has_memory ? "it sent a message that cannot be read: " + fault
-                             : "rank " + std::to_string(config_.rank) + " had no memory to read its message: " + fault;
-      tell_all(event);
-      return send("", protocol::Send{message.rank, 0, protocol::Unreadable{protocol::failure_of(event, Phase::kJoin)}});
-    }
-    if (envelope.attempt.incarnation != config_.incarnation) {
-      return ignore("message of another incarnation", message.rank);
-    }
+    const auto& envelope = std::get<protocol::Envelope>(found);
     const protocol::Attempt& attempt = envelope.attempt;
+    if (attempt.incarnation != config_.incarnation) return peers_.ignore("message of another incarnation", message.rank);
     const auto* const join = std::get_if<protocol::Join>(&envelope.body);
     // This rank may not have called yet.
     if (join != nullptr && join->operation == protocol::Operation::kAgree)
       tap_.tracer()->keep_out_of_ring(checkpointer_key(attempt.checkpointer));
-    ObservedEvent event;
-    if (!protocol::is_of_progress(envelope.body))
-      event = call_event(EventKind::kHandled, protocol::kind_of(envelope.body), attempt.checkpointer, attempt.counter, true);
-    event.peer = message.rank;
-    event.bytes = message.bytes->size();
-    event.cause = envelope.id;
-    tap_.handle_from(event, [&] {
-      try {
-        deliver(message.rank, attempt.checkpointer, attempt.counter, envelope.body);
-      } catch (const std::exception&) {
-        record_end(attempt);
-        throw;
-      }
-    });
-  }
-
-  // Records the exception that is about to end this actor, for the reader of the trace.
-  void record_end(const protocol::Attempt& attempt) {
-    std::exception_ptr exception = std::current_exception();
-    const std::string text = describe_exit(exit_reason_of(exception));
-    ObservedEvent event;
-    event.kind = EventKind::kOperation;
-    event.attempt = attempt.counter;
-    event.checkpointer = checkpointer_key(attempt.checkpointer);
-    event.name = "handler";
-    event.text = text;
-    event.ok = false;
-    tap_.record(event);
+    peers_.handle(message, envelope, [&] { deliver(message.rank, attempt.checkpointer, attempt.counter, envelope.body); });
   }
 
   // --- children ----------------------------------------------------------------------------------
 
   // Starts the children that do not run, unless they died too often.
   void start_missing() {
-    if (!links_ && config_.world_size > 1 && may_start(Actor::kLinks)) {
-      links_ = links_factory_->spawn(system(), config_.rank, config_.options, caf::actor_cast<caf::actor>(this));
-      monitor(links_);
+    if (!peers_.links && config_.world_size > 1 && may_start(Actor::kLinks)) {
+      peers_.links = links_factory_->spawn(system(), config_.rank, config_.options, caf::actor_cast<caf::actor>(this));
+      monitor(peers_.links);
       // Opens a link to the default coordinator, so that it notices when this rank ends, even
       // before its first call.
-      if (config_.rank != protocol::kRegistrar) caf::anon_send(links_, LinkOpen{protocol::kRegistrar});
+      if (config_.rank != protocol::kRegistrar) caf::anon_send(peers_.links, LinkOpen{protocol::kRegistrar});
     }
     if (!planner_ && may_start(Actor::kPlanner)) monitor(planner_ = system().spawn(planner_actor, tap_.tracer()));
     if (!storage_ && may_start(Actor::kStorage)) monitor(storage_ = system().spawn(storage_actor, tap_.tracer()));
@@ -537,15 +412,12 @@ class Supervisor : public SupervisorActor::base {
 
   void on_child_down(const caf::down_msg& message) {
     const std::string why = describe_exit(message.reason);
-    if (forget_if(links_, message)) {
+    if (forget_if(peers_.links, message)) {
       start_missing();
       tell_all(protocol::ActorDied{Actor::kLinks, why});
-    } else if (forget_if(planner_, message)) {
+    } else if (const bool is_planner = forget_if(planner_, message); is_planner || forget_if(storage_, message)) {
       start_missing();
-      step_all(protocol::ActorDied{Actor::kPlanner, why});
-    } else if (forget_if(storage_, message)) {
-      start_missing();
-      step_all(protocol::ActorDied{Actor::kStorage, why});
+      step_all(protocol::ActorDied{is_planner ? Actor::kPlanner : Actor::kStorage, why});
     } else if (forget_if(coordinator_, message)) {
       start_missing();
       if (stopping_) coordinator_stopped_ = true;  // otherwise its replacement reports this
@@ -554,13 +426,10 @@ class Supervisor : public SupervisorActor::base {
     stop_if_idle();
   }
 
-  std::string name_of_own(const char* actor) const {
-    return std::string("the ") + actor + " actor of rank " + std::to_string(config_.rank);
-  }
-
   // Tells a rank that every call which this rank coordinates has failed.
   void refuse(int rank, const std::string& checkpointer, const std::string& why) {
-    Failure failure = own_failure(FailureKind::kInternal, ErrorCode::kInternal, name_of_own("coordinator") + " died: " + why);
+    Failure failure = own_failure(FailureKind::kInternal, ErrorCode::kInternal,
+                                  "the coordinator actor of rank " + std::to_string(config_.rank) + " died: " + why);
     protocol::Send message{rank, 0, protocol::CoordinatorDown{std::move(failure), 0}};
     if (rank == config_.rank)  // posted: no machine is stepped within a step
       inbox_->post(tap_.wrap(CoordinatorEffect{coordinator_life_, checkpointer, std::move(message)}));
@@ -599,29 +468,26 @@ class Supervisor : public SupervisorActor::base {
   }
 
   void stop_now() {
-    for (auto& [name, slot] : slots_) {
-      if (!slot.context) continue;
-      Failure failure =
-          own_failure(FailureKind::kBusy, ErrorCode::kDeadline,
-                      "a hook of rank " + std::to_string(config_.rank) + " had not ended when its runtime was shut down");
-      slot.context->set_last_resort(std::move(failure));
-    }
+    give_up_all([this](Phase) {
+      return own_failure(FailureKind::kBusy, ErrorCode::kDeadline,
+                         "a hook of rank " + std::to_string(config_.rank) + " had not ended when its runtime was shut down");
+    });
     leave();
   }
 
   const RankConfig config_;
   std::shared_ptr<LinksFactory> links_factory_;
-  protocol::EnvelopeEncoder encoder_;
   Tap tap_;
+  Peers peers_;
   const std::shared_ptr<Orders> orders_;
   std::shared_ptr<Inbox> inbox_;
-  caf::actor links_;
   TaskActor planner_;
   TaskActor storage_;
   CoordinatorActor coordinator_;
   std::set<Actor> started_;  // at least once
   std::map<Actor, RestartBudget> budgets_;
   std::uint64_t coordinator_life_ = 0;
+  std::vector<Traced<StartCall>> starting_;  // calls that were taken from the orders, until all of them are in slots
 
   MachineTable<Slot> slots_;
   TimerQueue timers_;
@@ -632,33 +498,6 @@ class Supervisor : public SupervisorActor::base {
 };
 
 }  // namespace
-
-void Orders::start(Traced<StartCall> call) {
-  const MutexLock lock(mutex_);
-  calls_.push_back(std::move(call));
-}
-
-void Orders::end(const std::string& checkpointer, protocol::EndedCall call, bool was_lost) {
-  const MutexLock lock(mutex_);
-  if (ended_.size() >= kMachinesKept && ended_.count(checkpointer) == 0) ended_.clear();
-  if (was_lost) lost_.insert_or_assign(checkpointer, call);
-  ended_.insert_or_assign(checkpointer, std::move(call));
-}
-
-std::vector<Traced<StartCall>> Orders::take_calls() {
-  const MutexLock lock(mutex_);
-  return std::exchange(calls_, {});
-}
-
-std::map<std::string, protocol::EndedCall> Orders::take_lost_calls() {
-  const MutexLock lock(mutex_);
-  return std::exchange(lost_, {});
-}
-
-std::map<std::string, protocol::EndedCall> Orders::ended_calls() {
-  const MutexLock lock(mutex_);
-  return ended_;
-}
 
 SupervisorActor spawn_supervisor(caf::actor_system& system, const RankConfig& config, std::shared_ptr<LinksFactory> links,
                                  std::shared_ptr<Tracer> tracer, std::shared_ptr<Orders> orders) {

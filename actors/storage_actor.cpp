@@ -44,7 +44,7 @@ protocol::TaskResult run_storage_task(TaskRun& run, const protocol::Finish& requ
 }
 
 protocol::TaskResult run_storage_task(TaskRun& run, const protocol::AskCommitted&) {
-  return run.hook(Hook::kAskCommitted, [&] { return run.context().save().writer->committed(run.save_id()); });
+  return run.hook(Hook::kAskCommitted, [&] { return run.context().save().writer->committed(run.task().save_id); });
 }
 
 // --- after a failure, on every rank --------------------------------------------------------------
@@ -52,7 +52,7 @@ protocol::TaskResult run_storage_task(TaskRun& run, const protocol::AskCommitted
 // Without an outcome, does nothing: other ranks may still publish the files of this rank.
 void discard_if_told(TaskRun& run, std::optional<Committed> committed) {
   if (run.context().operation() != protocol::Operation::kSave) return;
-  const bool ends_attempt = run.is_coordinator();
+  const bool ends_attempt = run.task().is_coordinator;
   if (committed && (*committed == Committed::kNo || ends_attempt)) run.context().save().writer->discard(ends_attempt);
 }
 
@@ -77,8 +77,9 @@ protocol::TaskResult run_storage_task(TaskRun&, const Other&) {
 }  // namespace
 
 TaskActor::behavior_type storage_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer) {
-  return task_actor(self, std::move(tracer), Actor::kStorage, [](TaskRun& run, const protocol::Task& task) {
-    return std::visit([&](const auto& it) { return std::optional<protocol::TaskResult>(run_storage_task(run, it)); }, task);
+  return task_actor(self, std::move(tracer), Actor::kStorage, [](TaskRun& run) {
+    const auto body = [&](const auto& task) { return std::optional<protocol::TaskResult>(run_storage_task(run, task)); };
+    return std::visit(body, run.task().task);
   });
 }
 

@@ -30,38 +30,39 @@ bool is_stoppable(Hook hook) {
 
 }  // namespace
 
-TaskRun::TaskRun(std::shared_ptr<Inbox> supervisor, const Tap& asker, std::uint64_t coordinator, const protocol::RunTask& task,
+TaskRun::TaskRun(std::shared_ptr<Inbox> supervisor, const Tap& asker, std::uint64_t coordinator, protocol::RunTask task,
                  std::shared_ptr<CallContext> context, std::shared_ptr<Injector> injector)
     : supervisor_(std::move(supervisor)),
       tap_(asker.tracer(), protocol::actor_of(protocol::main_hook_of(task.task))),
       coordinator_(coordinator),
-      operation_(task.operation),
-      phase_(task.phase),
-      sequence_(task.sequence),
-      counter_(task.counter),
-      save_id_(task.save_id),
-      is_coordinator_(task.is_coordinator),
+      task_(std::move(task)),
       context_(std::move(context)),
       injector_(std::move(injector)),
-      hook_(protocol::main_hook_of(task.task)),
+      hook_(protocol::main_hook_of(task_.task)),
       hook_started_(tap_.tracer()->now()) {
+  context_->hold();
   tap_.set_cause(asker.cause());
   tap_.set_call(context_->ticket());
 }
 
 TaskRun::~TaskRun() {
-  if (reported_) return;
+  if (!reported_) report_dropped();
+  first_failure_.reset();  // its exception may refer to objects of the call
+  context_->let_go();
+}
+
+void TaskRun::report_dropped() {
   const char* const actor = to_string(protocol::actor_of(hook_));
   Failure failure = protocol::make_failure(
       context_->rank(), phase(), FailureKind::kInternal, ErrorCode::kInternal, actor,
-      std::string(protocol::name_of(hook_, operation_)) + (in_hook_ ? " never ended" : " never ran") + ": the " + actor + " actor of rank " + std::to_string(context_->rank()) +
-          " or the executor of the call dropped it");
+      std::string(name_of(hook_)) + (in_hook_ ? " never ended" : " never ran") + ": the " + actor + " actor of rank " +
+          std::to_string(context_->rank()) + " or the executor of the call dropped it");
   failure.trace_position = record_end(false, failure.what);
   end(std::move(failure));
 }
 
-void TaskRun::post(std::function<std::optional<protocol::TaskResult>(TaskRun&)> body) {
-  context_->call().executor->post([self = shared_from_this(), body = std::move(body)] {
+void TaskRun::post(Body body) {
+  context_->call().executor->post([self = shared_from_this(), body] {
     try {
       if (auto result = body(*self)) self->end(std::move(*result));
     } catch (const ToldToStop&) {
@@ -77,12 +78,12 @@ void TaskRun::throw_if_failed() const {
 }
 
 Work TaskRun::work_of(Hook hook) const {
-  return {context_.get(), protocol::actor_of(hook), phase_of(hook), protocol::name_of(hook, operation_)};
+  return {context_.get(), protocol::actor_of(hook), phase_of(hook), name_of(hook)};
 }
 
 ProfilerRange TaskRun::begin(Hook hook, std::uint64_t bytes) {
   if (is_stoppable(hook) && context_->is_told_to_stop()) throw ToldToStop();
-  const char* const name = protocol::name_of(hook, operation_);
+  const char* const name = name_of(hook);
   ProfilerRange range(name);  // before the injected faults, so that it shows their delays
   hook_ = hook;
   in_hook_ = true;
@@ -96,7 +97,7 @@ ProfilerRange TaskRun::begin(Hook hook, std::uint64_t bytes) {
   const bool after_the_phases = hook == Hook::kAskCommitted || hook == Hook::kAbandon;
   const char* const phase_name = after_the_phases ? "" : to_string(phase());
   for (const auto& rule :
-       injector_->pass_hook(name, phase_name, context_->call().id.checkpointer, counter_, context_->rank()))
+       injector_->pass_hook(name, phase_name, context_->call().id.checkpointer, task_.counter, context_->rank()))
     if (rule.action == FaultAction::kDropLink) supervisor_->post(LinkDrop{rule.peer.value_or(-1)});
   return range;
 }
@@ -114,21 +115,19 @@ void TaskRun::fail(const std::exception_ptr& exception) {
 
 void TaskRun::end(protocol::TaskResult result) {
   reported_ = true;
-  supervisor_->post(tap_.wrap(TaskReport{context_->call().id.checkpointer, coordinator_, counter_, {sequence_, std::move(result)}}));
+  TaskReport report{context_->call().id.checkpointer, coordinator_, task_.counter, {task_.sequence, std::move(result)}};
+  supervisor_->post(tap_.wrap(std::move(report)));
 }
 
 void TaskRun::refuse_future() const {
-  throw Error(ErrorCode::kInvalidArgument, std::string(protocol::name_of(hook_, operation_)) +
+  throw Error(ErrorCode::kInvalidArgument, std::string(name_of(hook_)) +
                                                " returned a future that refers to nothing; return ready_future(...) or that of a "
                                                "promise");
 }
 
-// The Stateful hooks are the last step of joining.
-Phase TaskRun::phase_of(Hook hook) const { return hook == Hook::kBegin ? Phase::kJoin : phase_; }
-
 ObservedEvent TaskRun::event_of(EventKind kind) const {
-  ObservedEvent event = call_event(kind, {}, context_->call().id.checkpointer, counter_);
-  event.name = protocol::name_of(hook_, operation_);
+  ObservedEvent event = call_event(kind, {}, context_->call().id.checkpointer, task_.counter);
+  event.name = name_of(hook_);
   event.phase = phase();
   event.bytes = hook_bytes_;
   return event;
@@ -146,21 +145,19 @@ std::uint64_t TaskRun::record_end(bool ok, std::string_view failure) {
   return id;
 }
 
-std::uint64_t trace_attempt(const Request& request) { return request.run->counter(); }
-std::uint64_t trace_call(const Request& request) { return request.run->context().ticket(); }
-std::uint32_t trace_checkpointer(const Request& request) {
-  return checkpointer_key(request.run->context().call().id.checkpointer);
+bool describe(const Request& request, ObservedEvent& event) {
+  const TaskRun& run = *request.run;
+  event.name = protocol::name_of(run.task().task);
+  event.attempt = run.task().counter;
+  event.call = run.context().ticket();
+  event.checkpointer = checkpointer_key(run.context().call().id.checkpointer);
+  return true;
 }
 
-TaskActor::behavior_type task_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer, Actor actor,
-                                    std::optional<protocol::TaskResult> (*run_task)(TaskRun& run, const protocol::Task& task)) {
+TaskActor::behavior_type task_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer, Actor actor, TaskRun::Body body) {
   self->set_exception_handler(exit_reason_of);
   const auto tap = std::make_shared<Tap>(std::move(tracer), actor);
-  return {[tap, run_task](const Traced<Request>& message) {
-    tap->handle(message, [&] {
-      message.value.run->post([run_task, task = message.value.task](TaskRun& run) { return run_task(run, task); });
-    });
-  }};
+  return {[tap, body](const Traced<Request>& message) { tap->handle(message, [&] { message.value.run->post(body); }); }};
 }
 
 }  // namespace cairn

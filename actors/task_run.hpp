@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,23 +27,22 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
  public:
   // `asker` supplies the tracer and the cause of the trace events. `coordinator` is 0 if this
   // rank's RankMachine requested the task. Otherwise it identifies the coordinator actor that
-  // requested it (`life` in `spawn_coordinator`). TaskRun does not keep `task.task`: a Request
-  // (local_messages.hpp) carries it to the planner or storage actor, which then calls `post`.
-  TaskRun(std::shared_ptr<Inbox> supervisor, const Tap& asker, std::uint64_t coordinator, const protocol::RunTask& task,
+  // requested it (`life` in `spawn_coordinator`). A Request (local_messages.hpp) carries the TaskRun
+  // to the planner or storage actor, which then calls `post`.
+  TaskRun(std::shared_ptr<Inbox> supervisor, const Tap& asker, std::uint64_t coordinator, protocol::RunTask task,
           std::shared_ptr<CallContext> context, std::shared_ptr<Injector> injector);
   ~TaskRun();
   TaskRun(const TaskRun&) = delete;
   TaskRun& operator=(const TaskRun&) = delete;
 
   CallContext& context() const { return *context_; }
-  std::uint64_t counter() const { return counter_; }
-  const std::string& save_id() const { return save_id_; }
-  StorageContext storage_context() const { return context_->storage_context(counter_, save_id_, is_coordinator_); }
-  bool is_coordinator() const { return is_coordinator_; }
+  const protocol::RunTask& task() const { return task_; }
+  StorageContext storage_context() const { return context_->storage_context(task_.counter, task_.save_id, task_.is_coordinator); }
 
   // Posts `body(*this)` to the executor. `body` returns the task's result, or nothing if its last
   // step is `last_hook`. If `body` throws, the task fails.
-  void post(std::function<std::optional<protocol::TaskResult>(TaskRun&)> body);
+  using Body = std::optional<protocol::TaskResult> (*)(TaskRun& run);
+  void post(Body body);
 
   // Runs one hook and returns its result. Records its start and end, also as a range of LibTorch's
   // profiler. Injected faults are thrown as if the hook had thrown them. If the call's tasks were
@@ -106,22 +104,20 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   ProfilerRange begin(protocol::Hook hook, std::uint64_t bytes);
   void end(protocol::TaskResult result);
   void fail(const std::exception_ptr& exception);
+  void report_dropped();
   Failure failure_of(const std::exception_ptr& exception);
   ObservedEvent event_of(EventKind kind) const;
   std::uint64_t record_end(bool ok, std::string_view failure = {});
-  Phase phase_of(protocol::Hook hook) const;
+  // The Stateful hooks are the last step of joining.
+  Phase phase_of(protocol::Hook hook) const { return hook == protocol::Hook::kBegin ? Phase::kJoin : task_.phase; }
   Phase phase() const { return phase_of(hook_); }
+  const char* name_of(protocol::Hook hook) const { return protocol::name_of(hook, task_.operation); }
   [[noreturn]] void refuse_future() const;
 
   const std::shared_ptr<Inbox> supervisor_;
   Tap tap_;
   const std::uint64_t coordinator_;
-  const protocol::Operation operation_;
-  const Phase phase_;
-  const std::uint64_t sequence_;
-  const std::uint64_t counter_;
-  const std::string save_id_;
-  const bool is_coordinator_;
+  const protocol::RunTask task_;
   const std::shared_ptr<CallContext> context_;
   const std::shared_ptr<Injector> injector_;  // null: nothing is injected
   protocol::Hook hook_;                       // the current one, or the last
@@ -133,13 +129,8 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
   bool reported_ = false;
 };
 
-std::uint64_t trace_attempt(const Request& request);
-std::uint64_t trace_call(const Request& request);
-std::uint32_t trace_checkpointer(const Request& request);
-
-// The planner and the storage actor: posts each task that it gets, with `run_task` as its body.
+// The planner and the storage actor: posts each task that it gets, with `body`.
 using TaskActor = caf::typed_actor<caf::reacts_to<Traced<Request>>>;
-TaskActor::behavior_type task_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer, Actor actor,
-                                    std::optional<protocol::TaskResult> (*run_task)(TaskRun& run, const protocol::Task& task));
+TaskActor::behavior_type task_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer, Actor actor, TaskRun::Body body);
 
 }  // namespace cairn

@@ -25,29 +25,6 @@ struct Traced {
   MonotonicTime sent_at{};  // set with `id`
 };
 
-// Overloads exist for local messages that wrap a message between ranks. They return the kind of the
-// wrapped message.
-template <class T>
-What trace_what(const T&) {
-  return {};
-}
-
-// Overloads exist for messages that belong to a call of this rank, an attempt or a checkpointer.
-// They return the call's ticket, the attempt's counter, or the checkpointer's number in save ids
-// (`checkpointer_key`).
-template <class T>
-std::uint64_t trace_call(const T&) {
-  return 0;
-}
-template <class T>
-std::uint64_t trace_attempt(const T&) {
-  return 0;
-}
-template <class T>
-std::uint32_t trace_checkpointer(const T&) {
-  return 0;
-}
-
 // The address of an actor. Hooks that outlive the actor may hold an Inbox: after `close`, `post`
 // does nothing.
 class Inbox {
@@ -79,13 +56,14 @@ class Tap {
  public:
   Tap(std::shared_ptr<Tracer> tracer, Actor actor) : tracer_(std::move(tracer)), actor_(actor) {}
 
-  // A message type `T` must have a function `trace_name` that takes `const T&` and is found by
-  // argument-dependent lookup. A message whose name is null is not recorded. `cause` 0 means the
-  // tap's current cause.
+  // A message type `T` must have a function `bool describe(const T&, ObservedEvent&)`
+  // (local_messages.hpp), found by argument-dependent lookup. `cause` 0 means the tap's current
+  // cause.
   template <class T>
   Traced<T> wrap(T value, std::uint64_t cause = 0) {
-    if (trace_name(value) == nullptr) return Traced<T>{std::move(value)};
-    ObservedEvent event = event_of(EventKind::kSent, value);
+    ObservedEvent event;
+    if (!describe(value, event)) return Traced<T>{std::move(value)};
+    event.kind = EventKind::kSent;
     event.cause = cause;
     const MonotonicTime now = tracer_->now();
     const std::uint64_t id = record(event);
@@ -95,8 +73,10 @@ class Tap {
   // Runs `handler`, then records the message. Messages sent by `handler` have it as their cause.
   template <class T, class Handler>
   void handle(const Traced<T>& message, Handler handler) {
-    if (trace_name(message.value) == nullptr) return handler();
-    Handling handling(*this, event_of(EventKind::kHandled, message.value), message.id, message.sent_at);
+    ObservedEvent event;
+    if (!describe(message.value, event)) return handler();
+    event.kind = EventKind::kHandled;
+    Handling handling(*this, event, message.id, message.sent_at);
     handler();
     handling.event.ok = true;
   }
@@ -161,18 +141,6 @@ class Tap {
       tap.cause_ = 0;
     }
   };
-
-  template <class T>
-  static ObservedEvent event_of(EventKind kind, const T& message) {
-    ObservedEvent event;
-    event.kind = kind;
-    event.attempt = trace_attempt(message);
-    event.call = trace_call(message);
-    event.checkpointer = trace_checkpointer(message);
-    event.what = trace_what(message);
-    if (event.as<std::monostate>() != nullptr) event.name = trace_name(message);
-    return event;
-  }
 
   const std::shared_ptr<Tracer> tracer_;
   const Actor actor_;

@@ -217,7 +217,7 @@ int importance(FailureKind kind) {
 
 }  // namespace
 
-std::vector<FailureGroup> group_by_cause(const FailureMap& failures) {
+std::vector<CauseInMap> group_by_cause(const FailureMap& failures) {
   struct CauseHash {
     // The text alone separates most causes.
     std::size_t operator()(const Failure* failure) const { return std::hash<std::string_view>()(failure->what); }
@@ -228,32 +228,25 @@ std::vector<FailureGroup> group_by_cause(const FailureMap& failures) {
       return key(*a) == key(*b);
     }
   };
-  std::vector<FailureGroup> groups;
+  std::vector<CauseInMap> groups;
   // Points into `failures`, which is not changed.
   std::unordered_map<const Failure*, std::size_t, CauseHash, SameCause> known;
   for (const auto& [rank, failure] : failures) {
     const auto [position, added] = known.emplace(&failure, groups.size());
-    if (added) {
-      Failure& cause = groups.emplace_back().cause;
-      cause = failure;
-      cause.rank = 0;
-      cause.trace_position = 0;
-      cause.exception = nullptr;
-    }
+    if (added) groups.push_back({&failure, {}});
     groups[position->second].members.push_back({rank, failure.trace_position});
   }
-  for (auto& group : groups) group.members.shrink_to_fit();
   return groups;
 }
 
 std::string describe(const FailureMap& failures) {
   if (failures.empty()) return "no rank reported a failure";
 
-  std::vector<FailureGroup> groups = group_by_cause(failures);
-  std::stable_sort(groups.begin(), groups.end(), [](const FailureGroup& a, const FailureGroup& b) {
+  std::vector<CauseInMap> groups = group_by_cause(failures);
+  std::stable_sort(groups.begin(), groups.end(), [](const CauseInMap& a, const CauseInMap& b) {
     // Phases are numbered in the order of time: an earlier failure is more likely the cause. The
     // sort is stable, so that lower ranks come first among equals.
-    const auto order = [](const FailureGroup& g) { return std::make_pair(importance(g.cause.kind), g.cause.phase); };
+    const auto order = [](const CauseInMap& g) { return std::make_pair(importance(g.cause->kind), g.cause->phase); };
     return order(a) < order(b);
   });
   const auto ranks_from = [&](std::size_t first, std::size_t count) {
@@ -264,14 +257,14 @@ std::string describe(const FailureMap& failures) {
     return name_ranks(ranks);
   };
 
-  const Failure& first = groups.front().cause;
+  const Failure& first = *groups.front().cause;
   std::string text = ranks_from(0, 1) + " " + name_cause(first);
   // With one cause, a list would only repeat the headline.
   if (groups.size() == 1) return text + indent(clean_text(first.what, kCauseTextMax));
   text += clean_text(first_line(first.what), kHeadlineTextMax);
   text += "\n" + std::to_string(failures.size()) + " ranks failed:";
   for (std::size_t i = 0; i < groups.size() && i < kCausesShownMax; ++i) {
-    const Failure& cause = groups[i].cause;
+    const Failure& cause = *groups[i].cause;
     text += "\n  " + ranks_from(i, 1) + " " + name_cause(cause) + indent(clean_text(cause.what, kCauseTextMax));
   }
   if (groups.size() > kCausesShownMax) {

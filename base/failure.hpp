@@ -79,8 +79,12 @@ struct FailureGroup {
   Failure cause;                // without rank, trace position and exception
   std::vector<Member> members;  // by rank, ascending
 };
+struct CauseInMap {
+  const Failure* cause = nullptr;  // in the map: the failure of the lowest rank
+  std::vector<FailureGroup::Member> members;
+};
 // Groups `failures` by cause, in the order of the lowest rank of each group.
-std::vector<FailureGroup> group_by_cause(const FailureMap& failures);
+std::vector<CauseInMap> group_by_cause(const FailureMap& failures);
 
 // Returns the likeliest cause, with its ranks. If there are several causes, a list of the 16
 // likeliest, including the first, follows. Ranks with equal causes share one entry.

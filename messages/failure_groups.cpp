@@ -33,22 +33,30 @@ std::string shortened(const std::string& text, std::size_t length) {
 }  // namespace
 
 std::vector<FailureGroup> grouped(const FailureMap& failures) {
-  std::vector<FailureGroup> groups = group_by_cause(failures);
+  const std::vector<CauseInMap> causes = group_by_cause(failures);
+  if (causes.empty()) return {};
   std::vector<std::size_t> lengths;      // of the texts and types of all causes
   std::vector<std::size_t> all_lengths;  // of those of all failures
-  for (const auto& group : groups)
-    for (const std::size_t length : {group.cause.what.size(), group.cause.type.size()}) {
+  for (const auto& [cause, members] : causes)
+    for (const std::size_t length : {cause->what.size(), cause->type.size()}) {
       lengths.push_back(length);
-      all_lengths.insert(all_lengths.end(), group.members.size(), length);
+      all_lengths.insert(all_lengths.end(), members.size(), length);
     }
-  if (groups.empty()) return groups;
   // The first limit bounds the message, in which each cause is stored once. The second one bounds
   // memory after `ungrouped`, where each rank has a copy.
   const std::size_t length = std::min(std::max(kCutTextLeast, length_that_fits(std::move(lengths), kGroupedTextMax)),
                                       length_that_fits(std::move(all_lengths), kUngroupedTextMax));
-  for (auto& [cause, members] : groups) {
-    cause.type = shortened(cause.type, length);
-    cause.what = shortened(cause.what, length);
+  std::vector<FailureGroup> groups;
+  groups.reserve(causes.size());
+  for (const auto& [cause, members] : causes) {
+    // A copy of the whole cause would copy the whole text.
+    Failure& copy = groups.emplace_back(FailureGroup{{}, members}).cause;
+    copy.phase = cause->phase;
+    copy.kind = cause->kind;
+    copy.code = cause->code;
+    copy.type = shortened(cause->type, length);
+    copy.what = shortened(cause->what, length);
+    copy.actor = cause->actor;
   }
   return groups;
 }
