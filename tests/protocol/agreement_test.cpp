@@ -20,8 +20,6 @@ Join agreement_join(int rank, int world_size, std::uint64_t ticket = 1) {
   return join;
 }
 
-Outcome answer_of(const std::string& answer) { return Outcome{1, make_ending({}, Committed::kNo, "", answer)}; }
-
 // Lets all ranks join. Returns the task that decides, still running.
 RunTask decide(CoordinatorSteps& coordinator, int world_size) {
   Effects effects;
@@ -48,53 +46,9 @@ void check_answers(const MachineWorld& world) {
 
 // --- machine by machine --------------------------------------------------------------------------
 
-TEST_CASE("agreement: a rank sends its text with its Join and gets the answer") {
-  RankSteps rank(1, 2);
-  const auto joins = sent<Join>(rank.step(agreement_of(1)));
-  REQUIRE(joins.size() == 1);
-  CHECK(joins[0].second.text == "of 1");
-  CHECK(rank.machine().state() == RankMachine::State::kJoining);
-  const auto effects = rank.receive(0, answer_of("yes"), 7);
-  CHECK(all_of<RunTask>(effects).empty());
-  CHECK(all_of<Send>(effects).empty());
-  const auto finished = all_of<CallResult>(effects);
-  REQUIRE(finished.size() == 1);
-  CHECK(finished[0].failures.empty());
-  CHECK(finished[0].committed == Committed::kNo);
-  CHECK(finished[0].answer == "yes");
-  CHECK(was_ignored(rank.receive(0, answer_of("again"), 7)));
-}
-
 TEST_CASE("agreement: a rank waits for the others, and for the decision") {
   const auto waits = [](const CallStarted& call) { return all_of<StartTimer>(RankSteps(1, 2).step(call)).at(0).after; };
   CHECK(waits(agreement_of(1)) == waits(call_of(1)) + RuntimeOptions().phase_deadline);
-}
-
-TEST_CASE("agreement: the hook gets all texts by rank, and all ranks its answer") {
-  CoordinatorSteps coordinator(3);
-  const RunTask hook = decide(coordinator, 3);
-  CHECK(std::get<Decide>(hook.task).texts == std::vector<std::string>{"of 0", "of 1", "of 2"});
-  const auto effects = coordinator.step(TaskEnded{hook.sequence, Answer{"yes"}});
-  const auto told = sent<Outcome>(effects);
-  REQUIRE(told.size() == 3);
-  CHECK(all_of<Send>(effects).size() == 3);
-  for (const auto& [rank, outcome] : told) {
-    CHECK(outcome.failures.empty());
-    CHECK(outcome.answer == "yes");
-  }
-  CHECK(coordinator.machine().is_idle());
-  // A rank that missed the answer hears it again. The next agreement has a new answer.
-  CHECK(sent<Outcome>(coordinator.receive(2, agreement_join(2, 3), 0)).at(0).second.answer == "yes");
-  const RunTask next = all_of<RunTask>([&] {
-                         Effects all;
-                         for (int rank = 0; rank < 3; ++rank) all = coordinator.receive(rank, agreement_join(rank, 3, 2), 0);
-                         return all;
-                       }())
-                           .at(0);
-  const auto failed = sent<Outcome>(coordinator.step(TaskEnded{next.sequence, failure_on(0, "cannot decide")}));
-  REQUIRE(failed.size() == 3);
-  CHECK(failed[1].second.answer.empty());
-  CHECK(failed[1].second.failures.at(0).what == "cannot decide");
 }
 
 TEST_CASE("agreement: different subjects are a failure, and no rank decides") {
@@ -109,16 +63,6 @@ TEST_CASE("agreement: different subjects are a failure, and no rank decides") {
   REQUIRE(ranks_of(told[0].second.failures) == std::set<int>{1});
   CHECK(told[0].second.failures.at(1).code == ErrorCode::kMismatch);
   CHECK(told[0].second.failures.at(1).what.find("rank 1 called agreement on \"step_2\"") == 0);
-}
-
-TEST_CASE("agreement: a rank that is lost while the coordinator decides fails it") {
-  CoordinatorSteps coordinator(3);
-  const RunTask hook = decide(coordinator, 3);
-  CHECK(sent<Outcome>(coordinator.step(lost(2))).empty());
-  const auto told = sent<Outcome>(coordinator.step(TaskEnded{hook.sequence, Answer{"yes"}}));
-  REQUIRE(told.size() == 2);
-  CHECK(ranks_of(told[0].second.failures) == std::set<int>{2});
-  CHECK(told[0].second.answer.empty());
 }
 
 TEST_CASE("agreement: a slow decision fails it, and so does a caller's deadline") {
@@ -140,18 +84,6 @@ TEST_CASE("agreement: a slow decision fails it, and so does a caller's deadline"
   if (expected.size() == 2)
     CHECK(told[0].second.failures.at(1).what == "enough; rank 0, which coordinates, was waiting for its own decide");
   CHECK(was_ignored(coordinator.step(TaskEnded{hook.sequence, Answer{"late"}})));
-}
-
-TEST_CASE("agreement: a rank with the answer passes it to ranks that lost the coordinator") {
-  RankSteps rank(2, 4);
-  rank.step(agreement_of(2));
-  rank.receive(0, answer_of("yes"), 7);
-  StatusRequest ask = ask_of(5);
-  ask.operation = Operation::kAgree;
-  const auto told = sent<protocol::StatusReply>(rank.receive(1, ask, 0));
-  REQUIRE(told.size() == 1);
-  REQUIRE(bool(told[0].second.ending));
-  CHECK(told[0].second.ending->answer == "yes");
 }
 
 // --- worlds --------------------------------------------------------------------------------------
@@ -246,17 +178,6 @@ TEST_CASE("agreement: a call that some ranks cannot join fails, and later calls 
     CHECK_FALSE(world.deadline_passed());
   }
   CHECK(ahead > 100 / testing::kStride);
-}
-
-TEST_CASE("agreement: a rank that never comes is named to those that did") {
-  MachineWorld world(4, 1);
-  for (const int rank : {0, 1, 3}) world.start(rank, agreement_of(rank));
-  REQUIRE(world.run());
-  for (const int rank : {0, 1, 3}) {
-    REQUIRE(world.finished(rank).size() == 1);
-    CHECK(ranks_of(world.finished(rank)[0].failures) == std::set<int>{2});
-    CHECK(world.finished(rank)[0].failures.at(2).kind == FailureKind::kSilent);
-  }
 }
 
 TEST_CASE("agreement: ranks may die at any moment, and the others agree") {

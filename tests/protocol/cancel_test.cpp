@@ -117,45 +117,10 @@ TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the ou
   CHECK(was_ignored(rank.step(kEnough)));  // the call has ended
 }
 
-TEST_CASE("a cancelled rank with delivered results leaves the decision to the coordinator") {
-  RankSteps rank(1, 2);
-  CHECK(sent<Written>(rank.done(rank.move(1))).size() == 1);
-  const auto effects = rank.step(kEnough);
-  CHECK(only_cancel(effects).phase == Phase::kWrite);
-  CHECK(sent<PhaseFailed>(effects).empty());
-  const auto finished = all_of<CallResult>(rank.receive(Told{1, {}, Committed::kYes, "id"}));
-  REQUIRE(finished.size() == 1);
-  CHECK(finished[0].failures.empty());
-}
-
 TEST_CASE("the cancellation of another call does not end this one") {
   RankSteps rank(1, 2);
   rank.plan(2);
   CHECK(was_ignored(rank.step(kEnough)));
-}
-
-TEST_CASE("a rank that joins again asks again to be cancelled") {
-  RankSteps rank(1, 2);
-  rank.step(call_of(1));
-  rank.step(kEnough);
-  const auto again = rank.step(lost(0));
-  CHECK(sent<Join>(again).size() == 1);
-  CHECK(sent<Cancel>(again).size() == 1);
-}
-
-TEST_CASE("a successor hears of the cancellation") {
-  RankSteps rank(2, 4);
-  const RunTask move = rank.move(1, 5);
-  rank.step(lost(0));
-  rank.receive(1, ask_of(7), 5);
-  const auto effects = rank.step(kEnough);
-  CHECK(sent<Cancel>(effects).empty());
-  const auto told = sent<protocol::StatusReply>(effects);
-  REQUIRE(told.size() == 1);
-  CHECK(told[0].first == 1);
-  CHECK(told[0].second.busy);
-  REQUIRE(told[0].second.failure);
-  CHECK(told[0].second.failure->kind == FailureKind::kCancelled);
 }
 
 TEST_CASE("the caller's deadline cancels the call, and says whom it waited for") {
@@ -292,16 +257,6 @@ TEST_CASE("cancelled while the coordinator plans: its hook is waited for, but no
       CHECK(told[0].second.failures.at(0).kind == FailureKind::kBusy);
     }
   }
-}
-
-TEST_CASE("a cancellation after all results are in does not stop publication") {
-  CoordinatorSteps coordinator(2);
-  const RunTask finish = coordinator.finish(1);
-  CHECK(was_ignored(coordinator.receive(1, cancel_of(1))));
-  const auto told = sent<Outcome>(coordinator.step(TaskEnded{finish.sequence, Published{}}));
-  REQUIRE(told.size() == 2);
-  CHECK(told[0].second.failures.empty());
-  CHECK(told[0].second.committed == Committed::kYes);
 }
 
 TEST_CASE("a call that waits for another one to end can be cancelled too") {

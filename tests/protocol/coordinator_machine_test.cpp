@@ -8,77 +8,11 @@ using State = CoordinatorMachine::State;
 
 // --- joining -------------------------------------------------------------------------------------
 
-TEST_CASE("different coordinators are an error as soon as a second rank has called") {
-  CoordinatorSteps registrar(3);
-  CHECK(registrar.receive(1, join_of(5, Operation::kSave, 1, 3), 0).empty());
-  const auto told = sent<Outcome>(registrar.receive(2, join_of(5, Operation::kSave, 2, 3), 0));
-  REQUIRE(told.size() == 2);
-  CHECK(told[0].first == 1);
-  CHECK(told[1].first == 2);
-  CHECK(told[0].second.failures == told[1].second.failures);
-  REQUIRE(ranks_of(told[0].second.failures) == std::set<int>{2});
-  const Failure& failure = told[0].second.failures.at(2);
-  CHECK(failure.code == ErrorCode::kMismatch);
-  CHECK(failure.what.find("rank 2 called save of \"step_1\" (its call 5) with coordinator_rank 2") == 0);
-  CHECK(failure.what.find(", but rank 1 with 1; pass the same coordinator_rank on every rank") != std::string::npos);
-
-  // A rank that joins later hears the same outcome, whichever coordinator it names, even if it is
-  // the registrar's own rank.
-  const auto late = sent<Outcome>(registrar.receive(0, join_of(5, Operation::kSave, 0, 3), 0));
-  REQUIRE(late.size() == 1);
-  CHECK(late[0].second.failures == told[0].second.failures);
-  CHECK(registrar.machine().state() == State::kIdle);
-  // The failed call does not delay the next one.
-  CHECK(sent<Begin>(registrar.join(6)).size() == 3);
-}
-
-TEST_CASE("a coordinator that is not a rank is an error for all ranks") {
-  CoordinatorSteps registrar(2);
-  CHECK(sent<Outcome>(registrar.receive(0, join_of(1), 0)).empty());
-  CHECK(registrar.machine().state() == State::kJoining);
-  const auto told = sent<Outcome>(registrar.receive(1, join_of(1, Operation::kSave, 7), 0));
-  REQUIRE(told.size() == 2);
-  REQUIRE(ranks_of(told[0].second.failures) == std::set<int>{1});
-  CHECK(told[0].second.failures.at(1).code == ErrorCode::kInvalidArgument);
-  CHECK(told[0].second.failures.at(1).what.find("coordinator_rank 7, which is not a rank of a world of 2") != std::string::npos);
-  CHECK(registrar.machine().state() == State::kIdle);
-}
-
 TEST_CASE("calls that differ in more than the coordinator are not compared") {
   CoordinatorSteps registrar(2);
   registrar.receive(1, join_of(1, Operation::kSave, 1), 0);
   CHECK(sent<Outcome>(registrar.receive(0, join_of(2), 0)).empty());
   CHECK(registrar.machine().state() == State::kJoining);
-}
-
-TEST_CASE("the end of a later call does not make a skipped one wait") {
-  CoordinatorSteps coordinator(3);
-  const auto join = [&](int rank, std::uint64_t ticket) {
-    return sent<Outcome>(coordinator.receive(rank, join_of(ticket, Operation::kSave, 0, 3), 0));
-  };
-  coordinator.receive(1, Cancel{1, failure_on(1, "too long"), false}, 0);
-  CHECK(join(1, 2).empty());
-  CHECK(sent<Outcome>(coordinator.receive(1, Cancel{2, failure_on(1, "too late", ErrorCode::kDeadline), true}, 0)).size() == 1);
-  for (const int rank : {0, 2}) {
-    const auto told = join(rank, 1);
-    REQUIRE(told.size() == 1);
-    CHECK(told[0].second.failures.at(1).what == "too long");
-  }
-  for (const int rank : {2, 0}) {
-    const auto told = join(rank, 2);
-    REQUIRE(told.size() == 1);
-    CHECK(told[0].second.failures.at(1).what.find("too late") == 0);
-  }
-}
-
-TEST_CASE("a Join that was withdrawn does not count") {
-  CoordinatorSteps coordinator(2);
-  coordinator.receive(1, join_of(1), 0);
-  const auto effects = coordinator.receive(1, Withdraw{1}, 0);
-  CHECK(all_of<StopTimer>(effects).size() == 3);  // the join deadline, the probe of absent ranks, the warning
-  CHECK(coordinator.machine().is_idle());
-  CHECK(was_ignored(coordinator.receive(1, join_of(1), 0)));  // late
-  CHECK(sent<Begin>(coordinator.join(2)).size() == 2);
 }
 
 TEST_CASE("a rank whose Join cannot be read fails the call") {
@@ -92,22 +26,6 @@ TEST_CASE("a rank whose Join cannot be read fails the call") {
     CHECK(told[0].first == 0);
     CHECK(told[0].second.failures.at(1).code == ErrorCode::kCorrupt);
     // The rank's next Join is readable.
-    CHECK(sent<Begin>(coordinator.join(2)).size() == 2);
-  }
-}
-
-TEST_CASE("a rank that cancels without a Join fails the call") {
-  for (const bool before : {true, false}) {
-    CoordinatorSteps coordinator(2);
-    const Cancel cancel{1, failure_on(1, "the Join is too long", ErrorCode::kInvalidArgument)};
-    if (before) CHECK(coordinator.receive(1, cancel, 0).empty());
-    auto effects = coordinator.receive(0, join_of(1), 0);
-    if (!before) effects = coordinator.receive(1, cancel, 0);
-    const auto told = sent<Outcome>(effects);
-    REQUIRE(told.size() == 1);
-    CHECK(told[0].first == 0);
-    CHECK(told[0].second.failures.at(1) == cancel.failure);
-    CHECK(was_ignored(coordinator.receive(1, cancel, 0)));  // a duplicate
     CHECK(sent<Begin>(coordinator.join(2)).size() == 2);
   }
 }
@@ -238,22 +156,6 @@ TEST_CASE("counters continue where those of an earlier machine ended") {
 }
 
 // --- cached plans --------------------------------------------------------------------------------
-
-TEST_CASE("a plan that is not kept under its digest is requested") {
-  CoordinatorSteps coordinator(2);
-  coordinator.join(1);
-  const auto plan = plan_of(1);
-  const Digest digest = plan_digest(*plan);
-  const auto content = content_of(*plan);
-  const auto asked = sent<NeedLocalPlan>(coordinator.receive(1, SameSavePlan{digest, content.hashes, content.bytes}));
-  REQUIRE(asked.size() == 1);
-  CHECK(asked[0].first == 1);
-  CHECK(asked[0].second.digest == digest);
-  CHECK_FALSE(was_ignored(coordinator.receive(1, LocalSavePlan{plan, digest})));
-  CHECK(was_ignored(coordinator.receive(1, LocalSavePlan{plan, digest})));  // a duplicate
-  const auto own = plan_of(0);
-  CHECK(all_of<RunTask>(coordinator.receive(0, LocalSavePlan{own, plan_digest(*own)})).size() == 1);
-}
 
 TEST_CASE("content that does not fit the kept plan makes it be requested again") {
   CoordinatorSteps coordinator(2);

@@ -133,37 +133,6 @@ TEST_CASE("a rank that makes the call after a successor has asked about it says 
   CHECK(lost_it[0].second.kind == RankStatus::kOrphaned);
 }
 
-TEST_CASE("ranks that asked an attached rank are told what it learns") {
-  for (const bool loses_it : {true, false}) {
-    RankSteps rank(2, 4);
-    rank.plan(1, 5);
-    const auto attached = sent<StatusReply>(rank.receive(1, ask_of(7), 5));
-    CHECK(attached.at(0).second.kind == RankStatus::kAttached);
-    Told outcome{1, {}, Committed::kNo, "id"};
-    outcome.failures.emplace(1, failure_on(1, "lost"));
-    const auto effects = loses_it ? rank.step(lost(0)) : rank.receive(0, outcome, 5);
-    const auto told = sent<StatusReply>(effects);
-    REQUIRE(told.size() == 1);
-    CHECK(told[0].first == 1);
-    CHECK(told[0].second.inquiry == 7);
-    CHECK(told[0].second.kind == (loses_it ? RankStatus::kOrphaned : RankStatus::kEnded));
-  }
-}
-
-TEST_CASE("a follower whose successor is lost follows the next that has asked") {
-  RankSteps rank(3, 5);
-  rank.plan(1, 5);
-  rank.step(silent(0));
-  rank.receive(1, ask_of(7), 5);
-  rank.receive(2, ask_of(8), 5);
-  const auto told = sent<StatusReply>(rank.step(lost(1)));
-  REQUIRE(told.size() == 1);
-  CHECK(told[0].first == 2);
-  CHECK(told[0].second.kind == RankStatus::kOrphaned);
-  // The successor redirects the rank to rank 4, and it follows rank 4.
-  CHECK(sent<StatusReply>(rank.receive(2, FollowOther{4}, 5)).at(0).first == 4);
-}
-
 TEST_CASE("a follower that was redirected follows no rank until the next one asks") {
   const auto sent_on = [] {
     RankSteps rank(3, 5);
@@ -194,37 +163,6 @@ TEST_CASE("a follower that was redirected follows no rank until the next one ask
     CHECK(all_of<CallResult>(ended).size() <= 1);
     CHECK(all_of<CallResult>(rank.run_tasks(rank.receive(4, outcome, 5))).size() + all_of<CallResult>(ended).size() == 1);
   }
-}
-
-TEST_CASE("a rank that joins again accepts Begin before the coordinator's answer") {
-  RankSteps rank(1, 2);
-  rank.step(call_of(1));
-  const auto again = rank.step(lost(0));
-  CHECK(sent<Join>(again).size() == 1);
-  CHECK(sent<StatusReply>(again).size() == 1);
-  CHECK(all_of<RunTask>(rank.receive(0, Begin{1, {}}, 1)).size() == 1);
-  CHECK(was_ignored(rank.receive(0, ask_of(0), 0)));
-}
-
-TEST_CASE("two calls of one checkpoint id are told apart by the rank") {
-  // The rank waits for the outcome of call 1, which others have heard.
-  RankSteps rank(2, 4);
-  rank.plan(1, 5);
-  rank.step(silent(0));
-  const auto about_the_next = sent<StatusReply>(rank.receive(1, ask_of(7, 2), 0));
-  REQUIRE(about_the_next.size() == 1);
-  CHECK(about_the_next[0].second.kind == RankStatus::kAbsent);
-  const auto about_its_own = sent<StatusReply>(rank.receive(1, ask_of(8), 0));
-  REQUIRE(about_its_own.size() == 1);
-  CHECK(about_its_own[0].second.kind == RankStatus::kOrphaned);
-
-  // Conversely, the question is about an attempt of an earlier call, which is over on this rank.
-  RankSteps ahead(2, 4);
-  ahead.step(call_of(2));
-  ahead.step(silent(0));
-  const auto about_the_last = sent<StatusReply>(ahead.receive(1, ask_of(7), 5));
-  REQUIRE(about_the_last.size() == 1);
-  CHECK(about_the_last[0].second.kind == RankStatus::kAbsent);
 }
 
 }  // namespace

@@ -86,36 +86,7 @@ TEST_CASE("progress: repeated, late and unrequested answers are not shown") {
   CHECK(all_of<ProgressTold>(rank.receive(JobProgress{3, Phase::kWrite})).size() == 1);
 }
 
-TEST_CASE("progress: an orphan does not report until it finds its coordinator") {
-  RankSteps rank(2, 3);
-  rank.move(1);
-  rank.step(ProgressDue{});
-  rank.step(lost(0));
-  auto effects = rank.step(ProgressDue{});
-  CHECK(sent<Progress>(effects).empty());
-  CHECK(progress_timers(effects).size() == 1);
-  CHECK(was_ignored(rank.receive(JobProgress{1, Phase::kWrite})));
-}
-
 // --- the coordinator -----------------------------------------------------------------------------
-
-TEST_CASE("progress: reports of other attempts get no answer and no outcome") {
-  CoordinatorSteps coordinator(2);
-  CHECK(was_ignored(coordinator.receive(1, progress_of(1), 0)));
-  coordinator.plan(1);
-  CHECK(was_ignored(coordinator.receive(1, progress_of(1), 9)));
-  coordinator.receive(1, Cancel{1, failure_on(1, "leaves")});
-  coordinator.receive(0, PhaseFailed{failure_on(0, "broken")});
-  CHECK(coordinator.machine().is_idle());
-  CHECK(was_ignored(coordinator.receive(1, progress_of(2), 1)));
-}
-
-TEST_CASE("progress: a rank that no longer takes part is not answered") {
-  CoordinatorSteps coordinator(3);
-  coordinator.plan(1);
-  coordinator.step(lost(2));
-  CHECK(was_ignored(coordinator.receive(2, progress_of(1))));
-}
 
 TEST_CASE("progress: repeated and late ones change nothing") {
   CoordinatorSteps coordinator(2);

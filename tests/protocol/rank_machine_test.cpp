@@ -24,20 +24,6 @@ TEST_CASE("the registrar gets every Join, the only one for an invalid coordinato
   CHECK(finished[0].failures.at(2).code == ErrorCode::kInvalidArgument);
 }
 
-TEST_CASE("the registrar's outcome ends the call, and the rank withdraws its Join") {
-  RankSteps rank(2, 3);
-  rank.step(call_of(1, Operation::kSave, 1));
-  Told outcome{1, {}, Committed::kNo, ""};
-  outcome.failures.emplace(2, failure_on(2, "no agreement", ErrorCode::kMismatch));
-  Told other = outcome;
-  other.ticket = 9;
-  CHECK(was_ignored(rank.receive(0, other, 0)));
-  const auto effects = rank.receive(0, outcome, 0);
-  REQUIRE(sent<Withdraw>(effects).size() == 1);
-  CHECK(sent<Withdraw>(effects)[0].first == 1);
-  CHECK(all_of<CallResult>(effects).at(0).failures == outcome.failures);
-}
-
 TEST_CASE("a rank whose message could not be read is told, if it waits for the others") {
   RankSteps rank;
   rank.step(call_of(1));
@@ -95,19 +81,6 @@ TEST_CASE("a kept local plan is sent as its digest, and whole on request") {
   CHECK(sent<LocalSavePlan>(rank.plan(3, 3)).size() == 1);
 }
 
-TEST_CASE("a global plan that is not kept is requested") {
-  RankSteps rank;
-  rank.plan(1);
-  const auto plan = plan_of(1);
-  const Digest digest = plan_digest(*plan);
-  const auto asked = sent<NeedGlobalPlan>(rank.receive(UseCachedPlan{digest, true}));
-  REQUIRE(asked.size() == 1);
-  CHECK(asked[0].second.digest == digest);
-  const auto effects = rank.receive(protocol::GlobalSavePlan{plan, digest, true});
-  CHECK(std::holds_alternative<Write>(all_of<RunTask>(effects).at(0).task));
-  CHECK(was_ignored(rank.receive(protocol::GlobalSavePlan{plan, digest, true})));  // a duplicate
-}
-
 // --- stopping ------------------------------------------------------------------------------------
 
 TEST_CASE("a rank that is told to stop stops its writer, and reports no failure of its own") {
@@ -153,20 +126,6 @@ TEST_CASE("a rank that fails by itself while it is told to stop says so") {
   CHECK(reported[0].second.failure.what == "disk too");
 }
 
-TEST_CASE("an outcome during a write ends the call when all hooks have ended") {
-  RankSteps rank;
-  const RunTask move = rank.move(1);
-  const auto stop = all_of<RunTask>(rank.receive(StopPhase{}));
-  Told outcome{1, {}, Committed::kNo, "id"};
-  outcome.failures.emplace(1, failure_on(1, "busy"));
-  CHECK(all_of<CallResult>(rank.receive(outcome)).empty());
-  CHECK(all_of<RunTask>(rank.done(move)).empty());
-  auto effects = rank.done(stop.at(0));
-  REQUIRE(all_of<RunTask>(effects).size() == 1);
-  effects = rank.done(all_of<RunTask>(effects)[0]);
-  CHECK(all_of<CallResult>(effects).size() == 1);
-}
-
 TEST_CASE("a rank that is told to stop stops its tasks, and says so when they have ended") {
   RankSteps rank;
   rank.step(call_of(1));
@@ -181,19 +140,6 @@ TEST_CASE("a rank that is told to stop stops its tasks, and says so when they ha
   effects = rank.step(TaskEnded{task.sequence, Stopped{}});
   CHECK(all_of<RunTask>(effects).empty());
   CHECK(sent<PhaseStopped>(effects).size() == 1);
-}
-
-TEST_CASE("an outcome stops the running task, and the call ends after it") {
-  RankSteps rank;
-  rank.step(call_of(1));
-  const RunTask task = all_of<RunTask>(rank.receive(0, Begin{1, {}}, 1)).at(0);
-  Told outcome{1, {}, Committed::kNo, "id"};
-  outcome.failures.emplace(1, failure_on(1, "busy"));
-  CHECK(all_of<StopTasks>(rank.receive(outcome)).size() == 1);
-  const auto release = all_of<RunTask>(rank.step(TaskEnded{task.sequence, Stopped{}}));
-  REQUIRE(release.size() == 1);
-  CHECK(std::holds_alternative<Abandon>(release[0].task));
-  CHECK(all_of<CallResult>(rank.done(release[0])).size() == 1);
 }
 
 }  // namespace

@@ -64,21 +64,6 @@ TEST_CASE("the coordinator's own tasks may fail") {
   }
 }
 
-TEST_CASE("reordered messages never break a machine, and every call ends") {
-  for (unsigned seed = 0; seed < 400; seed += testing::kStride) {
-    CAPTURE(seed);
-    Trouble trouble;
-    trouble.reorder = 50;
-    trouble.duplicate = 30;
-    MachineWorld world(1 + static_cast<int>(seed % 4), seed, trouble);
-    for (std::uint64_t call = 1; call <= 3; ++call) {
-      world.start(call_of(call, call % 2 ? Operation::kSave : Operation::kLoad));
-      REQUIRE(world.run());
-      check_all_ended_once(world, call);
-    }
-  }
-}
-
 TEST_CASE("a rank that is shut down in the middle: the others agree") {
   int cancelled_worlds = 0;
   for (unsigned seed = 0; seed < 400; seed += testing::kStride) {

@@ -27,53 +27,6 @@ TEST_CASE("ranks may die at any moment; the others agree and know what is commit
   if (testing::kStride == 1) CHECK(published > 0);  // in a few seeds of hundreds
 }
 
-TEST_CASE("the others know whether a coordinator that died has published") {
-  for (unsigned seed = 0; seed < 200; seed += testing::kStride) {
-    for (const bool before : {true, false}) {
-      CAPTURE(seed);
-      CAPTURE(before);
-      const int size = 2 + static_cast<int>(seed % 4);
-      const int coordinator = static_cast<int>(seed / 4) % size;
-      MachineWorld world(size, seed);
-      world.start(call_of(1, Operation::kSave, coordinator));
-      const std::string finish = std::to_string(coordinator) + " Finish";
-      while (before ? std::count(world.tasks_run.begin(), world.tasks_run.end(), finish) == 0 : !world.has_published())
-        world.run_some(1);
-      world.kill(coordinator);
-      REQUIRE(world.run());
-      const int survivor = check_survivors(world, 1);
-      const CallResult& finished = world.finished(survivor).back();
-      CHECK(ranks_of(finished.failures) == std::set<int>{coordinator});
-      CHECK(finished.failures.at(coordinator).kind == FailureKind::kLost);
-      CHECK(finished.committed == (before ? Committed::kNo : Committed::kYes));
-      CHECK_FALSE(world.deadline_passed());
-    }
-  }
-}
-
-TEST_CASE("a coordinator that freezes before it publishes is fenced when it resumes") {
-  for (unsigned seed = 0; seed < 200; seed += testing::kStride) {
-    CAPTURE(seed);
-    const int size = 2 + static_cast<int>(seed % 4);
-    MachineWorld world(size, seed);
-    world.start(call_of(1));
-    while (std::count(world.tasks_run.begin(), world.tasks_run.end(), "0 Finish") == 0) world.run_some(1);
-    world.freeze(0);
-    REQUIRE(world.run());  // rank 0 thaws when nothing else can happen
-    check_survivors(world, 1);
-    // Rank 0 is fenced, asks the others how the attempt ended, and ends the call in the same way.
-    for (int rank = 0; rank < size; ++rank) {
-      CHECK(world.finished(rank).back().failures == world.finished(1).back().failures);
-      CHECK(world.finished(rank).back().failures.at(0).kind == FailureKind::kSilent);
-      CHECK(world.finished(rank).back().committed == Committed::kNo);
-    }
-    CHECK_FALSE(world.deadline_passed());  // the successor did not wait beyond the heartbeat timeout
-    world.start(call_of(2));
-    REQUIRE(world.run());
-    for (int rank = 0; rank < size; ++rank) CHECK(world.finished(rank).back().committed == Committed::kYes);
-  }
-}
-
 TEST_CASE("a coordinator that freezes at any moment resumes to the others' outcome") {
   int named = 0;
   for (unsigned seed = 0; seed < 1200; seed += testing::kStride) {

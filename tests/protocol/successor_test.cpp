@@ -341,28 +341,6 @@ TEST_CASE("a rank that cannot join waits with the successor until the coordinato
   }
 }
 
-TEST_CASE("a coordinator that waits for joins is told how the call ended without it") {
-  Successor successor;
-  successor.appeal(1, 0);
-  for (const int rank : {1, 2, 3}) successor.answer(rank, RankStatus::kOrphaned, 0);
-  const auto outcomes = sent<Outcome>(successor.steps.step(TimerFired{Timer::kSuccession}));
-  REQUIRE(outcomes.size() == 3);
-  // Rank 0 was asked before it made the call, and answers once it has made it.
-  const auto told = sent<StatusReply>(successor.answer(0, RankStatus::kAttached, 0));
-  REQUIRE(told.size() == 1);
-  CHECK(told[0].first == 0);
-  CHECK(told[0].second.kind == RankStatus::kEnded);
-  CHECK(ungrouped(told[0].second.ending->failures) == outcomes[0].second.failures);
-
-  CoordinatorSteps coordinator(4);
-  coordinator.receive(0, join_of(1), 0);
-  coordinator.receive(2, join_of(1), 0);
-  const auto passed_on = sent<Outcome>(coordinator.receive(1, told[0].second, 0));
-  REQUIRE(passed_on.size() == 2);
-  CHECK(passed_on[0].second.failures == outcomes[0].second.failures);
-  CHECK(coordinator.machine().is_idle());
-}
-
 TEST_CASE("two calls of one checkpoint id are told apart by the successor") {
   // No rank has heard Begin of the second call.
   Successor successor;
@@ -387,52 +365,6 @@ TEST_CASE("two calls of one checkpoint id are told apart by the successor") {
 }
 
 // --- a coordinator that turns out to be alive ----------------------------------------------------
-
-TEST_CASE("a rank that reconnects gets the outcome of a call that failed in joining") {
-  CoordinatorSteps coordinator(3);
-  coordinator.receive(0, join_of(1, Operation::kSave, 0, 3), 0);
-  coordinator.receive(1, join_of(1, Operation::kSave, 0, 3), 0);
-  coordinator.step(lost(2));
-  const auto told = sent<Outcome>(coordinator.step(lost(2, "nobody listens")));
-  REQUIRE(told.size() == 2);
-  coordinator.step(lost(1));
-  const auto again = sent<Outcome>(coordinator.receive(1, join_of(1, Operation::kSave, 0, 3), 0));
-  REQUIRE(again.size() == 1);
-  CHECK(again[0].first == 1);
-  CHECK(again[0].second.ticket == 1);
-  CHECK(again[0].second.failures == told[0].second.failures);
-  StatusReply appeal = status_reply_of(1, 0);
-  appeal.ticket = 1;
-  CHECK(sent<Outcome>(coordinator.receive(1, appeal, 0)).size() == 1);
-}
-
-TEST_CASE("a live coordinator gives an orphan the outcome that lists it as lost") {
-  CoordinatorSteps coordinator(3);
-  coordinator.plan(1);
-  const auto counter = coordinator.machine().counter();
-  coordinator.step(lost(2));
-  StatusReply appeal = status_reply_of(2, 0);
-  appeal.ticket = 1;
-  const auto there = sent<StatusRequest>(coordinator.receive(2, appeal, counter));
-  REQUIRE(there.size() == 1);
-  CHECK(there[0].second.inquiry == 0);
-  coordinator.written(0);
-  const auto told = sent<Outcome>(coordinator.written(1));
-  REQUIRE(told.size() == 3);
-  CHECK(ranks_of(told[0].second.failures) == std::set<int>{2});
-  // The rank hears the outcome after the end as well. A rank with an unknown attempt is redirected.
-  CHECK(sent<Outcome>(coordinator.receive(2, appeal, counter)).at(0).second.failures == told[0].second.failures);
-  CHECK(sent<FollowOther>(coordinator.receive(2, appeal, counter + 9)).at(0).second.leader == -1);
-
-  RankSteps rank(2, 3);
-  rank.plan(1, 5);
-  rank.step(lost(0));
-  const auto found = rank.receive(0, ask_of(0), 5);
-  CHECK(all_of<StartTimer>(found).size() == 1);
-  CHECK(sent<LocalSavePlan>(found).size() == 1);  // the first one may be lost
-  const auto ended = rank.run_tasks(rank.receive(0, told[1].second, 5));
-  CHECK(all_of<CallResult>(ended).at(0).failures == told[1].second.failures);
-}
 
 }  // namespace
 }  // namespace cairn::test
