@@ -57,66 +57,6 @@ TEST_CASE("a rank that stopped in its local plan stays in that phase") {
 
 // --- the rank whose caller cancels ---------------------------------------------------------------
 
-TEST_CASE("a rank that is cancelled stops, says so at once, and waits for the outcome") {
-  RankSteps rank(1, 2);
-  Effects effects;
-  Phase phase = Phase::kJoin;
-  SUBCASE("before all have joined: Stateful hooks still run, as on all ranks") {
-    rank.step(call_of(1));
-    effects = rank.step(kEnough);
-    CHECK(only_cancel(effects).phase == Phase::kJoin);
-    CHECK(all_of<StopTasks>(effects).size() == 1);
-    effects = rank.receive(0, Begin{1, {}}, 1);
-    const auto tasks = all_of<RunTask>(effects);
-    REQUIRE(tasks.size() == 1);
-    CHECK(std::holds_alternative<GatherState>(tasks[0].task));
-    effects = rank.done(tasks[0]);
-  }
-  SUBCASE("in a task, whose running hook goes on to its end") {
-    phase = Phase::kLocalPlan;
-    rank.step(call_of(1));
-    const RunTask hook = all_of<RunTask>(rank.receive(0, Begin{1, {}}, 1)).at(0);
-    effects = rank.step(kEnough);
-    CHECK(all_of<StopTasks>(effects).size() == 1);
-    const auto failure = only_cancel(effects);
-    CHECK(failure.what.find("rank 1 cancelled the save of \"step_1\" by checkpointer \"main\": enough") != std::string::npos);
-    effects = rank.done(hook);
-  }
-  SUBCASE("waiting for the global plan") {
-    phase = Phase::kLocalPlan;
-    rank.plan(1);
-    effects = rank.step(kEnough);
-    CHECK(only_cancel(effects).phase == Phase::kLocalPlan);
-  }
-  SUBCASE("while it writes, which the writer is told to stop") {
-    phase = Phase::kWrite;
-    const RunTask move = rank.move(1);
-    effects = rank.step(kEnough);
-    CHECK(only_cancel(effects).phase == Phase::kWrite);
-    const auto abandon = all_of<RunTask>(effects);
-    REQUIRE(abandon.size() == 1);
-    CHECK(std::holds_alternative<Abandon>(abandon[0].task));
-    CHECK(was_ignored(rank.step(kEnough)));
-    CHECK(all_of<RunTask>(rank.receive(StopPhase{})).empty());  // it has stopped already
-    rank.done(abandon[0]);
-    effects = rank.done(move);
-  }
-  CHECK(all_of<RunTask>(effects).empty());
-  CHECK(all_of<CallResult>(effects).empty());
-  const auto failed = sent<PhaseFailed>(effects);
-  REQUIRE(failed.size() == 1);
-  CHECK(failed[0].second.failure.kind == FailureKind::kCancelled);
-  CHECK(failed[0].second.failure.phase == phase);
-  CHECK(was_ignored(rank.receive(protocol::GlobalSavePlan{plan_of(1), plan_digest(*plan_of(1)), true})));
-
-  Told outcome{1, {}, Committed::kNo, "id"};
-  outcome.failures.emplace(1, failed[0].second.failure);
-  const auto finished = all_of<CallResult>(rank.run_tasks(rank.receive(outcome)));
-  REQUIRE(finished.size() == 1);
-  CHECK(finished[0].failures == outcome.failures);
-  CHECK(was_ignored(rank.step(kEnough)));  // the call has ended
-}
-
 TEST_CASE("the cancellation of another call does not end this one") {
   RankSteps rank(1, 2);
   rank.plan(2);
@@ -176,45 +116,6 @@ TEST_CASE("a call cancelled during joining ends on present and late ranks") {
   CHECK(late[0].second.failures == told[0].second.failures);
   CHECK(was_ignored(coordinator.receive(1, cancel_of(1), 0)));  // of a call that has ended
   CHECK_FALSE(sent<Begin>(coordinator.join(2)).empty());
-}
-
-// Returns a coordinator whose call rank 2 has cancelled, in the local plan phase or while data
-// moves.
-CoordinatorSteps coordinator_cancelled_by_2(bool moving) {
-  CoordinatorSteps coordinator(3);
-  if (moving)
-    coordinator.plan(1);
-  else
-    coordinator.join(1);
-  const auto effects = coordinator.receive(2, cancel_of(2));
-  const auto stopped = sent<StopPhase>(effects);
-  REQUIRE(stopped.size() == 2);
-  CHECK(stopped[0].first == 0);
-  CHECK(stopped[1].first == 1);
-  CHECK(all_of<StartTimer>(effects).back().after == RuntimeOptions().cancel_grace);
-  coordinator.receive(0, PhaseStopped{});
-  return coordinator;
-}
-
-TEST_CASE("cancelled in a phase: the others are told to stop without delay") {
-  for (const bool moving : {false, true}) {
-    CAPTURE(moving);
-    CoordinatorSteps all_stop = coordinator_cancelled_by_2(moving);
-    all_stop.receive(1, PhaseStopped{});
-    check_outcome(sent<Outcome>(all_stop.receive(2, PhaseFailed{cancel_of(2).failure})), 3, 2);
-
-    CoordinatorSteps one_fails = coordinator_cancelled_by_2(moving);
-    one_fails.receive(2, PhaseFailed{cancel_of(2).failure});
-    const auto failed = sent<Outcome>(one_fails.receive(1, PhaseFailed{failure_on(1, "disk")}));
-    CHECK(ranks_of(failed.at(0).second.failures) == std::set<int>{1, 2});
-
-    // Rank 2, which cancelled, does not report its failure, and rank 1 does not stop either.
-    CoordinatorSteps one_does_not = coordinator_cancelled_by_2(moving);
-    const auto told = sent<Outcome>(one_does_not.step(TimerFired{Timer::kPhase}));
-    REQUIRE(told.size() == 3);
-    CHECK(told[0].second.failures.at(1).kind == FailureKind::kBusy);
-    CHECK(told[0].second.failures.at(2).kind == FailureKind::kCancelled);
-  }
 }
 
 TEST_CASE("cancelled by a rank that has delivered, while others have not") {

@@ -51,35 +51,6 @@ TEST_CASE("a rank that was lost before the call is probed before it counts as lo
   }
 }
 
-TEST_CASE("a rank that closes its link during joining is probed once") {
-  CoordinatorSteps coordinator(3);
-  coordinator.receive(0, join_of(1), 0);
-  coordinator.receive(2, join_of(1), 0);
-  const auto probe = coordinator.step(lost(1, "it closed the link: nothing was heard of rank 0"));
-  CHECK(sent<Outcome>(probe).empty());
-  REQUIRE(sent<StatusRequest>(probe).size() == 1);
-  CHECK(sent<StatusRequest>(probe)[0].first == 1);
-  SUBCASE("it is back, and joins") {
-    CHECK(coordinator.step(PeerUp{1}).empty());
-    CHECK(sent<Begin>(coordinator.receive(1, join_of(1), 0)).size() == 3);
-  }
-  SUBCASE("it is back, and lost again") {
-    CHECK(coordinator.step(PeerUp{1}).empty());
-    const auto told = sent<Outcome>(coordinator.step(lost(1, "killed")));
-    REQUIRE(told.size() == 2);
-    CHECK(told[0].second.failures.at(1).what.find("killed") != std::string::npos);
-  }
-  SUBCASE("so does another one meanwhile, which had joined: it has a probe of its own") {
-    const auto second = coordinator.step(lost(2));
-    CHECK(sent<Outcome>(second).empty());
-    REQUIRE(sent<StatusRequest>(second).size() == 1);
-    CHECK(sent<StatusRequest>(second)[0].first == 2);
-    const auto told = sent<Outcome>(coordinator.step(TimerFired{Timer::kProbe}));
-    REQUIRE(told.size() == 1);
-    CHECK(ranks_of(told[0].second.failures) == std::set<int>{1, 2});
-  }
-}
-
 TEST_CASE("a coordinator adopts the outcome of a call that ended without it") {
   CoordinatorSteps coordinator(3);
   coordinator.step(lost(1));

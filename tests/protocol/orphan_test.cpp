@@ -133,37 +133,5 @@ TEST_CASE("a rank that makes the call after a successor has asked about it says 
   CHECK(lost_it[0].second.kind == RankStatus::kOrphaned);
 }
 
-TEST_CASE("a follower that was redirected follows no rank until the next one asks") {
-  const auto sent_on = [] {
-    RankSteps rank(3, 5);
-    rank.plan(1, 5);
-    rank.step(silent(0));
-    rank.receive(1, ask_of(7), 5);
-    CHECK(sent<StatusReply>(rank.receive(1, FollowOther{4}, 5)).at(0).second.leader == -1);
-    return rank;
-  };
-  Told outcome{1, {}, Committed::kNo, "id"};
-  outcome.failures.emplace(0, failure_on(0, "lost"));
-  {
-    RankSteps rank = sent_on();  // the successor that redirected it had the outcome after all
-    const auto ended = rank.run_tasks(rank.receive(1, outcome, 5));
-    CHECK(all_of<CallResult>(ended).at(0).failures == outcome.failures);
-  }
-  {
-    RankSteps rank = sent_on();  // a third successor asks first
-    const auto status = sent<StatusReply>(rank.receive(2, ask_of(9), 5));
-    REQUIRE(status.size() == 1);
-    CHECK(status[0].second.kind == RankStatus::kOrphaned);
-    CHECK(status[0].second.leader == 2);
-    CHECK(was_ignored(rank.receive(1, outcome, 5)));
-  }
-  {
-    RankSteps rank = sent_on();  // its runtime shuts down
-    const auto ended = rank.run_tasks(rank.step(protocol::Cancelled{"no more"}));
-    CHECK(all_of<CallResult>(ended).size() <= 1);
-    CHECK(all_of<CallResult>(rank.run_tasks(rank.receive(4, outcome, 5))).size() + all_of<CallResult>(ended).size() == 1);
-  }
-}
-
 }  // namespace
 }  // namespace cairn::test

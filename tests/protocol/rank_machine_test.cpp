@@ -126,21 +126,5 @@ TEST_CASE("a rank that fails by itself while it is told to stop says so") {
   CHECK(reported[0].second.failure.what == "disk too");
 }
 
-TEST_CASE("a rank that is told to stop stops its tasks, and says so when they have ended") {
-  RankSteps rank;
-  rank.step(call_of(1));
-  RunTask task = all_of<RunTask>(rank.receive(0, Begin{1, {}}, 1)).at(0);
-  CHECK(std::holds_alternative<GatherState>(task.task));
-  task = all_of<RunTask>(rank.done(task)).at(0);
-  CHECK(std::holds_alternative<CreateLocalPlan>(task.task));
-  auto effects = rank.receive(StopPhase{});
-  CHECK(all_of<StopTasks>(effects).size() == 1);
-  CHECK(all_of<RunTask>(effects).empty());  // nothing has been written
-  CHECK(sent<PhaseStopped>(effects).empty());
-  effects = rank.step(TaskEnded{task.sequence, Stopped{}});
-  CHECK(all_of<RunTask>(effects).empty());
-  CHECK(sent<PhaseStopped>(effects).size() == 1);
-}
-
 }  // namespace
 }  // namespace cairn::test

@@ -5,26 +5,6 @@
 namespace cairn::test {
 namespace {
 
-TEST_CASE("in any order of events, with duplicates, saves and loads succeed on all ranks") {
-  for (unsigned seed = 0; seed < 300; seed += testing::kStride) {
-    CAPTURE(seed);
-    const int size = 1 + static_cast<int>(seed % 5);
-    Trouble trouble;
-    trouble.duplicate = seed % 2 ? 20 : 0;
-    MachineWorld world(size, seed, trouble);
-    for (std::uint64_t call = 1; call <= 4; ++call) {
-      world.content = call;
-      world.start(call_of(call, call == 3 ? Operation::kLoad : Operation::kSave, static_cast<int>(seed / 5) % size));
-      REQUIRE(world.run());
-      check_all_ended_once(world, call);
-      check_all_agree(world);
-      CHECK(world.finished(0).back().failures.empty());
-      CHECK(world.finished(0).back().committed == (call == 3 ? Committed::kNo : Committed::kYes));
-    }
-    CHECK_FALSE(world.deadline_passed());
-  }
-}
-
 TEST_CASE("failures of one phase are all in every rank's map, in any order of events") {
   for (unsigned seed = 0; seed < 300; seed += testing::kStride) {
     CAPTURE(seed);

@@ -52,38 +52,6 @@ struct Successor {
   }
 };
 
-TEST_CASE("a successor asks all ranks, then the store, and sends one outcome") {
-  for (const auto answer : {Committed::kYes, Committed::kNo, Committed::kUnknown}) {
-    Successor successor;
-    const auto asked = sent<StatusRequest>(successor.appeal(1));
-    REQUIRE(asked.size() == 4);
-    for (int rank = 0; rank < 4; ++rank) CHECK(asked[static_cast<std::size_t>(rank)].first == rank);
-    CHECK(sent<StatusRequest>(successor.appeal(2)).empty());  // its question is already in flight
-    successor.down(0);
-    successor.answer(1);
-    successor.answer(2);
-    const auto hooks = all_of<RunTask>(successor.answer(3));
-    REQUIRE(hooks.size() == 1);
-    CHECK(std::holds_alternative<AskCommitted>(hooks[0].task));
-    CHECK(hooks[0].save_id.find("-5") != std::string::npos);
-    const auto told = sent<Outcome>(successor.steps.step(TaskEnded{hooks[0].sequence, answer}));
-    REQUIRE(told.size() == 3);
-    CHECK(told.back().first == 1);  // the successor's own rank comes last
-    for (const auto& [rank, outcome] : told) {
-      CHECK(outcome.ticket == 10 + static_cast<std::uint64_t>(rank));
-      CHECK(outcome.committed == answer);
-      CHECK(outcome.save_id == hooks[0].save_id);
-      REQUIRE(ranks_of(outcome.failures) == std::set<int>{0});
-      CHECK(outcome.failures.at(0).what == "rank 0 as rank 1 lost it");
-    }
-    CHECK(successor.steps.machine().is_idle());
-    // A rank that asks later hears the outcome again.
-    const auto late = sent<Outcome>(successor.appeal(3));
-    REQUIRE(late.size() == 1);
-    CHECK(late[0].second.failures == told[0].second.failures);
-  }
-}
-
 TEST_CASE("without all results an attempt is unpublished, and the store is not asked") {
   Successor successor;
   successor.appeal(1);
@@ -121,24 +89,6 @@ TEST_CASE("a successor does not know of a checkpoint if it cannot ask, or the st
   const auto told = sent<Outcome>(effects);
   REQUIRE(told.size() >= 2);
   for (const auto& [rank, outcome] : told) CHECK(outcome.committed == Committed::kUnknown);
-}
-
-TEST_CASE("an outcome that any rank has is adopted unchanged") {
-  Successor successor;
-  successor.appeal(1);
-  successor.answer(1);
-  StatusReply ended = status_reply_of(3, successor.inquiry, RankStatus::kEnded);
-  Told outcome{13, {}, Committed::kYes, "the save"};
-  outcome.failures.emplace(2, failure_on(2, "too late"));
-  ended.ending = outcome.ending();
-  const auto told = sent<Outcome>(successor.steps.receive(3, ended, 5));
-  REQUIRE(told.size() == 1);  // ranks that have not answered will ask later
-  CHECK(told[0].first == 1);
-  CHECK(told[0].second.ticket == 11);
-  CHECK(told[0].second.failures == outcome.failures);
-  CHECK(told[0].second.committed == Committed::kYes);
-  CHECK(told[0].second.save_id == "the save");
-  CHECK(sent<Outcome>(successor.appeal(2)).at(0).second.failures == outcome.failures);
 }
 
 TEST_CASE("ranks that do not answer are silent after twice the timeout") {
@@ -197,22 +147,6 @@ TEST_CASE("a coordinator whom every follower has found silent is not waited for"
     REQUIRE(told.size() == 2);
     CHECK(told[0].second.committed == Committed::kYes);
   }
-}
-
-TEST_CASE("ranks attached to the coordinator are waited for and asked again") {
-  Successor successor;
-  successor.appeal(1);
-  successor.answer(1);
-  successor.answer(2);
-  successor.answer(3, RankStatus::kAttached);
-  for (int round = 0; round < 5; ++round) {
-    const auto asked = sent<StatusRequest>(successor.steps.step(TimerFired{Timer::kSuccession}));
-    CHECK(asked.size() == 3);
-    for (const int rank : {1, 2}) successor.answer(rank);
-    CHECK(sent<Outcome>(successor.answer(3, RankStatus::kAttached)).empty());
-  }
-  // Once rank 3 has lost the coordinator as well, the call ends.
-  CHECK(all_of<RunTask>(successor.answer(3)).size() == 1);
 }
 
 TEST_CASE("a successor yields to an earlier one, and waits for a later one") {
