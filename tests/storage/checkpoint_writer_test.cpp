@@ -14,9 +14,10 @@
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
-#include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
+#include <cairn/tests/support/wrapped_store.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -47,14 +48,8 @@ double loaded(const std::string& url) {
   return value;
 }
 
-ErrorCode code_of(const std::function<void()>& act, std::string* text = nullptr) {
-  try {
-    act();
-  } catch (const Error& error) {
-    if (text) *text = error.what();
-    return error.code();
-  }
-  return ErrorCode{};
+void save(const std::string& url, std::uint64_t counter, const StateDict& state, const CheckpointWriterOptions& options = {}) {
+  save_locally(save_to(url, counter), {&state}, [&] { return make_writer(options); });
 }
 
 std::set<std::string> data_files(const std::string& url) {
@@ -97,44 +92,30 @@ class Meanwhile : public DefaultSavePlanner {
 }  // namespace
 
 TEST_CASE("checkpoint writer: options that cannot work are refused") {
-  CheckpointWriterOptions options;
-  options.bytes_in_flight_max = 1;
-  CHECK(code_of([&] { make_writer(options); }) == ErrorCode::kInvalidArgument);
-  options = {};
-  options.retired_keep = 0;
-  std::string text;
-  CHECK(code_of([&] { make_writer(options); }, &text) == ErrorCode::kInvalidArgument);
-  CHECK(text.find("retired_keep") != std::string::npos);
-  options = {};
-  options.threads = static_cast<unsigned>(-1);
-  CHECK(code_of([&] { make_writer(options); }, &text) == ErrorCode::kInvalidArgument);
-  CHECK(text.find("threads") != std::string::npos);
+  CheckpointWriterOptions no_memory, none_kept, many_threads;
+  no_memory.bytes_in_flight_max = 1;
+  none_kept.retired_keep = 0;
+  many_threads.threads = static_cast<unsigned>(-1);
+  for (const auto& [options, names] :
+       {std::pair(no_memory, "bytes_in_flight_max"), {none_kept, "retired_keep"}, {many_threads, "threads"}})
+    CHECK(thrown_by([&, given = options] { make_writer(given); }) == Saying{ErrorCode::kInvalidArgument, names});
 }
 
 TEST_CASE("checkpoint writer: a run that cannot be opened fails the save before it writes") {
   const Memory memory("writer");
   CheckpointWriterOptions options;
   options.run_url = "nosuch://run";
-  const StateDict state = state_of(1);
-  CHECK(code_of([&] { save_locally(save_to("mem://writer/x", 1), {&state}, [&] { return make_writer(options); }); }) ==
-        ErrorCode::kInvalidArgument);
+  CHECK(thrown_by([&] { save("mem://writer/x", 1, state_of(1), options); }).code == ErrorCode::kInvalidArgument);
   CHECK(data_files("mem://writer/x").empty());
   CHECK(open_store("mem://writer/x")->open_attempts().empty());
 }
 
 TEST_CASE("checkpoint writer: names that Python cannot read fail the save before it writes") {
   const Memory memory("writer");
-  const std::string url = "mem://writer/x";
-  std::string text;
   StateDict state = state_of(1);
   state["caf\xe9"] = 1;
-  CHECK(code_of([&] { save_locally(save_to(url, 1), {&state}, [] { return make_writer(); }); }, &text) ==
-        ErrorCode::kInvalidArgument);
-  CHECK(text.find("caf?") != std::string::npos);
-  CHECK(data_files(url).empty());
-  const StateDict fine = state_of(1);
-  CHECK(code_of([&] { save_locally(save_to("mem://writer/caf\xe9", 1), {&fine}, [] { return make_writer(); }); }) ==
-        ErrorCode::kInvalidArgument);
+  CHECK(thrown_by([&] { save("mem://writer/x", 1, state); }) == Saying{ErrorCode::kInvalidArgument, "caf?"});
+  CHECK(thrown_by([&] { save("mem://writer/caf\xe9", 1, state_of(1)); }).code == ErrorCode::kInvalidArgument);
   CHECK(open_store("mem://writer")->list().empty());
 }
 
@@ -142,7 +123,7 @@ TEST_CASE("checkpoint writer: what Python can read and strict UTF-8 cannot comes
   const Memory memory("writer");
   const std::string lone_surrogate = "w\xed\xa0\x80";  // "w\\ud800"
   StateDict state{{lone_surrogate, torch::full({3}, 7.0)}};
-  save_locally(save_to("mem://writer/x", 1), {&state}, [] { return make_writer(); });
+  save("mem://writer/x", 1, state);
   CHECK(verify_checkpoint(*open_store("mem://writer/x")).empty());
   StateDict target{{lone_surrogate, torch::zeros({3})}};
   load_locally("mem://writer/x", {&target}, [] { return std::make_unique<CheckpointReader>(); });
@@ -161,12 +142,11 @@ TEST_CASE("checkpoint writer: what a rank reports must lie in its files") {
     item.offset_bytes = offset;
     item.length_bytes = length;
     results.items = {item};
-    return code_of([&] { StorageRecorder(metadata).add_reported(0, results); });
+    return thrown_by([&] { StorageRecorder(metadata).add_reported(0, results); });
   };
-  CHECK(recorded(95, 6) == ErrorCode::kMismatch);
-  CHECK(recorded(101, 0) == ErrorCode::kMismatch);
-  CHECK(recorded(~std::uint64_t{0}, 2) == ErrorCode::kMismatch);
-  CHECK(recorded(95, 5) == ErrorCode{});
+  for (const auto& [offset, length] : {std::pair<std::uint64_t, std::uint64_t>(95, 6), {101, 0}, {~std::uint64_t{0}, 2}})
+    CHECK(recorded(offset, length).code == ErrorCode::kMismatch);
+  CHECK_FALSE(recorded(95, 5).is_error);
 }
 
 TEST_CASE("checkpoint writer: places that it cannot write to are refused") {
@@ -174,17 +154,17 @@ TEST_CASE("checkpoint writer: places that it cannot write to are refused") {
   StorageContext context;
   context.save_id = local_save_id(1);
   context.world_size = 2;
-  context.checkpoint_id = "mem://writer/checkpoint";
-  std::string text;
-  CHECK(code_of([&] { writer.set_up_storage_writer(context); }, &text) == ErrorCode::kPrecondition);
-  CHECK(text.find("mem://writer/checkpoint") != std::string::npos);
-  context.checkpoint_id = "nosuch://x/y";
-  CHECK(code_of([&] { writer.set_up_storage_writer(context); }) == ErrorCode::kInvalidArgument);
-  context.checkpoint_id = "/dev/null/x";
-  CHECK(code_of([&] { writer.set_up_storage_writer(context); }) != ErrorCode{});
+  for (const auto& [place, refusal] : std::vector<std::pair<std::string, std::optional<ErrorCode>>>{
+           {"mem://writer/checkpoint", ErrorCode::kPrecondition}, {"nosuch://x/y", ErrorCode::kInvalidArgument}, {"/dev/null/x", {}}}) {
+    context.checkpoint_id = place;
+    const Thrown thrown = thrown_by([&] { writer.set_up_storage_writer(context); });
+    CHECK(thrown.is_error);
+    if (refusal) CHECK(thrown.code == *refusal);
+    if (refusal == ErrorCode::kPrecondition) CHECK(thrown.says(place));
+  }
   context.checkpoint_id = "/tmp/x";
   context.save_id = "step 1/../..";
-  CHECK(code_of([&] { writer.set_up_storage_writer(context); }) == ErrorCode::kInvalidArgument);
+  CHECK(thrown_by([&] { writer.set_up_storage_writer(context); }).code == ErrorCode::kInvalidArgument);
   writer.abandon();
 }
 
@@ -219,15 +199,13 @@ TEST_CASE("checkpoint writer: a rank that does not see the attempt writes nothin
   const auto elsewhere = open_store(directory.path() + "/of_rank_1/step");
   SUBCASE("one that exists") { elsewhere->create_root(); }
   SUBCASE("one that holds an older checkpoint") {
-    const StateDict older = state_of(1);
-    save_locally(save_to(elsewhere->url(), 2), {&older}, [] { return make_writer(); });
+    save(elsewhere->url(), 2, state_of(1));
   }
   SUBCASE("one that does not exist") {}
   const auto files = data_files(elsewhere->url());
-  std::string text;
-  CHECK(code_of([&] { save_with_rank_1_at(elsewhere->url(), 3); }, &text) == ErrorCode::kNotFound);
-  CHECK(text.find(elsewhere->url()) != std::string::npos);
-  CHECK(text.find("not the same on all machines") != std::string::npos);
+  const Thrown thrown = thrown_by([&] { save_with_rank_1_at(elsewhere->url(), 3); });
+  CHECK(thrown == Saying{ErrorCode::kNotFound, elsewhere->url()});
+  CHECK(thrown.says("not the same on all machines"));
   CHECK(data_files(elsewhere->url()) == files);
   CHECK(read_metadata(*open_store(url)).save_id == local_save_id(1));
   CHECK(verify_checkpoint(*open_store(url)).empty());
@@ -238,14 +216,9 @@ TEST_CASE("checkpoint writer: a checkpoint that exists is kept when overwriting 
   const std::string url = "mem://writer/run/step";
   CheckpointWriterOptions keep;
   keep.overwrite = false;
-  const StateDict first = state_of(1);
-  const StateDict second = state_of(2);
-  save_locally(save_to(url, 1), {&first}, [&] { return make_writer(keep); });
+  save(url, 1, state_of(1), keep);
   const auto before = data_files(url);
-  std::string text;
-  CHECK(code_of([&] { save_locally(save_to(url, 2), {&second}, [&] { return make_writer(keep); }); }, &text) ==
-        ErrorCode::kAlreadyExists);
-  CHECK(text.find("Checkpoint already exists") != std::string::npos);
+  CHECK(thrown_by([&] { save(url, 2, state_of(2), keep); }) == Saying{ErrorCode::kAlreadyExists, "Checkpoint already exists"});
   CHECK(loaded(url) == 1);
   CHECK(data_files(url) == before);
   CHECK(open_store(url)->open_attempts().empty());
@@ -257,15 +230,12 @@ TEST_CASE("checkpoint writer: of two concurrent saves without overwriting, one i
   CheckpointWriterOptions keep;
   keep.overwrite = false;
   const StateDict ours = state_of(1);
-  const StateDict theirs = state_of(2);
   // The other save runs from beginning to end after this one has been set up and planned.
   Meanwhile planner;
-  planner.act = [&] { save_locally(save_to(url, 2), {&theirs}, [&] { return make_writer(keep); }); };
+  planner.act = [&] { save(url, 2, state_of(2), keep); };
   const auto writer = make_writer(keep);
-  std::string text;
-  const ErrorCode code = code_of([&] { save_locally(save_to(url, 1), {{&ours, &planner, writer.get()}}); }, &text);
-  const bool lost = code == ErrorCode::kAlreadyExists || code == ErrorCode::kFenced;
-  CHECK(lost);
+  const Thrown lost = thrown_by([&] { save_locally(save_to(url, 1), {{&ours, &planner, writer.get()}}); });
+  CHECK((lost.code == ErrorCode::kAlreadyExists || lost.code == ErrorCode::kFenced));
   CHECK(loaded(url) == 2);
 }
 
@@ -280,13 +250,8 @@ TEST_CASE("checkpoint writer: a planner that drops an item in finish_plan fails 
   } planner;
   const StateDict state = state_of(1);
   const auto writer = make_writer();
-  std::string text;
-  CHECK(code_of(
-            [&] {
-              save_locally(save_to("mem://writer/x", 1), {{&state, &planner, writer.get()}});
-            },
-            &text) == ErrorCode::kMismatch);
-  CHECK(text.find("\"step\"") != std::string::npos);
+  CHECK(thrown_by([&] { save_locally(save_to("mem://writer/x", 1), {{&state, &planner, writer.get()}}); }) ==
+        Saying{ErrorCode::kMismatch, "\"step\""});
   CHECK(data_files("mem://writer/x").empty());
   CHECK(open_store("mem://writer/x")->open_attempts().empty());
 }
@@ -367,7 +332,6 @@ TEST_CASE("checkpoint writer: planners may replace the tensors that are written 
 }
 
 TEST_CASE("checkpoint writer: a planner may reorder its items in finish_plan") {
-  const Memory memory("writer");
   class Reordering : public DefaultSavePlanner {
    public:
     SavePlan finish_plan(SavePlan plan) override {
@@ -378,11 +342,14 @@ TEST_CASE("checkpoint writer: a planner may reorder its items in finish_plan") {
   StateDict state = state_of(1);
   state["bias"] = torch::randn({5000});
   state["empty"] = torch::empty({0});
-  for (const bool single_file : {true, false}) {
+  for (const auto& [single_file, zstd_level] : {std::pair(true, 0), {false, 0}, {true, 3}}) {
+    if (zstd_level > 0 && !why_not_undone({kZstdTransform}).empty()) continue;
     CheckpointWriterOptions options;
     options.single_file_per_rank = single_file;
+    options.zstd_level = zstd_level;
+    const Memory memory("writer");
     const auto writer = make_writer(options);
-    save_locally(save_to("mem://writer/x", single_file ? 1 : 2), {{&state, &planner, writer.get()}});
+    save_locally(save_to("mem://writer/x", 1), {{&state, &planner, writer.get()}});
     CHECK(verify_checkpoint(*open_store("mem://writer/x")).empty());
     StateDict target = state_of(-1);
     target["bias"] = torch::zeros({5000});
@@ -397,13 +364,13 @@ TEST_CASE("checkpoint writer: a planner may reorder its items in finish_plan") {
 TEST_CASE("checkpoint writer: finishing without having planned is refused") {
   const Memory memory("writer");
   CheckpointWriter writer;
-  CHECK(code_of([&] { writer.finish({}, {}); }) == ErrorCode::kPrecondition);
+  CHECK(thrown_by([&] { writer.finish({}, {}); }).code == ErrorCode::kPrecondition);
   StorageContext context;
   context.checkpoint_id = "mem://writer/x";
   context.save_id = local_save_id(1);
   writer.reset(context.checkpoint_id);
   writer.set_up_storage_writer(context);
-  CHECK(code_of([&] { writer.finish({}, {{}}); }) == ErrorCode::kPrecondition);
+  CHECK(thrown_by([&] { writer.finish({}, {{}}); }).code == ErrorCode::kPrecondition);
   writer.abandon();
   writer.discard(true);
   CHECK(data_files("mem://writer/x").empty());
@@ -466,21 +433,11 @@ TEST_CASE("checkpoint writer: ranks write one file or one per item, or none with
 }
 
 TEST_CASE("checkpoint writer: ranks write several files where writes to one are serial") {
-  class Traits final : public StoreDecorator {
-   public:
-    Traits(std::shared_ptr<Store> inner, ObjectWrites writes) : StoreDecorator(std::move(inner)), writes_(writes) {}
-    StoreTraits traits() const override {
-      StoreTraits traits;
-      traits.writes = writes_;
-      return traits;
-    }
-
-   private:
-    void around(const DecoratedOperation&, const std::function<void()>& act) override { act(); }
-    const ObjectWrites writes_;
-  };
-  static ObjectWrites writes;
-  register_store("serial", [](const std::string& url) { return std::make_shared<Traits>(open_store("mem" + url.substr(6)), writes); });
+  ObjectWrites writes = ObjectWrites::kParallel;
+  register_around("serial", "mem", nullptr, [&](StoreTraits& traits) {
+    traits = {};
+    traits.writes = writes;
+  });
   struct Row {
     ObjectWrites writes;
     bool direct;
@@ -519,30 +476,13 @@ TEST_CASE("checkpoint writer: ranks write several files where writes to one are 
   }
 }
 
-TEST_CASE("checkpoint writer: the replaced generation stays until the next save") {
-  const Memory memory("writer");
-  const std::string url = "mem://writer/run/step";
-  CheckpointWriter writer;  // used for several saves
-  DefaultSavePlanner planner;
-  for (int generation = 1; generation <= 4; ++generation) {
-    const StateDict state = state_of(generation);
-    save_locally(save_to(url, static_cast<std::uint64_t>(generation)), {{&state, &planner, &writer}});
-    CHECK(loaded(url) == generation);
-    std::set<std::string> expected{data_file_name(0, 0, local_save_id(static_cast<std::uint64_t>(generation)))};
-    if (generation > 1) expected.insert(data_file_name(0, 0, local_save_id(static_cast<std::uint64_t>(generation) - 1)));
-    CHECK(data_files(url) == expected);
-    CHECK(read_metadata(*open_store(url)).commit->sequence == static_cast<std::uint64_t>(generation));
-  }
-}
-
 TEST_CASE("checkpoint writer: as many replaced generations stay as asked for, whoever saves") {
   const Memory memory("writer");
   const std::string url = "mem://writer/run/step";
   CheckpointWriterOptions options;
   options.retired_keep = 3;
   const auto save_generation = [&](std::uint64_t generation) {
-    const StateDict state = state_of(static_cast<double>(generation));
-    save_locally(save_to(url, generation), {&state}, [&] { return make_writer(options); });
+    save(url, generation, state_of(static_cast<double>(generation)), options);
   };
   const auto generations = [](std::initializer_list<std::uint64_t> counters) {
     std::set<std::string> names;
@@ -568,8 +508,7 @@ TEST_CASE("checkpoint writer: files of an unreadable record stay") {
   for (const bool newer_version : {false, true}) {
     const Memory memory("writer");
     const std::string url = "mem://writer/run/step";
-    const StateDict state = state_of(1);
-    save_locally(save_to(url, 1), {&state}, [] { return make_writer(); });
+    save(url, 1, state_of(1));
     const auto store = open_store(url);
     Bytes record(store->size_bytes(kCommitRecordName), '\0');
     store->read(kCommitRecordName, {{0, {record.data(), record.size()}}});
@@ -582,12 +521,12 @@ TEST_CASE("checkpoint writer: files of an unreadable record stay") {
     }
     store->begin_attempt("replace");
     store->publish("replace", record, Overwrite::kAllowed);
-    CHECK(code_of([&] { read_metadata(*store); }) == (newer_version ? ErrorCode::kUnsupported : ErrorCode::kCorrupt));
+    CHECK(thrown_by([&] { read_metadata(*store); }).code == (newer_version ? ErrorCode::kUnsupported : ErrorCode::kCorrupt));
 
-    save_locally(save_to(url, 2), {&state}, [] { return make_writer(); });
+    save(url, 2, state_of(1));
     CHECK(loaded(url) == 1);
     CHECK(data_files(url).count(data_file_name(0, 0, local_save_id(1))) == 1);
-    save_locally(save_to(url, 3), {&state}, [] { return make_writer(); });
+    save(url, 3, state_of(1));
     CHECK(data_files(url).size() == 3);
   }
 }
@@ -597,14 +536,12 @@ TEST_CASE("checkpoint writer: the commit sequence of a place only grows, in any 
   const std::string url = "mem://writer/run/step";
   const StateDict state = state_of(1);
   const auto sequence = [&] { return read_metadata(*open_store(url)).commit->sequence; };
-  for (const std::uint64_t counter : {1, 2, 3}) {
-    save_locally(save_to("mem://writer/run/other_" + std::to_string(counter), counter), {&state}, [] { return make_writer(); });
-  }
-  save_locally(save_to(url, 4), {&state}, [] { return make_writer(); });
+  for (const std::uint64_t counter : {1, 2, 3}) save("mem://writer/run/other_" + std::to_string(counter), counter, state);
+  save(url, 4, state);
   CHECK(sequence() == 4);
   CheckpointWriterOptions options;
   options.run_url = "mem://writer/another_run";
-  save_locally(save_to(url, 5), {&state}, [&] { return make_writer(options); });
+  save(url, 5, state, options);
   CHECK(sequence() == 5);
 
   // Another job publishes here after this save has planned its data.

@@ -159,14 +159,6 @@ TEST_CASE("compression: items of any size are read, with a seek table or as a st
   }
 }
 
-TEST_CASE("compression: a read with a seek table decompresses the frames it needs only") {
-  const Bytes bytes = sample(8 * kFrame);
-  Opened opened(item_of(bytes, kFrame, true));
-  const std::size_t before = opened.read_bytes;
-  CHECK(opened.read(5 * kFrame + 10, 1000) == bytes.substr(5 * kFrame + 10, 1000));
-  CHECK(opened.read_bytes - before < opened.bytes.size() / 7);
-}
-
 TEST_CASE("compression: damaged and truncated items are refused as corrupt") {
   const Bytes bytes = sample(2 * kFrame + 100);
   for (const bool seek_table : {true, false}) {
@@ -273,15 +265,11 @@ TEST_CASE("compression: a part of a tensor is loaded from a part of its file") {
   const Memory memory;
   StateDict state{{"w", torch::randint(0, 256, {64, 256 << 10}, torch::kUInt8)}};
   save({&state});
-  static std::atomic<std::uint64_t> bytes_read{0};
-  struct Counting : StoreDecorator {
-    using StoreDecorator::StoreDecorator;
-    void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
-      if (std::string(operation.name) == "read" && operation.object != kCommitRecordName) bytes_read += operation.bytes;
-      act();
-    }
-  };
-  register_store("countedparts", [](const std::string&) { return std::make_shared<Counting>(open_store(kUrl)); });
+  std::atomic<std::uint64_t> bytes_read{0};
+  register_around("countedparts", "mem", [&](Store&, const DecoratedOperation& operation, const std::function<void()>& act) {
+    if (std::string(operation.name) == "read" && operation.object != kCommitRecordName) bytes_read += operation.bytes;
+    act();
+  });
   // Rank 5 of 16 loads rows 20 to 23, a megabyte of sixteen.
   std::vector<StateDict> targets(16);
   targets[5]["w"] = ShardedTensor::zeros(over_all_ranks(16), {64, 256 << 10}, 5, torch::TensorOptions(torch::kUInt8));
@@ -346,14 +334,9 @@ TEST_CASE("compression: several threads load one large tensor") {
   CHECK(met);
   CHECK(target["w"].tensor().equal(state["w"].tensor()));
   // A part whose ends are within shares.
-  CheckpointReader reader;
-  reader.reset(kUrl);
-  StorageContext context;
-  context.checkpoint_id = kUrl;
-  const Metadata metadata = reader.read_metadata();
-  reader.set_up_storage_reader(metadata, context);
-  const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("w"));
-  CHECK(read_part(reader, "w", stored, {{5'000'000}, {30'000'000}}).equal(state["w"].tensor().narrow(0, 5'000'000, 30'000'000)));
+  OpenReader<CheckpointReader> opened(kUrl);
+  CHECK(read_part(opened.reader, "w", opened.stored("w"), {{5'000'000}, {30'000'000}})
+            .equal(state["w"].tensor().narrow(0, 5'000'000, 30'000'000)));
 }
 
 TEST_CASE("compression: several blocks are written at once") {
@@ -386,19 +369,12 @@ TEST_CASE("compression: parts of an item that PyTorch compressed are read from o
   const auto control = std::make_shared<StoreControl>();
   std::atomic<int> reads{0};
   control->before = [&](const std::string& operation) { reads += operation == "read __0_0.distcp"; };
-  const std::string url = wrapped_url("slicedreads", control);
   CheckpointReaderOptions options;
   options.verify = false;
-  CheckpointReader reader(options);
-  reader.reset(url);
-  StorageContext context;
-  context.checkpoint_id = url;
-  const Metadata metadata = reader.read_metadata();
-  reader.set_up_storage_reader(metadata, context);
-  const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("weight"));
+  OpenReader<CheckpointReader> opened(wrapped_url("slicedreads", control), options);
   const torch::Tensor weight = torch::arange(1'200'000, torch::kFloat32).remainder(251).reshape({1200, 1000});
   for (std::int64_t row = 0; row < 1200; row += 50)
-    CHECK(read_part(reader, "weight", stored, {{row, 0}, {50, 1000}}).equal(weight.narrow(0, row, 50)));
+    CHECK(read_part(opened.reader, "weight", opened.stored("weight"), {{row, 0}, {50, 1000}}).equal(weight.narrow(0, row, 50)));
   CHECK(reads <= 3);
 }
 
@@ -699,18 +675,6 @@ TEST_CASE("compression: a store that fails at any operation leaves no file of th
   CHECK(verify_checkpoint(*open_store(kUrl)).empty());
 }
 
-namespace {
-
-void save_with(SavePlanner& planner, StateDict& state) {
-  CheckpointWriterOptions options;
-  options.zstd_level = 3;
-  CheckpointWriter writer(options);
-  LocalSave how{kUrl, local_save_id(1)};
-  save_locally(how, {{&state, &planner, &writer}});
-}
-
-}  // namespace
-
 TEST_CASE("compression: the planner is not asked on the trainer's thread") {
   const Memory memory;
   struct Noting : DefaultSavePlanner {
@@ -721,8 +685,11 @@ TEST_CASE("compression: the planner is not asked on the trainer's thread") {
       return DefaultSavePlanner::resolve_data(plan, item);
     }
   } planner;
-  StateDict state{{"w", torch::randn({1000})}};
-  save_with(planner, state);
+  const StateDict state{{"w", torch::randn({1000})}};
+  CheckpointWriterOptions options;
+  options.zstd_level = 3;
+  CheckpointWriter writer(options);
+  save_locally({kUrl, local_save_id(1)}, {{&state, &planner, &writer}});
   CHECK(planner.calls_here == 0);
 }
 
@@ -781,25 +748,6 @@ TEST_CASE("compression: damage to what PyTorch compressed never gives wrong valu
   CHECK(refused > 40);
 }
 
-TEST_CASE("compression: a planner may change the plan after the coordinator saw it") {
-  const Memory memory;
-  struct Reversing : DefaultSavePlanner {
-    SavePlan finish_plan(SavePlan plan) override {
-      plan = DefaultSavePlanner::finish_plan(std::move(plan));
-      std::reverse(plan.items.begin(), plan.items.end());
-      return plan;
-    }
-  } planner;
-  StateDict state{{"a", torch::randn({300, 400})}, {"b", torch::zeros({0, 3})}, {"c", "text"}};
-  save_with(planner, state);
-  CHECK(verify_checkpoint(*open_store(kUrl)).empty());
-  CHECK(place_of("b").offset < place_of("a").offset);
-  StateDict target{{"a", torch::zeros({300, 400})}, {"c", ""}};
-  load({&target});
-  CHECK(target["a"].tensor().equal(state["a"].tensor()));
-  CHECK(target["c"].to_text() == "text");
-}
-
 namespace {
 
 // Reads one bytes object into as many places as a plan asks for.
@@ -820,11 +768,7 @@ class ObjectPlanner : public ReadyPlan {
 
 TEST_CASE("compression: a plan may ask twice for one compressed bytes object") {
   const std::string url = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/zstd";
-  CheckpointReader reader;
-  reader.reset(url);
-  StorageContext context;
-  context.checkpoint_id = url;
-  reader.set_up_storage_reader(reader.read_metadata(), context);
+  OpenReader<CheckpointReader> opened(url);
   LoadPlan plan;
   for (int i = 0; i < 2; ++i) {
     ReadItem item;
@@ -833,7 +777,7 @@ TEST_CASE("compression: a plan may ask twice for one compressed bytes object") {
     plan.items.push_back(item);
   }
   ObjectPlanner planner;
-  reader.read_data(plan, planner).get();
+  opened.reader.read_data(plan, planner).get();
   REQUIRE(planner.read.size() == 2);
   CHECK(!planner.read[0].empty());
   CHECK(planner.read[0] == planner.read[1]);

@@ -18,12 +18,12 @@
 #include <cairn/storage/read_part.hpp>
 #include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/run_directory.hpp>
-#include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
+#include <cairn/tests/support/wrapped_store.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -121,25 +121,39 @@ std::string error_of_reading(const std::string& directory) { return thrown_by_re
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A directory that looks, at each write to a safetensors file, whether the file's name is there
-// already.
-class WatchedStore final : public StoreDecorator {
+// A writer that calls a function of the test before it finishes.
+class LateWriter : public HuggingFaceStorageWriter {
  public:
-  static constexpr const char* kScheme = "watched://";
-  WatchedStore(const std::string& url, std::vector<bool>& found)
-      : StoreDecorator(open_store(url.substr(std::string(kScheme).size()))), found_(found) {}
+  LateWriter(std::function<void()> before, std::function<bool(bool)> discards, const HuggingFaceWriterOptions& options)
+      : HuggingFaceStorageWriter(options), before_(std::move(before)), discards_(std::move(discards)) {}
+  void finish(Metadata metadata, std::vector<WriteResults> results) override {
+    before_();
+    HuggingFaceStorageWriter::finish(std::move(metadata), std::move(results));
+  }
+  void discard(bool ends_attempt) noexcept override {
+    if (discards_(ends_attempt)) HuggingFaceStorageWriter::discard(ends_attempt);
+  }
 
  private:
-  void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
-    act();
-    if (operation.name != std::string("write_at") || !ends_with(operation.object, kSafetensorsEnd)) return;
-    const bool is_there = inner().exists(std::string(operation.object));
-    static std::mutex mutex;  // the threads of all ranks write
-    const std::lock_guard<std::mutex> lock(mutex);
-    found_.push_back(is_there);
-  }
-  std::vector<bool>& found_;
+  const std::function<void()> before_;
+  const std::function<bool(bool)> discards_;
 };
+
+// Saves, and calls `before` when all is written. Then the writers for which `discards` returns true
+// discard their files; it receives whether the writer is the coordinator's.
+Thrown thrown_by_late_save(
+    const LocalSave& call, const std::vector<StateDict>& states, const std::function<void()>& before,
+    const HuggingFaceWriterOptions& options = {}, const std::function<bool(bool)>& discards = [](bool) { return true; }) {
+  std::vector<const StateDict*> ranks;
+  for (const StateDict& state : states) ranks.push_back(&state);
+  return thrown_by([&] { save_locally(call, ranks, [&] { return std::make_unique<LateWriter>(before, discards, options); }); });
+}
+
+void flip(const std::string& file, std::size_t from_end) {
+  std::string bytes = file_bytes(file);
+  bytes[bytes.size() - from_end] = static_cast<char>(bytes[bytes.size() - from_end] ^ 1);
+  put(file, bytes);
+}
 
 }  // namespace
 
@@ -268,42 +282,28 @@ TEST_CASE("Hugging Face: consolidated files equal those of a save by one rank") 
   }
 }
 
-TEST_CASE("Hugging Face: what files cannot hold is refused with a full list") {
+TEST_CASE("Hugging Face: saves and consolidation list what files cannot hold, or leave it out") {
   TemporaryDirectory directory;
   StateDict state{
       {"weight", torch::ones({2})}, {"step", std::int64_t{3}}, {"wave", torch::ones({2}, torch::kComplexFloat)}, {"name", "text"}};
-  const std::string place = directory.path() + "/model";
-  const Thrown thrown = thrown_by([&] { save(place, {state}); });
-  CHECK(thrown.code == ErrorCode::kUnsupported);
-  for (const char* name : {"\"step\"", "\"wave\"", "\"name\""}) CHECK(thrown.says(name));
-  CHECK(!thrown.says("\"weight\""));
-  CHECK(names_at(place).empty());
-
-  HuggingFaceWriterOptions options;
-  options.skip_unsupported = true;
-  save(place, {state}, options);
-  CHECK(read_metadata(*open_store(place)).state_dict_metadata.size() == 1);
-}
-
-TEST_CASE("Hugging Face: consolidation lists what files cannot hold, or leaves it out") {
-  TemporaryDirectory directory;
-  StateDict state{{"weight", torch::ones({2})}, {"step", std::int64_t{3}}, {"wave", torch::ones({2}, torch::kComplexFloat)}};
   LocalSave call{directory.path() + "/from", local_save_id(1)};
   save_locally(call, {&state}, [] { return std::make_unique<CheckpointWriter>(); });
+  for (const bool consolidates : {false, true}) {
+    const std::string to = directory.path() + (consolidates ? "/to" : "/model");
+    HuggingFaceWriterOptions options;
+    const auto write = [&] { consolidates ? consolidate_safetensors_files(call.checkpoint_id, to, options) : save(to, {state}, options); };
+    const Thrown thrown = thrown_by(write);
+    CHECK(thrown.code == ErrorCode::kUnsupported);
+    for (const char* name : {"\"step\"", "\"wave\"", "\"name\""}) CHECK(thrown.says(name));
+    CHECK(!thrown.says("\"weight\""));
+    CHECK(names_at(to).empty());
 
-  const std::string to = directory.path() + "/to";
-  const Thrown thrown = thrown_by([&] { consolidate_safetensors_files(call.checkpoint_id, to); });
-  CHECK(thrown.code == ErrorCode::kUnsupported);
-  for (const char* name : {"\"step\"", "\"wave\""}) CHECK(thrown.says(name));
-  CHECK(!thrown.says("\"weight\""));
-  CHECK(names_at(to).empty());
-
-  HuggingFaceWriterOptions options;
-  options.skip_unsupported = true;
-  consolidate_safetensors_files(call.checkpoint_id, to, options);
-  const Metadata metadata = read_metadata(*open_store(to));
-  CHECK(metadata.state_dict_metadata.size() == 1);
-  CHECK(metadata.planner_data.size() == 1);
+    options.skip_unsupported = true;
+    write();
+    const Metadata metadata = read_metadata(*open_store(to));
+    CHECK(metadata.state_dict_metadata.size() == 1);
+    CHECK(metadata.planner_data.size() == 1);
+  }
 }
 
 TEST_CASE("Hugging Face: the coordinator keeps no headers of files") {
@@ -331,15 +331,22 @@ TEST_CASE("Hugging Face: a place with safetensors files is refused and keeps the
 }
 
 TEST_CASE("Hugging Face: a file has its name only when it is whole") {
-  static std::vector<bool> found;
-  register_store("watched", [](const std::string& url) { return std::make_shared<WatchedStore>(url, found); });
+  std::vector<bool> found;
+  std::mutex mutex;  // the threads of all ranks write
+  register_around("watched", "file", [&](Store& inner, const DecoratedOperation& operation, const std::function<void()>& act) {
+    act();
+    if (operation.name != std::string("write_at") || !ends_with(operation.object, kSafetensorsEnd)) return;
+    const bool is_there = inner.exists(std::string(operation.object));
+    const std::lock_guard<std::mutex> lock(mutex);
+    found.push_back(is_there);
+  });
   for (const std::string layout : {"replicated", "dim-0"}) {
     for (const HuggingFaceFiles files : {HuggingFaceFiles::kModel, HuggingFaceFiles::kDistributed}) {
       CAPTURE(layout);
       TemporaryDirectory directory;
       const std::string place = directory.path() + "/model";
       found.clear();
-      save(WatchedStore::kScheme + place, states_of(layout, 2), options_for(files));
+      save("watched://" + place, states_of(layout, 2), options_for(files));
       CHECK(!found.empty());
       CHECK(std::count(found.begin(), found.end(), true) == 0);
       CHECK(loads_as(place, "dim-1", 2));
@@ -348,15 +355,11 @@ TEST_CASE("Hugging Face: a file has its name only when it is whole") {
 }
 
 TEST_CASE("Hugging Face: the next save removes parts that a killed save left") {
-  class Killed : public HuggingFaceStorageWriter {
-   public:
-    void finish(Metadata, std::vector<WriteResults>) override { throw Error(ErrorCode::kUnavailable, "killed"); }
-    void discard(bool) noexcept override {}
-  };
   TemporaryDirectory directory;
   const std::vector<StateDict> states = states_of("dim-0", 2);
   LocalSave call{directory.path() + "/model", local_save_id(2)};
-  CHECK(thrown_by([&] { save_locally(call, {&states[0], &states[1]}, [] { return std::make_unique<Killed>(); }); }).says("killed"));
+  const auto be_killed = [] { throw Error(ErrorCode::kUnavailable, "killed"); };
+  CHECK(thrown_by_late_save(call, states, be_killed, {}, [](bool) { return false; }).says("killed"));
   CHECK(names_at(call.checkpoint_id).size() == 2);
   save(call.checkpoint_id, states);
   CHECK(names_at(call.checkpoint_id) == std::set<std::string>{".metadata", kIndex, "model-00001-of-00001.safetensors"});
@@ -364,39 +367,22 @@ TEST_CASE("Hugging Face: the next save removes parts that a killed save left") {
   CHECK(loads_as(call.checkpoint_id, "dim-1", 2));
 }
 
-TEST_CASE("Hugging Face: a save that fails removes its index before its files") {
-  static std::vector<std::string> removed;
-  class Removals final : public StoreDecorator {
-   public:
-    using StoreDecorator::StoreDecorator;
-
-   private:
-    void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
-      act();
-      if (operation.name == std::string("remove")) removed.emplace_back(operation.object);
-    }
-  };
-  class Late : public HuggingFaceStorageWriter {
-   public:
-    void finish(Metadata metadata, std::vector<WriteResults> results) override {
-      open_store(place)->fence(local_save_id(1));
-      HuggingFaceStorageWriter::finish(std::move(metadata), std::move(results));
-    }
-    std::string place;
-  };
-  register_store("removals", [](const std::string& url) { return std::make_shared<Removals>(open_store("file" + url.substr(8))); });
-  TemporaryDirectory directory;
-  const std::vector<StateDict> states = states_of("replicated", 1);
-  LocalSave call{"removals://" + directory.path() + "/model", local_save_id(1)};
-  const Thrown thrown = thrown_by([&] {
-    save_locally(call, {&states[0]}, [&] {
-      auto writer = std::make_unique<Late>();
-      writer->place = directory.path() + "/model";
-      return writer;
-    });
+TEST_CASE("Hugging Face: a save that fails removes its index before its files, and leaves none") {
+  std::vector<std::string> removed;
+  register_around("removals", "file", [&](Store&, const DecoratedOperation& operation, const std::function<void()>& act) {
+    act();
+    if (operation.name == std::string("remove")) removed.emplace_back(operation.object);
   });
-  CHECK(thrown.code == ErrorCode::kFenced);
-  CHECK(removed == std::vector<std::string>{kIndex, "model-00001-of-00001.safetensors"});
+  TemporaryDirectory directory;
+  for (const bool replicated : {true, false}) {
+    const std::string place = directory.path() + (replicated ? "/one" : "/two");
+    LocalSave call{"removals://" + place, local_save_id(1)};
+    // Another job ends this save at the last moment.
+    const auto states = replicated ? states_of("replicated", 1) : states_of("dim-0", 2);
+    CHECK(thrown_by_late_save(call, states, [&] { open_store(place)->fence(local_save_id(1)); }).code == ErrorCode::kFenced);
+    CHECK(std::filesystem::is_empty(place));
+    if (replicated) CHECK(removed == std::vector<std::string>{kIndex, "model-00001-of-00001.safetensors"});
+  }
 }
 
 TEST_CASE("Hugging Face: files without record and index are refused if a save has begun") {
@@ -411,7 +397,7 @@ TEST_CASE("Hugging Face: files without record and index are refused if a save ha
   CHECK(error_of_reading(directory.path()).empty());
 }
 
-TEST_CASE("Hugging Face: files without record and index are refused if one is missing") {
+TEST_CASE("Hugging Face: files without record and index are refused if one of their set is missing") {
   TemporaryDirectory directory;
   const auto file = [&](int number) { return directory.path() + "/model-0000" + std::to_string(number) + "-of-00003.safetensors"; };
   put_part(file(1), 0, {0});
@@ -421,14 +407,12 @@ TEST_CASE("Hugging Face: files without record and index are refused if one is mi
   CHECK(error_of_reading(directory.path()).empty());
   std::filesystem::remove(file(3));
   CHECK(has(error_of_reading(directory.path()), "lacks model-00003-of-00003.safetensors"));
-}
-
-TEST_CASE("Hugging Face: distributed files are refused if no rank has one of their set") {
-  TemporaryDirectory directory;
-  put_part(directory.path() + "/shard-00002-model-00001-of-00002.safetensors", 0, {0});
-  CHECK(has(error_of_reading(directory.path()), "lacks shard-*-model-00002-of-00002.safetensors"));
-  put_part(directory.path() + "/shard-00001-model-00002-of-00002.safetensors", 1, {1});
-  CHECK(error_of_reading(directory.path()).empty());
+  // A distributed set needs each file of one rank at least.
+  const std::string place = directory.path() + "/distributed";
+  put_part(place + "/shard-00002-model-00001-of-00002.safetensors", 0, {0});
+  CHECK(has(error_of_reading(place), "lacks shard-*-model-00002-of-00002.safetensors"));
+  put_part(place + "/shard-00001-model-00002-of-00002.safetensors", 1, {1});
+  CHECK(error_of_reading(place).empty());
 }
 
 TEST_CASE("Hugging Face: a save that ends while its place is listed is read whole") {
@@ -439,21 +423,12 @@ TEST_CASE("Hugging Face: a save that ends while its place is listed is read whol
   for (const char* name : {"/.metadata", "/shard-00002-model-00001-of-00001.safetensors"})
     std::filesystem::rename(place + name, aside + name);
   // The save of another process goes on once the files are listed.
-  class Saving final : public StoreDecorator {
-   public:
-    using StoreDecorator::StoreDecorator;
-
-   private:
-    void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
-      act();
-      if (operation.name != std::string("list")) return;
-      const std::string to = inner().url();
-      const std::string from = std::filesystem::path(to).parent_path().string() + "/aside";
-      for (const auto& entry : std::filesystem::directory_iterator(from))
-        std::filesystem::rename(entry.path(), to / entry.path().filename());
-    }
-  };
-  register_store("saving", [](const std::string& url) { return std::make_shared<Saving>(open_store("file" + url.substr(6))); });
+  register_around("saving", "file", [&](Store&, const DecoratedOperation& operation, const std::function<void()>& act) {
+    act();
+    if (operation.name != std::string("list")) return;
+    for (const auto& entry : std::filesystem::directory_iterator(aside))
+      std::filesystem::rename(entry.path(), place / entry.path().filename());
+  });
   HuggingFaceStorageReader reader;
   reader.reset("saving://" + place);
   CHECK(reader.read_metadata().files.size() == 2);
@@ -467,20 +442,7 @@ TEST_CASE("Hugging Face: an index that is too large to be one is refused") {
 }
 
 TEST_CASE("Hugging Face: stores that give names only to whole objects are read, not written") {
-  class LateNames final : public StoreDecorator {
-   public:
-    using StoreDecorator::StoreDecorator;
-    StoreTraits traits() const override {
-      StoreTraits traits = StoreDecorator::traits();
-      traits.create_takes_name = false;
-      return traits;
-    }
-
-   private:
-    void around(const DecoratedOperation&, const std::function<void()>& act) override { act(); }
-  };
-  register_store("latenames",
-                 [](const std::string& url) { return std::make_shared<LateNames>(open_store("file" + url.substr(9))); });
+  register_around("latenames", "file", nullptr, [](StoreTraits& traits) { traits.create_takes_name = false; });
   TemporaryDirectory directory;
   save(directory.path() + "/from", states_of("dim-0", 2));
   const std::string at = "latenames://" + directory.path();
@@ -505,47 +467,14 @@ TEST_CASE("Hugging Face: a checkpoint in Cairn's own format does not replace saf
   CHECK(names_at(directory.path()) == names);
 }
 
-TEST_CASE("Hugging Face: a save that fails leaves no files") {
-  class Failing : public HuggingFaceStorageWriter {
-   public:
-    using HuggingFaceStorageWriter::HuggingFaceStorageWriter;
-    // Another job ends this save at the last moment.
-    void finish(Metadata metadata, std::vector<WriteResults> results) override {
-      open_store(place)->fence(local_save_id(1));
-      HuggingFaceStorageWriter::finish(std::move(metadata), std::move(results));
-    }
-    std::string place;
-  };
-  TemporaryDirectory directory;
-  LocalSave call{directory.path() + "/model", local_save_id(1)};
-  const std::vector<StateDict> states = states_of("dim-0", 2);
-  const Thrown thrown = thrown_by([&] {
-    save_locally(call, {&states[0], &states[1]}, [&] {
-      auto writer = std::make_unique<Failing>();
-      writer->place = call.checkpoint_id;
-      return writer;
-    });
-  });
-  CHECK(thrown.code == ErrorCode::kFenced);
-  CHECK(std::filesystem::is_empty(call.checkpoint_id));
-}
-
 TEST_CASE("Hugging Face: files that a failed save could not remove are no checkpoint") {
-  class Failing : public HuggingFaceStorageWriter {
-   public:
-    Failing() : HuggingFaceStorageWriter(options_for(HuggingFaceFiles::kDistributed)) {}
-    void finish(Metadata, std::vector<WriteResults>) override { throw Error(ErrorCode::kUnavailable, "rank 1 was lost"); }
-    // The lost rank removes nothing.
-    void discard(bool ends_attempt) noexcept override {
-      if (ends_attempt) HuggingFaceStorageWriter::discard(ends_attempt);
-    }
-  };
   TemporaryDirectory directory;
   LocalSave call{directory.path() + "/model", local_save_id(1)};
-  const std::vector<StateDict> states = states_of("dim-0", 2);
-  CHECK(thrown_by([&] {
-          save_locally(call, {&states[0], &states[1]}, [] { return std::make_unique<Failing>(); });
-        }).says("was lost"));
+  const auto lose_a_rank = [] { throw Error(ErrorCode::kUnavailable, "rank 1 was lost"); };
+  // The lost rank removes nothing.
+  CHECK(thrown_by_late_save(call, states_of("dim-0", 2), lose_a_rank, options_for(HuggingFaceFiles::kDistributed),
+                            [](bool is_coordinators) { return is_coordinators; })
+            .says("was lost"));
   CHECK(names_at(call.checkpoint_id) == std::set<std::string>{"shard-00002-model-00001-of-00001.safetensors"});
   CHECK(has(error_of_reading(call.checkpoint_id), "a save to this place is under way, or died"));
 }
@@ -561,32 +490,25 @@ TEST_CASE("Hugging Face: a clean-up leaves the mark of a dead save with its file
 }
 
 TEST_CASE("Hugging Face: a save that fails late keeps files of another save") {
-  class Late : public HuggingFaceStorageWriter {
-   public:
-    explicit Late(std::function<void()> then) : then_(std::move(then)) {}
-    void finish(Metadata, std::vector<WriteResults>) override {
-      then_();
-      throw Error(ErrorCode::kUnavailable, "the process was frozen until now");
-    }
-
-   private:
-    std::function<void()> then_;
-  };
   TemporaryDirectory directory;
   const std::vector<StateDict> states = states_of("replicated", 1);
   LocalSave call{directory.path() + "/model", local_save_id(2)};
   const std::string file = call.checkpoint_id + "/model-00001-of-00001.safetensors";
+  const auto freeze = [](const std::function<void()>& meanwhile) {
+    meanwhile();
+    throw Error(ErrorCode::kUnavailable, "the process was frozen until now");
+  };
   SUBCASE("that was published") {
-    const auto then = [&] {
+    const auto meanwhile = [&] {
       std::filesystem::remove(file);
       save(call.checkpoint_id, states);
     };
-    CHECK(thrown_by([&] { save_locally(call, {&states[0]}, [&] { return std::make_unique<Late>(then); }); }).says("frozen"));
+    CHECK(thrown_by_late_save(call, states, [&] { freeze(meanwhile); }).says("frozen"));
     CHECK(verify_checkpoint(*open_store(call.checkpoint_id)).empty());
   }
   SUBCASE("that has begun") {
-    const auto then = [&] { open_store(call.checkpoint_id)->begin_attempt(local_save_id(1)); };
-    CHECK(thrown_by([&] { save_locally(call, {&states[0]}, [&] { return std::make_unique<Late>(then); }); }).says("frozen"));
+    const auto meanwhile = [&] { open_store(call.checkpoint_id)->begin_attempt(local_save_id(1)); };
+    CHECK(thrown_by_late_save(call, states, [&] { freeze(meanwhile); }).says("frozen"));
     CHECK(std::filesystem::exists(file));
   }
 }
@@ -596,9 +518,7 @@ TEST_CASE("Hugging Face: verify finds a changed bit in a safetensors file") {
   const std::string place = directory.path() + "/model", file = place + "/model-00001-of-00001.safetensors";
   save(place, states_of("replicated", 1));
   CHECK(verify_checkpoint(*open_store(place)).empty());
-  std::string bytes = file_bytes(file);
-  bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 1);
-  put(file, bytes);
+  flip(file, 5);
   CHECK(verify_checkpoint(*open_store(place)).size() == 1);
 }
 
@@ -606,9 +526,7 @@ TEST_CASE("Hugging Face: a changed bit is not consolidated") {
   TemporaryDirectory directory;
   const std::string from = directory.path() + "/from", file = from + "/shard-00002-model-00001-of-00001.safetensors";
   save(from, states_of("dim-0", 2), options_for(HuggingFaceFiles::kDistributed));
-  std::string bytes = file_bytes(file);
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  put(file, bytes);
+  flip(file, 1);
   CHECK(thrown_by([&] { consolidate_safetensors_files(from, directory.path() + "/to"); }) ==
         Saying{ErrorCode::kCorrupt, "shard-00002-model-00001-of-00001.safetensors"});
   CHECK(names_at(directory.path() + "/to").empty());
@@ -616,24 +534,17 @@ TEST_CASE("Hugging Face: a changed bit is not consolidated") {
 
 TEST_CASE("Hugging Face: a removed checkpoint takes its files with it, and no others") {
   TemporaryDirectory directory;
+  const std::string place = directory.path() + "/step_7";
   for (const HuggingFaceFiles files : {HuggingFaceFiles::kModel, HuggingFaceFiles::kDistributed}) {
-    save(directory.path() + "/step_7", states_of("dim-0", 2), options_for(files));
-    put(directory.path() + "/step_7/config.json", "{}");
-    put(directory.path() + "/step_7/model-other.safetensors", "theirs");
+    save(place, states_of("dim-0", 2), options_for(files));
+    std::set<std::string> theirs{"config.json", "model-other.safetensors"};
+    if (files == HuggingFaceFiles::kDistributed) theirs.insert(kIndex);  // which such a save does not write
+    for (const std::string& name : theirs) put(place + "/" + name, "theirs");
     const RunDirectory run(directory.path());
     CHECK(run.remove(run.list().checkpoints.at(0)) == std::nullopt);
-    CHECK(names_at(directory.path()) == std::set<std::string>{"step_7/config.json", "step_7/model-other.safetensors"});
-    std::filesystem::remove_all(directory.path() + "/step_7");
+    CHECK(names_at(place) == theirs);
+    std::filesystem::remove_all(place);
   }
-}
-
-TEST_CASE("Hugging Face: a removed distributed checkpoint leaves an index that is not its own") {
-  TemporaryDirectory directory;
-  save(directory.path() + "/step_7", states_of("dim-0", 2), options_for(HuggingFaceFiles::kDistributed));
-  put(directory.path() + "/step_7/" + kIndex, "theirs");
-  const RunDirectory run(directory.path());
-  CHECK(run.remove(run.list().checkpoints.at(0)) == std::nullopt);
-  CHECK(names_at(directory.path()) == std::set<std::string>{std::string("step_7/") + kIndex});
 }
 
 TEST_CASE("Hugging Face: PyTorch's distributed files load, and gaps and overlaps are refused") {
@@ -714,14 +625,10 @@ TEST_CASE("Hugging Face: parts of quantised weights load within the reader's mem
   HuggingFaceReaderOptions options = dequantized(128);
   options.dequantize_to = DType::kBFloat16;
   options.reader.bytes_in_flight_max = 300'000;  // 33,333 elements at a time
-  HuggingFaceStorageReader reader(options);
-  reader.reset(directory.path());
-  const Metadata metadata = reader.read_metadata();
-  const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("a.weight"));
+  OpenReader<HuggingFaceStorageReader> opened(directory.path(), options);
+  auto& reader = opened.reader;
+  const auto& stored = opened.stored("a.weight");
   CHECK(stored.properties.dtype == DType::kBFloat16);
-  StorageContext context;
-  context.checkpoint_id = directory.path();
-  reader.set_up_storage_reader(metadata, context);
   CHECK(torch::equal(read_part(reader, "a.weight", stored, Box::whole(stored.size)), expected.to(torch::kBFloat16)));
   const torch::Tensor part = read_part(reader, "a.weight", stored, {{100, 127}, {300, 2}});
   CHECK(torch::equal(part, expected.narrow(0, 100, 300).narrow(1, 127, 2).to(torch::kBFloat16)));
@@ -747,48 +654,37 @@ TEST_CASE("Hugging Face: a quantised weight in parts of two ranks loads on two o
   const torch::Tensor expected =
       weight.to(torch::kFloat32) * scales.repeat_interleave(3, 0).repeat_interleave(3, 1).narrow(0, 0, 5).narrow(1, 0, 7);
   for (const Box& part : {Box{{0, 0}, {3, 7}}, Box{{3, 0}, {2, 7}}, Box{{1, 2}, {3, 4}}}) {
-    HuggingFaceStorageReader reader(dequantized(3));
-    reader.reset(directory.path());
-    const Metadata metadata = reader.read_metadata();
-    StorageContext context;
-    context.checkpoint_id = directory.path();
-    reader.set_up_storage_reader(metadata, context);
-    const auto& stored = std::get<TensorStorageMetadata>(*metadata.find("a.weight"));
-    const torch::Tensor loaded = read_part(reader, "a.weight", stored, part);
+    OpenReader<HuggingFaceStorageReader> opened(directory.path(), dequantized(3));
+    const torch::Tensor loaded = read_part(opened.reader, "a.weight", opened.stored("a.weight"), part);
     CHECK(torch::equal(loaded, expected.narrow(0, part.offsets[0], part.sizes[0]).narrow(1, part.offsets[1], part.sizes[1])));
   }
-}
-
-TEST_CASE("Hugging Face: float8 tensors that no scales belong to are refused with a type") {
-  TemporaryDirectory directory;
-  put_quantized(directory.path() + "/model.safetensors", "F8_E4M3", torch::ones({5, 7, 1}, torch::kUInt8), torch::ones({2, 3}));
-  const Thrown thrown = thrown_by_reading(directory.path(), dequantized(3));
-  CHECK(thrown == Saying{ErrorCode::kUnsupported, "\"a.weight\""});
 }
 
 TEST_CASE("Hugging Face: quantised weights load as they are stored unless a type is given") {
   TemporaryDirectory directory;
   put_quantized(directory.path() + "/model.safetensors", "F8_E4M3", torch::ones({5, 7}, torch::kUInt8), torch::ones({2, 3}));
-  HuggingFaceStorageReader reader;
-  reader.reset(directory.path());
-  const Metadata metadata = reader.read_metadata();
-  CHECK(std::get<TensorStorageMetadata>(*metadata.find("a.weight")).properties.dtype == DType::kFloat8E4M3Fn);
+  OpenReader<HuggingFaceStorageReader> opened(directory.path());
+  CHECK(opened.stored("a.weight").properties.dtype == DType::kFloat8E4M3Fn);
 }
 
-TEST_CASE("Hugging Face: scales that do not fit the block size are refused") {
+TEST_CASE("Hugging Face: scales that belong to no weight, or cannot be used, are refused") {
+  struct Row {
+    const char* type;
+    std::vector<std::int64_t> weight;
+    const char* scale_type;
+    std::int64_t block;
+    Saying refusal;
+  };
   TemporaryDirectory directory;
-  put_quantized(directory.path() + "/model.safetensors", "I8", torch::ones({5, 7}, torch::kUInt8), torch::ones({2, 3}));
-  const Thrown thrown = thrown_by_reading(directory.path(), dequantized(128));
-  CHECK(thrown == Saying{ErrorCode::kMismatch, "has the size [2, 3], but blocks of 128 need [1, 1]"});
+  for (const Row& row : {Row{"F8_E4M3", {5, 7, 1}, "F32", 3, {ErrorCode::kUnsupported, "\"a.weight\""}},
+                         Row{"I8", {5, 7}, "F32", 128, {ErrorCode::kMismatch, "has the size [2, 3], but blocks of 128 need [1, 1]"}},
+                         // Exponents alone, which must not be misread.
+                         Row{"F8_E4M3", {5, 7}, "F8_E8M0", 3, {ErrorCode::kUnsupported, "float8_e8m0fnu"}}}) {
+    const auto scales = torch::ones({2, 3}, row.scale_type[1] == '8' ? torch::kUInt8 : torch::kFloat32);
+    put_quantized(directory.path() + "/model.safetensors", row.type, torch::ones(row.weight, torch::kUInt8), scales, row.scale_type);
+    CHECK(thrown_by_reading(directory.path(), dequantized(row.block)) == row.refusal);
+  }
   CHECK(thrown_by([] { HuggingFaceStorageReader refused(dequantized(0)); }).code == ErrorCode::kInvalidArgument);
-}
-
-TEST_CASE("Hugging Face: scales that are exponents alone are refused, not misread") {
-  TemporaryDirectory directory;
-  put_quantized(directory.path() + "/model.safetensors", "F8_E4M3", torch::ones({5, 7}, torch::kUInt8),
-                torch::ones({2, 3}, torch::kUInt8), "F8_E8M0");
-  const Thrown thrown = thrown_by_reading(directory.path(), dequantized(3));
-  CHECK(thrown == Saying{ErrorCode::kUnsupported, "float8_e8m0fnu"});
 }
 
 TEST_CASE("Hugging Face: hostile headers are refused") {

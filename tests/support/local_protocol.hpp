@@ -172,4 +172,22 @@ inline void load_locally(const std::string& checkpoint_id, const std::vector<Sta
   load_locally(checkpoint_id, ranks);
 }
 
+// A reader that is set up to read data of the checkpoint at `url`.
+template <class Reader>
+struct OpenReader {
+  template <class... Options>
+  explicit OpenReader(const std::string& url, const Options&... options) : reader(options...) {
+    reader.reset(url);
+    metadata = reader.read_metadata();
+    StorageContext context;
+    context.checkpoint_id = url;
+    reader.set_up_storage_reader(metadata, context);
+  }
+  const TensorStorageMetadata& stored(const std::string& fqn) const {
+    return std::get<TensorStorageMetadata>(*metadata.find(fqn));
+  }
+  Reader reader;
+  Metadata metadata;
+};
+
 }  // namespace cairn::testing

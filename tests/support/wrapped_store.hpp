@@ -114,4 +114,33 @@ class WrappedStore : public StoreDecorator {
   const std::shared_ptr<StoreControl> control_;
 };
 
+// A store whose operations are performed by a function of the test, which calls `act` for that.
+class AroundStore final : public StoreDecorator {
+ public:
+  using Around = std::function<void(Store& inner, const DecoratedOperation& operation, const std::function<void()>& act)>;
+  using Traits = std::function<void(StoreTraits& traits)>;  // changes those of the inner store
+  AroundStore(std::shared_ptr<Store> inner, Around around, Traits change)
+      : StoreDecorator(std::move(inner)), around_(std::move(around)), change_(std::move(change)) {}
+  StoreTraits traits() const override {
+    StoreTraits traits = StoreDecorator::traits();
+    if (change_) change_(traits);
+    return traits;
+  }
+
+ private:
+  void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+    around_ ? around_(inner(), operation, act) : act();
+  }
+  const Around around_;
+  const Traits change_;
+};
+
+// Registers a scheme, once in a process: `<scheme>:<rest>` is `<inner>:<rest>` with these functions.
+inline void register_around(const std::string& scheme, const std::string& inner, const AroundStore::Around& around,
+                            const AroundStore::Traits& change = nullptr) {
+  register_store(scheme, [=](const std::string& url) {
+    return std::make_shared<AroundStore>(open_store(inner + url.substr(scheme.size())), around, change);
+  });
+}
+
 }  // namespace cairn::testing
