@@ -180,6 +180,17 @@ struct CheckpointWriter::Implementation {
     return *store;
   }
 
+  // Calls `act` as the options say, and says what is wrong if there is a checkpoint.
+  template <class Act>
+  void refuse_or(const Act& act) {
+    try {
+      act(options.overwrite ? Overwrite::kAllowed : Overwrite::kRefused);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kAlreadyExists && !options.overwrite) throw already_exists(store->url());
+      throw;
+    }
+  }
+
   void check_same_place() const;
   void record(Metadata& metadata, const std::vector<WriteResults>& results) const;
   bool finds_published() const;
@@ -246,8 +257,7 @@ void CheckpointWriter::set_up_storage_writer(const StorageContext& context) {
   self.run =
       observe_operations(open_store(self.options.run_url.empty() ? parent_url(url) : self.options.run_url), context.store_observer);
   self.format->require_room(*self.store);
-  if (!self.options.overwrite && self.store->exists(kCommitRecordName)) throw already_exists(self.store->url());
-  self.store->begin_attempt(context.save_id);
+  self.refuse_or([&](Overwrite overwrite) { self.store->begin_attempt(context.save_id, overwrite); });
   self.attempt_begun = true;
 }
 
@@ -409,12 +419,8 @@ Replaced CheckpointWriter::Implementation::find_replaced() {
 }
 
 void CheckpointWriter::Implementation::publish(const Metadata& metadata) {
-  try {
-    store->publish(context.save_id, encode_commit_record(metadata), options.overwrite ? Overwrite::kAllowed : Overwrite::kRefused);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kAlreadyExists && !options.overwrite) throw already_exists(store->url());
-    throw;
-  }
+  const Bytes record = encode_commit_record(metadata);
+  refuse_or([&](Overwrite overwrite) { store->publish(context.save_id, record, overwrite); });
   // From here on no file of this attempt may be removed.
   published = true;
 }

@@ -291,9 +291,14 @@ std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, 
   }
 
   // Clean-up is safe only in this order of steps: see the header.
-  const std::vector<ObjectInfo> files = store.list(kDataFilePrefix);
-  auto [open, fenced] = store.attempts();
-  for (const std::string& id : open) {
+  const PlaceContents found = store.contents();
+  std::vector<ObjectInfo> files;
+  std::vector<std::string> fenced = found.fenced_attempts, marked;
+  for (const ObjectInfo& object : found.objects) {
+    if (object.name.rfind(kDataFilePrefix, 0) == 0) files.push_back(object);
+    if (auto id = save_id_of_mark(object.name)) marked.push_back(*std::move(id));
+  }
+  for (const std::string& id : found.open_attempts) {
     // Cairn did not make such an id, so it must not end that attempt.
     if (!is_save_id(id)) continue;
     if (succeeds([&] { store.fence(id); }))
@@ -302,11 +307,6 @@ std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, 
       kept.add(id);
   }
   dead.add_all(fenced);
-  // The marks of removals, if there are files that nothing else explains.
-  std::vector<std::string> marked;
-  if (std::any_of(files.begin(), files.end(), [&](const auto& file) { return !dead.has(file.name) && !kept.has(file.name); }))
-    for (const ObjectInfo& object : store.list(std::string(kRemovalMark)))
-      if (auto id = save_id_of_mark(object.name)) marked.push_back(*std::move(id));
   dead.add_all(marked);
   if (dead.empty()) return {};
   keep_published(store, current, kept);

@@ -10,6 +10,7 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
+#include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/format/trailer.hpp>
@@ -28,7 +29,11 @@ constexpr const char* kFindingName = ".damaged";
 constexpr std::size_t kMarkBytesMax = 64 << 20;
 constexpr std::size_t kSecondReadBytes = 4 << 20;
 
-bool may_have_safetensors(Store& place) { return !place.list("model-").empty() || !place.list("shard-").empty(); }
+// Returns whether Cairn gives such a name to a safetensors file.
+bool is_safetensors_file(const ObjectName& name) {
+  return (name.rfind("model-", 0) == 0 || name.rfind("shard-", 0) == 0) && ends_with(name, kSafetensorsEnd) &&
+         name.find('/') == std::string::npos;
+}
 
 // The dead data at a place, as marks and fenced attempts name them.
 struct Dead {
@@ -37,8 +42,8 @@ struct Dead {
   std::vector<ObjectName> marks;  // that say so
   std::vector<std::string> fenced;
 
-  void add_fenced(Store& place) {
-    fenced = place.fenced_attempts();
+  void add_fenced(std::vector<std::string> attempts) {
+    fenced = std::move(attempts);
     ids.insert(fenced.begin(), fenced.end());
   }
 };
@@ -67,8 +72,10 @@ std::string read_text(Store& store, const ObjectName& name, std::size_t bytes_ma
 }
 
 void create_text(Store& store, const ObjectName& name, const std::string& text) {
-  const auto writer = store.create(name);
-  if (!text.empty()) writer->write_at(0, text);
+  CreateOptions options;
+  options.expected_bytes = text.size();
+  const auto writer = store.create(name, options);
+  writer->write_at(0, text);
   writer->sync(text.size());
 }
 
@@ -102,11 +109,11 @@ void remove_dead(Store& place, const std::vector<ObjectInfo>& objects, const Dea
     place.remove(name);
   }
   // A store may have said too early that a file is gone. What says that it is dead stays then.
-  if (!names.empty())
-    for (const ObjectInfo& object : place.list(kDataFilePrefix))
-      if (const auto id = save_id_of_file(object.name); id && dead.ids.count(*id) > 0) return;
+  const std::vector<ObjectInfo> left = names.empty() && dead.fenced.empty() ? std::vector<ObjectInfo>() : place.list();
+  for (const ObjectInfo& object : left)
+    if (const auto id = save_id_of_file(object.name); id && dead.ids.count(*id) > 0) return;
   // Without their mark, readers would take safetensors files of a dead save for a model.
-  if (!dead.fenced.empty() && !may_have_safetensors(place))
+  if (std::none_of(left.begin(), left.end(), [](const ObjectInfo& object) { return is_safetensors_file(object.name); }))
     for (const std::string& id : dead.fenced)
       if (is_save_id(id)) place.clear_attempt(id);
   for (const ObjectName& mark : dead.marks) place.remove(mark);
@@ -124,30 +131,38 @@ bool has_trailer(Store& place, const ObjectName& file) {
   }
 }
 
-void add_attempts(Store& place, Dead& dead) {
-  const auto [open, fenced] = place.attempts();
-  for (const auto* ids : {&open, &fenced}) dead.ids.insert(ids->begin(), ids->end());
+void add_attempts(const PlaceContents& found, Dead& dead) {
+  for (const auto* ids : {&found.open_attempts, &found.fenced_attempts}) dead.ids.insert(ids->begin(), ids->end());
+}
+
+// Returns the metadata of a checkpoint. Reads the record again if the look at the place has not
+// read all of it, or found damage: one answer may have been damaged on its way.
+Metadata metadata_at(Store& place, const PlaceContents& found) {
+  if (const auto& [bytes, content] = found.record; bytes > 0 && content.size() == bytes) {
+    try {
+      return decode_commit_record(content, child_url(place.url(), kCommitRecordName));
+    } catch (const Error&) {
+    }
+  }
+  return read_metadata(place);
 }
 
 // Returns the complete data files that are not among the dead ones. `is_ours`: the place has a name
 // that Cairn gives.
-std::set<ObjectName> complete_files(Store& place, bool is_ours, const Dead& dead) {
+std::set<ObjectName> complete_files(Store& place, const std::vector<ObjectInfo>& objects, bool is_ours, const Dead& dead) {
   std::set<ObjectName> found;
   const std::set<ObjectName> named(dead.names.begin(), dead.names.end());
-  const std::vector<ObjectInfo> files = place.list(kDataFilePrefix);
-  const bool by_ranks =
-      std::any_of(files.begin(), files.end(), [](const auto& file) { return ends_with(file.name, kCommitRecordName); });
-  for (const ObjectInfo& file : files) {
-    const auto id = save_id_of_file(file.name);
-    if (named.count(file.name) > 0) continue;
-    const bool counts = id ? dead.ids.count(*id) == 0 && has_trailer(place, file.name)
-                           : is_ours && !by_ranks && is_foreign_data_file(file.name) && file.size_bytes > 0;
-    if (counts) found.insert(file.name);
+  const bool by_ranks = std::any_of(objects.begin(), objects.end(), [](const auto& object) {
+    return object.name.rfind(kDataFilePrefix, 0) == 0 && ends_with(object.name, kCommitRecordName);
+  });
+  for (const auto& [name, bytes] : objects) {
+    if (named.count(name) > 0) continue;
+    const auto id = save_id_of_file(name);
+    const bool counts = id                         ? dead.ids.count(*id) == 0 && has_trailer(place, name)
+                        : is_foreign_data_file(name) ? is_ours && !by_ranks && bytes > 0
+                                                     : is_ours && dead.ids.empty() && is_safetensors_file(name);
+    if (counts) found.insert(name);
   }
-  if (!is_ours || !dead.ids.empty()) return found;
-  for (const char* prefix : {"model-", "shard-"})
-    for (const ObjectInfo& file : place.list(prefix))
-      if (ends_with(file.name, kSafetensorsEnd) && file.name.find('/') == std::string::npos) found.insert(file.name);
   return found;
 }
 
@@ -247,13 +262,14 @@ std::set<ObjectName> RunDirectory::unexplained(const ObjectName& name) const {
   const std::shared_ptr<Store> place = open(name);
   const bool is_ours = is_checkpoint_name(name);
   Dead dead;
-  add_attempts(*place, dead);
-  add_marks(*place, place->list(removal_mark_name("")), dead);
-  std::set<ObjectName> found = complete_files(*place, is_ours, dead);
+  const PlaceContents seen = place->contents();
+  add_attempts(seen, dead);
+  add_marks(*place, seen.objects, dead);
+  std::set<ObjectName> found = complete_files(*place, seen.objects, is_ours, dead);
   // In tiers, the far one has the attempts of checkpoints that were lost with the near one.
   if (const auto other = found.empty() ? nullptr : place->fallback()) {
-    add_attempts(*other, dead);
-    found = complete_files(*place, is_ours, dead);
+    add_attempts(other->contents(), dead);
+    found = complete_files(*place, seen.objects, is_ours, dead);
   }
   return found;
 }
@@ -292,12 +308,16 @@ std::string RunDirectory::why_unreadable(const ObjectName& name) const {
   }
 }
 
-std::string RunDirectory::fault_of(const ObjectName& name) const {
+std::string RunDirectory::fault_of(const ObjectName& name, const std::string& save_id) const {
   try {
     const std::shared_ptr<Store> place = open(name);
-    const Metadata metadata = read_metadata(*place);
-    std::map<ObjectName, std::uint64_t> lengths;  // one list, instead of a request for each file
-    for (const ObjectInfo& file : place->list(kDataFilePrefix)) lengths.emplace(file.name, file.size_bytes);
+    // One look, instead of a request for each file.
+    const PlaceContents found = place->contents();
+    if (!save_id.empty() && has_name(found.objects, kFindingName))
+      if (const std::string finding = finding_of({name, {save_id, 0, {}, {}}}); !finding.empty()) return finding;
+    const Metadata metadata = metadata_at(*place, found);
+    std::map<ObjectName, std::uint64_t> lengths;
+    for (const ObjectInfo& file : found.objects) lengths.emplace(file.name, file.size_bytes);
     for (const FileInfo& file : metadata.files) {
       const auto listed = lengths.find(file.name);
       if (listed != lengths.end() && listed->second == file.length) continue;
@@ -394,13 +414,12 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   const std::string& save_id = checkpoint.head.save_id;
   if (is_pinned(checkpoint.name)) return "it is pinned";
   // Removal is safe only in this order of steps: see the header.
-  const std::vector<ObjectInfo> objects = place->list();
-  std::vector<std::string> open = place->open_attempts();
+  const PlaceContents found = place->contents();
+  const std::vector<ObjectInfo>& objects = found.objects;
   // The process that saved this checkpoint may have died after publishing and before it removed its
   // own attempt.
-  const auto own = std::remove(open.begin(), open.end(), save_id);
-  const bool has_own = own != open.end();
-  if (own != open.begin()) return "a save to it has begun, and has not ended";
+  const bool has_own = has_name(found.open_attempts, save_id);
+  if (found.open_attempts.size() > (has_own ? 1 : 0)) return "a save to it has begun, and has not ended";
   const auto head = read_commit_head(*place);
   if (!head || head->save_id != save_id) return "it was replaced or removed meanwhile";
   const auto may_go_on = [&] { return may_change(checkpoint.name); };
@@ -425,7 +444,7 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
     }
   }
   if (has_own) place->fence(save_id);
-  std::string names;
+  std::string names = "\n";  // a store may take an empty object for one that is not there yet
   for (const ObjectName& name : dead.names) names += name + "\n";
   const ObjectName mark = removal_mark_name(save_id);
   const bool is_marked = has_name(objects, mark);
@@ -440,7 +459,8 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   // The point of no return. Files may go only after the record is gone for good.
   place->retract();
   dead.ids.insert(save_id);
-  dead.add_fenced(*place);
+  dead.add_fenced(found.fenced_attempts);
+  if (has_own) dead.fenced.push_back(save_id);
   add_marks(*place, objects, dead);
   dead.marks.push_back(mark);
   remove_dead(*place, objects, dead, may_go_on);
@@ -467,17 +487,17 @@ std::vector<std::pair<ObjectName, std::string>> RunDirectory::remove_remains(con
 void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts, const MayChange& may_change) const {
   const std::shared_ptr<Store> place = open(name);
   if (place->leads_elsewhere()) return;
-  const std::vector<ObjectInfo> objects = place->list();
+  const PlaceContents found = place->contents();
   Dead dead;
-  add_marks(*place, objects, dead);
+  add_marks(*place, found.objects, dead);
   std::vector<std::string> ended;
-  for (const std::string& id : place->open_attempts()) {
+  for (const std::string& id : found.open_attempts) {
     // A save or another program's attempt is running here. An id in a mark was published.
     if (!is_save_id(id) || (!end_attempts && dead.ids.count(id) == 0)) return;
     place->fence(id);
     ended.push_back(id);
   }
-  const Presence record = look_twice(*place, kCommitRecordName, objects);
+  const Presence record = look_twice(*place, kCommitRecordName, found.objects);
   if (record == Presence::kUnknown)
     throw Error(ErrorCode::kUnavailable,
                 "cannot tell whether " + place->url() + " has a commit record: the store lists one, but a read does not find it");
@@ -485,8 +505,9 @@ void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts, 
     for (const std::string& id : ended) place->clear_attempt(id);
     return;
   }
-  dead.add_fenced(*place);
-  remove_dead(*place, objects, dead, [&] { return may_change(name); });
+  ended.insert(ended.end(), found.fenced_attempts.begin(), found.fenced_attempts.end());
+  dead.add_fenced(std::move(ended));
+  remove_dead(*place, found.objects, dead, [&] { return may_change(name); });
 }
 
 }  // namespace cairn

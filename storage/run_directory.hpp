@@ -101,8 +101,9 @@ class RunDirectory {
   // PyTorch's.
   std::string why_unreadable(const ObjectName& name) const;
   // Returns what is wrong with a checkpoint, judging by its record and the lengths of its files; ""
-  // if nothing is wrong. Reads no data.
-  std::string fault_of(const ObjectName& name) const;
+  // if nothing is wrong. Reads no data. With `save_id`, returns the finding (below) about that
+  // save, if there is one.
+  std::string fault_of(const ObjectName& name, const std::string& save_id = "") const;
 
   // Reads the data files of a checkpoint, those of `first_ranks` first and at most `bytes_max`,
   // until one differs from what the record says. Returns that file's name, length and CRC-32 as

@@ -59,6 +59,12 @@ void check_attempt_id(const std::string& save_id) {
   }
 }
 
+void check_overwrite(Store& store, const std::string& save_id, Overwrite overwrite) {
+  if (overwrite == Overwrite::kRefused && store.exists(kCommitRecordName))
+    throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + ": " + child_url(store.url(), kCommitRecordName) +
+                                               " is there already. Nothing was changed");
+}
+
 bool Store::is_taken(const ObjectName& name) { return exists(name); }
 
 std::optional<ObjectEnd> Store::read_end(const ObjectName& name, std::size_t bytes_max) {
@@ -82,15 +88,18 @@ std::vector<ObjectName> Store::children() {
   return found;
 }
 
-std::pair<std::vector<std::string>, std::vector<std::string>> Store::attempts() {
-  std::vector<std::string> open = open_attempts();
-  return {std::move(open), fenced_attempts()};
+PlaceContents Store::contents() {
+  PlaceContents found;
+  found.objects = list();
+  found.open_attempts = open_attempts();
+  found.fenced_attempts = fenced_attempts();
+  return found;
 }
 
 bool Store::has_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
-  const auto [open, fenced] = attempts();
-  return std::count(open.begin(), open.end(), save_id) + std::count(fenced.begin(), fenced.end(), save_id) > 0;
+  const auto has = [&](const std::vector<std::string>& ids) { return std::find(ids.begin(), ids.end(), save_id) != ids.end(); };
+  return has(open_attempts()) || has(fenced_attempts());
 }
 
 void Store::retract() { remove(kCommitRecordName); }

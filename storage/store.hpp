@@ -28,6 +28,20 @@ struct ObjectInfo {
   std::uint64_t size_bytes = 0;
 };
 
+// The end of an object.
+struct ObjectEnd {
+  std::uint64_t object_bytes = 0;  // size of the whole object
+  std::string content;             // its last bytes
+};
+
+// Everything at a place, at one look.
+struct PlaceContents {
+  std::vector<ObjectInfo> objects;  // as `list` returns them
+  std::vector<std::string> open_attempts, fenced_attempts;
+  // The end of the commit record, if the store had to read it to make the list; "" otherwise.
+  ObjectEnd record;
+};
+
 // The place whose record was published last.
 struct LatestPlace {
   ObjectName name;
@@ -77,12 +91,6 @@ struct StoreTraits {
   // `close` of the others throw kAlreadyExists.
   bool create_takes_name = true;
   ObjectWrites writes = ObjectWrites::kParallel;
-};
-
-// The end of an object.
-struct ObjectEnd {
-  std::uint64_t object_bytes = 0;  // size of the whole object
-  std::string content;             // its last bytes
 };
 
 // An object being written. Nothing is guaranteed until `sync` or `close` returns. Destroying the
@@ -166,9 +174,10 @@ class Store {
 
   // Opens attempt `save_id` exclusively and durably. Throws kAlreadyExists if it is open, kFenced
   // if it was fenced, kNotFound if the store needs a root and has none, and kUnsupported if the
-  // server lacks conditional writes. A save id has 1 to 200 of the characters A-Z a-z 0-9 . _ -
-  // (otherwise throws kInvalidArgument) and must never be used twice.
-  virtual void begin_attempt(const std::string& save_id) = 0;
+  // server lacks conditional writes. For Overwrite::kRefused, throws kAlreadyExists if there is a
+  // record. A save id has 1 to 200 of the characters A-Z a-z 0-9 . _ - (otherwise throws
+  // kInvalidArgument) and must never be used twice.
+  virtual void begin_attempt(const std::string& save_id, Overwrite overwrite = Overwrite::kAllowed) = 0;
   // Makes `record` the content of ".metadata", atomically and durably, and closes the attempt.
   // Readers see either the old or the new record. Throws kFenced if the attempt is not open
   // (fenced, published or never begun). For Overwrite::kRefused, throws kAlreadyExists if there is
@@ -184,12 +193,14 @@ class Store {
   // fenced. `fenced_attempts` returns those of attempts that were fenced, and not cleared.
   virtual std::vector<std::string> open_attempts() = 0;
   virtual std::vector<std::string> fenced_attempts() = 0;
-  // Returns both, the open ones first. The default looks for the open ones first, because a fence
-  // may come between the two. Stores that find both in one look should override it.
-  virtual std::pair<std::vector<std::string>, std::vector<std::string>> attempts();
-  // Returns whether the attempt is open, or fenced and not cleared. The default searches
-  // `attempts`; stores that can look up one name should override it,
-  // because every rank that writes, except the coordinator, calls it once per save.
+  // Returns all objects and attempts. An object in it whose save has not ended is of an attempt in
+  // it, or of one that began during the call. The default lists the objects, then the open
+  // attempts, and then the fenced ones, because a fence may come between the two. Stores that find
+  // all of them in one look should override it.
+  virtual PlaceContents contents();
+  // Returns whether the attempt is open, or fenced and not cleared. The default searches both;
+  // stores that can look up one name should override it, because every rank that writes, except the
+  // coordinator, calls it once per save.
   virtual bool has_attempt(const std::string& save_id);
   // Forgets a fenced attempt and removes everything the store keeps of it. Throws kPrecondition for
   // an open attempt. Does nothing if there is no such attempt.
@@ -224,6 +235,8 @@ inline constexpr const char* kCommitRecordName = ".metadata";
 void check_object_name(const ObjectName& name);
 void check_object_prefix(const ObjectName& prefix);
 void check_attempt_id(const std::string& save_id);
+// Throws kAlreadyExists if `overwrite` is kRefused and there is a record. For `begin_attempt`.
+void check_overwrite(Store& store, const std::string& save_id, Overwrite overwrite);
 
 // --- URL schemes ---------------------------------------------------------------------------------
 //

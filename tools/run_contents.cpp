@@ -50,8 +50,7 @@ std::optional<ListedCheckpoint> look_at(const RunDirectory& run, const RunCheckp
   listed.saved_at = written_at(child_url(run.url(), name));
   try {
     listed.pinned = run.is_pinned(name);
-    listed.fault = run.fault_of(name);
-    if (listed.fault.empty()) listed.fault = run.finding_of(checkpoint);
+    listed.fault = run.fault_of(name, checkpoint.head.save_id);
     read_record(run, listed);
   } catch (const Error& error) {
     if (!tells_of_the_record(error) && error.code() != ErrorCode::kPermission) throw;

@@ -47,7 +47,7 @@ class QuotaStore : public Store {
   std::vector<ObjectName> children() override { return directory_->children(); }
   void remove(const ObjectName& name) override { directory_->remove(name); }
 
-  void begin_attempt(const std::string& save_id) override { directory_->begin_attempt(save_id); }
+  void begin_attempt(const std::string& save_id, Overwrite overwrite) override { directory_->begin_attempt(save_id, overwrite); }
   void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override {
     directory_->publish(save_id, record, overwrite);
   }

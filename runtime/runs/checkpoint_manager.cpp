@@ -260,8 +260,9 @@ struct CheckpointManager::Implementation {
   void look_after_flights();
 
   // Starts to remove the remains of dead saves, and the checkpoints that retention no longer keeps.
+  // `saved`: the checkpoint that was just saved, if nothing has failed.
   // In the grace period of a signal, leaves that to a later call.
-  void start_cleanup();
+  void start_cleanup(const Place* saved = nullptr);
 
   // Thread-safe. Returns the rest of the grace period of the last signal that this rank knows of, 0
   // once it has passed. Returns nothing if there is none, or a save has begun after its end.
@@ -445,7 +446,7 @@ std::string CheckpointManager::save(std::int64_t step, const StateDict& state, c
   self.ended(place, nullptr);
   self.safe_step = step;
   // Only after a success: a failed save costs no old checkpoint.
-  self.start_cleanup();
+  self.start_cleanup(&place);
   if (earlier.unread) std::rethrow_exception(earlier.unread);
   return place.id;
 }
@@ -591,14 +592,17 @@ std::optional<milliseconds> CheckpointManager::Implementation::grace_left() {
   return time_until(*grace_end);
 }
 
-void CheckpointManager::Implementation::start_cleanup() {
+void CheckpointManager::Implementation::start_cleanup(const Place* saved) {
   if (!cleanup) return;
   // In a grace period all time is for the save. `news` makes a later call clean up.
   if (grace_left()) {
     news = true;
     return;
   }
-  cleanup->start(names_taken, damaged_ids);
+  std::optional<RunCheckpoint> known;
+  if (saved != nullptr && !news && !failed)
+    known = RunCheckpoint{saved->name, {"", 0, saved->options.step, saved->options.user_metadata}};
+  cleanup->start(names_taken, damaged_ids, std::move(known));
   started_cleanup = true;
   news = failed = false;
 }

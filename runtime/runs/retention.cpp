@@ -95,10 +95,7 @@ Retention look_at_retention(const RunDirectory& run, const std::vector<Retention
   std::set<std::string> seen;
   const auto is_damaged = [&](const CheckpointInfo& info) {
     if (!seen.insert(info.name).second || known.whole.count(info.save_id) > 0) return false;
-    const auto checkpoint = std::find_if(found.checkpoints.begin(), found.checkpoints.end(),
-                                         [&](const RunCheckpoint& one) { return one.name == info.name; });
-    if (known.damaged.count(info.save_id) > 0) return true;
-    if (!run.finding_of(*checkpoint).empty() || !run.fault_of(info.name).empty()) return true;
+    if (known.damaged.count(info.save_id) > 0 || !run.fault_of(info.name, info.save_id).empty()) return true;
     known.whole.insert(info.save_id);
     return false;
   };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include <pthread.h>
@@ -12,7 +13,9 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
+#include <cairn/runtime/runs/checkpoint_conversions.hpp>
 #include <cairn/runtime/runs/retention.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/store_observer.hpp>
 
 namespace cairn {
@@ -40,12 +43,18 @@ struct RunCleanup::Worker {
   void serve() noexcept;
   void clean_up(const Work& work) noexcept;
   void remove_unkept(const Work& work, RunDirectory::Listing listing, std::vector<RetentionFault>& found);
+  // Returns whether there is nothing to do, as far as this process knows. Then adds `saved` to
+  // `settled`.
+  bool has_nothing_to_do(const std::optional<RunCheckpoint>& saved);
   void log_new(const std::vector<RetentionFault>& found) const;
 
   const RunDirectory run;
   const RetentionPolicy policy;
   const int rank;
   KnownCheckpoints known;       // of the thread that cleans up
+  // The checkpoints that the last clean-up has kept, the latest first, and those saved since, if it
+  // has left nothing else. Of the thread that cleans up.
+  std::optional<std::vector<CheckpointInfo>> settled;
   bool ended_attempts = false;  // ended once only: two managers that repeated it would fence each other's saves for ever
 
   mutable Mutex mutex;
@@ -83,10 +92,10 @@ RunCleanup::~RunCleanup() {
             "an old checkpoint of " + worker_->run.url() + " is still being removed after the grace period of a signal");
 }
 
-void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged) {
+void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged, std::optional<RunCheckpoint> saved) {
   MutexLock lock(worker_->mutex);
   // A request that has not begun is replaced: the later one knows more.
-  worker_->next = Work{std::move(busy), std::move(damaged)};
+  worker_->next = Work{std::move(busy), std::move(damaged), std::move(saved)};
   if (worker_->runs) return;
   worker_->runs = true;
   if (thread_.joinable()) thread_.join();  // the thread has ended, or is about to
@@ -180,23 +189,38 @@ void RunCleanup::Worker::clean_up(const Work& work) noexcept {
     std::vector<RetentionFault> found;
     bool has_thrown = false;
     try {
+      if (has_nothing_to_do(work.saved)) return;
       const auto may_change = [this](const ObjectName& name) { return enter(name); };
       RunDirectory::Listing listing = run.list();
+      const std::vector<ObjectName>& others = listing.without_record;
+      const bool has_remains = std::any_of(others.begin(), others.end(), is_checkpoint_name);
       for (auto& [name, why] : run.remove_remains(work.busy, !ended_attempts, may_change, &listing)) found.push_back({name, why});
       if (!enter("")) return;
       // Not if the clean-up was stopped above: the next one then ends the attempts that are left.
       ended_attempts = true;
+      if (!has_remains) settled.emplace();
       if (policy.keep_last) remove_unkept(work, std::move(listing), found);
     } catch (const std::exception& error) {
       has_thrown = true;
       found.push_back({"", error.what()});
     }
     log_new(found);
+    if (!found.empty()) settled.reset();
     MutexLock lock(mutex);
+    if (stopped) settled.reset();
     failed = has_thrown || stopped;
     faults = std::move(found);
   } catch (...) {  // out of memory: the faults cannot be recorded
   }
+}
+
+bool RunCleanup::Worker::has_nothing_to_do(const std::optional<RunCheckpoint>& saved) {
+  auto all = std::exchange(settled, std::nullopt);
+  if (!saved || !all) return false;
+  all->insert(all->begin(), info_of(run, *saved));
+  if (policy.keep_last && kept_by(policy, *all).size() < all->size()) return false;
+  settled = std::move(all);
+  return true;
 }
 
 void RunCleanup::Worker::remove_unkept(const Work& work, RunDirectory::Listing listing, std::vector<RetentionFault>& found) {
@@ -204,6 +228,10 @@ void RunCleanup::Worker::remove_unkept(const Work& work, RunDirectory::Listing l
   for (const std::string& id : known.damaged) known.whole.erase(id);
   const Retention retention = look_at_retention(run, {policy}, std::move(listing), known);
   if (!retention.why_all.empty()) found.push_back({"", retention.why_all});
+  if (retention.sound.size() < retention.infos.size()) settled.reset();  // the policy keeps others, too
+  if (settled)
+    std::copy_if(retention.infos.begin(), retention.infos.end(), std::back_inserter(*settled),
+                 [&](const CheckpointInfo& info) { return retention.kept.count(info.name) > 0; });
   // From the oldest, so that a clean-up that is stopped leaves the newest.
   for (auto checkpoint = retention.checkpoints.rbegin(); checkpoint != retention.checkpoints.rend(); ++checkpoint) {
     if (retention.kept.count(checkpoint->name) > 0) continue;

@@ -38,9 +38,10 @@ class RunCleanup {
 
   // Starts a clean-up and returns. `busy` has the places that saves may write to now. A later save
   // must call the function that `waiter` returns before it writes. `damaged` has the save ids of
-  // checkpoints that a load found damaged. If no thread can be started, cleans up before it
-  // returns.
-  void start(std::set<ObjectName> busy, std::set<std::string> damaged);
+  // checkpoints that a load found damaged. With `saved`, the checkpoint that was just saved, does
+  // not look at the run if the last clean-up left nothing to do and `saved` gives no reason to
+  // remove another. If no thread can be started, cleans up before it returns.
+  void start(std::set<ObjectName> busy, std::set<std::string> damaged, std::optional<RunCheckpoint> saved = {});
   // Waits until no clean-up runs or is pending, for at most `deadline` and the grace period.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
   // Returns a function that each save calls with its checkpoint's id. The function may outlive this
@@ -59,6 +60,7 @@ class RunCleanup {
   struct Work {
     std::set<ObjectName> busy;
     std::set<std::string> damaged;
+    std::optional<RunCheckpoint> saved;
   };
   struct Worker;
   const std::shared_ptr<Worker> worker_;  // shared with the thread

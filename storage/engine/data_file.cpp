@@ -24,10 +24,10 @@ std::uint32_t whole_crc32(const Trailer& trailer, ByteSpan trailer_bytes) {
 
 }  // namespace
 
-void check_file_length(Store& store, const FileInfo& file) {
+void check_file_length(Store& store, const FileInfo& file, std::optional<std::uint64_t> known) {
   // PyTorch records no lengths.
   if (!file.length) return;
-  const std::uint64_t actual = store.size_bytes(file.name);
+  const std::uint64_t actual = known ? *known : store.size_bytes(file.name);
   if (actual == *file.length) return;
   throw Error(ErrorCode::kCorrupt, child_url(store.url(), file.name) + " has " + std::to_string(actual) + " bytes, not the " +
                                        std::to_string(*file.length) + " that were written: it was " +
@@ -39,8 +39,11 @@ Trailer read_trailer(Store& store, const FileInfo& file) {
   check_invariant(file.length && file.trailer_length, "only files of Cairn's have a trailer");
   if (*file.trailer_length > *file.length)
     throw Error(ErrorCode::kCorrupt, "the commit record gives " + object + " a trailer that is longer than the file");
-  Bytes bytes(*file.trailer_length, '\0');
-  store.read(file.name, {{*file.length - bytes.size(), {bytes.data(), bytes.size()}}});
+  // A file that was cut short is reported as such, and not as a read error at some offset.
+  const auto end = store.read_end(file.name, *file.trailer_length);
+  if (!end) throw Error(ErrorCode::kNotFound, "cannot read " + object + ": there is no such object");
+  check_file_length(store, file, end->object_bytes);
+  const ByteSpan bytes = end->content;
   Trailer trailer = decode_trailer(bytes, *file.length, object);
   // A valid trailer may belong to another file that was put in the place of this one.
   if (file.crc32 && whole_crc32(trailer, bytes) != *file.crc32)

@@ -21,10 +21,11 @@
 namespace cairn {
 
 // Throws kNotFound if the file is missing, and kCorrupt if it does not have the recorded length.
-// Does nothing if no length is recorded.
-void check_file_length(Store& store, const FileInfo& file);
+// Does nothing if no length is recorded. Does not ask the store if its length is `known`.
+void check_file_length(Store& store, const FileInfo& file, std::optional<std::uint64_t> known = {});
 
-// Reads and checks the trailer of a file whose length and trailer length are in the commit record.
+// Checks the length of a file whose length and trailer length are in the commit record, and reads
+// and checks its trailer.
 // The block checksums must combine to the record's checksum of the whole file. A block that matches
 // the trailer is therefore known to belong to this file. Throws kCorrupt, kUnsupported and the
 // store's errors.

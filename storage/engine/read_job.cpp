@@ -128,19 +128,21 @@ std::shared_ptr<const DataFile> ReadJob::look_at(const std::shared_ptr<Store>& s
   auto file = std::make_shared<DataFile>();
   file->store = store;
   file->checksum_block_bytes = kChecksumBlockBytes;
-  // Before anything is read: a file that was cut short is reported as such, and not as a read error
-  // at some offset.
-  check_file_length(*store, info);
-  file->content_bytes = info.length ? *info.length : store->size_bytes(info.name);
-  if (!request_.metadata->commit && !info.trailer_length) return file;  // PyTorch's files have none
-  if (info.trailer_length == 0u) return file;               // a safetensors file, which has checksums only in the commit record
+  // PyTorch's files have no trailer. Safetensors files have checksums only in the commit record.
+  const bool has_trailer = (request_.metadata->commit || info.trailer_length) && info.trailer_length != 0u;
+  // Without checks the checksums are not needed, which saves a read per file.
+  const bool is_checked = has_trailer && (request_.verify || request_.verify_first);
+  if (!is_checked) check_file_length(*store, info);
+  if (!has_trailer) {
+    file->content_bytes = info.length ? *info.length : store->size_bytes(info.name);
+    return file;
+  }
   if (!info.length || !info.crc32 || !info.trailer_length)  // decoding refuses such a record; a caller may have made this one
     throw Error(ErrorCode::kCorrupt, "the metadata do not give its length, checksum and trailer length");
-  if (*info.trailer_length > file->content_bytes)
+  if (*info.trailer_length > *info.length)
     throw Error(ErrorCode::kCorrupt, "the commit record gives it a trailer that is longer than the file");
-  file->content_bytes -= *info.trailer_length;
-  // Without checks the checksums are not needed, which saves a read per file.
-  if (!request_.verify && !request_.verify_first) return file;
+  file->content_bytes = *info.length - *info.trailer_length;
+  if (!is_checked) return file;
   Trailer trailer = read_trailer(*store, info);
   // Metadata that joins the parts of several ranks names no save. Then the file's name does.
   std::string expected = request_.metadata->save_id;

@@ -74,8 +74,9 @@ void FileStore::require_directory_of_ours(const std::string& path) {
   throw Error(ErrorCode::kPermission, "cannot use " + path + ": it is a link or a file that Cairn did not make; remove it");
 }
 
-void FileStore::begin_attempt(const std::string& save_id) {
+void FileStore::begin_attempt(const std::string& save_id, Overwrite overwrite) {
   check_attempt_id(save_id);
+  check_overwrite(*this, save_id, overwrite);
   const std::string attempt = path_of(kOpenMark + save_id);
   // 1
   const int made = files_.make_directory(attempt);

@@ -234,8 +234,9 @@ void MemoryStore::remove(const ObjectName& name) {
   memory_->objects.erase(full_name(name));
 }
 
-void MemoryStore::begin_attempt(const std::string& save_id) {
+void MemoryStore::begin_attempt(const std::string& save_id, Overwrite overwrite) {
   check_attempt_id(save_id);
+  check_overwrite(*this, save_id, overwrite);
   MutexLock lock(memory_->mutex);
   const auto [attempt, added] = memory_->attempts.emplace(full_name(save_id), Memory::Attempt::kOpen);
   if (added) return;

@@ -11,13 +11,14 @@
 //
 // begin      1  take the place out of the run's index (below)
 //            2  write .attempt-<id> if it is absent
-//            3  give up if .fenced-<id> exists
-//            4  write a fence mark to .metadata if it is absent; otherwise
-//               read it; if it has no record, do 1 again, and change the
-//               index even if the place is not in it
+//            3  write a fence mark to .metadata if it is absent; done if
+//               that was written
+//            4  give up if .fenced-<id> exists; read .metadata; if it has
+//               no record, do 1 again, and change the index even if the
+//               place is not in it
 //
-// publish    1  take the ETag of the mark from begin 4; if begin made
-//               none, or when this begins again, read the ETag of
+// publish    1  take the ETag of the mark from begin 3, and go to 3; if
+//               begin made none, or when this begins again, read the ETag of
 //               .metadata; if it is absent, write a fence mark there
 //            2  give up if .fenced-<id> exists, and then unless
 //               .attempt-<id> exists
@@ -25,14 +26,17 @@
 //               still that of 1; otherwise begin again           <- now the checkpoint exists
 //               (but end with an error if an answer was lost and the record of another is there)
 //            4  take the place out of the index as begin does after its
-//               step 4, if 3 replaced a mark that begin 4 did not write;
+//               step 4, if 3 replaced a mark that begin 3 did not write;
 //               in the same write name this place as the latest, unless
 //               the index names one of a larger sequence
 //            5  remove .attempt-<id>
 //
 // fence      1  write .fenced-<id>
-//            2  done if .attempt-<id> does not exist
-//            3  read .metadata and its ETag
+//            2  if .attempt-<id> does not exist, write a fence mark to
+//               .metadata if it is absent; done if that was written, or if
+//               .attempt-<id> still does not exist
+//            3  read .metadata and its ETag; if it is absent, write a fence
+//               mark and go to 5, or read again
 //            4  write it again with a new fence mark, if the
 //               ETag is still that of 3                          <- now it cannot publish
 //            5  remove .attempt-<id>
@@ -40,8 +44,11 @@
 // clear      1  give up if .attempt-<id> exists
 //            2  remove .fenced-<id>
 //
-// A publication that finds no fence, and then an attempt, has done so before fence 1: an attempt
-// whose fence was cleared is gone. So it has passed its step 1 before fence 3. If
+// If begin 3 has written a mark, no fence of this id has ended before: it would have left a mark or
+// found a record. A fence that ends later finds the attempt, in 2, and changes the ETag.
+//
+// Otherwise, a publication that finds no fence, and then an attempt, has done so before fence 1: an
+// attempt whose fence was cleared is gone. So it has passed its step 1 before fence 3. If
 // .metadata changed between these two reads, publish 3 fails. Otherwise publish 3 and fence 4
 // expect the same ETag, and the server lets one of them succeed, or neither if a third write came
 // first. In each case the ETag has changed when the fence ends: the record is there, or publish 3
@@ -69,7 +76,7 @@
 //
 // A place with an attempt is not in the index. If remove 1 came after begin 1, or after begin 4
 // repeated it, remove 2 finds the attempt. Otherwise remove 3 fails because begin has changed the
-// index, or begin 1 came after remove 3. If begin 4 makes the mark, there is nothing to change:
+// index, or begin 1 came after remove 3. If begin 3 makes the mark, there is nothing to change:
 // remove 2 found no mark, and stopped. Lists may lag behind, so that remove 2 does not see the
 // attempt. Therefore publish 4 takes the place out of the index again: a later remove 2 finds the
 // record.
@@ -142,7 +149,7 @@ std::optional<std::string> S3Store::replace_record(const ObjectName& name, const
 }
 
 void S3Store::retract_record(const ObjectName& name) {
-  const auto [run, place] = place_in_run((place_ + name).substr(0, place_.size() + name.size() - std::strlen(kCommitRecordName)));
+  const auto [run, place] = place_of_record(name);
   Index index = remembered_index(run);
   if (index.etag.empty()) index = read_index(run);
   change_index(run, std::move(index), true, [&latest = place](Index& seen) {
@@ -151,8 +158,12 @@ void S3Store::retract_record(const ObjectName& name) {
     return is_named;
   });
   for (int tries = 0; tries < kTriesMax; ++tries) {
-    const Record seen = find_record(name);
-    if (!seen.is_live || replace_record(name, seen.etag, fence_mark())) return;
+    // The caller has just read the record. If that was long ago, its ETag does no harm.
+    std::optional<Record> known = tries == 0 ? remembered_record(name) : std::nullopt;
+    const Record seen = known && known->is_live ? *std::move(known) : find_record(name);
+    if (!seen.is_live) return;
+    const auto etag = replace_record(name, seen.etag, fence_mark());
+    if (etag) return remember(name, {*etag, 0, false, ""});
   }
   throw changes_too_often(url_of(name));
 }
@@ -162,7 +173,7 @@ std::string S3Store::write_first_mark() {
   return client_->put_if(key_of(kCommitRecordName), fence_mark(), std::nullopt, nullptr, false).value_or("");
 }
 
-void S3Store::begin_attempt(const std::string& save_id) {
+void S3Store::begin_attempt(const std::string& save_id, Overwrite overwrite) {
   check_attempt_id(save_id);
   const std::string mark = key_of(kOpenMark + save_id);
   // 1, beside 2: their order does not matter
@@ -174,12 +185,7 @@ void S3Store::begin_attempt(const std::string& save_id) {
   // 2
   const bool begun = client_->put_if(mark, "open\n", std::nullopt, nullptr, false).has_value();
   unlisted.get();
-  // 3
-  if (has_object(kFencedMark + save_id)) {
-    if (begun) client_->remove(mark);
-    throw Error(ErrorCode::kFenced, "cannot begin save " + save_id + " in " + url() + ": another rank or job has ended it");
-  }
-  if (!begun)
+  if (!begun && !has_object(kFencedMark + save_id))
     throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
   if (const std::string ignored = client_->ignored_condition(mark); !ignored.empty()) {
     client_->remove(mark);
@@ -187,12 +193,25 @@ void S3Store::begin_attempt(const std::string& save_id) {
                 "cannot save to " + url() + ": the server ignores conditions on writes (" + ignored +
                     "), without which two jobs could publish in one place; Ceph's gateway ignores them in versioned buckets");
   }
+  // 3
+  const std::string etag = begun ? write_first_mark() : "";
+  if (!etag.empty()) {
+    MutexLock lock(mutex_);
+    first_marks_[save_id] = etag;
+    return;
+  }
   // 4
-  const std::string etag = write_first_mark();
-  if (etag.empty() && !find_record(kCommitRecordName).is_live) unlist_root(true);
-  if (etag.empty()) return;
-  MutexLock lock(mutex_);
-  first_marks_[save_id] = etag;
+  if (has_object(kFencedMark + save_id)) {
+    if (begun) client_->remove(mark);
+    throw Error(ErrorCode::kFenced, "cannot begin save " + save_id + " in " + url() + ": another rank or job has ended it");
+  }
+  if (!find_record(kCommitRecordName).is_live) return unlist_root(true);
+  try {
+    check_overwrite(*this, save_id, overwrite);
+  } catch (...) {
+    client_->remove(mark);
+    throw;
+  }
 }
 
 // A fence may have written the record again since, so its ETag tells nothing.
@@ -222,7 +241,8 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
     // 1
     Record seen;
     seen.etag = std::exchange(first_mark, "");
-    if (seen.etag.empty()) {
+    const bool is_first = !seen.etag.empty();
+    if (!is_first) {
       seen = find_record(kCommitRecordName);
       is_reused = !seen.etag.empty() && !seen.is_live;
     }
@@ -231,7 +251,7 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
       if (seen.etag.empty()) seen.etag = write_first_mark();
       if (seen.etag.empty()) continue;
       // 2
-      if (has_object(kFencedMark + save_id) || !has_object(kOpenMark + save_id)) throw not_open(save_id, url());
+      if (!is_first && (has_object(kFencedMark + save_id) || !has_object(kOpenMark + save_id))) throw not_open(save_id, url());
       if (seen.is_live && overwrite == Overwrite::kRefused)
         throw Error(ErrorCode::kAlreadyExists,
                     "cannot publish save " + save_id + ": " + url_of(kCommitRecordName) + " is there already. Nothing was changed");
@@ -263,10 +283,15 @@ void S3Store::fence(const std::string& save_id) {
   // 1
   client_->put_if(key_of(kFencedMark + save_id), "fenced\n");
   // 2
-  if (!has_object(kOpenMark + save_id)) return;
+  const auto is_open = [&] { return has_object(kOpenMark + save_id); };
+  if (!is_open() && (replace_record(kCommitRecordName, "", fence_mark()) || !is_open())) return;
   // 3
-  const Record seen = find_record(kCommitRecordName);
-  bool was_replaced = false;
+  Record seen = find_record(kCommitRecordName);
+  for (int tries = 0; seen.etag.empty(); seen = find_record(kCommitRecordName)) {
+    if (replace_record(kCommitRecordName, "", fence_mark())) break;
+    if (++tries == kTriesMax) throw changes_too_often(url_of(kCommitRecordName));
+  }
+  bool was_replaced = seen.etag.empty();
   Bytes content(static_cast<std::size_t>(seen.bytes), '\0');
   try {
     if (seen.bytes > 0) {
@@ -290,25 +315,34 @@ void S3Store::fence(const std::string& save_id) {
   client_->remove(key_of(kOpenMark + save_id));
 }
 
-std::pair<S3Store::Ids, S3Store::Ids> S3Store::marked_attempts(const std::string& prefix) {
-  std::pair<Ids, Ids> marked;
-  visit(prefix, false, [&](const ObjectInfo& object) {
-    for (auto& [mark, ids] : {std::pair(std::string(kOpenMark), &marked.first), {kFencedMark, &marked.second}})
-      if (object.name.rfind(mark, 0) == 0 && object.name.size() > mark.size() && object.name.find('/') == std::string::npos)
-        ids->push_back(object.name.substr(mark.size()));
-    return true;
-  });
-  std::sort(marked.first.begin(), marked.first.end());
-  std::sort(marked.second.begin(), marked.second.end());
-  Ids fenced;
-  const auto& [open, ended] = marked;
-  std::set_difference(ended.begin(), ended.end(), open.begin(), open.end(), std::back_inserter(fenced));
-  return {std::move(marked.first), std::move(fenced)};
+void S3Store::Attempts::add(const ObjectName& name) {
+  if (name.find('/') != std::string::npos) return;
+  for (auto& [mark, ids] : {std::pair(std::string(kOpenMark), &open), {kFencedMark, &ended}})
+    if (name.rfind(mark, 0) == 0 && name.size() > mark.size()) ids->insert(name.substr(mark.size()));
 }
 
-S3Store::Ids S3Store::open_attempts() { return marked_attempts(kOpenMark).first; }
+// A fence that is not done may look done. `clear_attempt` looks for it itself.
+std::vector<std::string> S3Store::Attempts::fenced() const {
+  std::vector<std::string> fenced;
+  std::set_difference(ended.begin(), ended.end(), open.begin(), open.end(), std::back_inserter(fenced));
+  return fenced;
+}
 
-S3Store::Ids S3Store::fenced_attempts() { return marked_attempts(".").second; }
+S3Store::Attempts S3Store::marked_attempts(const std::string& prefix) {
+  Attempts marked;
+  visit(prefix, false, [&](const ObjectInfo& object) {
+    marked.add(object.name);
+    return true;
+  });
+  return marked;
+}
+
+std::vector<std::string> S3Store::open_attempts() {
+  const Attempts marked = marked_attempts(kOpenMark);
+  return {marked.open.begin(), marked.open.end()};
+}
+
+std::vector<std::string> S3Store::fenced_attempts() { return marked_attempts(".").fenced(); }
 
 bool S3Store::has_attempt(const std::string& save_id) {
   check_attempt_id(save_id);

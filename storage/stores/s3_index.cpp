@@ -2,6 +2,8 @@
 // changes the index.
 #include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <exception>
 #include <future>
 #include <iterator>
 #include <sstream>
@@ -64,6 +66,8 @@ std::vector<ObjectName> S3Store::children() {
   {
     MutexLock lock(memory->mutex);
     memory->is_large = is_large;
+    for (auto known = memory->records.begin(); known != memory->records.end();)
+      known = names.count(known->first) == 0 ? memory->records.erase(known) : std::next(known);
   }
   for (const ObjectName& name : index.removed) records.erase(name + "/" + kCommitRecordName);
   {
@@ -75,43 +79,60 @@ std::vector<ObjectName> S3Store::children() {
   return found;
 }
 
-std::optional<S3Store::Record> S3Store::listed_record(const ObjectName& name, std::size_t end_bytes) {
+std::optional<S3Store::Record> S3Store::remembered_record(const ObjectName& name) const {
+  const auto [run, place] = place_of_record(name);
+  const std::shared_ptr<Memory> memory = memory_of(run);
+  MutexLock lock(memory->mutex);
+  const auto known = memory->records.find(place);
+  return known == memory->records.end() ? std::nullopt : std::optional(known->second);
+}
+
+S3Store::Record S3Store::record_in_list(const ObjectName& name, const std::string& etag) {
+  if (auto known = remembered_record(name); known && known->etag == etag) {
+    // Perhaps only this answer is damaged.
+    if (known->is_live && !is_sound(known->end, known->bytes)) remember(name, {});
+    return *std::move(known);
+  }
+  Record record = find_record(name, kRecordEndBytes);
+  remember(name, record);
+  return record;
+}
+
+void S3Store::remember(const ObjectName& name, Record record) {
+  const auto [run, place] = place_of_record(name);
+  const std::shared_ptr<Memory> memory = memory_of(run);
+  MutexLock lock(memory->mutex);
+  if (record.etag.empty())
+    memory->records.erase(place);
+  else
+    memory->records[place] = std::move(record);
+}
+
+std::optional<S3Store::Record> S3Store::listed_record(const ObjectName& name) {
   std::map<ObjectName, std::string> listed;
+  std::string etag;
   {
     MutexLock lock(mutex_);
-    if (listed_.count(name) == 0) return std::nullopt;
+    const auto own = listed_.extract(name);
+    if (own.empty()) return std::nullopt;
+    etag = own.mapped();
     listed = listed_;
-    listed_.erase(name);
   }
-  if (listed[name].empty()) return Record();  // a whole list does not have it
-  const std::shared_ptr<Memory> memory = memory_of(place_);
-  const auto known = [&](const auto& one) CAIRN_REQUIRES(memory->mutex) {
-    const auto read = memory->records.find(one.first);
-    const bool is_known =
-        read != memory->records.end() && read->second.record.etag == one.second && read->second.end_bytes >= end_bytes;
-    return is_known ? std::optional(read->second.record) : std::nullopt;
+  if (etag.empty()) return Record();  // a whole list does not have it
+  // Reads all that are new at once, because the caller reads one after another.
+  const auto is_known = [&](const auto& one) {
+    const auto known = remembered_record(one.first);
+    return known && known->etag == one.second;
   };
-  const auto taken = [&]() CAIRN_REQUIRES(memory->mutex) {
-    auto record = known(*listed.find(name));
-    if (record && !is_sound(record->end, record->bytes)) memory->records.erase(name);  // perhaps only this answer is damaged
-    return record;
-  };
-  std::vector<ObjectName> unknown;
-  {
-    MutexLock lock(memory->mutex);
-    if (auto record = taken(); record || end_bytes == 0) return record;
+  std::vector<std::pair<ObjectName, std::string>> unknown;
+  if (!is_known(std::pair(name, etag)))
     for (const auto& one : listed)
-      if (!one.second.empty() && !known(one)) unknown.push_back(one.first);
-    for (auto read = memory->records.begin(); read != memory->records.end();)
-      read = listed.count(read->first) == 0 ? memory->records.erase(read) : std::next(read);
-  }
+      if (!one.second.empty() && !is_known(one)) unknown.push_back(one);
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     for (std::size_t i = next++; i < unknown.size(); i = next++) {
       try {
-        Record record = find_record(unknown[i], end_bytes);
-        MutexLock lock(memory->mutex);
-        memory->records[unknown[i]] = {std::move(record), end_bytes};
+        record_in_list(unknown[i].first, unknown[i].second);
       } catch (const Error&) {  // the call that reads this record throws it
       }
     }
@@ -119,12 +140,18 @@ std::optional<S3Store::Record> S3Store::listed_record(const ObjectName& name, st
   std::vector<std::future<void>> helpers;
   {
     const SignalsBlocked on_the_threads;
-    while (helpers.size() + 1 < std::min(unknown.size(), kReadersMax)) helpers.push_back(std::async(work));
+    while (helpers.size() < std::min(unknown.size(), kReadersMax)) helpers.push_back(std::async(work));
   }
-  work();
+  Record record;
+  std::exception_ptr failure;
+  try {
+    record = record_in_list(name, etag);
+  } catch (...) {
+    failure = std::current_exception();
+  }
   for (auto& helper : helpers) helper.get();
-  MutexLock lock(memory->mutex);
-  return taken();
+  if (failure) std::rethrow_exception(failure);
+  return record;
 }
 
 std::shared_ptr<S3Store::Memory> S3Store::memory_of(const std::string& run) const {
@@ -204,6 +231,10 @@ std::optional<LatestPlace> S3Store::latest_place() {
   return index.latest.name.empty() ? std::nullopt : std::optional(index.latest);
 }
 
+std::pair<std::string, ObjectName> S3Store::place_of_record(const ObjectName& name) const {
+  return place_in_run(place_ + name.substr(0, name.size() - std::strlen(kCommitRecordName)));
+}
+
 std::pair<std::string, ObjectName> S3Store::place_in_run(const std::string& full_name) {
   const std::string place = full_name.substr(0, full_name.size() - std::min<std::size_t>(full_name.size(), 1));
   const std::size_t slash = place.rfind('/') + 1;  // 0 if there is none
@@ -225,13 +256,8 @@ void S3Store::note_published(ByteSpan record, const std::string& etag, bool is_r
   const bool is_in_run = !name.empty() && !part_of_name(name) && name.find('\n') == std::string::npos;
   const auto head = is_in_run ? commit_head_in(record) : std::nullopt;
   if (!head) return is_reused ? unlist_root(true) : void();
-  {
-    const std::size_t end = std::min(record.size(), kRecordEndBytes);
-    const std::shared_ptr<Memory> memory = memory_of(run);
-    MutexLock lock(memory->mutex);
-    memory->records[name + "/" + kCommitRecordName] = {
-        {etag, record.size(), true, std::string(record.view().substr(record.size() - end))}, kRecordEndBytes};
-  }
+  const std::size_t end = std::min(record.size(), kRecordEndBytes);
+  remember(kCommitRecordName, {etag, record.size(), true, std::string(record.view().substr(record.size() - end))});
   change_index(run, remembered_index(run), is_reused, [&, &place = name](Index& index) {
     const bool was_removed = index.removed.erase(place) > 0;
     const auto& [latest, sequence] = index.latest;

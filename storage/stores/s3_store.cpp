@@ -10,7 +10,9 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/utf8.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/stores/s3_writer.hpp>
 #include <cairn/storage/stores/s3_xml.hpp>
 #include <cairn/storage/stores/url.hpp>
@@ -87,9 +89,10 @@ std::unique_ptr<ObjectWriter> S3Store::create(const ObjectName& name, const Crea
     throw Error(ErrorCode::kInvalidArgument, "cannot create " + url_of(name) + ": " + std::to_string(options.expected_bytes) +
                                                  " bytes are more than " + std::to_string(kS3PartsMax) + " parts of " +
                                                  std::to_string(options.part_bytes));
-  // A data file in one request is written only if it is absent. Its name is of this save.
+  // An object in one request is written only if it is absent. If its name is of one save, no other
+  // writer is told too late.
   const bool is_small = options.expected_bytes > 0 && (options.part_bytes == 0 || options.expected_bytes < options.part_bytes);
-  if (!(is_small && save_id_of_file(name)) && exists(name))
+  if (!(is_small && (save_id_of_file(name) || save_id_of_mark(name))) && exists(name))
     throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_of(name) + ": an object of this name exists");
   return std::make_unique<S3Writer>(client_, key_of(name), url_of(name), options, kPartBytesMin);
 }
@@ -151,9 +154,12 @@ bool S3Store::exists(const ObjectName& name) {
 
 std::optional<ObjectEnd> S3Store::read_end(const ObjectName& name, std::size_t bytes_max) {
   check_object_name(name);
-  const auto listed = listed_record(name, bytes_max);
-  Record record = listed ? *listed : find_record(name, bytes_max);
+  auto listed = bytes_max <= kRecordEndBytes ? listed_record(name) : std::nullopt;
+  const bool is_new = !listed;
+  Record record = listed ? *std::move(listed) : find_record(name, bytes_max);
+  if (is_new && bytes_max == kRecordEndBytes && is_record(name)) remember(name, record);
   if (!record.is_live) return std::nullopt;
+  if (record.end.size() > bytes_max) record.end.erase(0, record.end.size() - bytes_max);
   return ObjectEnd{record.bytes, std::move(record.end)};
 }
 
@@ -216,26 +222,35 @@ void S3Store::visit(const ObjectName& prefix, bool children_only, const std::fun
   }
 }
 
-std::vector<ObjectInfo> S3Store::list(const ObjectName& prefix) {
+PlaceContents S3Store::contents_below(const ObjectName& prefix) {
   check_object_prefix(prefix);
-  std::vector<ObjectInfo> objects;
-  visit(prefix, false, [&](const ObjectInfo& object) {
+  std::vector<Listed> objects;
+  Attempts attempts;
+  visit(prefix, false, [&](const Listed& object) {
+    attempts.add(object.name);
     // Other programs make empty objects with names like "a/", as if they were directories.
     if (!object.name.empty() && object.name.back() != '/' && !is_hidden(object.name)) objects.push_back(object);
     return true;
   });
-  std::vector<ObjectInfo> shown;
-  for (ObjectInfo& object : objects) {
+  PlaceContents found;
+  found.open_attempts.assign(attempts.open.begin(), attempts.open.end());
+  found.fenced_attempts = attempts.fenced();
+  for (Listed& object : objects) {
     if (is_record(object.name)) {
-      const Record record = find_record(object.name);
+      Record record = record_in_list(object.name, object.etag);
       if (!record.is_live) continue;
       object.size_bytes = record.bytes;
+      if (object.name == kCommitRecordName) found.record = {record.bytes, std::move(record.end)};
     }
-    shown.push_back(std::move(object));
+    found.objects.push_back(std::move(object));
   }
-  std::sort(shown.begin(), shown.end(), [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
-  return shown;
+  std::sort(found.objects.begin(), found.objects.end(), [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
+  return found;
 }
+
+std::vector<ObjectInfo> S3Store::list(const ObjectName& prefix) { return contents_below(prefix).objects; }
+
+PlaceContents S3Store::contents() { return contents_below(""); }
 
 void S3Store::remove(const ObjectName& name) {
   check_object_name(name);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include <cairn/base/mutex.hpp>
+#include <cairn/storage/format/names.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/s3_client.hpp>
 
@@ -40,18 +41,20 @@ class S3Store : public Store {
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override;
   std::uint64_t size_bytes(const ObjectName& name) override;
   bool exists(const ObjectName& name) override;
+  // An object of the name of a place is not in the way of its objects.
+  bool is_taken(const ObjectName& name) override { return !is_checkpoint_name(name) && exists(name); }
   std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override;
   std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
   std::vector<ObjectName> children() override;
   std::optional<LatestPlace> latest_place() override;
   void remove(const ObjectName& name) override;
 
-  void begin_attempt(const std::string& save_id) override;
+  void begin_attempt(const std::string& save_id, Overwrite overwrite = Overwrite::kAllowed) override;
   void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override;
   void fence(const std::string& save_id) override;
   std::vector<std::string> open_attempts() override;
   std::vector<std::string> fenced_attempts() override;
-  std::pair<std::vector<std::string>, std::vector<std::string>> attempts() override { return marked_attempts("."); }
+  PlaceContents contents() override;
   bool has_attempt(const std::string& save_id) override;
   void clear_attempt(const std::string& save_id) override;
   void remove_root() override;
@@ -67,10 +70,15 @@ class S3Store : public Store {
   };
   // One request. Reads at most `end_bytes` of the record's end.
   Record find_record(const ObjectName& name, std::size_t end_bytes = 0);
+  // Returns the record `name` that a list has with this ETag, and the end of it, as this process
+  // has read or written it before; reads it otherwise.
+  Record record_in_list(const ObjectName& name, const std::string& etag);
+  std::optional<Record> remembered_record(const ObjectName& name) const;
+  void remember(const ObjectName& name, Record record);
   // For the first `read_end` of each record after `children`: returns the record as this process
   // has read it before, if the list had the same ETag. If it had not, first reads all such records
   // at once. Returns nothing for other objects.
-  std::optional<Record> listed_record(const ObjectName& name, std::size_t end_bytes);
+  std::optional<Record> listed_record(const ObjectName& name);
   // The index of a run: see s3_index.cpp.
   struct Index {
     std::string etag;               // "": there is none
@@ -82,12 +90,7 @@ class S3Store : public Store {
     Mutex mutex;
     Index index CAIRN_GUARDED_BY(mutex);
     bool is_large CAIRN_GUARDED_BY(mutex) = false;  // a list of all its objects has more than one page
-    // By name, with `end_bytes` or all bytes of the record's end.
-    struct Read {
-      Record record;
-      std::size_t end_bytes = 0;
-    };
-    std::map<ObjectName, Read> records CAIRN_GUARDED_BY(mutex);
+    std::map<ObjectName, Record> records CAIRN_GUARDED_BY(mutex);  // by place, with kRecordEndBytes of the end, or all
   };
   std::shared_ptr<Memory> memory_of(const std::string& run) const;
   Index read_index(const std::string& run);
@@ -121,6 +124,7 @@ class S3Store : public Store {
   // Splits the full name of a place, which ends with '/', into the prefix of the names in the run,
   // and the name of the place.
   static std::pair<std::string, ObjectName> place_in_run(const std::string& full_name);
+  std::pair<std::string, ObjectName> place_of_record(const ObjectName& name) const;
   // Returns the key of an object, given its full name in the bucket.
   std::string escaped_key(const std::string& full_name) const;
   std::string key_of(const ObjectName& name) const { return escaped_key(place_ + name); }
@@ -136,10 +140,14 @@ class S3Store : public Store {
   };
   void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const Listed&)>& object,
              const ObjectName& expected = "", bool* is_cut = nullptr);
-  // Returns the attempts with a mark that begins with `prefix`: the open ones, and those that a
-  // fence has ended. A fence that is not done may look done; `clear_attempt` looks for it itself.
-  using Ids = std::vector<std::string>;
-  std::pair<Ids, Ids> marked_attempts(const std::string& prefix);
+  // The save ids of attempts with marks in a list.
+  struct Attempts {
+    std::set<std::string> open, ended;
+    void add(const ObjectName& name);
+    std::vector<std::string> fenced() const;
+  };
+  Attempts marked_attempts(const std::string& prefix);
+  PlaceContents contents_below(const ObjectName& prefix);
   void abort_uploads_of(const std::string& save_id);
   const std::string bucket_;
   const std::string place_;  // "" or a prefix of names that ends with '/'

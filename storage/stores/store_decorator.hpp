@@ -68,8 +68,8 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   void remove(const ObjectName& name) override {
     around({"remove", name}, [&] { inner_->remove(name); });
   }
-  void begin_attempt(const std::string& save_id) override {
-    around({"begin_attempt", {}}, [&] { inner_->begin_attempt(save_id); });
+  void begin_attempt(const std::string& save_id, Overwrite overwrite) override {
+    around({"begin_attempt", {}}, [&] { inner_->begin_attempt(save_id, overwrite); });
   }
   void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override {
     around({"publish", {}, record.size()}, [&] { inner_->publish(save_id, record, overwrite); });
@@ -83,8 +83,8 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   std::vector<std::string> fenced_attempts() override {
     return get({"fenced_attempts", {}}, [&] { return inner_->fenced_attempts(); });
   }
-  std::pair<std::vector<std::string>, std::vector<std::string>> attempts() override {
-    return get({"fenced_attempts", {}}, [&] { return inner_->attempts(); });
+  PlaceContents contents() override {
+    return get({"list", {}}, [&] { return inner_->contents(); });
   }
   bool has_attempt(const std::string& save_id) override {
     return get({"has_attempt", {}}, [&] { return inner_->has_attempt(save_id); });

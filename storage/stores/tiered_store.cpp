@@ -297,7 +297,8 @@ void TieredStore::remove(const ObjectName& name) {
   if (!near_->exists(record) && !far_->exists(record)) remove_far(name);
 }
 
-void TieredStore::begin_attempt(const std::string& save_id) {
+void TieredStore::begin_attempt(const std::string& save_id, Overwrite overwrite) {
+  check_overwrite(*this, save_id, overwrite);
   copier_->begin_attempt(*near_, save_id);
   copier_->begin_saves(parent_of(place_));
 }

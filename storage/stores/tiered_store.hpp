@@ -34,7 +34,7 @@ class TieredStore : public Store {
   std::vector<ObjectName> children() override;
   void remove(const ObjectName& name) override;
 
-  void begin_attempt(const std::string& save_id) override;
+  void begin_attempt(const std::string& save_id, Overwrite overwrite = Overwrite::kAllowed) override;
   void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override;
   void fence(const std::string& save_id) override { near_->fence(save_id); }
   std::vector<std::string> open_attempts() override { return near_->open_attempts(); }

@@ -425,9 +425,9 @@ TEST_CASE("the trial of a server's conditions leaves nothing, and is made once")
   const auto store = store_with(client, place);
   open_store(new_s3_place())->begin_attempt("before");
   store->begin_attempt("save");
-  CHECK(client->requests() == 4);
+  CHECK(client->requests() == 3);
   store->publish("save", "record", Overwrite::kRefused);
-  CHECK(client->requests() == 9);
+  CHECK(client->requests() == 6);
   CHECK(keys_below(place) == Names{kCommitRecordName});
 }
 

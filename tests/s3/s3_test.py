@@ -26,7 +26,8 @@ SERVER = pathlib.Path(__file__).with_name("s3_server.sh")
 SKIPPED = 77  # SKIP_RETURN_CODE
 FINE, FOUND_BAD, WRONG_USE = 0, 1, 2
 PLACE = "s3://cairn-test/commands"
-REQUESTS_TO_RESUME = 30  # from one kept checkpoint: restore it, and save once
+REQUESTS_TO_RESUME = 21  # from one kept checkpoint: restore it, and save once
+REQUESTS_TO_REMOVE = 13  # a checkpoint of one file
 
 
 # Nothing of the machine's own: no keys, and no metadata service that it may have.
@@ -157,6 +158,12 @@ class Server(unittest.TestCase):
         self.assertEqual(resumed, dict.fromkeys(resumed, REQUESTS_TO_RESUME))
         # Each checkpoint that is kept costs the read of its record.
         self.assertEqual(len(self.requests_of("requests/two", "prepare", "follow", "resume")), REQUESTS_TO_RESUME + 1)
+
+    def test_each_removal_takes_the_same_number_of_requests(self):
+        resumed = [len(self.requests_of(f"requests/removing{count}", *(f"save{step}" for step in range(1, count + 1)), "resume_keeping_one"))
+                   for count in (2, 3, 6)]
+        # Each costs the read of its record as well.
+        self.assertEqual([more - resumed[0] for more in resumed], [removed * (REQUESTS_TO_REMOVE + 1) for removed in (0, 1, 4)])
 
     def lists(self, answer):
         """The bucket was reached: nothing is at this place in it."""

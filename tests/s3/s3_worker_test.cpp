@@ -6,8 +6,8 @@
 //   wrong <text>      a checkpoint was restored with other values, or has a fault
 //   failed <text>     the operation has thrown an error
 //
-// `prepare`, `follow`, `marks<count>` and `check` reach the server directly, the others at
-// CAIRN_TEST_S3_PROXY.
+// `prepare`, `follow`, `save<step>`, `marks<count>`, `resume_tiers` and `check` reach the server
+// directly, the others at CAIRN_TEST_S3_PROXY.
 #include <cairn/tests/support/torch.hpp>
 
 #include <cstdlib>
@@ -76,13 +76,36 @@ std::string restore(const std::string& url) {
 }
 
 // Restores the latest checkpoint, and saves once.
-std::string resume(const std::string& url) {
-  CheckpointManager manager(World::single(), url);
+std::string resume(const std::string& url, std::optional<std::uint32_t> keep_last = {}) {
+  CheckpointManagerOptions options;
+  options.retention.keep_last = keep_last;
+  CheckpointManager manager(World::single(), url, options);
   StateDict state{{"values", torch::zeros({1000}, torch::kInt64)}};
   const auto restored = manager.restore_latest(state);
   const std::int64_t step = step_of_name(restored->checkpoint.name).value() + 1;
   manager.save(step, {{"values", torch::full({1000}, step)}});
   return "done " + std::to_string(step);
+}
+
+// Does the same in tiers, from the directory CAIRN_TEST_NEAR to the place "run" below `far`. The
+// first step is 1. Returns when it is copied.
+std::string resume_tiers(const std::string& far) {
+  static const bool is_registered = [&far] {
+    TierOptions options;
+    options.near_url = std::getenv("CAIRN_TEST_NEAR");
+    options.far_url = far;
+    register_tier("kept", options);
+    return true;
+  }();
+  CheckpointManagerOptions options;
+  options.retention.keep_last = is_registered ? 2 : 1;
+  CheckpointManager manager(World::single(), "tiered://kept/run", options);
+  StateDict state{{"values", torch::zeros({1000}, torch::kInt64)}};
+  const auto restored = manager.restore_latest(state);
+  const std::int64_t step = restored ? step_of_name(restored->checkpoint.name).value() : 0;
+  if (!torch::equal(state.at("values").tensor(), torch::full({1000}, step))) return "wrong values in step " + std::to_string(step);
+  manager.save(step + 1, {{"values", torch::full({1000}, step + 1)}});
+  return "done " + std::to_string(step + 1);
 }
 
 // Leaves the marks of this many removed checkpoints.
@@ -145,6 +168,9 @@ std::string carry_out(const std::string& operation, const std::string& run) {
   if (operation == "restore") return restore(disturbed);
   if (operation == "prune") return prune(disturbed);
   if (operation == "resume") return resume(disturbed);
+  if (operation == "resume_keeping_one") return resume(disturbed, 1);
+  if (operation == "resume_tiers") return resume_tiers(direct);
+  if (operation.rfind("save", 0) == 0) return save(direct, std::stoi(operation.substr(4)));
   if (operation.rfind("marks", 0) == 0) return leave_marks(direct, std::stoi(operation.substr(5)));
   if (operation == "copy") return copy(disturbed);
   return "failed: there is no operation " + operation;

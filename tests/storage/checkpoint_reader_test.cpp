@@ -51,6 +51,12 @@ class RecordingStore : public WrappedStore {
     --at_once;
     for (const ReadRange& range : ranges) reads.push_back({name, range.offset, range.offset + range.destination.size()});
   }
+  std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override {
+    auto end = WrappedStore::read_end(name, bytes_max);
+    std::lock_guard lock(mutex);
+    if (end && name != kCommitRecordName) reads.push_back({name, end->object_bytes - end->content.size(), end->object_bytes});
+    return end;
+  }
   struct Range {
     std::string name;
     std::uint64_t begin = 0;
