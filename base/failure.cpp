@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <string_view>
@@ -198,21 +199,10 @@ std::string indent(const std::string& text) {
 // Orders failures for people. Lost and silent ranks often follow from an exception on some rank,
 // rarely the reverse.
 int importance(FailureKind kind) {
-  switch (kind) {
-    case FailureKind::kRaised:
-      return 0;
-    case FailureKind::kInternal:
-      return 1;
-    case FailureKind::kLost:
-      return 2;
-    case FailureKind::kSilent:
-      return 3;
-    case FailureKind::kBusy:
-      return 4;
-    case FailureKind::kCancelled:
-      return 5;
-  }
-  return 6;
+  static constexpr int kOrder[] = {0, 2, 3, 5, 4, 1};  // in the order of declaration
+  static_assert(std::size(kOrder) == static_cast<std::size_t>(FailureKind::kInternal));
+  const std::size_t index = static_cast<std::size_t>(kind) - 1;
+  return index < std::size(kOrder) ? kOrder[index] : 6;
 }
 
 }  // namespace

@@ -13,12 +13,12 @@ namespace cairn {
 
 // The steps of a save or load. A failure names the phase that its rank was in.
 enum class Phase : std::uint8_t {
-  kJoin = 1,         // all ranks learn of the call; Stateful hooks run
-  kLocalPlan,        // reset, set_up, read_metadata, create_local_plan, prepare_local_plan
-  kGlobalPlan,       // create_global_plan, prepare_global_plan, decide: on the coordinator
-  kWrite,            // finish_plan, write_data
-  kRead,             // finish_plan, read_data
-  kFinish,           // finish, publication: on the coordinator
+  kJoin = 1,    // all ranks learn of the call; Stateful hooks run
+  kLocalPlan,   // reset, set_up, read_metadata, create_local_plan, prepare_local_plan
+  kGlobalPlan,  // create_global_plan, prepare_global_plan, decide: on the coordinator
+  kWrite,       // finish_plan, write_data
+  kRead,        // finish_plan, read_data
+  kFinish,      // finish, publication: on the coordinator
 };
 
 enum class FailureKind : std::uint8_t {

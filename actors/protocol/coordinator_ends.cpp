@@ -22,7 +22,7 @@ void CoordinatorMachine::on(const TimerFired& fired) {
   const auto silent = [&](int rank, std::string what) {
     return failure_of(rank, FailureKind::kSilent, ErrorCode::kDeadline, "coordinator", std::move(what));
   };
-  FailureMap failures = std::exchange(failures_, {});
+  FailureMap failures = std::exchange(outcome_.failures, {});
   if (state_ == State::kJoining) {
     std::vector<int> present;
     for (const auto& [rank, join] : joins_) present.push_back(rank);
@@ -55,8 +55,7 @@ void CoordinatorMachine::on(const TimerFired& fired) {
   if (settled_) return end(std::move(failures), *settled_);
   // A hook of this rank is running. It is user code and cannot be interrupted.
   const Duration waited = state_ == State::kSettling ? options_.cancel_grace : options_.phase_deadline;
-  failures.emplace(identity_.rank, silent(identity_.rank, own_hook() + " had not ended within " +
-                                                              in_seconds(waited)));
+  failures.emplace(identity_.rank, silent(identity_.rank, own_hook() + " had not ended within " + in_seconds(waited)));
   const bool may_exist = state_ == State::kFinishing || state_ == State::kSettling;
   end(std::move(failures), may_exist ? Committed::kUnknown : Committed::kNo);
 }
@@ -126,8 +125,8 @@ void CoordinatorMachine::resign(const PeerDown& down) {
 // of the others, who ask for the outcome.
 void CoordinatorMachine::on(const ActorDied& died) {
   if (died.actor != Actor::kLinks || !(collects() || decides())) return;
-  failures_.insert_or_assign(identity_.rank, protocol::failure_of(died, identity_.rank, phase()));
-  end(std::exchange(failures_, {}), Committed::kNo);
+  outcome_.failures.insert_or_assign(identity_.rank, protocol::failure_of(died, identity_.rank, phase()));
+  end(std::exchange(outcome_.failures, {}), Committed::kNo);
 }
 
 void CoordinatorMachine::on(const PeerUp& up) {
@@ -138,7 +137,7 @@ void CoordinatorMachine::on(const PeerUp& up) {
 void CoordinatorMachine::on(const Cancelled& cancelled) {
   append(succession_.on(cancelled));
   if (state_ == State::kIdle) return;
-  FailureMap failures = std::exchange(failures_, {});
+  FailureMap failures = std::exchange(outcome_.failures, {});
   failures.emplace(identity_.rank,
                    failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kCancelled, "supervisor", cancelled.why));
   const bool may_exist = state_ == State::kFinishing || state_ == State::kSettling;
@@ -166,7 +165,7 @@ void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
         failure.what + "; rank " + std::to_string(identity_.rank) + ", which coordinates, was waiting for " + awaited_at_cancel_);
   }
   if (state_ == State::kJoining) return end({{from, std::move(failure)}}, Committed::kNo);
-  failures_.emplace(from, std::move(failure));
+  outcome_.failures.emplace(from, std::move(failure));
   count_progress(from);
   if (decides() && !stopping_) answered_.erase(identity_.rank);  // all ranks wait for its hook
   if (!stopping_) tell_to_stop();
@@ -196,27 +195,7 @@ void CoordinatorMachine::end_next_call(int from, Failure failure) {
 void CoordinatorMachine::forget_call() {
   effects_.emplace_back(StopTimer{Timer::kPhase});
   stop_joining();
-  counter_ = 0;
-  outstanding_ = 0;
-  joins_.clear();
-  failures_.clear();
-  answered_.clear();
-  gone_.clear();
-  left_.clear();
-  hurried_ = false;
-  stopping_ = false;
-  given_up_ = false;
-  awaited_at_cancel_.clear();
-  local_save_plans_.clear();
-  local_load_plans_.clear();
-  metadata_save_ids_.clear();
-  global_save_plans_.clear();
-  global_digests_.clear();
-  metadata_.reset();
-  results_.clear();
-  progress_.clear();
-  asked_.clear();
-  settled_.reset();
+  static_cast<CoordinatedCall&>(*this) = CoordinatedCall();
   become(State::kIdle);
   restart_joins();
 }

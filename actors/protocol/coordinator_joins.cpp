@@ -294,7 +294,7 @@ void CoordinatorMachine::decide() {
 }
 
 void CoordinatorMachine::ended(const Answer& answer) {
-  if (!failures_.empty()) return end(std::exchange(failures_, {}), Committed::kNo);
+  if (!outcome_.failures.empty()) return end(std::exchange(outcome_.failures, {}), Committed::kNo);
   end(make_ending({}, Committed::kNo, save_id_of(counter_), answer.text));
 }
 

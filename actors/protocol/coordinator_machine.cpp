@@ -4,9 +4,16 @@
 #include <utility>
 
 #include <cairn/base/call_phase.hpp>
+#include <cairn/base/rank_text.hpp>
 #include <cairn/base/save_id.hpp>
 
 namespace cairn::protocol {
+namespace {
+
+// Ranks rarely call at the same moment. Ranks that have not joined after this long are probed.
+constexpr Duration kAskAfter = std::chrono::seconds(1);
+
+}  // namespace
 
 CoordinatorMachine::CoordinatorMachine(Identity identity, const RuntimeOptions& options)
     : identity_(std::move(identity)),
@@ -78,6 +85,98 @@ void CoordinatorMachine::receive(int from, const Cancel& message) {
   left_.insert(from);
   if (is_attempt()) return fail(from, std::move(failure));
   end(FailureMap{{from, std::move(failure)}}, Committed::kNo);
+}
+
+// --- waits: absent ranks are probed, and warned of -----------------------------------------------
+
+void CoordinatorMachine::wait_for_ranks(Duration deadline) {
+  if (identity_.world_size > 1) {
+    notices_ = WaitNotices();
+    wait_limit_ = deadline;
+    effects_.emplace_back(StartTimer{Timer::kWaiting, notices_.next()});
+  }
+  start_timer(deadline);
+}
+
+void CoordinatorMachine::warn_of_waiting() {
+  const Duration waited = notices_.next();
+  notices_.is_due(waited);
+  effects_.emplace_back(StartTimer{Timer::kWaiting, notices_.next() - waited});
+  // Do not warn of a phase that no rank has ended: the phase is just long.
+  const std::vector<int> missing = missing_ranks();
+  if (missing.empty() || (collects() && missing.size() == joins_.size())) return;
+  effects_.emplace_back(Warn{"waiting for " + name_ranks(missing) + " to " +
+                             (collects() ? std::string("end the ") + to_string(phase()) + " phase of" : std::string("join")) +
+                             " the " + describe_call(joins_.begin()->second) + " by checkpointer \"" + identity_.checkpointer +
+                             "\": " + in_whole_seconds(waited, wait_limit_)});
+}
+
+// Returns the ranks that the running phase waits for.
+std::vector<int> CoordinatorMachine::missing_ranks() const {
+  std::vector<int> missing;
+  const bool joining = state_ == State::kJoining;
+  for (int rank = 0; rank < identity_.world_size; ++rank)
+    if (joining ? joins_.count(rank) == 0 : answered_.count(rank) == 0) missing.push_back(rank);
+  return missing;
+}
+
+// Returns a text that names them.
+std::string CoordinatorMachine::awaited() const {
+  if (decides()) return "its own " + own_hook();
+  return name_ranks(missing_ranks()) +
+         (state_ == State::kJoining ? " to join it" : std::string(" to end the ") + to_string(phase()) + " phase");
+}
+
+// Links are opened by the first message. Without a link nothing reports that a rank has ended, so
+// absent ranks are sent a message.
+void CoordinatorMachine::ask_later() {
+  if (joins_.size() < static_cast<std::size_t>(identity_.world_size)) effects_.emplace_back(StartTimer{Timer::kProbe, kAskAfter});
+}
+
+void CoordinatorMachine::ask_absent_ranks() {
+  if (joins_.count(identity_.rank) == 0) return;
+  for (int rank = 0; rank < identity_.world_size; ++rank)
+    if (joins_.count(rank) == 0 && down_.count(rank) == 0) request_status(rank);
+}
+
+// --- progress ------------------------------------------------------------------------------------
+
+// Progress numbers arrive in order over a link. Repeated and late ones are not answered.
+void CoordinatorMachine::receive(int from, const Progress& progress) {
+  Progress& latest = progress_[static_cast<std::size_t>(from)];
+  if (progress.number <= latest.number) return ignore("Progress that is out of date");
+  latest = progress;
+  count_progress(from);
+  JobProgress job = job_progress();
+  job.number = progress.number;
+  send(from, std::move(job));
+}
+
+// Call it after every change of a rank's progress, or of whether the rank has ended the phase.
+void CoordinatorMachine::count_progress(int rank) {
+  Moved moved = progress_[static_cast<std::size_t>(rank)].moved;
+  // A rank that has ended its part may have last reported less.
+  const bool has_ended = collects() && answered_.count(rank) != 0;
+  const bool data_moved = state_ == State::kFinishing || state_ == State::kSettling;
+  if (data_moved || (state_ == State::kMoving && has_ended && outcome_.failures.count(rank) == 0)) {
+    moved.items_done = moved.items;
+    moved.bytes_done = moved.bytes;
+  }
+  sums_.set(rank, moved, has_ended);
+}
+
+void CoordinatorMachine::count_progress_of_all() {
+  for (int rank = 0; rank < identity_.world_size; ++rank) count_progress(rank);
+}
+
+JobProgress CoordinatorMachine::job_progress() const {
+  JobProgress job;
+  job.phase = phase();
+  job.moved = sums_.sum();
+  job.ranks_done = sums_.ranks_done();
+  job.slowest_rank = collects() ? sums_.slowest_rank() : identity_.rank;  // all ranks wait for the coordinator's own hook
+  if (job.slowest_rank != -1) job.slowest = sums_.of(job.slowest_rank);
+  return job;
 }
 
 // --- helpers -------------------------------------------------------------------------------------

@@ -59,7 +59,36 @@
 
 namespace cairn::protocol {
 
-class CoordinatorMachine {
+// The state of the call that a coordinator runs.
+struct CoordinatedCall {
+  std::uint64_t counter_ = 0;
+  std::map<int, Join> joins_;
+  CallResult outcome_;      // as far as it is known: the failures so far
+  std::set<int> answered_;  // in the running phase
+  std::set<int> gone_;      // ranks that had joined and no longer take part
+  std::set<int> left_;      // ranks that had joined and ended the call on their own
+  WaitNotices notices_;     // about the wait for ranks
+  Duration wait_limit_{0};
+  bool hurried_ = false;           // a rank has failed or cancelled: the others have `phase_grace`, or none
+  bool given_up_ = false;          // another rank gave up on this rank during publication
+  bool stopping_ = false;          // the others were told to stop
+  std::string awaited_at_cancel_;  // text: the ranks or hook awaited at the first Cancel with kDeadline
+  std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
+  std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;
+  std::vector<std::string> metadata_save_ids_;
+  std::vector<std::shared_ptr<const SavePlan>> global_save_plans_;
+  std::vector<Digest> global_digests_;
+  std::shared_ptr<Metadata> metadata_;
+  std::vector<WriteResults> results_;
+  std::vector<Progress> progress_;  // by rank, the latest
+  ProgressSums sums_;
+  std::map<int, int> asked_;          // ranks that may know the outcome, and how often they were asked
+  std::optional<Committed> settled_;  // whether the checkpoint exists, according to this rank's writer
+  std::uint64_t outstanding_ = 0;     // sequence number of the running task, 0 if none
+  Hook hook_ = Hook::kFinish;         // the main hook of that task
+};
+
+class CoordinatorMachine : private CoordinatedCall {
  public:
   using State = CoordinatorState;
 
@@ -220,33 +249,7 @@ class CoordinatorMachine {
   const RuntimeOptions options_;
   Effects effects_;
 
-  // State of the running attempt.
   State state_ = State::kIdle;
-  std::uint64_t counter_ = 0;
-  std::map<int, Join> joins_;
-  FailureMap failures_;
-  std::set<int> answered_;  // in the running phase
-  std::set<int> gone_;      // ranks that had joined and no longer take part
-  std::set<int> left_;      // ranks that had joined and ended the call on their own
-  WaitNotices notices_;     // about the wait for ranks
-  Duration wait_limit_{0};
-  bool hurried_ = false;                                           // a rank has failed or cancelled: the others have `phase_grace`, or none
-  bool given_up_ = false;                                          // another rank gave up on this rank during publication
-  bool stopping_ = false;                                          // the others were told to stop
-  std::string awaited_at_cancel_;                                  // text: the ranks or hook awaited at the first Cancel with kDeadline
-  std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
-  std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;
-  std::vector<std::string> metadata_save_ids_;
-  std::vector<std::shared_ptr<const SavePlan>> global_save_plans_;
-  std::vector<Digest> global_digests_;
-  std::shared_ptr<Metadata> metadata_;
-  std::vector<WriteResults> results_;
-  std::vector<Progress> progress_;  // by rank, the latest
-  ProgressSums sums_;
-  std::map<int, int> asked_;          // ranks that may know the outcome, and how often they were asked
-  std::optional<Committed> settled_;  // whether the checkpoint exists, according to this rank's writer
-  std::uint64_t outstanding_ = 0;     // sequence number of the running task, 0 if none
-  Hook hook_ = Hook::kFinish;         // the main hook of that task
 
   // State across attempts.
   std::uint64_t sequence_ = 0;

@@ -2,73 +2,64 @@
 
 #include <iterator>
 
+#include <cairn/base/enum_names.hpp>
+
 namespace cairn::protocol {
 
 const char* name_of(Hook hook, Operation operation) noexcept {
   const bool save = operation == Operation::kSave;
-  switch (hook) {
-    case Hook::kReset:
-      return "reset";
-    case Hook::kBegin:
-      return "begin";
-    case Hook::kReadMetadata:
-      return "read_metadata";
-    case Hook::kSetUpPlanner:
-      return "set_up_planner";
-    case Hook::kSetUpStorage:
-      return save ? "set_up_storage_writer" : "set_up_storage_reader";
-    case Hook::kCreateLocalPlan:
-      return "create_local_plan";
-    case Hook::kPrepareLocalPlan:
-      return "prepare_local_plan";
-    case Hook::kCreateGlobalPlan:
-      return "create_global_plan";
-    case Hook::kPrepareGlobalPlan:
-      return "prepare_global_plan";
-    case Hook::kFinishPlan:
-      return "finish_plan";
-    case Hook::kMoveData:
-      return save ? "write_data" : "read_data";
-    case Hook::kFinish:
-      return "finish";
-    case Hook::kAskCommitted:
-      return "committed";
-    case Hook::kAbandon:
-      return "abandon";
-    case Hook::kRelease:
-      return "release";
-    case Hook::kDecide:
-      return "decide";
-  }
-  return "unknown hook";
+  if (hook == Hook::kSetUpStorage) return save ? "set_up_storage_writer" : "set_up_storage_reader";
+  if (hook == Hook::kMoveData) return save ? "write_data" : "read_data";
+  static constexpr const char* kNames[] = {"reset",
+                                           "begin",
+                                           "read_metadata",
+                                           "set_up_planner",
+                                           "",
+                                           "create_local_plan",
+                                           "prepare_local_plan",
+                                           "create_global_plan",
+                                           "prepare_global_plan",
+                                           "finish_plan",
+                                           "",
+                                           "finish",
+                                           "committed",
+                                           "abandon",
+                                           "release",
+                                           "decide"};
+  return name_in<Hook::kDecide>(kNames, hook, "unknown hook");
 }
 
 Actor actor_of(Hook hook) noexcept {
-  switch (hook) {
-    case Hook::kBegin:
-    case Hook::kSetUpPlanner:
-    case Hook::kCreateLocalPlan:
-    case Hook::kCreateGlobalPlan:
-    case Hook::kFinishPlan:
-    case Hook::kDecide:
-      return Actor::kPlanner;
-    default:
-      return Actor::kStorage;
-  }
+  const bool is_planners = hook == Hook::kBegin || hook == Hook::kSetUpPlanner || hook == Hook::kCreateLocalPlan ||
+                           hook == Hook::kCreateGlobalPlan || hook == Hook::kFinishPlan || hook == Hook::kDecide;
+  return is_planners ? Actor::kPlanner : Actor::kStorage;
 }
 
-const char* name_of(const Task& task) noexcept {
-  return std::visit([](const auto& it) { return it.kName; }, task);
-}
+// By the alternatives of Task, in their order.
+struct TaskTraits {
+  const char* name;
+  Hook main_hook;
+};
+static constexpr TaskTraits kTasks[] = {{"GatherState", Hook::kBegin},
+                                        {"CreateLocalPlan", Hook::kCreateLocalPlan},
+                                        {"CreateGlobalSavePlan", Hook::kCreateGlobalPlan},
+                                        {"CreateGlobalLoadPlan", Hook::kCreateGlobalPlan},
+                                        {"Decide", Hook::kDecide},
+                                        {"Write", Hook::kMoveData},
+                                        {"Read", Hook::kMoveData},
+                                        {"Finish", Hook::kFinish},
+                                        {"AskCommitted", Hook::kAskCommitted},
+                                        {"Abandon", Hook::kAbandon},
+                                        {"Release", Hook::kRelease}};
+static_assert(std::size(kTasks) == std::variant_size_v<Task>);
 
-Hook main_hook_of(const Task& task) noexcept {
-  return std::visit([](const auto& it) { return it.kMainHook; }, task);
-}
+const char* name_of(const Task& task) noexcept { return kTasks[task.index()].name; }
+Hook main_hook_of(const Task& task) noexcept { return kTasks[task.index()].main_hook; }
 
 const char* name_of(const TaskResult& result) noexcept {
   static constexpr const char* kNames[] = {"StateGathered", "LocalSavePlan", "LocalLoadPlan", "GlobalSavePlans", "GlobalLoadPlans",
-                                           "Answer",        "Written",       "ReadDone",        "Published",
-                                           "Committed",     "Released",      "Stopped",         "Failure"};
+                                           "Answer",        "Written",       "ReadDone",      "Published",       "Committed",
+                                           "Released",      "Stopped",       "Failure"};
   static_assert(std::size(kNames) == std::variant_size_v<TaskResult>);
   return kNames[result.index()];
 }
@@ -90,8 +81,9 @@ Failure make_failure(int rank, Phase phase, FailureKind kind, ErrorCode code, co
 }
 
 Failure failure_of(const ActorDied& died, int rank, Phase phase) {
-  return make_failure(rank, phase, FailureKind::kInternal, ErrorCode::kInternal, "supervisor",
-                      std::string("the ") + to_string(died.actor) + " actor of rank " + std::to_string(rank) + " died: " + died.why);
+  return make_failure(
+      rank, phase, FailureKind::kInternal, ErrorCode::kInternal, "supervisor",
+      std::string("the ") + to_string(died.actor) + " actor of rank " + std::to_string(rank) + " died: " + died.why);
 }
 
 Failure failure_of(const PeerDown& down, Phase phase) {

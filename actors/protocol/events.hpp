@@ -61,20 +61,13 @@ Actor actor_of(Hook hook) noexcept;
 // or the rank was told to stop. An asynchronous save runs this task on its caller's thread, and
 // later tasks on its own thread.
 struct GatherState {
-  static constexpr const char* kName = "GatherState";
-  static constexpr Hook kMainHook = Hook::kBegin;  // error texts call the task by the name of this hook
   std::vector<std::string> key_order;
 };
 struct StateGathered {};
 // Runs on every rank. Ends with LocalSavePlan or LocalLoadPlan.
-struct CreateLocalPlan {
-  static constexpr const char* kName = "CreateLocalPlan";
-  static constexpr Hook kMainHook = Hook::kCreateLocalPlan;
-};
+struct CreateLocalPlan {};
 // Runs on the coordinator. Ends with GlobalSavePlans. The plans are indexed by rank.
 struct CreateGlobalSavePlan {
-  static constexpr const char* kName = "CreateGlobalSavePlan";
-  static constexpr Hook kMainHook = Hook::kCreateGlobalPlan;
   std::vector<std::shared_ptr<const SavePlan>> local_plans;
 };
 struct GlobalSavePlans {
@@ -83,8 +76,6 @@ struct GlobalSavePlans {
 };
 // Runs on the coordinator. Ends with GlobalLoadPlans. The plans are indexed by rank.
 struct CreateGlobalLoadPlan {
-  static constexpr const char* kName = "CreateGlobalLoadPlan";
-  static constexpr Hook kMainHook = Hook::kCreateGlobalPlan;
   std::vector<std::shared_ptr<const LoadPlan>> local_plans;
 };
 struct GlobalLoadPlans {
@@ -92,8 +83,6 @@ struct GlobalLoadPlans {
 };
 // Runs on the coordinator, as the only task of an agreement. Ends with Answer.
 struct Decide {
-  static constexpr const char* kName = "Decide";
-  static constexpr Hook kMainHook = Hook::kDecide;
   std::vector<std::string> texts;  // by rank
 };
 struct Answer {
@@ -102,42 +91,29 @@ struct Answer {
 
 // Write and Read run on every rank, in the storage actor. They end with Written and ReadDone.
 struct Write {
-  static constexpr const char* kName = "Write";
-  static constexpr Hook kMainHook = Hook::kMoveData;
   std::shared_ptr<const SavePlan> plan;
 };
 struct Read {
-  static constexpr const char* kName = "Read";
-  static constexpr Hook kMainHook = Hook::kMoveData;
   std::shared_ptr<const LoadPlan> plan;
 };
 // Runs on the coordinator. Ends with Published.
 struct Finish {
-  static constexpr const char* kName = "Finish";
-  static constexpr Hook kMainHook = Hook::kFinish;
   std::shared_ptr<Metadata> metadata;
   std::shared_ptr<std::vector<WriteResults>> results;  // by rank
 };
 struct Published {};
 // Runs after a failure, on the coordinator or its successor. Ends with Committed.
-struct AskCommitted {
-  static constexpr const char* kName = "AskCommitted";
-  static constexpr Hook kMainHook = Hook::kAskCommitted;
-};
+struct AskCommitted {};
 // Calls the writer's `abandon`. Runs when a Write is told to stop; then `committed` is empty. Also
 // runs as the last task of a failed save; then `committed` is set, and the task may call the
 // writer's `discard` (storage/storage.hpp). Ends with Released.
 struct Abandon {
-  static constexpr const char* kName = "Abandon";
-  static constexpr Hook kMainHook = Hook::kAbandon;
   std::optional<Committed> committed;
 };
 // Runs as the last task of a failed load. Also runs as the last task of a failed save whose
 // checkpoint exists, or in which Abandon ran before. If `committed` is set, may call the writer's
 // `discard` (storage/storage.hpp). Ends with Released.
 struct Release {
-  static constexpr const char* kName = "Release";
-  static constexpr Hook kMainHook = Hook::kRelease;
   std::optional<Committed> committed;
 };
 struct Released {};
@@ -145,15 +121,15 @@ struct Released {};
 // The rank was told to stop before the task had run all of its hooks.
 struct Stopped {};
 
-using Task = std::variant<GatherState, CreateLocalPlan, CreateGlobalSavePlan, CreateGlobalLoadPlan, Decide, Write, Read, Finish, AskCommitted,
-                          Abandon, Release>;
-using TaskResult = std::variant<StateGathered, LocalSavePlan, LocalLoadPlan, GlobalSavePlans, GlobalLoadPlans, Answer, Written, ReadDone, Published,
-                                Committed, Released, Stopped, Failure>;
+using Task = std::variant<GatherState, CreateLocalPlan, CreateGlobalSavePlan, CreateGlobalLoadPlan, Decide, Write, Read, Finish,
+                          AskCommitted, Abandon, Release>;
+using TaskResult = std::variant<StateGathered, LocalSavePlan, LocalLoadPlan, GlobalSavePlans, GlobalLoadPlans, Answer, Written,
+                                ReadDone, Published, Committed, Released, Stopped, Failure>;
 
 // Return the type's name, such as "CreateLocalPlan".
 const char* name_of(const Task& task) noexcept;
 const char* name_of(const TaskResult& result) noexcept;
-Hook main_hook_of(const Task& task) noexcept;
+Hook main_hook_of(const Task& task) noexcept;  // error texts call the task by the name of this hook
 
 // --- effects -------------------------------------------------------------------------------------
 
@@ -218,7 +194,8 @@ struct Warn {
 // same map.
 Failure make_failure(int rank, Phase phase, FailureKind kind, ErrorCode code, const char* actor, const std::string& what);
 
-using Effect = std::variant<Send, RunTask, StopTasks, StartTimer, StopTimer, CallResult, ProgressTold, StateChanged, InputIgnored, Warn>;
+using Effect =
+    std::variant<Send, RunTask, StopTasks, StartTimer, StopTimer, CallResult, ProgressTold, StateChanged, InputIgnored, Warn>;
 using Effects = std::vector<Effect>;
 
 // --- events --------------------------------------------------------------------------------------
@@ -278,8 +255,8 @@ struct Cancelled {
   std::string why;
 };
 
-using Event =
-    std::variant<CallStarted, CancelRequested, Received, TaskEnded, TimerFired, ProgressDue, PeerDown, PeerUp, ActorDied, Cancelled>;
+using Event = std::variant<CallStarted, CancelRequested, Received, TaskEnded, TimerFired, ProgressDue, PeerDown, PeerUp, ActorDied,
+                           Cancelled>;
 
 // Formats a duration for texts, such as "1.5 s".
 std::string in_seconds(Duration duration);

@@ -19,7 +19,7 @@ bool is_same_event(const Failure& a, const Failure& b) {
 
 }  // namespace
 
-// --- 1. rank: a task has failed (rank_machine.cpp) -------------------------------------------------
+// --- 1. rank: a task has failed (rank_machine.cpp) -----------------------------------------------
 
 void RankMachine::report(Failure failure) { report_end_of_phase(State::kReported, PhaseFailed{std::move(failure)}); }
 
@@ -32,10 +32,10 @@ void CoordinatorMachine::receive(int from, const PhaseFailed& message) {
 }
 
 void CoordinatorMachine::fail(int rank, Failure failure) {
-  const bool delivered = (state_ == State::kMoving && answered_.count(rank) != 0 && failures_.count(rank) == 0) ||
+  const bool delivered = (state_ == State::kMoving && answered_.count(rank) != 0 && outcome_.failures.count(rank) == 0) ||
                          state_ == State::kFinishing || state_ == State::kSettling;
   if (delivered) return ignore("failure of a rank that has done its part");
-  failures_.emplace(rank, std::move(failure));  // the first one counts
+  outcome_.failures.emplace(rank, std::move(failure));  // the first one counts
   answered_.insert(rank);
   count_progress(rank);
   end_phase_if_complete();  // in save.cpp, with the outcome
@@ -44,7 +44,7 @@ void CoordinatorMachine::fail(int rank, Failure failure) {
 
 // Shortens the time for the other ranks to end their phase after a failure.
 void CoordinatorMachine::hurry() {
-  if (!collects() || failures_.empty() || std::exchange(hurried_, true)) return;
+  if (!collects() || outcome_.failures.empty() || std::exchange(hurried_, true)) return;
   start_timer(options_.phase_grace);
 }
 
@@ -57,7 +57,7 @@ void CoordinatorMachine::tell_to_stop() {
   if (state_ == State::kGlobalPlan) return send(identity_.rank, StopPhase{});
   if (!collects()) return;
   for (const auto& [rank, join] : joins_)
-    if (answered_.count(rank) == 0 && failures_.count(rank) == 0) send(rank, StopPhase{});
+    if (answered_.count(rank) == 0 && outcome_.failures.count(rank) == 0) send(rank, StopPhase{});
 }
 
 // --- 4. other ranks: stop, and say so ------------------------------------------------------------
@@ -89,17 +89,18 @@ void CoordinatorMachine::receive(int from, const PhaseStopped&) {
 
 void CoordinatorMachine::ended(const Failure& failure) {
   if (state_ == State::kSettling) return ended(Committed::kUnknown);
-  failures_.insert_or_assign(identity_.rank, failure);
+  outcome_.failures.insert_or_assign(identity_.rank, failure);
   if (state_ == State::kFinishing) return settle(failure.code == ErrorCode::kFenced, std::nullopt);
-  end(std::exchange(failures_, {}), Committed::kNo);
+  end(std::exchange(outcome_.failures, {}), Committed::kNo);
 }
 
 // The caller of this rank cancelled the call while its planner made the global plan.
 void CoordinatorMachine::ended(const Stopped&) {
-  if (failures_.empty())
-    failures_.emplace(identity_.rank, failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kCancelled, "coordinator",
-                                                 "the call of rank " + std::to_string(identity_.rank) + " was stopped"));
-  end(std::exchange(failures_, {}), Committed::kNo);
+  if (outcome_.failures.empty())
+    outcome_.failures.emplace(identity_.rank,
+                              failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kCancelled, "coordinator",
+                                         "the call of rank " + std::to_string(identity_.rank) + " was stopped"));
+  end(std::exchange(outcome_.failures, {}), Committed::kNo);
 }
 
 // Finds out how the attempt has ended. `given_up` means that other ranks may have taken this one
@@ -126,7 +127,7 @@ void CoordinatorMachine::ended(Committed committed) {
 }
 
 void CoordinatorMachine::end_settling_if_complete() {
-  if (state_ == State::kSettling && settled_ && asked_.empty()) end(std::exchange(failures_, {}), *settled_);
+  if (state_ == State::kSettling && settled_ && asked_.empty()) end(std::exchange(outcome_.failures, {}), *settled_);
 }
 
 // --- 6. rank: stop the writer, then remove its files ---------------------------------------------

@@ -26,11 +26,11 @@ void CoordinatorMachine::plan_load_globally() {
   if (!agree) {
     FailureMap failures;
     for (int rank = 0; rank < identity_.world_size; ++rank)
-      failures.emplace(rank, failure_of(rank, FailureKind::kRaised, ErrorCode::kChanged, "coordinator",
-                                        "the checkpoint was replaced while the ranks opened it: rank " + std::to_string(rank) +
-                                            " has read the metadata of save \"" +
-                                            metadata_save_ids_[static_cast<std::size_t>(rank)] +
-                                            "\"; load again, and see whether all ranks share the directory"));
+      failures.emplace(rank,
+                       failure_of(rank, FailureKind::kRaised, ErrorCode::kChanged, "coordinator",
+                                  "the checkpoint was replaced while the ranks opened it: rank " + std::to_string(rank) +
+                                      " has read the metadata of save \"" + metadata_save_ids_[static_cast<std::size_t>(rank)] +
+                                      "\"; load again, and see whether all ranks share the directory"));
     return end(std::move(failures), Committed::kNo);
   }
   become(State::kGlobalPlan);
@@ -39,7 +39,7 @@ void CoordinatorMachine::plan_load_globally() {
 }
 
 void CoordinatorMachine::ended(const GlobalLoadPlans& made) {
-  if (!failures_.empty()) return end(std::exchange(failures_, {}), Committed::kNo);  // cancelled meanwhile
+  if (!outcome_.failures.empty()) return end(std::exchange(outcome_.failures, {}), Committed::kNo);  // cancelled meanwhile
   start_moving();
   for (const auto& [rank, join] : joins_) send(rank, GlobalLoadPlan{made.plans[static_cast<std::size_t>(rank)]});
 }

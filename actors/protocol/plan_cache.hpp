@@ -1,8 +1,8 @@
 // Keeps the save plan of the last attempt: a rank its part of the global plan, the coordinator the
-// local plan of each rank. A repeated save then sends a digest, with the hash and size of each bytes
-// object, instead of a plan. Plans contain no save id, so a digest may stay the same from save to
-// save. A digest does not cover the hashes and sizes of bytes objects, which change more often:
-// `refreshed` puts those of the current attempt into a kept plan.
+// local plan of each rank. A repeated save then sends a digest, with the hash and size of each
+// bytes object, instead of a plan. Plans contain no save id, so a digest may stay the same from
+// save to save. A digest does not cover the hashes and sizes of bytes objects, which change more
+// often: `refreshed` puts those of the current attempt into a kept plan.
 #pragma once
 
 #include <cstdint>

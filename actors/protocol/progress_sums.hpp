@@ -34,9 +34,9 @@ class ProgressSums {
   };
   __extension__ typedef unsigned __int128 Sum;  // of 64-bit numbers
 
-  std::vector<Part> parts_;                // by rank
+  std::vector<Part> parts_;                  // by rank
   std::set<std::pair<double, int>> behind_;  // fraction done and rank, of the ranks that have not ended the phase
-  std::array<Sum, 4> sums_{};  // of the four counts of Moved
+  std::array<Sum, 4> sums_{};                // of the four counts of Moved
 };
 
 }  // namespace cairn::protocol

@@ -7,6 +7,14 @@
 #include <cairn/base/call_phase.hpp>
 
 namespace cairn::protocol {
+namespace {
+
+// Limits the coordinator's load by progress reports to 500 messages per second, for any number of
+// ranks.
+constexpr auto kIntervalPerRank = std::chrono::milliseconds(2);
+
+}  // namespace
+
 RankMachine::RankMachine(Identity identity, const RuntimeOptions& options)
     : identity_(std::move(identity)), options_(options), counter_seen_(identity_.counter_floor) {}
 
@@ -20,23 +28,8 @@ Effects RankMachine::step(const Event& event) {
 
 void RankMachine::on(const CallStarted& call) {
   check_invariant(state_ == State::kIdle, "a call started while another call of the same checkpointer was running");
+  static_cast<CallOnRank&>(*this) = CallOnRank();
   call_ = call;
-  counter_ = 0;
-  save_id_.clear();
-  stopping_ = false;
-  abandoned_ = false;
-  began_ = false;
-  own_failure_.reset();
-  outcome_.reset();
-  local_plan_.reset();
-  report_.reset();
-  progress_told_ = progress_heard_ = 0;
-  delivered_ = false;
-  lost_.reset();
-  unopened_ = false;
-  candidate_ = leader_ = -1;
-  turns_ = 0;
-  askers_.clear();
 
   become(State::kJoining);
   tell_early_askers();
@@ -256,6 +249,68 @@ Failure RankMachine::failure_of(int rank, FailureKind kind, ErrorCode code, cons
 // Returns what a rank knows about the checkpoint if it has not received the coordinator's outcome.
 Committed RankMachine::committed_unheard() const {
   return call_.operation == Operation::kSave && began_ ? Committed::kUnknown : Committed::kNo;
+}
+
+// --- progress ------------------------------------------------------------------------------------
+
+void RankMachine::time_progress() {
+  if (options_.progress_interval.count() <= 0) return;
+  const Duration interval = std::max<Duration>(options_.progress_interval, kIntervalPerRank * identity_.world_size);
+  effects_.emplace_back(StartTimer{Timer::kProgress, interval});
+}
+
+// A rank without a coordinator reports to nobody: a successor only ends the call.
+void RankMachine::on(const ProgressDue& due) {
+  if (!runs() || state_ == State::kJoining) return ignore_timer();
+  if (!lost_) send(Progress{++progress_told_, due.moved});
+  time_progress();
+}
+
+void RankMachine::receive(const JobProgress& job) {
+  if (lost_ || state_ == State::kJoining || outcome_ || job.number <= progress_heard_ || job.number > progress_told_)
+    return ignore("JobProgress out of turn");
+  progress_heard_ = job.number;
+  effects_.emplace_back(ProgressTold{job});
+}
+
+// --- cancellation by the caller, explicitly or by a deadline -------------------------------------
+
+void RankMachine::on(const CancelRequested& request) {
+  if (request.ticket != call_.ticket) return ignore("cancellation of another call");
+  cancel_call(ErrorCode::kCancelled, "the caller of rank " + std::to_string(identity_.rank) + " cancelled the " + describe_call() +
+                                         (request.why.empty() ? "" : ": " + request.why));
+}
+
+void RankMachine::pass_deadline(const char* running_hook) {
+  if (!runs()) return ignore_timer();
+  const std::string self = "rank " + std::to_string(identity_.rank);
+  std::string awaited = "its coordinator, rank " + std::to_string(call_.coordinator_rank);
+  if (outstanding_ != 0)
+    awaited = std::string("its own ") + (running_hook != nullptr ? running_hook : to_string(phase()));
+  else if (lost_ && leader_ != -1)
+    awaited =
+        "rank " + std::to_string(leader_) + ", which succeeds its coordinator, rank " + std::to_string(call_.coordinator_rank);
+  cancel_call(ErrorCode::kDeadline, "the deadline of " + in_seconds(std::max(*call_.deadline, Duration(0))) +
+                                        " that the caller of " + self + " had set for the " + describe_call() + " passed while " +
+                                        self + " waited for " + awaited);
+}
+
+// Stops what can be stopped, and reports as after a failure of this rank. The coordinator is told
+// at once, since hooks of other ranks may run long. It sends all ranks the same outcome, which is a
+// success if the cancellation came too late.
+void RankMachine::cancel_call(ErrorCode code, const std::string& why) {
+  if (!runs()) return ignore("cancellation of a call that has ended");
+  if (own_failure_ || stopping_) return ignore("cancellation of a call that has failed");
+  Failure failure = failure_of(identity_.rank, FailureKind::kCancelled, code, "trainer", why);
+  if (!has_coordinator()) return end_alone(std::move(failure), Committed::kNo);
+  if (!lost_) send(Cancel{call_.ticket, failure, true});
+  if (state_ == State::kReported) return;  // its part is done: only the coordinator knows about the other ranks
+  own_failure_ = failure;
+  stop_tasks();
+  if (state_ == State::kPlanned)
+    report(std::move(failure));
+  else if (lost_ && leader_ != -1)
+    send_status(leader_);
 }
 
 // --- helpers -------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@
 //             once the writer has returned its future. An outcome that arrives while a task runs
 //             takes effect when the task ends.
 // Progress:   from Begin to the outcome, whenever Timer::kProgress fires, the rank reports its
-//             progress to the coordinator and gets the progress of all ranks (rank_progress.cpp).
+//             progress to the coordinator and gets the progress of all ranks.
 //             A rank that has lost its coordinator reports nothing. Progress reports affect no
 //             decision.
 // Cancelled:  when the caller cancels the call or its deadline passes, the rank stops, tells the
-//             coordinator, and waits for the outcome as in any failed call (rank_cancel.cpp).
+//             coordinator, and waits for the outcome as in any failed call.
 // Peer death: the coordinator decides about lost ranks. If the coordinator itself is lost, the rank
 //             continues its phase. If the link was closed, the coordinator may be alive, so the
 //             rank first asks it once more. Then the rank turns to the successors (succession.hpp),
@@ -54,7 +54,38 @@ struct EndedCall {
   std::shared_ptr<const Ending> ending;
 };
 
-class RankMachine {
+// The state of one call on one rank.
+struct CallOnRank {
+  CallStarted call_;
+  std::uint64_t counter_ = 0;
+  std::string save_id_;
+  std::uint64_t outstanding_ = 0;       // sequence number of the running task, 0 if none
+  std::uint64_t stop_outstanding_ = 0;  // sequence number of the Abandon that stops it, 0 if none
+  bool stopping_ = false;               // told to stop: no further hook of the phase starts
+  bool abandoned_ = false;              // the writer was told to stop; its files stay until the outcome
+  bool began_ = false;                  // some task has run, so there is something to release
+  std::optional<Failure> own_failure_;
+  std::optional<Outcome> outcome_;
+  Phase reported_phase_ = Phase::kJoin;
+  std::optional<Message> report_;     // the report sent, or to be sent, at the end of the last phase
+  std::uint64_t progress_told_ = 0;   // number of progress reports sent in this attempt
+  std::uint64_t progress_heard_ = 0;  // the largest number in an answer to a report
+  bool delivered_ = false;            // the results were sent to the coordinator
+  std::shared_ptr<const SavePlan> local_plan_;
+  Digest local_digest_{};
+
+  // State after the loss of the coordinator.
+  std::optional<Failure> lost_;          // how the coordinator was lost
+  bool unopened_ = false;                // the last attempt to connect to the coordinator failed
+  int candidate_ = -1;                   // the rank that was asked to end the call, and has not answered yet
+  int leader_ = -1;                      // the successor that this rank follows
+  std::set<int> tried_;                  // ranks already asked
+  int turns_ = 0;                        // how often this rank turned to another rank, in this round
+  int rounds_ = 0;                       // rounds through all ranks
+  std::map<int, std::uint64_t> askers_;  // ranks to notify of changes on this rank, with their inquiry numbers
+};
+
+class RankMachine : private CallOnRank {
  public:
   using State = RankState;
 
@@ -66,8 +97,8 @@ class RankMachine {
 
   State state() const { return state_; }
   bool is_idle() const { return state_ == State::kIdle; }
-  std::uint64_t counter() const { return counter_; }               // the running attempt's counter, 0 before Begin
-  std::uint64_t counter_seen() const { return counter_seen_; }     // the largest counter that this machine knows of
+  std::uint64_t counter() const { return counter_; }            // the running attempt's counter, 0 before Begin
+  std::uint64_t counter_seen() const { return counter_seen_; }  // the largest counter that this machine knows of
   // Returns the outcome of a failed call that waits for a running task to end, otherwise nothing.
   std::optional<CallResult> outcome_before_end() const;
   // Returns the last call whose outcome was not set by this rank alone; null if there was none.
@@ -171,36 +202,7 @@ class RankMachine {
   const RuntimeOptions options_;
   Effects effects_;
 
-  // State of the running call.
   State state_ = State::kIdle;
-  CallStarted call_;
-  std::uint64_t counter_ = 0;
-  std::string save_id_;
-  std::uint64_t outstanding_ = 0;       // sequence number of the running task, 0 if none
-  std::uint64_t stop_outstanding_ = 0;  // sequence number of the Abandon that stops it, 0 if none
-  bool stopping_ = false;               // told to stop: no further hook of the phase starts
-  bool abandoned_ = false;              // the writer was told to stop; its files stay until the outcome
-  bool began_ = false;                  // some task has run, so there is something to release
-  std::optional<Failure> own_failure_;
-  std::optional<Outcome> outcome_;
-  Phase reported_phase_ = Phase::kJoin;
-  std::optional<Message> report_;     // the report sent, or to be sent, at the end of the last phase
-  std::uint64_t progress_told_ = 0;   // number of progress reports sent in this attempt
-  std::uint64_t progress_heard_ = 0;  // the largest number in an answer to a report
-  bool delivered_ = false;            // the results were sent to the coordinator
-  std::shared_ptr<const SavePlan> local_plan_;
-  Digest local_digest_{};
-
-  // State after the loss of the coordinator.
-  std::optional<Failure> lost_;          // how the coordinator was lost
-  bool unopened_ = false;                // the last attempt to connect to the coordinator failed
-  int candidate_ = -1;                   // the rank that was asked to end the call, and has not answered yet
-  int leader_ = -1;                      // the successor that this rank follows
-  std::set<int> tried_;                  // ranks already asked
-  int turns_ = 0;                        // how often this rank turned to another rank, in this round
-  int rounds_ = 0;                       // rounds through all ranks
-  std::map<int, std::uint64_t> askers_;  // ranks to notify of changes on this rank, with their inquiry numbers
-
   // Successors that asked about a call that had not begun, and that this rank had not made yet.
   std::map<int, StatusRequest> early_askers_;
 

@@ -94,7 +94,7 @@ void CoordinatorMachine::answered(int from) {
 
 void CoordinatorMachine::end_phase_if_complete() {
   if (!collects() || answered_.size() < joins_.size()) return;
-  if (!failures_.empty()) return end(std::exchange(failures_, {}), Committed::kNo);
+  if (!outcome_.failures.empty()) return end(std::exchange(outcome_.failures, {}), Committed::kNo);
   if (state_ == State::kLocalPlans) return operation() == Operation::kSave ? plan_globally() : plan_load_globally();
   if (operation() == Operation::kSave) return publish();
   end({}, Committed::kNo);
@@ -107,7 +107,7 @@ void CoordinatorMachine::plan_globally() {
 }
 
 void CoordinatorMachine::ended(const GlobalSavePlans& made) {
-  if (!failures_.empty()) return end(std::exchange(failures_, {}), Committed::kNo);  // cancelled meanwhile
+  if (!outcome_.failures.empty()) return end(std::exchange(outcome_.failures, {}), Committed::kNo);  // cancelled meanwhile
   metadata_ = made.metadata;
   global_save_plans_ = made.plans;
   global_digests_.clear();

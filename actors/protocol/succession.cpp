@@ -165,7 +165,7 @@ void Succession::start(std::uint64_t counter, const StatusReply& status) {
   tally_ = {};
   returnable_.clear();
   told_of_orphans_ = false;
-  failures_.clear();
+  outcome_.failures.clear();
   proven_unpublished_ = false;
   rounds_ = 0;
   ++inquiry_;
@@ -282,7 +282,7 @@ void Succession::hand_over(int leader) {
 // --- the outcome ---------------------------------------------------------------------------------
 
 void Succession::decide() {
-  failures_ = judge();
+  outcome_.failures = judge();
   proven_unpublished_ = std::any_of(members_.begin(), members_.end(),
                                     [this](const auto& entry) { return follows(entry.second) && !entry.second.status.delivered; });
   const Member& own = members_[identity_.rank];
@@ -346,7 +346,7 @@ Failure Succession::coordinators_failure() const {
 }
 
 void Succession::conclude(Committed committed) {
-  conclude(make_ending(failures_, committed,
+  conclude(make_ending(outcome_.failures, committed,
                        counter_ == 0 ? "" : make_save_id(identity_.incarnation, identity_.checkpointer, counter_)));
 }
 
@@ -374,7 +374,7 @@ void Succession::go_idle() {
   counter_ = 0;
   members_.clear();
   returnable_.clear();
-  failures_.clear();
+  outcome_.failures.clear();
   effects_.emplace_back(StopTimer{Timer::kSuccession});
   note(SuccessionState::kIdle);
   for (const auto& [from, request] : std::exchange(takeover_requests_, {}))
@@ -414,8 +414,8 @@ void Succession::tell_of_orphans() {
     failures.emplace(rank, make_failure(rank, Phase::kJoin, FailureKind::kLost, lost.code, "link",
                                         "rank " + std::to_string(rank) + " cannot reach its coordinator: " + lost.what));
   }
-  send(coordinator_, ended_reply(coordinator.status.ordinal, coordinator_, coordinator.status.ticket,
-                                 make_ending(failures, Committed::kNo, "")));
+  send(coordinator_,
+       ended_reply(coordinator.status.ordinal, coordinator_, coordinator.status.ticket, make_ending(failures, Committed::kNo, "")));
 }
 
 void Succession::answer(int to, const Ended& ended, std::uint64_t ticket) {

@@ -157,7 +157,7 @@ class Succession {
   std::uint64_t outstanding_ = 0;  // sequence number of the task that asks the store
   int rounds_ = 0;                 // rounds of repeated questions
   bool proven_unpublished_ = false;
-  FailureMap failures_;
+  CallResult outcome_;  // as far as it is known, while the store is asked
 
   // State across calls.
   std::uint64_t inquiry_ = 0;
