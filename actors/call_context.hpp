@@ -23,8 +23,7 @@ class CallContext {
   using AnyCall = std::variant<SaveCall, LoadCall, AgreeCall>;
   static protocol::Operation operation_of(const AnyCall& call);
 
-  CallContext(AnyCall call, std::uint64_t ticket, int rank, int world_size, bool one_process,
-              std::function<void(CallResult)> done);
+  CallContext(AnyCall call, std::uint64_t ticket, int rank, int world_size, bool one_process, std::function<void(CallResult)> done);
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;
 
@@ -64,13 +63,13 @@ class CallContext {
   void set_early_report(std::function<void(CallResult)> report) { early_report_ = std::move(report); }
   void report_early(CallResult outcome);
 
-  // Sets the function that gets the failure of `give_up` before `done` does. Other ranks do not know
-  // then that the call has ended. Call this before the context is shared.
+  // Sets the function that gets the failure of `give_up` before `done` does. Other ranks do not
+  // know then that the call has ended. Call this before the context is shared.
   void set_lost_report(std::function<void(const CallContext&, const Failure&)> report) { lost_report_ = std::move(report); }
 
-  // The end of the call. The supervisor calls `end` with the outcome, or `give_up` if it ends before
-  // it knows the outcome; without `failure`, the failure says that. Only the first call of either
-  // counts.
+  // The end of the call. The supervisor calls `end` with the outcome, or `give_up` if it ends
+  // before it knows the outcome; without `failure`, the failure says that. Only the first call of
+  // either counts.
   void end(CallResult outcome);
   void give_up(std::optional<Failure> failure = std::nullopt);
   // A task of the call calls `hold` when it is made, and `let_go` when it has ended and its hooks

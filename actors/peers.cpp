@@ -44,7 +44,11 @@ protocol::PeerDown unsent(int to, bool reachable, ErrorCode code, std::string wh
 void Peers::meet_faults(FaultSite site, const protocol::Message& message) const {
   if (!config_.injector) return;
   for (const auto& rule : config_.injector->pass(site, protocol::name_of(message), config_.rank))
-    if (rule.action == FaultAction::kDropLink && links) caf::anon_send(links, LinkDrop{rule.peer.value_or(-1)});
+    if (rule.action == FaultAction::kDropLink) drop(LinkDrop{rule.peer.value_or(-1)});
+}
+
+void Peers::drop(const LinkDrop& drop) const {
+  if (links) caf::anon_send(links, drop);
 }
 
 std::optional<protocol::PeerDown> Peers::send(const std::string& checkpointer, const protocol::Send& message) {

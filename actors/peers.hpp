@@ -23,9 +23,11 @@ class Peers {
 
   caf::actor links;  // null: they died too often, or there is no other rank
 
-  // Injects the faults of this site. Messages of a rank to itself pass here too, so that a site means
-  // the same on every rank.
+  // Injects the faults of this site. Messages of a rank to itself pass here too, so that a site
+  // means the same on every rank.
   void meet_faults(FaultSite site, const protocol::Message& message) const;
+
+  void drop(const LinkDrop& drop) const;
 
   // Gives a message to the links. If that is impossible, returns the loss of the receiver that it
   // counts as.

@@ -13,8 +13,8 @@
 #include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/call_events.hpp>
-#include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/failure_report.hpp>
+#include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/links/handshake.hpp>
 #include <cairn/actors/rank_supervisor.hpp>
 #include <cairn/actors/restart_budget.hpp>
@@ -113,8 +113,8 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
 
   Orders& orders() { return *orders_; }
 
-  // Returns the call that `make` makes of its ticket. Throws if no call of the checkpointer may start
-  // now.
+  // Returns the call that `make` makes of its ticket. Throws if no call of the checkpointer may
+  // start now.
   std::shared_ptr<CallContext> admit(const std::string& checkpointer, const std::string& checkpoint_id,
                                      const std::function<std::shared_ptr<CallContext>(std::uint64_t ticket)>& make) {
     const auto refuse = [&](const std::string& why) {
@@ -231,7 +231,7 @@ class Keeper : public std::enable_shared_from_this<Keeper> {
   Mutex mutex_;
   std::map<std::string, std::weak_ptr<CallContext>> calls_ CAIRN_GUARDED_BY(mutex_);  // running, by checkpointer
   std::uint64_t last_ticket_ CAIRN_GUARDED_BY(mutex_) = 0;
-  bool stopped_ CAIRN_GUARDED_BY(mutex_) = false;  // no call is accepted, and no supervisor started
+  bool stopped_ CAIRN_GUARDED_BY(mutex_) = false;                 // no call is accepted, and no supervisor started
   std::shared_ptr<LinksFactory> links_ CAIRN_GUARDED_BY(mutex_);  // keeps the descriptor that listens
   SupervisorActor supervisor_ CAIRN_GUARDED_BY(mutex_);
   bool starting_ CAIRN_GUARDED_BY(mutex_) = false;

@@ -35,12 +35,7 @@ struct Slot {
 };
 
 protocol::Identity world_of(const RankConfig& config, std::uint64_t counter_floor) {
-  protocol::Identity world;
-  world.rank = config.rank;
-  world.world_size = config.world_size;
-  world.incarnation = config.incarnation;
-  world.counter_floor = counter_floor;
-  return world;
+  return {config.rank, config.world_size, config.incarnation, "", counter_floor};
 }
 
 class Supervisor : public SupervisorActor::base {
@@ -100,9 +95,7 @@ class Supervisor : public SupervisorActor::base {
           timers_.arm(this, true);
           stop_if_idle();
         },
-        [this](const LinkDrop& drop) {
-          if (peers_.links) caf::anon_send(peers_.links, drop);
-        },
+        [this](const LinkDrop& drop) { peers_.drop(drop); },
         [this](const LinkUp& up) { tell_all(peers_.take(up)); },
         [this](const LinkDown& down) {
           tell_all(peers_.take(down));
@@ -174,8 +167,9 @@ class Supervisor : public SupervisorActor::base {
   void start(const std::shared_ptr<CallContext>& context) {
     if (stopping_) {
       CallResult outcome;
-      outcome.failures.emplace(config_.rank, own_failure(FailureKind::kCancelled, ErrorCode::kCancelled,
-                                                         "the runtime of rank " + std::to_string(config_.rank) + " is being shut down"));
+      outcome.failures.emplace(config_.rank,
+                               own_failure(FailureKind::kCancelled, ErrorCode::kCancelled,
+                                           "the runtime of rank " + std::to_string(config_.rank) + " is being shut down"));
       return context->end(std::move(outcome));
     }
     const std::string& checkpointer = context->call().id.checkpointer;
@@ -214,12 +208,11 @@ class Supervisor : public SupervisorActor::base {
     if (auto* progress = progress_of(slot)) progress->follow(slot.machine.state(), effects);  // before tasks of that step run
     // After the other effects, as it may take 0.3 s; but before the end of the call, whose trace
     // contains the stacks.
-    std::shared_ptr<CallContext> told_to_stop;
+    bool told_to_stop = false;
     const auto report_stopped = [&] {
-      const auto context = std::exchange(told_to_stop, nullptr);
-      if (!context) return;
-      record_stacks(tap_, *context, slot.machine.counter(), config_.options.trace_store_operations);
-      if (auto outcome = slot.machine.outcome_before_end()) context->report_early(std::move(*outcome));
+      if (!std::exchange(told_to_stop, false) || !slot.context) return;
+      record_stacks(tap_, *slot.context, slot.machine.counter(), config_.options.trace_store_operations);
+      if (auto outcome = slot.machine.outcome_before_end()) slot.context->report_early(std::move(*outcome));
     };
     for (auto& effect : effects) {
       if (auto* send_effect = std::get_if<protocol::Send>(&effect)) {
@@ -228,7 +221,7 @@ class Supervisor : public SupervisorActor::base {
         run(slot, std::move(*task), 0);
       } else if (std::holds_alternative<protocol::StopTasks>(effect)) {
         slot.context->tell_to_stop();
-        told_to_stop = slot.context;
+        told_to_stop = true;
       } else if (const auto* shown = std::get_if<protocol::ProgressTold>(&effect)) {
         if (auto* progress = progress_of(slot)) progress->take(shown->job);
       } else if (auto* finished = std::get_if<protocol::CallResult>(&effect)) {
@@ -342,8 +335,13 @@ class Supervisor : public SupervisorActor::base {
   }
 
   void step_all(const protocol::Event& event) {
+    step_those(event, [](const Slot&) { return true; });
+  }
+  template <class Applies>
+  void step_those(const protocol::Event& event, const Applies& applies) {
     std::vector<std::string> names;
-    for (const auto& [name, slot] : slots_) names.push_back(name);
+    for (const auto& [name, slot] : slots_)
+      if (applies(slot)) names.push_back(name);
     for (const auto& name : names) step(name, event);
     stop_if_idle();
   }
@@ -443,26 +441,17 @@ class Supervisor : public SupervisorActor::base {
     latch_ = latch;
     stopping_ = true;
     // Calls that this rank coordinates end by the coordinator's outcome, as on all other ranks.
-    if (coordinator_)
-      caf::anon_send(coordinator_, tap_.wrap(Stop{}));
-    else
-      coordinator_stopped_ = true;
-    std::vector<std::string> names;
-    for (const auto& [name, slot] : slots_)
-      if (slot.context && (!coordinator_ || slot.machine.coordinator_rank() != config_.rank)) names.push_back(name);
-    for (const auto& name : names)
-      step(name, protocol::Cancelled{"the runtime of rank " + std::to_string(config_.rank) + " was shut down"});
-    stop_if_idle();
+    coordinator_stopped_ = !coordinator_;
+    if (coordinator_) caf::anon_send(coordinator_, tap_.wrap(Stop{}));
+    step_those(
+        protocol::Cancelled{"the runtime of rank " + std::to_string(config_.rank) + " was shut down"},
+        [this](const Slot& slot) { return slot.context && (!coordinator_ || slot.machine.coordinator_rank() != config_.rank); });
   }
 
   void stop_if_idle() {
     if (!stopping_ || !coordinator_stopped_) return;
     for (const auto& [name, slot] : slots_)
       if (slot.context) return;
-    leave();
-  }
-
-  void leave() {
     leaves_ = true;
     quit();
   }
@@ -472,7 +461,8 @@ class Supervisor : public SupervisorActor::base {
       return own_failure(FailureKind::kBusy, ErrorCode::kDeadline,
                          "a hook of rank " + std::to_string(config_.rank) + " had not ended when its runtime was shut down");
     });
-    leave();
+    leaves_ = true;
+    quit();
   }
 
   const RankConfig config_;

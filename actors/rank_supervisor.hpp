@@ -46,11 +46,10 @@ struct GetChildren {};
 
 using SupervisorActor =
     caf::typed_actor<caf::reacts_to<TakeOrders>, caf::reacts_to<Traced<CancelCall>>, caf::reacts_to<Traced<TaskReport>>,
-                     caf::reacts_to<Traced<CoordinatorEffect>>,
-                     caf::reacts_to<Traced<CoordinatorStopped>>, caf::reacts_to<Traced<Unsent>>, caf::reacts_to<Traced<Stop>>,
-                     caf::reacts_to<StopNow>, caf::reacts_to<WakeUp>, caf::reacts_to<LinkDrop>, caf::reacts_to<LinkUp>,
-                     caf::reacts_to<LinkDown>, caf::reacts_to<LinkMessage>, caf::reacts_to<LinkRefused>,
-                     caf::replies_to<GetChildren>::with<Children>>;
+                     caf::reacts_to<Traced<CoordinatorEffect>>, caf::reacts_to<Traced<CoordinatorStopped>>,
+                     caf::reacts_to<Traced<Unsent>>, caf::reacts_to<Traced<Stop>>, caf::reacts_to<StopNow>, caf::reacts_to<WakeUp>,
+                     caf::reacts_to<LinkDrop>, caf::reacts_to<LinkUp>, caf::reacts_to<LinkDown>, caf::reacts_to<LinkMessage>,
+                     caf::reacts_to<LinkRefused>, caf::replies_to<GetChildren>::with<Children>>;
 
 // Starts the supervisor of a rank. `links` may be null in a world of one rank.
 SupervisorActor spawn_supervisor(caf::actor_system& system, const RankConfig& config, std::shared_ptr<LinksFactory> links,

@@ -19,8 +19,8 @@ std::uint64_t bytes_to_move(const TaskRun& run) {
 
 std::nullopt_t run_storage_task(TaskRun& run, const protocol::Write& request) {
   const SaveCall& call = run.context().save();
-  const SavePlan& plan = run.context().save_plan.emplace(
-      run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
+  const SavePlan& plan =
+      run.context().save_plan.emplace(run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
   return run.last_hook(
       Hook::kMoveData, bytes_to_move(run), [&] { return call.writer->write_data(plan, *call.planner); },
       [](WriteResults results) { return protocol::Written{std::make_shared<const WriteResults>(std::move(results))}; });
@@ -28,8 +28,8 @@ std::nullopt_t run_storage_task(TaskRun& run, const protocol::Write& request) {
 
 std::nullopt_t run_storage_task(TaskRun& run, const protocol::Read& request) {
   const LoadCall& call = run.context().load();
-  const LoadPlan& plan = run.context().load_plan.emplace(
-      run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
+  const LoadPlan& plan =
+      run.context().load_plan.emplace(run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
   return run.last_hook(
       Hook::kMoveData, bytes_to_move(run), [&] { return call.reader->read_data(plan, *call.planner); },
       [](bool) { return protocol::ReadDone{}; });
@@ -38,8 +38,7 @@ std::nullopt_t run_storage_task(TaskRun& run, const protocol::Read& request) {
 // --- publication, on the coordinator -------------------------------------------------------------
 
 protocol::TaskResult run_storage_task(TaskRun& run, const protocol::Finish& request) {
-  run.hook(Hook::kFinish,
-           [&] { run.context().save().writer->finish(std::move(*request.metadata), std::move(*request.results)); });
+  run.hook(Hook::kFinish, [&] { run.context().save().writer->finish(std::move(*request.metadata), std::move(*request.results)); });
   return protocol::Published{};
 }
 

@@ -12,21 +12,9 @@ namespace {
 
 using protocol::Hook;
 
-// Whether a call that was told to stop starts no such hook.
-bool is_stoppable(Hook hook) {
-  switch (hook) {
-    case Hook::kReset:
-    case Hook::kBegin:
-    case Hook::kFinish:
-    case Hook::kAskCommitted:
-    case Hook::kAbandon:
-    case Hook::kRelease:
-    case Hook::kDecide:
-      return false;
-    default:
-      return true;
-  }
-}
+// Whether a call that was told to stop starts no such hook. The Stateful hooks of all ranks run,
+// and those of the end of an attempt.
+bool is_stoppable(Hook hook) { return hook > Hook::kBegin && hook < Hook::kFinish; }
 
 }  // namespace
 
@@ -53,10 +41,10 @@ TaskRun::~TaskRun() {
 
 void TaskRun::report_dropped() {
   const char* const actor = to_string(protocol::actor_of(hook_));
-  Failure failure = protocol::make_failure(
-      context_->rank(), phase(), FailureKind::kInternal, ErrorCode::kInternal, actor,
-      std::string(name_of(hook_)) + (in_hook_ ? " never ended" : " never ran") + ": the " + actor + " actor of rank " +
-          std::to_string(context_->rank()) + " or the executor of the call dropped it");
+  Failure failure =
+      protocol::make_failure(context_->rank(), phase(), FailureKind::kInternal, ErrorCode::kInternal, actor,
+                             std::string(name_of(hook_)) + (in_hook_ ? " never ended" : " never ran") + ": the " + actor +
+                                 " actor of rank " + std::to_string(context_->rank()) + " or the executor of the call dropped it");
   failure.trace_position = record_end(false, failure.what);
   end(std::move(failure));
 }
@@ -77,9 +65,7 @@ void TaskRun::throw_if_failed() const {
   if (first_failure_) std::rethrow_exception(first_failure_->exception);
 }
 
-Work TaskRun::work_of(Hook hook) const {
-  return {context_.get(), protocol::actor_of(hook), phase_of(hook), name_of(hook)};
-}
+Work TaskRun::work_of(Hook hook) const { return {context_.get(), protocol::actor_of(hook), phase_of(hook), name_of(hook)}; }
 
 ProfilerRange TaskRun::begin(Hook hook, std::uint64_t bytes) {
   if (is_stoppable(hook) && context_->is_told_to_stop()) throw ToldToStop();
@@ -96,8 +82,7 @@ ProfilerRange TaskRun::begin(Hook hook, std::uint64_t bytes) {
   if (!injector_) return range;
   const bool after_the_phases = hook == Hook::kAskCommitted || hook == Hook::kAbandon;
   const char* const phase_name = after_the_phases ? "" : to_string(phase());
-  for (const auto& rule :
-       injector_->pass_hook(name, phase_name, context_->call().id.checkpointer, task_.counter, context_->rank()))
+  for (const auto& rule : injector_->pass_hook(name, phase_name, context_->call().id.checkpointer, task_.counter, context_->rank()))
     if (rule.action == FaultAction::kDropLink) supervisor_->post(LinkDrop{rule.peer.value_or(-1)});
   return range;
 }

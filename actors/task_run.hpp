@@ -27,8 +27,8 @@ class TaskRun : public std::enable_shared_from_this<TaskRun> {
  public:
   // `asker` supplies the tracer and the cause of the trace events. `coordinator` is 0 if this
   // rank's RankMachine requested the task. Otherwise it identifies the coordinator actor that
-  // requested it (`life` in `spawn_coordinator`). A Request (local_messages.hpp) carries the TaskRun
-  // to the planner or storage actor, which then calls `post`.
+  // requested it (`life` in `spawn_coordinator`). A Request (local_messages.hpp) carries the
+  // TaskRun to the planner or storage actor, which then calls `post`.
   TaskRun(std::shared_ptr<Inbox> supervisor, const Tap& asker, std::uint64_t coordinator, protocol::RunTask task,
           std::shared_ptr<CallContext> context, std::shared_ptr<Injector> injector);
   ~TaskRun();
