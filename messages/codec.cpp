@@ -60,6 +60,20 @@ Digest digest_of(const std::string& bytes) {
   return digest;
 }
 
+// Join, StatusRequest and StatusReply name a call by the same fields.
+template <class Record, class Message>
+void set_call(const Record& record, Message& message) {
+  message.set_ordinal(record.ordinal);
+  message.set_operation(static_cast<v1::Operation>(record.operation));
+  message.set_checkpoint_id(record.checkpoint_id);
+}
+template <class Message, class Record>
+void get_call(const Message& message, Record& record) {
+  record.ordinal = message.ordinal();
+  record.operation = enum_of<Operation>(message.operation(), v1::Operation_MAX);
+  record.checkpoint_id = checked_name(message.checkpoint_id());
+}
+
 void to_proto(const Failure& failure, v1::Failure& message) {
   message.set_rank(static_cast<std::uint32_t>(failure.rank));
   message.set_phase(static_cast<v1::Phase>(failure.phase));
@@ -189,9 +203,8 @@ struct Encoder {
   void operator()(const Join& record) const {
     auto& message = *envelope.mutable_join();
     message.set_ticket(record.ticket);
-    message.set_ordinal(record.ordinal);
-    message.set_operation(static_cast<v1::Operation>(record.operation));
-    message.set_checkpoint_id(sendable(record.checkpoint_id));
+    sendable(record.checkpoint_id);
+    set_call(record, message);
     set_digest(record.options_digest, message.mutable_options_digest());
     for (const auto& key : record.stateful_keys) message.add_stateful_keys(sendable(key));
     message.set_counter_seen(record.counter_seen);
@@ -272,9 +285,7 @@ struct Encoder {
     message.set_kind(static_cast<v1::RankStatus>(record.kind));
     message.set_coordinator_rank(static_cast<std::uint32_t>(record.coordinator_rank));
     message.set_ticket(record.ticket);
-    message.set_ordinal(record.ordinal);
-    message.set_operation(static_cast<v1::Operation>(record.operation));
-    message.set_checkpoint_id(record.checkpoint_id);
+    set_call(record, message);
     message.set_busy(record.busy);
     message.set_delivered(record.delivered);
     message.set_cannot_join(record.cannot_join);
@@ -286,9 +297,7 @@ struct Encoder {
     auto& message = *envelope.mutable_status_request();
     message.set_inquiry(record.inquiry);
     message.set_coordinator_rank(static_cast<std::uint32_t>(record.coordinator_rank));
-    message.set_ordinal(record.ordinal);
-    message.set_operation(static_cast<v1::Operation>(record.operation));
-    message.set_checkpoint_id(record.checkpoint_id);
+    set_call(record, message);
   }
   void operator()(const FollowOther& record) const { envelope.mutable_follow_other()->set_leader(record.leader); }
   void operator()(const Progress& record) const {
@@ -312,9 +321,7 @@ struct Encoder {
 Join join_of(const v1::Join& message) {
   Join record;
   record.ticket = ticket_of(message.ticket());
-  record.ordinal = message.ordinal();
-  record.operation = enum_of<Operation>(message.operation(), v1::Operation_MAX);
-  record.checkpoint_id = checked_name(message.checkpoint_id());
+  get_call(message, record);
   record.options_digest = digest_of(message.options_digest());
   for (const auto& key : message.stateful_keys()) record.stateful_keys.push_back(checked_name(key));
   // The coordinator assigns the largest counter seen plus one, which must not overflow.
@@ -357,9 +364,7 @@ StatusReply status_reply_of(const v1::StatusReply& message) {
   record.kind = enum_of<RankStatus>(message.kind(), v1::RankStatus_MAX);
   record.coordinator_rank = rank_of(message.coordinator_rank());
   record.ticket = message.ticket();
-  record.ordinal = message.ordinal();
-  record.operation = enum_of<Operation>(message.operation(), v1::Operation_MAX);
-  record.checkpoint_id = checked_name(message.checkpoint_id());
+  get_call(message, record);
   record.busy = message.busy();
   record.delivered = message.delivered();
   record.cannot_join = message.cannot_join();
@@ -377,9 +382,7 @@ StatusRequest status_request_of(const v1::StatusRequest& message) {
   StatusRequest record;
   record.inquiry = message.inquiry();
   record.coordinator_rank = rank_of(message.coordinator_rank());
-  record.ordinal = message.ordinal();
-  record.operation = enum_of<Operation>(message.operation(), v1::Operation_MAX);
-  record.checkpoint_id = checked_name(message.checkpoint_id());
+  get_call(message, record);
   return record;
 }
 

@@ -25,9 +25,7 @@ std::shared_ptr<const Ending> make_ending(const FailureMap& failures, Committed 
   return std::make_shared<const Ending>(Ending{grouped(failures), committed, std::move(save_id), std::move(answer)});
 }
 
-CallResult result_of(const Ending& ending) {
-  return {ungrouped(ending.failures), ending.committed, ending.save_id, ending.answer};
-}
+CallResult result_of(const Ending& ending) { return {ungrouped(ending.failures), ending.committed, ending.save_id, ending.answer}; }
 
 // The kinds are numbered in the order of the variant.
 MessageKind kind_of(const Message& message) noexcept {
