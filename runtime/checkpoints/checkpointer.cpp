@@ -424,7 +424,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     call.report_directory = world.report_directory(options.failure_directory, "");
     call.options_digest = digest_of(options, prefixes);
     call.stateful_keys = objects.keys();
-      call.begin = [&](const std::vector<std::string>& key_order) {
+    call.begin = [&](const std::vector<std::string>& key_order) {
       check_checkpoint_id(*reader, checkpoint_id);
       if (part_rank) require_part(checkpoint_id);
       agreed_order = key_order;

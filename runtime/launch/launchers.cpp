@@ -46,12 +46,6 @@ constexpr int kJobPorts = 15000;
 
 [[noreturn]] void refuse_variables(const std::string& why) { throw Error(ErrorCode::kInvalidArgument, why); }
 
-// Returns the value, or "" if the variable is unset or `name` is null.
-std::string value_of(const Variables& variables, const char* name) {
-  const auto found = name == nullptr ? variables.end() : variables.find(name);
-  return found == variables.end() ? "" : found->second;
-}
-
 std::optional<int> number_of(const Variables& variables, const char* name, int least, int most) {
   const std::string text = value_of(variables, name);
   if (text.empty()) return std::nullopt;
@@ -103,11 +97,10 @@ std::string launcher_names() {
 std::vector<Reading> read_asked(const std::string& asked, const Variables& variables) {
   const auto* const launcher =
       std::find_if(kLaunchers.begin(), kLaunchers.end(), [&](const Launcher& known) { return known.name == asked; });
-  if (launcher == kLaunchers.end())
-    refuse_variables("CAIRN_LAUNCHER is \"" + asked + "\", not one of " + launcher_names());
+  if (launcher == kLaunchers.end()) refuse_variables("CAIRN_LAUNCHER is \"" + asked + "\", not one of " + launcher_names());
   if (!has_left_signs(*launcher, variables))
-    refuse_variables("CAIRN_LAUNCHER is " + asked + ", but " +
-                     (launcher->sign != nullptr ? launcher->sign : launcher->rank) + " is not set");
+    refuse_variables("CAIRN_LAUNCHER is " + asked + ", but " + (launcher->sign != nullptr ? launcher->sign : launcher->rank) +
+                     " is not set");
   std::vector<Reading> readings{read_launcher(*launcher, variables)};
   if (launcher->size == nullptr) {
     readings.push_back(read_launcher(kLaunchers[1], variables));
@@ -224,6 +217,11 @@ void check_first_node(const Task& task, const Variables& variables, const std::s
 }
 
 }  // namespace
+
+std::string value_of(const Variables& variables, const char* name) {
+  const auto found = name == nullptr ? variables.end() : variables.find(name);
+  return found == variables.end() ? "" : found->second;
+}
 
 Variables variables_of_process() {
   Variables variables;

@@ -16,6 +16,8 @@ using Variables = std::map<std::string, std::string>;
 // node. With MPICH's mpiexec, only this id tells two jobs on one machine apart.
 constexpr const char* kPmiServer = "process behind PMI_FD";
 
+// Returns the value, or "" if the variable is unset or `name` is null.
+std::string value_of(const Variables& variables, const char* name);
 // Copies this process's environment, and adds kPmiServer if PMI_FD is a socket.
 Variables variables_of_process();
 

@@ -24,11 +24,6 @@ constexpr const char* kElsewhere = "192.0.2.1";
 constexpr int kAnyPort = 9;
 constexpr std::chrono::milliseconds kPauseBetweenLookups{50};
 
-std::string value_or_empty(const Variables& variables, const char* name) {
-  const auto found = variables.find(name);
-  return found == variables.end() ? "" : found->second;
-}
-
 // A wildcard has several spellings, such as "0", "::0" and "::ffff:0.0.0.0".
 bool is_wildcard(const std::string& host) {
   const auto endpoint = numeric_endpoint(join_address(host, kAnyPort));
@@ -103,7 +98,7 @@ class InterfaceNames {
 
 std::optional<OwnAddress> named_by(const char* variable, bool whole_names, const Variables& variables,
                                    const AddressRequest& request) {
-  const std::string text = value_or_empty(variables, variable);
+  const std::string text = value_of(variables, variable);
   if (text.empty()) return std::nullopt;
   const std::vector<InterfaceAddress> interfaces = request.interfaces();
   if (const auto address = InterfaceNames(text, whole_names).choose(interfaces)) return OwnAddress{*address, variable};
@@ -179,7 +174,7 @@ AddressRequest::AddressRequest() : look_up(resolve_endpoint), interfaces(interfa
 
 OwnAddress own_address(const AddressRequest& request, const Variables& variables) {
   OwnAddress chosen{request.asked, ""};
-  if (chosen.host.empty()) chosen = {value_or_empty(variables, "CAIRN_BIND_ADDRESS"), "CAIRN_BIND_ADDRESS"};
+  if (chosen.host.empty()) chosen = {value_of(variables, "CAIRN_BIND_ADDRESS"), "CAIRN_BIND_ADDRESS"};
   if (!chosen.host.empty()) {
     refuse_wildcard(chosen.host, chosen.origin);
     return chosen;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <vector>
 
 #include <cairn/base/utf8.hpp>
@@ -82,17 +83,9 @@ std::string shortened(const std::string& id, std::size_t columns) {
 }
 
 const char* step_name(const ShownProgress& progress) {
-  switch (progress.step) {
-    case Step::kJoining:
-      return "waiting for all ranks";
-    case Step::kPlanning:
-      return "planning";
-    case Step::kMoving:
-      return progress.is_save ? "writing" : "reading";
-    case Step::kMoved:
-      return progress.is_save ? "publishing" : "finishing";
-  }
-  return "";
+  static constexpr const char* kOfSaves[] = {"waiting for all ranks", "planning", "writing", "publishing"};
+  static constexpr const char* kOfLoads[] = {"waiting for all ranks", "planning", "reading", "finishing"};
+  return (progress.is_save ? kOfSaves : kOfLoads)[static_cast<std::size_t>(progress.step)];
 }
 
 std::string volume_text(const protocol::Moved& moved) {
@@ -122,19 +115,9 @@ std::string figures(const ShownProgress& progress, Without without) {
 }
 
 Step step_of(Phase phase) {
-  switch (phase) {
-    case Phase::kJoin:
-      return Step::kJoining;
-    case Phase::kLocalPlan:
-    case Phase::kGlobalPlan:
-      return Step::kPlanning;
-    case Phase::kWrite:
-    case Phase::kRead:
-      return Step::kMoving;
-    case Phase::kFinish:
-      break;
-  }
-  return Step::kMoved;
+  static constexpr Step kSteps[] = {Step::kJoining, Step::kPlanning, Step::kPlanning, Step::kMoving, Step::kMoving, Step::kMoved};
+  static_assert(std::size(kSteps) == static_cast<std::size_t>(Phase::kFinish));
+  return kSteps[static_cast<std::size_t>(phase) - 1];
 }
 
 }  // namespace
