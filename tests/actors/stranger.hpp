@@ -52,6 +52,11 @@ class Stranger {
     return put(wire);
   }
   bool say(const v1::LinkFrame& frame) { return say(encode_frame(frame)); }
+  // Says hello as `rank`, which the other side must accept.
+  void link(int rank, int world_size, v1::LinkPurpose purpose = v1::LINK_PURPOSE_DATA) {
+    REQUIRE(say(hello(rank, world_size, purpose)));
+    REQUIRE(hear()->has_hello());
+  }
   // Sends the bytes without the transform.
   bool say_raw(const std::string& bytes) { return put(Transform::Wire(bytes.begin(), bytes.end())); }
 
