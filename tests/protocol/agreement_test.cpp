@@ -116,23 +116,6 @@ TEST_CASE("agreement: in any order of events, with duplicates, all get the answe
   }
 }
 
-TEST_CASE("agreement: reordered messages, late ranks and cancellations") {
-  for (unsigned seed = 0; seed < 300; seed += testing::kStride) {
-    CAPTURE(seed);
-    Trouble trouble;
-    trouble.reorder = 50;
-    trouble.duplicate = 30;
-    trouble.cancel_call = seed % 2 ? 5 : 0;
-    MachineWorld world(1 + static_cast<int>(seed % 4), seed, trouble);
-    for (std::uint64_t call = 1; call <= 3; ++call) {
-      start(world, call);
-      REQUIRE(world.run());
-      check_all_ended_once(world, call);
-    }
-    check_answers(world);
-  }
-}
-
 // Whether a rank calls again before the others have made the same call for the first time is the
 // scheduler's choice.
 TEST_CASE("agreement: a call that some ranks cannot join fails, and later calls succeed") {

@@ -108,14 +108,6 @@ TEST_CASE("a coordinator lets go of the global plans before it publishes") {
   for (const auto& plan : plans) CHECK(plan.expired());
 }
 
-TEST_CASE("a rank that goes silent while others join is lost at once") {
-  CoordinatorSteps coordinator(2);
-  coordinator.receive(0, join_of(1), 0);
-  const auto told = sent<Outcome>(coordinator.step(silent(1)));
-  REQUIRE(told.size() == 1);
-  CHECK(told[0].second.failures.at(1).kind == FailureKind::kSilent);
-}
-
 TEST_CASE("counters continue where those of an earlier machine ended") {
   Identity identity = identity_of(0, 1);
   identity.counter_floor = 41;

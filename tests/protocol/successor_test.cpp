@@ -169,24 +169,6 @@ TEST_CASE("a successor yields to an earlier one, and waits for a later one") {
   CHECK(later.steps.machine().is_idle());
 }
 
-TEST_CASE("the rank whose coordinator actor has died is the last to succeed it") {
-  Successor first(1);
-  first.appeal(2);
-  first.answer(1);
-  first.answer(2);
-  first.answer(3);
-  CHECK(sent<FollowOther>(first.answer_promised(0, 0)).empty());
-  CHECK_FALSE(first.steps.machine().is_idle());
-
-  Successor own(0);
-  own.appeal(0);
-  own.answer(0);
-  own.answer(1);
-  const auto told = sent<FollowOther>(own.answer_promised(2, 1));
-  REQUIRE(told.size() == 2);  // rank 1 also answered as an orphan
-  for (const auto& [to, other] : told) CHECK(other.leader == 1);
-}
-
 TEST_CASE("busy followers get phase_grace, then cancel_grace, then are listed") {
   Successor successor;
   successor.appeal(1);
