@@ -112,25 +112,6 @@ TEST_CASE("activation checkpointing: gradients and random draws equal those with
   CHECK(model->calls == 3);
 }
 
-TEST_CASE("activation checkpointing: backward computes in the autocast type of forward") {
-  auto plain = hundred_wide<UnitImpl>(), model = hundred_wide<UnitImpl>();
-  checkpoint_activations(model);
-  const torch::Tensor input = seeded(3, [] { return torch::randn({2, 100}); });
-  const auto device = rank_device().type();
-  const training::Autocast before = training::autocast_on(device);
-  const auto loss_of = [&](Hooked<UnitImpl>& of) {
-    training::set_autocast_on(device, {true, torch::kBFloat16});
-    torch::Tensor loss = of(input).to(torch::kFloat).sum();
-    at::autocast::clear_cache();
-    training::set_autocast_on(device, before);
-    return loss;
-  };
-  loss_of(plain).backward();
-  loss_of(model).backward();
-  CHECK(plain->l1->weight.grad().equal(model->l1->weight.grad()));
-  CHECK(training::autocast_on(device).enabled == before.enabled);
-}
-
 TEST_CASE("activation checkpointing: autocast keeps no casts of recomputed parameters") {
   struct ConvolutionImpl : torch::nn::Module {
     ConvolutionImpl() : convolution(torch::nn::Conv1dOptions(4, 4, 3).padding(1)) { register_module("convolution", convolution); }

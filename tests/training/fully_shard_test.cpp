@@ -358,22 +358,6 @@ TEST_CASE("fully_shard: uneven and empty shards, 3 and 4 ranks") {
   }
 }
 
-TEST_CASE("fully_shard: gradients are the mean over the ranks' inputs") {
-  on_ranks(2, [&](const ProcessGroup& group) {
-    auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
-    fully_shard(*model->u1, ProcessMesh(group));
-    fully_shard(model, ProcessMesh(group));
-    const torch::Tensor both = torch::cat({input_of(3, 8, 1), input_of(3, 8, 2)});
-    plain(both).mean().backward();
-    model(both.narrow(0, 3 * group.rank(), 3)).mean().backward();
-    const auto expected = plain->parameters(), shards = model->parameters();
-    for (std::size_t i = 0; i < shards.size(); ++i) {
-      const torch::Tensor rows = expected[i].grad().chunk(2)[static_cast<std::size_t>(group.rank())];
-      CHECK((training::local_tensor(shards[i].grad()) - rows).abs().max().item<double>() <= 1e-7);
-    }
-  });
-}
-
 TEST_CASE("fully_shard: wrap_from_size makes units of large modules") {
   on_ranks(2, [](const ProcessGroup& group) {
     const std::vector<std::int64_t> sizes{8, 16, 32, 64, 8};  // layers of 144, 544, 2112 and 520 elements
@@ -569,30 +553,6 @@ TEST_CASE("fully_shard: a backward pass that throws leaves nothing behind") {
   });
 }
 
-TEST_CASE("fully_shard: a parameter that one rank uses gets the mean gradient of all ranks") {
-  struct BranchImpl : torch::nn::Module {
-    BranchImpl() : a(4, 4), b(4, 4), c(4, 4) {
-      register_module("a", a);
-      register_module("b", b);
-      register_module("c", c);
-    }
-    torch::Tensor forward(const torch::Tensor& x, bool through_b) { return through_b ? b(a(x)) : a(x); }
-    torch::nn::Linear a, b, c;
-  };
-  on_ranks(2, [&](const ProcessGroup& group) {
-    auto plain = model_of<BranchImpl>(), model = model_of<BranchImpl>();
-    fully_shard(model, ProcessMesh(group));
-    // needs a gradient, so that each rank's backward reads the unit's parameters
-    const torch::Tensor input = input_of(3, 4).requires_grad_();
-    plain(input, true).sum().backward();
-    model(input, group.rank() == 0).sum().backward();
-    const auto named = model->named_parameters();
-    const torch::Tensor half = plain->b->weight.grad().chunk(2)[static_cast<std::size_t>(group.rank())] / 2;
-    CHECK(named["b.weight"].grad().equal(half));
-    CHECK_FALSE(named["c.weight"].grad().defined());
-  });
-}
-
 TEST_CASE("fully_shard: gradients accumulate over backward passes and are clipped globally") {
   on_ranks(2, [&](const ProcessGroup& group) {
     for (const bool sync : {true, false}) {
@@ -768,22 +728,6 @@ TEST_CASE("fully_shard: every call of every method gathers parameters") {
     for (auto& shard : model->parameters())
       torch::from_blob(shard.data_ptr(), shard.sizes(), torch::dtype(shard.dtype()).device(shard.device())).zero_();
     CHECK(model->forward(input).count_nonzero().item<int>() == 0);
-  });
-}
-
-TEST_CASE("fully_shard: a backward pass that throws leaves a model that trains on") {
-  on_ranks(2, [&](const ProcessGroup& group) {
-    auto plain = model_of<Composite>(8), model = model_of<Composite>(8);
-    fully_shard(*model->u1, ProcessMesh(group));
-    fully_shard(*model->u2, ProcessMesh(group));
-    fully_shard(model, ProcessMesh(group));
-    const torch::Tensor input = input_of(2, 8);
-    torch::Tensor hidden = model->l1(input);
-    hidden.register_hook([](const torch::Tensor&) { throw std::runtime_error("a hook of the user's"); });
-    torch::Tensor loss = model->l2(model->u2(model->u1(hidden))).sum();
-    CHECK_THROWS_AS(loss.backward(), std::runtime_error);
-    for (auto& parameter : model->parameters()) parameter.mutable_grad() = torch::Tensor();
-    CHECK(train_both(plain, model, input) == 0);
   });
 }
 

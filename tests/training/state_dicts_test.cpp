@@ -315,20 +315,6 @@ TEST_CASE("state dicts: sharded by default, live, and selected by the options") 
   });
 }
 
-TEST_CASE("state dicts: rank 0 sends each rank its part of whole tensors") {
-  on_ranks(2, [](const ProcessGroup& group) {
-    auto plain = composite(4), model = sharded_composite(group);
-    StateDictOptions sent;
-    sent.full_state_dict = sent.broadcast_from_rank0 = true;
-    Dict from;
-    if (group.rank() == 0) from = training::get_model_state_dict(*plain);
-    training::set_model_state_dict(*model, from, sent);
-    CHECK(largest_difference(whole_parameters(*model), whole_parameters(*plain)) == 0);
-    from.erase("l2.bias");
-    CHECK(thrown_by([&] { training::set_model_state_dict(*model, from, sent); }) == Saying{ErrorCode::kMismatch, "\"l2.bias\""});
-  });
-}
-
 TEST_CASE_TEMPLATE("state dicts: rank 0 sends each rank its part of the optimizer state", Optimizer, torch::optim::Adam,
                    torch::optim::RMSprop, torch::optim::SGD) {
   on_ranks(2, [](const ProcessGroup& group) {
