@@ -191,46 +191,42 @@ TEST_CASE("checkpoint reader: errors about a damaged file name rank, tensor and 
       load(url, {&target}, options);
     });
   };
-  const auto names_all = [&](const Thrown& error) { return error.says("rank 0") && error.says(file) && error.says("\"a\""); };
+  const auto check = [&](ErrorCode code) {
+    const Thrown error = attempt();
+    CHECK(error == Saying{code, "rank 0"});
+    CHECK(error.says(file));
+    CHECK(error.says("\"a\""));
+    return error;
+  };
+  const auto flip = [&](std::size_t at) {
+    Bytes flipped = whole;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+    replace_object(*store, file, flipped);
+  };
 
   SUBCASE("missing") {
     store->remove(file);
-    const Thrown error = attempt();
-    CHECK(error.code == ErrorCode::kNotFound);
-    CHECK(names_all(error));
+    check(ErrorCode::kNotFound);
   }
   SUBCASE("short") {
     replace_object(*store, file, whole.substr(0, whole.size() - 1));
-    const Thrown error = attempt();
-    CHECK(error.code == ErrorCode::kCorrupt);
-    CHECK(names_all(error));
+    check(ErrorCode::kCorrupt);
   }
   SUBCASE("long") {
     replace_object(*store, file, whole + "x");
-    const Thrown error = attempt();
-    CHECK(error.code == ErrorCode::kCorrupt);
-    CHECK(names_all(error));
+    check(ErrorCode::kCorrupt);
   }
   SUBCASE("damaged payload") {
-    Bytes flipped = whole;
     const std::size_t at = a.payload_offset + 2 * kBlock + 77;
-    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
-    replace_object(*store, file, flipped);
-    const Thrown error = attempt();
-    CHECK(error.code == ErrorCode::kCorrupt);
-    CHECK(names_all(error));
-    CHECK(error.says("offsets " + std::to_string(at / kBlock * kBlock)));
+    flip(at);
+    CHECK(check(ErrorCode::kCorrupt).says("offsets " + std::to_string(at / kBlock * kBlock)));
     CheckpointReaderOptions trusting;
     trusting.verify = false;
     CHECK_FALSE(attempt(trusting).is_error);
   }
   SUBCASE("damaged trailer") {
-    Bytes flipped = whole;
-    flipped[whole.size() - 40] = static_cast<char>(flipped[whole.size() - 40] ^ 1);
-    replace_object(*store, file, flipped);
-    const Thrown error = attempt();
-    CHECK(error.code == ErrorCode::kCorrupt);
-    CHECK(names_all(error));
+    flip(whole.size() - 40);
+    check(ErrorCode::kCorrupt);
   }
   SUBCASE("another save's file") {
     save("mem://reader/y", 2, {&state});
@@ -238,10 +234,7 @@ TEST_CASE("checkpoint reader: errors about a damaged file name rank, tensor and 
     CHECK(attempt().code == ErrorCode::kCorrupt);
   }
   SUBCASE("verify_first changes nothing when something is damaged") {
-    Bytes flipped = whole;
-    const auto d = std::get<TensorStorageMetadata>(*read_metadata(*store).find("d")).storage.at(0);
-    flipped[d.payload_offset] = static_cast<char>(flipped[d.payload_offset] ^ 1);
-    replace_object(*store, file, flipped);
+    flip(std::get<TensorStorageMetadata>(*read_metadata(*store).find("d")).storage.at(0).payload_offset);
     StateDict target = plain_state(false);
     CheckpointReaderOptions first;
     first.verify_first = true;
@@ -454,12 +447,8 @@ TEST_CASE("checkpoint reader: later reads open no file and read no small block a
     for (std::size_t rank = 0; rank < states.size(); ++rank)
       states[rank][name_of(i) + (rank == 0 ? "a" : "b")] = torch::randn({30});
   save(url, 1, {&states[0], &states[1]});
-  CheckpointReader reader;
-  reader.reset(url);
-  const Metadata metadata = reader.read_metadata();
-  StorageContext context;
-  context.checkpoint_id = url;
-  reader.set_up_storage_reader(metadata, context);
+  OpenReader<CheckpointReader> opened(url);
+  const Metadata& metadata = opened.metadata;
   const auto read = [&](const std::string& name) {
     StateDict target;
     target[name] = torch::zeros({30});
@@ -468,7 +457,7 @@ TEST_CASE("checkpoint reader: later reads open no file and read no small block a
     DefaultLoadPlanner planner(options);
     planner.set_up_planner(target, metadata, 0, true);
     const LoadPlan plan = planner.finish_plan(planner.create_global_plan({planner.create_local_plan()}).front());
-    reader.read_data(plan, planner).get();
+    opened.reader.read_data(plan, planner).get();
     return target[name].tensor();
   };
   for (int i = 0; i < kTensors; ++i)
@@ -491,7 +480,9 @@ TEST_CASE("checkpoint reader: later reads open no file and read no small block a
   CHECK(bytes <= all + 2 * 2 * kBlock);  // the first read of each file keeps nothing
 
   // A file that is damaged after it was opened: its checksums are known, so the damage is found.
-  reader.set_up_storage_reader(metadata, context);
+  StorageContext context;
+  context.checkpoint_id = url;
+  opened.reader.set_up_storage_reader(metadata, context);
   CHECK(read("t0b").equal(states[1]["t0b"].tensor()));
   const ObjectName file = metadata.files.at(std::get<TensorStorageMetadata>(*metadata.find("t0b")).storage.at(0).file).name;
   Bytes damaged = get_object(*open_store(url), file);

@@ -90,8 +90,8 @@ std::string metadata_of(Entries entries, Storage storage, Planner planner) {
 const auto kNothing = [](Pickler& out) { out.none(); };
 
 // Returns metadata of one tensor "t" with the given writers of properties, size and chunk list.
-template <class Properties, class Size, class Chunks>
-std::string tensor_metadata(Properties properties, Size size, Chunks chunks) {
+template <class Properties, class Size, class Chunks, class Storage = void (*)(Pickler&)>
+std::string tensor_metadata(Properties properties, Size size, Chunks chunks, Storage storage = kNothing) {
   return metadata_of(
       [&](Pickler& out) {
         out.empty_dict();
@@ -107,7 +107,7 @@ std::string tensor_metadata(Properties properties, Size size, Chunks chunks) {
         end(out);
         out.set_items();
       },
-      kNothing, kNothing);
+      storage, kNothing);
 }
 
 void size_of(Pickler& out, std::vector<std::int64_t> sizes) {
@@ -157,21 +157,33 @@ void chunk_list(Pickler& out, const std::vector<Box>& boxes) {
 
 const auto kProperties = [](Pickler& out) { old_properties(out); };
 
+// Writes storage_data of one item of "t". `more` adds fields to its index.
+template <class More>
+void storage_of_t(Pickler& out, const char* path, std::int64_t offset, std::int64_t length, More more) {
+  out.empty_dict();
+  out.mark();
+  begin(out, kModule, "MetadataIndex");
+  out.text("fqn");
+  out.text("t");
+  more();
+  end(out);
+  begin(out, kFilesystem, "_StorageInfo");
+  out.text("relative_path");
+  out.text(path);
+  out.text("offset");
+  out.integer(offset);
+  out.text("length");
+  out.integer(length);
+  end(out);
+  out.set_items();
+}
+
 }  // namespace
 
 TEST_CASE("every truncation of a commit record is found") {
   const auto record = encode_commit_record(sample());
   for (std::size_t length = 0; length < record.size(); ++length)
     REQUIRE(decoding(record.substr(0, length)).code == ErrorCode::kCorrupt);
-}
-
-TEST_CASE("every flipped bit of a commit record is found") {
-  const auto record = encode_commit_record(sample());
-  for (std::size_t bit = 0; bit < record.size() * 8; ++bit) {
-    auto flipped = record;
-    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
-    REQUIRE(is_refusal(decoding(flipped)));
-  }
 }
 
 TEST_CASE("no damage to PyTorch's metadata does harm") {
@@ -298,18 +310,16 @@ TEST_CASE("a record of Cairn's without a file's length, checksum or trailer is r
 }
 
 TEST_CASE("a record needs a save id, a commit and names that Python can read") {
-  auto metadata = sample();
-  metadata.save_id.clear();
-  CHECK(thrown_by([&] { encode_commit_record(metadata); }).code == ErrorCode::kInvalidArgument);
-  metadata = sample();
-  metadata.commit.reset();
-  CHECK(thrown_by([&] { encode_commit_record(metadata); }).code == ErrorCode::kInvalidArgument);
-  metadata = sample();
-  metadata.state_dict_metadata[0].first = "bad\xff";
-  CHECK(thrown_by([&] { encode_commit_record(metadata); }).code == ErrorCode::kInvalidArgument);
-  metadata = sample();
-  std::get<TensorStorageMetadata>(metadata.state_dict_metadata[0].second).storage.pop_back();
-  CHECK(thrown_by([&] { encode_commit_record(metadata); }).code == ErrorCode::kInvalidArgument);
+  using Change = void (*)(Metadata&);
+  for (const Change change :
+       {Change([](Metadata& metadata) { metadata.save_id.clear(); }), Change([](Metadata& metadata) { metadata.commit.reset(); }),
+        Change([](Metadata& metadata) { metadata.state_dict_metadata[0].first = "bad\xff"; }), Change([](Metadata& metadata) {
+          std::get<TensorStorageMetadata>(metadata.state_dict_metadata[0].second).storage.pop_back();
+        })}) {
+    auto metadata = sample();
+    change(metadata);
+    CHECK(thrown_by([&] { encode_commit_record(metadata); }).code == ErrorCode::kInvalidArgument);
+  }
 }
 
 TEST_CASE("classes outside DCP's are refused by name") {
@@ -422,23 +432,7 @@ TEST_CASE("items that share bytes are refused, unless one item is recorded twice
 TEST_CASE("file names stay within the checkpoint") {
   for (const auto* name : {"../x", "/etc/passwd", "a/../b", "", "a//b", "./a", "a/"}) {
     CAPTURE(name);
-    const auto storage = [&](Pickler& out) {
-      out.empty_dict();
-      out.mark();
-      begin(out, kModule, "MetadataIndex");
-      out.text("fqn");
-      out.text("t");
-      end(out);
-      begin(out, kFilesystem, "_StorageInfo");
-      out.text("relative_path");
-      out.text(name);
-      out.text("offset");
-      out.integer(0);
-      out.text("length");
-      out.integer(1);
-      end(out);
-      out.set_items();
-    };
+    const auto storage = [&](Pickler& out) { storage_of_t(out, name, 0, 1, [] {}); };
     CHECK(decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, storage, kNothing)).says("no file name"));
   }
 }
@@ -524,17 +518,6 @@ TEST_CASE("what was recorded comes back, all of it") {
   CHECK(encode_commit_record(metadata) == record);
 }
 
-TEST_CASE("an empty checkpoint is one") {
-  Metadata metadata;
-  metadata.save_id = "x";
-  metadata.commit.emplace();
-  metadata.commit->world_size = 1;
-  metadata.commit->plan_digest = std::string(64, '0');
-  const auto back = decode_commit_record(encode_commit_record(metadata));
-  CHECK(back.state_dict_metadata.empty());
-  CHECK(back.commit.has_value());
-}
-
 TEST_CASE("the pickle says what PyTorch can know") {
   const auto metadata = sample();
   const auto back = decode_commit_record(torch_pickle(metadata));
@@ -573,43 +556,17 @@ TEST_CASE("the pickle says what PyTorch can know") {
 }
 
 TEST_CASE("metadata of older PyTorch reads") {
-  const auto pickle = metadata_of(
+  const auto pickle = tensor_metadata(
+      [](Pickler& out) { old_properties(out, "float16"); }, [](Pickler& out) { size_of(out, {5}); },
+      [](Pickler& out) { chunk_list(out, {{{0}, {5}}, {{6}, {0}}}); },  // an empty chunk that begins beyond the end
       [](Pickler& out) {
-        out.empty_dict();
-        out.mark();
-        out.text("t");
-        begin(out, kModule, "TensorStorageMetadata");
-        out.text("properties");
-        old_properties(out, "float16");
-        out.text("size");
-        size_of(out, {5});
-        out.text("chunks");
-        chunk_list(out, {{{0}, {5}}, {{6}, {0}}});  // an empty chunk that begins beyond the end
-        end(out);
-        out.set_items();
-      },
-      [](Pickler& out) {
-        out.empty_dict();
-        out.mark();
-        begin(out, kModule, "MetadataIndex");
-        out.text("fqn");
-        out.text("t");
-        out.text("offset");
-        size_of(out, {0});
-        out.text("index");
-        out.integer(7);  // only a hint: there are two chunks
-        end(out);
-        begin(out, kFilesystem, "_StorageInfo");
-        out.text("relative_path");
-        out.text("__0_0.distcp");
-        out.text("offset");
-        out.integer(17);
-        out.text("length");
-        out.integer(99);
-        end(out);
-        out.set_items();
-      },
-      kNothing);
+        storage_of_t(out, "__0_0.distcp", 17, 99, [&] {
+          out.text("offset");
+          size_of(out, {0});
+          out.text("index");
+          out.integer(7);  // only a hint: there are two chunks
+        });
+      });
   const auto metadata = decode_commit_record(pickle);
   CHECK(metadata.save_id.empty());
   CHECK(metadata.version.empty());

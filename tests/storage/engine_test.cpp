@@ -169,11 +169,6 @@ void add_variety(ListedItems& items) {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Fixture, "engine: less staging memory than one checksum block is refused") {
-  CHECK_THROWS_AS(WriteEngine({2, kBlock - 1, kBlock}), Error);
-  CHECK_THROWS_AS(WriteEngine({2, kBlock, kBlock - 1}), Error);
-}
-
 TEST_CASE_FIXTURE(Fixture, "engine: any failing store operation fails the write and leaves nothing") {
   add_variety(items);
   for (const auto& [single_file, first] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
@@ -291,17 +286,6 @@ TEST_CASE_FIXTURE(Fixture, "engine: two writes are under way at once, never more
     check_files(written, results);
     for (const FileResult& file : results) memory->remove(file.name);
   }
-}
-
-TEST_CASE_FIXTURE(Fixture, "engine: several files are written at once") {
-  for (int i = 0; i < 5; ++i) items.add("item" + std::to_string(i), torch::randn({100}));
-  control->close_gate();
-  WriteEngine engine({3, 8 * kBlock, kBlock});
-  const WriteRequest written = request(false);
-  const auto future = engine.write(written);
-  control->wait_for_writes(3);  // each is the only block of its file
-  control->open_gate();
-  check_files(written, future.get());
 }
 
 TEST_CASE_FIXTURE(Fixture, "engine: files are the same whatever the threads, blocks and memory") {
@@ -503,17 +487,6 @@ TEST_CASE("engine: a tensor as bytes, whatever its strides") {
       target.write(first, ByteSpan(expected).subspan(first, std::min(3 * step, expected.size() - first)));
     CHECK(copy.equal(tensor));
   }
-}
-
-TEST_CASE("engine: a tensor as bytes of another dtype") {
-  torch::Tensor tensor = torch::zeros({100, 1000}, torch::kFloat64);
-  const torch::Tensor stored = torch::randn({100, 1000});
-  const TensorBytes bytes(tensor, torch::kFloat32);
-  CHECK(bytes.direct() == nullptr);
-  CHECK(bytes.size_bytes() == stored.nbytes());
-  bytes.write(0, {stored.data_ptr(), 4});
-  bytes.write(4, {static_cast<const char*>(stored.data_ptr()) + 4, stored.nbytes() - 4});
-  CHECK(tensor.equal(stored.to(torch::kFloat64)));
 }
 
 TEST_CASE("engine: tensors without plain bytes are refused") {

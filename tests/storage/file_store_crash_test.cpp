@@ -229,81 +229,45 @@ TEST_CASE("a fence at any operation of a publication: exactly one wins, for good
   }
 }
 
-TEST_CASE("a begin and a fence that race in any order: nothing can be published") {
-  for (const bool begin_is_the_rival : {true, false}) {
+TEST_CASE("a fence beside a begin or another fence, in any order: nothing can be published") {
+  using Act = std::function<void(Store&)>;
+  const Act begin = [](Store& store) { code_of([&] { store.begin_attempt("save"); }); };
+  const Act fence = [](Store& store) { store.fence("save"); };
+  struct Row {
+    const char* name;
+    Act act, rivals;
+    bool has_begun;
+  };
+  for (const Row& row : {Row{"begin in a fence", fence, begin, false}, Row{"fence in a begin", begin, fence, false},
+                         Row{"fence in a fence", fence, fence, true}}) {
     at_every_operation([&](std::uint64_t index) {
       SimulatedFileSystem files;
       FileStore store(kRoot, files), rival(kRoot, files);
       store.create_root();
+      if (row.has_begun) store.begin_attempt("save");
       const std::uint64_t target = files.operations() + index;
       bool reached = false;
       files.before_operation = [&](std::uint64_t operation, const std::string&) {
         if (operation < target || reached) return;
         reached = true;
-        if (begin_is_the_rival)
-          code_of([&] { rival.begin_attempt("save"); });
-        else
-          rival.fence("save");
+        row.rivals(rival);
       };
-      if (begin_is_the_rival)
-        store.fence("save");
-      else
-        code_of([&] { store.begin_attempt("save"); });
+      row.act(store);
       files.before_operation = nullptr;
-      if (!reached) return false;
-      INFO("before operation ", index, begin_is_the_rival ? " of a fence" : " of a begin");
+      if (!reached && !row.has_begun) return false;
+      INFO("before operation ", index, ": ", row.name);
       REQUIRE(code_of([&] { store.publish("save", kNewRecord, Overwrite::kAllowed); }) == ErrorCode::kFenced);
       REQUIRE(code_of([&] { store.begin_attempt("save"); }) == ErrorCode::kFenced);
       REQUIRE(store.open_attempts().empty());
-      return true;
+      REQUIRE(store.fenced_attempts() == Names{"save"});
+      store.clear_attempt("save");
+      REQUIRE(files.paths() == Names{"/runs", "/runs/run", kRoot});
+      return reached;
     });
   }
 }
 
-TEST_CASE("a second fence before any operation of a fence") {
-  at_every_operation([&](std::uint64_t index) {
-    SimulatedFileSystem files;
-    FileStore store(kRoot, files), rival(kRoot, files);
-    store.create_root();
-    store.begin_attempt("save");
-    const std::uint64_t target = files.operations() + index;
-    bool reached = false;
-    files.before_operation = [&](std::uint64_t operation, const std::string&) {
-      if (operation < target || reached) return;
-      reached = true;
-      rival.fence("save");
-    };
-    store.fence("save");
-    files.before_operation = nullptr;
-    INFO("before operation ", index);
-    REQUIRE(store.fenced_attempts() == Names{"save"});
-    store.clear_attempt("save");
-    REQUIRE(files.paths() == Names{"/runs", "/runs/run", kRoot});
-    return reached;
-  });
-}
-
-TEST_CASE("a failing operation throws a typed error, leaves nothing and can be retried") {
-  const std::uint64_t operations = at_every_operation([&](std::uint64_t index) {
-    SimulatedFileSystem files;
-    put_old_checkpoint(files);
-    FileStore store(kRoot, files);
-    const std::uint64_t first = files.operations();
-    files.fail_operation(first + index, EIO);
-    const auto code = code_of([&] { put_object(store, "data", kData, {kData.size(), false}); });
-    if (files.operations() <= first + index) return false;
-    INFO("operation ", index, " fails");
-    if (code) {
-      REQUIRE(*code == ErrorCode::kUnavailable);
-      REQUIRE_FALSE(store.exists("data"));
-      put_object(store, "data", kData);
-    }
-    REQUIRE((get_object(store, "data") == kData));
-    REQUIRE(files.open_handles() == 0);
-    return true;
-  });
-  CHECK(operations >= 5);
-
+TEST_CASE("a failing operation of a publication throws a typed error and can be retried") {
   at_every_operation([&](std::uint64_t index) {
     SimulatedFileSystem files;
     put_old_checkpoint(files);
@@ -356,50 +320,6 @@ TEST_CASE("a checkpoint survives even if others made its parent directories with
   }
 }
 
-TEST_CASE("errors of the system become codes that a caller can branch on") {
-  const std::vector<std::pair<int, ErrorCode>> meanings{{ENOSPC, ErrorCode::kNoSpace},    {EDQUOT, ErrorCode::kNoSpace},
-                                                        {EACCES, ErrorCode::kPermission}, {EPERM, ErrorCode::kPermission},
-                                                        {EROFS, ErrorCode::kPermission},  {EEXIST, ErrorCode::kAlreadyExists},
-                                                        {ENOENT, ErrorCode::kNotFound},   {EIO, ErrorCode::kUnavailable}};
-  for (const auto& [number, code] : meanings) {
-    const auto& shown = number;
-    INFO("errno ", shown);
-    SimulatedFileSystem files;
-    FileStore store(kRoot, files);
-    store.create_root();
-    files.fail_operation(files.operations(), number);
-    CHECK(code_of([&] { store.create("data"); }) == code);
-    files.fail_operation(files.operations() + 1, number);
-    const auto writer = store.create("data");
-    CHECK(code_of([&] { writer->write_at(0, kData); }) == code);
-  }
-}
-
-TEST_CASE("a full disk is known before anything is written") {
-  SimulatedFileSystem files;
-  files.features.capacity_bytes = 10000;
-  FileStore store(kRoot, files);
-  store.create_root();
-  CHECK(code_of([&] { store.create("large", {10001, true}); }) == ErrorCode::kNoSpace);
-  CHECK(store.list().empty());
-  CHECK(files.open_handles() == 0);
-  put_object(store, "fits", kData, {kData.size(), false});
-
-  // If the file system cannot reserve space, the write fails instead.
-  files.features.allocate = false;
-  const auto writer = store.create("large", {10001, false});
-  CHECK(code_of([&] { writer->write_at(0, kData); }) == ErrorCode::kNoSpace);
-  writer->discard();
-  CHECK(names_of(store.list()) == Names{"fits"});
-
-  store.begin_attempt("save");
-  CHECK(code_of([&] { store.publish("save", kNewRecord, Overwrite::kAllowed); }) == ErrorCode::kNoSpace);
-  CHECK_FALSE(store.exists(kCommitRecordName));
-  files.features.capacity_bytes = 100000;
-  store.publish("save", kNewRecord, Overwrite::kAllowed);
-  CHECK((record_in(store) == kNewRecord));
-}
-
 TEST_CASE("without an exclusive rename or link, publishing fails unless it may overwrite") {
   SimulatedFileSystem files;
   files.features.exclusive_rename = false;
@@ -411,32 +331,6 @@ TEST_CASE("without an exclusive rename or link, publishing fails unless it may o
   CHECK_FALSE(store.exists(kCommitRecordName));
   store.publish("save", kNewRecord, Overwrite::kAllowed);
   CHECK((record_in(store) == kNewRecord));
-}
-
-TEST_CASE("short writes are continued, and a refusal of direct I/O is no error") {
-  SimulatedFileSystem files;
-  files.features.write_bytes_max = 777;
-  files.features.direct = false;
-  FileStore store(kRoot, files);
-  store.create_root();
-  CHECK(store.create("refused", {0, true})->alignment_bytes() == 1);
-  put_object(store, "data", kData);
-  CHECK((get_object(store, "data") == kData));
-
-  // A short direct write ends within a block. The writer continues from the block's start, and then
-  // through the page cache.
-  files.features.direct = true;
-  for (const std::size_t most : {std::size_t{5000}, std::size_t{3000}}) {
-    files.features.write_bytes_max = most;
-    const std::string name = "direct " + std::to_string(most);
-    const auto writer = store.create(name, {0, true});
-    REQUIRE(writer->alignment_bytes() == 4096);
-    alignas(4096) static char block[4 * 4096];
-    for (std::size_t i = 0; i < sizeof block; ++i) block[i] = static_cast<char>('a' + i / 7 % 26);
-    writer->write_at(0, ByteSpan(block, sizeof block));
-    writer->sync(sizeof block - 5);
-    CHECK((get_object(store, name) == std::string(block, sizeof block - 5)));
-  }
 }
 
 TEST_CASE("the store's contract holds on the simulated file system too") {

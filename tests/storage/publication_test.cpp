@@ -587,25 +587,3 @@ TEST_CASE_FIXTURE(EmptyMemory, "a record that is damaged says so; one that is no
   CHECK(code_of([&] { remove_leftovers(*store, metadata_of(id_of(3)), std::nullopt); }) == ErrorCode::kCorrupt);
   CHECK(visible_names(*store) == file_names({id_of(9)}));
 }
-
-TEST_CASE("a record that is replaced while it is read is read whole") {
-  TemporaryDirectory directory;
-  const auto store = open_store(directory.path() + "/step");
-  store->create_root();
-  save(*store, id_of(0));
-  std::atomic<bool> done{false};
-  TogetherThreads::run(2, [&](int thread) {
-    if (thread == 0) {
-      for (std::uint64_t i = 1; i <= 60; ++i) {
-        store->begin_attempt(id_of(i));
-        store->publish(id_of(i), encode_commit_record(metadata_of(id_of(i), i % 2 == 0 ? 1 : 3000)), Overwrite::kAllowed);
-      }
-      done = true;
-    } else {
-      do {
-        if (!published_metadata(*store)) throw std::runtime_error("no record");
-      } while (!done);
-    }
-  });
-  CHECK(published_metadata(*store)->save_id == id_of(60));
-}

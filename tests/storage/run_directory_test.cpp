@@ -276,16 +276,6 @@ TEST_CASE_FIXTURE(LinkedRun, "a save to a place that is a link removes nothing t
   CHECK(saved.size() == before.size() + 3);
 }
 
-TEST_CASE("a checkpoint can be removed if its saver died before it ended the attempt") {
-  const TemporaryDirectory directory;
-  const RunDirectory run(directory.path() + "/run");
-  save_in_run(*run.open("step_1"), 1);
-  std::filesystem::create_directory(directory.path() + "/run/step_1/.attempt-" + run_save_id(1));
-  REQUIRE(run.open("step_1")->open_attempts() == Names{run_save_id(1)});
-  CHECK_FALSE(run.remove(checkpoint_called(run, "step_1")).has_value());
-  CHECK_FALSE(std::filesystem::exists(directory.path() + "/run/step_1"));
-}
-
 TEST_CASE("a place with a directory or link named like a record cannot be used, and stays") {
   namespace fs = std::filesystem;
   const TemporaryDirectory directory;
@@ -451,14 +441,6 @@ TEST_CASE_FIXTURE(RunInMemory, "complete data without a record is named, keeps i
   CHECK(names_of(store->list("step_12")).empty());
   CHECK(names_of(store->list("step_13")).empty());
   CHECK_FALSE(store->list("step_14").empty());
-}
-
-TEST_CASE("a name is taken if its place has data without a record") {
-  const TemporaryDirectory directory;
-  const RunDirectory run(directory.path());
-  std::filesystem::create_directory(directory.path() + "/step_1");
-  put_object(*open_store(directory.path() + "/step_1"), "__0_0.distcp", "x");
-  CHECK(run.why_occupied("step_1").find("without a commit record") != std::string::npos);
 }
 
 TEST_CASE_FIXTURE(RunInMemory, "nothing is removed from a place whose record is listed but denied") {

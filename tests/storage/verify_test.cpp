@@ -41,6 +41,13 @@ struct Saved {
   ObjectName file = data_file_name(0, 0, local_save_id(1));
 };
 
+// A copy of a checkpoint that PyTorch wrote.
+std::shared_ptr<Store> copied_golden(const TemporaryDirectory& directory) {
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/nested"))
+    std::filesystem::copy(entry.path(), directory.path() + "/" + entry.path().filename().string());
+  return open_store(directory.path());
+}
+
 StateDict small_state() {
   StateDict state{{"w", torch::arange(5)}, {"name", "x"}};
   return state;
@@ -179,44 +186,30 @@ TEST_CASE("verify: no checkpoint is an error, not a fault") {
   CHECK_THROWS_AS(verify_checkpoint(*open_store("mem://verify/nothing")), Error);
 }
 
-TEST_CASE("verify: progress goes from nothing to everything") {
+TEST_CASE("verify: progress goes from nothing to everything, items that cannot be checked included") {
   const Saved saved(large_state());
-  std::uint64_t last = 0;
-  std::uint64_t total = 0;
-  bool ascends = true;
-  CHECK(verify_checkpoint(*saved.store, 2, [&](std::uint64_t done, std::uint64_t all) {
-          ascends = ascends && done >= last && done <= all;
-          last = done;
-          total = all;
-        }).empty());
-  CHECK(ascends);
-  CHECK(last == total);
-  CHECK(total == saved.store->size_bytes(saved.file));
-}
-
-TEST_CASE("verify: progress reaches everything, items that cannot be checked included") {
   const TemporaryDirectory directory;
-  const std::string source = std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/nested";
-  for (const auto& entry : std::filesystem::directory_iterator(source))
-    std::filesystem::copy(entry.path(), directory.path() + "/" + entry.path().filename().string());
-  const auto store = open_store(directory.path());
-  const ObjectName file = read_metadata(*store).files.at(0).name;
-  replace_object(*store, file, get_object(*store, file).substr(0, 100));
-  std::uint64_t last = 0;
-  std::uint64_t total = 0;
-  CHECK_FALSE(verify_checkpoint(*store, 1, [&](std::uint64_t done, std::uint64_t all) {
-                last = done;
-                total = all;
-              }).empty());
-  CHECK(total > 100);
-  CHECK(last == total);
+  const auto cut_short = copied_golden(directory);
+  const ObjectName file = read_metadata(*cut_short).files.at(0).name;
+  replace_object(*cut_short, file, get_object(*cut_short, file).substr(0, 100));
+  for (const auto& store : {saved.store, cut_short}) {
+    std::uint64_t last = 0, total = 0;
+    bool ascends = true;
+    const auto faults = verify_checkpoint(*store, 2, [&](std::uint64_t done, std::uint64_t all) {
+      ascends = ascends && done >= last && done <= all;
+      last = done;
+      total = all;
+    });
+    CHECK(faults.empty() == (store == saved.store));
+    CHECK(ascends);
+    CHECK(last == total);
+    CHECK((store == saved.store ? total == store->size_bytes(saved.file) : total > 100));
+  }
 }
 
 TEST_CASE("verify: an item that cannot be checked is no fault, and hides none") {
   const TemporaryDirectory directory;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/nested"))
-    std::filesystem::copy(entry.path(), directory.path() + "/" + entry.path().filename().string());
-  const auto store = open_store(directory.path());
+  const auto store = copied_golden(directory);
   Metadata metadata = read_metadata(*store);
   std::vector<TensorStorageMetadata*> tensors;
   std::vector<std::string> names;
@@ -279,10 +272,7 @@ TEST_CASE("verify: a newer format cannot be checked, and a newer trailer hides n
 
 TEST_CASE("verify: PyTorch's archives may lack checksums, Cairn's may not") {
   const TemporaryDirectory directory;
-  const std::string source = std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/nested";
-  for (const auto& entry : std::filesystem::directory_iterator(source))
-    std::filesystem::copy(entry.path(), directory.path() + "/" + entry.path().filename().string());
-  const auto theirs = open_store(directory.path());
+  const auto theirs = copied_golden(directory);
   const Saved saved(small_state());
   for (const auto& store : {theirs, saved.store}) {
     const Metadata metadata = read_metadata(*store);
@@ -315,36 +305,4 @@ TEST_CASE("verify: PyTorch's archives may lack checksums, Cairn's may not") {
   replace_object(*saved.store, saved.file, bytes);
   replace_object(*saved.store, kCommitRecordName, pickle_torch_metadata(metadata, metadata.save_id));
   CHECK_FALSE(verify_checkpoint(*saved.store).at(0).unchecked);
-}
-
-TEST_CASE("verify: damage in an item of PyTorch's is found, in every part of its archive") {
-  const TemporaryDirectory directory;
-  const std::string source = std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/nested";
-  for (const auto& entry : std::filesystem::directory_iterator(source))
-    std::filesystem::copy(entry.path(), directory.path() + "/" + entry.path().filename().string());
-  const auto store = open_store(directory.path());
-  REQUIRE(verify_checkpoint(*store).empty());
-  const Metadata metadata = read_metadata(*store);
-  std::size_t missed = 0;
-  std::size_t tried = 0;
-  for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
-    const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
-    if (!tensor || tensor->storage.empty() || tried > 4000) continue;
-    const StorageInfo& item = tensor->storage.front();
-    const ObjectName& file = metadata.files.at(item.file).name;
-    const Bytes whole = get_object(*store, file);
-    for (std::uint64_t at = item.offset; at < item.offset + item.length; at += 7) {
-      Bytes flipped = whole;
-      flipped[at] = static_cast<char>(flipped[at] ^ 0x20);
-      replace_object(*store, file, flipped);
-      ++tried;
-      if (verify_checkpoint(*store, 1).empty()) ++missed;
-    }
-    replace_object(*store, file, whole);
-    break;
-  }
-  // Some bytes of an archive are neither used nor checked: padding, time stamps, flags of the host
-  // system.
-  CHECK(tried > 50);
-  CHECK(missed * 2 < tried);
 }
