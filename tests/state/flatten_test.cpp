@@ -50,10 +50,9 @@ TEST_CASE("nesting without end and objects that nobody asked are refused") {
     Dict state_dict() override { return {}; }
     void load_state_dict(const Dict&) override {}
   };
-  std::string text;
   const Value object = std::shared_ptr<Stateful>(std::make_shared<Object>());
-  CHECK(code_of([&] { flatten({{"app", Dict{{"object", object}}}}); }, &text) == ErrorCode::kPrecondition);
-  CHECK(has(text, R"(["app"]["object"])"));
+  CHECK(thrown_by([&] { flatten({{"app", Dict{{"object", object}}}}); }) ==
+        Saying{ErrorCode::kPrecondition, R"(["app"]["object"])"});
 }
 
 TEST_CASE("dicts are taken apart, in order") {

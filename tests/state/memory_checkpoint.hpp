@@ -12,9 +12,14 @@
 
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/torch.hpp>
 
 namespace cairn::test {
+
+using testing::Saying;
+using testing::Thrown;
+using testing::thrown_by;
 
 struct MemoryCheckpoint {
   Metadata metadata;

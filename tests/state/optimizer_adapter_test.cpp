@@ -77,10 +77,8 @@ Dict adam_state(Trainer& trainer) { return optimizer_state_dict(*trainer.optimiz
 
 TEST_CASE("optimizers of unknown kinds and of other modules are refused") {
   Trainer trainer(makers()[0].second);
-  std::string text;
   optim::LBFGS lbfgs(trainer.net->parameters());
-  CHECK(code_of([&] { optimizer_state_dict(lbfgs); }, &text) == ErrorCode::kUnsupported);
-  CHECK(has(text, "LBFGS"));
+  CHECK(thrown_by([&] { optimizer_state_dict(lbfgs); }) == Saying{ErrorCode::kUnsupported, "LBFGS"});
   torch::nn::Linear other(1, 1);
   CHECK(code_of([&] { optimizer_state_dict(*trainer.optimizer, other.ptr().get()); }) == ErrorCode::kMismatch);
   CHECK(code_of([] { stateful(std::shared_ptr<optim::Optimizer>()); }) == ErrorCode::kInvalidArgument);
@@ -183,20 +181,6 @@ TEST_CASE("training goes on after loading as if it had not been interrupted") {
   }
 }
 
-TEST_CASE("tensors of the state are loaded in place") {
-  Trainer first(makers()[0].second), second(makers()[0].second);
-  first.step(0);
-  second.step(5);
-  const MemoryCheckpoint checkpoint = save({first.state(true)});
-  StateDict state = second.state(true);
-  const torch::Tensor live = state["optim"]["state"]["0.weight"]["exp_avg"].tensor();
-  load(checkpoint, state);
-  second.take_over(state, true);
-  const Dict after = adam_state(second);
-  CHECK(after.at("state")["0.weight"]["exp_avg"].tensor().unsafeGetTensorImpl() == live.unsafeGetTensorImpl());
-  CHECK(same(live, adam_state(first).at("state")["0.weight"]["exp_avg"].tensor()));
-}
-
 TEST_CASE("options come from the checkpoint") {
   Trainer first(maker<optim::Adam>(optim::AdamOptions(0.1).betas({0.5, 0.6}).eps(1e-3)));
   Trainer second(maker<optim::Adam>(optim::AdamOptions(0.2)));
@@ -213,9 +197,7 @@ TEST_CASE("options come from the checkpoint") {
   const MemoryCheckpoint with_amsgrad = save({amsgrad.state(true)});
   state = second.state(true);
   load(with_amsgrad, state);
-  std::string text;
-  CHECK(code_of([&] { second.take_over(state, true); }, &text) == ErrorCode::kMismatch);
-  CHECK(has(text, "max_exp_avg_sq"));
+  CHECK(thrown_by([&] { second.take_over(state, true); }) == Saying{ErrorCode::kMismatch, "max_exp_avg_sq"});
 }
 
 TEST_CASE("momentum without buffers is refused, unless the optimizer has momentum") {
@@ -224,10 +206,8 @@ TEST_CASE("momentum without buffers is refused, unless the optimizer has momentu
   Dict dict = adam_state(momentum);
   Dict without = dict;
   without.erase("state");
-  std::string text;
-  CHECK(code_of([&] { load_optimizer_state_dict(*plain.optimizer, without, plain.net.ptr().get()); }, &text) ==
-        ErrorCode::kMismatch);
-  CHECK(has(text, "param_groups[0] turns momentum on"));
+  CHECK(thrown_by([&] { load_optimizer_state_dict(*plain.optimizer, without, plain.net.ptr().get()); }) ==
+        Saying{ErrorCode::kMismatch, "param_groups[0] turns momentum on"});
   CHECK(adam_state(plain).at("param_groups").list()[0]["momentum"].to_double() == 0);
   load_optimizer_state_dict(*plain.optimizer, dict, plain.net.ptr().get());
   CHECK(same(adam_state(plain).at("state")["0.weight"]["momentum_buffer"].tensor(),
@@ -340,9 +320,7 @@ TEST_CASE("options that LibTorch lacks may be absent from a checkpoint, but not 
     group["maximize"] = true;
     state = second.state(true);
     load(save({saved}), state);
-    std::string text;
-    CHECK(code_of([&] { second.take_over(state, true); }, &text) == ErrorCode::kMismatch);
-    CHECK(has(text, "maximizes"));
+    CHECK(thrown_by([&] { second.take_over(state, true); }) == Saying{ErrorCode::kMismatch, "maximizes"});
   }
   // AdamW's decay is another one than Adam's.
   Trainer adamw(makers()[2].second), adam(makers()[0].second);
@@ -383,9 +361,8 @@ TEST_CASE("the state of a declared parameter follows its shard") {
     REQUIRE(saved.back()["optim"]["state"]["0"]["exp_avg"].is_sharded());
   }
   // The other rank's part has the same size.
-  std::string text;
-  CHECK(code_of([&] { load_optimizer_state_dict(*optimizers[0], saved[1]["optim"].dict()); }, &text) == ErrorCode::kMismatch);
-  CHECK(has(text, "is [2:4, 0:3] of a tensor of size [4, 3], the parameter [0:2, 0:3] of a tensor of size [4, 3]"));
+  CHECK(thrown_by([&] { load_optimizer_state_dict(*optimizers[0], saved[1]["optim"].dict()); }) ==
+        Saying{ErrorCode::kMismatch, "is [2:4, 0:3] of a tensor of size [4, 3], the parameter [0:2, 0:3] of a tensor of size [4, 3]"});
   const MemoryCheckpoint checkpoint = save(saved);
   CHECK(std::get<TensorStorageMetadata>(*checkpoint.metadata.find("optim.state.0.exp_avg")).size == Extents{4, 3});
   torch::Tensor one = torch::zeros({4, 3}, torch::requires_grad());

@@ -87,28 +87,6 @@ TEST_CASE("what any layout saves, any layout loads") {
   }
 }
 
-TEST_CASE("every type survives saving by rows and loading by columns") {
-  for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar, at::kByte, at::kShort, at::kInt, at::kLong,
-                          at::kBool, at::kComplexHalf, at::kComplexFloat, at::kComplexDouble}) {
-    CAPTURE(at::toString(type));
-    const torch::Tensor whole = counted({5, 4}, type);
-    const DeviceMesh mesh({2});
-    const auto by = [&](const torch::Tensor& tensor, std::int64_t dim, int rank) {
-      return ShardedTensor::distribute(tensor, mesh, {Shard{dim}}, rank);
-    };
-    const MemoryCheckpoint checkpoint = save(
-        {{{"s", by(whole, 0, 0)}, {"t", whole}, {"z", whole[1][1]}}, {{"s", by(whole, 0, 1)}, {"t", whole}, {"z", whole[1][1]}}});
-    for (int rank : {0, 1}) {
-      StateDict state{
-          {"s", by(torch::zeros_like(whole), 1, rank)}, {"t", torch::zeros({4, 5}, type).t()}, {"z", torch::zeros({}, type)}};
-      load(checkpoint, state, rank);
-      CHECK(same(state["s"].sharded().local_shards()[0].tensor, by(whole, 1, rank).local_shards()[0].tensor));
-      CHECK(same(state["t"].tensor(), whole));
-      CHECK(same(state["z"].tensor(), whole[1][1]));
-    }
-  }
-}
-
 TEST_CASE("a large replicated tensor is written by all its holders, each its rows") {
   SavePlannerOptions options;
   options.global.split_above_bytes = 1024;
@@ -120,23 +98,6 @@ TEST_CASE("a large replicated tensor is written by all its holders, each its row
   StateDict state{{"w", torch::zeros({64, 16})}, {"small", torch::zeros(3)}};
   load(checkpoint, state);
   CHECK(same(state["w"].tensor(), whole));
-}
-
-TEST_CASE("a planner is used for several saves, and keeps to the last state dict") {
-  std::vector<std::unique_ptr<SavePlanner>> planners;
-  for (int i = 0; i < 2; ++i) planners.push_back(std::make_unique<DefaultSavePlanner>());
-  for (int round = 1; round <= 3; ++round) {
-    const torch::Tensor whole = counted({6, 2}) * round;
-    std::vector<StateDict> saved;
-    for (int rank : {0, 1}) {
-      saved.push_back({{"w", ShardedTensor::distribute(whole, {0, {0, 1}}, rank)}, {"round", round}});
-    }
-    const MemoryCheckpoint checkpoint = save(saved, planners);
-    StateDict state{{"w", torch::zeros({6, 2})}, {"round", 0}};
-    load(checkpoint, state);
-    CHECK(same(state["w"].tensor(), whole));
-    CHECK(state["round"].to_int() == round);
-  }
 }
 
 TEST_CASE("ranks whose dicts are empty do not hide what others have in them") {

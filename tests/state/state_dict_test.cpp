@@ -33,10 +33,8 @@ TEST_CASE("a dict keeps the order of insertion, also after erasing") {
 }
 
 TEST_CASE("reading a value as what it is not says what it is") {
-  std::string text;
   const Value value = "text";
-  CHECK(code_of([&] { value.tensor(); }, &text) == ErrorCode::kMismatch);
-  CHECK(has(text, "a text"));
+  CHECK(thrown_by([&] { value.tensor(); }) == Saying{ErrorCode::kMismatch, "a text"});
   CHECK(code_of([&] { value.to_int(); }) == ErrorCode::kMismatch);
   CHECK(code_of([&] { value["key"]; }) == ErrorCode::kMismatch);
   CHECK(code_of([&] { Value(1).dict(); }) == ErrorCode::kMismatch);
@@ -95,9 +93,7 @@ TEST_CASE("a value takes every integer type, and no pointer but text") {
   CHECK(state.at("most").to_int() == std::numeric_limits<std::int64_t>::max());
   CHECK(state.at("flag").to_bool());
   CHECK(Value(1.5f).to_double() == 1.5);
-  std::string text;
-  CHECK(code_of([] { Value(std::uint64_t{1} << 63); }, &text) == ErrorCode::kInvalidArgument);
-  CHECK(has(text, "9223372036854775808"));
+  CHECK(thrown_by([] { Value(std::uint64_t{1} << 63); }) == Saying{ErrorCode::kInvalidArgument, "9223372036854775808"});
 
   char buffer[] = "text";
   CHECK(Value(&buffer[0]).to_text() == "text");
@@ -195,9 +191,7 @@ TEST_CASE("an IValue that contains itself is refused, and copies of shared parts
   CHECK(Value(shared).is_ivalue());
   c10::IValue bomb = torch::zeros(1);
   for (int i = 0; i < 60; ++i) bomb = list_of({bomb, bomb});
-  std::string text;
-  CHECK(code_of([&] { Value{bomb}; }, &text) == ErrorCode::kUnsupported);
-  CHECK(has(text, "many places"));
+  CHECK(thrown_by([&] { Value{bomb}; }) == Saying{ErrorCode::kUnsupported, "many places"});
 
   // A list may appear in two places. Each place gets its own copy.
   const c10::IValue twice = list_of({torch::zeros(1), 5});
@@ -208,9 +202,7 @@ TEST_CASE("an IValue that contains itself is refused, and copies of shared parts
 
 TEST_CASE("a list of plain values that is read as a List says how to read it") {
   const Value value{c10::IValue(c10::List<std::int64_t>({1, 2}))};
-  std::string text;
-  CHECK(code_of([&] { value.list(); }, &text) == ErrorCode::kMismatch);
-  CHECK(has(text, "ivalue()"));
+  CHECK(thrown_by([&] { value.list(); }) == Saying{ErrorCode::kMismatch, "ivalue()"});
 }
 
 TEST_CASE("set_at makes lists and dicts, and refuses what has no such place") {
@@ -225,9 +217,7 @@ TEST_CASE("set_at makes lists and dicts, and refuses what has no such place") {
   CHECK(find_at(state, {"a", std::int64_t{3}}) == nullptr);
   CHECK(find_at(state, {"a", std::int64_t{0}, "k"}) == nullptr);
 
-  std::string text;
-  CHECK(code_of([&] { set_at(state, {"a", std::int64_t{0}, "deeper"}, 1); }, &text) == ErrorCode::kMismatch);
-  CHECK(has(text, R"(["a"][0])"));
+  CHECK(thrown_by([&] { set_at(state, {"a", std::int64_t{0}, "deeper"}, 1); }) == Saying{ErrorCode::kMismatch, R"(["a"][0])"});
   CHECK(code_of([&] { set_at(state, {"a", "key"}, 1); }) == ErrorCode::kMismatch);
   CHECK(code_of([&] { set_at(state, {}, 1); }) == ErrorCode::kInvalidArgument);
   CHECK(code_of([&] { set_at(state, {"a", std::int64_t{-1}}, 1); }) == ErrorCode::kInvalidArgument);

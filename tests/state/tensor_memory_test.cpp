@@ -89,13 +89,3 @@ TEST_CASE("a tensor whose storage is freed or too small has no memory") {
   CHECK(why(steps) != "");
   CHECK(why(last) != "");
 }
-
-TEST_CASE("counting a change increments versions, where there is one") {
-  const torch::Tensor tensor = torch::zeros({4, 2}, torch::requires_grad());
-  count_change(tensor);
-  CHECK(tensor._version() == 1);
-  count_change(tensor.detach().select(1, 0));
-  CHECK(tensor._version() == 2);
-  const c10::InferenceMode guard;
-  count_change(torch::zeros({4}));
-}

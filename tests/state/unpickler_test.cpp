@@ -355,9 +355,3 @@ TEST_CASE("a key that is set twice keeps its last value") {
   const auto tree = read("}(X\x01\x00\x00\x00kK\x01X\x01\x00\x00\x00kK\x02u."s);
   CHECK(tree.root().at("k").as_int() == 2);
 }
-
-TEST_CASE("an OrderedDict is an object with items") {
-  const auto tree = read("ccollections\nOrderedDict\n)RX\x01\x00\x00\x00kK\x05s."s);
-  CHECK(tree.root().is_object_of("collections", "OrderedDict"));
-  CHECK(tree.root().items().at("k").as_int() == 5);
-}
