@@ -26,7 +26,6 @@ constexpr const char* kExamples = R"(Examples:
   cairn prune run --keep last=3         keeps the last three; asks before it removes others
   cairn doctor run                      finds what would make saves slow or fail here
   cairn trace run                       shows what went wrong in the last failed save
-  source <(cairn completion bash)       turns on completion in this shell
 
 `cairn COMMAND --help` shows examples of each command. DIR is a path or a URL of a known scheme.
 Cairn reads its own checkpoints and PyTorch's.

@@ -72,7 +72,6 @@ void add_diff(CLI::App& app, Run& chosen);
 void add_prune(CLI::App& app, Run& chosen);
 void add_convert(CLI::App& app, Run& chosen);
 void add_merge(CLI::App& app, Run& chosen);
-void add_completion(CLI::App& app, Run& chosen);
 
 // --- the two programs ---
 //
@@ -92,7 +91,6 @@ inline constexpr CommandSummary kDiffCommand{"diff", "Compare the keys, shapes, 
 inline constexpr CommandSummary kConvertCommand{"convert", "Write a checkpoint in another format or layout"};
 inline constexpr CommandSummary kMergeCommand{"merge", "Make one checkpoint of the parts that ranks saved for themselves"};
 inline constexpr CommandSummary kPruneCommand{"prune", "Remove old checkpoints of a run"};
-inline constexpr CommandSummary kCompletionCommand{"completion", "Print the completion script of a shell"};
 
 // In `cairn`: replaces this process with cairn-tensors if the command line needs tensors. Throws if
 // that program cannot be started. In cairn-tensors: does nothing. Call it first, and keep `argv`.

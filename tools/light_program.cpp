@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kTensorProgram = CAIRN_TENSOR_PROGRAM;
 
 constexpr CommandSummary kTensorCommands[] = {kVerifyCommand, kCatCommand,   kDiffCommand,      kConvertCommand,
-                                              kMergeCommand,  kPruneCommand, kCompletionCommand};
+                                              kMergeCommand,  kPruneCommand};
 
 char** command_line = nullptr;
 
