@@ -23,38 +23,23 @@ std::string name_of(const ObservedEvent& event);
 
 // The last value of each enumeration that traces contain. The first value is always 1. Readers
 // treat larger values as unknown.
+constexpr Actor last_of(Actor) { return Actor::kLinks; }
+constexpr CallTurn last_of(CallTurn) { return CallTurn::kResigned; }
+constexpr Committed last_of(Committed) { return Committed::kUnknown; }
+constexpr CoordinatorState last_of(CoordinatorState) { return CoordinatorState::kDeciding; }
+constexpr ErrorCode last_of(ErrorCode) { return ErrorCode::kInternal; }
+constexpr EventKind last_of(EventKind) { return EventKind::kFrame; }
+constexpr FailureKind last_of(FailureKind) { return FailureKind::kInternal; }
+constexpr Ignored last_of(Ignored) { return Ignored::kStoppedTimer; }
+constexpr LinkChange last_of(LinkChange) { return LinkChange::kLeft; }
+constexpr MessageKind last_of(MessageKind) { return MessageKind::kJobProgress; }
+constexpr Operation last_of(Operation) { return Operation::kAgree; }
+constexpr Phase last_of(Phase) { return Phase::kFinish; }
+constexpr RankState last_of(RankState) { return RankState::kEnding; }
+constexpr SuccessionState last_of(SuccessionState) { return SuccessionState::kAskingStore; }
+constexpr Timer last_of(Timer) { return Timer::kWaiting; }
 template <class Enum>
-inline constexpr Enum kLastOf = nullptr;
-template <>
-inline constexpr Actor kLastOf<Actor> = Actor::kLinks;
-template <>
-inline constexpr CallTurn kLastOf<CallTurn> = CallTurn::kResigned;
-template <>
-inline constexpr Committed kLastOf<Committed> = Committed::kUnknown;
-template <>
-inline constexpr CoordinatorState kLastOf<CoordinatorState> = CoordinatorState::kDeciding;
-template <>
-inline constexpr ErrorCode kLastOf<ErrorCode> = ErrorCode::kInternal;
-template <>
-inline constexpr EventKind kLastOf<EventKind> = EventKind::kFrame;
-template <>
-inline constexpr FailureKind kLastOf<FailureKind> = FailureKind::kInternal;
-template <>
-inline constexpr Ignored kLastOf<Ignored> = Ignored::kStoppedTimer;
-template <>
-inline constexpr LinkChange kLastOf<LinkChange> = LinkChange::kLeft;
-template <>
-inline constexpr MessageKind kLastOf<MessageKind> = MessageKind::kJobProgress;
-template <>
-inline constexpr Operation kLastOf<Operation> = Operation::kAgree;
-template <>
-inline constexpr Phase kLastOf<Phase> = Phase::kFinish;
-template <>
-inline constexpr RankState kLastOf<RankState> = RankState::kEnding;
-template <>
-inline constexpr SuccessionState kLastOf<SuccessionState> = SuccessionState::kAskingStore;
-template <>
-inline constexpr Timer kLastOf<Timer> = Timer::kWaiting;
+inline constexpr Enum kLastOf = last_of(Enum{});
 
 std::string time_of_day(WallTime time);  // "12:00:01.234", UTC
 
