@@ -72,15 +72,10 @@ namespace cairn::tcp {
 
 // The arguments of a broker.
 struct Setup {
+  std::shared_ptr<const TcpLinksConfig> config;  // without its listener
   Socket listener;
-  std::vector<std::string> addresses;
-  NameLookup look_up;
   bool loopback_only = false;
   LinkIdentity identity;
-  bool is_given = false;
-  std::shared_ptr<const Arrival> arrival;
-  TransformFactory transform;
-  std::shared_ptr<LinkCounters> counters;
   RuntimeOptions options;
   caf::weak_actor_ptr owner;
 };
@@ -176,8 +171,8 @@ class TcpLinks {
   int rank() const { return setup_->identity.rank; }
   int world_size() const { return setup_->identity.world_size; }
   const RuntimeOptions& options() const { return setup_->options; }
-  bool all_came() const { return setup_->arrival && setup_->arrival->complete.load(); }
-  bool gathering() const { return setup_->arrival && !all_came() && now() < setup_->arrival->deadline; }
+  bool all_came() const { return setup_->config->arrival && setup_->config->arrival->complete.load(); }
+  bool gathering() const { return setup_->config->arrival && !all_came() && now() < setup_->config->arrival->deadline; }
   // Returns whether the rank is known to have listened in this world.
   bool has_listened(int of) const { return linked_[static_cast<std::size_t>(of)] || all_came(); }
   Peer& peer(int of) { return peers_[static_cast<std::size_t>(of)]; }
@@ -185,7 +180,7 @@ class TcpLinks {
   std::string describe(int of) const {
     const auto at = static_cast<std::size_t>(of);
     const std::string& process = peers_[at].process;
-    return "rank " + std::to_string(of) + " at " + setup_->addresses[at] + (process.empty() ? "" : " (" + process + ")");
+    return "rank " + std::to_string(of) + " at " + setup_->config->addresses[at] + (process.empty() ? "" : " (" + process + ")");
   }
   template <class Message>
   void tell_owner(Message&& message) {

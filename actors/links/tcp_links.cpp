@@ -33,24 +33,25 @@ caf::behavior tcp_links(tcp::Broker* self, std::shared_ptr<tcp::Setup> setup) { 
 
 class TcpLinksFactory : public LinksFactory {
  public:
-  explicit TcpLinksFactory(TcpLinksConfig config) : config_(std::move(config)) {
-    if (!config_.listener.valid()) throw Error(ErrorCode::kInvalidArgument, "TCP links: need a listening socket");
-    if (!config_.counters) config_.counters = std::make_shared<LinkCounters>();
-    loopback_only_ = !config_.transform;
+  explicit TcpLinksFactory(TcpLinksConfig config)
+      : listener_(std::move(config.listener)), config_(std::make_shared<TcpLinksConfig>(std::move(config))) {
+    if (!listener_.valid()) throw Error(ErrorCode::kInvalidArgument, "TCP links: need a listening socket");
+    if (!config_->counters) config_->counters = std::make_shared<LinkCounters>();
+    loopback_only_ = !config_->transform;
     if (loopback_only_) {
-      config_.transform = plain_transform();
-      check_loopback(local_endpoint(config_.listener));
+      config_->transform = plain_transform();
+      check_loopback(local_endpoint(listener_));
     }
-    for (const auto& address : config_.addresses) {
+    for (const auto& address : config_->addresses) {
       const auto endpoint = numeric_endpoint(address);
       if (endpoint && loopback_only_) check_loopback(*endpoint);
     }
   }
 
   caf::actor spawn(caf::actor_system& system, int rank, const RuntimeOptions& options, const caf::actor& owner) override {
-    if (rank < 0 || rank >= static_cast<int>(config_.addresses.size())) {
+    if (rank < 0 || rank >= static_cast<int>(config_->addresses.size())) {
       throw Error(ErrorCode::kInvalidArgument, "TCP links: rank " + std::to_string(rank) + " has none of the " +
-                                                   std::to_string(config_.addresses.size()) + " addresses");
+                                                   std::to_string(config_->addresses.size()) + " addresses");
     }
     if (options.frame_bytes_max < kFrameBytesMin || options.frame_bytes_max > kFrameBytesLimit) {
       throw Error(ErrorCode::kInvalidArgument, "TCP links: frame_bytes_max " + std::to_string(options.frame_bytes_max) +
@@ -59,18 +60,13 @@ class TcpLinksFactory : public LinksFactory {
     auto setup = std::make_shared<tcp::Setup>();
     if (std::exchange(has_spawned_, true)) listen_again();
     // A copy, because `listen_again` needs the socket.
-    setup->listener = Socket(::fcntl(config_.listener.get(), F_DUPFD_CLOEXEC, 0));
+    setup->listener = Socket(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 0));
     if (!setup->listener.valid())
       throw system_error("duplicate", "the descriptor that rank " + std::to_string(rank) + " listens on", errno);
-    setup->addresses = config_.addresses;
-    setup->look_up = config_.look_up;
+    setup->config = config_;
     setup->loopback_only = loopback_only_;
-    setup->identity = {config_.incarnation, rank, static_cast<int>(config_.addresses.size()), options.frame_bytes_max,
+    setup->identity = {config_->incarnation, rank, static_cast<int>(config_->addresses.size()), options.frame_bytes_max,
                        process_name()};
-    setup->is_given = config_.is_given;
-    setup->arrival = config_.arrival;
-    setup->transform = config_.transform;
-    setup->counters = config_.counters;
     setup->options = options;
     setup->owner = caf::actor_cast<caf::weak_actor_ptr>(owner);
     return system.middleman().spawn_broker(tcp_links, std::move(setup));
@@ -80,12 +76,13 @@ class TcpLinksFactory : public LinksFactory {
   // Listens at the same address with a new socket: the last links actor shuts its own one down when
   // it ends. The old socket holds the port until the new one is bound.
   void listen_again() {
-    ::shutdown(config_.listener.get(), SHUT_RDWR);  // the last actor may still be ending
-    const HostPort at = split_address(to_string(local_endpoint(config_.listener)));
-    config_.listener = listen_on(at.host, at.port);
+    ::shutdown(listener_.get(), SHUT_RDWR);  // the last actor may still be ending
+    const HostPort at = split_address(to_string(local_endpoint(listener_)));
+    listener_ = listen_on(at.host, at.port);
   }
 
-  TcpLinksConfig config_;
+  Socket listener_;
+  const std::shared_ptr<TcpLinksConfig> config_;  // without its listener
   bool has_spawned_ = false;
   bool loopback_only_ = false;
 };

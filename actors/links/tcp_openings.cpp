@@ -70,12 +70,12 @@ void TcpLinks::on_opening_step(std::uint64_t number) {
 
 // Returns nothing while the host name is being resolved. Throws the error of the lookup.
 std::optional<Endpoint> TcpLinks::find_endpoint(Opening& opening) {
-  const std::string& address = setup_->addresses[static_cast<std::size_t>(opening.rank)];
+  const std::string& address = setup_->config->addresses[static_cast<std::size_t>(opening.rank)];
   if (!opening.lookup) {
     if (auto endpoint = numeric_endpoint(address)) return endpoint;
     if (lookups_->load() >= kLookupsMax) return std::nullopt;
     const auto lookup = std::make_shared<Lookup>();
-    const auto body = [lookup, running = lookups_, look_up = setup_->look_up, address] {
+    const auto body = [lookup, running = lookups_, look_up = setup_->config->look_up, address] {
       try {
         lookup->found = look_up(address);
       } catch (const Error& error) {
@@ -213,7 +213,7 @@ void TcpLinks::on_answer(const ConnectionPtr& connection, const v1::LinkFrame& f
       try_again(connection->opening, "it refuses: " + refusal.why());
     } else if (refusal.reason() == v1::LINK_REFUSAL_REASON_INCARNATION && has_listened(from)) {
       give_up(connection->opening, LinkDownCause::kUnreachable, describe(from) + " has left this world: " + refusal.why());
-    } else if (refusal.reason() == v1::LINK_REFUSAL_REASON_INCARNATION && setup_->is_given) {
+    } else if (refusal.reason() == v1::LINK_REFUSAL_REASON_INCARNATION && setup_->config->is_given) {
       give_up(connection->opening, LinkDownCause::kOtherWorld,
               describe(from) + " was given other addresses or another job id than this rank: give all ranks the same addresses, " +
                   "in the same order, and the same job id (World::from_addresses)");
@@ -225,7 +225,7 @@ void TcpLinks::on_answer(const ConnectionPtr& connection, const v1::LinkFrame& f
   const auto& opening = openings_.at(connection->opening);
   if (!is_hello(frame) || find_fault(frame.hello(), setup_->identity) || frame.hello().rank() != static_cast<std::uint32_t>(from) ||
       frame.hello().link() != opening.link || frame.hello().purpose() != opening.purpose) {
-    turned_away(setup_->counters->garbage, "refused: garbage");
+    turned_away(setup_->config->counters->garbage, "refused: garbage");
     misbehaved(connection, "it answered a hello with something else");
     return;
   }
@@ -241,31 +241,21 @@ void TcpLinks::on_answer(const ConnectionPtr& connection, const v1::LinkFrame& f
 }
 
 void TcpLinks::refuse(const ConnectionPtr& connection, v1::LinkRefusalReason reason, const std::string& why) {
-  auto& counters = *setup_->counters;
-  switch (reason) {
-    case v1::LINK_REFUSAL_REASON_PROTOCOL:
-      turned_away(counters.wrong_protocol, "refused: another version of the protocol");
-      break;
-    case v1::LINK_REFUSAL_REASON_INCARNATION:
-      turned_away(counters.wrong_incarnation, "refused: another incarnation");
-      break;
-    case v1::LINK_REFUSAL_REASON_WORLD_SIZE:
-      turned_away(counters.wrong_world_size, "refused: another world size");
-      break;
-    case v1::LINK_REFUSAL_REASON_RANK:
-      turned_away(counters.wrong_rank, "refused: no other rank of this world");
-      break;
-    case v1::LINK_REFUSAL_REASON_DUPLICATE:
-      turned_away(counters.duplicate, "refused: a rank that is connected already");
-      break;
-    case v1::LINK_REFUSAL_REASON_CROSSED:
-      break;  // happens whenever two ranks open at once; not a real refusal
-    case v1::LINK_REFUSAL_REASON_NO_LINK:
-      turned_away(counters.no_link, "refused: a heartbeat without its link");
-      break;
-    default:
-      break;
-  }
+  // LINK_REFUSAL_REASON_CROSSED is not one of them: that happens whenever two ranks open at once.
+  struct Counted {
+    v1::LinkRefusalReason reason;
+    std::atomic<std::uint64_t> LinkCounters::*counter;
+    const char* what;
+  };
+  static constexpr Counted kCounted[] = {
+      {v1::LINK_REFUSAL_REASON_PROTOCOL, &LinkCounters::wrong_protocol, "refused: another version of the protocol"},
+      {v1::LINK_REFUSAL_REASON_INCARNATION, &LinkCounters::wrong_incarnation, "refused: another incarnation"},
+      {v1::LINK_REFUSAL_REASON_WORLD_SIZE, &LinkCounters::wrong_world_size, "refused: another world size"},
+      {v1::LINK_REFUSAL_REASON_RANK, &LinkCounters::wrong_rank, "refused: no other rank of this world"},
+      {v1::LINK_REFUSAL_REASON_DUPLICATE, &LinkCounters::duplicate, "refused: a rank that is connected already"},
+      {v1::LINK_REFUSAL_REASON_NO_LINK, &LinkCounters::no_link, "refused: a heartbeat without its link"}};
+  for (const Counted& counted : kCounted)
+    if (counted.reason == reason) turned_away((*setup_->config->counters).*counted.counter, counted.what);
   leave(connection, make_refusal(reason, why));
 }
 

@@ -3,7 +3,7 @@
 // Join to rank kRegistrar, which detects the disagreement when the first differing Join arrives.
 //
 // Two calls are the same if their operation, checkpoint id and ordinal (see CallId) are equal.
-// Handling a Join takes constant time; only a disagreement scans all ranks, once. Memory is
+// Handling a Join does not scan the ranks; only a disagreement does, once. Memory is
 // bounded: the register holds the latest call of each rank, and the last disagreements, for ranks
 // that join late.
 #pragma once
@@ -14,7 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
+#include <tuple>
 #include <vector>
 
 #include <cairn/messages/control.hpp>
@@ -37,26 +37,13 @@ class CallRegister {
   std::optional<Disagreement> add(int from, const Join& join);
 
  private:
-  struct Key {
-    Operation operation = Operation::kSave;
-    std::string checkpoint_id;
-    std::uint64_t ordinal = 0;
-
-    friend bool operator==(const Key& a, const Key& b) {
-      return a.operation == b.operation && a.ordinal == b.ordinal && a.checkpoint_id == b.checkpoint_id;
-    }
-  };
-  struct KeyHash {
-    std::size_t operator()(const Key& key) const {
-      return std::hash<std::string>()(key.checkpoint_id) ^ (key.ordinal * 2 + static_cast<std::size_t>(key.operation));
-    }
-  };
+  using Key = std::tuple<Operation, std::string, std::uint64_t>;  // with checkpoint id and ordinal
   struct Call {
-    int coordinator_rank = 0;               // the rank that all callers so far have named
-    int callers = 0;                        // the number of ranks whose latest call is this one
-    std::shared_ptr<const Ending> ending;   // how the call ends if the ranks disagree; null: they agree so far
+    int coordinator_rank = 0;              // the rank that all callers so far have named
+    int callers = 0;                       // the number of ranks whose latest call is this one
+    std::shared_ptr<const Ending> ending;  // how the call ends if the ranks disagree; null: they agree so far
   };
-  using Calls = std::unordered_map<Key, Call, KeyHash>;
+  using Calls = std::map<Key, Call>;
   struct Last {
     std::uint64_t ticket = 0;
     Calls::value_type* call = nullptr;  // null: no call, or one whose ranks disagreed
@@ -68,8 +55,8 @@ class CallRegister {
   const int world_size_;
   const unsigned kept_max_;
   Calls calls_;
-  std::vector<Last> last_;      // by rank
-  std::deque<Key> disagreed_;   // oldest first
+  std::vector<Last> last_;     // by rank
+  std::deque<Key> disagreed_;  // oldest first
 };
 
 // Returns whether `a` and `b` name the same call. Both types must have the members used here.
