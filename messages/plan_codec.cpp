@@ -1,6 +1,7 @@
 #include <cairn/messages/plan_codec.hpp>
 
 #include <array>
+#include <utility>
 
 #include <cairn/messages/columns.hpp>
 
@@ -18,7 +19,8 @@ constexpr char kWriteResults[] = "write results message";
 // Protobuf passes numbers through that the enumeration does not have.
 bool is_known(int value, int max) { return value > 0 && value <= max; }
 
-std::array<const Extents*, 5> lists_of(const ReadItem& item) {
+template <class Item>  // ReadItem or const ReadItem
+std::array<decltype(&std::declval<Item&>().lengths), 5> lists_of(Item& item) {
   return {&item.dest_chunk_offset, &item.dest_offsets, &item.storage_chunk_offset, &item.storage_offsets, &item.lengths};
 }
 
@@ -182,11 +184,7 @@ LoadPlan from_proto(const v1::LoadPlan& message) {
                  "an item refers to a name that is not there");
     item.storage_chunk = message.storage_chunks(i);
     const std::uint32_t* dims = message.dims().data() + 5 * static_cast<std::ptrdiff_t>(i);
-    item.dest_chunk_offset = extents.take(dims[0]);
-    item.dest_offsets = extents.take(dims[1]);
-    item.storage_chunk_offset = extents.take(dims[2]);
-    item.storage_offsets = extents.take(dims[3]);
-    item.lengths = extents.take(dims[4]);
+    for (Extents* list : lists_of(item)) *list = extents.take(*dims++);
     if (item.type == LoadItemType::kByteIO) continue;
     for (const Extents* list : lists_of(item))
       check_decode(list->size() == item.lengths.size(), kLoadPlan,

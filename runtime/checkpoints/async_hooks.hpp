@@ -33,7 +33,13 @@ class AsyncWriter final : public StorageWriter {
   std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) override {
     return writer_.prepare_global_plan(std::move(plans));
   }
-  Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override;
+  Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override {
+    if (leases_) leases_->expect(plan);
+    auto future = writer_.write_data(plan, planner);
+    // `leases` outlives the future: the save ends after its data is written.
+    if (leases_ && future.valid()) future.on_ready([leases = leases_](const Future<WriteResults>&) { leases->end(); });
+    return future;
+  }
   void finish(Metadata metadata, std::vector<WriteResults> results) override {
     writer_.finish(std::move(metadata), std::move(results));
   }
@@ -68,7 +74,12 @@ class AsyncPlanner final : public CountingSavePlanner {
     writer_.begin_turn();
     CountingSavePlanner::set_up_planner(state, rank, is_coordinator);
   }
-  ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) override;
+  ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) override {
+    ResolvedData data = CountingSavePlanner::resolve_data(plan, item);
+    auto* const tensor = leases_ ? std::get_if<torch::Tensor>(&data) : nullptr;
+    if (tensor) *tensor = leases_->lend(plan, item, *tensor);
+    return data;
+  }
 
  private:
   AsyncWriter& writer_;

@@ -74,7 +74,7 @@ class Teller {
         fail(call, pending);
         break;
       default:
-        end(call, pending);
+        end(call, &pending);
         calls_.erase(found);
     }
   }
@@ -82,7 +82,7 @@ class Teller {
   void begin() { tell(&CallListener::on_world_start, rank_); }
   // Ends all calls that are still running. No more events will come.
   void end_all() {
-    for (auto& [ticket, call] : calls_) end_unheard(call);
+    for (auto& [ticket, call] : calls_) end(call);
     calls_.clear();
     tell(&CallListener::on_world_end, rank_);
   }
@@ -133,7 +133,7 @@ class Teller {
     // A checkpointer makes one call at a time.
     for (auto earlier = calls_.begin(); earlier != calls_.end();) {
       const bool is_over = earlier->second.checkpointer == event.checkpointer;
-      if (is_over) end_unheard(earlier->second);
+      if (is_over) end(earlier->second);
       earlier = is_over ? calls_.erase(earlier) : std::next(earlier);
     }
     Running call;
@@ -187,20 +187,16 @@ class Teller {
     tell(&CallListener::on_failure, failed);
   }
 
-  void end(Running& call, const Pending& pending) {
+  // `pending`: the outcome; null if it was not heard.
+  void end(Running& call, const Pending* pending = nullptr) {
     leave_phase(call);
     auto end = event_of<CallEnd>(call);
-    end.ok = pending.event.ok;
-    end.was_cancelled = !end.ok && call.has_failed && call.is_only_cancelled;
-    end.committed = *pending.event.as<Committed>();
-    end.save_id = pending.text;
-    end.phases = std::move(call.phases);
-    tell(&CallListener::on_end, end);
-  }
-
-  void end_unheard(Running& call) {
-    leave_phase(call);
-    auto end = event_of<CallEnd>(call);
+    if (pending) {
+      end.ok = pending->event.ok;
+      end.was_cancelled = !end.ok && call.has_failed && call.is_only_cancelled;
+      end.committed = *pending->event.as<Committed>();
+      end.save_id = pending->text;
+    }
     end.phases = std::move(call.phases);
     tell(&CallListener::on_end, end);
   }
