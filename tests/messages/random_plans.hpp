@@ -58,16 +58,11 @@ inline void check_equal(const SavePlan& a, const SavePlan& b) {
   CHECK(a.names.all() == b.names.all());
   CHECK(a.mappings == b.mappings);
   REQUIRE(a.items.size() == b.items.size());
-  for (std::size_t i = 0; i < a.items.size(); ++i) {
-    CHECK(a.items[i].name == b.items[i].name);
-    CHECK(a.items[i].type == b.items[i].type);
-    CHECK(a.items[i].properties == b.items[i].properties);
-    CHECK(a.items[i].size == b.items[i].size);
-    CHECK(a.items[i].chunk == b.items[i].chunk);
-    CHECK(a.items[i].content_hash == b.items[i].content_hash);
-    CHECK(a.items[i].content_bytes == b.items[i].content_bytes);
-    CHECK(a.items[i].per_rank == b.items[i].per_rank);
-  }
+  const auto fields = [](const WriteItem& item) {
+    return std::tie(item.name, item.type, item.properties, item.size, item.chunk, item.content_hash, item.content_bytes,
+                    item.per_rank);
+  };
+  for (std::size_t i = 0; i < a.items.size(); ++i) CHECK((fields(a.items[i]) == fields(b.items[i])));
   CHECK(a.planner_data == b.planner_data);
   CHECK(a.storage_data == b.storage_data);
 }
@@ -132,24 +127,17 @@ inline void check_equal(const LoadPlan& a, const LoadPlan& b) {
 }
 
 inline void check_equal(const WriteResults& a, const WriteResults& b) {
+  const auto of_file = [](const FileResult& file) {
+    return std::tie(file.name, file.length_bytes, file.crc32, file.trailer_length_bytes, file.bytes_item_lengths);
+  };
+  const auto of_item = [](const WriteResult& item) {
+    return std::tie(item.index.fqn, item.index.offset, item.size_bytes, item.relative_path, item.offset_bytes, item.length_bytes,
+                    item.user_data);
+  };
   REQUIRE(a.files.size() == b.files.size());
-  for (std::size_t i = 0; i < a.files.size(); ++i) {
-    CHECK(a.files[i].name == b.files[i].name);
-    CHECK(a.files[i].length_bytes == b.files[i].length_bytes);
-    CHECK(a.files[i].crc32 == b.files[i].crc32);
-    CHECK(a.files[i].trailer_length_bytes == b.files[i].trailer_length_bytes);
-    CHECK(a.files[i].bytes_item_lengths == b.files[i].bytes_item_lengths);
-  }
+  for (std::size_t i = 0; i < a.files.size(); ++i) CHECK((of_file(a.files[i]) == of_file(b.files[i])));
   REQUIRE(a.items.size() == b.items.size());
-  for (std::size_t i = 0; i < a.items.size(); ++i) {
-    CHECK(a.items[i].index.fqn == b.items[i].index.fqn);
-    CHECK(a.items[i].index.offset == b.items[i].index.offset);
-    CHECK(a.items[i].size_bytes == b.items[i].size_bytes);
-    CHECK(a.items[i].relative_path == b.items[i].relative_path);
-    CHECK(a.items[i].offset_bytes == b.items[i].offset_bytes);
-    CHECK(a.items[i].length_bytes == b.items[i].length_bytes);
-    CHECK(a.items[i].user_data == b.items[i].user_data);
-  }
+  for (std::size_t i = 0; i < a.items.size(); ++i) CHECK((of_item(a.items[i]) == of_item(b.items[i])));
 }
 
 }  // namespace cairn::testing

@@ -67,6 +67,17 @@ ObservedEvent lost_link(int peer, std::string_view text, LinkChange change = Lin
   return event;
 }
 
+ObservedEvent store_event(std::string_view name, std::string_view text, double milliseconds, bool ok = true) {
+  ObservedEvent event;
+  event.kind = EventKind::kStore;
+  event.actor = Actor::kStore;
+  event.name = name;
+  event.text = text;
+  event.duration = at_ms(milliseconds) - at_ms(0);
+  event.ok = ok;
+  return event;
+}
+
 TEST_CASE("trace analysis: a good save with a slow rank has durations and a longest wait") {
   ScriptedTraces script(4);
   script_good_save(script, {5, 40, 900, 50});
@@ -221,25 +232,6 @@ TEST_CASE("trace analysis: of a silent rank it tells the time, the hook and who 
   CHECK(near(milliseconds(it.diagnosis.wait->duration), 5001.2));
 }
 
-TEST_CASE("trace analysis: a busy rank was in the hook that ended after it was given up") {
-  ScriptedTraces script(2);
-  script_joins(script, 2);
-  script.state(0, 1, CoordinatorState::kMoving);
-  script.pass(0, 1, 1.1, 1.4, MessageKind::kGlobalSavePlan);
-  script.state(1, 1.5, RankState::kMoving);
-  const auto began = script.began(1, 2, "write_data", Phase::kWrite);
-  for (const int rank : {0, 1}) {
-    if (rank == 1) script.ended(1, 1003, "write_data", Phase::kWrite, began, 1001);
-    script.failure(rank, rank == 0 ? 1000 : 1004, 1, FailureKind::kBusy, Phase::kWrite, "rank 1 had not stopped after 0.5 s");
-    script.outcome(rank, rank == 0 ? 1001 : 1005, false);
-  }
-  const Analysed it(script.write());
-  REQUIRE(it.diagnosis.failures.size() == 1);
-  REQUIRE(it.diagnosis.failures[0].hook);
-  CHECK(it.diagnosis.failures[0].hook->name == "write_data");
-  CHECK_FALSE(it.diagnosis.failures[0].hook->duration);
-}
-
 TEST_CASE("trace analysis: a rank that did not finish its part is slower than all that did") {
   ScriptedTraces script(2);
   script_joins(script, 2);
@@ -333,18 +325,8 @@ TEST_CASE("trace analysis: late messages, retries, slow stores and late losses a
   script.pass(1, 0, 20, 2300, MessageKind::kStatusReply);
   script.send(2, 0, 21, MessageKind::kJoin);
   script.pass(0, 2, 22, 23, MessageKind::kNeedLocalPlan);
-  ObservedEvent write;
-  write.kind = EventKind::kStore;
-  write.actor = Actor::kStore;
-  write.name = "write_at";
-  write.text = "/run/step_1/data";
-  write.duration = std::chrono::seconds(3);
-  script.add(2, 24, write);
-  write.name = "sync";
-  write.text = "cannot sync /run/step_1/data";
-  write.ok = false;
-  write.duration = std::chrono::milliseconds(1);
-  script.add(1, 25, write);
+  script.add(2, 24, store_event("write_at", "/run/step_1/data", 3000));
+  script.add(1, 25, store_event("sync", "cannot sync /run/step_1/data", 1, false));
   const Analysed it(script.write());
   CHECK(notes(it.diagnosis, "StatusReply from rank 1 came to rank 0 2.2"));
   CHECK(notes(it.diagnosis, "rank 2 joined once more"));
@@ -376,34 +358,22 @@ TEST_CASE("trace analysis: unanswered messages and late losses are named") {
   CHECK(notes(early.diagnosis, "rank 0 lost its connection to rank 1, which recorded nothing more: the connection was closed"));
 }
 
-TEST_CASE("trace analysis: a lost rank that waited was still in the phase of its part") {
-  for (const auto& [state, phase] :
-       {std::pair(RankState::kPlanned, Phase::kLocalPlan), std::pair(RankState::kReported, Phase::kWrite)}) {
+TEST_CASE("trace analysis: of a lost rank it names its phase, and the answer that it did not send") {
+  const auto lost = [](Phase of_the_others, RankState state, bool sends) {
     ScriptedTraces script(2);
     script_joins(script, 2);
-    script.state(0, 2, CoordinatorState::kFinishing);
-    script.state(1, 3, state);
-    script.add(0, 20, lost_link(1, "the connection was closed"));
-    script.failure(0, 21, 1, FailureKind::kLost, Phase::kFinish, "lost touch with rank 1");
-    script.outcome(0, 22, false);
-    const Analysed it(script.write());
-    REQUIRE(it.diagnosis.failures.size() == 1);
-    CHECK(it.diagnosis.failures[0].own_phase == phase);
-  }
-}
-
-TEST_CASE("trace analysis: of a lost rank it names the answer that it did not send") {
-  const auto last_action = [](RankState state, bool sends) {
-    ScriptedTraces script(2);
-    script_joins(script, 2);
-    script.state(0, 2, CoordinatorState::kMoving);
+    script.state(0, 2, of_the_others == Phase::kFinish ? CoordinatorState::kFinishing : CoordinatorState::kMoving);
     script.state(1, 3, state);
     if (sends) script.pass(1, 0, 4, 5, MessageKind::kWritten);
     script.add(0, 20, lost_link(1, "the connection was closed"));
-    script.failure(0, 21, 1, FailureKind::kLost, Phase::kWrite, "lost touch with rank 1");
+    script.failure(0, 21, 1, FailureKind::kLost, of_the_others, "lost touch with rank 1");
     script.outcome(0, 22, false);
-    return Analysed(script.write()).diagnosis.failures.at(0).last_action;
+    return Analysed(script.write()).diagnosis.failures.at(0);
   };
+  // A rank that waited was still in the phase of its part.
+  CHECK(lost(Phase::kFinish, RankState::kPlanned, false).own_phase == Phase::kLocalPlan);
+  CHECK(lost(Phase::kFinish, RankState::kReported, false).own_phase == Phase::kWrite);
+  const auto last_action = [&](RankState state, bool sends) { return lost(Phase::kWrite, state, sends).last_action; };
   CHECK(last_action(RankState::kPlanned, false) == "reached the state `planned`, and had not sent its plan");
   CHECK(last_action(RankState::kReported, false) == "reached the state `reported`, and had not sent Written");
   CHECK(last_action(RankState::kReported, true) == "sent Written to rank 0, which arrived");
@@ -414,13 +384,7 @@ TEST_CASE("trace analysis: the store operation that failed in a hook is named") 
   script_joins(script, 2);
   script.state(0, 2, CoordinatorState::kMoving);
   const auto began = script.began(1, 3, "write_data", Phase::kWrite);
-  ObservedEvent sync;
-  sync.kind = EventKind::kStore;
-  sync.actor = Actor::kStore;
-  sync.name = "sync";
-  sync.text = "/run/step_1/__1_0.distcp: cairn::Error: cannot sync: Input/output error (EIO)";
-  sync.ok = false;
-  script.add(1, 4, sync);
+  script.add(1, 4, store_event("sync", "/run/step_1/__1_0.distcp: cairn::Error: cannot sync: Input/output error (EIO)", 0, false));
   const auto ended = script.ended(1, 5, "write_data", Phase::kWrite, began, 2, "cairn::Error: cannot sync");
   script.failure(0, 21, 1, FailureKind::kRaised, Phase::kWrite, "cairn::Error: cannot sync", ended);
   script.outcome(0, 22, false);
@@ -601,33 +565,43 @@ void script_late_plan(ScriptedTraces& script, double in_sender, double on_the_wa
   }
 }
 
-TEST_CASE("trace analysis: a message that was sent late is charged to its sender") {
-  ScriptedTraces script(3);
-  script_late_plan(script, 800, 0, 0);
-  const Analysed it(script.write());
-  CHECK(notes(it.diagnosis, "rank 2 sent LocalSavePlan to rank 0 800.1 ms late"));
-  CHECK(phase(it.diagnosis, Phase::kLocalPlan).slowest_rank == 2);
-  CHECK(near(milliseconds(phase(it.diagnosis, Phase::kLocalPlan).slowest), 801.2));
-  REQUIRE(it.diagnosis.wait);
-  CHECK(it.diagnosis.wait->awaited == std::vector<int>{2});
-  REQUIRE(it.diagnosis.longest_step);
-  CHECK(it.diagnosis.longest_step->rank == 2);
-  CHECK(it.diagnosis.longest_step->what == "held up before it sent LocalSavePlan to rank 0");
-}
-
-TEST_CASE("trace analysis: a message that was long on its way is charged to no rank") {
-  ScriptedTraces script(3);
-  script_late_plan(script, 0, 800, 0);
-  const Analysed quiet(script.write());
-  CHECK(notes(quiet.diagnosis, "LocalSavePlan from rank 2 came to rank 0 "));
-  CHECK(notes(quiet.diagnosis, "the connection was slow, or rank 0 did not run"));
-  CHECK(phase(quiet.diagnosis, Phase::kLocalPlan).slowest < at_ms(10) - at_ms(0));
-  REQUIRE(quiet.diagnosis.longest_step);
-  CHECK(quiet.diagnosis.longest_step->what == "message LocalSavePlan from rank 2");
-
-  ScriptedTraces other(3);
-  script_late_plan(other, 0, 800, 0, /*receiver_runs=*/true);
-  CHECK(notes(Analysed(other.write()).diagnosis, "the connection was slow, because rank 0 was running"));
+TEST_CASE("trace analysis: a late message is charged to its sender, its way or its receiver") {
+  struct Row {
+    double in_sender, on_the_way, in_receiver;
+    bool receiver_runs;
+    const char* notice;
+    int rank;  // of the longest step; -1: not compared
+    const char* step;
+  };
+  for (const Row& row : {Row{800, 0, 0, false, "rank 2 sent LocalSavePlan to rank 0 800.1 ms late", 2,
+                             "held up before it sent LocalSavePlan to rank 0"},
+                         Row{0, 800, 0, false, "the connection was slow, or rank 0 did not run", -1,
+                             "message LocalSavePlan from rank 2"},
+                         Row{0, 800, 0, true, "the connection was slow, because rank 0 was running", -1, nullptr},
+                         Row{0, 0, 800, false, "rank 0 acted on LocalSavePlan from rank 2 800.0 ms after it received it", 0,
+                             "held up before it acted on LocalSavePlan from rank 2"}}) {
+    CAPTURE(row.notice);
+    ScriptedTraces script(3);
+    script_late_plan(script, row.in_sender, row.on_the_way, row.in_receiver, row.receiver_runs);
+    const Analysed it(script.write());
+    CHECK(notes(it.diagnosis, row.notice));
+    if (row.step) {
+      REQUIRE(it.diagnosis.longest_step);
+      CHECK(it.diagnosis.longest_step->what == row.step);
+      if (row.rank >= 0) CHECK(it.diagnosis.longest_step->rank == row.rank);
+    }
+    const TracedPhase& planning = phase(it.diagnosis, Phase::kLocalPlan);
+    if (row.in_sender > 0) {
+      CHECK(planning.slowest_rank == 2);
+      CHECK(near(milliseconds(planning.slowest), 801.2));
+      REQUIRE(it.diagnosis.wait);
+      CHECK(it.diagnosis.wait->awaited == std::vector<int>{2});
+    }
+    if (row.on_the_way > 0 && !row.receiver_runs) {
+      CHECK(notes(it.diagnosis, "LocalSavePlan from rank 2 came to rank 0 "));
+      CHECK(planning.slowest < at_ms(10) - at_ms(0));
+    }
+  }
 }
 
 TEST_CASE("trace analysis: messages that are all slow between two ranks show a slow connection") {
@@ -655,27 +629,12 @@ TEST_CASE("trace analysis: messages that are all slow between two ranks show a s
   CHECK(!Analysed(one.write()).diagnosis.slow_connection);
 }
 
-TEST_CASE("trace analysis: a message that was acted on late is charged to its receiver") {
-  ScriptedTraces script(3);
-  script_late_plan(script, 0, 0, 800);
-  const Analysed it(script.write());
-  CHECK(notes(it.diagnosis, "rank 0 acted on LocalSavePlan from rank 2 800.0 ms after it received it"));
-  REQUIRE(it.diagnosis.longest_step);
-  CHECK(it.diagnosis.longest_step->rank == 0);
-  CHECK(it.diagnosis.longest_step->what == "held up before it acted on LocalSavePlan from rank 2");
-}
-
 TEST_CASE("trace analysis: a store operation that was slow beside the whole call is named") {
   const auto with_store = [](double duration) {
     ScriptedTraces script(4);
     script_good_save(script, {5, 40, 900, 50});
-    ObservedEvent write;
-    write.kind = EventKind::kStore;
-    write.actor = Actor::kStore;
-    write.name = "write_at";
-    write.text = "/run/step_1/__2_0.distcp";
+    ObservedEvent write = store_event("write_at", "/run/step_1/__2_0.distcp", duration);
     write.bytes = 5'000'000;
-    write.duration = at_ms(duration) - at_ms(0);
     script.add(2, 905, write);
     return Analysed(script.write()).diagnosis;
   };
@@ -692,17 +651,11 @@ TEST_CASE("trace analysis: a store operation that was slow beside the whole call
 TEST_CASE("trace analysis: the first notice points to the stack of what had run longest") {
   ScriptedTraces script(3);
   script_good_save(script, {5, 6, 7});
-  ObservedEvent stack;
-  stack.kind = EventKind::kStack;
-  stack.actor = Actor::kStorage;
-  stack.name = "write_data";
-  stack.duration = std::chrono::seconds(31);
-  script.add(1, 8, stack);
-  stack.actor = Actor::kStore;
-  stack.name = "sync";
-  stack.text = "__2_0.distcp";
-  stack.duration = std::chrono::seconds(40);
-  script.add(2, 9, stack);
+  ObservedEvent in_hook = store_event("write_data", "", 31'000), in_store = store_event("sync", "__2_0.distcp", 40'000);
+  in_hook.kind = in_store.kind = EventKind::kStack;
+  in_hook.actor = Actor::kStorage;
+  script.add(1, 8, in_hook);
+  script.add(2, 9, in_store);
   const Analysed it(script.write());
   REQUIRE_FALSE(it.diagnosis.notices.empty());
   CHECK(it.diagnosis.notices[0].rank == 2);
