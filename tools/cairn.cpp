@@ -1,5 +1,6 @@
 // The command `cairn`: inspects, verifies, compares and converts checkpoints, and analyses traces.
 // commands.hpp lists the exit codes.
+#include <algorithm>
 #include <csignal>
 #include <iostream>
 #include <new>
@@ -10,6 +11,7 @@
 #include <cairn/planning/closest_names.hpp>
 #include <cairn/runtime/library_versions.hpp>
 #include <cairn/tools/commands.hpp>
+#include <cairn/tools/terminal.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -85,6 +87,16 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                  closest_names(name, names, SuggestPrefixes::kNo, 1).front() + "\"; cairn " + above + "--help lists all");
 }
 
+// Prints a help text. On a terminal, what follows a break stands below the description.
+void print_help(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
+    const std::size_t description = line.find_first_not_of(' ', line.find("  ", begin));
+    print_line(line, description == std::string::npos ? begin : description);
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Inspects, checks, compares and converts distributed checkpoints, and analyses traces of saves and loads.", "cairn"};
   app.set_version_flag("--version", versions(), "Print the versions of cairn and its libraries, and exit");
@@ -103,6 +115,9 @@ int run(int argc, char** argv) {
   check_command(app, argc, argv);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    print_help(app.help());
+    return kFine;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kFine : kWrongUse;
   }

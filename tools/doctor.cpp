@@ -24,6 +24,8 @@
 namespace cairn::tools {
 namespace {
 
+constexpr std::size_t kFoundColumn = 28;  // where what was found begins
+
 constexpr const char* kDoctorExamples = R"(Examples:
   cairn doctor run           checks this machine, and the disk that holds run
   cairn doctor               checks only the machine
@@ -164,8 +166,8 @@ int doctor(const DoctorOptions& options) {
     print_json(json);
   } else {
     for (const Finding& one : findings) {
-      std::cout << fmt::format("{} {:<18} {}\n", coloured_health(one.health), one.name, printable(one.found));
-      if (!one.effect.empty()) std::cout << fmt::format("{:28}{}\n", "", one.effect);
+      print_line(fmt::format("{} {:<18} {}", coloured_health(one.health), one.name, printable(one.found)), kFoundColumn);
+      if (!one.effect.empty()) print_line(fmt::format("{:{}}{}", "", kFoundColumn, one.effect), kFoundColumn);
     }
     if (options.directory.empty()) std::cout << "Name a directory to look at its disk as well.\n";
   }

@@ -21,7 +21,7 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSilentFor{2000};
 constexpr std::chrono::milliseconds kRedraw{100};
-constexpr std::uint64_t kBarColumns = 30;
+constexpr int kBarColumns = 30;
 constexpr std::size_t kColumnWidthMax = 80;  // names of data files have about 65
 
 bool has_colours() {
@@ -152,12 +152,14 @@ void ProgressBar::update(std::uint64_t done, std::uint64_t all) {
 void ProgressBar::draw(std::uint64_t all) {
   const double part = std::min(1.0, static_cast<double>(done_) / static_cast<double>(all));
   const double seconds = std::chrono::duration<double>(drawn_ - start_).count();
+  const std::string rest = fmt::format("{:3.0f} % of {}, {}/s, {} left", 100 * part, human_bytes(all),
+                                       human_bytes(static_cast<std::uint64_t>(static_cast<double>(done_) / seconds)),
+                                       human_seconds(part > 0 ? seconds / part - seconds : 0));
+  const int room = status_columns() - static_cast<int>(display_width(doing_) + display_width(rest)) - 2;
   std::string bar;
-  for (std::uint64_t i = 0; i < kBarColumns; ++i) bar += static_cast<double>(i) < part * kBarColumns ? "█" : "░";
-  std::string line = fmt::format("{} {} {:3.0f} % of {}, {}/s, {} left", doing_, bar, 100 * part, human_bytes(all),
-                                 human_bytes(static_cast<std::uint64_t>(static_cast<double>(done_) / seconds)),
-                                 human_seconds(part > 0 ? seconds / part - seconds : 0));
-  if (display_width(line) > static_cast<std::size_t>(status_columns())) line = fmt::format("{} {:3.0f} %", doing_, 100 * part);
+  for (int i = 0; i < std::min(room, kBarColumns); ++i) bar += i < part * std::min(room, kBarColumns) ? "█" : "░";
+  const std::string line = room < -1 ? fmt::format("{} {:3.0f} %", doing_, 100 * part)
+                                     : doing_ + " " + bar + (room < 1 ? "" : " ") + rest;
   draw_status(line);
   shown_ = true;
 }

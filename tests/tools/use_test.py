@@ -170,6 +170,9 @@ class Use(Command):
             self.assertLessEqual(max(map(len, text.splitlines())), 72, text)
             age = r"\d+ s"
             self.assertEqual(re.sub(age, "", " ".join(text.split())), re.sub(age, "", " ".join(cairn(*command).stdout.split())))
+        for command in (path.split() + ["--help"] for path, _ in Documentation.helps()):
+            text = re.sub(r"\033\[\d+m", "", on_terminal(CAIRN, *command, columns=80).replace("\r\n", "\n"))
+            self.assertEqual([line for line in text.splitlines() if len(line) > 80], [], command)
 
     def test_colours_are_for_terminals_that_want_them(self):
         path = self.checkpoint()
