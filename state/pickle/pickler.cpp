@@ -132,6 +132,7 @@ void Pickler::global(std::string_view module, std::string_view name) {
 }
 
 void Pickler::mark() { put(kMark); }
+void Pickler::tuple_from_mark() { put(kTuple); }
 // Opcodes of their own spare short tuples the mark.
 void Pickler::tuple(std::size_t count) {
   put(static_cast<unsigned char>(count == 0 ? kEmptyTuple : count <= 3 ? kTuple1 + count - 1 : kTuple));

@@ -34,6 +34,7 @@ class Pickler {
   void global(std::string_view module, std::string_view name);
 
   void mark();
+  void tuple_from_mark();
   void tuple(std::size_t count);  // makes a tuple of the top `count` values; if there are more than 3, a mark is below them
   void empty_list();
   void appends();  // appends the values since the mark to the list below it

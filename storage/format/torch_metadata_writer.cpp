@@ -127,7 +127,7 @@ class MetadataPickler {
     out_.mark();
     for (const auto& [fqn, path] : metadata_.planner_data) {
       out_.text(fqn);
-      if (path.size() > 3) out_.mark();
+      out_.mark();
       for (const auto& element : path) {
         if (const auto* key = std::get_if<std::string>(&element)) {
           out_.text(*key);
@@ -135,7 +135,7 @@ class MetadataPickler {
           out_.integer(std::get<std::int64_t>(element));
         }
       }
-      out_.tuple(path.size());
+      out_.tuple_from_mark();
     }
     out_.set_items();
   }
