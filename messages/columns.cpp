@@ -112,61 +112,56 @@ void PathEncoder::add(std::uint32_t id, std::string_view name, const Path& path)
   message_.add_lengths(static_cast<std::uint32_t>(path.size()));
 }
 
-PathDecoder::PathDecoder(const v1::Paths& message, const char* what)
-    : message_(message), what_(what), renamed_text_(message.renamed_text()) {
+void paths_from_proto(const v1::Paths& message, const NameTable& names, const char* what,
+                      const std::function<void(NameId name, Path path)>& add) {
   check_decode(message.names_size() == message.lengths_size() && message.renamed_size() == message.text_lengths_size(), what,
                "the columns of its paths differ in length");
-}
-
-std::uint32_t PathDecoder::next_name(std::size_t names) {
-  const std::uint32_t id = message_.names(next_path_);
-  check_decode(id < names, what_, "a path refers to a name that is not there");
-  seen_.resize(names);
-  check_decode(!seen_[id], what_, "a name has two paths");
-  seen_[id] = true;
-  return id;
-}
-
-// Cuts the text at the stored lengths. Looking for dots would be wrong: keys may contain them.
-Path PathDecoder::take(std::string_view name) {
-  std::string_view text = name;
-  // The columns of renamed paths are in the order of the paths, so one position is enough.
-  if (next_renamed_ < message_.renamed_size() && message_.renamed(next_renamed_) == static_cast<std::uint32_t>(next_path_)) {
-    const std::uint32_t length = message_.text_lengths(next_renamed_++);
-    check_decode(length <= renamed_text_.size(), what_, "the text of a path reaches beyond the text of all");
-    text = renamed_text_.substr(0, length);
-    renamed_text_.remove_prefix(length);
-  }
-  const std::uint32_t length = message_.lengths(next_path_++);
-  // Checked before `reserve`: a damaged length must not allocate.
-  check_decode(length <= static_cast<std::uint32_t>(message_.steps_size() - next_step_), what_,
-               "a path has more steps than there are");
-  Path path;
-  path.reserve(length);
-  for (std::uint32_t i = 0; i < length; ++i) {
-    if (i > 0) {
-      check_decode(!text.empty() && text.front() == '.', what_, "the steps of a path do not fit its text");
-      text.remove_prefix(1);
+  std::vector<bool> seen(names.size());
+  int next_step = 0;
+  int next_renamed = 0;
+  std::string_view renamed_text = message.renamed_text();
+  for (int i = 0; i < message.names_size(); ++i) {
+    const std::uint32_t id = message.names(i);
+    check_decode(id < names.size(), what, "a path refers to a name that is not there");
+    check_decode(!seen[id], what, "a name has two paths");
+    seen[id] = true;
+    std::string_view text = names[id];
+    // The columns of renamed paths are in the order of the paths, so one position is enough.
+    if (next_renamed < message.renamed_size() && message.renamed(next_renamed) == static_cast<std::uint32_t>(i)) {
+      const std::uint32_t length = message.text_lengths(next_renamed++);
+      check_decode(length <= renamed_text.size(), what, "the text of a path reaches beyond the text of all");
+      text = renamed_text.substr(0, length);
+      renamed_text.remove_prefix(length);
     }
-    const std::uint32_t step = message_.steps(next_step_++);
-    check_decode(step / 2 <= text.size(), what_, "the steps of a path do not fit its text");
-    const std::string_view part = text.substr(0, step / 2);
-    text.remove_prefix(part.size());
-    if (step % 2 == 0) {
-      path.emplace_back(std::in_place_type<std::string>, part);
-      continue;
+    const std::uint32_t length = message.lengths(i);
+    // Checked before `reserve`: a damaged length must not allocate.
+    check_decode(length <= static_cast<std::uint32_t>(message.steps_size() - next_step), what,
+                 "a path has more steps than there are");
+    Path path;
+    path.reserve(length);
+    // Cuts the text at the stored lengths. Looking for dots would be wrong: keys may contain them.
+    for (std::uint32_t part_of_path = 0; part_of_path < length; ++part_of_path) {
+      if (part_of_path > 0) {
+        check_decode(!text.empty() && text.front() == '.', what, "the steps of a path do not fit its text");
+        text.remove_prefix(1);
+      }
+      const std::uint32_t step = message.steps(next_step++);
+      check_decode(step / 2 <= text.size(), what, "the steps of a path do not fit its text");
+      const std::string_view part = text.substr(0, step / 2);
+      text.remove_prefix(part.size());
+      if (step % 2 == 0) {
+        path.emplace_back(std::in_place_type<std::string>, part);
+        continue;
+      }
+      std::int64_t index = 0;
+      const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+      check_decode(error == std::errc() && end == part.data() + part.size(), what, "a position in a list is not a number");
+      path.emplace_back(index);
     }
-    std::int64_t index = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
-    check_decode(error == std::errc() && end == part.data() + part.size(), what_, "a position in a list is not a number");
-    path.emplace_back(index);
+    check_decode(text.empty(), what, "the steps of a path do not fit its text");
+    add(id, std::move(path));
   }
-  check_decode(text.empty(), what_, "the steps of a path do not fit its text");
-  return path;
-}
-
-void PathDecoder::check_end() const {
-  check_decode(next_step_ == message_.steps_size() && next_renamed_ == message_.renamed_size() && renamed_text_.empty(), what_,
+  check_decode(next_step == message.steps_size() && next_renamed == message.renamed_size() && renamed_text.empty(), what,
                "there is more than its paths need");
 }
 

@@ -3,14 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <google/protobuf/message_lite.h>
 
-#include <cairn/base/bytes.hpp>
 #include <cairn/messages/columns.pb.h>
+#include <cairn/base/bytes.hpp>
 #include <cairn/planning/box.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
@@ -59,37 +60,10 @@ class PathEncoder {
   std::vector<bool> seen_;  // by name id
 };
 
-// Decodes the paths of a message. For each path, call `next_name`, then `take`.
-class PathDecoder {
- public:
-  PathDecoder(const v1::Paths& message, const char* what);
-  std::size_t size() const { return static_cast<std::size_t>(message_.names_size()); }
-  // Returns the id of the next path's name. Throws kCorrupt unless the id is below `names`, the
-  // number of names, and no earlier path has it.
-  std::uint32_t next_name(std::size_t names);
-  Path take(std::string_view name);
-  void check_end() const;
-
- private:
-  const v1::Paths& message_;
-  const char* what_;
-  std::vector<bool> seen_;  // by name id
-  int next_path_ = 0;
-  int next_step_ = 0;
-  int next_renamed_ = 0;
-  std::string_view renamed_text_;
-};
-
-// Calls `add(name id, path)` for each path. `name_of(id)` must return the text of a name.
-template <class NameOf, class Add>
-void paths_from_proto(const v1::Paths& message, std::size_t names, const char* what, NameOf name_of, Add add) {
-  PathDecoder decoder(message, what);
-  for (std::size_t i = 0; i < decoder.size(); ++i) {
-    const std::uint32_t id = decoder.next_name(names);
-    add(id, decoder.take(name_of(id)));
-  }
-  decoder.check_end();
-}
+// Calls `add` with each path and the id of its name. Throws kCorrupt unless the ids are of `names`,
+// and no id occurs twice.
+void paths_from_proto(const v1::Paths& message, const NameTable& names, const char* what,
+                      const std::function<void(NameId name, Path path)>& add);
 
 // --- tensor properties ---------------------------------------------------------------------------
 

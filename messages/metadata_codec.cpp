@@ -6,8 +6,8 @@
 #include <set>
 #include <string_view>
 
-#include <cairn/messages/columns.hpp>
 #include <cairn/messages/metadata.pb.h>
+#include <cairn/messages/columns.hpp>
 
 namespace cairn {
 namespace {
@@ -332,9 +332,8 @@ Metadata decode_metadata(ByteSpan bytes) {
   // Before the entries, whose locations are compared with the files.
   metadata.files = files_from_proto(message);
   entries_from_proto(message, names, metadata);
-  columns::paths_from_proto(
-      message.planner_data(), names.size(), kWhat, [&](NameId name) -> std::string_view { return names[name]; },
-      [&](NameId name, Path path) { metadata.planner_data.emplace_back(names[name], std::move(path)); });
+  columns::paths_from_proto(message.planner_data(), names, kWhat,
+                            [&](NameId name, Path path) { metadata.planner_data.emplace_back(names[name], std::move(path)); });
   metadata.checkpoint_id = message.checkpoint_id();
   metadata.save_id = message.save_id();
   metadata.version = message.version();

@@ -124,9 +124,8 @@ SavePlan from_proto(const v1::SavePlan& message) {
   }
   auto& mappings = plan.mappings.edit();
   mappings.reserve(static_cast<std::size_t>(message.mappings().names_size()));
-  columns::paths_from_proto(
-      message.mappings(), plan.names.size(), kSavePlan, [&](NameId name) -> std::string_view { return plan.names[name]; },
-      [&](NameId name, Path path) { mappings.emplace_back(name, std::move(path)); });
+  columns::paths_from_proto(message.mappings(), plan.names, kSavePlan,
+                            [&](NameId name, Path path) { mappings.emplace_back(name, std::move(path)); });
   plan.planner_data = message.planner_data();
   plan.storage_data = message.storage_data();
   return plan;
