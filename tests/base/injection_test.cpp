@@ -32,6 +32,11 @@ struct Deeds {
   explicit Deeds(const std::string& spec, std::optional<int> process_rank = std::nullopt)
       : injector(parse(spec), process_rank, hands()) {}
   std::vector<std::string> take() { return std::exchange(done, {}); }
+  // Passes a hook so many times. Returns what was done since the last call.
+  std::vector<std::string> pass(const std::string& hook, int rank, int times = 1) {
+    for (int i = 0; i < times; ++i) injector.pass(FaultSite::kHook, hook, rank);
+    return take();
+  }
 
  private:
   InjectorHands hands() {
@@ -112,26 +117,28 @@ TEST_CASE("every rule that there is") {
   CHECK(parse("").empty());
   CHECK(parse(" ; ;\n").empty());
 
-  InjectionRule rule = only("kill@hook:write_data");
-  CHECK(rule.action == FaultAction::kKill);
-  CHECK(rule.site == FaultSite::kHook);
-  CHECK(rule.name == "write_data");
-  CHECK_FALSE(rule.rank);
-  CHECK(rule.nth == 1);
-  CHECK(rule.text == "kill@hook:write_data");
-
-  rule = only(" freeze@send:Written,rank=2,nth=3 ;");
-  CHECK(rule.action == FaultAction::kFreeze);
-  CHECK(rule.site == FaultSite::kSend);
-  CHECK(rule.rank == 2);
-  CHECK(rule.nth == 3);
-  CHECK(rule.text == "freeze@send:Written,rank=2,nth=3");
-
-  rule = only("throw@receive:Join,nth=all,rank=0");
-  CHECK(rule.action == FaultAction::kThrow);
-  CHECK(rule.site == FaultSite::kReceive);
-  CHECK(rule.nth == 0);
-  CHECK(rule.rank == 0);
+  struct Row {
+    const char* spec;
+    FaultAction action;
+    FaultSite site;
+    const char* name;
+    std::optional<int> rank = std::nullopt;
+    std::uint64_t nth = 1;
+  };
+  for (const Row& row : {Row{"kill@hook:write_data", FaultAction::kKill, FaultSite::kHook, "write_data"},
+                         Row{"freeze@send:Written,rank=2,nth=3", FaultAction::kFreeze, FaultSite::kSend, "Written", 2, 3},
+                         Row{"throw@receive:Join,nth=all,rank=0", FaultAction::kThrow, FaultSite::kReceive, "Join", 0, 0},
+                         Row{"disk-full@store:sync", FaultAction::kDiskFull, FaultSite::kStore, "sync"},
+                         Row{"short-write@store:write_at", FaultAction::kShortWrite, FaultSite::kStore, "write_at"},
+                         Row{"read-flip@store:read", FaultAction::kReadFlip, FaultSite::kStore, "read"}}) {
+    const InjectionRule rule = only(" " + std::string(row.spec) + " ;");
+    CHECK(rule.text == row.spec);
+    CHECK(rule.action == row.action);
+    CHECK(rule.site == row.site);
+    CHECK(rule.name == row.name);
+    CHECK(rule.rank == row.rank);
+    CHECK(rule.nth == row.nth);
+  }
 
   CHECK(only("delay=200ms@phase:write").delay == std::chrono::milliseconds(200));
   CHECK(only("delay=5s@phase:write").delay == std::chrono::seconds(5));
@@ -140,9 +147,6 @@ TEST_CASE("every rule that there is") {
   CHECK(only("delay=3600000ms@store:list").delay == std::chrono::hours(1));
   CHECK_FALSE(only("drop-link@hook:begin").peer);
   CHECK(only("drop-link=3@hook:begin").peer == 3);
-  CHECK(only("disk-full@store:sync").action == FaultAction::kDiskFull);
-  CHECK(only("short-write@store:write_at").action == FaultAction::kShortWrite);
-  CHECK(only("read-flip@store:read").action == FaultAction::kReadFlip);
 
   const auto rules = parse("kill@hook:begin;\n throw@store:read ; delay=1s@phase:finish");
   REQUIRE(rules.size() == 3);
@@ -152,52 +156,35 @@ TEST_CASE("every rule that there is") {
 TEST_CASE("a rule's turn comes at its place, on its rank, the nth time there") {
   SUBCASE("once, on every rank") {
     Deeds deeds("kill@hook:begin");
-    deeds.injector.pass(FaultSite::kHook, "write_data", 0);
     deeds.injector.pass(FaultSite::kSend, "begin", 0);
-    CHECK(deeds.take() == kNothing);
-    deeds.injector.pass(FaultSite::kHook, "begin", 0);
-    CHECK(deeds.take() == kKilled);
-    deeds.injector.pass(FaultSite::kHook, "begin", 0);
-    CHECK(deeds.take() == kNothing);
-    deeds.injector.pass(FaultSite::kHook, "begin", 1);
-    CHECK(deeds.take() == kKilled);
+    CHECK(deeds.pass("write_data", 0) == kNothing);
+    CHECK(deeds.pass("begin", 0) == kKilled);
+    CHECK(deeds.pass("begin", 0) == kNothing);
+    CHECK(deeds.pass("begin", 1) == kKilled);
   }
   SUBCASE("the third time on one rank; others do not count") {
     Deeds deeds("freeze@hook:begin,rank=1,nth=3");
-    for (int i = 0; i < 5; ++i) deeds.injector.pass(FaultSite::kHook, "begin", 0);
-    for (int i = 0; i < 2; ++i) deeds.injector.pass(FaultSite::kHook, "begin", 1);
-    CHECK(deeds.take() == kNothing);
-    deeds.injector.pass(FaultSite::kHook, "begin", 1);
-    CHECK(deeds.take() == kFrozen);
-    deeds.injector.pass(FaultSite::kHook, "begin", 1);
-    CHECK(deeds.take() == kNothing);
+    CHECK(deeds.pass("begin", 0, 5) == kNothing);
+    CHECK(deeds.pass("begin", 1, 2) == kNothing);
+    CHECK(deeds.pass("begin", 1) == kFrozen);
+    CHECK(deeds.pass("begin", 1) == kNothing);
   }
   SUBCASE("every time") {
-    Deeds deeds("delay=20ms@store:read,nth=all");
-    for (int i = 0; i < 2; ++i) deeds.injector.pass(FaultSite::kStore, "read", -1);
-    CHECK(deeds.take() == std::vector<std::string>{"sleep 20", "sleep 20"});
+    CHECK(Deeds("delay=20ms@hook:begin,nth=all").pass("begin", 0, 2) == std::vector<std::string>{"sleep 20", "sleep 20"});
   }
   SUBCASE("what the rank in a world is does not matter once the launcher has given one") {
-    Deeds deeds("kill@hook:begin,rank=2", 2);
-    deeds.injector.pass(FaultSite::kHook, "begin", 0);
-    CHECK(deeds.take() == kKilled);
-    Deeds other("kill@hook:begin,rank=2", 3);
-    other.injector.pass(FaultSite::kHook, "begin", 2);
-    CHECK(other.take() == kNothing);
+    CHECK(Deeds("kill@hook:begin,rank=2", 2).pass("begin", 0) == kKilled);
+    CHECK(Deeds("kill@hook:begin,rank=2", 3).pass("begin", 2) == kNothing);
   }
   SUBCASE("an unknown rank meets only what is for every rank") {
-    Deeds deeds("kill@store:read,rank=0;freeze@store:read");
-    deeds.injector.pass(FaultSite::kStore, "read", -1);
-    CHECK(deeds.take() == kFrozen);
+    CHECK(Deeds("kill@hook:begin,rank=0;freeze@hook:begin").pass("begin", -1) == kFrozen);
   }
   SUBCASE("new rules count anew") {
     Deeds deeds("kill@hook:begin,nth=2");
-    deeds.injector.pass(FaultSite::kHook, "begin", 0);
+    CHECK(deeds.pass("begin", 0) == kNothing);
     deeds.injector.replace(parse("freeze@hook:begin,nth=2"));
-    deeds.injector.pass(FaultSite::kHook, "begin", 0);
-    CHECK(deeds.take() == kNothing);
-    deeds.injector.pass(FaultSite::kHook, "begin", 0);
-    CHECK(deeds.take() == kFrozen);
+    CHECK(deeds.pass("begin", 0) == kNothing);
+    CHECK(deeds.pass("begin", 0) == kFrozen);
   }
 }
 

@@ -25,39 +25,6 @@ constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
 
 // --- round trips ---------------------------------------------------------------------------------
 
-TEST_CASE("save plans survive the journey") {
-  const auto random = seeded_random(51);
-  check_equal(SavePlan{}, decode_save_plan(encode_save_plan(SavePlan{})));
-  for (int round = 0; round < 500; ++round) {
-    CAPTURE(round);
-    const SavePlan plan = random_save_plan(*random);
-    const Bytes bytes = encode_save_plan(plan);
-    check_equal(plan, decode_save_plan(bytes));
-    CHECK(encode_save_plan(decode_save_plan(bytes)) == bytes);
-  }
-}
-
-TEST_CASE("load plans survive the journey") {
-  const auto random = seeded_random(52);
-  for (int round = 0; round < 500; ++round) {
-    CAPTURE(round);
-    const LoadPlan plan = random_load_plan(*random);
-    const Bytes bytes = encode_load_plan(plan);
-    const LoadPlan back = decode_load_plan(bytes);
-    check_equal(plan, back);
-    CHECK(encode_load_plan(back) == bytes);
-  }
-}
-
-TEST_CASE("write results survive the journey") {
-  const auto random = seeded_random(53);
-  for (int round = 0; round < 500; ++round) {
-    CAPTURE(round);
-    const WriteResults results = random_results(*random);
-    check_equal(results, decode_write_results(encode_write_results(results)));
-  }
-}
-
 TEST_CASE("paths come back as they were, whether or not they join to their name") {
   const std::vector<std::pair<std::string, Path>> cases = {
       {"", {}},

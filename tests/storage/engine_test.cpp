@@ -16,11 +16,14 @@
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/wrapped_store.hpp>
 
 using namespace cairn;
+using testing::Saying;
 using testing::StoreControl;
 using testing::StoreFault;
+using testing::thrown_by;
 using testing::WrappedStore;
 
 namespace {
@@ -211,13 +214,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: a planner that resolves to something it did 
   SUBCASE("other dtype") { items.add("item", torch::zeros({4})), items.plan.items[0].properties.dtype = DType::kInt32; }
   SUBCASE("bytes") { items.add("item", Bytes("x")), items.plan.items[0].type = WriteItemType::kTensor; }
   SUBCASE("tensor") { items.add("item", torch::zeros({4})), items.plan.items[0].type = WriteItemType::kByteIO; }
-  try {
-    engine.write(request()).get();
-    FAIL("must throw");
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kMismatch);
-    CHECK(std::string(error.what()).find("\"item\"") != std::string::npos);
-  }
+  CHECK(thrown_by([&] { engine.write(request()).get(); }) == Saying{ErrorCode::kMismatch, "\"item\""});
   CHECK(memory->list().empty());
 }
 
@@ -225,12 +222,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: a name that is taken stays whose it is") {
   items.add("item", torch::zeros({4}));
   memory->create("file0", {})->sync(0);
   WriteEngine engine({2, 4 * kBlock, kBlock});
-  try {
-    engine.write(request()).get();
-    FAIL("must throw");
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kAlreadyExists);
-  }
+  CHECK(thrown_by([&] { engine.write(request()).get(); }).code == ErrorCode::kAlreadyExists);
   CHECK(memory->exists("file0"));
 }
 
@@ -391,12 +383,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: an object of 5 TiB needs fewer than 10,000 p
   WriteRequest huge = request();
   huge.store = std::make_shared<PartsStore>(memory, 8 << 20, kPartsMax);
   WriteEngine engine({1, 6 * kBlock, kBlock});
-  std::string refused;
-  try {
-    engine.write(huge);
-  } catch (const Error& error) {
-    refused = error.what();
-  }
+  const std::string refused = thrown_by([&] { engine.write(huge); }).what;
   CAPTURE(refused);
   const std::string before = "in parts of at least ";
   REQUIRE(refused.find(before) != std::string::npos);

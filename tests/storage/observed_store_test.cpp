@@ -103,24 +103,10 @@ TEST_CASE("an observed store: a name without a URL does not change how an operat
 TEST_CASE("an observed store: it behaves like the store, and is the store without observer") {
   const auto plain = memory();
   CHECK(observe_operations(plain, nullptr) == plain);
-  const auto seen = std::make_shared<SeenOperations>(Duration(0));
-  const auto store = observe_operations(plain, seen);
-  CHECK(store->url() == plain->url());
-  CHECK(store->is_shared() == plain->is_shared());
-  store->create_root();
-  const std::string save_id = "cairn-0123456789abcdef0123456789abcdef-00000000-1";
-  store->begin_attempt(save_id);
-  CHECK(plain->open_attempts() == std::vector<std::string>{save_id});
-  store->publish(save_id, "record", Overwrite::kAllowed);
-  CHECK(plain->exists(kCommitRecordName));
-  CHECK(store->list().size() == plain->list().size());
-  store->fence("another");
-  CHECK(store->fenced_attempts() == plain->fenced_attempts());
-  store->clear_attempt("another");
-  store->retract();
-  CHECK_FALSE(plain->exists(kCommitRecordName));
-  CHECK(store->children() == plain->children());
-  store->remove_root();
+  const auto seen = std::make_shared<SeenOperations>(std::chrono::hours(1));
+  const auto observe = [&](const std::string& url) { return observe_operations(open_memory_store(url), seen); };
+  check_store_conformance([&] { return observe_operations(memory(), seen); }, [&](Store& store) { return observe(store.url()); },
+                          [&](Store& store, const std::string& name) { return observe(child_url(store.url(), name)); });
 }
 
 }  // namespace cairn::testing

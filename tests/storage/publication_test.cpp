@@ -415,26 +415,6 @@ TEST_CASE_FIXTURE(EmptyMemory, "a clean-up removes files that the mark of a remo
   CHECK(store->exists(data_file_name(0, 0, id_of(2))));
 }
 
-TEST_CASE("settling races publication: they agree") {
-  TemporaryDirectory directory;
-  const auto store = open_store(directory.path() + "/step");
-  store->create_root();
-  for (std::uint64_t round = 1; round <= 100; ++round) {
-    const std::string id = id_of(round);
-    const std::string record = encode_commit_record(metadata_of(id));
-    store->begin_attempt(id);
-    bool published = false, settled[2] = {};
-    TogetherThreads::run(3, [&](int thread) {
-      if (thread == 0)
-        published = !code_of([&] { store->publish(id, record, Overwrite::kAllowed); });
-      else
-        settled[thread - 1] = settle_attempt(*store, id);
-    });
-    REQUIRE(settled[0] == published);
-    REQUIRE(settled[1] == published);
-  }
-}
-
 TEST_CASE("the commit sequence is an error if a place in the run cannot be read for now") {
   struct BusyStore : MemoryStore {
     using MemoryStore::MemoryStore;

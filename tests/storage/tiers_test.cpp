@@ -91,28 +91,6 @@ TEST_CASE_FIXTURE(Tiers, "a save is copied to the far tier, whole, with what lie
   CHECK(progress.checkpoints_waiting.empty());
 }
 
-TEST_CASE_FIXTURE(Tiers, "saves go on while the far tier is down, and are copied when it is back") {
-  const CapturedLog log;
-  const std::string run = "tiered://first/run";
-  resume_copies(run);
-  watch().set(be_down);
-  for (int step = 1; step <= 3; ++step) {
-    save_value(run + "/step_" + std::to_string(step), step);
-    CHECK_FALSE(ends_or_fails("first", run));
-    CHECK(loaded_value(run + "/step_" + std::to_string(step)) == step);
-  }
-  const TierProgress progress = tier_progress("first");
-  CHECK(progress.last_error.find("the far tier is down") != std::string::npos);
-  CHECK(progress.failing_since);
-  CHECK(progress.checkpoints_waiting == Names{run + "/step_1", run + "/step_2", run + "/step_3"});
-  CHECK(log.text().find("cannot copy to the far tier") != std::string::npos);
-  CHECK_FALSE(has_checkpoint(far("/run/step_1")));
-  watch().set(nullptr);
-  REQUIRE(wait_for_copies(run));
-  for (int step = 1; step <= 3; ++step) CHECK(loaded_value(far("/run/step_" + std::to_string(step))) == step);
-  CHECK_FALSE(tier_progress("first").failing_since);
-}
-
 TEST_CASE_FIXTURE(Tiers, "a process that has not seen the far tier takes its failure for no absence") {
   watch().set(be_down);
   CHECK(thrown_by([] { RunDirectory("tiered://first/run").list(); }).code == ErrorCode::kUnavailable);
@@ -337,13 +315,20 @@ TEST_CASE_FIXTURE(Tiers, "a checkpoint that lost a file before it was copied is 
   CHECK(log.text().find("is gone, and was not copied") != std::string::npos);
 }
 
-TEST_CASE_FIXTURE(Tiers, "a checkpoint that is not copied stays in the near tier") {
+TEST_CASE_FIXTURE(Tiers, "checkpoints that are not copied stay in the near tier, and are copied when that is possible") {
   const std::string run = "tiered://first/run";
   resume_copies(run);
   watch().set(take_no_objects);
-  for (int step = 1; step <= 4; ++step) save_value(run + "/step_" + std::to_string(step), step);
-  CHECK_FALSE(ends_or_fails("first", run));
+  for (int step = 1; step <= 4; ++step) {
+    save_value(run + "/step_" + std::to_string(step), step);
+    CHECK_FALSE(ends_or_fails("first", run));
+    CHECK(loaded_value(run + "/step_" + std::to_string(step)) == step);
+  }
+  CHECK(tier_progress("first").checkpoints_waiting == Names{run + "/step_1", run + "/step_2", run + "/step_3", run + "/step_4"});
   CHECK(open_store(near("/run"))->children().size() == 4);
+  watch().set(nullptr);
+  REQUIRE(wait_for_copies(run));
+  for (int step = 1; step <= 4; ++step) CHECK(loaded_value(far("/run/step_" + std::to_string(step))) == step);
 }
 
 TEST_CASE_FIXTURE(Tiers, "a restarted process continues the copies of the one before it") {
@@ -655,7 +640,7 @@ TEST_CASE_FIXTURE(Tiers, "processes copy what they wrote, and one of them what a
   trailer.save_id = id;
   trailer.content_bytes = content.size();
   for (std::size_t at = 0; at < content.size(); at += kChecksumBlockBytes)
-    trailer.block_crc32.push_back(crc32(0, ByteSpan(content).subspan(at, std::min<std::size_t>(kChecksumBlockBytes, content.size() - at))));
+    trailer.block_crc32.push_back(crc32(0, content.substr(at, kChecksumBlockBytes)));
   TrailerItem item;
   item.fqn = "bytes";
   item.is_bytes = true;
