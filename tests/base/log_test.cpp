@@ -19,16 +19,10 @@
 namespace cairn::testing {
 namespace {
 
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
 TEST_CASE("log: a sink that throws harms nobody, and its line is not lost") {
   const std::string text = stderr_of_case("log child: a sink that throws");
-  CHECK(count(text, "[warning] rank 3: first") == 1);
-  CHECK(count(text, "[error] rank 3: second") == 1);
+  CHECK(times_in(text, "[warning] rank 3: first") == 1);
+  CHECK(times_in(text, "[error] rank 3: second") == 1);
 }
 
 TEST_CASE("log child: a sink that throws" * doctest::skip()) {
@@ -40,8 +34,8 @@ TEST_CASE("log child: a sink that throws" * doctest::skip()) {
 
 TEST_CASE("log: what a sink leads to goes to standard error, not to the sink again") {
   const std::string text = stderr_of_case("log child: a sink that logs");
-  CHECK(count(text, "rank 1: outer") == 0);
-  CHECK(count(text, "rank 2: inner") == 1);
+  CHECK(times_in(text, "rank 1: outer") == 0);
+  CHECK(times_in(text, "rank 2: inner") == 1);
 }
 
 TEST_CASE("log child: a sink that logs" * doctest::skip()) {
@@ -51,9 +45,9 @@ TEST_CASE("log child: a sink that logs" * doctest::skip()) {
 
 TEST_CASE("log: a wrong CAIRN_LOG gives one warning, and counts as warning") {
   const std::string text = stderr_of_case("log child: a line of each level", {{"CAIRN_LOG", "loud"}});
-  CHECK(count(text, "[warning] CAIRN_LOG names no level: set it to trace, debug, info") == 1);
-  CHECK(count(text, "CAIRN_LOG") == 1);
-  CHECK(count(text, "of level") == 2);
+  CHECK(times_in(text, "[warning] CAIRN_LOG names no level: set it to trace, debug, info") == 1);
+  CHECK(times_in(text, "CAIRN_LOG") == 1);
+  CHECK(times_in(text, "of level") == 2);
 }
 
 TEST_CASE("log: CAIRN_LOG says which lines are written; without it warnings and errors") {
@@ -61,9 +55,9 @@ TEST_CASE("log: CAIRN_LOG says which lines are written; without it warnings and 
   for (std::size_t level = 0; level < std::size(levels); ++level) {
     CAPTURE(levels[level]);
     const std::string text = stderr_of_case("log child: a line of each level", {{"CAIRN_LOG", levels[level]}});
-    for (std::size_t line = 0; line < 5; ++line) CHECK(count(text, "rank 7: of level " + levels[line]) == (line >= level ? 1 : 0));
+    for (std::size_t line = 0; line < 5; ++line) CHECK(times_in(text, "rank 7: of level " + levels[line]) == (line >= level ? 1 : 0));
   }
-  CHECK(count(stderr_of_case("log child: a line of each level", {{"CAIRN_LOG", ""}}), "of level") == 2);
+  CHECK(times_in(stderr_of_case("log child: a line of each level", {{"CAIRN_LOG", ""}}), "of level") == 2);
 }
 
 TEST_CASE("log child: a line of each level" * doctest::skip()) {
@@ -73,8 +67,8 @@ TEST_CASE("log child: a line of each level" * doctest::skip()) {
 
 TEST_CASE("log: a program's own level counts, whatever CAIRN_LOG says") {
   const std::string text = stderr_of_case("log child: a level of its own", {{"CAIRN_LOG", "error"}});
-  CHECK(count(text, "before") == 0);
-  CHECK(count(text, "[debug] after") == 1);
+  CHECK(times_in(text, "before") == 0);
+  CHECK(times_in(text, "[debug] after") == 1);
 }
 
 TEST_CASE("log child: a level of its own" * doctest::skip()) {
@@ -95,7 +89,7 @@ TEST_CASE("log: texts are taken as they are") {
   const CapturedLog log;
   write_log(LogLevel::kWarning, 0, "percent %s and {braces} {}");
   CHECK(log.text() == "warning rank 0: percent %s and {braces} {}\n");
-  CHECK(count(stderr_of_case("log child: braces"), "percent %s and {braces} {}") == 1);
+  CHECK(times_in(stderr_of_case("log child: braces"), "percent %s and {braces} {}") == 1);
 }
 
 TEST_CASE("log: a line on standard error has time, library and level before its text") {
@@ -163,7 +157,7 @@ TEST_CASE("status line: the terminal of CAIRN_STATUS_TERMINAL gets it as lines")
       stderr_of_case("log child: a status line", {{"TERM", "xterm"}, {"CAIRN_STATUS_TERMINAL", ::ttyname(ends[1])}});
   std::string text;
   char block[256];
-  while (count(text, "\n") < 3) {
+  while (times_in(text, "\n") < 3) {
     const ssize_t bytes = ::read(ends[0], block, sizeof(block));
     REQUIRE(bytes > 0);
     text.append(block, static_cast<std::size_t>(bytes));

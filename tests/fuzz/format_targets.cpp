@@ -29,6 +29,7 @@
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/fuzz/samples.hpp>
 #include <cairn/tests/fuzz/targets.hpp>
+#include <cairn/tests/storage/store_tools.hpp>
 
 namespace cairn::testing {
 namespace {
@@ -294,10 +295,7 @@ void read_head_of(const Bytes& record) {
     opened->create_root();
     return opened;
   }();
-  store->remove(kCommitRecordName);
-  const auto writer = store->create(kCommitRecordName);
-  writer->write_at(0, record);
-  writer->sync(record.size());
+  replace_object(*store, kCommitRecordName, record);
   goes_through([&] { read_commit_head(*store); });
 }
 
@@ -333,16 +331,10 @@ bool run_verify(const ObjectName& name, ByteSpan input) {
     opened->create_root();
     return opened;
   }();
-  const auto put = [](const ObjectName& object, const Bytes& bytes) {
-    store->remove(object);
-    const auto writer = store->create(object);
-    writer->write_at(0, bytes);
-    writer->sync(bytes.size());
-  };
   static const Bytes record = golden("single/.metadata"), data = golden("single/__0_0.distcp");
-  put(kCommitRecordName, record);
-  put("__0_0.distcp", data);
-  put(name, Bytes(input.view()));
+  replace_object(*store, kCommitRecordName, record);
+  replace_object(*store, "__0_0.distcp", data);
+  replace_object(*store, name, Bytes(input.view()));
   const auto found = verify_checkpoint(*store, 1);
   for (const VerifyFault& fault : found)
     if (fault.object.empty() || fault.what.empty()) throw FuzzFault("a fault is without a place or a text");

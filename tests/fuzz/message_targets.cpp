@@ -7,8 +7,8 @@
 #include <cairn/actors/links/frames.hpp>
 #include <cairn/actors/links/handshake.hpp>
 #include <cairn/messages/codec.hpp>
-#include <cairn/tests/fuzz/samples.hpp>
 #include <cairn/tests/fuzz/targets.hpp>
+#include <cairn/tests/messages/random_messages.hpp>
 #include <cairn/tests/support/plan_bytes.hpp>
 
 namespace cairn::testing {
@@ -54,12 +54,16 @@ bool run_frames(ByteSpan input) {
   return is_open && is_sound;
 }
 
-std::vector<Bytes> save_plans() { return {encode_save_plan(sample_save_plan())}; }
-std::vector<Bytes> load_plans() { return {encode_load_plan(sample_load_plan())}; }
-std::vector<Bytes> write_results() { return {encode_write_results(sample_write_results())}; }
+constexpr std::uint64_t kSeed = 81;
+
+std::vector<Bytes> save_plans() { return {encode_save_plan(random_save_plan(*seeded_random(kSeed)))}; }
+std::vector<Bytes> load_plans() { return {encode_load_plan(random_load_plan(*seeded_random(kSeed)))}; }
+std::vector<Bytes> write_results() { return {encode_write_results(random_results(*seeded_random(kSeed)))}; }
 std::vector<Bytes> envelopes() {
+  const auto random = seeded_random(kSeed);
   std::vector<Bytes> seeds;
-  for (const protocol::Envelope& envelope : sample_envelopes()) seeds.push_back(protocol::encode(envelope));
+  for (std::size_t kind = 0; kind < protocol::kKinds; ++kind)
+    seeds.push_back(protocol::encode(protocol::random_envelope(*random, kind)));
   return seeds;
 }
 

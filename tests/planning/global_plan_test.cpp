@@ -143,6 +143,14 @@ void check_invariants(const std::vector<SavePlan>& locals, const GlobalSavePlan&
   }
   for (const auto& [fqn, chunks] : written) CHECK(chunks.empty());
   CHECK(bytes_written.empty());
+  CHECK(check_coverage(global.metadata).empty());
+}
+
+// Joins the plans of ranks that hold whole tensors.
+GlobalSavePlan checked_plan(const std::vector<SavePlan>& plans, const GlobalPlanOptions& options = {}) {
+  GlobalSavePlan global = create_global_save_plan(plans, options);
+  check_invariants(plans, global);
+  return global;
 }
 
 // --- rejected plans -----------------------------------------------------------------------------
@@ -245,8 +253,7 @@ TEST_CASE("when the lowest rank wins, its values are written by it, whole") {
     if (rank == 2) add_bytes(plan, "mixed");
     if (rank == 3) add_tensor(plan, "mixed", {2});
   });
-  const GlobalSavePlan global = create_global_save_plan(plans, options);
-  check_invariants(plans, global);
+  const GlobalSavePlan global = checked_plan(plans, options);
   CHECK(global.plans[0].items.empty());
   CHECK(names_written(global.plans[1]) == std::vector<std::string>{"w", "same", "lr"});
   CHECK(names_written(global.plans[2]) == std::vector<std::string>{"mixed"});
@@ -282,9 +289,7 @@ TEST_CASE("every element of every layout is written exactly once") {
               add_bytes(plans[rank], name + ".step");
             }
           }
-          const GlobalSavePlan global = create_global_save_plan(plans, options);
-          check_invariants(plans, global);
-          CHECK(check_coverage(global.metadata).empty());
+          const GlobalSavePlan global = checked_plan(plans, options);
         }
       }
     }
@@ -300,8 +305,7 @@ TEST_CASE("replicated tensors are balanced by bytes") {
     const auto plans = plans_of(ranks, [&](SavePlan& plan, int) {
       for (std::size_t i = 0; i < lengths.size(); ++i) add_tensor(plan, "t" + std::to_string(i), {lengths[i]});
     });
-    const GlobalSavePlan global = create_global_save_plan(plans);
-    check_invariants(plans, global);
+    const GlobalSavePlan global = checked_plan(plans);
     std::vector<std::uint64_t> loads;
     for (const SavePlan& plan : global.plans) loads.push_back(bytes_of(plan));
     const auto [least, most] = std::minmax_element(loads.begin(), loads.end());
@@ -315,8 +319,7 @@ TEST_CASE("replicated tensors go to the ranks that have little to write anyway")
     if (rank == 0) add_shard(plan, "big", {1000000}, {{0}, {1000000}});
     for (int i = 0; i < 30; ++i) add_tensor(plan, "t" + std::to_string(i), {1000});
   });
-  const GlobalSavePlan global = create_global_save_plan(plans);
-  check_invariants(plans, global);
+  const GlobalSavePlan global = checked_plan(plans);
   CHECK(names_written(global.plans[0]) == std::vector<std::string>{"big"});
   for (std::size_t rank = 1; rank < 4; ++rank) CHECK(global.plans[rank].items.size() == 10);
 }
@@ -338,8 +341,7 @@ TEST_CASE("to the lowest rank: the lowest holder writes each replicated chunk, u
     add_tensor(plan, "b", {1000});
     add_shard(plan, "c", {8}, {{rank / 2 * 4}, {4}});
   });
-  const GlobalSavePlan global = create_global_save_plan(plans, options);
-  check_invariants(plans, global);
+  const GlobalSavePlan global = checked_plan(plans, options);
   CHECK(names_written(global.plans[0]) == std::vector<std::string>{"b", "c"});
   CHECK(names_written(global.plans[1]) == std::vector<std::string>{"a"});
   CHECK(names_written(global.plans[2]) == std::vector<std::string>{"c"});
@@ -351,8 +353,7 @@ TEST_CASE("a chunk that a rank lists twice is written once") {
     add_shard(plan, "w", {4}, {{rank * 2}, {2}});
     add_shard(plan, "w", {4}, {{rank * 2}, {2}});
   });
-  const GlobalSavePlan global = create_global_save_plan(plans);
-  check_invariants(plans, global);
+  const GlobalSavePlan global = checked_plan(plans);
   for (const SavePlan& plan : global.plans) CHECK(plan.items.size() == 1);
 }
 
@@ -364,9 +365,7 @@ TEST_CASE("splitting levels what ranks write in all") {
     if (rank == 0) add_shard(plan, "own", {8192, 1024}, {{0, 0}, {8192, 1024}});
     add_tensor(plan, "w", {16384, 1024});
   });
-  const GlobalSavePlan global = create_global_save_plan(plans);
-  check_invariants(plans, global);
-  CHECK(check_coverage(global.metadata).empty());
+  const GlobalSavePlan global = checked_plan(plans);
   CHECK(bytes_of(global.plans[0]) == 32u << 20);
   for (std::size_t rank = 1; rank < 4; ++rank) {
     CHECK(bytes_of(global.plans[rank]) > 21u << 20);
@@ -380,9 +379,7 @@ TEST_CASE("what is too small, too short or 0-dim stays whole") {
     GlobalPlanOptions options;
     options.split_above_bytes = split_above;
     const auto plans = plans_of(ranks, [&](SavePlan& plan, int) { add_tensor(plan, "w", size); });
-    const GlobalSavePlan global = create_global_save_plan(plans, options);
-    check_invariants(plans, global);
-    CHECK(check_coverage(global.metadata).empty());
+    const GlobalSavePlan global = checked_plan(plans, options);
     return tensor_of(global.metadata, "w").chunks;
   };
   CHECK(pieces({1000}, 4001, 4).size() == 1);
@@ -405,8 +402,7 @@ TEST_CASE("chunks that only some ranks hold are split over those") {
   GlobalPlanOptions options;
   options.split_above_bytes = 64;
   const auto plans = plans_of(4, [](SavePlan& plan, int rank) { add_shard(plan, "w", {100, 8}, {{rank % 2 * 50, 0}, {50, 8}}); });
-  const GlobalSavePlan global = create_global_save_plan(plans, options);
-  check_invariants(plans, global);
+  const GlobalSavePlan global = checked_plan(plans, options);
   CHECK(tensor_of(global.metadata, "w").chunks ==
         std::vector<Box>{{{0, 0}, {25, 8}}, {{25, 0}, {25, 8}}, {{50, 0}, {25, 8}}, {{75, 0}, {25, 8}}});
   for (const SavePlan& plan : global.plans) CHECK(bytes_of(plan) == 25 * 8 * 4);
@@ -429,9 +425,7 @@ TEST_CASE("empty shards vanish, but a tensor without elements keeps one chunk") 
     add_shard(plan, "empty shards", {4, 0}, {{rank, 0}, {1, 0}});
     add_tensor(plan, "scalar", {});
   });
-  const GlobalSavePlan global = create_global_save_plan(plans);
-  check_invariants(plans, global);
-  CHECK(check_coverage(global.metadata).empty());
+  const GlobalSavePlan global = checked_plan(plans);
   CHECK(tensor_of(global.metadata, "uneven").chunks == std::vector<Box>{{{0}, {1}}, {{1}, {1}}});
   CHECK(tensor_of(global.metadata, "empty").chunks == std::vector<Box>{{{0, 0}, {0, 4}}});
   CHECK(tensor_of(global.metadata, "empty shards").chunks.size() == 1);
@@ -448,8 +442,7 @@ TEST_CASE("B1.2 the metadata lists size, dtype and chunks of every tensor, in sa
     if (rank == 1) add_tensor(plan, "late", {1}, DType::kBFloat16);
     for (const WriteItem& item : plan.items) plan.mappings.edit().push_back({item.name, {"state", plan.names[item.name]}});
   });
-  const GlobalSavePlan global = create_global_save_plan(plans);
-  check_invariants(plans, global);
+  const GlobalSavePlan global = checked_plan(plans);
   std::vector<std::string> order;
   for (const auto& [fqn, entry] : global.metadata.state_dict_metadata) order.push_back(fqn);
   CHECK(order == std::vector<std::string>{"bytes", "replicated", "sharded", "late"});
@@ -479,7 +472,7 @@ TEST_CASE("what users' planners and writers put into a plan is carried along") {
     plan.planner_data = "planner " + std::to_string(rank);
     plan.storage_data = "storage " + std::to_string(rank);
   });
-  check_invariants(plans, create_global_save_plan(plans));
+  checked_plan(plans);
 }
 
 TEST_CASE("the same plans give the same result, whatever the values of bytes objects weigh") {
@@ -517,9 +510,7 @@ TEST_CASE("ranks may list names in any order") {
       if (i % 3 == 2) add_shard(plan, "t" + std::to_string(i), {5}, {{4 - rank}, {1}});
     }
   });
-  const GlobalSavePlan global = create_global_save_plan(plans);
-  check_invariants(plans, global);
-  CHECK(check_coverage(global.metadata).empty());
+  const GlobalSavePlan global = checked_plan(plans);
   CHECK(tensor_of(global.metadata, "t2").chunks.front().offsets == Extents{0});
 }
 

@@ -76,11 +76,6 @@ TEST_CASE("memory is found again by name, and places in it are apart") {
   CHECK_FALSE(open_store("mem://registry/run")->is_shared());
   CHECK(open_store("mem://registry/run/step")->url() == "mem://registry/run/step");
 
-  // Attempts belong to one place.
-  open_store("mem://registry/run/step")->begin_attempt("save");
-  CHECK(open_store("mem://registry/run")->open_attempts().empty());
-  CHECK(code_of([] { open_store("mem://registry/run")->publish("save", ByteSpan(), Overwrite::kAllowed); }) == ErrorCode::kFenced);
-
   const auto kept = open_store("mem://registry/run/step");
   forget_memory("registry");
   forget_memory("registry");

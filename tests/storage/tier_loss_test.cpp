@@ -21,12 +21,6 @@ std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::size_t times_in(const std::string& text, const std::string& part) {
-  std::size_t times = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
-  return times;
-}
-
 bool is_on_test_thread() { return std::this_thread::get_id() == test_thread(); }
 
 }  // namespace

@@ -102,21 +102,16 @@ TEST_CASE_FIXTURE(Tiers, "a load takes from the far tier what the near one has d
   save_value(url, 7);
   REQUIRE(wait_for_copies(url));
   const std::string file = near("/run/step_1/") + files_at(near("/run/step_1")).front();
-  const auto count = [](const std::string& text, const std::string& part) {
-    std::size_t found = 0;
-    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-    return found;
-  };
   CapturedLog log;
   SUBCASE("a flipped bit in three blocks") {
     for (const int block : {1, 3, 5}) flip_byte(file, block * static_cast<std::streamoff>(kChecksumBlockBytes) + 17);
     CHECK(loaded_value(url) == 7);
-    CHECK(count(log.text(), "is read instead") == 1);
+    CHECK(times_in(log.text(), "is read instead") == 1);
   }
   SUBCASE("a damaged trailer") {
     flip_byte(file, static_cast<std::streamoff>(std::filesystem::file_size(file)) - 40);
     CHECK(loaded_value(url) == 7);
-    CHECK(count(log.text(), "is read instead") == 1);
+    CHECK(times_in(log.text(), "is read instead") == 1);
   }
   SUBCASE("a file that was cut short") {
     std::filesystem::resize_file(file, 1000);

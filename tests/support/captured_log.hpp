@@ -41,4 +41,11 @@ class CapturedLog {
   const std::shared_ptr<Lines> lines_ = std::make_shared<Lines>();
 };
 
+// Returns how often `part` is in the text.
+inline std::size_t times_in(const std::string& text, const std::string& part) {
+  std::size_t times = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++times;
+  return times;
+}
+
 }  // namespace cairn::testing
