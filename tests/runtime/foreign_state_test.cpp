@@ -137,6 +137,66 @@ TEST_CASE("a tensor without its memory is refused by its key, wherever it is") {
   }
 }
 
+// Returns one tensor.
+struct Holder : Stateful {
+  explicit Holder(torch::Tensor held) : tensor(std::move(held)) {}
+  Dict state_dict() override { return {{"inner", List{1, tensor}}}; }
+  void load_state_dict(const Dict&) override {}
+  torch::Tensor tensor;
+};
+
+TEST_CASE("tensors of a Stateful object that cannot be saved or filled are named") {
+  const TemporaryDirectory directory;
+  const auto of = [](const torch::Tensor& tensor) {
+    return StateDict{{"w", torch::ones({4})}, {"it", std::static_pointer_cast<Stateful>(std::make_shared<Holder>(tensor))}};
+  };
+  save(of(torch::ones({100})), directory.path() + "/whole");
+  const struct {
+    const char* what;
+    torch::Tensor tensor;
+    bool is_saved;
+  } cases[] = {
+      {"sparse", torch::ones({100}).to_sparse(), false},
+      {"quantized", torch::quantize_per_tensor(torch::ones({100}), 0.1, 0, torch::kQInt8), false},
+      {"meta", torch::empty({100}, torch::kMeta), false},
+      {"storage", with_storage_of(torch::ones({100}), 0), false},
+      {"share memory", torch::ones({1}).expand({100}), true},
+  };
+  for (const auto& it : cases) {
+    CAPTURE(it.what);
+    const std::string id = directory.path() + "/step";
+    const std::string saved = text_thrown_by([&] { save(of(it.tensor), id); }, ErrorCode::kUnsupported);
+    CHECK_MESSAGE((it.is_saved || (has(saved, "inner") && has(saved, it.what))), saved);
+    StateDict into = of(it.tensor);
+    const std::string loaded = text_thrown_by([&] { load(into, directory.path() + "/whole"); }, ErrorCode::kUnsupported);
+    CHECK_MESSAGE((has(loaded, "\"it.inner.1\"") && has(loaded, it.what) && has(loaded, "nothing was changed")), loaded);
+  }
+  // Nothing is read from, or written to, a freed storage of no elements.
+  save(of(with_storage_of(torch::ones({0, 3}), 0)), directory.path() + "/empty");
+  StateDict into = of(with_storage_of(torch::ones({0, 3}), 0));
+  load(into, directory.path() + "/empty");
+}
+
+TEST_CASE("a buffer of a module may be the memory of its parameter") {
+  struct Net : torch::nn::Module {
+    Net(const torch::Tensor& w, const torch::Tensor& b) {
+      register_parameter("w", w);
+      register_buffer("b", b);
+    }
+  };
+  const TemporaryDirectory directory;
+  const auto ones = torch::ones({4, 4});
+  save({{"net", std::make_shared<Net>(ones, ones.clone())}}, directory.path() + "/equal");
+  save({{"net", std::make_shared<Net>(ones, ones + 1)}}, directory.path() + "/different");
+  const auto memory = torch::zeros({4, 4});
+  StateDict state{{"net", std::make_shared<Net>(memory, memory.t())}};
+  const auto mismatch = text_thrown_by([&] { load(state, directory.path() + "/different"); }, ErrorCode::kMismatch);
+  CHECK_MESSAGE((has(mismatch, "\"net.w\" and \"net.b\"")), mismatch);
+  CHECK_FALSE(memory.any().item<bool>());
+  load(state, directory.path() + "/equal");
+  CHECK(memory.eq(1).all().item<bool>());
+}
+
 TEST_CASE("tensors in a tuple that share memory are each saved with their own values") {
   const TemporaryDirectory directory;
   const auto base = counting({8});
