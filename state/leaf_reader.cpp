@@ -36,11 +36,8 @@ const std::vector<PickleGlobal>& leaf_globals() {
 
 struct SavedPickle {
   SavedPickle(const TorchArchive& from, std::uint64_t bytes_max)
-      : archive(from),
-        pickle(from.pickle(bytes_max)),
-        tree(unpickle(pickle, from.what(), leaf_globals(), {}, OpaqueValues::kKept)) {}
+      : pickle(from.pickle(bytes_max)), tree(unpickle(pickle, from.what(), leaf_globals(), {}, OpaqueValues::kKept)) {}
 
-  const TorchArchive& archive;
   const Bytes pickle;
   const PickleTree tree;
   Bytes leaf;  // a copy of the archive, if the value is all of it
@@ -117,9 +114,10 @@ class LeafReader {
  public:
   // Without `carried`, refuses tensors of types that LibTorch lacks, and reads the saved value as
   // one leaf: `leaf` is its archive.
-  LeafReader(std::shared_ptr<SavedPickle> saved, ByteSpan leaf, const LoadStorage& load_storage, CarriedTypes* carried)
+  LeafReader(std::shared_ptr<SavedPickle> saved, const TorchArchive& archive, ByteSpan leaf, const LoadStorage& load_storage,
+             CarriedTypes* carried)
       : saved_(std::move(saved)),
-        archive_(saved_->archive),
+        archive_(archive),
         leaf_(leaf),
         load_storage_(load_storage),
         carried_(carried),
@@ -470,7 +468,7 @@ Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storag
   constexpr std::uint64_t kPickleBytesMax = std::uint64_t{1} << 30;  // a sparse file may claim any size
   const auto saved = std::make_shared<SavedPickle>(archive, kPickleBytesMax);
   const auto root = saved->tree.root();
-  LeafReader reader(saved, {}, load_storage, &carried);
+  LeafReader reader(saved, archive, {}, load_storage, &carried);
   if (!pairs_of(root) && !root.is(PickleKind::kOpaque))
     throw Error(ErrorCode::kUnsupported, archive.what() + " holds " + to_string(root.kind()) + ", not a state dict");
   Value value = reader.value(root);
@@ -482,7 +480,7 @@ Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storag
 Value read_leaf(ByteSpan archive_bytes) {
   const TorchArchive archive(archive_bytes, "a saved value");
   const auto saved = std::make_shared<SavedPickle>(archive, std::numeric_limits<std::uint64_t>::max());
-  return LeafReader(saved, archive_bytes, {}, nullptr).value(saved->tree.root());
+  return LeafReader(saved, archive, archive_bytes, {}, nullptr).value(saved->tree.root());
 }
 
 }  // namespace cairn

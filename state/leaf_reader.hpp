@@ -37,7 +37,6 @@ Value read_leaf(ByteSpan archive);
 // become opaque: an opaque value in a dict leaves the others as they are. If the saved value is
 // itself opaque, it is the only one in the result, under its name. Throws as read_leaf does. Also
 // throws kUnsupported for any other value that is not a dict, before it converts anything.
-// `archive` must outlive the opaque values.
 using LoadStorage = std::function<torch::Tensor(const std::string& key, at::ScalarType type)>;
 Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried);
 
