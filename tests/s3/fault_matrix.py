@@ -43,21 +43,28 @@ class Worker:
 
     def __init__(self, binary, proxy):
         self.process = subprocess.Popen([binary, "-ns", "-tc=a worker of the fault matrix"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True, bufsize=1, env={**os.environ, "CAIRN_TEST_S3_PROXY": proxy.url})
-        while self.process.stdout.readline().strip() != "ready":
-            if self.process.poll() is not None:
+                                        stderr=subprocess.DEVNULL, bufsize=0, env={**os.environ, "CAIRN_TEST_S3_PROXY": proxy.url})
+        self.received = b""
+        while (line := self.answer()) != "ready":
+            if line in ("died", "hung"):
                 raise RuntimeError("the worker does not start")
 
     def ask(self, operation, run):
         """Returns the answer; "hung" if there is none in time, and "died" without a process. The process is gone then."""
-        self.process.stdin.write(f"{operation} {run}\n")
-        if not select.select([self.process.stdout], [], [], DEADLINE)[0]:
-            self.end()
-            return "hung"
-        answer = self.process.stdout.readline().strip()
-        if not answer:
-            self.end()
-        return answer or "died"
+        self.process.stdin.write(f"{operation} {run}\n".encode())
+        return self.answer()
+
+    def answer(self):
+        while b"\n" not in self.received:
+            if not select.select([self.process.stdout], [], [], DEADLINE)[0]:
+                self.end()
+                return "hung"
+            if not (more := os.read(self.process.stdout.fileno(), 65536)):
+                self.end()
+                return "died"
+            self.received += more
+        line, self.received = self.received.split(b"\n", 1)
+        return line.decode().strip()
 
     def end(self):
         self.process.kill()
