@@ -70,8 +70,9 @@ bool FileStore::is_directory(const std::string& path) {
 }
 
 StoreTraits FileStore::traits() const {
+  std::call_once(looked_, [this] { writes_ = files_.writes(root_); });
   StoreTraits traits;
-  traits.writes = files_.writes(root_);
+  traits.writes = writes_;
   return traits;
 }
 

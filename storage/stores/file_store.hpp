@@ -19,6 +19,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,8 @@ class FileStore : public Store {
 
   std::string root_;  // absolute, without a trailing '/' unless it is "/"
   FileSystem& files_;
+  mutable std::once_flag looked_;
+  mutable ObjectWrites writes_ = ObjectWrites::kParallel;  // of the file system, set once
 };
 
 // Creates the store for a "file:" URL or a plain path.

@@ -84,7 +84,12 @@ class WatchedFiles : public FileSystem {
     return real_.link(from, to);
   }
   int sync_directory(const std::string& path) noexcept override { return real_.sync_directory(path); }
+  ObjectWrites writes(const std::string& path) noexcept override {
+    ++looks_at_file_system;
+    return real_.writes(path);
+  }
 
+  int looks_at_file_system = 0;
   bool no_exclusive_rename = false;
   bool refuse_direct_writes = false;
   std::atomic<bool> direct{false};
@@ -120,6 +125,14 @@ TEST_CASE("without a root, nothing is made elsewhere") {
   CHECK(code_of([&] { store.create("below/object"); }) == ErrorCode::kNotFound);
   CHECK(code_of([&] { store.begin_attempt("save"); }) == ErrorCode::kNotFound);
   CHECK_FALSE(fs::exists(directory.path() + "/run"));
+}
+
+TEST_CASE("a store looks at its file system once, however often its traits are asked for") {
+  const TemporaryDirectory directory;
+  WatchedFiles files;
+  FileStore store(directory.path(), files);
+  for (int i = 0; i < 3; ++i) store.traits();
+  CHECK(files.looks_at_file_system == 1);
 }
 
 TEST_CASE("a relative path means the directory of the moment it was opened in") {
