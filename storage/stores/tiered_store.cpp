@@ -277,6 +277,10 @@ std::vector<ObjectName> TieredStore::children() {
                 [](const ObjectName& name) { return name; });
 }
 
+std::optional<LatestPlace> TieredStore::latest_place() {
+  return look_far([&] { return far_->latest_place(); }, std::optional<LatestPlace>());
+}
+
 void TieredStore::remove_far(const ObjectName& name) {
   far_->remove(name);
   if (far_->traits().create_takes_name) far_->remove(name + kUnfinishedEnd);

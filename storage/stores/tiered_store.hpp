@@ -32,6 +32,7 @@ class TieredStore : public Store {
   bool is_taken(const ObjectName& name) override;
   std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
   std::vector<ObjectName> children() override;
+  std::optional<LatestPlace> latest_place() override;  // of the far tier
   void remove(const ObjectName& name) override;
 
   void begin_attempt(const std::string& save_id, Overwrite overwrite = Overwrite::kAllowed) override;

@@ -149,14 +149,36 @@ struct SmallRun {
 
 }  // namespace
 
+// Removes all objects of a place as another program does.
+void delete_objects(const std::string& place) {
+  for (const ObjectInfo& object : open_store(place)->list())
+    s3_client()->send({"DELETE", "remove", "s3:DeleteObject", place.substr(place.find("tests/")) + "/" + object.name});
+}
+
+TEST_CASE("a latest checkpoint that is gone from the far tier is missed once the near one is lost") {
+  const std::string far = parent_url(new_s3_place());
+  TemporaryDirectory near;
+  TierOptions tier;
+  tier.near_url = near.path() + "/near";
+  tier.far_url = far;
+  register_tier("missing", tier);
+  SmallRun run("tiered://missing/run");
+  run.save(1);
+  run.save(2);
+  REQUIRE(wait_for_copies(run.run));
+  std::filesystem::remove_all(tier.near_url);
+  CHECK(run.restored() == "step_2");
+  delete_objects(far + "/run/step_2");
+  const Thrown missed = thrown_by([&] { run.restored(); });
+  CAPTURE(missed.what);
+  CHECK(missed.says("the latest checkpoint was step_2"));
+}
+
 TEST_CASE("a latest checkpoint that was removed without Cairn is missed until the next save") {
   SmallRun run(parent_url(new_s3_place()));
   run.save(1);
   run.save(2);
-  const auto client = s3_client();
-  const std::string place = run.run.substr(run.run.find("tests/")) + "/step_2/";
-  for (const ObjectInfo& object : open_store(run.run + "/step_2")->list())
-    client->send({"DELETE", "remove", "s3:DeleteObject", place + object.name});
+  delete_objects(run.run + "/step_2");
   const Thrown missed = thrown_by([&] { run.restored(); });
   CAPTURE(missed.what);
   CHECK(missed.says("[corrupt]"));
