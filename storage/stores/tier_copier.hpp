@@ -54,6 +54,7 @@
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/planning/metadata.hpp>
+#include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/tiers.hpp>
@@ -196,6 +197,11 @@ class TierCopier {
   Outcome judge_absence(Job& job, Store& far);
   std::size_t copy_missing(const Job& job, Store& near, Store& far, const Metadata& metadata);
   void sweep(const std::string& place);
+  // Returns the head of the near tier's record. Throws kCorrupt for a damaged record, including a
+  // truncated one, which looks like another program's.
+  static std::optional<CommitHead> near_head(Store& near);
+  // Returns nothing for a damaged record in the far tier: the next publication replaces it.
+  static std::optional<CommitHead> far_head(Store& far);
   void evict(const std::string& run);
   void drop_stale(const std::string& place, const std::string& save_id);
   void drop_data(const std::string& place, const std::string& save_id);
