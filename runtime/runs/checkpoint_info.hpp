@@ -31,4 +31,15 @@ struct PassedOver {
   std::string why;
 };
 
+// Tells `restore_latest` what to do about places with data files but no commit record. Cairn's
+// files count in a place of any name. PyTorch's files, safetensors files and parts of ranks count
+// in a place named step_<n>.
+enum class DataWithoutRecord : std::uint8_t {
+  kRefuse = 1,      // throws kCorrupt, naming the places
+  kUseNewestWhole,  // restores the latest whole checkpoint, and logs which places it passed over; throws if there is none
+  // Restores nothing, and logs the places. This holds for every start while such places exist, also
+  // after the job has saved whole checkpoints: set it for one start, or move the places away.
+  kStartAnew,
+};
+
 }  // namespace cairn

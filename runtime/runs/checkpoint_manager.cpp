@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <functional>
 #include <set>
 #include <utility>
 
@@ -99,63 +98,10 @@ bool have_codes(const FailureMap& failures, const std::set<ErrorCode>& codes) {
   });
 }
 
-// The number of times that a restore looks for another checkpoint after the chosen one was removed.
-constexpr int kRestoreTriesMax = 100;
 // Letters of the steps that an error lists.
 constexpr std::size_t kStepsTextMax = 200;
 // Bounds the second read of a checkpoint that a load found damaged.
 constexpr std::uint64_t kSecondReadBytesMax = std::uint64_t{16} << 30;
-
-struct GoneMeanwhile {};  // the checkpoint that is being looked at
-
-struct Sound {
-  RunCheckpoint checkpoint;
-  std::vector<PassedOver> passed_over;
-};
-
-// Returns the first candidate for which `fault_of` returns "", and the checkpoints that were
-// skipped. Returns nothing if the run has none. Throws kCorrupt if it has some but none is sound.
-std::optional<Sound> first_sound(const ResumeOrder& order, const std::string& run,
-                                 const std::function<std::string(const RunCheckpoint&)>& fault_of) {
-  std::vector<PassedOver> passed_over = order.passed_over;
-  for (const RunCheckpoint& checkpoint : order.candidates) {
-    const auto same = [&](const PassedOver& one) { return one.name == checkpoint.name; };
-    passed_over.erase(std::remove_if(passed_over.begin(), passed_over.end(), same), passed_over.end());
-    const std::string why = fault_of(checkpoint);
-    if (why.empty()) return Sound{checkpoint, std::move(passed_over)};
-    passed_over.push_back({checkpoint.name, why});
-  }
-  if (passed_over.empty()) return std::nullopt;
-  std::string text = "none of the checkpoints in " + run + " can be used. Mend one, or move them away to start anew:";
-  for (const auto& [name, why] : passed_over) text += "\n  " + name + ": " + why;
-  throw Error(ErrorCode::kCorrupt, text);
-}
-
-constexpr std::size_t kOtherNamesMax = 10;  // that the warning below names
-
-// Warns of checkpoints that the manager does not consider, if it has found no other.
-void log_other_names(const ResumeOrder& order, const RunDirectory& run) {
-  if (order.other_names.empty()) return;
-  const std::size_t count = std::min(order.other_names.size(), kOtherNamesMax);
-  const auto can_be_read = [&](const ObjectName& name) {
-    try {
-      return run.why_unreadable(name).empty();
-    } catch (const Error&) {  // trouble of the store
-      return false;
-    }
-  };
-  std::string readable, unreadable;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::string& names = can_be_read(order.other_names[i]) ? readable : unreadable;
-    names += (names.empty() ? "" : ", ") + printable_utf8(order.other_names[i]);
-  }
-  std::string text = "nothing was restored: " + printable_utf8(run.url()) +
-                     " has no checkpoint of Cairn's, and of others only those called step_<n> are used";
-  if (!readable.empty()) text += ". Rename one of these to resume from it: " + readable;
-  if (!unreadable.empty()) text += ". These cannot be read (cairn verify tells why): " + unreadable;
-  if (count < order.other_names.size()) text += ". There are " + std::to_string(order.other_names.size() - count) + " more";
-  write_log(LogLevel::kWarning, 0, text);
-}
 
 // Warns about lost steps: a caller may not look at the result of `restore_latest`.
 void log_passed_over(const ValidCheckpoint& chosen) {
@@ -282,7 +228,6 @@ struct CheckpointManager::Implementation {
 
   void check_is_run(bool is_checkpoint) const;
   void check_writable() const;
-  std::optional<ResumeOrder> look_for_checkpoints(DataWithoutRecord policy) const;
   std::string choose(const std::vector<PassedOver>& damaged) const;
   void note_damage(const CheckpointInfo& info, const FailureMap& failures) const;
 
@@ -618,9 +563,7 @@ bool CheckpointManager::is_pinned(const std::string& name) const { return implem
 // --- reading the run, and resuming ---
 
 void CheckpointManager::Implementation::check_is_run(bool is_checkpoint) const {
-  if (is_checkpoint)
-    throw Error(ErrorCode::kPrecondition,
-                run.url() + " is a checkpoint, not a run: pass the directory that holds it, probably " + parent_url(run.url()));
+  require_run(run, is_checkpoint);
   is_run = true;
 }
 
@@ -631,74 +574,17 @@ void CheckpointManager::Implementation::check_writable() const {
     throw Error(ErrorCode::kPermission, "cannot save checkpoints: " + why + "; the run is " + run.url());
 }
 
-// Returns the order in which to try the checkpoints of the run. Passes over data without a record,
-// or throws because of it, as the options say; returns nothing if nothing is to be restored.
-std::optional<ResumeOrder> CheckpointManager::Implementation::look_for_checkpoints(DataWithoutRecord policy) const {
-  ResumeOrder order = resume_order(run);
-  const std::vector<ObjectName> unrecorded = run.unrecorded(order.without_record);
-  if (unrecorded.empty() && order.lost_latest.empty()) return order;
-  std::string names;
-  for (const ObjectName& name : unrecorded) {
-    names += (names.empty() ? "" : ", ") + printable_utf8(name);
-    order.passed_over.push_back({name, "its data files have no commit record"});
-  }
-  std::string text, advice;
-  if (!names.empty()) {
-    text = "there are data files without a commit record (" + std::string(kCommitRecordName) + ") in " + names +
-           ". The run may have been copied without hidden files: " + printable_utf8(run.url());
-    advice = ". Restore the records or move these places away, or choose by ";
-  } else {
-    text = "the latest checkpoint was " + printable_utf8(order.lost_latest) +
-           ", and its record is gone, although Cairn has not removed it: " + printable_utf8(run.url());
-    advice = ". Put it back, or go on without it by ";
-    order.passed_over.push_back({order.lost_latest, "its record is gone"});
-  }
-  if (policy == DataWithoutRecord::kRefuse)
-    throw Error(ErrorCode::kCorrupt, text + advice + "CheckpointManagerOptions::data_without_record");
-  if (policy == DataWithoutRecord::kStartAnew) {
-    write_log(LogLevel::kWarning, 0, "nothing was restored, as the options say: " + text);
-    return std::nullopt;
-  }
-  return order;
-}
-
 // Returns the checkpoint to restore and those that were skipped, packed; "" if the run has no
 // checkpoint.
 std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) const {
   check_writable();
-  std::vector<ObjectName> seen;  // places in the previous look
-  for (int tries = 1;; ++tries) {
-    const auto order = look_for_checkpoints(options.data_without_record);
-    check_is_run(order ? order->is_checkpoint : run.is_checkpoint());
-    if (!order) return "";
-    std::optional<Sound> found;
-    try {
-      found = first_sound(*order, run.url(), [&](const RunCheckpoint& checkpoint) {
-        const auto known =
-            std::find_if(damaged.begin(), damaged.end(), [&](const PassedOver& one) { return one.name == checkpoint.name; });
-        if (known != damaged.end()) return known->why;
-        const std::string fault = run.fault_of(checkpoint.name);
-        if (!fault.empty() && tries < kRestoreTriesMax && run.is_gone(checkpoint)) throw GoneMeanwhile();
-        return fault;
-      });
-    } catch (const GoneMeanwhile&) {
-      continue;  // the process that removed it has saved a later one
-    }
-    if (!found) {
-      // Each checkpoint may have been removed while later ones were saved. A second look must
-      // agree.
-      if (order->without_record != seen && tries < kRestoreTriesMax) {
-        seen = order->without_record;
-        continue;
-      }
-      log_other_names(*order, run);
-      return "";
-    }
-    std::vector<std::string> texts;
-    add_texts(texts, found->checkpoint);
-    for (const PassedOver& one : found->passed_over) texts.insert(texts.end(), {one.name, one.why});
-    return pack_texts(texts);
-  }
+  const auto chosen = choose_checkpoint(run, options.data_without_record, damaged);
+  is_run = true;
+  if (!chosen) return "";
+  std::vector<std::string> texts;
+  add_texts(texts, chosen->checkpoint);
+  for (const PassedOver& one : chosen->passed_over) texts.insert(texts.end(), {one.name, one.why});
+  return pack_texts(texts);
 }
 
 // Reads a checkpoint that a load found damaged again, and notes the damage in the run. Without the
@@ -817,7 +703,7 @@ std::optional<CheckpointInfo> CheckpointManager::best() const {
 
 std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
   const RunDirectory& run = implementation_->run;
-  const auto order = implementation_->look_for_checkpoints(DataWithoutRecord::kUseNewestWhole);
+  const auto order = resume_order(run, DataWithoutRecord::kUseNewestWhole);
   const auto found = first_sound(*order, run.url(), [&](const RunCheckpoint& checkpoint) -> std::string {
     try {
       const auto faults = verify_checkpoint(*run.open(checkpoint.name));

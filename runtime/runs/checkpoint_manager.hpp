@@ -98,17 +98,6 @@
 
 namespace cairn {
 
-// Tells `restore_latest` what to do about places with data files but no commit record. Cairn's
-// files count in a place of any name. PyTorch's files, safetensors files and parts of ranks count
-// in a place named step_<n>.
-enum class DataWithoutRecord : std::uint8_t {
-  kRefuse = 1,      // throws kCorrupt, naming the places
-  kUseNewestWhole,  // restores the latest whole checkpoint, and logs which places it passed over; throws if there is none
-  // Restores nothing, and logs the places. This holds for every start while such places exist, also
-  // after the job has saved whole checkpoints: set it for one start, or move the places away.
-  kStartAnew,
-};
-
 // Must be the same on all ranks, unless stated otherwise.
 struct CheckpointManagerOptions {
   std::string name = "manager";  // the name of its checkpointers; unique among the managers of a world

@@ -9,6 +9,8 @@
 #include <tuple>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
+#include <cairn/base/utf8.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
 
@@ -36,6 +38,34 @@ std::string why_by_ranks(Store& place) {
   }
   return "";
 }
+
+constexpr std::size_t kOtherNamesMax = 10;  // that the warning below names
+
+// Warns of checkpoints that the manager does not consider, if it has found no other.
+void log_other_names(const ResumeOrder& order, const RunDirectory& run) {
+  if (order.other_names.empty()) return;
+  const std::size_t count = std::min(order.other_names.size(), kOtherNamesMax);
+  const auto can_be_read = [&](const ObjectName& name) {
+    try {
+      return run.why_unreadable(name).empty();
+    } catch (const Error&) {  // trouble of the store
+      return false;
+    }
+  };
+  std::string readable, unreadable;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::string& names = can_be_read(order.other_names[i]) ? readable : unreadable;
+    names += (names.empty() ? "" : ", ") + printable_utf8(order.other_names[i]);
+  }
+  std::string text = "nothing was restored: " + printable_utf8(run.url()) +
+                     " has no checkpoint of Cairn's, and of others only those called step_<n> are used";
+  if (!readable.empty()) text += ". Rename one of these to resume from it: " + readable;
+  if (!unreadable.empty()) text += ". These cannot be read (cairn verify tells why): " + unreadable;
+  if (count < order.other_names.size()) text += ". There are " + std::to_string(order.other_names.size() - count) + " more";
+  write_log(LogLevel::kWarning, 0, text);
+}
+
+struct GoneMeanwhile {};  // the checkpoint that is being looked at
 
 }  // namespace
 
@@ -91,6 +121,90 @@ ResumeOrder resume_order(const RunDirectory& run) {
     if (std::string why = why_by_ranks(*run.open(name)); !why.empty()) order.passed_over.push_back({name, std::move(why)});
   }
   return order;
+}
+
+std::optional<ResumeOrder> resume_order(const RunDirectory& run, DataWithoutRecord policy) {
+  ResumeOrder order = resume_order(run);
+  const std::vector<ObjectName> unrecorded = run.unrecorded(order.without_record);
+  if (unrecorded.empty() && order.lost_latest.empty()) return order;
+  std::string names;
+  for (const ObjectName& name : unrecorded) {
+    names += (names.empty() ? "" : ", ") + printable_utf8(name);
+    order.passed_over.push_back({name, "its data files have no commit record"});
+  }
+  std::string text, advice;
+  if (!names.empty()) {
+    text = "there are data files without a commit record (" + std::string(kCommitRecordName) + ") in " + names +
+           ". The run may have been copied without hidden files: " + printable_utf8(run.url());
+    advice = ". Restore the records or move these places away, or choose by ";
+  } else {
+    text = "the latest checkpoint was " + printable_utf8(order.lost_latest) +
+           ", and its record is gone, although Cairn has not removed it: " + printable_utf8(run.url());
+    advice = ". Put it back, or go on without it by ";
+    order.passed_over.push_back({order.lost_latest, "its record is gone"});
+  }
+  if (policy == DataWithoutRecord::kRefuse)
+    throw Error(ErrorCode::kCorrupt, text + advice + "CheckpointManagerOptions::data_without_record");
+  if (policy == DataWithoutRecord::kStartAnew) {
+    write_log(LogLevel::kWarning, 0, "nothing was restored, as the options say: " + text);
+    return std::nullopt;
+  }
+  return order;
+}
+
+std::optional<ChosenCheckpoint> first_sound(const ResumeOrder& order, const std::string& run,
+                                            const std::function<std::string(const RunCheckpoint&)>& fault_of) {
+  std::vector<PassedOver> passed_over = order.passed_over;
+  for (const RunCheckpoint& checkpoint : order.candidates) {
+    const auto same = [&](const PassedOver& one) { return one.name == checkpoint.name; };
+    passed_over.erase(std::remove_if(passed_over.begin(), passed_over.end(), same), passed_over.end());
+    const std::string why = fault_of(checkpoint);
+    if (why.empty()) return ChosenCheckpoint{checkpoint, std::move(passed_over)};
+    passed_over.push_back({checkpoint.name, why});
+  }
+  if (passed_over.empty()) return std::nullopt;
+  std::string text = "none of the checkpoints in " + run + " can be used. Mend one, or move them away to start anew:";
+  for (const auto& [name, why] : passed_over) text += "\n  " + name + ": " + why;
+  throw Error(ErrorCode::kCorrupt, text);
+}
+
+void require_run(const RunDirectory& run, bool is_checkpoint) {
+  if (is_checkpoint)
+    throw Error(ErrorCode::kPrecondition,
+                run.url() + " is a checkpoint, not a run: pass the directory that holds it, probably " + parent_url(run.url()));
+}
+
+std::optional<ChosenCheckpoint> choose_checkpoint(const RunDirectory& run, DataWithoutRecord policy,
+                                                  const std::vector<PassedOver>& damaged) {
+  std::vector<ObjectName> seen;  // places in the previous look
+  for (int tries = 1;; ++tries) {
+    const auto order = resume_order(run, policy);
+    require_run(run, order ? order->is_checkpoint : run.is_checkpoint());
+    if (!order) return std::nullopt;
+    std::optional<ChosenCheckpoint> found;
+    try {
+      found = first_sound(*order, run.url(), [&](const RunCheckpoint& checkpoint) {
+        const auto known =
+            std::find_if(damaged.begin(), damaged.end(), [&](const PassedOver& one) { return one.name == checkpoint.name; });
+        if (known != damaged.end()) return known->why;
+        const std::string fault = run.fault_of(checkpoint.name);
+        if (!fault.empty() && tries < kRestoreTriesMax && run.is_gone(checkpoint)) throw GoneMeanwhile();
+        return fault;
+      });
+    } catch (const GoneMeanwhile&) {
+      continue;  // the process that removed it has saved a later one
+    }
+    if (!found) {
+      // Each checkpoint may have been removed while later ones were saved. A second look must
+      // agree.
+      if (order->without_record != seen && tries < kRestoreTriesMax) {
+        seen = order->without_record;
+        continue;
+      }
+      log_other_names(*order, run);
+    }
+    return found;
+  }
 }
 
 }  // namespace cairn
