@@ -31,19 +31,8 @@ Phase phase_of_hook(Hook hook, Operation operation) {
 }
 
 const char* name_of(HookFault fault) {
-  switch (fault) {
-    case HookFault::kThrows:
-      return "throws";
-    case HookFault::kThrowsStrangely:
-      return "throws what is no exception";
-    case HookFault::kFutureFails:
-      return "fails at its end";
-    case HookFault::kKilled:
-      return "is killed";
-    case HookFault::kSlow:
-      return "is slow";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {"throws", "throws what is no exception", "fails at its end", "is killed", "is slow"};
+  return kNames[static_cast<int>(fault) - 1];
 }
 
 void fault_in_hook(Dice& dice, OneFault& fault) {

@@ -70,39 +70,11 @@ void put_file(testing::SimulatedFileSystem& files, const std::string& path) {
 }  // namespace
 
 const char* to_string(Trouble::What what) {
-  switch (what) {
-    case Trouble::What::kKillProcess:
-      return "a process is killed";
-    case Trouble::What::kKillMachine:
-      return "a machine goes down";
-    case Trouble::What::kFreeze:
-      return "a process is frozen";
-    case Trouble::What::kReset:
-      return "a connection is reset";
-    case Trouble::What::kBlock:
-      return "a link is cut";
-    case Trouble::What::kPartition:
-      return "the network is parted";
-    case Trouble::What::kPlannerDies:
-      return "a planner actor dies";
-    case Trouble::What::kStorageDies:
-      return "a storage actor dies";
-    case Trouble::What::kCoordinatorDies:
-      return "a coordinator actor dies";
-    case Trouble::What::kLinksDie:
-      return "a links actor dies";
-    case Trouble::What::kSupervisorDies:
-      return "a supervisor actor dies";
-    case Trouble::What::kShutDown:
-      return "a runtime is shut down";
-    case Trouble::What::kPowerLoss:
-      return "all lose power";
-    case Trouble::What::kStopsCalling:
-      return "a trainer stops calling";
-    case Trouble::What::kCancels:
-      return "a caller cancels";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {
+      "a process is killed",     "a machine goes down",    "a process is frozen",  "a connection is reset",    "a link is cut",
+      "the network is parted",   "a planner actor dies",   "a storage actor dies", "a coordinator actor dies", "a links actor dies",
+      "a supervisor actor dies", "a runtime is shut down", "all lose power",       "a trainer stops calling",  "a caller cancels"};
+  return kNames[static_cast<int>(what)];
 }
 
 // --- one job -------------------------------------------------------------------------------------
