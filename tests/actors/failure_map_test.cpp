@@ -178,9 +178,8 @@ TEST_CASE("a planner that returns too few plans or an invalid one fails its own 
   world.rank(0).save_planner.drop_a_plan = true;
   auto outcomes = world.save();
   CHECK(all_equal(outcomes));
-  REQUIRE(ranks_of(outcomes[1].failures) == std::set<int>{0});
-  CHECK(outcomes[1].failures.at(0).code == ErrorCode::kMismatch);
-  CHECK(outcomes[1].failures.at(0).what.find("create_global_plan returned 1 plans for 2 ranks") != std::string::npos);
+  CHECK(testing::only_failure(outcomes[1].failures, 0) ==
+        testing::Saying{ErrorCode::kMismatch, "create_global_plan returned 1 plans for 2 ranks"});
 
   world.rank(0).save_planner.drop_a_plan = false;
   world.rank(0).save_planner.break_a_plan = true;

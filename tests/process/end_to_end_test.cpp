@@ -8,6 +8,7 @@
 #include <cairn/runtime/testing/testing.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tests/support/sample_state.hpp>
+#include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/torch.hpp>
 #include <cairn/tests/support/training.hpp>
 
@@ -17,16 +18,6 @@ using namespace cairn::testing;
 namespace {
 
 Value sharded_views(const Value& value) { return testing::sharded_views(value, world().rank(), world().size()); }
-
-std::string message_of_failed_save(Checkpointer& checkpointer, const StateDict& state, const std::string& id,
-                                   const SaveOptions& options) {
-  try {
-    checkpointer.save(state, id, options);
-  } catch (const CheckpointException& exception) {
-    return exception.what();
-  }
-  return "";
-}
 
 // Returns a random vector that is the same on every rank.
 torch::Tensor random_vector(std::uint64_t seed) {
@@ -48,7 +39,7 @@ void check_overwriting(const std::string& id, bool first_refuses_to_overwrite) {
   CHECK(torch::equal(load_vector(), random_vector(1)));
   checkpointer.save({{"random", random_vector(2)}}, id);
   CHECK(torch::equal(load_vector(), random_vector(2)));
-  const std::string message = message_of_failed_save(checkpointer, {{"random", random_vector(3)}}, id, refuse);
+  const std::string message = thrown_by([&] { checkpointer.save({{"random", random_vector(3)}}, id, refuse); }).what;
   CHECK_MESSAGE(message.find("Checkpoint already exists") != std::string::npos, message);
   CHECK(torch::equal(load_vector(), random_vector(2)));
 }

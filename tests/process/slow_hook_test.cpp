@@ -5,6 +5,7 @@
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/testing/testing.hpp>
+#include <cairn/tests/support/failure_maps.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
@@ -34,11 +35,7 @@ class SlowWriter : public FaultyWriter {
     SaveOptions options;
     options.deadline = 3 * kSilence;
     options.storage_writer = std::make_shared<FaultyWriter>(FailOn{}, world_.rank());
-    try {
-      alone.save({}, "nowhere", options);
-    } catch (const CheckpointException& exception) {
-      waited = exception.failures();
-    }
+    waited = failures_of([&] { alone.save({}, "nowhere", options); });
   }
   World world_;
 };
@@ -68,13 +65,7 @@ TEST_CASE("a rank that writes for longer than the heartbeat timeout is waited fo
     SaveOptions options;
     options.storage_writer = writer;
     options.coordinator_rank = coordinator;
-    std::string failure;
-    try {
-      checkpointer.save(state, "nowhere", options);
-    } catch (const CheckpointException& exception) {
-      failure = exception.what();
-    }
-    CHECK(failure == "");
+    CHECK(thrown_by([&] { checkpointer.save(state, "nowhere", options); }).what == "");
     if (slow.rank() != kSlowRank) continue;
     REQUIRE(writer->waited.count(kSlowRank) == 1);
     CHECK(writer->waited.at(kSlowRank).code == ErrorCode::kDeadline);

@@ -2,7 +2,6 @@
 // harm to the call.
 #include <cairn/tests/support/torch.hpp>
 
-#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <set>
@@ -17,6 +16,7 @@
 #include <cairn/runtime/runs/checkpoint_manager.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
+#include <cairn/tests/support/gate.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -138,8 +138,8 @@ TEST_CASE("listeners: learn of each save and load by phase, on a thread of their
       },
       heard_by(diary));
   const std::vector<std::string> of_coordinator{
-      "save start of " + id, "save phase join",   "save phase local_plan", "save phase global_plan", "save phase write",
-      "save phase finish",   "save success",      "load start of " + id,   "load phase join",        "load phase local_plan",
+      "save start of " + id,    "save phase join", "save phase local_plan", "save phase global_plan", "save phase write",
+      "save phase finish",      "save success",    "load start of " + id,   "load phase join",        "load phase local_plan",
       "load phase global_plan", "load phase read", "load success"};
   const std::vector<std::string> of_other{
       "save start of " + id, "save phase join", "save phase local_plan", "save phase write", "save success",
@@ -254,32 +254,18 @@ TEST_CASE("listeners: an exception is logged, and neither the save nor others se
 }
 
 TEST_CASE("listeners: only the end of the world waits for one that hangs") {
-  struct Gate : CallListener {
-    void on_start(const CallEvent&) override {
-      std::unique_lock lock(mutex);
-      is_in = true;
-      changed.notify_all();
-      changed.wait(lock, [&] { return is_open; });
-      changed.notify_all();
-    }
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool is_in = false;
-    bool is_open = false;
+  struct Hangs : CallListener {
+    void on_start(const CallEvent&) override { gate.pass(); }
+    Gate gate;
   };
   TemporaryDirectory directory;
-  const auto gate = std::make_shared<Gate>();
+  const auto hangs = std::make_shared<Hangs>();
   {
-    const World world = World::single(heard_by(gate));
+    const World world = World::single(heard_by(hangs));
     Checkpointer(world).save(common_state(0, 1), directory.path() + "/step_1");  // returns although the listener blocks
-    {
-      std::unique_lock lock(gate->mutex);
-      gate->changed.wait(lock, [&] { return gate->is_in; });
-    }
+    hangs->gate.wait_until_reached();
     CHECK_FALSE(world.shutdown(std::chrono::milliseconds(1)));
-    std::lock_guard lock(gate->mutex);
-    gate->is_open = true;
-    gate->changed.notify_all();
+    hangs->gate.open();
   }
 
   struct Copies : CallListener {

@@ -9,7 +9,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -193,34 +192,6 @@ TEST_CASE("a cancelled Cancellation ends each call that is given it") {
   }
 }
 
-TEST_CASE("another thread cancels while a hook runs") {
-  const TemporaryDirectory directory;
-  on_ranks(2, directory.path() + "/step", [&](Rank& self) {
-    const Cancellation cancellation;
-    std::promise<void> writing;
-    std::promise<void> cancelled;
-    SaveOptions options;
-    options.cancellation = cancellation;
-    options.storage_writer = std::make_shared<WatchedWriter>([&](const std::string& reached) {
-      if (self.world.rank() != 1 || reached != "write_data") return;
-      writing.set_value();
-      cancelled.get_future().wait();
-    });
-    std::thread other;
-    if (self.world.rank() == 1)
-      other = std::thread([&] {
-        writing.get_future().wait();
-        cancellation.cancel();
-        cancelled.set_value();
-      });
-    self.save(1, options);
-    if (other.joinable()) other.join();
-    self.check_cancelled(1, ErrorCode::kCancelled, Phase::kWrite, "the caller of rank 1 cancelled the save of");
-    self.save(2);
-    self.check_loads(2);
-  });
-}
-
 TEST_CASE_FIXTURE(LeakCheck, "a missed deadline names the awaited ranks, and late ranks learn of it") {
   const TemporaryDirectory directory;
   std::promise<void> passed[2];
@@ -239,21 +210,6 @@ TEST_CASE_FIXTURE(LeakCheck, "a missed deadline names the awaited ranks, and lat
     self.load(loading);
     if (first) passed[1].set_value();
     self.check_cancelled(0, ErrorCode::kDeadline, Phase::kJoin, "was waiting for rank 1 to join it");
-    self.check_loads(1);
-  });
-}
-
-TEST_CASE("deadlines of all ranks at once, and one that does not pass") {
-  const TemporaryDirectory directory;
-  on_ranks(4, directory.path() + "/step", [&](Rank& self) {
-    SaveOptions options;
-    options.deadline = std::chrono::hours(1);
-    self.save(1, options);
-    CHECK(self.heard.back().empty());
-    options.deadline = milliseconds(0);
-    self.save(2, options);
-    CHECK_FALSE(self.heard.back().empty());
-    for (const auto& [rank, failure] : self.heard.back()) CHECK(failure.code == ErrorCode::kDeadline);
     self.check_loads(1);
   });
 }

@@ -70,6 +70,12 @@ struct Managers {
   std::vector<std::unique_ptr<CheckpointManager>> managers;
 };
 
+struct RunInMemory {
+  RunInMemory() { forget_memory("manager"); }
+  ~RunInMemory() { forget_memory("manager"); }
+  const std::string run = "mem://manager/signals";
+};
+
 // Counts the messages that each rank exchanges with other ranks, in both directions.
 class CountsMessages final : public Observer {
  public:
@@ -254,19 +260,6 @@ TEST_CASE("manager: after save_every, ranks communicate in every call until they
   }
 }
 
-TEST_CASE("manager: ranks learn of a signal the next time they communicate") {
-  CheckpointManagerOptions options;
-  options.save_on_signal = {SIGUSR1};
-  WatchedManagers watched(options);
-  CHECK(watched.talked(1));
-  std::raise(SIGUSR1);
-  CHECK_FALSE(watched.talked(2));
-  CHECK_FALSE(watched.said);
-  CHECK(watched.talked(3));
-  CHECK(watched.said);
-  for (const auto& manager : watched.managers->managers) CHECK(manager->signal() == SIGUSR1);
-}
-
 TEST_CASE("manager: ranks never communicate if only save_every_steps is set") {
   CheckpointManagerOptions options;
   options.save_every_steps = 10;
@@ -287,12 +280,10 @@ TEST_CASE("manager: an agreement without a dead rank throws the same on all rank
   managers.worlds[2].shutdown(std::chrono::minutes(1));
   std::array<FailureMap, 2> heard;
   managers.on_ranks(2, [&](CheckpointManager& manager) {
-    try {
+    heard[static_cast<std::size_t>(manager.world().rank())] = failures_of([&] {
       manager.should_save(2);
       manager.should_save(3);
-    } catch (const CheckpointException& failed) {
-      heard[static_cast<std::size_t>(manager.world().rank())] = failed.failures();
-    }
+    });
     return true;
   });
   CHECK(ranks_of(heard[0]) == std::set<int>{2});
@@ -304,13 +295,7 @@ TEST_CASE("manager: an agreement without a dead rank throws the same on all rank
   }
 }
 
-TEST_CASE("manager: without steps, times or signals nothing is due") {
-  managed(
-      "mem://manager/never", {}, [](CheckpointManager& manager) { CHECK_FALSE(manager.should_save(0)); }, 1);
-}
-
-TEST_CASE("manager: a signal that comes to one rank is all ranks' reason to save") {
-  forget_memory("manager");
+TEST_CASE_FIXTURE(RunInMemory, "manager: a signal that comes to one rank is all ranks' reason to save") {
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR1, SIGUSR2};
   options.ask_every_steps = 2;
@@ -319,7 +304,7 @@ TEST_CASE("manager: a signal that comes to one rank is all ranks' reason to save
   on_all_ranks(kManagedRanks, [&](World& world) {
     // Rank 0 starts to watch after the signal, so only rank 1 sees it.
     if (world.rank() == 0) has_been_raised.wait();
-    CheckpointManager manager(world, "mem://manager/signal", options);
+    CheckpointManager manager(world, run, options);
     if (world.rank() == 1) {
       std::raise(SIGUSR1);
       raised.set_value();
@@ -333,11 +318,9 @@ TEST_CASE("manager: a signal that comes to one rank is all ranks' reason to save
     CHECK(manager.signal() == SIGUSR1);
     CHECK(manager.latest()->step == 2);
   });
-  forget_memory("manager");
 }
 
-TEST_CASE("manager: of several signals, on one rank or on several, each is a reason to save") {
-  forget_memory("manager");
+TEST_CASE_FIXTURE(RunInMemory, "manager: of several signals, on one rank or on several, each is a reason to save") {
   CheckpointManagerOptions options;
   options.save_on_signal = {SIGUSR1, SIGUSR2};
   options.ask_every_steps = 1;
@@ -346,7 +329,7 @@ TEST_CASE("manager: of several signals, on one rank or on several, each is a rea
   on_all_ranks(kManagedRanks, [&](World& world) {
     // Rank 0 starts to watch after SIGUSR2, so only rank 1 sees both signals.
     if (world.rank() == 0) has_been_raised[1].wait();
-    CheckpointManager manager(world, "mem://manager/signals", options);
+    CheckpointManager manager(world, run, options);
     std::raise(world.rank() == 0 ? SIGUSR1 : SIGUSR2);
     raised[world.rank()].set_value();
     has_been_raised[0].wait();
@@ -358,11 +341,9 @@ TEST_CASE("manager: of several signals, on one rank or on several, each is a rea
     }
     CHECK(signals == std::set<int>{SIGUSR1, SIGUSR2});
   });
-  forget_memory("manager");
 }
 
-TEST_CASE("manager: a signal known to one rank outlasts the save for another's signal") {
-  forget_memory("manager");
+TEST_CASE_FIXTURE(RunInMemory, "manager: a signal known to one rank outlasts the save for another's signal") {
   CheckpointManagerOptions options;
   options.ask_every_steps = 1;
   std::promise<void> raised[2];
@@ -372,7 +353,7 @@ TEST_CASE("manager: a signal known to one rank outlasts the save for another's s
     own.save_on_signal = {world.rank() == 0 ? SIGUSR1 : SIGUSR2};
     HandSetClock clock;
     own.clock = &clock;
-    CheckpointManager manager(world, "mem://manager/signals", own);
+    CheckpointManager manager(world, run, own);
     std::raise(own.save_on_signal[0]);
     raised[world.rank()].set_value();
     for (const auto& other : has_been_raised) other.wait();
@@ -386,11 +367,9 @@ TEST_CASE("manager: a signal known to one rank outlasts the save for another's s
     CHECK(signals == std::set<int>{SIGUSR1, SIGUSR2});
     CHECK_FALSE(manager.should_save(3));
   });
-  forget_memory("manager");
 }
 
-TEST_CASE("manager: of two signals that reach two ranks at different steps, the first wins") {
-  forget_memory("manager");
+TEST_CASE_FIXTURE(RunInMemory, "manager: of two signals that reach two ranks at different steps, the first wins") {
   std::promise<void> saved;
   const std::shared_future<void> is_saved = saved.get_future().share();
   on_all_ranks(kManagedRanks, [&](World& world) {
@@ -399,7 +378,7 @@ TEST_CASE("manager: of two signals that reach two ranks at different steps, the 
     own.save_on_signal = {world.rank() == 0 ? SIGUSR1 : SIGUSR2};
     HandSetClock clock;
     own.clock = &clock;
-    CheckpointManager manager(world, "mem://manager/signals", own);
+    CheckpointManager manager(world, run, own);
     if (world.rank() == 0) std::raise(SIGUSR1);
     save_steps(manager, {1});  // rank 0 notes its signal
     if (world.rank() == 0) saved.set_value();
@@ -416,10 +395,9 @@ TEST_CASE("manager: of two signals that reach two ranks at different steps, the 
     save_steps(manager, {4});
     CHECK_FALSE(manager.should_save(6));
   });
-  forget_memory("manager");
 }
 
-TEST_CASE("manager: a signal that reaches one rank later than the others causes one save") {
+TEST_CASE_FIXTURE(RunInMemory, "manager: a signal that reaches one rank later than the others causes one save") {
   // Rank 0 is asked for the time while the ranks agree.
   struct RaisingClock final : Clock {
     MonotonicTime now() const override {
@@ -429,7 +407,6 @@ TEST_CASE("manager: a signal that reaches one rank later than the others causes 
     WallTime wall_now() const override { return {}; }
     mutable std::atomic<bool> raises{false};
   };
-  forget_memory("manager");
   std::promise<void> raised;
   const std::shared_future<void> has_been_raised = raised.get_future().share();
   on_all_ranks(kManagedRanks, [&](World& world) {
@@ -439,7 +416,7 @@ TEST_CASE("manager: a signal that reaches one rank later than the others causes 
     own.save_on_signal = {SIGUSR1};
     own.ask_every_steps = 1;
     own.clock = &clock;
-    CheckpointManager manager(world, "mem://manager/signal", own);
+    CheckpointManager manager(world, run, own);
     if (world.rank() == 1) {
       std::raise(SIGUSR1);
       raised.set_value();
@@ -449,7 +426,6 @@ TEST_CASE("manager: a signal that reaches one rank later than the others causes 
     save_steps(manager, {1});
     CHECK_FALSE(manager.should_save(2));
   });
-  forget_memory("manager");
 }
 
 TEST_CASE_FIXTURE(ControlledRun, "manager: a save that misses the grace period is reported") {
@@ -592,11 +568,7 @@ TEST_CASE("manager: should_save waits for other ranks only for the grace period"
   std::raise(SIGUSR1);
   std::array<FailureMap, kManagedRanks> heard;
   for (CheckpointManager* manager : {managers.managers[0].get(), managers.managers[1].get()}) {  // one after the other
-    try {
-      manager->should_save(1);
-    } catch (const CheckpointException& failed) {
-      heard[static_cast<std::size_t>(manager->world().rank())] = failed.failures();
-    }
+    heard[static_cast<std::size_t>(manager->world().rank())] = failures_of([&] { manager->should_save(1); });
   }
   REQUIRE(ranks_of(heard[0]) == std::set<int>{0});
   CHECK(heard[0].at(0).kind == FailureKind::kCancelled);
@@ -618,14 +590,12 @@ TEST_CASE("manager: the grace period bounds the wait for absent ranks") {
     while (!managers.should_save(2)) REQUIRE(++calls <= 8);
     std::array<FailureMap, kManagedRanks> heard;
     for (CheckpointManager* manager : {managers.managers[0].get(), managers.managers[1].get()}) {  // one after the other
-      try {
+      heard[static_cast<std::size_t>(manager->world().rank())] = failures_of([&] {
         if (in_background)
           manager->async_save(2, state_of_step(2, manager->world()));
         else
           manager->save(2, state_of_step(2, manager->world()));
-      } catch (const CheckpointException& failed) {
-        heard[static_cast<std::size_t>(manager->world().rank())] = failed.failures();
-      }
+      });
     }
     REQUIRE(heard[0].count(0) == 1);
     CHECK(heard[0].at(0).kind == FailureKind::kCancelled);

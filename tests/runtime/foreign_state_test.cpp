@@ -231,59 +231,29 @@ TEST_CASE("a load increments the versions of the tensors that it fills") {
   const auto leaf = torch::ones({4, 4}, options(torch::kFloat)), wide = torch::ones({4, 4}, options(torch::kDouble));
   const auto shard = torch::ones({4, 4}, options(torch::kFloat)), tied = torch::ones({4, 4}, options(torch::kFloat));
   const auto kept = torch::ones({4, 4}, options(torch::kFloat));
-  const struct {
+  save({{"m", module}}, id + "_m");
+  save({{"a", saved.at("w")}, {"b", saved.at("w")}}, id + "_t");
+  struct Case {
     const char* what;
     torch::Tensor parameter;
-    std::function<void()> load_it;
-  } cases[] = {
-      {"directly", leaf,
-       [&] {
-         StateDict state{{"w", leaf}};
-         load(state, id);
-       }},
-      {"verified first", leaf,
-       [&] {
-         StateDict state{{"w", leaf}};
-         load(state, id, first);
-       }},
-      {"another layout", leaf,
-       [&] {
-         StateDict state{{"w", leaf.t()}};
-         load(state, id);
-       }},
-      {"a detached view", leaf,
-       [&] {
-         StateDict state{{"w", leaf.detach()}};
-         load(state, id);
-       }},
-      {"with a cast", wide,
-       [&] {
-         StateDict state{{"w", wide}};
-         load(state, id, casts);
-       }},
-      {"a part", shard,
-       [&] {
-         StateDict state{{"w", ShardedTensor({4, 4}, DType::kFloat32, {{shard, {0, 0}}})}};
-         load(state, id);
-       }},
-      {"a module", module->weight,
-       [&] {
-         StateDict state{{"m", module}};
-         save(state, id + "_m");
-         load(state, id + "_m");
-       }},
-      {"tied", tied,
-       [&] {
-         save({{"a", saved.at("w")}, {"b", saved.at("w")}}, id + "_t");
-         StateDict state{{"a", tied}, {"b", tied}};
-         load(state, id + "_t");
-       }},
+    StateDict state;
+    LoadOptions options = {};
+    std::string place = "";
   };
-  for (const auto& it : cases) {
+  const std::vector<Case> cases{{"directly", leaf, {{"w", leaf}}},
+                                {"verified first", leaf, {{"w", leaf}}, first},
+                                {"another layout", leaf, {{"w", leaf.t()}}},
+                                {"a detached view", leaf, {{"w", leaf.detach()}}},
+                                {"with a cast", wide, {{"w", wide}}, casts},
+                                {"a part", shard, {{"w", ShardedTensor({4, 4}, DType::kFloat32, {{shard, {0, 0}}})}}},
+                                {"a module", module->weight, {{"m", module}}, {}, "_m"},
+                                {"tied", tied, {{"a", tied}, {"b", tied}}, {}, "_t"}};
+  for (const Case& it : cases) {
     CAPTURE(it.what);
     const auto loss = (it.parameter * it.parameter).sum();
     const auto before = it.parameter._version();
-    it.load_it();
+    StateDict state = it.state;
+    load(state, id + it.place, it.options);
     CHECK(it.parameter._version() > before);
     CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("modified by an inplace operation"), c10::Error);
   }

@@ -6,8 +6,10 @@
 #include <functional>
 #include <initializer_list>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <cairn/runtime/runs/checkpoint_manager.hpp>
@@ -114,6 +116,20 @@ inline std::string failure_on_all(const std::string& run, const CheckpointManage
   for (const auto& entry : maps[0]) found = found || entry.second.code == code;
   CHECK_MESSAGE(found, text);
   return text;
+}
+
+// Checks which checkpoint was found, and which were passed over, each with a part of the reason.
+inline void check_found(const std::optional<ValidCheckpoint>& found, const std::string& name,
+                        const std::vector<std::pair<std::string, std::string>>& passed_over) {
+  REQUIRE(found.has_value());
+  CHECK(found->checkpoint.name == name);
+  REQUIRE(found->passed_over.size() == passed_over.size());
+  for (std::size_t i = 0; i < passed_over.size(); ++i) {
+    const std::string& why = found->passed_over[i].why;
+    CHECK(found->passed_over[i].name == passed_over[i].first);
+    CHECK_FALSE(why.empty());
+    CHECK_MESSAGE(why.find(passed_over[i].second) != std::string::npos, why);
+  }
 }
 
 struct RunOnDisk {

@@ -26,6 +26,7 @@
 #include <cairn/runtime/launch/own_address.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
 #include <cairn/runtime/worlds/world.hpp>
+#include <cairn/tests/runtime/rank_threads.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
@@ -282,14 +283,9 @@ TEST_CASE("own address: ranks listen within the range of ports that is given, ov
     return thrown_by([&] { reserve_port_in("127.0.0.1", {first, last}); }).code == ErrorCode::kUnavailable;
   };
   std::vector<std::optional<World>> worlds(kRanks);
-  const auto on_all = [](const auto& make) {
-    std::vector<std::thread> ranks;
-    for (int rank = 0; rank < kRanks; ++rank) ranks.emplace_back([&make, rank] { make(rank); });
-    for (auto& thread : ranks) thread.join();
-  };
-  on_all([&](int rank) { worlds[static_cast<std::size_t>(rank)] = World::from_store(next, rank, kRanks, options); });
+  all_succeed(kRanks, [&](int rank) { worlds[static_cast<std::size_t>(rank)] = World::from_store(next, rank, kRanks, options); });
   CHECK(has_taken_all());
-  on_all([&](int rank) {
+  all_succeed(kRanks, [&](int rank) {
     auto& world = worlds[static_cast<std::size_t>(rank)];
     world = world->rejoin({0, 1, 2});
   });

@@ -114,51 +114,29 @@ TEST_CASE("progress reports are not traced") {
 // --- the counts of a rank ------------------------------------------------------------------------
 
 TEST_CASE("a load counts what its reader has filled, in bytes as they are stored") {
-  class Planner final : public DefaultLoadPlanner {
-   public:
-    explicit Planner(std::vector<CallProgress::Seen>& seen) : seen_(seen), inner_(), counting_(inner_, progress_) {}
-    void set_up_planner(StateDict& state, const Metadata& metadata, int rank, bool is_coordinator) override {
-      counting_.set_up_planner(state, metadata, rank, is_coordinator);
-    }
-    LoadPlan create_local_plan() override { return counting_.create_local_plan(); }
-    std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) override {
-      return counting_.create_global_plan(std::move(plans));
-    }
+  // Notes what is to be filled, before the reader begins.
+  struct Planner : CountingLoadPlanner {
+    Planner(LoadPlanner& planner, CallProgress& progress) : CountingLoadPlanner(planner, progress), counts(progress) {}
     LoadPlan finish_plan(LoadPlan plan) override {
-      plan = counting_.finish_plan(std::move(plan));
-      seen_.push_back(progress_.seen());
+      plan = CountingLoadPlanner::finish_plan(std::move(plan));
+      planned = counts.seen().own;
       return plan;
     }
-    void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) override {
-      counting_.load_bytes(plan, item, std::move(bytes));
-      seen_.push_back(progress_.seen());
-    }
-    torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) override {
-      return counting_.resolve_tensor(plan, item);
-    }
-    void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override {
-      counting_.commit_tensor(plan, item, std::move(tensor));
-      seen_.push_back(progress_.seen());
-    }
-
-   private:
-    std::vector<CallProgress::Seen>& seen_;
-    DefaultLoadPlanner inner_;
-    CallProgress progress_;
-    CountingLoadPlanner counting_;
+    const CallProgress& counts;
+    protocol::Moved planned;
   };
   const TemporaryDirectory directory;
   Checkpointer checkpointer(World::single());
   StateDict state{{"doubles", torch::ones({5}, torch::kFloat64)}, {"text", "words"}, {"bytes", torch::ones({3}, torch::kUInt8)}};
   checkpointer.save(state, directory.path() + "/step");
-  std::vector<CallProgress::Seen> seen;
+  DefaultLoadPlanner inner;
+  CallProgress progress;
+  const auto planner = std::make_shared<Planner>(inner, progress);
   LoadOptions options;
-  options.planner = std::make_shared<Planner>(seen);
-  options.reader.threads = 1;
+  options.planner = planner;
   checkpointer.load(state, directory.path() + "/step", options);
-  REQUIRE(seen.size() == 4);
-  CHECK(seen.front().own == protocol::Moved{3, 0, 43, 0});
-  CHECK(seen.back().own == protocol::Moved{3, 3, 43, 43});
+  CHECK(planner->planned == protocol::Moved{3, 0, 43, 0});
+  CHECK(progress.seen().own == protocol::Moved{3, 3, 43, 43});
 }
 
 TEST_CASE("more than a plan says is not counted") {

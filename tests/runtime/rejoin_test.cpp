@@ -1,7 +1,6 @@
 // Survivors that continue in a smaller world without a restart.
-#include <exception>
-#include <functional>
-#include <numeric>
+#include <cairn/tests/support/torch.hpp>
+
 #include <optional>
 #include <set>
 #include <string>
@@ -12,11 +11,12 @@
 
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/runtime/rank_threads.hpp>
+#include <cairn/tests/support/failure_maps.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
-#include <cairn/tests/support/torch.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -25,24 +25,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-// Runs `body` for each of these ranks on its own thread. Rethrows the exception of the first rank
-// in the list that threw.
-void on_ranks(const std::vector<int>& ranks, const std::function<void(int rank)>& body) {
-  std::vector<std::exception_ptr> thrown(ranks.size());
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    threads.emplace_back([&, i] {
-      try {
-        body(ranks[i]);
-      } catch (...) {
-        thrown[i] = std::current_exception();
-      }
-    });
-  for (auto& thread : threads) thread.join();
-  for (const auto& exception : thrown)
-    if (exception) std::rethrow_exception(exception);
-}
 
 WorldOptions short_of_patience() {
   WorldOptions options;
@@ -57,9 +39,7 @@ struct InMemory {
 std::vector<World> through_a_store(int size, const WorldOptions& options) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::optional<World>> made(static_cast<std::size_t>(size));
-  std::vector<int> ranks(made.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  on_ranks(ranks, [&](int rank) { made[static_cast<std::size_t>(rank)] = World::from_store(store, rank, size, options); });
+  all_succeed(size, [&](int rank) { made[static_cast<std::size_t>(rank)] = World::from_store(store, rank, size, options); });
   std::vector<World> worlds;
   for (auto& world : made) worlds.push_back(*world);
   return worlds;
@@ -116,7 +96,8 @@ TEST_CASE_TEMPLATE("survivors save and load in ever smaller worlds as ranks are 
   std::vector<World> worlds = Kind::make(4);
   std::set<std::string> incarnations{world_at(worlds, 0).incarnation()};
   int generation = 1;
-  on_ranks({0, 1, 2, 3}, [&](int rank) { Checkpointer(world_at(worlds, rank)).save(survivor_state(1, world_at(worlds, rank)), id); });
+  all_succeed({0, 1, 2, 3},
+              [&](int rank) { Checkpointer(world_at(worlds, rank)).save(survivor_state(1, world_at(worlds, rank)), id); });
   for (const int leaves : {2, 0, 1}) {
     const int size = static_cast<int>(worlds.size());
     CAPTURE(size);
@@ -125,17 +106,12 @@ TEST_CASE_TEMPLATE("survivors save and load in ever smaller worlds as ranks are 
       if (rank != leaves) others.push_back(rank);
     world_at(worlds, leaves).shutdown(seconds(60));
     std::vector<std::optional<World>> smaller(others.size());
-    on_ranks(others, [&](int rank) {
+    all_succeed(others, [&](int rank) {
       World& world = world_at(worlds, rank);
       Checkpointer checkpointer(world);
       SaveOptions options;
       options.coordinator_rank = others.front();
-      FailureMap failures;
-      try {
-        checkpointer.save(survivor_state(generation + 1, world), id, options);
-      } catch (const CheckpointException& exception) {
-        failures = exception.failures();
-      }
+      const FailureMap failures = failures_of([&] { checkpointer.save(survivor_state(generation + 1, world), id, options); });
       const auto survivors = world.survivors(failures);
       CHECK(survivors == others);
       const World next = world.rejoin(survivors);
@@ -160,7 +136,7 @@ TEST_CASE_TEMPLATE("survivors save and load in ever smaller worlds as ranks are 
 
 TEST_CASE("survivors may take other ranks than their order has it") {
   std::vector<World> worlds = World::in_process(3);
-  on_ranks({0, 2}, [&](int rank) {
+  all_succeed({0, 2}, [&](int rank) {
     const World next = world_at(worlds, rank).rejoin({2, 0});
     CHECK(next.rank() == (rank == 2 ? 0 : 1));
   });
@@ -180,7 +156,7 @@ TEST_CASE("survivors exclude lost and silent ranks only") {
 TEST_CASE("survivors that do not come are named") {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::optional<World>> worlds(3);
-  on_ranks({0, 1, 2}, [&](int rank) {
+  all_succeed({0, 1, 2}, [&](int rank) {
     WorldOptions own = short_of_patience();
     if (rank == 0) own.assemble_deadline = milliseconds(300);
     worlds[static_cast<std::size_t>(rank)] = World::from_store(store, rank, 3, own);
@@ -197,7 +173,7 @@ TEST_CASE("a survivor that finds nobody where its new rank 0 is to be says so") 
   options.assemble_deadline = milliseconds(300);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::optional<World>> made(2);
-  on_ranks({0, 1}, [&](int rank) { made[static_cast<std::size_t>(rank)] = World::from_store(store, rank, 2, options); });
+  all_succeed({0, 1}, [&](int rank) { made[static_cast<std::size_t>(rank)] = World::from_store(store, rank, 2, options); });
   for (const bool gone : {false, true}) {  // false: rank 0 is still in the old world; true: nobody listens
     CAPTURE(gone);
     if (gone) made[0]->shutdown(seconds(60));
@@ -234,7 +210,8 @@ TEST_CASE("invalid lists are refused, and the world is left as it is") {
     CHECK(thrown.code == ErrorCode::kInvalidArgument);
     CHECK_MESSAGE(thrown.says(part), thrown.what);
   }
-  on_ranks({0, 1}, [&](int rank) {
-    CHECK_NOTHROW(Checkpointer(world_at(worlds, rank)).save(survivor_state(1, world_at(worlds, rank)), directory.path() + "/checkpoint"));
+  all_succeed({0, 1}, [&](int rank) {
+    CHECK_NOTHROW(
+        Checkpointer(world_at(worlds, rank)).save(survivor_state(1, world_at(worlds, rank)), directory.path() + "/checkpoint"));
   });
 }

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -21,9 +20,11 @@
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
 #include <cairn/runtime/worlds/job_secret.hpp>
+#include <cairn/tests/runtime/rank_threads.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/descriptor_limit.hpp>
 #include <cairn/tests/support/environment.hpp>
+#include <cairn/tests/support/failure_maps.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
@@ -55,16 +56,6 @@ std::vector<std::string> free_addresses(int count) {
     addresses.push_back(to_string(local_endpoint(holders.back())));
   }
   return addresses;
-}
-
-// Runs `body` for each rank on its own thread. Returns the error of each.
-std::vector<Thrown> on_threads(int ranks, const std::function<void(int)>& body) {
-  std::vector<Thrown> thrown(static_cast<std::size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] { thrown[static_cast<std::size_t>(rank)] = thrown_by([&] { body(rank); }); });
-  for (auto& thread : threads) thread.join();
-  return thrown;
 }
 
 StateDict state_of(int rank) { return StateDict{{"tensor of rank " + std::to_string(rank), torch::full({100, 100}, rank)}}; }
@@ -131,13 +122,12 @@ TEST_CASE("ranks with a secret from the store save over TLS, in one world after 
   options.secret_from_store = true;
   options.assemble_deadline = std::chrono::seconds(60);
   for (const std::string name : {"/step_1", "/step_2"}) {
-    const auto thrown = on_threads(3, [&](int rank) {
+    all_succeed(3, [&](int rank) {
       const World world = World::from_store(store, rank, 3, options);
       CHECK(world.secured());
       Checkpointer checkpointer(world);
       checkpointer.save(state_of(rank), directory.path() + name);
     });
-    for (const auto& one : thrown) CHECK_MESSAGE(!one.is_error, one.what);
   }
 }
 
@@ -262,14 +252,13 @@ TEST_CASE("ranks with one secret save over TLS") {
   LeakCheck leaks;
   const TemporaryDirectory directory;
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  const auto thrown = on_threads(3, [&](int rank) {
+  all_succeed(3, [&](int rank) {
     const World world = World::from_store(store, rank, 3, with_secret(kOurs));
     CHECK(world.secured());
     Checkpointer checkpointer(world);
     checkpointer.save(state_of(rank), directory.path() + "/step_1");
     CHECK(world.dump_trace().find(kOurs) == std::string::npos);
   });
-  for (const auto& one : thrown) CHECK_MESSAGE(!one.is_error, one.what);
   CHECK(read_metadata(directory.path() + "/step_1").state_dict_metadata.size() == 3);
   for (const char* number : {"1", "2", "3"}) {
     const auto card = store->get(std::string("cairn/1/arrival/") + number);
@@ -295,8 +284,9 @@ TEST_CASE("ranks with another secret are named on every rank at assembly") {
     secrets = {"", kOurs, ""};
     named = "rank 1, unlike rank 0, came with a secret";
   }
-  for (const auto& thrown :
-       on_threads(3, [&](int rank) { World::from_store(store, rank, 3, with_secret(secrets[static_cast<std::size_t>(rank)])); })) {
+  for (const auto& thrown : on_threads(first_ranks(3), [&](int rank) {
+         World::from_store(store, rank, 3, with_secret(secrets[static_cast<std::size_t>(rank)]));
+       })) {
     CHECK(thrown.code == ErrorCode::kPermission);
     CHECK_MESSAGE(thrown.says(named), thrown.what);
     CHECK(thrown.says("CAIRN_SECRET_FILE"));
@@ -318,24 +308,13 @@ TEST_CASE("a process without the secret cannot redirect ranks through the store"
   CHECK(thrown_by([&] { World::from_store(store, 1, 2, with_secret(kOurs)); }) == Saying{ErrorCode::kPermission, "rank 1"});
 }
 
-// Returns the failures of a call by rank. Empty if it succeeded.
-FailureMap failures_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const CheckpointException& exception) {
-    return exception.failures();
-  }
-  return {};
-}
-
 // Saves on all ranks at once. Returns their failure maps by rank.
 std::vector<FailureMap> failures_of_a_save(std::vector<World>& worlds, const std::string& place) {
   std::vector<FailureMap> failures(worlds.size());
-  const auto thrown = on_threads(static_cast<int>(worlds.size()), [&](int rank) {
+  all_succeed(static_cast<int>(worlds.size()), [&](int rank) {
     Checkpointer checkpointer(worlds[static_cast<std::size_t>(rank)]);
     failures[static_cast<std::size_t>(rank)] = failures_of([&] { checkpointer.save(state_of(rank), place); });
   });
-  for (const auto& one : thrown) CHECK_MESSAGE(!one.is_error, one.what);
   return failures;
 }
 
@@ -440,7 +419,7 @@ TEST_CASE("a save succeeds while a thousand strangers connect to each rank") {
   }
   for (int step = 0; step < 2; ++step) {
     const std::string name = directory.path() + "/step_" + std::to_string(step);
-    for (const auto& thrown : on_threads(2, [&](int rank) {
+    for (const auto& thrown : on_threads(first_ranks(2), [&](int rank) {
            Checkpointer checkpointer(*worlds[static_cast<std::size_t>(rank)]);
            checkpointer.save(state_of(rank), name);
          }))
