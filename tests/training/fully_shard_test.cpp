@@ -29,9 +29,9 @@ torch::Tensor input_of(std::int64_t rows, std::int64_t columns, std::uint64_t se
 
 // Trains both models on the same input for `steps` steps. Returns the largest difference of any
 // loss and of the final parameters.
-template <class Plain, class Sharded>
-double train_both(Plain& plain, Sharded& sharded, const torch::Tensor& input, int steps = 5) {
-  torch::optim::Adam plain_optimizer(plain->parameters(), 0.01), optimizer(sharded->parameters(), 0.01);
+template <class Plain, class Sharded, class Make>
+double train_both(Plain& plain, Sharded& sharded, const torch::Tensor& input, int steps, const Make& make_optimizer) {
+  auto plain_optimizer = make_optimizer(plain->parameters()), optimizer = make_optimizer(sharded->parameters());
   double largest = 0;
   for (int step = 0; step < steps; ++step) {
     plain_optimizer.zero_grad();
@@ -44,6 +44,11 @@ double train_both(Plain& plain, Sharded& sharded, const torch::Tensor& input, in
     optimizer.step();
   }
   return std::max(largest, largest_difference(whole_parameters(*plain), whole_parameters(*sharded)));
+}
+template <class Plain, class Sharded>
+double train_both(Plain& plain, Sharded& sharded, const torch::Tensor& input, int steps = 5) {
+  const auto adam = [](const std::vector<torch::Tensor>& parameters) { return torch::optim::Adam(parameters, 0.01); };
+  return train_both(plain, sharded, input, steps, adam);
 }
 
 }  // namespace
@@ -204,17 +209,7 @@ TEST_CASE("fully_shard: LibTorch's optimizers train as they train the plain mode
       auto plain = model_of<Chain>(std::vector<std::int64_t>{4, 5, 3, 2}),
            model = model_of<Chain>(std::vector<std::int64_t>{4, 5, 3, 2});
       fully_shard(model, mesh);
-      auto of_plain = make_optimizer(plain->parameters()), optimizer = make_optimizer(model->parameters());
-      const torch::Tensor input = input_of(6, 4);
-      for (int step = 0; step < 5; ++step) {
-        of_plain.zero_grad();
-        optimizer.zero_grad();
-        plain(input).pow(2).mean().backward();
-        model(input).pow(2).mean().backward();
-        of_plain.step();
-        optimizer.step();
-      }
-      CHECK(largest_difference(whole_parameters(*plain), whole_parameters(*model)) < 1e-6);
+      CHECK(train_both(plain, model, input_of(6, 4), 5, make_optimizer) < 1e-6);
     };
     using Parameters = std::vector<torch::Tensor>;
     check([](const Parameters& p) { return torch::optim::SGD(p, torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01)); });
