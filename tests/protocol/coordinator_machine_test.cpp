@@ -21,10 +21,8 @@ TEST_CASE("a rank whose Join cannot be read fails the call") {
     if (before) CHECK(coordinator.step(unreadable(1)).empty());
     auto effects = coordinator.receive(0, join_of(1), 0);
     if (!before) effects = coordinator.step(unreadable(1));
-    const auto told = sent<Outcome>(effects);
-    REQUIRE(told.size() == 1);
-    CHECK(told[0].first == 0);
-    CHECK(told[0].second.failures.at(1).code == ErrorCode::kCorrupt);
+    const auto told = only<Outcome>(effects, 0);
+    CHECK(told.failures.at(1).code == ErrorCode::kCorrupt);
     // The rank's next Join is readable.
     CHECK(sent<Begin>(coordinator.join(2)).size() == 2);
   }
@@ -55,10 +53,9 @@ TEST_CASE("a coordinator adopts the outcome of a call that ended without it") {
   CoordinatorSteps coordinator(3);
   coordinator.step(lost(1));
   coordinator.receive(2, join_of(1), 0);
-  const auto probe = sent<StatusRequest>(coordinator.receive(0, join_of(1), 0));
-  REQUIRE(probe.size() == 1);
+  const auto probe = only<StatusRequest>(coordinator.receive(0, join_of(1), 0));
   StatusReply answer;
-  answer.inquiry = probe[0].second.inquiry;
+  answer.inquiry = probe.inquiry;
   answer.kind = RankStatus::kEnded;
   Told outcome{1, {}, Committed::kNo, "named"};
   outcome.failures.emplace(0, failure_on(0, "away"));
@@ -142,10 +139,8 @@ TEST_CASE("a global plan is sent whole until the rank has kept it") {
   REQUIRE(cached.size() == 2);
   const Digest digest = cached[1].second.digest;
   CHECK(was_ignored(coordinator.receive(1, NeedGlobalPlan{Digest{}})));  // not the digest that was sent to rank 1
-  const auto whole = sent<protocol::GlobalSavePlan>(coordinator.receive(1, NeedGlobalPlan{digest}));
-  REQUIRE(whole.size() == 1);
-  CHECK(whole[0].first == 1);
-  CHECK(whole[0].second.digest == digest);
+  const auto whole = only<protocol::GlobalSavePlan>(coordinator.receive(1, NeedGlobalPlan{digest}), 1);
+  CHECK(whole.digest == digest);
   coordinator.written(1);
   CHECK(was_ignored(coordinator.receive(1, NeedGlobalPlan{digest})));
 }
@@ -164,10 +159,9 @@ TEST_CASE("a message of a recently ended attempt is answered by its outcome") {
     coordinator.written(0);
     CHECK(coordinator.machine().is_idle());
   }
-  const auto again = sent<Outcome>(coordinator.receive(1, Written{std::make_shared<WriteResults>()}, counters[2]));
-  REQUIRE(again.size() == 1);
-  CHECK(again[0].second.ticket == 3);
-  CHECK(again[0].second.failures.at(1).what == "disk of save 3");
+  const auto again = only<Outcome>(coordinator.receive(1, Written{std::make_shared<WriteResults>()}, counters[2]));
+  CHECK(again.ticket == 3);
+  CHECK(again.failures.at(1).what == "disk of save 3");
   CHECK(sent<Outcome>(coordinator.receive(1, ReadDone{}, counters[1])).at(0).second.ticket == 2);
   CHECK(was_ignored(coordinator.receive(1, ReadDone{}, counters[0])));
   // The same holds for a Join that was in flight meanwhile.

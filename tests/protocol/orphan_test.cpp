@@ -64,26 +64,21 @@ TEST_CASE("a follower accepts only its successor's outcome") {
   const RunTask move = rank.move(1, 5);
   rank.step(silent(0));
   const StatusRequest ask = ask_of(7);
-  const auto status = sent<StatusReply>(rank.receive(1, ask, 5));
-  REQUIRE(status.size() == 1);
-  CHECK(status[0].first == 1);
-  CHECK(status[0].second.inquiry == 7);
-  CHECK(status[0].second.kind == RankStatus::kOrphaned);
-  CHECK(status[0].second.busy);
-  CHECK_FALSE(status[0].second.delivered);
+  const auto status = only<StatusReply>(rank.receive(1, ask, 5), 1);
+  CHECK(status.inquiry == 7);
+  CHECK(status.kind == RankStatus::kOrphaned);
+  CHECK(status.busy);
+  CHECK_FALSE(status.delivered);
   // A second successor is told which one the rank follows.
-  const auto promised = sent<StatusReply>(rank.receive(3, ask_of(9), 5));
-  REQUIRE(promised.size() == 1);
-  CHECK(promised[0].second.kind == RankStatus::kPromised);
-  CHECK(promised[0].second.leader == 1);
+  const auto promised = only<StatusReply>(rank.receive(3, ask_of(9), 5));
+  CHECK(promised.kind == RankStatus::kPromised);
+  CHECK(promised.leader == 1);
 
   const auto effects = rank.done(move);
   CHECK(sent<Written>(effects).empty());
-  const auto changed = sent<StatusReply>(effects);
-  REQUIRE(changed.size() == 1);
-  CHECK(changed[0].first == 1);
-  CHECK_FALSE(changed[0].second.busy);
-  CHECK_FALSE(changed[0].second.delivered);
+  const auto changed = only<StatusReply>(effects, 1);
+  CHECK_FALSE(changed.busy);
+  CHECK_FALSE(changed.delivered);
 
   Told outcome{1, {}, Committed::kNo, "id"};
   outcome.failures.emplace(0, failure_on(0, "lost"));
@@ -103,11 +98,10 @@ TEST_CASE("delivered results stay delivered if their rank fails later") {
   rank.done(rank.move(1, 5));
   rank.step(protocol::ActorDied{Actor::kPlanner, "a test"});
   rank.step(silent(0));
-  const auto status = sent<StatusReply>(rank.receive(1, ask, 5));
-  REQUIRE(status.size() == 1);
-  CHECK(status[0].second.kind == RankStatus::kOrphaned);
-  CHECK(status[0].second.delivered);
-  CHECK(status[0].second.failure.has_value());
+  const auto status = only<StatusReply>(rank.receive(1, ask, 5));
+  CHECK(status.kind == RankStatus::kOrphaned);
+  CHECK(status.delivered);
+  CHECK(status.failure.has_value());
 
   RankSteps leaving(2, 4);
   leaving.done(leaving.move(1, 5));
@@ -127,10 +121,8 @@ TEST_CASE("a rank that makes the call after a successor has asked about it says 
   CHECK(told[0].second.inquiry == 7);
   CHECK(told[0].second.kind == RankStatus::kAttached);
   // The rank follows that successor when it loses the coordinator.
-  const auto lost_it = sent<StatusReply>(rank.step(lost(0)));
-  REQUIRE(lost_it.size() == 1);
-  CHECK(lost_it[0].first == 1);
-  CHECK(lost_it[0].second.kind == RankStatus::kOrphaned);
+  const auto lost_it = only<StatusReply>(rank.step(lost(0)), 1);
+  CHECK(lost_it.kind == RankStatus::kOrphaned);
 }
 
 }  // namespace

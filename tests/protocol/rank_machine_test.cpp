@@ -68,12 +68,11 @@ TEST_CASE("a kept local plan is sent as its digest, and whole on request") {
   CHECK(sent<Written>(effects).size() == 1);
   rank.run_tasks(rank.receive(Told{1, {}, Committed::kYes, "id"}));
 
-  const auto named = sent<SameSavePlan>(rank.plan(2, 2));
-  REQUIRE(named.size() == 1);
+  const auto named = only<SameSavePlan>(rank.plan(2, 2));
   CHECK(was_ignored(rank.receive(NeedLocalPlan{Digest{}})));
-  const auto whole = sent<LocalSavePlan>(rank.receive(NeedLocalPlan{named[0].second.digest}));
+  const auto whole = sent<LocalSavePlan>(rank.receive(NeedLocalPlan{named.digest}));
   REQUIRE(whole.size() == 1);
-  CHECK(whole[0].second.digest == named[0].second.digest);
+  CHECK(whole[0].second.digest == named.digest);
   // The coordinator lost this plan and does not say that it keeps the new one, so the rank sends
   // the next plan whole.
   rank.run_tasks(rank.receive(protocol::GlobalSavePlan{plan, digest, false}));
@@ -121,9 +120,8 @@ TEST_CASE("a rank that fails by itself while it is told to stop says so") {
   const RunTask move = rank.move(1);
   const auto stop = all_of<RunTask>(rank.receive(StopPhase{}));
   CHECK(sent<PhaseFailed>(rank.step(TaskEnded{move.sequence, failure_on(1, "disk too")})).empty());  // `abandon` is running
-  const auto reported = sent<PhaseFailed>(rank.done(stop.at(0)));
-  REQUIRE(reported.size() == 1);
-  CHECK(reported[0].second.failure.what == "disk too");
+  const auto reported = only<PhaseFailed>(rank.done(stop.at(0)));
+  CHECK(reported.failure.what == "disk too");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -45,6 +46,15 @@ auto sent(const Effects& effects) {
     if (const auto* body = std::get_if<T>(&send->body)) found.emplace_back(send->to, *body);
   }
   return found;
+}
+
+// Returns the only message of type T among the effects, which `to` receives if it is given.
+template <class T>
+auto only(const Effects& effects, std::optional<int> to = std::nullopt) {
+  const auto found = sent<T>(effects);
+  REQUIRE(found.size() == 1);
+  if (to) CHECK(found[0].first == *to);
+  return found[0].second;
 }
 
 template <class T>

@@ -162,11 +162,27 @@ TEST_CASE("a successor yields to an earlier one, and waits for a later one") {
   // It does not yield to rank 2 before rank 2 itself has answered. If rank 2 is gone, its followers
   // will notice.
   CHECK(sent<FollowOther>(later.answer_promised(1, 2)).empty());
-  const auto told = sent<FollowOther>(later.answer_promised(2, 2));
-  REQUIRE(told.size() == 1);
-  CHECK(told[0].first == 3);
-  CHECK(told[0].second.leader == 2);
+  const auto told = only<FollowOther>(later.answer_promised(2, 2), 3);
+  CHECK(told.leader == 2);
   CHECK(later.steps.machine().is_idle());
+}
+
+TEST_CASE("the rank whose coordinator actor has died is the last to succeed it") {
+  Successor first(1);
+  first.appeal(2);
+  first.answer(1);
+  first.answer(2);
+  first.answer(3);
+  CHECK(sent<FollowOther>(first.answer_promised(0, 0)).empty());
+  CHECK_FALSE(first.steps.machine().is_idle());
+
+  Successor own(0);
+  own.appeal(0);
+  own.answer(0);
+  own.answer(1);
+  const auto told = sent<FollowOther>(own.answer_promised(2, 1));
+  REQUIRE(told.size() == 2);  // rank 1 also answered as an orphan
+  for (const auto& [to, other] : told) CHECK(other.leader == 1);
 }
 
 TEST_CASE("busy followers get phase_grace, then cancel_grace, then are listed") {
@@ -204,9 +220,8 @@ TEST_CASE("a coordinator that is there and has not called yet is joined again") 
   Successor successor;
   successor.appeal(1, 0);
   successor.answer(1, RankStatus::kOrphaned, 0);
-  const auto told = sent<FollowOther>(successor.answer(0, RankStatus::kAbsent, 0));
-  REQUIRE(told.size() == 1);
-  CHECK(told[0].second.leader == 0);
+  const auto told = only<FollowOther>(successor.answer(0, RankStatus::kAbsent, 0));
+  CHECK(told.leader == 0);
 }
 
 TEST_CASE("a rank that cannot join waits with the successor until the coordinator calls") {
@@ -219,10 +234,8 @@ TEST_CASE("a rank that cannot join waits with the successor until the coordinato
   CHECK(sent<FollowOther>(successor.answer(0, RankStatus::kAbsent, 0)).empty());
   CHECK(sent<FollowOther>(successor.steps.receive(2, shut_out, 0)).empty());
   // Rank 1 lost the coordinator as well, and can connect to it.
-  const auto sent_back = sent<FollowOther>(successor.answer(1, RankStatus::kOrphaned, 0));
-  REQUIRE(sent_back.size() == 1);
-  CHECK(sent_back[0].first == 1);
-  CHECK(sent_back[0].second.leader == 0);
+  const auto sent_back = only<FollowOther>(successor.answer(1, RankStatus::kOrphaned, 0), 1);
+  CHECK(sent_back.leader == 0);
   CHECK(sent<Outcome>(successor.answer(3, RankStatus::kAbsent, 0)).empty());
 
   SUBCASE("the coordinator makes the call, and is told") {
@@ -270,11 +283,9 @@ TEST_CASE("two calls of one checkpoint id are told apart by the successor") {
   const auto effects = successor.answer(3, RankStatus::kAbsent, 0);
   CHECK(sent<Outcome>(effects).empty());  // the coordinator has not answered yet
   const auto ended = successor.steps.step(TimerFired{Timer::kSuccession});
-  const auto told = sent<Outcome>(ended);
-  REQUIRE(told.size() == 1);
-  CHECK(told[0].first == 1);
-  CHECK(told[0].second.save_id.empty());
-  CHECK(told[0].second.committed == Committed::kNo);
+  const auto told = only<Outcome>(ended, 1);
+  CHECK(told.save_id.empty());
+  CHECK(told.committed == Committed::kNo);
   const auto asked = sent<StatusRequest>(ended);
   REQUIRE(asked.size() == 4);
   CHECK(asked[0].second.ordinal == 1);
