@@ -318,8 +318,7 @@ TEST_CASE("metrics: the environment asks for one file per rank; a bad port is re
   const Exposed named(metrics_in(directory.path() + "/cairn-named-rank-0.prom"));
   CHECK(named.at("cairn_save_seconds_count{rank=\"0\",run=\"named\",outcome=\"success\"}") == 1);
   CHECK(named.at("cairn_running{rank=\"0\",run=\"named\"}") == 0);
-  // Two jobs that save at different places keep apart, and each has one file however often it
-  // starts.
+  // Jobs that save at different places keep apart; each has one file however often it starts.
   for (const char* const run : {"a", "b c", "a"}) CHECK(save_into(run, "").empty());
   for (const std::string run : {"a", "b c"}) {
     const std::string shown = run == "a" ? "a" : "b_c";
