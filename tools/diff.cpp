@@ -263,8 +263,6 @@ class Comparison {
   }
 
   void compare_values(const std::string& key) {
-    const Bytes a = a_->read_bytes(key), b = b_->read_bytes(key);
-    if (a == b) return;
     // Compare values, not bytes: different programs serialize the same value to different bytes.
     const Value value_a = a_->read_value(key), value_b = b_->read_value(key);
     if (content_of(value_a) == content_of(value_b)) return;
