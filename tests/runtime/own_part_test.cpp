@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/tests/support/failure_maps.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
@@ -30,13 +31,7 @@ LoadOptions own_load() {
 // Returns the failure of a call that this rank makes alone.
 template <class Call>
 Thrown failure_of(Call&& call) {
-  try {
-    call();
-  } catch (const CheckpointException& exception) {
-    const Failure& failure = exception.failures().at(0);
-    return {true, failure.code, failure.what};
-  }
-  return {};
+  return only_failure(failures_of(call), 0);
 }
 
 struct Ranks {

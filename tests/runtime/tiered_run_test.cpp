@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <optional>
 #include <set>
-#include <stdexcept>
 #include <string>
 
 #include <cairn/runtime/cairn.hpp>
@@ -48,11 +47,6 @@ bool holds(Checkpointer& checkpointer, const std::string& place, int seed) {
   return torch::equal(state.at("vector").tensor(), torch::arange(10) * seed);
 }
 
-// doctest's checks are for the thread of the test.
-void require(bool is_true, const char* what) {
-  if (!is_true) throw std::runtime_error(what);
-}
-
 }  // namespace
 
 TEST_CASE_FIXTURE(TwoDirectories, "B2.8 B3.3 saving again to tiers replaces the content, and overwrite=false refuses to") {
@@ -62,22 +56,22 @@ TEST_CASE_FIXTURE(TwoDirectories, "B2.8 B3.3 saving again to tiers replaces the 
     SaveOptions refuse;
     refuse.writer.overwrite = false;
     checkpointer.save(vector_of(1), place, refuse);
-    require(holds(checkpointer, place, 1), "the first save is not there");
+    CHECK_MESSAGE(holds(checkpointer, place, 1), "the first save is not there");
     checkpointer.save(vector_of(2), place);
-    require(holds(checkpointer, place, 2), "the second save did not replace the first");
+    CHECK_MESSAGE(holds(checkpointer, place, 2), "the second save did not replace the first");
     const Thrown refused = thrown_by([&] { checkpointer.save(vector_of(3), place, refuse); });
-    require(refused.says("Checkpoint already exists"), "the third save was not refused");
-    require(holds(checkpointer, place, 2), "the refused save changed the content");
+    CHECK_MESSAGE(refused.says("Checkpoint already exists"), "the third save was not refused");
+    CHECK_MESSAGE(holds(checkpointer, place, 2), "the refused save changed the content");
   });
   REQUIRE(wait_for_copies(place));
   lose_near();
   on_all_ranks(2, [&](World& world) {
     Checkpointer checkpointer(world);
-    require(holds(checkpointer, place, 2), "the far tier does not have the second save");
+    CHECK_MESSAGE(holds(checkpointer, place, 2), "the far tier does not have the second save");
     SaveOptions refuse;
     refuse.writer.overwrite = false;
     const FailureMap refused = failures_of([&] { checkpointer.save(vector_of(4), place, refuse); });
-    require(!refused.empty(), "a checkpoint that the far tier alone has was replaced");
+    CHECK_MESSAGE(!refused.empty(), "a checkpoint that the far tier alone has was replaced");
   });
 }
 
