@@ -55,7 +55,8 @@ TEST_CASE("log: CAIRN_LOG says which lines are written; without it warnings and 
   for (std::size_t level = 0; level < std::size(levels); ++level) {
     CAPTURE(levels[level]);
     const std::string text = stderr_of_case("log child: a line of each level", {{"CAIRN_LOG", levels[level]}});
-    for (std::size_t line = 0; line < 5; ++line) CHECK(times_in(text, "rank 7: of level " + levels[line]) == (line >= level ? 1 : 0));
+    for (std::size_t line = 0; line < 5; ++line)
+      CHECK(times_in(text, "rank 7: of level " + levels[line]) == (line >= level ? 1 : 0));
   }
   CHECK(times_in(stderr_of_case("log child: a line of each level", {{"CAIRN_LOG", ""}}), "of level") == 2);
 }

@@ -1,7 +1,6 @@
 // The formats of checkpoints: pickles, archives, trailers, commit records.
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <unordered_set>

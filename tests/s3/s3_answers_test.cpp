@@ -5,7 +5,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,7 +73,8 @@ const Act kHasAttempt = [](Store& store) { store.has_attempt("save"); };
 const Act kFence = [](Store& store) { store.fence("save"); };
 const Act kClear = [](Store& store) { store.clear_attempt("save"); };
 const std::string kDenied = s3_error("403 Forbidden", "AccessDenied"), kExpired = s3_error("403 Forbidden", "ExpiredToken");
-const std::string kSkewed = s3_error("403 Forbidden", "RequestTimeTooSkewed"), kNoBucket = s3_error("404 Not Found", "NoSuchBucket");
+const std::string kSkewed = s3_error("403 Forbidden", "RequestTimeTooSkewed");
+const std::string kNoBucket = s3_error("404 Not Found", "NoSuchBucket");
 const std::string kFalse412 = s3_error("412 Precondition Failed", "PreconditionFailed");
 const std::string kWritten = http_answer("200 OK", "", "ETag: \"new\"\r\n");
 const Act kPublish = [](Store& store) { store.publish("save", "record", Overwrite::kAllowed); };

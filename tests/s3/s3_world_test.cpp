@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>

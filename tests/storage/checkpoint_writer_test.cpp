@@ -1,6 +1,5 @@
 // Cairn's own writer: the saves it refuses, the state after a failure, the metadata it records, and
 // the bytes it writes.
-#include <atomic>
 #include <set>
 
 #include <cairn/tests/support/torch.hpp>
@@ -155,7 +154,9 @@ TEST_CASE("checkpoint writer: places that it cannot write to are refused") {
   context.save_id = local_save_id(1);
   context.world_size = 2;
   for (const auto& [place, refusal] : std::vector<std::pair<std::string, std::optional<ErrorCode>>>{
-           {"mem://writer/checkpoint", ErrorCode::kPrecondition}, {"nosuch://x/y", ErrorCode::kInvalidArgument}, {"/dev/null/x", {}}}) {
+           {"mem://writer/checkpoint", ErrorCode::kPrecondition},
+           {"nosuch://x/y", ErrorCode::kInvalidArgument},
+           {"/dev/null/x", {}}}) {
     context.checkpoint_id = place;
     const Thrown thrown = thrown_by([&] { writer.set_up_storage_writer(context); });
     CHECK(thrown.is_error);

@@ -1,7 +1,6 @@
 // The write engine: the bytes that reach the store, the limit on writes in flight, and failures.
 #include <cstring>
 #include <map>
-#include <set>
 #include <thread>
 #include <tuple>
 

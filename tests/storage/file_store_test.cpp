@@ -3,7 +3,6 @@
 #include <cairn/tests/support/plain.hpp>
 // The suite uses doctest, which the line above brings.
 #include <fcntl.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,7 +11,6 @@
 
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
-#include <cairn/tests/support/small_mount.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
 

@@ -274,7 +274,9 @@ TEST_CASE("Hugging Face: saves and consolidation list what files cannot hold, or
   for (const bool consolidates : {false, true}) {
     const std::string to = directory.path() + (consolidates ? "/to" : "/model");
     HuggingFaceWriterOptions options;
-    const auto write = [&] { consolidates ? consolidate_safetensors_files(call.checkpoint_id, to, options) : save(to, {state}, options); };
+    const auto write = [&] {
+      consolidates ? consolidate_safetensors_files(call.checkpoint_id, to, options) : save(to, {state}, options);
+    };
     const Thrown thrown = thrown_by(write);
     CHECK(thrown.code == ErrorCode::kUnsupported);
     for (const char* name : {"\"step\"", "\"wave\""}) CHECK(thrown.says(name));
@@ -517,7 +519,7 @@ TEST_CASE("Hugging Face: a removed checkpoint takes its files with it, and no ot
   for (const HuggingFaceFiles files : {HuggingFaceFiles::kModel, HuggingFaceFiles::kDistributed}) {
     save(place, states_of("dim-0", 2), options_for(files));
     std::set<std::string> theirs{"config.json", "model-other.safetensors"};
-    if (files == HuggingFaceFiles::kDistributed) theirs.insert(kIndex);  // which such a save does not write
+    if (files == HuggingFaceFiles::kDistributed) theirs.insert(kIndex);  // such a save does not write one
     for (const std::string& name : theirs) put(place + "/" + name, "theirs");
     const RunDirectory run(directory.path());
     CHECK(run.remove(run.list().checkpoints.at(0)) == std::nullopt);
@@ -656,11 +658,13 @@ TEST_CASE("Hugging Face: scales that belong to no weight, or cannot be used, are
   };
   TemporaryDirectory directory;
   for (const Row& row : {Row{"F8_E4M3", {5, 7, 1}, "F32", 3, {ErrorCode::kUnsupported, "\"a.weight\""}},
-                         Row{"I8", {5, 7}, "F32", 128, {ErrorCode::kMismatch, "has the size [2, 3], but blocks of 128 need [1, 1]"}},
+                         Row{"I8", {5, 7}, "F32", 128,
+                             {ErrorCode::kMismatch, "has the size [2, 3], but blocks of 128 need [1, 1]"}},
                          // Exponents alone, which must not be misread.
                          Row{"F8_E4M3", {5, 7}, "F8_E8M0", 3, {ErrorCode::kUnsupported, "float8_e8m0fnu"}}}) {
     const auto scales = torch::ones({2, 3}, row.scale_type[1] == '8' ? torch::kUInt8 : torch::kFloat32);
-    put_quantized(directory.path() + "/model.safetensors", row.type, torch::ones(row.weight, torch::kUInt8), scales, row.scale_type);
+    const auto weight = torch::ones(row.weight, torch::kUInt8);
+    put_quantized(directory.path() + "/model.safetensors", row.type, weight, scales, row.scale_type);
     CHECK(thrown_by_reading(directory.path(), dequantized(row.block)) == row.refusal);
   }
   CHECK(thrown_by([] { HuggingFaceStorageReader refused(dequantized(0)); }).code == ErrorCode::kInvalidArgument);

@@ -2,7 +2,6 @@
 // eviction and restarts. Two pairs of one near and one far tier stand for two processes.
 #include <cairn/tests/support/torch.hpp>
 // The suite uses doctest, which the line above brings.
-#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>

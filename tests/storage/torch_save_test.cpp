@@ -1,5 +1,4 @@
 // State dicts in files of torch.save, loaded by TorchSaveReader. serialize_leaf writes such files.
-#include <filesystem>
 #include <fstream>
 
 #include <cairn/tests/support/torch.hpp>

@@ -135,7 +135,7 @@ class AroundStore final : public StoreDecorator {
   const Traits change_;
 };
 
-// Registers a scheme, once in a process: `<scheme>:<rest>` is `<inner>:<rest>` with these functions.
+// Registers a scheme, once in a process: `<scheme>:<rest>` is `<inner>:<rest>` with the functions.
 inline void register_around(const std::string& scheme, const std::string& inner, const AroundStore::Around& around,
                             const AroundStore::Traits& change = nullptr) {
   register_store(scheme, [=](const std::string& url) {

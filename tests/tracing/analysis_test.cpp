@@ -8,7 +8,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/tests/tracing/scripted_traces.hpp>
