@@ -95,6 +95,57 @@ TEST_CASE("B3.1 a module's state dict goes through a bucket") {
   for (const std::string& name : saved->named_parameters().keys()) CHECK(agree(name));
 }
 
+namespace {
+
+std::vector<std::string> recorded_places(const std::string& run) {
+  std::vector<std::string> found;
+  for (const std::string& name : open_store(run)->children())
+    if (open_store(run + "/" + name)->exists(kCommitRecordName)) found.push_back(name);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a file of several parts is saved through staging memory of two parts, and is sound") {
+  const std::string place = new_s3_place();
+  SaveOptions options;
+  options.writer.bytes_in_flight_max = 16u << 20;
+  // Five parts of 8 MiB and a tail; a bytes object of more than a part lies in the tail.
+  const torch::Tensor large = torch::arange(10'500'000, torch::kInt32);
+  const std::string bytes(9'000'000, 'b');
+  save({{"large", large}, {"bytes", bytes}}, place, options);
+  const auto store = open_store(place);
+  CHECK(verify_checkpoint(*store).empty());
+  StateDict loaded{{"large", torch::zeros_like(large)}, {"bytes", std::string()}};
+  load(loaded, place);
+  CHECK(torch::equal(loaded.at("large").tensor(), large));
+  CHECK((loaded.at("bytes").ivalue().toStringRef() == bytes));
+
+  options.writer.bytes_in_flight_max = 4u << 20;
+  CHECK_THROWS_WITH_AS(save({{"large", large}}, place, options), doctest::Contains("bytes_in_flight_max"), CheckpointException);
+}
+
+TEST_CASE("of two jobs that save to one place in a bucket, exactly one wins") {
+  const std::string place = new_s3_place();
+  constexpr int kJobs = 4;
+  std::vector<int> saved(kJobs, 0);
+  TogetherThreads::run(kJobs, [&](int job) {
+    SaveOptions options;
+    options.writer.overwrite = false;
+    try {
+      save({{"job", torch::full({1000}, job)}}, place, options);
+      saved[static_cast<std::size_t>(job)] = 1;
+    } catch (const CheckpointException&) {
+    }
+  });
+  CHECK(std::count(saved.begin(), saved.end(), 1) == 1);
+  const auto winner = std::find(saved.begin(), saved.end(), 1) - saved.begin();
+  StateDict loaded{{"job", torch::zeros({1000}, torch::kInt64)}};
+  load(loaded, place);
+  CHECK(torch::equal(loaded.at("job").tensor(), torch::full({1000}, winner)));
+  CHECK(verify_checkpoint(*open_store(place)).empty());
+}
+
 TEST_CASE("checkpoints are copied from a directory to a bucket, and come back without it") {
   const std::string run = parent_url(new_s3_place());
   TemporaryDirectory directory;
@@ -117,9 +168,7 @@ TEST_CASE("checkpoints are copied from a directory to a bucket, and come back wi
     const auto near = open_store(directory.path() + "/near/run/step_" + std::to_string(step));
     CHECK(near->list(kDataFilePrefix).empty() == (step == 2));
   }
-  std::vector<std::string> kept;
-  for (const std::string& name : open_store(run + "/run")->children())
-    if (open_store(run + "/run/" + name)->exists(kCommitRecordName)) kept.push_back(name);
+  const std::vector<std::string> kept = recorded_places(run + "/run");
   CHECK(kept == std::vector<std::string>{"step_2", "step_3", "step_4"});
   for (const std::string& name : kept) CHECK(verify_checkpoint(*open_store(run + "/run/" + name)).empty());
   std::filesystem::remove_all(directory.path() + "/near");
@@ -243,4 +292,13 @@ TEST_CASE("a list without the latest checkpoint is an error while its record is 
   CHECK(contradicted.code == ErrorCode::kUnavailable);
   CHECK(contradicted.says("step_2"));
   CHECK(run.restored() == "step_2");
+}
+
+TEST_CASE("a run in a bucket resumes from its latest checkpoint and keeps as many as it should") {
+  CheckpointManagerOptions options;
+  options.retention.keep_last = 2;
+  SmallRun run(new_s3_place(), options);
+  for (int step = 1; step <= 4; ++step) run.save(step);
+  CHECK(run.restored() == "step_4");
+  CHECK(recorded_places(run.run) == std::vector<std::string>{"step_3", "step_4"});
 }
