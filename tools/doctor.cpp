@@ -24,7 +24,7 @@
 namespace cairn::tools {
 namespace {
 
-constexpr std::size_t kFoundColumn = 28;  // where what was found begins
+constexpr std::size_t kFoundColumn = 28;  // the column of what was found
 
 constexpr const char* kDoctorExamples = R"(Examples:
   cairn doctor run           checks this machine, and the disk that holds run
