@@ -5,6 +5,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/rank_text.hpp>
+#include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/missing_parts.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
@@ -66,6 +67,16 @@ Metadata read_metadata(Store& store) {
   if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);
   throw Error(ErrorCode::kNotFound,
               "there is no checkpoint at " + store.url() + ": it has no " + kCommitRecordName + ", and " + why_none(store, open_attempts));
+}
+
+Metadata read_metadata(Store& store, const PlaceContents& found) {
+  if (const auto& [bytes, content] = found.record; bytes > 0 && content.size() == bytes) {
+    try {
+      return decode_commit_record(content, child_url(store.url(), kCommitRecordName));
+    } catch (const Error&) {  // read again below
+    }
+  }
+  return read_metadata(store);
 }
 
 }  // namespace cairn

@@ -10,5 +10,8 @@ namespace cairn {
 // checkpoint; the error text says what to do. Throws kCorrupt if the record is damaged, and
 // kUnsupported if this version of Cairn cannot read it.
 Metadata read_metadata(Store& store);
+// Takes the record from a look at the place, if that has all of it. Reads it otherwise, and if it
+// is damaged there: one answer of the store may have been damaged on its way.
+Metadata read_metadata(Store& store, const PlaceContents& found);
 
 }  // namespace cairn

@@ -10,7 +10,6 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
-#include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/format/trailer.hpp>
@@ -21,10 +20,9 @@
 namespace cairn {
 namespace {
 
-constexpr const char* kPinName = ".pinned";
-
 std::string record_of(const ObjectName& place) { return place + "/" + kCommitRecordName; }
 
+constexpr const char* kPinName = ".pinned";
 constexpr const char* kFindingName = ".damaged";
 constexpr std::size_t kMarkBytesMax = 64 << 20;
 constexpr std::size_t kSecondReadBytes = 4 << 20;
@@ -133,18 +131,6 @@ bool has_trailer(Store& place, const ObjectName& file) {
 
 void add_attempts(const PlaceContents& found, Dead& dead) {
   for (const auto* ids : {&found.open_attempts, &found.fenced_attempts}) dead.ids.insert(ids->begin(), ids->end());
-}
-
-// Returns the metadata of a checkpoint. Reads the record again if the look at the place has not
-// read all of it, or found damage: one answer may have been damaged on its way.
-Metadata metadata_at(Store& place, const PlaceContents& found) {
-  if (const auto& [bytes, content] = found.record; bytes > 0 && content.size() == bytes) {
-    try {
-      return decode_commit_record(content, child_url(place.url(), kCommitRecordName));
-    } catch (const Error&) {
-    }
-  }
-  return read_metadata(place);
 }
 
 // Returns the complete data files that are not among the dead ones. `is_ours`: the place has a name
@@ -315,7 +301,7 @@ std::string RunDirectory::fault_of(const ObjectName& name, const std::string& sa
     const PlaceContents found = place->contents();
     if (!save_id.empty() && has_name(found.objects, kFindingName))
       if (const std::string finding = finding_of({name, {save_id, 0, {}, {}}}); !finding.empty()) return finding;
-    const Metadata metadata = metadata_at(*place, found);
+    const Metadata metadata = read_metadata(*place, found);
     std::map<ObjectName, std::uint64_t> lengths;
     for (const ObjectInfo& file : found.objects) lengths.emplace(file.name, file.size_bytes);
     for (const FileInfo& file : metadata.files) {
