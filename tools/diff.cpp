@@ -132,15 +132,14 @@ void compare_piece(const Piece& piece_a, const Piece& piece_b, std::int64_t begi
 
 // Returns what equal values have in common. Files of torch.save may have bytes in place of an
 // io.BytesIO.
-Bytes content_of(const Value& value) {
+Bytes content_of(const Value& value, bool with_elements) {
   constexpr std::size_t kOpaqueTextMax = std::size_t{1} << 28;  // parts that are shared are written in each place
   if (value.is_opaque()) {
     PythonText text(kOpaqueTextMax, /*is_exact=*/true);
     put_pickle(text, dynamic_cast<const SavedOpaque&>(value.opaque()).pickle());
     Bytes content = text.take();
-    // In a file of torch.save, the tensors in it have keys of their own.
+    if (!with_elements) return content;
     const Bytes bytes = value.opaque().archive();
-    if (bytes.empty()) return content;
     const TorchArchive archive(bytes, "an opaque value");
     for (int i = 0; archive.has_storage(std::to_string(i)); ++i) content += archive.read_storage(std::to_string(i));
     return content;
@@ -265,7 +264,10 @@ class Comparison {
   void compare_values(const std::string& key) {
     // Compare values, not bytes: different programs serialize the same value to different bytes.
     const Value value_a = a_->read_value(key), value_b = b_->read_value(key);
-    if (content_of(value_a) == content_of(value_b)) return;
+    // In a file of torch.save, the tensors in an opaque value have keys of their own.
+    const auto is_part = [](const Value& value) { return value.is_opaque() && value.opaque().archive().empty(); };
+    const bool with_elements = !is_part(value_a) && !is_part(value_b);
+    if (content_of(value_a, with_elements) == content_of(value_b, with_elements)) return;
     constexpr std::size_t kTextMax = 200;
     add(key, "value", value_text(value_a, kTextMax), value_text(value_b, kTextMax));
   }
