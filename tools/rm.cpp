@@ -1,5 +1,4 @@
 // `cairn rm`: removes checkpoints by name, as retention does.
-#include <algorithm>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -44,20 +43,8 @@ struct RmOptions {
 struct Going {
   RunDirectory run;
   RunContents contents;
-  RunDirectory::Listing listing;
   std::set<std::string> names;
 };
-
-std::string name_in_run(const std::string& checkpoint) {
-  const std::string url = open_store(checkpoint)->url();
-  return url.substr(url.rfind('/') + 1);
-}
-
-const RunCheckpoint* by_cairn(const Going& going, const std::string& name) {
-  const auto& all = going.listing.checkpoints;
-  const auto found = std::find_if(all.begin(), all.end(), [&](const RunCheckpoint& one) { return one.name == name; });
-  return found == all.end() ? nullptr : &*found;
-}
 
 // Throws if a checkpoint may not go with these options.
 void check(const Going& going, const RmOptions& options) {
@@ -70,7 +57,7 @@ void check(const Going& going, const RmOptions& options) {
     if (!goes) continue;
     const std::string place = printable(child_url(going.run.url(), listed.name));
     if (listed.pinned && !options.pinned) throw WrongUse(place + " is pinned: --pinned removes it nevertheless");
-    if (by_cairn(going, listed.name) != nullptr) continue;
+    if (listed.by_cairn && listed.sequence) continue;
     if (const std::string why = going.run.why_unreadable(listed.name); !why.empty())
       throw Error(ErrorCode::kPrecondition, "which files belong to it is unknown: " + why);
     if (!options.foreign) throw WrongUse(place + " was not saved by Cairn: --foreign removes it nevertheless");
@@ -84,15 +71,12 @@ std::map<std::string, Going> look(const RmOptions& options) {
   std::map<std::string, Going> runs;
   for (const std::string& checkpoint : options.checkpoints) {
     open_existing(checkpoint);  // throws if there is none
-    const std::string url = parent_url(open_store(checkpoint)->url());
+    const std::string place = open_store(checkpoint)->url(), url = parent_url(place);
     auto found = runs.find(url);
-    if (found == runs.end()) {
-      Going going{RunDirectory(url), look_at_run(url), {}, {}};
-      going.listing = going.run.list();
-      found = runs.emplace(url, std::move(going)).first;
-    }
-    const std::string name = name_in_run(checkpoint);
-    if (found->second.run.is_link(name)) throw WrongUse(printable(checkpoint) + " is a symbolic link: name the place that it leads to");
+    if (found == runs.end()) found = runs.emplace(url, Going{RunDirectory(url), look_at_run(url), {}}).first;
+    const std::string name = place.substr(place.rfind('/') + 1);
+    if (found->second.run.is_link(name))
+      throw WrongUse(printable(checkpoint) + " is a symbolic link: name the place that it leads to");
     found->second.names.insert(name);
   }
   return runs;
@@ -107,11 +91,11 @@ void remove_foreign(Store& place) {
 }
 
 // Returns why the checkpoint was not removed; "" if it was.
-std::string remove(const Going& going, const std::string& name) {
+std::string remove(const RunDirectory& run, const ListedCheckpoint& listed) {
   try {
-    if (going.run.is_pinned(name)) going.run.unpin(name);
-    if (const RunCheckpoint* const checkpoint = by_cairn(going, name)) return going.run.remove(*checkpoint).value_or("");
-    remove_foreign(*going.run.open(name));
+    if (listed.pinned) run.unpin(listed.name);
+    if (listed.by_cairn) return run.remove({listed.name, {listed.save_id, 0, {}, {}}}).value_or("");
+    remove_foreign(*run.open(listed.name));
     return "";
   } catch (const Error& error) {
     return error.what();
@@ -138,11 +122,12 @@ int rm(const RmOptions& options) {
   if (options.dry_run || (!options.yes && !agrees_to_remove())) return kFine;
   std::size_t failed = 0;
   for (const auto& [url, going] : runs)
-    for (const std::string& name : going.names)
-      if (const std::string why = remove(going, name); !why.empty()) {
-        ++failed;
-        std::cerr << fmt::format("{} not removed: {}\n", printable(child_url(url, name)), printable(why));
-      }
+    for (const ListedCheckpoint& listed : going.contents.checkpoints) {
+      const std::string why = going.names.count(listed.name) > 0 ? remove(going.run, listed) : "";
+      if (why.empty()) continue;
+      ++failed;
+      std::cerr << fmt::format("{} not removed: {}\n", printable(child_url(url, listed.name)), printable(why));
+    }
   std::cout << counted(count - failed, "checkpoint") << " removed\n";
   return failed == 0 ? kFine : kFoundBad;
 }
