@@ -53,7 +53,13 @@ CallContext::CallContext(AnyCall call, std::uint64_t ticket, int rank, int world
       rank_(rank),
       world_size_(world_size),
       one_process_(one_process),
-      done_(std::move(done)) {}
+      done_(std::move(done)) {
+  // Made now: a supervisor that dies for want of memory has none for it.
+  outcome_.failures.emplace(
+      rank_, protocol::make_failure(rank_, Phase::kJoin, FailureKind::kInternal, ErrorCode::kInternal, "supervisor",
+                                    "the supervisor of rank " + std::to_string(rank_) + " ended before this call did"));
+  outcome_.committed = operation() == protocol::Operation::kSave ? Committed::kUnknown : Committed::kNo;
+}
 
 void CallContext::end(CallResult outcome) {
   if (has_ended_.exchange(true)) return;
@@ -63,11 +69,12 @@ void CallContext::end(CallResult outcome) {
 
 void CallContext::give_up(std::optional<Failure> failure) {
   if (has_ended_.exchange(true)) return;
-  lost_ = failure ? std::move(*failure)
-                  : protocol::make_failure(rank_, Phase::kJoin, FailureKind::kInternal, ErrorCode::kInternal, "supervisor",
-                                           "the supervisor of rank " + std::to_string(rank_) + " ended before this call did");
-  outcome_.failures.emplace(rank_, *lost_);
-  outcome_.committed = operation() == protocol::Operation::kSave ? Committed::kUnknown : Committed::kNo;
+  Failure& lost = outcome_.failures.at(rank_);
+  if (failure) lost = std::move(*failure);
+  try {
+    lost_ = lost;
+  } catch (...) {  // out of memory: the other ranks find out by their deadlines
+  }
   let_go();
 }
 

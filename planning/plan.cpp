@@ -1,7 +1,6 @@
 #include <cairn/planning/plan.hpp>
 
 #include <limits>
-#include <utility>
 
 #include <cairn/base/error.hpp>
 

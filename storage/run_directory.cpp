@@ -129,6 +129,22 @@ bool has_trailer(Store& place, const ObjectName& file) {
   }
 }
 
+// Returns what Cairn may have written to a place. Looks into other directories there only if the
+// place is Cairn's: they may be huge, and need not be readable.
+PlaceContents contents_of(Store& place, bool is_ours) {
+  try {
+    if (is_ours) return place.contents();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPermission) throw;
+  }
+  PlaceContents found;
+  for (const std::string& prefix : {std::string(kDataFilePrefix), std::string(kFindingName), removal_mark_name("")})
+    for (ObjectInfo& object : place.list(prefix)) found.objects.push_back(std::move(object));
+  found.open_attempts = place.open_attempts();
+  found.fenced_attempts = place.fenced_attempts();
+  return found;
+}
+
 void add_attempts(const PlaceContents& found, Dead& dead) {
   for (const auto* ids : {&found.open_attempts, &found.fenced_attempts}) dead.ids.insert(ids->begin(), ids->end());
 }
@@ -248,7 +264,7 @@ std::set<ObjectName> RunDirectory::unexplained(const ObjectName& name) const {
   const std::shared_ptr<Store> place = open(name);
   const bool is_ours = is_checkpoint_name(name);
   Dead dead;
-  const PlaceContents seen = place->contents();
+  const PlaceContents seen = contents_of(*place, is_ours);
   add_attempts(seen, dead);
   add_marks(*place, seen.objects, dead);
   std::set<ObjectName> found = complete_files(*place, seen.objects, is_ours, dead);
@@ -298,7 +314,7 @@ std::string RunDirectory::fault_of(const ObjectName& name, const std::string& sa
   try {
     const std::shared_ptr<Store> place = open(name);
     // One look, instead of a request for each file.
-    const PlaceContents found = place->contents();
+    const PlaceContents found = contents_of(*place, true);
     if (!save_id.empty() && has_name(found.objects, kFindingName))
       if (const std::string finding = finding_of({name, {save_id, 0, {}, {}}}); !finding.empty()) return finding;
     const Metadata metadata = read_metadata(*place, found);

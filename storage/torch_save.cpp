@@ -1,7 +1,6 @@
 #include <cairn/storage/torch_save.hpp>
 
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <unordered_map>
 #include <unordered_set>

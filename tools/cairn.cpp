@@ -87,13 +87,16 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                  closest_names(name, names, SuggestPrefixes::kNo, 1).front() + "\"; cairn " + above + "--help lists all");
 }
 
+constexpr std::size_t kDescriptionMax = 45;  // of the columns at which descriptions begin; those further right are not kept
+
 // Prints a help text. On a terminal, what follows a break stands below the description.
 void print_help(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
     const std::size_t description = line.find_first_not_of(' ', line.find("  ", begin));
-    print_line(line, description == std::string::npos ? begin : description);
+    const bool is_kept = description <= kDescriptionMax;
+    print_line(line, is_kept ? description : description == std::string::npos ? begin : begin + 2);
   }
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <charconv>
 #include <iostream>
-#include <optional>
 
 #include <fmt/format.h>
 #include <torch/torch.h>

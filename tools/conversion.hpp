@@ -5,7 +5,6 @@
 #include <csignal>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>

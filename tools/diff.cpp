@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
-#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
@@ -133,7 +132,7 @@ void compare_piece(const Piece& piece_a, const Piece& piece_b, std::int64_t begi
 // Returns what equal values have in common. Files of torch.save may have bytes in place of an
 // io.BytesIO.
 Bytes content_of(const Value& value, bool with_elements) {
-  constexpr std::size_t kOpaqueTextMax = std::size_t{1} << 28;  // parts that are shared are written in each place
+  constexpr std::size_t kOpaqueTextMax = std::size_t{1} << 28;  // shared parts are written once for each use
   if (value.is_opaque()) {
     PythonText text(kOpaqueTextMax, /*is_exact=*/true);
     put_pickle(text, dynamic_cast<const SavedOpaque&>(value.opaque()).pickle());

@@ -24,7 +24,7 @@
 namespace cairn::tools {
 namespace {
 
-constexpr std::size_t kFoundColumn = 28;  // the column of what was found
+constexpr std::size_t kFoundColumn = 28;  // the column at which findings begin
 
 constexpr const char* kDoctorExamples = R"(Examples:
   cairn doctor run           checks this machine, and the disk that holds run

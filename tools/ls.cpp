@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/base/clock.hpp>
+#include <cairn/runtime/runs/resume_order.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/run_contents.hpp>
 #include <cairn/tools/terminal.hpp>
@@ -34,6 +35,13 @@ struct LsOptions {
 };
 
 double now_seconds() { return std::chrono::duration<double>(system_clock().wall_now().time_since_epoch()).count(); }
+
+// Returns the checkpoint that restore_latest takes, unless it finds its data damaged.
+const ListedCheckpoint* latest_sound(const RunContents& contents) {
+  for (const ListedCheckpoint& checkpoint : contents.checkpoints)
+    if (checkpoint.may_resume && checkpoint.fault.empty()) return &checkpoint;
+  return nullptr;
+}
 
 const ListedCheckpoint* latest(const RunContents& contents) {
   return !contents.checkpoints.empty() && contents.checkpoints.front().may_resume ? &contents.checkpoints.front() : nullptr;
@@ -129,15 +137,11 @@ int ls(const LsOptions& options) {
 }
 
 int print_latest(const std::string& url) {
-  const RunContents contents = look_at_run(url);
-  const ListedCheckpoint* const found = latest_sound(contents);
-  for (const auto& one : contents.leftovers)
-    if (one.is_unrecorded)
-      throw Error(ErrorCode::kNotFound, fmt::format("restore_latest throws, too: {} has data files without a commit record (.metadata)",
-                                                    printable(child_url(url, one.name))));
-  if (found == nullptr)
-    throw Error(ErrorCode::kNotFound, fmt::format("restore_latest can take no checkpoint of {}: `cairn ls` tells why", printable(url)));
-  std::cout << child_url(open_store(url)->url(), found->name) << '\n';
+  look_at_run(url);  // throws if there is no run
+  const RunDirectory run(url);
+  const auto chosen = choose_checkpoint(run, DataWithoutRecord::kRefuse, {});
+  if (!chosen) throw Error(ErrorCode::kNotFound, fmt::format("{} has no checkpoint", printable(run.url())));
+  std::cout << child_url(run.url(), chosen->checkpoint.name) << '\n';
   return kFine;
 }
 

@@ -49,19 +49,25 @@ struct Going {
 // Throws if a checkpoint may not go with these options.
 void check(const Going& going, const RmOptions& options) {
   bool has_sound = false, takes_sound = false;
+  std::set<std::string> unlisted = going.names;
   for (const ListedCheckpoint& listed : going.contents.checkpoints) {
     const bool goes = going.names.count(listed.name) > 0;
-    const bool is_sound = listed.may_resume && listed.fault.empty();
+    const bool is_cairns = listed.by_cairn && listed.sequence;
+    // If a record may not be read, none is known to be one to resume from.
+    const bool is_sound = (is_cairns || listed.may_resume) && listed.fault.empty();
     has_sound = has_sound || (is_sound && !goes);
     takes_sound = takes_sound || (is_sound && goes);
     if (!goes) continue;
+    unlisted.erase(listed.name);
     const std::string place = printable(child_url(going.run.url(), listed.name));
     if (listed.pinned && !options.pinned) throw WrongUse(place + " is pinned: --pinned removes it nevertheless");
-    if (listed.by_cairn && listed.sequence) continue;
+    if (is_cairns) continue;
     if (const std::string why = going.run.why_unreadable(listed.name); !why.empty())
       throw Error(ErrorCode::kPrecondition, "which files belong to it is unknown: " + why);
     if (!options.foreign) throw WrongUse(place + " was not saved by Cairn: --foreign removes it nevertheless");
   }
+  if (!unlisted.empty())
+    throw Error(ErrorCode::kNotFound, printable(child_url(going.run.url(), *unlisted.begin())) + " was removed meanwhile");
   if (takes_sound && !has_sound && !options.last_sound)
     throw WrongUse(fmt::format("{} would have no sound checkpoint left: --last-sound removes the last one nevertheless",
                                printable(going.run.url())));
@@ -82,9 +88,12 @@ std::map<std::string, Going> look(const RmOptions& options) {
   return runs;
 }
 
-// Removes the record of PyTorch's, then the files that it names, and the place if it is then empty.
+// Removes the record of a PyTorch checkpoint, then the files that it names, and the place if it is
+// then empty.
 void remove_foreign(Store& place) {
   const Metadata metadata = read_metadata(place);
+  if (written_by_cairn(metadata) || !place.open_attempts().empty())
+    throw Error(ErrorCode::kPrecondition, "Cairn has saved there meanwhile, or is about to");
   place.retract();
   for (const FileInfo& file : metadata.files) place.remove(file.name);
   place.remove_root();
@@ -92,14 +101,18 @@ void remove_foreign(Store& place) {
 
 // Returns why the checkpoint was not removed; "" if it was.
 std::string remove(const RunDirectory& run, const ListedCheckpoint& listed) {
+  std::string why;
   try {
     if (listed.pinned) run.unpin(listed.name);
-    if (listed.by_cairn) return run.remove({listed.name, {listed.save_id, 0, {}, {}}}).value_or("");
-    remove_foreign(*run.open(listed.name));
-    return "";
+    if (listed.by_cairn)
+      why = run.remove({listed.name, {listed.save_id, 0, {}, {}}}).value_or("");
+    else
+      remove_foreign(*run.open(listed.name));
   } catch (const Error& error) {
-    return error.what();
+    why = error.what();
   }
+  if (listed.pinned && !why.empty() && run.has_record(listed.name)) run.pin(listed.name);
+  return why;
 }
 
 int rm(const RmOptions& options) {

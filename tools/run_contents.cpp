@@ -66,7 +66,7 @@ void sort_by_resume_order(const RunDirectory& run, std::vector<ListedCheckpoint>
   try {
     for (const RunCheckpoint& candidate : resume_order(run).candidates) places.emplace(candidate.name, places.size());
   } catch (const Error& error) {
-    // A record may not be read: restore_latest throws, too, and the list has it as a fault.
+    // Access to a record was denied. restore_latest throws as well, and the list shows the fault.
     if (error.code() != ErrorCode::kPermission) throw;
     return;
   }
@@ -103,12 +103,6 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
     }
   }
   return leftovers;
-}
-
-const ListedCheckpoint* latest_sound(const RunContents& contents) {
-  for (const ListedCheckpoint& checkpoint : contents.checkpoints)
-    if (checkpoint.may_resume && checkpoint.fault.empty()) return &checkpoint;
-  return nullptr;
 }
 
 RunContents look_at_run(const std::string& url) {

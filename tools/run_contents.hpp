@@ -49,8 +49,6 @@ struct RunContents {
 // Throws WrongUse if nothing exists at `url`, or if a checkpoint is there instead of a run. Throws
 // the store's errors.
 RunContents look_at_run(const std::string& url);
-// Returns the checkpoint that restore_latest takes unless it finds its data damaged; null if none.
-const ListedCheckpoint* latest_sound(const RunContents& contents);
 std::vector<Leftover> leftovers_of(const RunDirectory& run);
 
 }  // namespace cairn::tools

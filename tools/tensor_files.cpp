@@ -1,6 +1,5 @@
 #include <cairn/tools/tensor_source.hpp>
 
-#include <set>
 
 #include <fmt/format.h>
 

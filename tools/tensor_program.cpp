@@ -1,5 +1,4 @@
 // The part of `cairn` that only cairn-tensors has.
-#include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/tools/commands.hpp>

@@ -1,6 +1,5 @@
 // `cairn trace DIR`: prints the ten most useful lines.
 #include <algorithm>
-#include <iostream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -184,7 +183,7 @@ std::string wait_line(const Diagnosis& diagnosis, const TracedWait& wait) {
       time_of_day(wait.since), human_duration(wait.duration), wait.was_answered ? "" : ", in vain");
 }
 
-// Returns for what a running call waits now.
+// Returns what a running call waits for now; nothing if it waits for no rank.
 std::optional<std::string> running_line(const Diagnosis& diagnosis) {
   if (diagnosis.end != TracedEnd::kRunning || diagnosis.phases.empty()) return std::nullopt;
   const TracedPhase& phase = diagnosis.phases.back();

@@ -4,7 +4,6 @@
 #include <iostream>
 #include <iterator>
 #include <optional>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 

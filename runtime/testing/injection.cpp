@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
-#include <variant>
 
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/base/failure.hpp>

@@ -3,8 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <system_error>
 #include <utility>
 

@@ -1,7 +1,6 @@
 // Writes the tensors of WriteJob whose place in their file is known.
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>

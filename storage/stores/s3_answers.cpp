@@ -1,7 +1,6 @@
 #include <cairn/storage/stores/s3_answers.hpp>
 
 #include <algorithm>
-#include <cstdio>
 
 #include <cairn/base/error.hpp>
 

@@ -91,7 +91,6 @@
 // takes the name out before the record goes. A crash between these steps leaves an index that names
 // an older place, or none, which contradicts nothing.
 #include <algorithm>
-#include <cstring>
 #include <future>
 #include <iterator>
 #include <utility>

@@ -100,6 +100,7 @@ S3Store::Record S3Store::record_in_list(const ObjectName& name, const std::strin
 
 void S3Store::remember(const ObjectName& name, Record record) {
   const auto [run, place] = place_of_record(name);
+  if (part_of_name(place)) return;  // nobody lists the parts of ranks again, so that none would be forgotten
   const std::shared_ptr<Memory> memory = memory_of(run);
   MutexLock lock(memory->mutex);
   if (record.etag.empty())

@@ -2,7 +2,6 @@
 #include <cairn/storage/stores/s3_store.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <utility>

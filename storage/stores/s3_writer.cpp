@@ -1,6 +1,5 @@
 #include <cairn/storage/stores/s3_writer.hpp>
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 

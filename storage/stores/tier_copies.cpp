@@ -5,7 +5,6 @@
 #include <exception>
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include <cairn/base/digest.hpp>

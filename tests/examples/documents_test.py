@@ -67,7 +67,7 @@ class Documents(unittest.TestCase):
         subprocess.run([MAKE_CHECKPOINT, *arguments], cwd=self.folder, check=True)
 
     def shell(self, command):
-        """Runs it in a terminal where somebody answers yes."""
+        """Runs a command in a terminal, and answers yes."""
         master, slave = pty.openpty()
         os.write(master, b"y\n")
         try:

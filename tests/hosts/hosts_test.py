@@ -153,7 +153,7 @@ class HostsTest(unittest.TestCase):
         hosts = self.make_network(4).hosts
         ranks = self.start(hosts, "attempt", self.directory, "save", 0, -1, CAIRN_LOG="info", **self.secret)
         for host, said in zip(hosts, self.succeed(ranks)):
-            self.assertRegex(said, rf"this rank listens at {re.escape(host.address)}:\d+, chosen by the route to {hosts[0].name}\n")
+            self.assertRegex(said, rf"and listens at {re.escape(host.address)}:\d+, chosen by the route to {hosts[0].name}\n")
         self.check_loads(hosts, 2)
 
     def test_the_secret_may_come_from_the_store(self):

@@ -8,7 +8,7 @@
 - Hops: what a trace shows of one save on one rank (the last save, rank 1): messages sent, messages received from
   other ranks, and tasks handed to the trainer's thread. `cairn-launch -n 2 --trace DIR -- PROGRAM` writes traces.
 - Files: product sources with executed lines, from the .gcda files of a build with --coverage, of the rank and the
-  save that the program ran last. To count one save, run `gcov`'s counters from zero between two saves:
+  save that the program ran last. To count one save, reset the counters of gcov between two saves:
   __gcov_reset() before it, __gcov_dump() and _exit() after it.
 """
 import argparse

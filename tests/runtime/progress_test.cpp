@@ -114,7 +114,7 @@ TEST_CASE("progress reports are not traced") {
 // --- the counts of a rank ------------------------------------------------------------------------
 
 TEST_CASE("a load counts what its reader has filled, in bytes as they are stored") {
-  // Notes what is to be filled, before the reader begins.
+  // Records how much is to be filled, before the reader begins.
   struct Planner : CountingLoadPlanner {
     Planner(LoadPlanner& planner, CallProgress& progress) : CountingLoadPlanner(planner, progress), counts(progress) {}
     LoadPlan finish_plan(LoadPlan plan) override {

@@ -70,7 +70,7 @@ Environment launched_as(int rank, int world_size, int port, const std::map<std::
   return Environment(variables);
 }
 
-// The same as a place.
+// Returns the place that these variables describe.
 Place place_of(int rank, int world_size, int port) {
   Place place;
   place.rank = rank;

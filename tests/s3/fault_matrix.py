@@ -132,7 +132,7 @@ def running_server():
 
 
 def run_cells(options, chosen, end, counts):
-    """Returns how many cells were left out, because the time was over."""
+    """Returns how many cells were left out, because time ran out."""
     server = urllib.parse.urlsplit(os.environ["AWS_ENDPOINT_URL"])
     with FaultProxy((server.hostname, server.port)) as proxy:
         worker = Worker(options.binary, proxy)

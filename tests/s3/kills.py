@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills processes that save to S3 and to tiers at random moments, and looks whether the next one goes on where it should.
+"""Kills processes that save to S3 and to tiers at random moments, and checks that the next one resumes correctly.
 
 usage: kills.py S3_TESTS [--kills N] [--seed N]
 
@@ -79,12 +79,12 @@ class Kills:
                 self.note(kind, "hung" if "hung" in bad else "wrong", f"{where}: {bad}")
                 self.saver = Worker(self.binary, self.proxy)
             steps = [self.step_of(answer) for answer in answers if answer.startswith("done")]
-            # The first step is the next of the latest checkpoint, and so on.
+            # The first step follows the latest checkpoint, and the steps are consecutive.
             if steps and (steps[0] <= expected or steps != list(range(steps[0], steps[0] + len(steps)))):
                 self.note(kind, "lost", f"{where}: {steps} after {expected}")
             copied = self.latest_in_bucket(kind, run, where)
             reported = max([expected, *steps])
-            # What was reported is in the bucket: of tiers, too, once its copy was waited for.
+            # Each reported step is in the bucket. In tiers, a step is reported only after it has been copied.
             if copied < reported:
                 self.note(kind, "lost", f"{where}: the bucket has step {copied}, and {reported} was reported")
             expected = max(copied, reported)

@@ -7,8 +7,8 @@
 //   failed <text>     the operation has thrown an error
 //
 // "again <operation> <run>" is answered by "child <process id>", then by the answers of a child
-// process that does the operation until it fails or is killed, and then by "ended". It starts
-// quicker than another worker. Nothing else may be asked before.
+// process that does the operation until it fails or is killed, and then by "ended". The child
+// starts faster than a new worker would. Only other "again" lines may come before this one.
 //
 // `prepare`, `follow`, `save<step>`, `marks<count>`, `resume_tiers` and `check` reach the server
 // directly, the others at CAIRN_TEST_S3_PROXY.
@@ -95,7 +95,7 @@ std::string resume(const std::string& url, std::optional<std::uint32_t> keep_las
 }
 
 // Does the same in tiers, from the directory CAIRN_TEST_NEAR to the place "run" below `far`. The
-// first step is 1. Returns when it is copied.
+// first step is 1. Returns when the checkpoint has been copied.
 std::string resume_tiers(const std::string& far) {
   static const bool is_registered = [&far] {
     TierOptions options;

@@ -125,7 +125,7 @@ TEST_CASE("a load counts as a change of every tensor of the memory that it fills
   StateDict state{{"a", a}, {"b", b}, {"c", c}};
   load(checkpoint, state);
   for (const torch::Tensor& tensor : {a, b, c}) CHECK(tensor._version() > 0);
-  // Also if the reader fails after it has written into them.
+  // The versions also increase if the reader fails after it has written into the tensors.
   const std::int64_t before = b._version();
   DefaultLoadPlanner planner;
   planner.set_up_planner(state, checkpoint.metadata, 0, true);

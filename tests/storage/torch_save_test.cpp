@@ -116,7 +116,8 @@ TEST_CASE("torch.save: one opaque value leaves the others readable, and its tens
   states[0]["odd"] = Value();
   CHECK(thrown_by([&] { load_file(path, states); }).says("own.Model"));
 
-  // By keys, the others are loaded, even if the value is named: a part of a file cannot be kept.
+  // A load by keys leaves out the opaque value, even if `kept` names it: a part of a file cannot be
+  // kept.
   CHECK(thrown_by([&] { serialize_leaf(reader.value("odd")); }).says("own.Model"));
   for (const auto& kept : {std::vector<std::string>{}, {"odd"}}) {
     StateDict state;
@@ -136,7 +137,7 @@ TEST_CASE("torch.save: one opaque value leaves the others readable, and its tens
   of_object.reset(put(directory, write_torch_archive(odd + ".", storages)));
   CHECK(of_object.read_metadata().find("own.Model._w") != nullptr);
 
-  // A dict with keys that are not text is such an object.
+  // A dict with keys that are not text is also an opaque object.
   TorchSaveReader of_pairs;
   of_pairs.reset(put(directory, write_torch_archive("\x80\x02}(" + key("w") + tensor("0") + "N" + tensor("1") + "u.", storages)));
   CHECK(of_pairs.read_metadata().find("a dict") != nullptr);

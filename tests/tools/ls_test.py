@@ -109,7 +109,7 @@ class Ls(Command):
         (self.root / "step_200").rename(self.root / "step_7")
         self.assertEqual(self.told(code=FOUND_BAD)["latest"], "step_5")
         (self.root / "step_20" / ".metadata").unlink()
-        self.fails(FOUND_BAD, "latest", self.root, text="step_20 has data files without a commit record")
+        self.fails(FOUND_BAD, "latest", self.root, text="data files without a commit record (.metadata) in step_20")
 
     def test_no_run(self):
         self.fails(WRONG_USE, "ls", self.root / "step_5", text="is a checkpoint, not a run")

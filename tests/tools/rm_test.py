@@ -3,7 +3,7 @@
 
 import subprocess
 
-from cairn_command import cairn, Command, FINE, run_tests, WRONG_USE
+from cairn_command import cairn, Command, FINE, run_tests, without_rights, WRONG_USE
 
 
 class Rm(Command):
@@ -43,6 +43,17 @@ class Rm(Command):
         self.assertEqual(self.left(), ["step_10"])
         self.rm("step_10", "--yes", "--last-sound")
         self.assertEqual(self.left(), [])
+
+    def test_one_that_may_not_be_looked_into_is_not_taken_for_a_sound_one(self):
+        self.root.chmod(0o755)
+        (self.root / "step_30").chmod(0)
+        self.addCleanup((self.root / "step_30").chmod, 0o755)
+        try:
+            done = cairn("rm", self.root / "step_10", self.root / "step_20", "--dry-run", preexec_fn=without_rights)
+        except PermissionError:
+            self.skipTest("only its owner may start cairn here")
+        self.assertEqual(done.returncode, WRONG_USE, done.stderr)
+        self.assertIn("--last-sound", done.stderr)
 
     def test_those_of_pytorch_stay(self):
         place = self.fixture("threads")

@@ -284,7 +284,7 @@ class Failure(PageTest):
         with open(self.export("failed"), encoding="utf-8") as file:
             page = file.read()
         still = re.search(r"<noscript>(.*?)</noscript>", page, re.DOTALL).group(1)
-        self.assertIn("rank 1 raised in write", still)
+        self.assertRegex(still, r"rank 1 [(]process [0-9]+ on .*[)] raised in write")
 
 
 class Job(PageTest):

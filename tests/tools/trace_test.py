@@ -578,7 +578,7 @@ class FrozenCoordinator(TraceTest):
         self.assertEqual([failure["rank"] for failure in told["failures"]], [0])
         self.assertEqual(told["wait"]["awaited"], [0])
         section = self.told("explain", self.recording.traces)[0]
-        self.assertRegex(section["title"], r"rank 0, silent in \w+")
+        self.assertRegex(section["title"], r"rank 0 [(]process [0-9]+ on .*[)], silent in \w+")
         self.assertEqual((section["rank"], section["steps"][0]["kind"], section["steps"][-1]["rank"]), (0, "called", 0))
 
 

@@ -369,7 +369,7 @@ TEST_CASE("trace analysis: of a lost rank it names its phase, and the answer tha
     script.outcome(0, 22, false);
     return Analysed(script.write()).diagnosis.failures.at(0);
   };
-  // A rank that waited was still in the phase of its part.
+  // A rank that waited was still in the phase of which it had done its part.
   CHECK(lost(Phase::kFinish, RankState::kPlanned, false).own_phase == Phase::kLocalPlan);
   CHECK(lost(Phase::kFinish, RankState::kReported, false).own_phase == Phase::kWrite);
   const auto last_action = [&](RankState state, bool sends) { return lost(Phase::kWrite, state, sends).last_action; };
