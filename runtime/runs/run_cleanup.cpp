@@ -257,9 +257,8 @@ void RunCleanup::Worker::log_new(const std::vector<RetentionFault>& found) const
   lock.unlock();
   for (const RetentionFault& fault : found) {
     // A fault that stays is logged once, not after every save.
-    const bool known = std::any_of(before.begin(), before.end(),
-                                   [&](const RetentionFault& old) { return old.name == fault.name && old.why == fault.why; });
-    if (!known)
+    const auto is_it = [&](const RetentionFault& old) { return old.name == fault.name && old.why == fault.why; };
+    if (std::none_of(before.begin(), before.end(), is_it))
       write_log(LogLevel::kWarning, rank,
                 "cannot remove " + (fault.name.empty() ? "old checkpoints of " + run.url() : child_url(run.url(), fault.name)) + ": " +
                     fault.why);
