@@ -7,8 +7,8 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/base/utf8.hpp>
 #include <cairn/base/save_id.hpp>
+#include <cairn/base/utf8.hpp>
 #include <cairn/base/version.hpp>
 #include <cairn/planning/require_coverage.hpp>
 #include <cairn/state/pickle/unicode.hpp>

@@ -137,7 +137,7 @@ int ls(const LsOptions& options) {
 }
 
 int print_latest(const std::string& url) {
-  look_at_run(url);  // throws if there is no run
+  places_of_run(url);  // throws if there is no run
   const RunDirectory run(url);
   const auto chosen = choose_checkpoint(run, DataWithoutRecord::kRefuse, {});
   if (!chosen) throw Error(ErrorCode::kNotFound, fmt::format("{} has no checkpoint", printable(run.url())));

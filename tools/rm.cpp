@@ -126,12 +126,14 @@ int rm(const RmOptions& options) {
       if (going.names.count(listed.name) == 0) continue;
       ++count;
       bytes += listed.bytes;
-      table.add({printable(child_url(url, listed.name)), listed.step ? std::to_string(*listed.step) : "-", human_bytes(listed.bytes),
+      table.add({printable(child_url(url, listed.name)), listed.step ? std::to_string(*listed.step) : "-",
+                 human_bytes(listed.bytes),
                  (listed.fault.empty() ? "sound" : "damaged: " + printable(listed.fault)) + (listed.pinned ? ", pinned" : "")});
     }
   }
   table.print();
-  std::cout << fmt::format("{}, {}, {}\n", counted(count, "checkpoint"), human_bytes(bytes), options.dry_run ? "would go" : "to go");
+  std::cout << fmt::format("{}, {}, {}\n", counted(count, "checkpoint"), human_bytes(bytes),
+                           options.dry_run ? "would go" : "to go");
   if (options.dry_run || (!options.yes && !agrees_to_remove())) return kFine;
   std::size_t failed = 0;
   for (const auto& [url, going] : runs)

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -61,10 +62,11 @@ std::optional<ListedCheckpoint> look_at(const RunDirectory& run, const RunCheckp
   return listed;
 }
 
-void sort_by_resume_order(const RunDirectory& run, std::vector<ListedCheckpoint>& checkpoints) {
+void sort_by_resume_order(const RunDirectory& run, RunDirectory::Listing listing, std::vector<ListedCheckpoint>& checkpoints) {
   std::map<std::string, std::size_t> places;
   try {
-    for (const RunCheckpoint& candidate : resume_order(run).candidates) places.emplace(candidate.name, places.size());
+    for (const RunCheckpoint& candidate : resume_order(run, std::move(listing)).candidates)
+      places.emplace(candidate.name, places.size());
   } catch (const Error& error) {
     // Access to a record was denied. restore_latest throws as well, and the list shows the fault.
     if (error.code() != ErrorCode::kPermission) throw;
@@ -105,12 +107,12 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
   return leftovers;
 }
 
-RunContents look_at_run(const std::string& url) {
+std::vector<ObjectName> places_of_run(const std::string& url) {
   const auto store = open_store(url);
   if (store->exists(kCommitRecordName))
     throw WrongUse(fmt::format("{} is a checkpoint, not a run: `cairn inspect` shows what it holds; its run may be {}",
                                printable(store->url()), printable(parent_url(store->url()))));
-  const auto places = store->children();
+  auto places = store->children();
   if (places.empty() && store->list().empty()) {
     std::error_code error;
     const auto path = local_path(url);
@@ -118,8 +120,13 @@ RunContents look_at_run(const std::string& url) {
     throw WrongUse(fmt::format("there is no run at {}: {}", printable(store->url()),
                                exists ? "the directory is empty" : "nothing is there"));
   }
+  return places;
+}
+
+RunContents look_at_run(const std::string& url) {
+  const std::vector<ObjectName> places = places_of_run(url);
   const RunDirectory run(url);
-  const RunDirectory::Listing listing = run.list();
+  RunDirectory::Listing listing = run.list();
   RunContents contents;
   for (const RunCheckpoint& checkpoint : listing.checkpoints) {
     auto listed = look_at(run, checkpoint);
@@ -133,7 +140,7 @@ RunContents look_at_run(const std::string& url) {
   }
   for (const ObjectName& name : listing.others)
     if (auto listed = look_at(run, {name, {}})) contents.checkpoints.push_back(std::move(*listed));
-  sort_by_resume_order(run, contents.checkpoints);
+  sort_by_resume_order(run, std::move(listing), contents.checkpoints);
   contents.leftovers = leftovers_of(run);
   for (const ObjectName& name : places)
     if (name.compare(0, kFailurePrefix.size(), kFailurePrefix) == 0) contents.failure_reports.push_back(name);

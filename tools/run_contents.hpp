@@ -49,6 +49,8 @@ struct RunContents {
 // Throws WrongUse if nothing exists at `url`, or if a checkpoint is there instead of a run. Throws
 // the store's errors.
 RunContents look_at_run(const std::string& url);
+// Returns the places one level below the run. Throws as `look_at_run` does.
+std::vector<ObjectName> places_of_run(const std::string& url);
 std::vector<Leftover> leftovers_of(const RunDirectory& run);
 
 }  // namespace cairn::tools

@@ -1,6 +1,5 @@
 #include <cairn/tools/tensor_source.hpp>
 
-
 #include <fmt/format.h>
 
 #include <cairn/base/digest.hpp>

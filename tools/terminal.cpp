@@ -156,8 +156,9 @@ void ProgressBar::draw(std::uint64_t all) {
                                        human_bytes(static_cast<std::uint64_t>(static_cast<double>(done_) / seconds)),
                                        human_seconds(part > 0 ? seconds / part - seconds : 0));
   const int room = status_columns() - static_cast<int>(display_width(doing_) + display_width(rest)) - 2;
+  const int columns = std::min(room, kBarColumns);
   std::string bar;
-  for (int i = 0; i < std::min(room, kBarColumns); ++i) bar += i < part * std::min(room, kBarColumns) ? "█" : "░";
+  for (int i = 0; i < columns; ++i) bar += i < part * columns ? "█" : "░";
   const std::string line = room < -1 ? fmt::format("{} {:3.0f} %", doing_, 100 * part)
                                      : doing_ + " " + bar + (room < 1 ? "" : " ") + rest;
   draw_status(line);

@@ -274,6 +274,8 @@ Json diagnosis_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   json["coordinator"] = diagnosis.coordinator;
   json["failures"] = Json::array();
   for (const auto& failure : diagnosis.failures) json["failures"].push_back(failure_json(opened, failure));
+  for (const auto& [rank, hook] : diagnosis.in_hook)
+    json["running"].push_back({{"rank", rank}, {"hook", hook.name}, {"began_seconds", opened.seconds(hook.begin)}});
   if (const auto& wait = diagnosis.wait)
     json["wait"] = {{"waiter", wait->waiter},
                     {"awaited", wait->awaited},
@@ -347,15 +349,15 @@ std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosi
   if (failures > 0)
     if (const auto where = where_line(opened, diagnosis.failures.front())) lines.push_back(line("where", *where));
   if (const auto waits = running_line(diagnosis)) lines.push_back(line("waits", *waits));
-  const std::size_t before_hooks = lines.size();
-  for (const auto& [rank, hook] : diagnosis.in_hook)
+  std::size_t running = 0;
+  for (const auto& [rank, hook] : diagnosis.in_hook) {
+    if (++running > kRunningShown) break;
     lines.push_back(line("runs", printable(opened.trace.job.describe(rank)) +
                                      fmt::format(" is in {} (its {}), since {} UTC", hook.name, to_string(hook.actor),
                                                  time_of_day(hook.begin))));
-  if (diagnosis.in_hook.size() > kRunningShown) {
-    lines.resize(before_hooks + kRunningShown);
-    lines.back() += fmt::format(" … and {} more ranks: --json", diagnosis.in_hook.size() - kRunningShown);
   }
+  if (running > kRunningShown)
+    lines.back() += fmt::format(" … and {} more ranks: --json", diagnosis.in_hook.size() - kRunningShown);
   // Beside a failure, an ordinary wait is noise.
   if (diagnosis.wait && diagnosis.end != TracedEnd::kRunning && (failures == 0 || !diagnosis.wait->was_answered))
     lines.push_back(line("waited", wait_line(diagnosis, *diagnosis.wait)));

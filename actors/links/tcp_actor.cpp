@@ -26,7 +26,6 @@
 // connection of their own.
 #include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/links/tcp_actor.hpp>
-#include <cairn/base/utf8.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -35,6 +34,8 @@
 
 #include <caf/io/middleman.hpp>
 #include <caf/send.hpp>
+
+#include <cairn/base/utf8.hpp>
 
 namespace cairn::tcp {
 namespace {

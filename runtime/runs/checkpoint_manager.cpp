@@ -649,7 +649,7 @@ ValidCheckpoint CheckpointManager::restore(std::int64_t step, StateDict& state, 
   const std::exception_ptr unread = self.wait_for_earlier(std::nullopt).unread;
   if (self.cleanup) self.cleanup->wait();  // so that nothing is removed during the load
   const auto choose = [&](const std::vector<std::string>&) {
-    const ResumeOrder order = resume_order(self.run);
+    const ResumeOrder order = resume_order(self.run, self.run.list());
     self.check_is_run(order.is_checkpoint);
     std::vector<std::string> texts;
     std::set<std::int64_t> steps;

@@ -69,8 +69,7 @@ struct GoneMeanwhile {};  // the checkpoint that is being looked at
 
 }  // namespace
 
-ResumeOrder resume_order(const RunDirectory& run) {
-  RunDirectory::Listing listing = run.list();
+ResumeOrder resume_order(const RunDirectory& run, RunDirectory::Listing listing) {
   if (listing.refusal) std::rethrow_exception(listing.refusal);
   ResumeOrder order;
   std::vector<RunCheckpoint> by_pytorch;
@@ -124,7 +123,7 @@ ResumeOrder resume_order(const RunDirectory& run) {
 }
 
 std::optional<ResumeOrder> resume_order(const RunDirectory& run, DataWithoutRecord policy) {
-  ResumeOrder order = resume_order(run);
+  ResumeOrder order = resume_order(run, run.list());
   const std::vector<ObjectName> unrecorded = run.unrecorded(order.without_record);
   if (unrecorded.empty() && order.lost_latest.empty()) return order;
   std::string names;

@@ -25,13 +25,13 @@ struct ResumeOrder {
   bool is_checkpoint = false;              // as well
 };
 
-// Reads the records of the run. Orders Cairn's checkpoints by their commits. A checkpoint of
+// Takes the records in `listing`. Orders Cairn's checkpoints by their commits. A checkpoint of
 // PyTorch's named step_<n> comes first if n is larger than every step of Cairn's and Cairn's latest
 // checkpoint has a step; it comes last otherwise. Throws the store's errors.
-ResumeOrder resume_order(const RunDirectory& run);
+ResumeOrder resume_order(const RunDirectory& run, RunDirectory::Listing listing);
 
-// Does the same. Passes over data without a record, or throws kCorrupt because of it, as `policy`
-// says. Returns nothing if nothing is to be restored.
+// Lists the run and does the same. Passes over data without a record, or throws kCorrupt because of
+// it, as `policy` says. Returns nothing if nothing is to be restored.
 std::optional<ResumeOrder> resume_order(const RunDirectory& run, DataWithoutRecord policy);
 
 struct ChosenCheckpoint {

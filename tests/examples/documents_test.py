@@ -47,7 +47,8 @@ def blocks():
 
 
 class Documents(unittest.TestCase):
-    def setUp(self):
+    def prepare(self):
+        """Makes the folder with what the documents speak of."""
         directory = tempfile.TemporaryDirectory(prefix="cairn_documents_")
         self.addCleanup(directory.cleanup)
         self.folder = pathlib.Path(directory.name)
@@ -78,6 +79,7 @@ class Documents(unittest.TestCase):
             os.close(master)
 
     def test_commands_that_are_copied_from_the_documents_work(self):
+        self.prepare()
         ran = 0
         for block in blocks():
             if block.is_run_by or block.is_not_run:

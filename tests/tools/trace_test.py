@@ -462,7 +462,8 @@ class Running(unittest.TestCase):
                 self.assertRegex(text, r"\Asave of .* is running, since .* UTC\nwaits +for rank 1, in write since .* UTC\n"
                                        r"runs +rank 1 [(]process [0-9]+ on .*[)] is in write_data [(]its storage[)], since .* UTC\n")
                 self.assertNotRegex(text, "failed|DID NOT END|nobody knows")
-                self.assertEqual(json.loads(cairn(traces, "--json").stdout)["end"], "running")
+                told = json.loads(cairn(traces, "--json").stdout)
+                self.assertEqual((told["end"], [(hook["rank"], hook["hook"]) for hook in told["running"]]), ("running", [(1, "write_data")]))
                 self.assertRegex(cairn("list", traces).stdout, r"(?m)^save:\S+ .* running ")
             finally:
                 job.terminate()
