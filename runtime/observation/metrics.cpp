@@ -187,7 +187,8 @@ struct PrometheusMetrics::Implementation {
 
   void write(Exposition& exposition, const std::string& what, const std::map<int, RankMetrics>& by_rank) const
       CAIRN_REQUIRES(mutex) {
-    const auto each = [&](const std::string& name, const char* type, const std::string& help, const auto& samples_of) {
+    const auto each = [&](const std::string& name, const char* type, const std::string& help, const auto& samples_of)
+                          CAIRN_REQUIRES(mutex) {
       exposition.family(name, type, help);
       for (const auto& [rank, metrics] : by_rank) samples_of(labels_of(rank), metrics);
     };
