@@ -47,6 +47,7 @@ set(CAIRN_PUBLIC_HEADERS
     storage/store_observer.hpp
     storage/stream_transform.hpp
     storage/tiers.hpp
+    storage/torch_checkpointing.hpp
     storage/torch_save.hpp
     actors/options.hpp
     runtime/cairn.hpp

@@ -464,11 +464,12 @@ class LeafReader {
 
 Bytes SavedOpaque::archive() const { return saved_->leaf; }
 
-Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried) {
+Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried, const std::string& key) {
   constexpr std::uint64_t kPickleBytesMax = std::uint64_t{1} << 30;  // a sparse file may claim any size
   const auto saved = std::make_shared<SavedPickle>(archive, kPickleBytesMax);
   const auto root = saved->tree.root();
   LeafReader reader(saved, archive, {}, load_storage, &carried);
+  if (!key.empty()) return {{key, reader.value(root)}};
   if (!pairs_of(root) && !root.is(PickleKind::kOpaque))
     throw Error(ErrorCode::kUnsupported, archive.what() + " holds " + to_string(root.kind()) + ", not a state dict");
   Value value = reader.value(root);

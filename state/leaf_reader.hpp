@@ -36,9 +36,11 @@ Value read_leaf(ByteSpan archive);
 // lacks is on the meta device, and also listed in `carried`. Only leaves that `flatten` makes
 // become opaque: an opaque value in a dict leaves the others as they are. If the saved value is
 // itself opaque, it is the only one in the result, under its name. Throws as read_leaf does. Also
-// throws kUnsupported for any other value that is not a dict, before it converts anything.
+// throws kUnsupported for any other value that is not a dict, before it converts anything. With a
+// `key`, returns {key: value} for a value of any kind.
 using LoadStorage = std::function<torch::Tensor(const std::string& key, at::ScalarType type)>;
-Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried);
+Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storage, CarriedTypes& carried,
+                     const std::string& key = "");
 
 struct SavedPickle;  // a pickle and its tree
 

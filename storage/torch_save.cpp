@@ -36,9 +36,9 @@ void for_each_tensor_in(const Value& value, const Visit& visit) {
 }  // namespace
 
 struct TorchSaveReader::Implementation {
-  explicit Implementation(const std::string& path) : file(path), archive(file.bytes(), printable(path)) {
+  Implementation(const std::string& path, const std::string& key) : file(path), archive(file.bytes(), printable(path)) {
     const Dict saved = read_saved_dict(
-        archive, [this](const std::string& key, at::ScalarType type) { return elements_of(key, type); }, carried);
+        archive, [this](const std::string& storage, at::ScalarType type) { return elements_of(storage, type); }, carried, key);
     FlatStateDict opaque;
     for (FlatEntry& entry : flatten(saved)) {
       if (entry.value.is_opaque()) opaque.push_back(entry);
@@ -112,7 +112,7 @@ struct TorchSaveReader::Implementation {
   std::map<const void*, TorchArchive::Storage> unchecked;  // by the address of their first byte
 };
 
-TorchSaveReader::TorchSaveReader() = default;
+TorchSaveReader::TorchSaveReader(std::string key) : key_(std::move(key)) {}
 TorchSaveReader::~TorchSaveReader() = default;
 
 void TorchSaveReader::reset(const std::string& checkpoint_id) {
@@ -123,7 +123,7 @@ void TorchSaveReader::reset(const std::string& checkpoint_id) {
 Metadata TorchSaveReader::read_metadata() {
   const auto path = local_path(path_);
   if (!path) throw Error(ErrorCode::kUnsupported, "cannot read " + path_ + ": files of torch.save are read from directories only");
-  implementation_ = std::make_unique<Implementation>(path->string());
+  implementation_ = std::make_unique<Implementation>(path->string(), key_);
   return implementation_->metadata;
 }
 

@@ -22,7 +22,8 @@ namespace cairn {
 // the process dies of SIGBUS.
 class TorchSaveReader : public StorageReader {
  public:
-  TorchSaveReader();
+  // With a `key`, the file may hold any value, which is read as the only one of a dict: {key: value}.
+  explicit TorchSaveReader(std::string key = "");
   ~TorchSaveReader() override;
   void reset(const std::string& checkpoint_id) override;
   // Throws kNotFound if the file does not exist, and kCorrupt if it is damaged or not an archive of
@@ -46,6 +47,7 @@ class TorchSaveReader : public StorageReader {
 
  private:
   struct Implementation;
+  const std::string key_;
   std::string path_;
   std::unique_ptr<Implementation> implementation_;  // the open file
 };

@@ -52,4 +52,15 @@ bool is_part(const std::string& url);
 // Key in the user metadata of a part. The value is the incarnation of the world that saved it.
 inline constexpr const char* kPartWorldKey = "cairn.incarnation";
 
+// The record of torch_checkpointing (Meta), and the name that it gives to the file with item
+// "model" of rank 3: "model_3.pt".
+inline constexpr const char* kItemsRecordName = "metadata.pkl";
+struct ItemName {
+  std::string item;
+  int rank = 0;
+};
+std::string item_file_name(const std::string& item, int rank);
+// Returns nothing for other names, and for names of objects in a directory.
+std::optional<ItemName> item_of_file(const std::string& name);
+
 }  // namespace cairn
