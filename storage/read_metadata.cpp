@@ -8,6 +8,7 @@
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/missing_parts.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/publication.hpp>
 
 namespace cairn {
@@ -36,6 +37,8 @@ std::string why_incomplete(Store& store, std::vector<ObjectName> places) {
 // Returns what a place without a commit record is most likely to be, and what to do. Looks only one
 // level deep, because a mistaken path may have a whole disk below it.
 std::string why_none(Store& store, const std::vector<std::string>& open_attempts) {
+  if (is_torch_checkpointing(store))
+    return "torch_checkpointing wrote what is there: load it with TorchCheckpointingReader (storage/torch_checkpointing.hpp)";
   if (!open_attempts.empty())
     return "a save began there and has not ended: it still runs, or it died half-way. Load the checkpoint before it";
   const std::vector<ObjectName> places = store.children();
@@ -58,6 +61,22 @@ std::string why_none(Store& store, const std::vector<std::string>& open_attempts
 }
 
 }  // namespace
+
+bool is_torch_checkpointing(Store& store) {
+  // The pickle of a dict whose first key is "metadata".
+  if (const auto size = store.exists(kItemsRecordName) ? store.size_bytes(kItemsRecordName) : 0; size > 0) {
+    std::string begin(static_cast<std::size_t>(std::min<std::uint64_t>(size, 64)), '\0');
+    store.read(kItemsRecordName, {{0, {begin.data(), begin.size()}}});
+    if (begin.front() == '\x80' && begin.find("metadata") != std::string::npos) return true;
+  }
+  bool found = false;
+  for (const ObjectInfo& object : store.list()) {
+    if (ends_with(object.name, kSafetensorsEnd)) return false;
+    const auto item = item_of_file(object.name);
+    found = found || (item && item->rank == 0);
+  }
+  return found;
+}
 
 Metadata read_metadata(Store& store) {
   if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);

@@ -14,4 +14,8 @@ Metadata read_metadata(Store& store);
 // is damaged there: one answer of the store may have been damaged on its way.
 Metadata read_metadata(Store& store, const PlaceContents& found);
 
+// Returns whether torch_checkpointing wrote what is at a place without a record of its own: by the
+// content of metadata.pkl, or by the name of a file of rank 0 where no safetensors files are.
+bool is_torch_checkpointing(Store& store);
+
 }  // namespace cairn

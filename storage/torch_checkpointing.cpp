@@ -143,7 +143,11 @@ struct TorchCheckpointingReader::Implementation {
     directory = path->string();
     find_files(*open_store(url));
     std::map<std::pair<std::string, int>, std::uint32_t> by_item;
-    for (std::uint32_t i = 0; i < record.files.size(); ++i) by_item[{record.files[i].item, record.files[i].rank}] = i;
+    for (const ItemFile& file : record.files) {
+      by_item[{file.item, file.rank}] = static_cast<std::uint32_t>(metadata.files.size());
+      const auto size = sizes.find(file.path);
+      metadata.files.push_back({file.path, size == sizes.end() ? std::nullopt : std::optional(size->second), {}, {}});
+    }
     std::map<std::uint32_t, std::vector<std::pair<const DeclaredTensor*, std::size_t>>> chunks_of;  // by file
     for (const DeclaredTensor& tensor : record.tensors) {
       Place& place = places[tensor.fqn];
@@ -153,7 +157,9 @@ struct TorchCheckpointingReader::Implementation {
         place.files.push_back(by_item.at({tensor.item, tensor.ranks[chunk]}));
         chunks_of[place.files.back()].emplace_back(&tensor, chunk);
       }
-      metadata.state_dict_metadata.emplace_back(tensor.fqn, tensor.stored);
+      TensorStorageMetadata stored = tensor.stored;
+      for (const std::uint32_t file : place.files) stored.storage.push_back(place_in(file));
+      metadata.state_dict_metadata.emplace_back(tensor.fqn, std::move(stored));
     }
     for (std::uint32_t i = 0; i < record.files.size(); ++i) {
       // A layout may also name items that were not saved.
@@ -163,6 +169,14 @@ struct TorchCheckpointingReader::Implementation {
       add_keys(item, i);
     }
     metadata.version = record.version;
+  }
+
+  // An element is somewhere in the archive that the file is.
+  StorageInfo place_in(std::uint32_t file) const {
+    StorageInfo place;
+    place.file = file;
+    place.length = metadata.files[file].length.value_or(0);
+    return place;
   }
 
   std::string name_of(const ItemFile& file) const { return printable(directory + "/" + file.path); }
@@ -240,8 +254,10 @@ struct TorchCheckpointingReader::Implementation {
       if (!place.is_declared) place.files.push_back(file);
       if (std::exchange(place.has_path, true)) continue;
       metadata.planner_data.emplace_back(fqn, *paths.at(fqn));
-      if (!place.is_declared)
-        metadata.state_dict_metadata.emplace_back(fqn, is_dtensor_here ? BytesStorageMetadata{{}, kDTensor} : entry);
+      if (place.is_declared) continue;
+      metadata.state_dict_metadata.emplace_back(fqn, is_dtensor_here ? BytesStorageMetadata{{}, kDTensor} : entry);
+      if (auto* const tensor = std::get_if<TensorStorageMetadata>(&metadata.state_dict_metadata.back().second))
+        tensor->storage = {place_in(file)};
     }
   }
 
@@ -346,7 +362,7 @@ Value TorchCheckpointingReader::value(const std::string& fqn) {
   return implementation_->opened(file).value(fqn);
 }
 
-std::string TorchCheckpointingReader::why_unreadable(const std::string& fqn) {
+std::string TorchCheckpointingReader::why_unreadable(const std::string& fqn) const {
   Implementation& self = *implementation_;
   const Implementation::Place& place = self.places.at(fqn);
   if (place.is_declared) return "";

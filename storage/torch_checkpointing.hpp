@@ -45,7 +45,7 @@ class TorchCheckpointingReader : public StorageReader {
   // For tools. Call these after `read_metadata`. `value` throws as `read_data` does.
   // `why_unreadable` returns why `value`, or a load, would throw kMismatch or kUnsupported, or "".
   Value value(const std::string& fqn);
-  std::string why_unreadable(const std::string& fqn);
+  std::string why_unreadable(const std::string& fqn) const;
 
  private:
   struct Implementation;

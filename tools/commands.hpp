@@ -129,7 +129,7 @@ std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor);
 // The largest world size that a checkpoint may claim. Bounds the tables that are sized by a number
 // in a record or a file name.
 inline constexpr int kWorldSizeMax = 65536;
-// Returns the rank that wrote a data file of Cairn or PyTorch, according to the file's name;
+// Returns the rank that wrote a data file of Cairn, PyTorch or torch_checkpointing, according to the file's name;
 // nothing if the name has no rank below kWorldSizeMax.
 std::optional<int> rank_of_file(const std::string& name);
 // Returns "1 key" or "2 keys".

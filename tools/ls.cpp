@@ -59,7 +59,7 @@ void print_run_json(const std::string& url, const RunContents& contents) {
   json["checkpoints"] = Json::array();
   for (const auto& one : contents.checkpoints)
     json["checkpoints"].push_back({{"name", one.name},
-                                   {"writer", one.by_cairn ? "cairn" : "pytorch"},
+                                   {"writer", one.by_cairn ? "cairn" : one.by_torch_checkpointing ? "torch_checkpointing" : "pytorch"},
                                    {"step", or_null(one.step)},
                                    {"sequence", or_null(one.sequence)},
                                    {"save_id", one.save_id},
@@ -94,7 +94,7 @@ std::string state_of(const ListedCheckpoint& one, const RunContents& contents) {
   if (&one == latest(contents)) text += coloured(Colour::kBold, ", latest");
   if (&one == latest_sound(contents) && &one != latest(contents)) text += coloured(Colour::kBold, ", latest that is sound");
   if (one.pinned) text += ", pinned";
-  if (one.fault.empty() && !one.by_cairn) text += ", PyTorch's";
+  if (one.fault.empty() && !one.by_cairn) text += one.by_torch_checkpointing ? ", torch_checkpointing's" : ", PyTorch's";
   return text;
 }
 

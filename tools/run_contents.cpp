@@ -18,10 +18,10 @@ namespace {
 
 constexpr std::string_view kFailurePrefix = "failure-";
 
-std::optional<double> written_at(const std::string& url) {
+std::optional<double> written_at(const std::string& url, const char* record = kCommitRecordName) {
   const auto path = local_path(url);
   struct stat status {};
-  if (!path || ::stat((*path / kCommitRecordName).c_str(), &status) != 0) return std::nullopt;
+  if (!path || ::stat((*path / record).c_str(), &status) != 0) return std::nullopt;
   return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
 }
 
@@ -62,6 +62,23 @@ std::optional<ListedCheckpoint> look_at(const RunDirectory& run, const RunCheckp
   return listed;
 }
 
+ListedCheckpoint look_at_items(const RunDirectory& run, const ObjectName& name) {
+  ListedCheckpoint listed;
+  listed.name = name;
+  listed.by_torch_checkpointing = true;
+  listed.step = step_of_name(name);
+  listed.saved_at = written_at(child_url(run.url(), name), kItemsRecordName);
+  listed.world_size = 0;
+  for (const ObjectInfo& object : run.open(name)->list()) {
+    listed.bytes += object.size_bytes;
+    const auto rank = rank_of_file(object.name);
+    if (rank) listed.world_size = std::max(*listed.world_size, *rank + 1);
+    if (rank && object.size_bytes == 0) listed.fault = object.name + " is empty: the save failed";
+  }
+  if (listed.world_size == 0) listed.world_size.reset();  // the names of its files do not tell the rank
+  return listed;
+}
+
 void sort_by_resume_order(const RunDirectory& run, RunDirectory::Listing listing, std::vector<ListedCheckpoint>& checkpoints) {
   std::map<std::string, std::size_t> places;
   try {
@@ -81,13 +98,25 @@ void sort_by_resume_order(const RunDirectory& run, RunDirectory::Listing listing
 
 }  // namespace
 
+bool holds_items(const RunDirectory& run, const ObjectName& name) {
+  try {
+    if (run.has_record(name) || run.is_link(name)) return false;
+    // Other places beside the checkpoints may have much below them, and are not listed.
+    const auto place = run.open(name);
+    return (is_checkpoint_name(name) || place->exists(kItemsRecordName)) && is_torch_checkpointing(*place);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPermission) throw;
+    return false;
+  }
+}
+
 std::vector<Leftover> leftovers_of(const RunDirectory& run) {
   std::vector<Leftover> leftovers;
   const auto store = open_store(run.url());
   for (const ObjectName& name : store->children()) {
     if (!is_checkpoint_name(name)) continue;
     try {
-      if (run.has_record(name) || run.is_link(name)) continue;
+      if (run.has_record(name) || run.is_link(name) || holds_items(run, name)) continue;
       const auto place = run.open(name);
       const auto other = place->fallback();  // it has the attempts of checkpoints that were lost with the near tier
       const bool is_open = !place->open_attempts().empty() || (other && !other->open_attempts().empty());
@@ -140,6 +169,8 @@ RunContents look_at_run(const std::string& url) {
   }
   for (const ObjectName& name : listing.others)
     if (auto listed = look_at(run, {name, {}})) contents.checkpoints.push_back(std::move(*listed));
+  for (const ObjectName& name : listing.without_record)
+    if (holds_items(run, name)) contents.checkpoints.push_back(look_at_items(run, name));
   sort_by_resume_order(run, std::move(listing), contents.checkpoints);
   contents.leftovers = leftovers_of(run);
   for (const ObjectName& name : places)

@@ -15,6 +15,7 @@ namespace cairn::tools {
 struct ListedCheckpoint {
   std::string name;  // relative to the run
   bool by_cairn = false;
+  bool by_torch_checkpointing = false;  // without a record of Cairn's or PyTorch's
   std::string save_id;
   std::optional<std::uint64_t> sequence;
   std::optional<std::int64_t> step;
@@ -51,6 +52,9 @@ struct RunContents {
 RunContents look_at_run(const std::string& url);
 // Returns the places one level below the run. Throws as `look_at_run` does.
 std::vector<ObjectName> places_of_run(const std::string& url);
+// Returns whether torch_checkpointing wrote what is at a place one level below the run.
+// restore_latest does not take it.
+bool holds_items(const RunDirectory& run, const ObjectName& name);
 std::vector<Leftover> leftovers_of(const RunDirectory& run);
 
 }  // namespace cairn::tools

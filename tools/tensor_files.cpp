@@ -9,23 +9,28 @@
 #include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/hugging_face.hpp>
 #include <cairn/storage/mapped_file.hpp>
+#include <cairn/storage/read_metadata.hpp>
 #include <cairn/storage/read_part.hpp>
+#include <cairn/storage/torch_checkpointing.hpp>
 #include <cairn/storage/torch_save.hpp>
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
 namespace {
 
-class TorchFileSource final : public TensorSource {
+// A place of which TorchSaveReader or TorchCheckpointingReader knows the values.
+template <class Reader>
+class ValueSource final : public TensorSource {
  public:
-  explicit TorchFileSource(const std::filesystem::path& path) : path_(std::filesystem::absolute(path).lexically_normal().string()) {
+  ValueSource(const std::filesystem::path& path, const char* writer)
+      : path_(std::filesystem::absolute(path).lexically_normal().string()), writer_(writer) {
     reader_.reset(path_);
     metadata_ = reader_.read_metadata();
   }
 
   const Metadata& metadata() const override { return metadata_; }
   std::string name() const override { return printable(path_); }
-  const char* writer() const override { return "torch.save"; }
+  const char* writer() const override { return writer_; }
 
   torch::Tensor read(const std::string& fqn, const Box& box) override {
     return read_part(reader_, fqn, std::get<TensorStorageMetadata>(*metadata_.find(fqn)), box);
@@ -36,7 +41,8 @@ class TorchFileSource final : public TensorSource {
 
  private:
   const std::string path_;
-  TorchSaveReader reader_;
+  const char* const writer_;
+  Reader reader_;
   Metadata metadata_;
 };
 
@@ -79,6 +85,7 @@ std::vector<TensorFile> tensor_files_at(const std::string& place) {
   const auto path = local_path(place);
   const bool is_directory = path && std::filesystem::is_directory(*path, error);
   if (!named && (!is_directory || std::filesystem::exists(*path / kCommitRecordName, error))) return {};
+  if (!named && is_torch_checkpointing(*open_store(std::filesystem::absolute(*path).string()))) return {{*path, {}}};
   const std::filesystem::path directory = named ? std::filesystem::absolute(*named).parent_path() : *path;
   std::vector<TensorFile> files;
   for (auto& [name, promised] : find_safetensors_files(*open_store(std::filesystem::absolute(directory).string()), index))
@@ -89,39 +96,58 @@ std::vector<TensorFile> tensor_files_at(const std::string& place) {
 }
 
 std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const std::vector<TensorFile>& files) {
+  std::error_code error;
+  if (std::filesystem::is_directory(files.front().path, error))
+    return std::make_unique<ValueSource<TorchCheckpointingReader>>(files.front().path, "torch_checkpointing");
   if (files.size() > 1 || is_safetensors(MappedFile(files.front().path.string()).bytes()))
     return std::make_unique<SafetensorsSource>(printable(place), files);
-  return std::make_unique<TorchFileSource>(files.front().path);
+  return std::make_unique<ValueSource<TorchSaveReader>>(files.front().path, "torch.save");
 }
 
 std::vector<VerifyFault> verify_tensor_files(const std::string& place, const std::vector<TensorFile>& files,
                                              const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
   std::vector<VerifyFault> faults, unchecked;
-  const auto add = [&](std::uint64_t offset, const std::string& what, bool is_unchecked) {
-    (is_unchecked ? unchecked : faults).push_back({place, offset, "", what, is_unchecked});
+  const auto add = [&](const std::string& object, std::uint64_t offset, const std::string& what, bool is_unchecked) {
+    (is_unchecked ? unchecked : faults).push_back({object, offset, "", what, is_unchecked});
+  };
+  std::uint64_t done = 0;
+  const auto check_archive = [&](const std::string& object, const MappedFile& file, std::uint64_t all) {
+    const ZipReader zip(file.bytes(), printable(object));
+    if (!zip.has_checksums()) add(object, 0, "its entries: the archive has no checksums", true);
+    const std::uint64_t before = done;
+    for (const auto& entry : zip.entries()) {
+      const std::uint64_t offset = zip.data_offset(entry);
+      if (entry.crc32 && crc32(0, {file.begin() + offset, entry.size_bytes}) != *entry.crc32)
+        add(object, offset, fmt::format("the checksum of {} does not match", printable(entry.name)), false);
+      progress(done += entry.size_bytes, all);
+    }
+    progress(done = before + file.size(), all);
   };
   try {
-    const MappedFile file(files.front().path.string());
-    if (files.size() == 1 && !is_safetensors(file.bytes())) {
-      const ZipReader zip(file.bytes(), printable(place));
-      std::uint64_t done = 0;
-      if (!zip.has_checksums()) add(0, "its entries: the archive has no checksums", true);
-      for (const auto& entry : zip.entries()) {
-        const std::uint64_t offset = zip.data_offset(entry);
-        if (entry.crc32 && crc32(0, {file.begin() + offset, entry.size_bytes}) != *entry.crc32)
-          add(offset, fmt::format("the checksum of {} does not match", printable(entry.name)), false);
-        progress(done += entry.size_bytes, file.size());
+    std::error_code error;
+    if (std::filesystem::is_directory(files.front().path, error)) {
+      const auto source = open_tensor_files(place, files);
+      std::uint64_t all = 0;
+      for (const FileInfo& info : source->metadata().files) all += info.length.value_or(0);
+      for (const FileInfo& info : source->metadata().files) {
+        if (!info.length) continue;
+        const MappedFile file((files.front().path / info.name).string());
+        if (file.bytes().view().substr(0, 2) == "PK")
+          check_archive(info.name, file, all);
+        else
+          add(info.name, 0, "its content: the format has no checksums", true);
       }
-      progress(file.size(), file.size());
-      if (!faults.empty()) return faults;
+    } else if (const MappedFile file(files.front().path.string()); files.size() == 1 && !is_safetensors(file.bytes())) {
+      check_archive(place, file, file.size());
     }
+    if (!faults.empty()) return faults;
     const auto source = open_tensor_files(place, files);
-    if (source->writer() == std::string_view("safetensors")) add(0, "the elements: the safetensors format has no checksums", true);
+    if (source->writer() == std::string_view("safetensors")) add(place, 0, "the elements: the safetensors format has no checksums", true);
     for (const auto& [fqn, entry] : source->metadata().state_dict_metadata)
-      if (const std::string why = source->why_unreadable(fqn); !why.empty()) add(0, printable(fqn) + ": " + why, true);
+      if (const std::string why = source->why_unreadable(fqn); !why.empty()) add(place, 0, printable(fqn) + ": " + why, true);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
-    add(0, error.what(), error.code() == ErrorCode::kUnsupported);
+    add(place, 0, error.what(), error.code() == ErrorCode::kUnsupported);
   }
   faults.insert(faults.end(), unchecked.begin(), unchecked.end());
   return faults;

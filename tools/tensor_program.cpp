@@ -21,7 +21,8 @@ InspectSource open_inspect_source(const std::string& place) {
   InspectSource source;
   source.name = opened->name();
   source.writer = opened->writer();
-  source.is_file = !tensor_files_at(place).empty();
+  const auto files = tensor_files_at(place);
+  source.is_file = !files.empty() && opened->writer() != std::string_view("torch_checkpointing");
   source.metadata = std::shared_ptr<const Metadata>(opened, &opened->metadata());
   source.value = [opened](const std::string& fqn, std::size_t length_max) -> InspectedValue {
     const Value value = opened->read_value(fqn);

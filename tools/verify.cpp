@@ -18,6 +18,7 @@
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/run_directory.hpp>
 #include <cairn/tools/commands.hpp>
+#include <cairn/tools/run_contents.hpp>
 #include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/terminal.hpp>
 
@@ -195,8 +196,10 @@ std::vector<Place> checkpoints_at(const std::string& place) {
   const RunDirectory run(place);
   std::vector<Place> checkpoints;
   add_checkpoints(run, false, checkpoints);
-  for (const ObjectName& name : store->children())
+  for (const ObjectName& name : store->children()) {
+    if (holds_items(run, name)) checkpoints.push_back({child_url(run.url(), name), std::nullopt});
     if (has_parts(*run.open(name))) add_checkpoints(RunDirectory(child_url(run.url(), name)), true, checkpoints);
+  }
   return checkpoints.empty() ? alone : checkpoints;
 }
 
