@@ -338,4 +338,20 @@ bool settle_attempt(Store& store, const std::string& save_id) {
   return true;
 }
 
+void discard_save(Store& store, const std::string& save_id) noexcept {
+  try {
+    if (settle_attempt(store, save_id)) return;
+    for (const ObjectInfo& file : store.list(kDataFilePrefix))
+      if (save_id_of_file(file.name) == save_id) store.remove(file.name);
+    store.clear_attempt(save_id);
+    store.remove_root();
+  } catch (const std::exception&) {
+  }
+}
+
+bool remove_unfinished(Store& store) {
+  const Replaced there = generation_to_replace(store);
+  return there.is_known && !remove_leftovers(store, there.generation.value_or(Metadata()), std::nullopt).empty();
+}
+
 }  // namespace cairn

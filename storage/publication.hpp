@@ -139,4 +139,11 @@ std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, 
 // throws (the store's errors, or kCorrupt), the answer is unknown.
 bool settle_attempt(Store& store, const std::string& save_id);
 
+// Removes the files of a save that failed, and the place if it is empty then, unless the save was
+// published. Leaves to a later save or clean-up what the store refuses.
+void discard_save(Store& store, const std::string& save_id) noexcept;
+// Removes what copies, conversions and saves that were killed have left at a place. Returns whether
+// there was anything. Ends a save that runs there, as a publication would.
+bool remove_unfinished(Store& store);
+
 }  // namespace cairn

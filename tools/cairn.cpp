@@ -19,6 +19,7 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   cairn ls run                          lists the checkpoints of a run
   cairn rm run/step_100                 removes a checkpoint, after asking
+  cairn cp run/step_100 s3://bucket/run/step_100
   cairn inspect run/step_100            shows what a checkpoint contains
   cairn verify run/step_100             reads every byte and lists every fault
   cairn diff run/step_100 run/step_200  compares two checkpoints
@@ -27,6 +28,7 @@ constexpr const char* kExamples = R"(Examples:
   cairn merge run/step_100 merged       makes one checkpoint of what ranks saved for themselves
   cairn prune run --keep last=3         keeps the last three; asks before it removes others
   cairn doctor run                      finds what would make saves slow or fail here
+  cairn status traces                   shows what a job does now
   cairn trace run                       shows what went wrong in the last failed save
 
 `cairn COMMAND --help` shows examples of each command. DIR is a path or a URL of a known scheme.
@@ -110,9 +112,11 @@ int run(int argc, char** argv) {
   add_ls(app, chosen);
   add_latest(app, chosen);
   add_rm(app, chosen);
+  add_cp(app, chosen);
   add_inspect(app, chosen);
   add_doctor(app, chosen);
   add_trace(app, chosen);
+  add_status(app, chosen);
   add_tensor_commands(app, chosen);
 
   check_command(app, argc, argv);

@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
+#include <csignal>
+#include <cstring>
 #include <iostream>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -29,7 +33,39 @@ std::string why_no_record(const std::vector<ObjectInfo>& objects) {
   return "A save that did not finish leaves this; if the directory is a run, name one of its checkpoints";
 }
 
+std::atomic<int> caught_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only use lock-free atomics");
+
 }  // namespace
+
+int until_signal(const Run& work) {
+  std::vector<std::pair<int, struct sigaction>> before;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction old {};
+    struct sigaction action {};
+    action.sa_handler = [](int which) { caught_signal = which; };
+    action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
+    if (::sigaction(number, nullptr, &old) != 0 || old.sa_handler == SIG_IGN) continue;
+    if (::sigaction(number, &action, nullptr) == 0) before.emplace_back(number, old);
+  }
+  int code = kFoundBad;
+  try {
+    code = work();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCancelled || caught_signal == 0) throw;
+    std::cerr << "cairn: " << error.what() << std::endl;
+    std::signal(caught_signal, SIG_DFL);
+    std::raise(caught_signal);
+  }
+  for (const auto& [number, old] : before) ::sigaction(number, &old, nullptr);
+  return code;
+}
+
+void check_signal(const std::string& doing) {
+  if (const int number = caught_signal; number != 0)
+    throw Error(ErrorCode::kCancelled,
+                fmt::format("{} was interrupted by {}; its unfinished output is removed", doing, ::strsignal(number)));
+}
 
 std::string why_by_one_rank(const std::string& name) {
   if (part_of_name(name)) return std::string("each rank saved its part for itself there: ") + kMergeAdvice;

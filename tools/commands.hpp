@@ -62,9 +62,11 @@ using Run = std::function<int()>;
 void add_ls(CLI::App& app, Run& chosen);
 void add_latest(CLI::App& app, Run& chosen);
 void add_rm(CLI::App& app, Run& chosen);
+void add_cp(CLI::App& app, Run& chosen);
 void add_inspect(CLI::App& app, Run& chosen);
 void add_doctor(CLI::App& app, Run& chosen);
 void add_trace(CLI::App& app, Run& chosen);
+void add_status(CLI::App& app, Run& chosen);
 void add_tensor_commands(CLI::App& app, Run& chosen);  // adds the commands below; in `cairn`, only their names
 void add_verify(CLI::App& app, Run& chosen);
 void add_cat(CLI::App& app, Run& chosen);
@@ -123,6 +125,13 @@ void print_json(const Json& json);
 // Add options that several commands have.
 void add_patterns(CLI::App& command, const std::string& name, std::vector<std::string>& patterns, const std::string& what);
 void add_memory(CLI::App& command, std::uint64_t& bytes);
+
+// Runs `work`, whose result is the exit code. Catches SIGINT, SIGTERM and SIGHUP, except those that
+// were ignored before: `check_signal` then throws kCancelled, so that `work` removes its unfinished
+// output, and the process ends as the signal would have ended it. The same signal again ends it at
+// once. `doing` begins the error text.
+int until_signal(const Run& work);
+void check_signal(const std::string& doing);
 
 // Returns the size in bytes of all elements of a tensor.
 std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor);

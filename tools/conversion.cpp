@@ -61,28 +61,7 @@ Path path_of_renamed(const Path& before, const std::string& key) {
   return path;
 }
 
-std::atomic<int> caught_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only use lock-free atomics");
-
 }  // namespace
-
-EndingSignals::EndingSignals() {
-  caught_signal = 0;
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction before {};
-    struct sigaction action {};
-    action.sa_handler = [](int which) { caught_signal = which; };
-    action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
-    if (::sigaction(number, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
-    if (::sigaction(number, &action, nullptr) == 0) before_.emplace_back(number, before);
-  }
-}
-
-EndingSignals::~EndingSignals() {
-  for (const auto& [number, before] : before_) ::sigaction(number, &before, nullptr);
-}
-
-int EndingSignals::caught() noexcept { return caught_signal; }
 
 std::uint64_t ConvertedKey::bytes() const { return static_cast<std::uint64_t>(volume(stored.size)) * element_size(dtype); }
 
@@ -178,9 +157,7 @@ void Conversion::drop_values() {
 }
 
 torch::Tensor Conversion::read(const ConvertedKey& key, const Box& box) {
-  if (EndingSignals::caught() != 0)
-    throw Error(ErrorCode::kCancelled, fmt::format("converting {} was interrupted by {}; its unfinished output is removed",
-                                                   source_->name(), ::strsignal(EndingSignals::caught())));
+  check_signal("converting " + source_->name());
   if (!bytes_) require_room();
   torch::Tensor tensor = source_->read(key.source, box);
   if (key.dtype != key.stored.properties.dtype)

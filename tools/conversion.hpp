@@ -2,13 +2,11 @@
 // which dtypes.
 #pragma once
 
-#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <torch/types.h>
@@ -42,22 +40,6 @@ struct ConvertedKey {
   DType dtype = DType::kFloat32;  // for tensors: the dtype to write
 
   std::uint64_t bytes() const;  // the size of the tensor in the target dtype
-};
-
-// Catches SIGINT, SIGTERM and SIGHUP, except those that were ignored before. When a signal is
-// caught, the conversion ends with kCancelled, so that its partial output is removed. The same
-// signal again ends the process at once. At most one object may exist at a time.
-class EndingSignals {
- public:
-  EndingSignals();
-  ~EndingSignals();  // restores the previous handlers
-  EndingSignals(const EndingSignals&) = delete;
-  EndingSignals& operator=(const EndingSignals&) = delete;
-  // Returns the signal that was caught; 0 if there was none.
-  static int caught() noexcept;
-
- private:
-  std::vector<std::pair<int, struct sigaction>> before_;
 };
 
 // Maps keys of the source to keys of the target. Throws WrongUse for invalid options. Throws

@@ -1,6 +1,5 @@
 // `cairn convert`: converts a checkpoint, or files of tensors, to another format or layout.
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <iostream>
 
@@ -48,8 +47,7 @@ interruptions are as `cairn convert --help` says.)";
 
 int convert(const ConvertOptions& options) {
   if (options.world && options.format != "dcp") throw WrongUse("--world is for --to dcp: other formats have no ranks");
-  const EndingSignals signals;
-  try {
+  return until_signal([&] {
     Conversion conversion(options);
     const Converted converted = options.format == "safetensors" ? convert_to_safetensors(conversion)
                                 : options.format == "torch"     ? convert_to_torch(conversion)
@@ -59,14 +57,7 @@ int convert(const ConvertOptions& options) {
                              converted.values, human_bytes(converted.bytes),
                              converted.starts_over ? "; started over, because an earlier conversion was killed" : "");
     return is_as_asked ? kFine : kFoundBad;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kCancelled || EndingSignals::caught() == 0) throw;
-    std::cerr << "cairn: " << error.what() << std::endl;
-  }
-  // The output is removed: end as the signal would have ended the process.
-  std::signal(EndingSignals::caught(), SIG_DFL);
-  std::raise(EndingSignals::caught());
-  return kFoundBad;
+  });
 }
 
 }  // namespace

@@ -138,25 +138,6 @@ std::vector<SavePlan> plans_of(const Conversion& conversion, const Layout& layou
   return plans;
 }
 
-// Removes what conversions and saves that were killed have left at this place. Returns whether
-// there was anything. A save that runs at this place is ended, as it would be by the publication.
-bool remove_unfinished(Store& store) {
-  const Replaced there = generation_to_replace(store);
-  return there.is_known && !remove_leftovers(store, there.generation.value_or(Metadata()), std::nullopt).empty();
-}
-
-// Removes the files of a save that failed, and the directory if it is empty then.
-void clean_up(Store& store, const std::string& save_id) noexcept {
-  try {
-    if (settle_attempt(store, save_id)) return;
-    for (const ObjectInfo& file : store.list(kDataFilePrefix))
-      if (save_id_of_file(file.name) == save_id) store.remove(file.name);
-    store.clear_attempt(save_id);
-    store.remove_root();
-  } catch (const std::exception&) {  // the next conversion or save removes the rest
-  }
-}
-
 Converted write_checkpoint(Conversion& conversion, const Layout& layout, const std::string& directory, Store& store) {
   StorageContext context;
   context.checkpoint_id = directory;
@@ -196,7 +177,7 @@ Converted write_checkpoint(Conversion& conversion, const Layout& layout, const s
     }
     coordinator.finish(std::move(global.metadata), std::move(results));
   } catch (...) {
-    clean_up(store, context.save_id);
+    discard_save(store, context.save_id);
     throw;
   }
   for (const ConvertedKey& key : conversion.keys()) ++(key.is_tensor ? converted.tensors : converted.values);

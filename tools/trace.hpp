@@ -63,11 +63,16 @@ int trace_export(const TraceChoice& choice, const std::string& format, const std
 
 inline constexpr std::size_t kTraceIndent = 14;  // indents the continuation of a line that is wider than the terminal
 
+inline constexpr std::size_t kNameColumns = 11;
+// Returns a line of a summary: a name of `kNameColumns`, then a text.
+std::string named_line(const char* name, const std::string& text);
+
 // Throws WrongUse if there are no traces, with a list of what is there.
 TraceDirectory open_traces(const std::string& path);
 
 struct ChosenAttempt {
   explicit ChosenAttempt(const TraceChoice& choice);
+  ChosenAttempt(std::shared_ptr<const TraceDirectory> in, const TracedAttempt& chosen) : directory(std::move(in)), attempt(&chosen) {}
 
   std::shared_ptr<const TraceDirectory> directory;
   const TracedAttempt* attempt;  // in the directory
@@ -106,6 +111,12 @@ struct JobToExport {
 };
 
 std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);  // at most ten
+// Those of them on what a running call waits for, and which hooks are running.
+std::vector<std::string> running_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);
+Json hooks_json(const OpenedTrace& opened, const Diagnosis& diagnosis);
+std::string failure_line(const TracedJob& job, const TracedFailure& failure);
+// Returns "its last call was the save of 'run/step_100'", as far as the traces tell.
+std::string last_call_of(const TraceDirectory& directory, const TracedJob& job, int rank);
 std::string trace_events_json(const JobToExport& job);                                          // Perfetto's format
 std::string trace_page(const JobToExport& job);                                                 // HTML
 // The page that `trace_page` fills; the build makes it from html/. Contains two placeholders, each

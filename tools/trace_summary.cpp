@@ -16,10 +16,6 @@ constexpr std::size_t kFailuresShown = 2;
 constexpr std::size_t kRunningShown = 2;
 constexpr std::size_t kTextShown = 400;  // bytes shown of one failure's text: errors may name two objects
 
-constexpr std::size_t kNameColumns = 11;
-
-std::string line(const char* name, const std::string& text) { return fmt::format("{:<{}}{}", name, kNameColumns, text); }
-
 // Returns a line with what went wrong in colour.
 std::string with_colours(std::string text) {
   for (const std::string word : {"FAILED", "DID NOT END"})
@@ -84,21 +80,6 @@ std::string outcome_line(const OpenedTrace& opened, const Diagnosis& diagnosis) 
   return printable(text);
 }
 
-std::string failure_line(const TracedJob& job, const TracedFailure& failure) {
-  std::string who = job.describe(failure.rank);
-  // The text of a lost connection names the process, too.
-  const auto process = who.find(" (");
-  if (process != std::string::npos && failure.text.find(who.substr(process)) != std::string::npos) who.resize(process);
-  std::string text = fmt::format("{} {}", printable(who), kind_text(failure));
-  if (failure.phase) text += std::string(" in ") + to_string(*failure.phase);
-  if (failure.hook && failure.hook->duration)
-    text += fmt::format(" ({}, after {})", failure.hook->name, human_duration(*failure.hook->duration));
-  // As in the ranks' exceptions.
-  if (failure.code && *failure.code != ErrorCode::kUnavailable) text += fmt::format(" [{}]", to_string(*failure.code));
-  if (!failure.told) text += " (nobody was told; concluded from its trace)";
-  return text + ": " + shortened(failure.text);
-}
-
 // Returns details of a failure that the traces contain, but the ranks' failure map does not.
 std::optional<std::string> where_line(const OpenedTrace& opened, const TracedFailure& failure) {
   if (failure.store)
@@ -143,9 +124,11 @@ std::optional<std::string> death_line(const OpenedTrace& opened, const Diagnosis
   const WallTime end = diagnosis.begin + diagnosis.duration;
   return fmt::format("{}: its process {} at {} UTC, {}", printable(opened.trace.job.describe(first->first)),
                      printable(first->second.describe()), time_of_day(ended),
-                     ended < diagnosis.begin ? human_duration(diagnosis.begin - ended) + " before this call began"
-                     : ended > end           ? human_duration(ended - end) + " after this call ended"
-                                             : "after its part of this call");
+                     ended < diagnosis.begin
+                         ? human_duration(diagnosis.begin - ended) + " before this call began; " +
+                               printable(last_call_of(*opened.directory, opened.trace.job, first->first))
+                     : ended > end ? human_duration(ended - end) + " after this call ended"
+                                   : "after its part of this call");
 }
 
 std::string in_store(const TracedStoreOperation& store) {
@@ -274,8 +257,7 @@ Json diagnosis_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   json["coordinator"] = diagnosis.coordinator;
   json["failures"] = Json::array();
   for (const auto& failure : diagnosis.failures) json["failures"].push_back(failure_json(opened, failure));
-  for (const auto& [rank, hook] : diagnosis.in_hook)
-    json["running"].push_back({{"rank", rank}, {"hook", hook.name}, {"began_seconds", opened.seconds(hook.begin)}});
+  if (!diagnosis.in_hook.empty()) json["running"] = hooks_json(opened, diagnosis);
   if (const auto& wait = diagnosis.wait)
     json["wait"] = {{"waiter", wait->waiter},
                     {"awaited", wait->awaited},
@@ -325,6 +307,23 @@ Json diagnosis_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
 
 }  // namespace
 
+std::string named_line(const char* name, const std::string& text) { return fmt::format("{:<{}}{}", name, kNameColumns, text); }
+
+std::string failure_line(const TracedJob& job, const TracedFailure& failure) {
+  std::string who = job.describe(failure.rank);
+  // The text of a lost connection names the process, too.
+  const auto process = who.find(" (");
+  if (process != std::string::npos && failure.text.find(who.substr(process)) != std::string::npos) who.resize(process);
+  std::string text = fmt::format("{} {}", printable(who), kind_text(failure));
+  if (failure.phase) text += std::string(" in ") + to_string(*failure.phase);
+  if (failure.hook && failure.hook->duration)
+    text += fmt::format(" ({}, after {})", failure.hook->name, human_duration(*failure.hook->duration));
+  // As in the ranks' exceptions.
+  if (failure.code && *failure.code != ErrorCode::kUnavailable) text += fmt::format(" [{}]", to_string(*failure.code));
+  if (!failure.told) text += " (nobody was told; concluded from its trace)";
+  return text + ": " + shortened(failure.text);
+}
+
 Json to_json(const std::vector<TracedPhase>& phases) {
   Json list = Json::array();
   for (const auto& phase : phases)
@@ -338,39 +337,62 @@ Json to_json(const std::vector<TracedPhase>& phases) {
   return list;
 }
 
-std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+Json hooks_json(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+  Json hooks = Json::array();
+  for (const auto& [rank, hook] : diagnosis.in_hook)
+    hooks.push_back({{"rank", rank}, {"hook", hook.name}, {"began_seconds", opened.seconds(hook.begin)}});
+  return hooks;
+}
+
+std::string last_call_of(const TraceDirectory& directory, const TracedJob& job, int rank) {
+  std::string text = "it had called nothing";
+  for (const TracedAttempt& attempt : directory.attempts()) {
+    const auto call = attempt.calls.find(rank);
+    if (attempt.job != job.incarnation || attempt.operation == Operation::kAgree || call == attempt.calls.end()) continue;
+    text = "its last call was the " + attempt.describe() + (call->second.has_ended ? "" : ", which had not ended");
+  }
+  return text;
+}
+
+std::vector<std::string> running_lines(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   std::vector<std::string> lines;
-  if (const auto death = death_line(opened, diagnosis)) lines.push_back(line("died", *death));
-  lines.push_back(outcome_line(opened, diagnosis));
-  const std::size_t failures = diagnosis.failures.size();
-  for (std::size_t i = 0; i < std::min(failures, kFailuresShown); ++i)
-    lines.push_back(line("failed", failure_line(opened.trace.job, diagnosis.failures[i])));
-  if (failures > kFailuresShown) lines.back() += fmt::format(" … and {} more ranks: --json", failures - kFailuresShown);
-  if (failures > 0)
-    if (const auto where = where_line(opened, diagnosis.failures.front())) lines.push_back(line("where", *where));
-  if (const auto waits = running_line(diagnosis)) lines.push_back(line("waits", *waits));
+  if (const auto waits = running_line(diagnosis)) lines.push_back(named_line("waits", *waits));
   std::size_t running = 0;
   for (const auto& [rank, hook] : diagnosis.in_hook) {
     if (++running > kRunningShown) break;
-    lines.push_back(line("runs", printable(opened.trace.job.describe(rank)) +
+    lines.push_back(named_line("runs", printable(opened.trace.job.describe(rank)) +
                                      fmt::format(" is in {} (its {}), since {} UTC", hook.name, to_string(hook.actor),
                                                  time_of_day(hook.begin))));
   }
   if (running > kRunningShown)
     lines.back() += fmt::format(" … and {} more ranks: --json", diagnosis.in_hook.size() - kRunningShown);
+  return lines;
+}
+
+std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+  std::vector<std::string> lines;
+  if (const auto death = death_line(opened, diagnosis)) lines.push_back(named_line("died", *death));
+  lines.push_back(outcome_line(opened, diagnosis));
+  const std::size_t failures = diagnosis.failures.size();
+  for (std::size_t i = 0; i < std::min(failures, kFailuresShown); ++i)
+    lines.push_back(named_line("failed", failure_line(opened.trace.job, diagnosis.failures[i])));
+  if (failures > kFailuresShown) lines.back() += fmt::format(" … and {} more ranks: --json", failures - kFailuresShown);
+  if (failures > 0)
+    if (const auto where = where_line(opened, diagnosis.failures.front())) lines.push_back(named_line("where", *where));
+  for (const std::string& running : running_lines(opened, diagnosis)) lines.push_back(running);
   // Beside a failure, an ordinary wait is noise.
   if (diagnosis.wait && diagnosis.end != TracedEnd::kRunning && (failures == 0 || !diagnosis.wait->was_answered))
-    lines.push_back(line("waited", wait_line(diagnosis, *diagnosis.wait)));
-  if (failures == 0 && diagnosis.longest_step) lines.push_back(line("longest", longest_line(diagnosis, *diagnosis.longest_step)));
-  if (!diagnosis.phases.empty()) lines.push_back(line("phases", phases_line(diagnosis)));
+    lines.push_back(named_line("waited", wait_line(diagnosis, *diagnosis.wait)));
+  if (failures == 0 && diagnosis.longest_step) lines.push_back(named_line("longest", longest_line(diagnosis, *diagnosis.longest_step)));
+  if (!diagnosis.phases.empty()) lines.push_back(named_line("phases", phases_line(diagnosis)));
   const std::string ranks = ranks_line(diagnosis);
-  if (!ranks.empty() && opened.trace.job.world_size > 1) lines.push_back(line("ranks", ranks));
-  lines.push_back(line("data", data_line(diagnosis)));
+  if (!ranks.empty() && opened.trace.job.world_size > 1) lines.push_back(named_line("ranks", ranks));
+  lines.push_back(named_line("data", data_line(diagnosis)));
   const std::size_t notices = std::min(diagnosis.notices.size(), kLines - std::min(kLines, lines.size() + 1));
-  for (std::size_t i = 0; i < notices; ++i) lines.push_back(line("notice", shortened(diagnosis.notices[i].text)));
+  for (std::size_t i = 0; i < notices; ++i) lines.push_back(named_line("notice", shortened(diagnosis.notices[i].text)));
   if (const std::size_t more = diagnosis.notices.size() - notices; more > 0)
     lines.back() += fmt::format(" … and {} more: --json", more);
-  lines.push_back(line("traces", traces_line(opened)));
+  lines.push_back(named_line("traces", traces_line(opened)));
   return lines;
 }
 
@@ -386,7 +408,7 @@ int trace_summary(const TraceChoice& choice) {
     if (const auto* slow = slowest_beside(*opened.directory, opened.trace.attempt)) {
       if (lines.size() == kLines) lines.erase(lines.end() - 2);
       lines.insert(lines.begin() + 1,
-                   line("but", printable(fmt::format("{} took {}: --attempt '{}'", slow->describe(),
+                   named_line("but", printable(fmt::format("{} took {}: --attempt '{}'", slow->describe(),
                                                      human_duration(slow->duration()), slow->save_id))));
     }
   }

@@ -2,15 +2,13 @@
 #include <cairn/storage/stores/tier_copier.hpp>
 
 #include <algorithm>
-#include <exception>
 #include <map>
 #include <set>
 #include <utility>
 
-#include <cairn/base/digest.hpp>
 #include <cairn/base/save_id.hpp>
-#include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
+#include <cairn/storage/copy_checkpoint.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -44,29 +42,6 @@ std::map<ObjectName, std::uint64_t> sizes_in(Store& store) {
   std::map<ObjectName, std::uint64_t> sizes;
   for (const ObjectInfo& object : store.list()) sizes.emplace(object.name, object.size_bytes);
   return sizes;
-}
-
-// Returns the trailer of one of Cairn's data files, which has the checksums of its blocks. Returns
-// nothing for other objects. Throws kCorrupt.
-std::optional<Trailer> trailer_of(Store& store, const ObjectName& name, std::uint64_t bytes) {
-  if (!save_id_of_file(name)) return std::nullopt;
-  const std::string object = child_url(store.url(), name);
-  if (bytes < kTrailerFooterBytes) throw Error(ErrorCode::kCorrupt, object + " is cut short");
-  Bytes footer(kTrailerFooterBytes, '\0');
-  store.read(name, {{bytes - footer.size(), {footer.data(), footer.size()}}});
-  Bytes trailer(trailer_length(footer, bytes, object), '\0');
-  store.read(name, {{bytes - trailer.size(), {trailer.data(), trailer.size()}}});
-  return decode_trailer(trailer, bytes, object);
-}
-
-// `begin` is a multiple of the size of a checksum block.
-void check_blocks(const Trailer& trailer, std::uint64_t begin, ByteSpan bytes, const std::string& object) {
-  const std::uint64_t block_bytes = trailer.checksum_block_bytes;
-  const std::uint64_t end = std::min(begin + bytes.size(), trailer.content_bytes);
-  for (std::uint64_t at = begin; at < end; at += block_bytes)
-    if (crc32(0, bytes.subspan(at - begin, std::min(block_bytes, end - at))) !=
-        trailer.block_crc32[static_cast<std::size_t>(at / block_bytes)])
-      throw Error(ErrorCode::kCorrupt, object + " is damaged at offset " + std::to_string(at) + " (the checksum does not match)");
 }
 
 // Returns the save ids that a record names: its own, and those that it retires.
@@ -181,16 +156,9 @@ TierCopier::Outcome TierCopier::try_copy(const std::string& path) {
       throw Error(ErrorCode::kCorrupt, child_url(far_store->url(), name) + " is another object than that of the near tier");
     far_store->remove(name);
   }
-  const StoreTraits traits = far_store->traits();
-  std::uint64_t piece_bytes = std::max(options_.piece_bytes, traits.part_bytes_min);
-  if (traits.parts_max > 0) piece_bytes = std::max(piece_bytes, *bytes / traits.parts_max + 1);
-  piece_bytes = (piece_bytes + kChecksumBlockBytesMax - 1) / kChecksumBlockBytesMax * kChecksumBlockBytesMax;
   CreateOptions options;
   options.appears_whole = true;
-  if (traits.part_bytes_min > 0 && *bytes > piece_bytes) {
-    options.part_bytes = piece_bytes;
-    options.expected_bytes = *bytes;
-  }
+  const std::uint64_t piece_bytes = prepare_pieces(far_store->traits(), *bytes, options_.piece_bytes, options);
   const auto writer = begin_copy(path, *far_store, options);
   if (!writer) return look();
   try {
@@ -215,47 +183,26 @@ TierCopier::Outcome TierCopier::try_copy(const std::string& path) {
 void TierCopier::write_pieces(Store& near, ObjectWriter& writer, const std::string& path, std::uint64_t bytes,
                               std::uint64_t piece_bytes, const Trailer* trailer) {
   const ObjectName name = split_path(path).name;
-  std::atomic<std::uint64_t> next{0}, written{0};
-  std::exception_ptr problem;
-  Mutex problem_mutex;  // for `problem`
-  const auto work = [&] {
+  const auto fill = [&](std::uint64_t begin, MutableByteSpan piece) {
+    check_wanted();
     try {
-      Bytes piece;
-      for (std::uint64_t begin = next.fetch_add(piece_bytes); begin < bytes; begin = next.fetch_add(piece_bytes)) {
-        check_wanted();
-        piece.resize(static_cast<std::size_t>(std::min(piece_bytes, bytes - begin)));
-        try {
-          near.read(name, {{begin, {piece.data(), piece.size()}}});
-        } catch (const Error& error) {
-          if (error.code() == ErrorCode::kNotFound) throw NearIsGone();
-          throw;
-        }
-        if (trailer != nullptr) check_blocks(*trailer, begin, piece, child_url(near.url(), name));
-        writer.write_at(begin, piece);
-        const std::uint64_t so_far = written += piece.size();
-        MutexLock lock(mutex_);
-        bytes_copied_ += piece.size();
-        if (std::uint64_t& furthest = unfinished_[path].furthest; so_far > furthest) {
-          furthest = so_far;
-          last_progress_ = SteadyClock::now();
-        }
-      }
-    } catch (...) {
-      next = bytes;
-      MutexLock lock(problem_mutex);
-      if (!problem) problem = std::current_exception();
+      near.read(name, {{begin, piece}});
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kNotFound) throw NearIsGone();
+      throw;
     }
+    if (trailer != nullptr) check_blocks(*trailer, begin, piece, child_url(near.url(), name));
   };
-  std::vector<std::thread> helpers;
-  const std::uint64_t pieces = (bytes + piece_bytes - 1) / piece_bytes;
-  try {
-    const SignalsBlocked blocked;
-    while (helpers.size() + 1 < std::min<std::uint64_t>(pieces, options_.copy_threads)) helpers.emplace_back(work);
-  } catch (const std::exception&) {  // no thread available: those that there are do the work
-  }
-  work();
-  for (std::thread& helper : helpers) helper.join();
-  if (problem) std::rethrow_exception(problem);
+  std::uint64_t written = 0;  // guarded by mutex_
+  cairn::write_pieces(writer, bytes, piece_bytes, options_.copy_threads, fill, [&](std::size_t more) {
+    MutexLock lock(mutex_);
+    written += more;
+    bytes_copied_ += more;
+    if (std::uint64_t& furthest = unfinished_[path].furthest; written > furthest) {
+      furthest = written;
+      last_progress_ = SteadyClock::now();
+    }
+  });
 }
 
 // --- one checkpoint ---

@@ -412,6 +412,11 @@ void hang(const std::string& directory, int victim) {
 
 void leave(const std::string& directory, int coordinator, int victim, const std::string& how) {
   Member self(World::from_environment(), directory, coordinator);
+  if (how == "killed-later") {  // after a save, and the launcher ends the others
+    self.save(1);
+    if (self.world.rank() == victim) ::raise(SIGKILL);
+    for (;;) ::pause();
+  }
   if (self.world.rank() == victim) {
     if (how == "killed") ::raise(SIGKILL);
     ::_exit(std::stoi(how));

@@ -29,7 +29,7 @@ FORBIDDEN_FOLDERS = {
 # `tools` is written against public headers, as users' programs are. It also includes these, each for a reason.
 INTERNAL_FOR_TOOLS = {
     "base/rank_text.hpp": "names ranks as the library's own texts do",
-    "base/save_id.hpp": "`convert` makes a save id of its own",
+    "base/save_id.hpp": "`convert` and `cp` make a save id of their own",
     "base/status_line.hpp": "there is one status line in a process, above which the log appears",
     "base/units.hpp": "sizes and durations read as in the library's own texts",
     "base/utf8.hpp": "shows names from checkpoints as the library's errors do",
@@ -43,6 +43,7 @@ INTERNAL_FOR_TOOLS = {
     "state/pickle/torch_archive.hpp": "the same: their archives",
     "state/pickle/unpickler.hpp": "`inspect` shows small values without LibTorch",
     "state/tensor_types.hpp": "converts between types of LibTorch and of checkpoints",
+    "storage/copy_checkpoint.hpp": "`cp` copies as tiers do",
     "storage/format/missing_parts.hpp": "`verify` names the ranks that loads name",
     "storage/format/names.hpp": "`convert` and `ls` tell by their names what Cairn made",
     "storage/format/safetensors.hpp": "`convert` writes one safetensors file of any source",

@@ -72,6 +72,12 @@ class Server(unittest.TestCase):
                     if arguments[0] in ("cat", "diff"):
                         self.assertEqual(there.stdout.replace(PLACE + "/run", local), here.stdout)
             self.assertEqual(cairn("diff", PLACE + "/run/step_7", local + "/step_7").returncode, FINE)
+            for source, copy in ((local + "/step_7", PLACE + "/copied/step_7"), (PLACE + "/copied/step_7", local + "/back")):
+                copied = cairn("cp", source, copy)
+                self.assertEqual(copied.returncode, FINE, copied.stderr)
+                self.assertEqual(cairn("verify", copy).returncode, FINE)
+                self.assertEqual(cairn("cp", source, copy).returncode, WRONG_USE)
+            self.assertEqual(cairn("diff", local + "/back", local + "/step_7").returncode, FINE)
             for form, options in (("safetensors", ["--skip-unsupported"]), ("torch", []), ("dcp", [])):
                 results = []
                 for source, result in ((PLACE + "/run/step_7", f"{local}/there.{form}"), (local + "/step_7", f"{local}/here.{form}")):

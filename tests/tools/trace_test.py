@@ -44,12 +44,12 @@ def memory_of(*arguments):
 class Recording:
     """What a launch has left: `traces` of every rank from beginning to end, and `run` with the report of a failure."""
 
-    def __init__(self, *arguments, options=(), ranks=WORLD, copied=False, log="warning"):
+    def __init__(self, *arguments, options=(), ranks=WORLD, copied=False, log="warning", keep_going=True):
         self.root = tempfile.mkdtemp(prefix="cairn-trace-")
         self.program = shutil.copy(RANKS, os.path.join(self.root, "ranks")) if copied else RANKS
         self.run, self.traces = os.path.join(self.root, "run"), os.path.join(self.root, "traces")
         os.mkdir(self.run)
-        command = [LAUNCHER, "-n", str(ranks), "--timeout", str(PATIENCE), "--keep-going",
+        command = [LAUNCHER, "-n", str(ranks), "--timeout", str(PATIENCE), *["--keep-going"] * keep_going,
                    "--trace", self.traces, *options, "--", self.program,
                    arguments[0], self.run, *arguments[1:]]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "CAIRN_LOG": log})
@@ -201,7 +201,8 @@ class GoodSave(TraceTest):
         ended = launched + (of_day - launched) % 86_400_000 - 1
         with open(ends, "w") as file:
             file.write(re.sub(r"(?m)^(rank 2 \d+) \d+ code 0$", r"\1 %d signal SIGSEGV" % ended, text))
-        self.assertRegex(self.tell(copy), r"^died +rank 2 [(]process [0-9]+ on .*[)]: its process was killed by SIGSEGV at .* before this call began\nsave of ")
+        self.assertRegex(self.tell(copy), r"^died +rank 2 [(]process [0-9]+ on .*[)]: its process was killed by SIGSEGV at .* before this call began; "
+                                          r"its last call was the save of '.*/run/checkpoint'\nsave of ")
 
     def test_json_holds_the_same(self):
         told = self.told(self.recording.traces)
@@ -445,6 +446,27 @@ class KilledBeforeTheCall(TraceTest):
                         "where +rank 2: its process was killed by SIGKILL at .*; it recorded nothing in this call, and no message from it arrived")
 
 
+class KilledBetweenCalls(TraceTest):
+    launch = staticmethod(lambda: Recording("leave", "0", "2", "killed-later", keep_going=False))
+
+    def test_the_rank_is_named_with_host_signal_and_last_call(self):
+        self.assertEqual(self.recording.code, 128 + 9, self.recording.output)
+        (ends,) = glob.glob(os.path.join(self.recording.traces, "*.ends"))
+        with open(ends) as file:
+            process = int(re.search(r"(?m)^rank 2 (\d+)", file.read()).group(1))
+        self.assertRegex(self.summary(), r"\Adied +rank 2 [(]process %d on %s[)]: its process was killed by SIGKILL at .* UTC, .* after this call "
+                                         r"ended\nsave of '.*/run/checkpoint' succeeded" % (process, re.escape(socket.gethostname())))
+
+    def test_the_status_names_it_and_the_last_save(self):
+        text = subprocess.run([CAIRN, "status", self.recording.traces], stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.check_says(text, r"now +no save or load is running", r"last save +.* ago, took .*: .*/run/checkpoint\n", r"saves +1 succeeded, 0 failed",
+                        r"died +rank 2 [(].*[)]: its process was killed by SIGKILL, .* ago; its last call was the save of '.*/run/checkpoint'\n")
+        self.assertNotIn("rank 1", text)
+        told, = json.loads(subprocess.run([CAIRN, "status", self.recording.traces, "--json"], stdout=subprocess.PIPE, check=True).stdout)
+        self.assertEqual([(dead["rank"], dead["how"], dead["host"]) for dead in told["died"]], [(2, "was killed by SIGKILL", socket.gethostname())])
+        self.assertEqual((told["running"], told["saves"], told["failed"]), ([], 1, 0))
+
+
 class Running(unittest.TestCase):
     def test_a_save_that_runs_is_no_failure(self):
         with tempfile.TemporaryDirectory() as root:
@@ -465,10 +487,18 @@ class Running(unittest.TestCase):
                 told = json.loads(cairn(traces, "--json").stdout)
                 self.assertEqual((told["end"], [(hook["rank"], hook["hook"]) for hook in told["running"]]), ("running", [(1, "write_data")]))
                 self.assertRegex(cairn("list", traces).stdout, r"(?m)^save:\S+ .* running ")
+                text = on_terminal(CAIRN, "status", traces, os.path.join(root, "run"), columns=80)
+                self.assertRegex(text, r"now +save of .*\s+since .* UTC,\s+.* ago\s+waits +for rank 1, in write since .* UTC\s+runs +rank 1 ")
+                self.assertRegex(text, "the run has no sound checkpoint")
+                self.assertLessEqual(max(len(line) for line in text.splitlines()), 80)
+                told, = json.loads(subprocess.run([CAIRN, "status", traces, "--json"], stdout=subprocess.PIPE, check=True).stdout)
+                self.assertEqual([(call["operation"], call["hooks"][0]["rank"]) for call in told["running"]], [("save", 1)])
+                self.assertNotIn("last_save", told)
             finally:
                 job.terminate()
                 job.communicate()
             self.assertRegex(cairn(traces).stdout, "FAILED|DID NOT END|was cancelled")
+            self.assertRegex(subprocess.run([CAIRN, "status", traces], stdout=subprocess.PIPE, text=True).stdout, "no save or load is running")
 
 
 class ThrownStoreError(TraceTest):

@@ -1,0 +1,220 @@
+// `cairn status`: what a job does now, from its traces, its run and its metrics.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cairn/base/clock.hpp>
+#include <cairn/storage/format/names.hpp>
+#include <cairn/tools/run_contents.hpp>
+#include <cairn/tools/terminal.hpp>
+#include <cairn/tools/trace.hpp>
+
+namespace cairn::tools {
+namespace {
+
+constexpr const char* kStatusExamples = R"(Examples:
+  cairn status traces               what runs now, what it waits for, the last save, failures, ranks that died
+  cairn status run metrics traces   the same, and what the run and the metrics tell
+  watch cairn status traces         again and again
+
+DIR is a directory with traces (CAIRN_TRACE, cairn-launch --trace), a run, or a directory with files of
+metrics (CAIRN_METRICS_DIR). Traces tell most. Of ranks on other hosts, they do not tell whether these
+run now.)";
+
+std::string ago(WallTime time) { return human_duration(std::max(Duration(0), system_clock().wall_now() - time)) + " ago"; }
+WallTime time_of(double seconds) { return WallTime(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))); }
+
+// The status of one place: lines for people, and the same as JSON.
+struct Status {
+  std::vector<std::string> lines;
+  Json json;
+
+  void add(const char* name, const std::string& text) { lines.push_back(named_line(name, printable(text))); }
+};
+
+std::string step_text(const std::string& place) {
+  const auto step = step_of_name(place.substr(place.rfind('/') + 1));
+  return step ? fmt::format("step {}, ", *step) : "";
+}
+
+Json step_json(const std::string& place) {
+  const auto step = step_of_name(place.substr(place.rfind('/') + 1));
+  return step ? Json(*step) : Json();
+}
+
+// Adds what the traces tell about the job that began last.
+void add_traces(const std::string& path, Status& status) {
+  const auto directory = std::make_shared<const TraceDirectory>(open_traces(path));
+  if (directory->jobs().empty()) throw Error(ErrorCode::kNotFound, "the traces in " + path + " cannot be read");
+  const TracedJob& job = directory->jobs().back();
+  const TracedAttempt *last_save = nullptr, *last_failed = nullptr;
+  std::size_t saves = 0, failed = 0;
+  status.json["running"] = Json::array();
+  for (const TracedAttempt& attempt : directory->attempts()) {
+    if (attempt.job != job.incarnation || attempt.operation == Operation::kAgree) continue;
+    if (attempt.is_running) {
+      const OpenedTrace opened{ChosenAttempt(directory, attempt)};
+      const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
+      status.add("now", fmt::format("{}, since {} UTC, {}", attempt.describe(), time_of_day(diagnosis.begin), ago(diagnosis.begin)));
+      for (std::string& text : running_lines(opened, diagnosis)) status.lines.push_back(std::move(text));
+      Json running = to_json(attempt);
+      running["seconds"] = in_seconds(system_clock().wall_now() - diagnosis.begin);
+      running["phases"] = to_json(diagnosis.phases);
+      running["hooks"] = hooks_json(opened, diagnosis);
+      status.json["running"].push_back(std::move(running));
+      continue;
+    }
+    if (attempt.operation == Operation::kSave) {
+      const bool succeeded = attempt.has_ended() && !attempt.has_failed();
+      saves += attempt.went_wrong() || succeeded;
+      failed += attempt.went_wrong();
+      if (succeeded) last_save = &attempt;
+    }
+    if (attempt.went_wrong()) last_failed = &attempt;
+  }
+  const auto lives = std::count_if(job.writers.begin(), job.writers.end(),
+                                   [](const auto& writer) { return writer.second.is_running.value_or(false); });
+  if (status.json["running"].empty()) status.add("now", "no save or load is running");
+  if (last_save != nullptr) {
+    status.add("last save", fmt::format("{}{}, took {}: {}", step_text(last_save->checkpoint_id), ago(last_save->end()),
+                                        human_duration(last_save->duration()), last_save->checkpoint_id));
+    status.json["last_save"] = to_json(*last_save);
+    status.json["last_save"]["step"] = step_json(last_save->checkpoint_id);
+    status.json["last_save"]["age_seconds"] = in_seconds(system_clock().wall_now() - last_save->end());
+    status.json["last_save"]["seconds"] = in_seconds(last_save->duration());
+  }
+  status.add("saves", fmt::format("{} succeeded, {} failed", saves - failed, failed));
+  status.json["saves"] = saves;
+  status.json["failed"] = failed;
+  if (last_failed != nullptr) {
+    const OpenedTrace opened{ChosenAttempt(directory, *last_failed)};
+    const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
+    const std::string why = diagnosis.failures.empty() ? "" : failure_line(opened.trace.job, diagnosis.failures.front());
+    status.add("failed", fmt::format("{}, {}{}", last_failed->describe(), ago(last_failed->end()), why.empty() ? "" : ": " + why));
+    status.json["last_failure"] = to_json(*last_failed);
+    status.json["last_failure"]["why"] = why;
+  }
+  status.json["died"] = Json::array();
+  for (const auto& [rank, process] : job.processes) {
+    if (!process.has_failed()) continue;
+    const std::string last_call = last_call_of(*directory, job, rank);
+    status.add("died", fmt::format("{}: its process {}, {}; {}", job.describe(rank), process.describe(), ago(process.ended), last_call));
+    status.json["died"].push_back({{"rank", rank}, {"how", process.describe()}, {"at", time_of_day(process.ended)}, {"last_call", last_call}});
+    if (const auto writer = job.writers.find(rank); writer != job.writers.end()) {
+      status.json["died"].back()["host"] = writer->second.host;
+      status.json["died"].back()["process"] = writer->second.process;
+    }
+  }
+  status.add("ranks", fmt::format("{} of {} are known to run on this host; job {}", lives, job.world_size, job.incarnation.substr(0, 8)));
+  status.json["ranks"] = {{"world_size", job.world_size}, {"running_here", lives}, {"job", job.incarnation}};
+}
+
+void add_run(const std::string& path, Status& status) {
+  const RunContents contents = look_at_run(path);
+  const auto last = std::find_if(contents.checkpoints.begin(), contents.checkpoints.end(),
+                                 [](const ListedCheckpoint& one) { return one.may_resume && one.fault.empty(); });
+  if (last == contents.checkpoints.end()) {
+    status.add("last save", "the run has no sound checkpoint");
+  } else {
+    status.add("last save", fmt::format("{}{}{}: {}", step_text(last->name), last->saved_at ? ago(time_of(*last->saved_at)) + ", " : "",
+                                        human_bytes(last->bytes), last->name));
+    status.json["last_save"] = {{"checkpoint_id", last->name}, {"step", last->step ? Json(*last->step) : Json()}};
+    if (last->saved_at) status.json["last_save"]["age_seconds"] = in_seconds(system_clock().wall_now() - time_of(*last->saved_at));
+  }
+  std::size_t open = 0;
+  for (const Leftover& leftover : contents.leftovers) open += leftover.is_open;
+  if (open > 0) status.add("now", counted(open, "save") + " open: running, or of a job that was killed");
+  status.json["open_saves"] = open;
+  status.json["failure_reports"] = contents.failure_reports;
+  if (!contents.failure_reports.empty())
+    status.add("failed", fmt::format("{}: `cairn trace {}` shows the last one", counted(contents.failure_reports.size(), "failure report"), path));
+}
+
+// Adds the metrics of each rank's file, summed by run.
+void add_metrics(const std::vector<std::filesystem::path>& files, Status& status) {
+  struct Run {
+    double ranks = 0, running = 0, in_progress = 0, failed = 0, saves = 0, last_success = 0, start = 0;
+  };
+  std::map<std::string, Run> runs;
+  for (const auto& path : files) {
+    std::ifstream file(path);
+    for (std::string text; std::getline(file, text);) {
+      const std::size_t value_at = text.rfind(' '), brace = text.find('{'), label = text.find("run=\"");
+      if (text.empty() || text[0] == '#' || value_at == std::string::npos || brace == std::string::npos) continue;
+      const std::string name = text.substr(0, brace);
+      const double value = std::strtod(text.c_str() + value_at, nullptr);
+      const std::size_t begin = label == std::string::npos ? label : label + 5;
+      Run& run = runs[begin == std::string::npos ? "" : text.substr(begin, text.find('"', begin) - begin)];
+      if (name == "cairn_running") ++run.ranks, run.running += value;
+      if (name == "cairn_saves_in_progress") run.in_progress = std::max(run.in_progress, value);
+      if (name == "cairn_save_start_timestamp_seconds") run.start = run.start == 0 ? value : std::min(run.start, value);
+      if (name == "cairn_save_last_success_timestamp_seconds") run.last_success = std::max(run.last_success, value);
+      if (name == "cairn_saves_total" && text.find("outcome=\"success\"") != std::string::npos) run.saves = std::max(run.saves, value);
+      if (name == "cairn_saves_total" && text.find("outcome=\"failed\"") != std::string::npos) run.failed = std::max(run.failed, value);
+    }
+  }
+  status.json["runs"] = Json::array();
+  for (const auto& [name, run] : runs) {
+    status.add("run", name.empty() ? "without a name" : name);
+    status.add("now", run.in_progress > 0 ? fmt::format("{} in progress, the oldest began {}", counted(static_cast<std::size_t>(run.in_progress), "save"), ago(time_of(run.start)))
+                                          : "no save is in progress");
+    if (run.last_success > 0) status.add("last save", ago(time_of(run.last_success)));
+    status.add("saves", fmt::format("{:.0f} succeeded, {:.0f} failed", run.saves, run.failed));
+    status.add("ranks", fmt::format("{:.0f} of {:.0f} have not ended as planned: they run, or were killed", run.running, run.ranks));
+    status.json["runs"].push_back({{"run", name}, {"in_progress", run.in_progress}, {"saves", run.saves}, {"failed", run.failed},
+                                   {"last_success", run.last_success > 0 ? Json(run.last_success) : Json()},
+                                   {"ranks", run.ranks}, {"ranks_not_ended", run.running}});
+  }
+}
+
+Status status_of(const std::string& place) {
+  std::vector<std::filesystem::path> metrics;
+  bool has_traces = false;
+  std::error_code error;
+  if (const auto path = local_path(place))
+    for (const auto& entry : std::filesystem::directory_iterator(*path, error)) {
+      if (entry.path().extension() == ".prom") metrics.push_back(entry.path());
+      has_traces = has_traces || entry.path().extension() == ".trace";
+    }
+  Status status;
+  status.json["place"] = place;
+  if (has_traces) add_traces(place, status);
+  if (!metrics.empty()) add_metrics(metrics, status);
+  if (!has_traces && metrics.empty()) add_run(place, status);
+  return status;
+}
+
+}  // namespace
+
+void add_status(CLI::App& app, Run& chosen) {
+  struct Options {
+    std::vector<std::string> places;
+    bool json = false;
+  };
+  const auto options = std::make_shared<Options>();
+  auto* const command = app.add_subcommand("status", "Show what a job does now: running saves, the last one, failures, dead ranks");
+  command->footer(kStatusExamples);
+  command->add_option("DIR", options->places, "Directories with traces or metrics, or runs")->required();
+  command->add_flag("--json", options->json, "Print JSON: a list with an entry for each DIR");
+  command->callback([options, &chosen] {
+    chosen = [options] {
+      Json list = Json::array();
+      for (const std::string& place : options->places) {
+        const Status status = status_of(place);
+        list.push_back(status.json);
+        if (options->json) continue;
+        if (options->places.size() > 1) std::cout << coloured(Colour::kBold, printable(place) + ":") << '\n';
+        for (const std::string& text : status.lines) print_line(text, kNameColumns);
+      }
+      if (options->json) print_json(list);
+      return kFine;
+    };
+  });
+}
+
+}  // namespace cairn::tools
