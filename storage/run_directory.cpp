@@ -414,15 +414,17 @@ std::shared_ptr<Store> RunDirectory::open_to_change(const ObjectName& name) cons
 std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint, const MayChange& may_change) const {
   const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
   const std::string& save_id = checkpoint.head.save_id;
-  if (is_pinned(checkpoint.name)) return "it is pinned";
   // Removal is safe only in this order of steps: see the header.
   const PlaceContents found = place->contents();
   const std::vector<ObjectInfo>& objects = found.objects;
+  if (has_name(objects, kPinName)) return "it is pinned";
   // The process that saved this checkpoint may have died after publishing and before it removed its
   // own attempt.
   const bool has_own = has_name(found.open_attempts, save_id);
   if (found.open_attempts.size() > (has_own ? 1 : 0)) return "a save to it has begun, and has not ended";
-  const auto head = read_commit_head(*place);
+  const auto& [record_bytes, record] = found.record;
+  const bool is_read = record_bytes > 0 && record.size() == record_bytes;
+  const auto head = is_read ? commit_head_in(record) : read_commit_head(*place);
   if (!head || head->save_id != save_id) return "it was replaced or removed meanwhile";
   const auto may_go_on = [&] { return may_change(checkpoint.name); };
   if (!may_go_on()) return "its removal was stopped";
@@ -448,23 +450,13 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   if (has_own) place->fence(save_id);
   std::string names = "\n";  // a store may take an empty object for one that is not there yet
   for (const ObjectName& name : dead.names) names += name + "\n";
-  const ObjectName mark = removal_mark_name(save_id);
-  const bool is_marked = has_name(objects, mark);
-  try {
-    // The mark of an interrupted removal may be incomplete.
-    const bool is_whole = is_marked && read_text(*place, mark, kMarkBytesMax) == names;
-    if (is_marked && !is_whole) place->remove(mark);
-    if (!is_whole) create_text(*place, mark, names);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNoSpace) throw;  // the removal is to make space
-  }
   // The point of no return. Files may go only after the record is gone for good.
-  place->retract();
+  place->retract_with_mark(save_id, names);
   dead.ids.insert(save_id);
   dead.add_fenced(found.fenced_attempts);
   if (has_own) dead.fenced.push_back(save_id);
   add_marks(*place, objects, dead);
-  dead.marks.push_back(mark);
+  dead.marks.push_back(removal_mark_name(save_id));
   remove_dead(*place, objects, dead, may_go_on);
   return std::nullopt;
 }

@@ -21,7 +21,7 @@
 //  2  read the record again; if it is not the expected one, stop
 //  3  create the mark ".removed-<save id>", durably. It contains the names of files that the record
 //     lists or retires and whose names do not contain this save id. Without space for it, go on
-//  4  remove the record, durably                                              Store::retract
+//  4  remove the record, durably                                    Store::retract_with_mark: 3, 4
 //  5  remove the files of the save and of fenced attempts, and those that the mark names; then
 //     clear fenced attempts, unless other safetensors files remain
 //  6  remove the mark, then the place, if nothing else is in it               Store::remove_root

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <cairn/base/error.hpp>
+#include <cairn/storage/presence.hpp>
 
 namespace cairn {
 namespace {
@@ -103,6 +104,26 @@ bool Store::has_attempt(const std::string& save_id) {
 }
 
 void Store::retract() { remove(kCommitRecordName); }
+
+void Store::retract_with_mark(const std::string& save_id, const std::string& text) {
+  const ObjectName mark = removal_mark_name(save_id);
+  CreateOptions options;
+  options.expected_bytes = text.size();
+  try {
+    // The mark of an interrupted removal may be incomplete.
+    const auto known = read_end(mark, text.size());
+    const bool is_whole = known && known->object_bytes == text.size() && known->content == text;
+    if (known && !is_whole) remove(mark);
+    if (!is_whole) {
+      const auto writer = create(mark, options);
+      writer->write_at(0, text);
+      writer->sync(text.size());
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNoSpace) throw;
+  }
+  retract();
+}
 
 bool Store::leads_elsewhere() { return false; }
 

@@ -6,6 +6,8 @@
 //   record                 as it was published
 //   record, fence mark     the same record, after an attempt was fenced
 //   fence mark             no record: one was removed, or an attempt was fenced before the first
+//   removal mark,          no record: a removal has begun. The mark is its text, then
+//   fence mark             "removed <save id>" on a line. The store shows it as ".removed-<save id>"
 //
 // A fence mark has a nonce, so no two versions of the object have the same ETag.
 //
@@ -22,7 +24,8 @@
 //               .metadata; if it is absent, write a fence mark there
 //            2  give up if .fenced-<id> exists, and then unless
 //               .attempt-<id> exists
-//            3  write the record to .metadata, if the ETag is
+//            3  if a removal mark is there, write it to .removed-<save id>;
+//               write the record to .metadata, if the ETag is
 //               still that of 1; otherwise begin again           <- now the checkpoint exists
 //               (but end with an error if an answer was lost and the record of another is there)
 //            4  take the place out of the index as begin does after its
@@ -70,8 +73,8 @@
 // marks again.
 //
 // remove     1  read the index of the run, or remember an earlier read
-// root       2  list the place, then read .metadata; done if there is
-//               anything but a mark
+// root       2  read .metadata, then list the place, or take both from a
+//               list after 1; done if there is anything but a mark
 //            3  add the place, if the index still has the ETag of 1
 //
 // A place with an attempt is not in the index. If remove 1 came after begin 1, or after begin 4
@@ -99,6 +102,7 @@
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
 #include <cairn/storage/stores/s3_xml.hpp>
 
@@ -111,12 +115,24 @@ Error not_open(const std::string& save_id, const std::string& url) {
                                        "was changed");
 }
 
+// The last line of a removal's mark before a fence mark. A save id follows.
+constexpr std::string_view kRemovedWord = "removed ";
+constexpr std::size_t kRemovalEndBytes = 256;  // at least a line break and this line
+
+// Returns the save id in the removal's mark at the end of `bytes`; "" if there is none.
+std::string removed_in(std::string_view bytes) {
+  if (bytes.size() < 2 || bytes.back() != '\n') return "";
+  bytes.remove_suffix(1);
+  bytes.remove_prefix(bytes.rfind('\n') + 1);  // 0 if there is no line break
+  return bytes.substr(0, kRemovedWord.size()) == kRemovedWord ? std::string(bytes.substr(kRemovedWord.size())) : "";
+}
+
 }  // namespace
 
 Bytes S3Store::fence_mark() { return make_fence_mark(client_->new_nonce().substr(0, 16)); }
 
 S3Store::Record S3Store::find_record(const ObjectName& name, std::size_t end_bytes) {
-  Bytes end(end_bytes + kFenceMarkBytes, '\0');
+  Bytes end(std::max(end_bytes, kRemovalEndBytes) + kFenceMarkBytes, '\0');
   S3Request request{"GET", "read", "s3:GetObject", key_of(name)};
   request.destination = {end.data(), end.size()};
   const S3Response response = client_->send(request);
@@ -135,8 +151,9 @@ S3Store::Record S3Store::find_record(const ObjectName& name, std::size_t end_byt
   end.resize(static_cast<std::size_t>(response.received));
   if (ends_in_fence_mark(end)) {
     record.bytes -= kFenceMarkBytes;
-    record.is_live = record.bytes > 0;
     end.resize(end.size() - kFenceMarkBytes);
+    record.removed = removed_in(end);
+    record.is_live = record.bytes > 0 && record.removed.empty();
   }
   record.end = end.size() > end_bytes ? end.substr(end.size() - end_bytes) : std::move(end);
   return record;
@@ -147,7 +164,11 @@ std::optional<std::string> S3Store::replace_record(const ObjectName& name, const
   return client_->put_if(key_of(name), content, seen.empty() ? std::nullopt : std::optional(seen), was_repeated);
 }
 
-void S3Store::retract_record(const ObjectName& name) {
+void S3Store::retract_with_mark(const std::string& save_id, const std::string& text) {
+  retract_record(kCommitRecordName, text + std::string(kRemovedWord) + save_id + "\n");
+}
+
+void S3Store::retract_record(const ObjectName& name, const std::string& mark) {
   const auto [run, place] = place_of_record(name);
   Index index = remembered_index(run);
   if (index.etag.empty()) index = read_index(run);
@@ -161,8 +182,8 @@ void S3Store::retract_record(const ObjectName& name) {
     std::optional<Record> known = tries == 0 ? remembered_record(name) : std::nullopt;
     const Record seen = known && known->is_live ? *std::move(known) : find_record(name);
     if (!seen.is_live) return;
-    const auto etag = replace_record(name, seen.etag, fence_mark());
-    if (etag) return remember(name, {*etag, 0, false, ""});
+    const auto etag = replace_record(name, seen.etag, mark + fence_mark());
+    if (etag) return remember(name, {*etag, mark.size(), false, mark, removed_in(mark)});
   }
   throw changes_too_often(url_of(name));
 }
@@ -258,6 +279,7 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
         throw Error(ErrorCode::kUnavailable, "cannot tell whether save " + save_id + " was published in " + url() +
                                                  ": the server's answer was lost, and another save has changed the record since");
       // 3
+      if (!seen.removed.empty()) client_->put_if(key_of(removal_mark_name(seen.removed)), removal_text(seen));
       bool was_repeated = false;
       const auto etag = replace_record(kCommitRecordName, seen.etag, record, &was_repeated);
       if (!etag && was_repeated) unanswered = seen.etag;

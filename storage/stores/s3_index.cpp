@@ -258,7 +258,7 @@ void S3Store::note_published(ByteSpan record, const std::string& etag, bool is_r
   const auto head = is_in_run ? commit_head_in(record) : std::nullopt;
   if (!head) return is_reused ? unlist_root(true) : void();
   const std::size_t end = std::min(record.size(), kRecordEndBytes);
-  remember(kCommitRecordName, {etag, record.size(), true, std::string(record.view().substr(record.size() - end))});
+  remember(kCommitRecordName, {etag, record.size(), true, std::string(record.view().substr(record.size() - end)), ""});
   change_index(run, remembered_index(run), is_reused, [&, &place = name](Index& index) {
     const bool was_removed = index.removed.erase(place) > 0;
     const auto& [latest, sequence] = index.latest;
@@ -273,19 +273,28 @@ void S3Store::remove_root() {
   // 1
   Index index = remembered_index(run);
   if (index.removed.count(name) > 0) index = read_index(run);
+  std::pair<std::string, std::string> emptied;
+  {
+    MutexLock lock(mutex_);
+    emptied.swap(emptied_);
+  }
   change_index(run, std::move(index), false, [&, &place = name](Index& seen) {
     // 2
-    std::size_t others = 0;
-    visit("", false, [&](const ObjectInfo& object) {
-      if (object.name != kCommitRecordName) ++others;
-      return others == 0;
-    });
-    if (others > 0) return false;
-    const Record record = find_record(kCommitRecordName);
-    if (record.etag.empty() || record.is_live) return false;
+    std::string mark = emptied.first == seen.etag ? std::exchange(emptied.second, "") : "";
+    if (mark.empty()) {
+      const Record record = find_record(kCommitRecordName);
+      if (record.etag.empty() || record.is_live) return false;
+      mark = record.etag;
+      std::size_t others = 0;
+      visit("", false, [&](const ObjectInfo& object) {
+        if (object.name != kCommitRecordName) ++others;
+        return others == 0;
+      });
+      if (others > 0) return false;
+    }
     if (client_->removes_on_condition()) {
       S3Request request{"DELETE", "remove", "s3:DeleteObject", key_of(kCommitRecordName)};
-      request.headers = {{"If-Match", record.etag}};
+      request.headers = {{"If-Match", mark}};
       client_->send(request);
       return false;
     }

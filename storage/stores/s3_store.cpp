@@ -153,6 +153,12 @@ bool S3Store::exists(const ObjectName& name) {
 
 std::optional<ObjectEnd> S3Store::read_end(const ObjectName& name, std::size_t bytes_max) {
   check_object_name(name);
+  if (const auto id = save_id_of_mark(name)) {
+    if (const Record record = find_record(kCommitRecordName, kRecordEndBytes); record.removed == *id) {
+      const std::string text = removal_text(record);
+      return ObjectEnd{text.size(), text.substr(text.size() - std::min(text.size(), bytes_max))};
+    }
+  }
   auto listed = bytes_max <= kRecordEndBytes ? listed_record(name) : std::nullopt;
   const bool is_new = !listed;
   Record record = listed ? *std::move(listed) : find_record(name, bytes_max);
@@ -225,26 +231,50 @@ PlaceContents S3Store::contents_below(const ObjectName& prefix) {
   check_object_prefix(prefix);
   std::vector<Listed> objects;
   Attempts attempts;
+  std::string index_etag = remembered_index(place_in_run(place_).first).etag;
+  std::string mark_etag;
+  std::size_t count = 0;
   visit(prefix, false, [&](const Listed& object) {
     attempts.add(object.name);
+    ++count;
     // Other programs make empty objects with names like "a/", as if they were directories.
     if (!object.name.empty() && object.name.back() != '/' && !is_hidden(object.name)) objects.push_back(object);
     return true;
   });
+  Record record;
+  // A list of marks does not have the record.
+  if (!prefix.empty() && prefix.rfind(kRemovalMark, 0) == 0) record = find_record(kCommitRecordName, kRecordEndBytes);
   PlaceContents found;
   found.open_attempts.assign(attempts.open.begin(), attempts.open.end());
   found.fenced_attempts = attempts.fenced();
   for (Listed& object : objects) {
     if (is_record(object.name)) {
-      Record record = record_in_list(object.name, object.etag);
-      if (!record.is_live) continue;
-      object.size_bytes = record.bytes;
-      if (object.name == kCommitRecordName) found.record = {record.bytes, std::move(record.end)};
+      const Record listed = record_in_list(object.name, object.etag);
+      object.size_bytes = listed.bytes;
+      if (object.name == kCommitRecordName) record = listed;
+      if (!listed.is_live && listed.etag == object.etag) mark_etag = object.etag;
+      if (!listed.is_live) continue;
     }
     found.objects.push_back(std::move(object));
   }
+  if (record.is_live) found.record = {record.bytes, std::move(record.end)};
+  if (ObjectName mark = removal_mark_name(record.removed); !record.removed.empty() && mark.rfind(prefix, 0) == 0)
+    found.objects.push_back({std::move(mark), removal_text(record).size()});
+  if (prefix.empty()) {
+    MutexLock lock(mutex_);
+    emptied_ = {std::move(index_etag), count == 1 ? std::move(mark_etag) : ""};
+  }
   std::sort(found.objects.begin(), found.objects.end(), [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
   return found;
+}
+
+std::string S3Store::removal_text(const Record& record) {
+  std::string text = record.end;
+  if (record.bytes > text.size()) {
+    text.resize(static_cast<std::size_t>(record.bytes));
+    read_range(kCommitRecordName, 0, {text.data(), text.size()});
+  }
+  return text.substr(0, text.rfind('\n', text.size() - 2) + 1);
 }
 
 std::vector<ObjectInfo> S3Store::list(const ObjectName& prefix) { return contents_below(prefix).objects; }
@@ -254,6 +284,15 @@ PlaceContents S3Store::contents() { return contents_below(""); }
 void S3Store::remove(const ObjectName& name) {
   check_object_name(name);
   if (is_record(name)) return retract_record(name);
+  const auto id = save_id_of_mark(name);
+  if (const auto known = id ? remembered_record(kCommitRecordName) : std::nullopt; known && known->removed == *id) {
+    {
+      MutexLock lock(mutex_);
+      if (emptied_.second == known->etag) return;  // nothing else is left, and `remove_root` follows
+    }
+    const auto etag = replace_record(kCommitRecordName, known->etag, fence_mark());
+    if (etag) return remember(kCommitRecordName, {*etag, 0, false, "", ""});
+  }
   client_->remove(key_of(name));
 }
 

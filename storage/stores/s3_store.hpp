@@ -57,6 +57,7 @@ class S3Store : public Store {
   PlaceContents contents() override;
   bool has_attempt(const std::string& save_id) override;
   void clear_attempt(const std::string& save_id) override;
+  void retract_with_mark(const std::string& save_id, const std::string& text) override;
   void remove_root() override;
 
  private:
@@ -64,11 +65,12 @@ class S3Store : public Store {
   // see s3_attempts.cpp.
   struct Record {
     std::string etag;         // "": there is no object
-    std::uint64_t bytes = 0;  // the size of the record, without the fence mark
+    std::uint64_t bytes = 0;  // the size of the object, without the fence mark
     bool is_live = false;     // the object contains a record
-    std::string end;          // the last bytes of the record
+    std::string end;          // the last of these bytes
+    std::string removed;      // the save id in the mark of a removal; "": there is none
   };
-  // One request. Reads at most `end_bytes` of the record's end.
+  // One request. `end_bytes`: of Record::end, at most.
   Record find_record(const ObjectName& name, std::size_t end_bytes = 0);
   // Returns the record `name` that a list has with this ETag, and the end of it, as this process
   // has read or written it before; reads it otherwise.
@@ -110,7 +112,10 @@ class S3Store : public Store {
   // `was_repeated`: see S3Client::put_if.
   std::optional<std::string> replace_record(const ObjectName& name, const std::string& seen, ByteSpan content,
                                             bool* was_repeated = nullptr);
-  void retract_record(const ObjectName& name);
+  // Leaves `mark` and a fence mark in place of the record.
+  void retract_record(const ObjectName& name, const std::string& mark = "");
+  // Returns the text of a removal's mark.
+  std::string removal_text(const Record& record);
   // How often an object may change under a writer. Each change is one of another process.
   static constexpr int kTriesMax = 64;
   static Error changes_too_often(const std::string& url);
@@ -155,6 +160,9 @@ class S3Store : public Store {
   Mutex mutex_;
   std::map<ObjectName, std::string> listed_ CAIRN_GUARDED_BY(mutex_);  // ETags of records, from the last call of `children`
   std::map<std::string, std::string> first_marks_ CAIRN_GUARDED_BY(mutex_);  // ETags of marks that attempts made when they began
+  // ETags of the run's index before the last list of this place, and of the fence mark, if the list
+  // has nothing else; otherwise "".
+  std::pair<std::string, std::string> emptied_ CAIRN_GUARDED_BY(mutex_);
 };
 
 // The index of a run: its latest checkpoint, and the places whose checkpoints were removed.

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include <cairn/base/error.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 
@@ -497,6 +498,39 @@ inline void check_retract(Store& store, Store& other) {
   CHECK(get_object(other, kCommitRecordName) == "again");
 }
 
+// The mark of a removal is there before the record goes, and after another save to the same place.
+inline void check_retract_with_mark(Store& store, Store& other) {
+  const std::string id = make_save_id(std::string(32, '0'), std::string(16, '0'), 1);
+  const ObjectName mark = removal_mark_name(id);
+  const auto text_of_mark = [&] {
+    const auto end = other.read_end(mark, 1000);
+    return end ? end->content : "none";
+  };
+  for (const std::string& text : {std::string("\n"), "\n" + std::string(300, 'n') + "\n"}) {
+    store.begin_attempt("first" + std::to_string(text.size()));
+    store.publish("first" + std::to_string(text.size()), ByteSpan("record", 6), Overwrite::kRefused);
+    other.retract_with_mark(id, text);
+    store.retract_with_mark(id, text);
+    CHECK_FALSE(store.exists(kCommitRecordName));
+    CHECK(names_of(store.list()) == Names{mark});
+    CHECK(names_of(store.list(mark)) == Names{mark});
+    CHECK(names_of(store.list(std::string(kRemovalMark))) == Names{mark});
+    CHECK(text_of_mark() == text);
+    const std::string next = "next" + std::to_string(text.size());
+    store.begin_attempt(next);
+    store.publish(next, ByteSpan("next", 4), Overwrite::kRefused);
+    CHECK(text_of_mark() == text);
+    store.remove(mark);
+    CHECK(names_of(other.list()) == Names{kCommitRecordName});
+    other.retract_with_mark(id, text);
+    put_object(store, "data", "x");
+    CHECK(names_of(other.list()) == Names{mark, "data"});
+    other.remove(mark);
+    CHECK(names_of(store.list()) == Names{"data"});
+    store.remove("data");
+  }
+}
+
 inline void check_remove_root(Store& store, Store& other) {
   put_object(store, "data", "x");
   other.remove_root();
@@ -737,6 +771,7 @@ inline void check_store_conformance(
   SUBCASE("listing") { conformance::check_list(*store, *other); }
   SUBCASE("removing") { conformance::check_remove(*store, *other); }
   SUBCASE("taking a checkpoint away") { conformance::check_retract(*store, *other); }
+  SUBCASE("taking a checkpoint away with a mark") { conformance::check_retract_with_mark(*store, *other); }
   SUBCASE("removing the root") { conformance::check_remove_root(*store, *other); }
   SUBCASE("creation races") { conformance::check_create_race(*store); }
   SUBCASE("beginning attempts") { conformance::check_begin(*store, *other); }
