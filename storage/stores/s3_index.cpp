@@ -256,6 +256,7 @@ void S3Store::note_published(ByteSpan record, const std::string& etag, bool is_r
   // A part of a rank is no checkpoint of a run.
   const bool is_in_run = !name.empty() && !part_of_name(name) && name.find('\n') == std::string::npos;
   const auto head = is_in_run ? commit_head_in(record) : std::nullopt;
+  remember(kCommitRecordName, {});
   if (!head) return is_reused ? unlist_root(true) : void();
   const std::size_t end = std::min(record.size(), kRecordEndBytes);
   remember(kCommitRecordName, {etag, record.size(), true, std::string(record.view().substr(record.size() - end)), ""});

@@ -258,7 +258,8 @@ PlaceContents S3Store::contents_below(const ObjectName& prefix) {
     found.objects.push_back(std::move(object));
   }
   if (record.is_live) found.record = {record.bytes, std::move(record.end)};
-  if (ObjectName mark = removal_mark_name(record.removed); !record.removed.empty() && mark.rfind(prefix, 0) == 0)
+  if (ObjectName mark = removal_mark_name(record.removed);
+      !record.removed.empty() && mark.rfind(prefix, 0) == 0 && !has_name(found.objects, mark))
     found.objects.push_back({std::move(mark), removal_text(record).size()});
   if (prefix.empty()) {
     MutexLock lock(mutex_);
@@ -290,8 +291,8 @@ void S3Store::remove(const ObjectName& name) {
       MutexLock lock(mutex_);
       if (emptied_.second == known->etag) return;  // nothing else is left, and `remove_root` follows
     }
-    const auto etag = replace_record(kCommitRecordName, known->etag, fence_mark());
-    if (etag) return remember(kCommitRecordName, {*etag, 0, false, "", ""});
+    if (const auto etag = replace_record(kCommitRecordName, known->etag, fence_mark()))
+      remember(kCommitRecordName, {*etag, 0, false, "", ""});
   }
   client_->remove(key_of(name));
 }
