@@ -61,10 +61,6 @@ void CheckpointReader::set_up_storage_reader(const Metadata& metadata, const Sto
   self.has_read = false;
 }
 
-LoadPlan CheckpointReader::prepare_local_plan(LoadPlan plan) { return plan; }
-
-std::vector<LoadPlan> CheckpointReader::prepare_global_plan(std::vector<LoadPlan> plans) { return plans; }
-
 Future<bool> CheckpointReader::read_data(const LoadPlan& plan, LoadPlanner& planner) {
   Implementation& self = *implementation_;
   if (!self.metadata)

@@ -101,8 +101,6 @@ class CheckpointReader : public StorageReader {
   void reset(const std::string& checkpoint_id) override;
   Metadata read_metadata() override;
   void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
-  LoadPlan prepare_local_plan(LoadPlan plan) override;
-  std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) override;
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
   bool validate_checkpoint_id(const std::string& checkpoint_id) const override;
 

@@ -63,19 +63,15 @@ std::string why_none(Store& store, const std::vector<std::string>& open_attempts
 }  // namespace
 
 bool is_torch_checkpointing(Store& store) {
-  // The pickle of a dict whose first key is "metadata".
-  if (const auto size = store.exists(kItemsRecordName) ? store.size_bytes(kItemsRecordName) : 0; size > 0) {
-    std::string begin(static_cast<std::size_t>(std::min<std::uint64_t>(size, 64)), '\0');
-    store.read(kItemsRecordName, {{0, {begin.data(), begin.size()}}});
-    if (begin.front() == '\x80' && begin.find("metadata") != std::string::npos) return true;
+  if (store.exists(kItemsRecordName)) {
+    std::string begin(static_cast<std::size_t>(std::min<std::uint64_t>(store.size_bytes(kItemsRecordName), 64)), '\0');
+    if (!begin.empty()) store.read(kItemsRecordName, {{0, {begin.data(), begin.size()}}});
+    if (begin[0] == '\x80' && begin.find("metadata") != std::string::npos) return true;  // the first key of a pickled dict
   }
-  bool found = false;
-  for (const ObjectInfo& object : store.list()) {
-    if (ends_with(object.name, kSafetensorsEnd)) return false;
-    const auto item = item_of_file(object.name);
-    found = found || (item && item->rank == 0);
-  }
-  return found;
+  const std::vector<ObjectInfo> objects = store.list();
+  const auto any = [&](const auto& is_it) { return std::any_of(objects.begin(), objects.end(), is_it); };
+  return !any([](const ObjectInfo& object) { return ends_with(object.name, kSafetensorsEnd); }) &&
+         any([](const ObjectInfo& object) { return item_of_file(object.name).value_or(std::pair("", 1)).second == 0; });
 }
 
 Metadata read_metadata(Store& store) {

@@ -101,10 +101,10 @@ class StorageReader {
   // Sets up the reader with the metadata that `read_metadata` returned on the same rank.
   virtual void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) = 0;
   // Returns the rank's own plan, possibly changed. Called on every rank.
-  virtual LoadPlan prepare_local_plan(LoadPlan plan) = 0;
+  virtual LoadPlan prepare_local_plan(LoadPlan plan) { return plan; }
   // Returns the plans of all ranks, possibly changed. Called on the coordinator. `plans[r]` is the
   // plan of rank r.
-  virtual std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) = 0;
+  virtual std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) { return plans; }
   // Reads all items of `plan` into the destinations that `planner` resolves. Called on every rank.
   // Both arguments stay valid until the future is ready. The future's value is always true. After
   // `read_data` has thrown, nothing may use the arguments or the destinations. If tensors to fill

@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include <nlohmann/json.hpp>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/rank_text.hpp>
@@ -28,8 +28,8 @@ namespace {
 
 constexpr std::uint64_t kRecordBytesMax = 1u << 30;
 constexpr const char* kDTensor = "torch.distributed.tensor.DTensor";
-// Where TorchSaveReader finds the local tensor of a DTensor: in the state, the fourth argument of
-// the function that rebuilds it.
+// Follows the name of a DTensor in the name that TorchSaveReader gives to its local tensor. That is
+// in the state, the fourth argument of the function that rebuilds the DTensor.
 constexpr const char* kLocalTensor = ".3.1._local_tensor";
 
 // Returns whether an opaque value is a DTensor, by the names of the function that rebuilds it and
@@ -38,9 +38,11 @@ bool is_dtensor(const Value& value) {
   const auto* const saved = value.is_opaque() ? dynamic_cast<const SavedOpaque*>(&value.opaque()) : nullptr;
   if (saved == nullptr || saved->pickle().shape() != PickleKind::kObject) return false;
   const PickleValue callee = saved->pickle().callee(), arguments = saved->pickle().arguments();
-  return callee.shape() == PickleKind::kGlobal && callee.global() == PickleGlobal{"torch._tensor", "_rebuild_from_type_v2"} &&
-         arguments.size() == 4 && arguments[1].shape() == PickleKind::kGlobal &&
-         arguments[1].global() == PickleGlobal{"torch.distributed.tensor", "DTensor"};
+  const auto is = [](const PickleValue& part, const PickleGlobal& name) {
+    return part.shape() == PickleKind::kGlobal && part.global() == name;
+  };
+  return arguments.size() == 4 && is(callee, {"torch._tensor", "_rebuild_from_type_v2"}) &&
+         is(arguments[1], {"torch.distributed.tensor", "DTensor"});
 }
 
 Value value_of(const nlohmann::ordered_json& json, int depth = 0) {
@@ -139,57 +141,47 @@ bool are_same(const Value& a, const Value& b) {
 struct TorchCheckpointingReader::Implementation {
   explicit Implementation(const std::string& url) {
     const auto path = local_path(url);
-    if (!path) throw Error(ErrorCode::kUnsupported, "cannot read " + url + ": torch_checkpointing's files are read from directories only");
+    if (!path)
+      throw Error(ErrorCode::kUnsupported, "cannot read " + url + ": torch_checkpointing's files are read from directories only");
     directory = path->string();
     find_files(*open_store(url));
-    std::map<std::pair<std::string, int>, std::uint32_t> by_item;
-    for (const ItemFile& file : record.files) {
-      by_item[{file.item, file.rank}] = static_cast<std::uint32_t>(metadata.files.size());
-      const auto size = sizes.find(file.path);
-      metadata.files.push_back({file.path, size == sizes.end() ? std::nullopt : std::optional(size->second), {}, {}});
-    }
     std::map<std::uint32_t, std::vector<std::pair<const DeclaredTensor*, std::size_t>>> chunks_of;  // by file
     for (const DeclaredTensor& tensor : record.tensors) {
       Place& place = places[tensor.fqn];
       if (std::exchange(place.is_declared, true))
         throw Error(ErrorCode::kUnsupported, directory + " has two tensors \"" + printable(tensor.fqn) + "\"");
-      for (std::size_t chunk = 0; chunk < tensor.ranks.size(); ++chunk) {
-        place.files.push_back(by_item.at({tensor.item, tensor.ranks[chunk]}));
-        chunks_of[place.files.back()].emplace_back(&tensor, chunk);
-      }
+      place.files = tensor.files;
       TensorStorageMetadata stored = tensor.stored;
-      for (const std::uint32_t file : place.files) stored.storage.push_back(place_in(file));
+      for (std::size_t chunk = 0; chunk < tensor.files.size(); ++chunk) {
+        chunks_of[tensor.files[chunk]].emplace_back(&tensor, chunk);
+        stored.storage.push_back(place_in(tensor.files[chunk]));
+      }
       metadata.state_dict_metadata.emplace_back(tensor.fqn, std::move(stored));
     }
     for (std::uint32_t i = 0; i < record.files.size(); ++i) {
       // A layout may also name items that were not saved.
-      if (sizes.count(record.files[i].path) == 0 && chunks_of.count(i) == 0) continue;
-      OpenItemFile item = open(record.files[i]);
-      for (const auto& [tensor, chunk] : chunks_of[i]) check_chunk(item, *tensor, chunk, record.files[i]);
-      add_keys(item, i);
+      if (!metadata.files[i].length && chunks_of.count(i) == 0) continue;
+      OpenItemFile opened = open(i);
+      for (const auto& [tensor, chunk] : chunks_of[i])
+        local_name(opened, i, tensor->fqn, tensor->stored.chunks[chunk].sizes, tensor->stored.properties.dtype);
+      add_keys(opened, i);
     }
     metadata.version = record.version;
   }
 
-  // An element is somewhere in the archive that the file is.
-  StorageInfo place_in(std::uint32_t file) const {
-    StorageInfo place;
-    place.file = file;
-    place.length = metadata.files[file].length.value_or(0);
-    return place;
-  }
+  // The elements are somewhere in the archive that the file is.
+  StorageInfo place_in(std::uint32_t file) const { return {file, 0, metadata.files[file].length.value_or(0), 0, {}}; }
 
-  std::string name_of(const ItemFile& file) const { return printable(directory + "/" + file.path); }
+  std::string name_of(std::uint32_t file) const { return printable(directory + "/" + record.files[file].path); }
 
   // Finds the files that the record names, and the others that have a default name.
   void find_files(Store& store) {
+    std::map<std::string, std::uint64_t> sizes;
     for (const ObjectInfo& object : store.list()) sizes[object.name] = object.size_bytes;
     if (const auto found = sizes.find(kItemsRecordName); found != sizes.end()) {
-      const std::string what = child_url(store.url(), kItemsRecordName);
-      if (found->second == 0) throw Error(ErrorCode::kCorrupt, what + " is empty: the save failed");
       Bytes bytes(static_cast<std::size_t>(std::min(found->second, kRecordBytesMax)), '\0');
       store.read(kItemsRecordName, {{0, {bytes.data(), bytes.size()}}});
-      record = decode_items_record(bytes, what);
+      record = decode_items_record(bytes, child_url(store.url(), kItemsRecordName));
     }
     std::set<std::string> known;
     for (const ItemFile& file : record.files) known.insert(file.path);
@@ -197,42 +189,41 @@ struct TorchCheckpointingReader::Implementation {
     for (const auto& [name, bytes] : sizes) {
       const auto item = item_of_file(name);
       if (!item || known.count(name) > 0) continue;
-      record.files.push_back({item->item, item->rank, name, ItemFormat::kTorch});
-      ranks = std::max(ranks, item->rank + 1);
+      record.files.push_back({item->first, item->second, name, ItemFormat::kTorch});
+      ranks = std::max(ranks, item->second + 1);
     }
+    if (record.world_size == 0) record.world_size = ranks;
     if (record.files.empty())
       throw Error(ErrorCode::kNotFound, "torch_checkpointing wrote nothing at " + store.url() + ": there is neither " +
                                             kItemsRecordName + " nor a file such as model_0.pt. Check the path");
-    if (record.world_size == 0) record.world_size = ranks;
-    std::stable_sort(record.files.begin(), record.files.end(), [](const ItemFile& a, const ItemFile& b) { return a.rank < b.rank; });
-  }
-
-  OpenItemFile open(const ItemFile& file) const {
-    const auto size = sizes.find(file.path);
-    if (size == sizes.end())
-      throw Error(ErrorCode::kNotFound, name_of(file) + " is missing, which holds tensors of rank " + std::to_string(file.rank));
-    if (size->second == 0 && file.format != ItemFormat::kRaw)
-      throw Error(ErrorCode::kCorrupt, name_of(file) + " is empty: the save failed, as torch_checkpointing's direct I/O does on some " +
-                                           "file systems");
-    try {
-      return OpenItemFile(directory, file);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kCorrupt) throw;
-      throw Error(ErrorCode::kCorrupt, std::string(error.what()) + ". torch_checkpointing leaves a file that is cut short if a save " +
-                                           "fails, as it does for a DTensor that is a view of a larger storage");
+    for (const ItemFile& file : record.files) {
+      const auto size = sizes.find(file.path);
+      metadata.files.push_back({file.path, size == sizes.end() ? std::nullopt : std::optional(size->second), {}, {}});
     }
   }
 
-  void check_chunk(OpenItemFile& item, const DeclaredTensor& tensor, std::size_t chunk, const ItemFile& file) const {
-    const auto text = [](const Extents& size, const TensorStorageMetadata& of) {
-      return to_string(size) + " " + (of.properties.dtype == DType::kUnknown ? of.unknown_dtype : to_string(of.properties.dtype));
-    };
+  OpenItemFile open(std::uint32_t file) const {
+    try {
+      return OpenItemFile(directory, record.files[file]);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt) throw;
+      throw Error(ErrorCode::kCorrupt, std::string(error.what()) + ". It has " + std::to_string(metadata.files[file].length.value_or(0)) +
+                                           " bytes: a save that failed leaves an empty or short file, such as one with direct I/O " +
+                                           "or of a DTensor that is a view of a larger storage");
+    }
+  }
+
+  // Returns the name of a tensor in a file. Throws kCorrupt if the file has no tensor of this size
+  // and type.
+  std::string local_name(OpenItemFile& opened, std::uint32_t file, const std::string& fqn, const Extents& size, DType dtype) const {
     std::string name;
-    const TensorStorageMetadata* const local = item.tensor(tensor.fqn, name);
-    const std::string found = local == nullptr ? "no tensor" : text(local->size, *local);
-    if (const std::string expected = text(tensor.stored.chunks[chunk].sizes, tensor.stored); found != expected)
-      throw Error(ErrorCode::kCorrupt, name_of(file) + " holds " + found + " for \"" + printable(tensor.fqn) + "\", but " +
-                                           kItemsRecordName + " says " + expected);
+    const TensorStorageMetadata* const local = opened.tensor(fqn, name);
+    if (local == nullptr || local->size != size || local->properties.dtype != dtype)
+      throw Error(ErrorCode::kCorrupt,
+                  name_of(file) + " holds " +
+                      (local == nullptr ? "no tensor" : to_string(local->size) + " " + to_string(local->properties.dtype)) +
+                      " for \"" + printable(fqn) + "\", where " + to_string(size) + " " + to_string(dtype) + " was expected");
+    return name;
   }
 
   // Adds the paths of declared tensors, and the keys that the record does not declare.
@@ -263,20 +254,22 @@ struct TorchCheckpointingReader::Implementation {
 
   OpenItemFile& opened(std::uint32_t file) {
     auto& item = items[file];
-    if (!item) item = std::make_unique<OpenItemFile>(open(record.files[file]));
+    if (!item) item = std::make_unique<OpenItemFile>(open(file));
     return *item;
   }
 
-  // Returns on which ranks a value differs from that on the lowest, or "".
+  // Returns on which ranks a value differs from that on the first, or "".
   const std::string& difference(const std::string& fqn) {
     const auto [known, is_new] = differences.emplace(fqn, "");
     const std::vector<std::uint32_t>& files = places.at(fqn).files;
     std::vector<int> others;
     for (std::size_t i = 1; is_new && i < files.size(); ++i)
       if (!are_same(opened(files[0]).value(fqn), opened(files[i]).value(fqn))) others.push_back(record.files[files[i]].rank);
+    std::sort(others.begin(), others.end());
     if (!others.empty())
-      known->second = "its value on " + name_ranks(others) + " differs from that on rank " + std::to_string(record.files[files[0]].rank) +
-                      ": load it on as many ranks as saved it, " + std::to_string(record.world_size);
+      known->second = "its value on " + name_ranks(others) + " differs from that on rank " +
+                      std::to_string(record.files[files[0]].rank) + ": load it on as many ranks as saved it, " +
+                      std::to_string(record.world_size);
     return known->second;
   }
 
@@ -297,7 +290,6 @@ struct TorchCheckpointingReader::Implementation {
   };
 
   std::string directory;
-  std::map<std::string, std::uint64_t> sizes;  // of the files
   ItemsRecord record;
   Metadata metadata;
   StorageContext context;
@@ -324,10 +316,6 @@ void TorchCheckpointingReader::set_up_storage_reader(const Metadata&, const Stor
   implementation_->context = context;
 }
 
-LoadPlan TorchCheckpointingReader::prepare_local_plan(LoadPlan plan) { return plan; }
-
-std::vector<LoadPlan> TorchCheckpointingReader::prepare_global_plan(std::vector<LoadPlan> plans) { return plans; }
-
 Future<bool> TorchCheckpointingReader::read_data(const LoadPlan& plan, LoadPlanner& planner) {
   Implementation& self = *implementation_;
   for (const ReadItem& item : plan.items) {
@@ -339,18 +327,11 @@ Future<bool> TorchCheckpointingReader::read_data(const LoadPlan& plan, LoadPlann
     const auto& stored = std::get<TensorStorageMetadata>(*self.metadata.find(name));
     const Implementation::Place& place = self.places.at(name);
     const std::uint32_t file = place.is_declared ? place.files.at(item.storage_chunk) : self.file_for(name);
-    std::string local_name;
-    const TensorStorageMetadata* const held = self.opened(file).tensor(name, local_name);
-    if (held == nullptr || (!place.is_declared && held->size != stored.size))
-      throw Error(ErrorCode::kMismatch, "\"" + printable(name) + "\" in " + self.name_of(self.record.files[file]) +
-                                            " is no tensor of size " + to_string(stored.size) + ", as it is on the lowest rank");
+    const Extents& size = place.is_declared ? stored.chunks[item.storage_chunk].sizes : stored.size;
+    const std::string local_name = self.local_name(self.opened(file), file, name, size, stored.properties.dtype);
     const torch::Tensor from = self.opened(file).read(local_name, {item.storage_offsets, item.lengths});
     const torch::Tensor to = planner.resolve_tensor(plan, item);
-    if (!scalar_type_of(stored.properties.dtype) && to.scalar_type() != from.scalar_type())
-      throw Error(ErrorCode::kUnsupported, "\"" + printable(name) + "\" is stored as " + to_string(stored.properties.dtype) +
-                                               ", which the LibTorch in use lacks; load it into a tensor of " +
-                                               c10::toString(from.scalar_type()) + " to read the bytes of its elements");
-    with_torch("read " + name, [&] { to.copy_(from); });
+    copy_elements(name, stored.properties.dtype, from, to);
     planner.commit_tensor(plan, item, to);
   }
   return ready_future(true);
@@ -365,10 +346,14 @@ Value TorchCheckpointingReader::value(const std::string& fqn) {
 std::string TorchCheckpointingReader::why_unreadable(const std::string& fqn) const {
   Implementation& self = *implementation_;
   const Implementation::Place& place = self.places.at(fqn);
+  if (const auto* const tensor = std::get_if<TensorStorageMetadata>(self.metadata.find(fqn));
+      tensor && !tensor->unknown_dtype.empty())
+    return "its type is torch." + tensor->unknown_dtype + ", which this version of Cairn does not know";
   if (place.is_declared) return "";
-  if (const auto* const bytes = std::get_if<BytesStorageMetadata>(self.metadata.find(fqn)); bytes != nullptr && bytes->opaque == kDTensor)
-    return std::string("it is a DTensor, and ") + kItemsRecordName + " does not tell its place: its item was not declared to reshard, " +
-           "or the save failed before the record was written";
+  if (const auto* const bytes = std::get_if<BytesStorageMetadata>(self.metadata.find(fqn));
+      bytes != nullptr && bytes->opaque == kDTensor)
+    return std::string("it is a DTensor, and ") + kItemsRecordName +
+           " does not tell its place: its item was not declared to reshard, " + "or the save failed before the record was written";
   const std::string& why = self.difference(fqn);
   return why.empty() ? self.opened(place.files.front()).why_unreadable(fqn) : why;
 }

@@ -14,17 +14,12 @@
 namespace cairn {
 
 // Reads a directory that torch_checkpointing wrote, with or without its record, metadata.pkl.
-// Executes nothing. Every top-level key of the saved state is an item, and the names of its tensors
-// and values begin with the item: "model.layer.weight".
-//
-// The record declares how tensors are sharded. They load in any layout, on any number of ranks.
-// Every other value or tensor belongs to the rank that saved it. If as many ranks load as saved,
-// each rank gets its own. Otherwise the ranks that saved it must have saved the same, which all
-// ranks get. Without a record, all files "<item>_<rank>.pt" are read in this way; a DTensor is then
-// refused, because nothing tells its place.
-//
-// `read_metadata` opens the file of every rank on every rank, and so takes time proportional to
-// their number. Files are mapped, as TorchSaveReader does.
+// Executes nothing. The names of tensors and values begin with their item, the top-level key:
+// "model.layer.weight". Tensors that the record declares load in any layout, on any number of ranks.
+// Every other tensor or value belongs to the rank that saved it. If as many ranks load as saved,
+// each rank gets its own. Otherwise the ranks that saved it must have saved the same, which every
+// rank gets. A DTensor that the record does not declare is opaque. `read_metadata` opens the files
+// of all ranks, on every rank. Files are mapped, as TorchSaveReader does.
 class TorchCheckpointingReader : public StorageReader {
  public:
   TorchCheckpointingReader();
@@ -33,11 +28,9 @@ class TorchCheckpointingReader : public StorageReader {
   // Throws kNotFound if the place has no files of torch_checkpointing, or lacks one that the record
   // needs. Throws kCorrupt for a file that is empty, cut short or damaged, as a save that failed
   // leaves it, or that does not hold what the record says. Throws kUnsupported for a place that is
-  // no directory, and for whatever decode_items_record refuses.
+  // no directory, and for a record that Cairn cannot read (storage/format/items_record.hpp).
   Metadata read_metadata() override;
   void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
-  LoadPlan prepare_local_plan(LoadPlan plan) override;
-  std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) override;
   // Checks as TorchSaveReader does. Throws kMismatch for a value that ranks saved differently, if
   // it has none for this rank.
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;

@@ -14,6 +14,7 @@
 #include <cairn/state/pickle/unicode.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/mapped_file.hpp>
+#include <cairn/storage/read_part.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
@@ -129,10 +130,6 @@ Metadata TorchSaveReader::read_metadata() {
 
 void TorchSaveReader::set_up_storage_reader(const Metadata&, const StorageContext&) {}
 
-LoadPlan TorchSaveReader::prepare_local_plan(LoadPlan plan) { return plan; }
-
-std::vector<LoadPlan> TorchSaveReader::prepare_global_plan(std::vector<LoadPlan> plans) { return plans; }
-
 Future<bool> TorchSaveReader::read_data(const LoadPlan& plan, LoadPlanner& planner) {
   for (const ReadItem& item : plan.items) {
     const std::string& name = plan.names[item.storage_name];
@@ -142,12 +139,8 @@ Future<bool> TorchSaveReader::read_data(const LoadPlan& plan, LoadPlanner& plann
     }
     const torch::Tensor tensor = value(name).tensor();
     const torch::Tensor to = planner.resolve_tensor(plan, item);
-    const auto found = implementation_->carried.find(tensor.unsafeGetTensorImpl());
-    if (found != implementation_->carried.end() && to.scalar_type() != tensor.scalar_type())
-      throw Error(ErrorCode::kUnsupported, "\"" + printable(name) + "\" is stored as " + to_string(found->second.dtype) +
-                                               ", which the LibTorch in use lacks; load it into a tensor of " +
-                                               c10::toString(tensor.scalar_type()) + " to read the bytes of its elements");
-    with_torch("read " + name, [&] { to.copy_(part_of(tensor, item.storage_offsets, item.lengths)); });
+    const auto& stored = std::get<TensorStorageMetadata>(*implementation_->metadata.find(name));
+    copy_elements(name, stored.properties.dtype, part_of(tensor, item.storage_offsets, item.lengths), to);
     planner.commit_tensor(plan, item, to);
   }
   return ready_future(true);

@@ -22,7 +22,7 @@ namespace cairn {
 // the process dies of SIGBUS.
 class TorchSaveReader : public StorageReader {
  public:
-  // With a `key`, the file may hold any value, which is read as the only one of a dict: {key: value}.
+  // With a `key`, the file may hold any value, which is read as a dict with this one key.
   explicit TorchSaveReader(std::string key = "");
   ~TorchSaveReader() override;
   void reset(const std::string& checkpoint_id) override;
@@ -31,8 +31,6 @@ class TorchSaveReader : public StorageReader {
   // with another scheme.
   Metadata read_metadata() override;
   void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
-  LoadPlan prepare_local_plan(LoadPlan plan) override;
-  std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) override;
   // Checks each torch storage in the file against its checksum, if it has one, before it is first
   // read. Throws kCorrupt on a mismatch, and kUnsupported for an element type that Cairn does not
   // know. If Cairn knows the element type but LibTorch lacks it, the tensor can be loaded only into

@@ -27,7 +27,8 @@ namespace {
 std::string why_no_record(const std::vector<ObjectInfo>& objects) {
   for (const ObjectInfo& object : objects)
     if (object.name == kItemsRecordName)
-      return "torch_checkpointing wrote them: inspect, cat, diff, convert and verify read it, and `cairn convert` makes a checkpoint of it";
+      return "torch_checkpointing wrote them: inspect, cat, diff, convert and verify read it, and `cairn convert` makes a "
+             "checkpoint of it";
   for (const ObjectInfo& object : objects)
     if (std::string why = why_by_one_rank(object.name); !why.empty()) return why;
   return "A save that did not finish leaves this; if the directory is a run, name one of its checkpoints";
@@ -119,7 +120,7 @@ std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor) {
 
 std::optional<int> rank_of_file(const std::string& name) {
   if (const auto part = part_of_name(name)) return part->rank < kWorldSizeMax ? std::optional(part->rank) : std::nullopt;
-  if (const auto item = item_of_file(name)) return item->rank < kWorldSizeMax ? std::optional(item->rank) : std::nullopt;
+  if (const auto item = item_of_file(name)) return item->second < kWorldSizeMax ? std::optional(item->second) : std::nullopt;
   constexpr std::string_view kPrefix = "__";
   const auto slash = name.rfind('/');
   const std::string_view file = std::string_view(name).substr(slash == std::string::npos ? 0 : slash + 1);

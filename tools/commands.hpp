@@ -138,8 +138,8 @@ std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor);
 // The largest world size that a checkpoint may claim. Bounds the tables that are sized by a number
 // in a record or a file name.
 inline constexpr int kWorldSizeMax = 65536;
-// Returns the rank that wrote a data file of Cairn, PyTorch or torch_checkpointing, according to the file's name;
-// nothing if the name has no rank below kWorldSizeMax.
+// Returns the rank that wrote a data file of Cairn, PyTorch or torch_checkpointing, according to
+// the file's name; nothing if the name has no rank below kWorldSizeMax.
 std::optional<int> rank_of_file(const std::string& name);
 // Returns "1 key" or "2 keys".
 std::string counted(std::size_t count, const std::string& thing);

@@ -23,8 +23,8 @@ Formats:
   torch        one file with tensors and values, nested as they were saved; io.BytesIO and bytearray become bytes
   dcp          a directory that torch.distributed.checkpoint and Cairn load; without --world, laid out as the source
 
-SRC is a checkpoint of Cairn or PyTorch, a torch.save file, a safetensors file, or a directory of
-safetensors files. Values of classes that only Python has are refused, unless left out. --cast
+SRC is a checkpoint of Cairn, PyTorch or torch_checkpointing, a torch.save file, a safetensors file,
+or a directory of safetensors files. Values of classes that only Python has are refused, unless left out. --cast
 applies to floating-point tensors only. A renamed key keeps the leading levels of nesting that its new name still starts with.
 
 The safetensors format holds only tensors. Other values are left out, and the command exits with 1

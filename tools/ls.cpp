@@ -20,6 +20,7 @@ constexpr const char* kLsExamples = R"(Examples:
   cairn ls run              lists checkpoints, the latest first, with size, world size and age
   cairn ls run --json       prints JSON
 
+Checkpoints of PyTorch and torch_checkpointing are listed as such. The latter are never resumed from.
 The checkpoint marked "latest", or "latest that is sound", is the one that restore_latest takes.
 A checkpoint is damaged if its record cannot be read, if a file that the record names is missing or
 has the wrong length, or if a restore has noted damage. ls reads no data; cairn verify does.

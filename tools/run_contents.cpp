@@ -68,14 +68,12 @@ ListedCheckpoint look_at_items(const RunDirectory& run, const ObjectName& name) 
   listed.by_torch_checkpointing = true;
   listed.step = step_of_name(name);
   listed.saved_at = written_at(child_url(run.url(), name), kItemsRecordName);
-  listed.world_size = 0;
   for (const ObjectInfo& object : run.open(name)->list()) {
     listed.bytes += object.size_bytes;
     const auto rank = rank_of_file(object.name);
-    if (rank) listed.world_size = std::max(*listed.world_size, *rank + 1);
+    if (rank) listed.world_size = std::max(listed.world_size.value_or(0), *rank + 1);
     if (rank && object.size_bytes == 0) listed.fault = object.name + " is empty: the save failed";
   }
-  if (listed.world_size == 0) listed.world_size.reset();  // the names of its files do not tell the rank
   return listed;
 }
 

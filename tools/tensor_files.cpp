@@ -126,23 +126,24 @@ std::vector<VerifyFault> verify_tensor_files(const std::string& place, const std
   try {
     std::error_code error;
     if (std::filesystem::is_directory(files.front().path, error)) {
-      const auto source = open_tensor_files(place, files);
+      const std::vector<FileInfo> items = open_tensor_files(place, files)->metadata().files;
       std::uint64_t all = 0;
-      for (const FileInfo& info : source->metadata().files) all += info.length.value_or(0);
-      for (const FileInfo& info : source->metadata().files) {
-        if (!info.length) continue;
-        const MappedFile file((files.front().path / info.name).string());
+      for (const FileInfo& item : items) all += item.length.value_or(0);
+      for (const FileInfo& item : items) {
+        if (!item.length) continue;
+        const MappedFile file((files.front().path / item.name).string());
         if (file.bytes().view().substr(0, 2) == "PK")
-          check_archive(info.name, file, all);
+          check_archive(item.name, file, all);
         else
-          add(info.name, 0, "its content: the format has no checksums", true);
+          add(item.name, 0, "its content: the format has no checksums", true);
       }
     } else if (const MappedFile file(files.front().path.string()); files.size() == 1 && !is_safetensors(file.bytes())) {
       check_archive(place, file, file.size());
     }
     if (!faults.empty()) return faults;
     const auto source = open_tensor_files(place, files);
-    if (source->writer() == std::string_view("safetensors")) add(place, 0, "the elements: the safetensors format has no checksums", true);
+    if (source->writer() == std::string_view("safetensors"))
+      add(place, 0, "the elements: the safetensors format has no checksums", true);
     for (const auto& [fqn, entry] : source->metadata().state_dict_metadata)
       if (const std::string why = source->why_unreadable(fqn); !why.empty()) add(place, 0, printable(fqn) + ": " + why, true);
   } catch (const Error& error) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -18,8 +17,13 @@
 namespace cairn {
 namespace {
 
+using FileIndex = std::map<std::pair<std::string, int>, std::uint32_t>;  // by item and rank
+
 constexpr std::int64_t kWorldSizeMax = 1 << 20;  // bounds the table of files
-constexpr std::string_view kTorchPrefix = "torch.";
+
+ItemFile default_file(const std::string& item, int rank) {
+  return {item, rank, item + "_" + std::to_string(rank) + ".pt", ItemFormat::kTorch};
+}
 
 int rank_of(const PickleValue& value, int world_size) {
   const std::int64_t rank = value.as_int();
@@ -57,44 +61,34 @@ std::vector<Placement> placements_of(const PickleValue& list) {
   return placements;
 }
 
-TensorStorageMetadata tensor_of(const PickleValue& data) {
+// Reads the size and type of a tensor from a group of ranks.
+TensorStorageMetadata tensor_of(const PickleValue& group) {
+  const PickleValue sharding = group.at("sharding_metadata");
+  if (const std::string_view type = sharding.at("type").as_text(); type != "DTensorShardingMetadata")
+    unsupported(sharding, "sharding of the kind " + printable(type) + ", which Cairn does not read: only that of a DTensor");
+  std::string_view dtype = sharding.at("data").at("dtype").as_text();
+  dtype.remove_prefix(dtype.rfind('.') + 1);  // "torch."
+  if (!is_dtype_name(dtype)) corrupt(sharding, printable(dtype) + " is no dtype");
   TensorStorageMetadata tensor;
-  std::string_view dtype = data.at("dtype").as_text();
-  if (dtype.substr(0, kTorchPrefix.size()) == kTorchPrefix) dtype.remove_prefix(kTorchPrefix.size());
-  if (!is_dtype_name(dtype)) corrupt(data, printable(dtype) + " is no dtype");
   tensor.properties.dtype = dtype_from_name(dtype).value_or(DType::kUnknown);
   if (tensor.properties.dtype == DType::kUnknown) tensor.unknown_dtype = std::string(dtype);
-  tensor.size = extents_of(data.at("global_shape"));
+  tensor.size = extents_of(sharding.at("data").at("global_shape"));
   return tensor;
 }
 
 // Adds the tensor whose name is `path`, of which the first element is the item. Each group of ranks
-// has the whole tensor, so that the group with the lowest rank is enough.
-void add_tensor(const std::vector<std::string>& path, const PickleValue& groups, ItemsRecord& record) {
-  if (path.empty()) corrupt(groups, "a tensor without an item");
-  DeclaredTensor declared;
-  declared.item = declared.fqn = path.front();
+// has the whole tensor, so that the first is enough.
+void add_tensor(const std::vector<std::string>& path, const PickleValue& groups, FileIndex& placed, ItemsRecord& record) {
+  if (path.empty() || groups.size() == 0) corrupt(groups, "a tensor without an item, or without ranks");
+  DeclaredTensor declared{path.front(), tensor_of(groups[0]), {}};
   for (std::size_t i = 1; i < path.size(); ++i) declared.fqn += "." + path[i];
-  std::optional<PickleValue> first;
-  int lowest = record.world_size;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const PickleValue sharding = groups[i].at("sharding_metadata");
-    if (const std::string_view type = sharding.at("type").as_text(); type != "DTensorShardingMetadata")
-      unsupported(sharding, "sharding of the kind " + printable(type) + ", which Cairn does not read: only that of a DTensor");
-    TensorStorageMetadata tensor = tensor_of(sharding.at("data"));
-    if (i > 0 && (tensor.size != declared.stored.size || tensor.properties.dtype != declared.stored.properties.dtype))
+  for (std::size_t i = 1; i < groups.size(); ++i)
+    if (const auto other = tensor_of(groups[i]);
+        other.size != declared.stored.size || other.properties.dtype != declared.stored.properties.dtype)
       unsupported(groups[i], "\"" + printable(declared.fqn) + "\" of different sizes or types on different ranks");
-    declared.stored = std::move(tensor);
-    const PickleValue ranks = groups[i].at("ranks");
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank)
-      if (const int found = rank_of(ranks[rank], record.world_size); found < lowest) {
-        lowest = found;
-        first = sharding.at("data");
-      }
-  }
-  if (!first) corrupt(groups, "\"" + printable(declared.fqn) + "\", which no rank holds");
-  const DeviceMesh mesh = mesh_of(first->at("mesh_spec"), record.world_size);
-  const std::vector<Placement> placements = placements_of(first->at("placements"));
+  const PickleValue data = groups[0].at("sharding_metadata").at("data");
+  const DeviceMesh mesh = mesh_of(data.at("mesh_spec"), record.world_size);
+  const std::vector<Placement> placements = placements_of(data.at("placements"));
   std::vector<int> ranks = mesh.ranks();
   std::sort(ranks.begin(), ranks.end());
   std::set<Box> seen;
@@ -104,13 +98,16 @@ void add_tensor(const std::vector<std::string>& path, const PickleValue& groups,
     const Box box = is_empty ? Box::whole(declared.stored.size) : *local_box(declared.stored.size, mesh, placements, rank);
     if ((volume(box.sizes) == 0 && !is_empty) || !seen.insert(box).second) continue;
     declared.stored.chunks.push_back(box);
-    declared.ranks.push_back(rank);
+    // Without a layout, a file has the default name.
+    const auto [file, is_new] = placed.emplace(std::pair(path.front(), rank), record.files.size());
+    if (is_new) record.files.push_back(default_file(path.front(), rank));
+    declared.files.push_back(file->second);
   }
   record.tensors.push_back(std::move(declared));
 }
 
-void add_file(const std::string& item, int rank, const PickleValue& layout, ItemsRecord& record) {
-  ItemFile file{item, rank, item_file_name(item, rank), ItemFormat::kTorch};
+void add_file(const std::string& item, int rank, const PickleValue& layout, FileIndex& placed, ItemsRecord& record) {
+  ItemFile file = default_file(item, rank);
   if (!layout.is_none()) {
     static const std::map<std::string_view, ItemFormat> formats{{"TorchSerialization", ItemFormat::kTorch},
                                                                 {"JsonSerialization", ItemFormat::kJson},
@@ -122,33 +119,33 @@ void add_file(const std::string& item, int rank, const PickleValue& layout, Item
     file.path = std::string(layout.at("file_path").as_text());
     file.format = format->second;
   }
+  placed.emplace(std::pair(item, rank), record.files.size());
   record.files.push_back(std::move(file));
 }
 
 // Version 1.0: {path that begins with the item: groups}, and {rank: {item: layout}}.
-void read_flat(const PickleValue& root, ItemsRecord& record) {
+void read_flat(const PickleValue& root, FileIndex& placed, ItemsRecord& record) {
   const PickleValue tensors = root.at("metadata"), layouts = root.at("rank_to_layout_info_mappings");
-  for (std::size_t i = 0; i < tensors.size(); ++i) add_tensor(path_of(tensors.key(i)), tensors.mapped(i), record);
-  for (std::size_t i = 0; i < layouts.size(); ++i) {
-    const PickleValue of_rank = layouts.mapped(i);
-    for (std::size_t j = 0; j < of_rank.size(); ++j)
-      add_file(std::string(of_rank.key(j).as_text()), rank_of(layouts.key(i), record.world_size), of_rank.mapped(j), record);
-  }
+  for (std::size_t i = 0; i < layouts.size(); ++i)
+    for (std::size_t j = 0; j < layouts.mapped(i).size(); ++j)
+      add_file(std::string(layouts.mapped(i).key(j).as_text()), rank_of(layouts.key(i), record.world_size),
+               layouts.mapped(i).mapped(j), placed, record);
+  for (std::size_t i = 0; i < tensors.size(); ++i) add_tensor(path_of(tensors.key(i)), tensors.mapped(i), placed, record);
 }
 
 // Version 2.0: by item, the groups by path and the layouts by rank.
-void read_nested(const PickleValue& root, ItemsRecord& record) {
+void read_nested(const PickleValue& root, FileIndex& placed, ItemsRecord& record) {
   const PickleValue items = root.at("metadata");
   for (std::size_t i = 0; i < items.size(); ++i) {
     const std::string item(items.key(i).as_text());
     const PickleValue tensors = items.mapped(i).at("nested_path_to_metadata"), layouts = items.mapped(i).at("rank_to_layout_info");
+    for (std::size_t j = 0; j < layouts.size(); ++j)
+      add_file(item, rank_of(layouts.key(j), record.world_size), layouts.mapped(j), placed, record);
     for (std::size_t j = 0; j < tensors.size(); ++j) {
       std::vector<std::string> path = path_of(tensors.key(j));
       path.insert(path.begin(), item);
-      add_tensor(path, tensors.mapped(j), record);
+      add_tensor(path, tensors.mapped(j), placed, record);
     }
-    for (std::size_t j = 0; j < layouts.size(); ++j)
-      add_file(item, rank_of(layouts.key(j), record.world_size), layouts.mapped(j), record);
   }
 }
 
@@ -166,18 +163,12 @@ ItemsRecord decode_items_record(ByteSpan bytes, const std::string& what) {
   if (record.version != "1.0" && record.version != "2.0")
     unsupported(root, "version " + printable(record.version) + " of torch_checkpointing's record; known are 1.0 and 2.0");
   try {
-    record.version == "1.0" ? read_flat(root, record) : read_nested(root, record);
+    FileIndex placed;
+    record.version == "1.0" ? read_flat(root, placed, record) : read_nested(root, placed, record);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) throw;
     corrupt(root, error.what());  // a mesh or a placement that cannot be
   }
-  // Without a layout, a file has the default name.
-  std::set<std::pair<std::string, int>> placed;
-  for (const ItemFile& file : record.files) placed.emplace(file.item, file.rank);
-  for (const DeclaredTensor& tensor : record.tensors)
-    for (const int rank : tensor.ranks)
-      if (placed.emplace(tensor.item, rank).second)
-        record.files.push_back({tensor.item, rank, item_file_name(tensor.item, rank), ItemFormat::kTorch});
   return record;
 }
 

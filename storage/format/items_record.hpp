@@ -25,9 +25,8 @@ struct ItemFile {
 // A tensor that the record declares. Its name begins with the item.
 struct DeclaredTensor {
   std::string fqn;
-  std::string item;
-  TensorStorageMetadata stored;  // without `storage`
-  std::vector<int> ranks;        // by chunk: the lowest rank that holds it
+  TensorStorageMetadata stored;      // without `storage`
+  std::vector<std::uint32_t> files;  // by chunk: an index into ItemsRecord::files, of the lowest rank that holds it
 };
 
 struct ItemsRecord {

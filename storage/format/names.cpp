@@ -15,7 +15,6 @@ constexpr std::string_view kFileSuffix = ".distcp";
 constexpr const char* kStepPrefix = "step_";
 constexpr const char* kPartPrefix = "rank_";
 constexpr const char* kPartMiddle = "_of_";
-constexpr const char* kItemSuffix = ".pt";
 
 // Removes a number, as std::to_string writes it, and the '_' after it from the front of `text`.
 bool take_number(std::string_view& text) {
@@ -94,16 +93,13 @@ std::optional<PartName> part_of_name(std::string_view name) {
   return PartName{static_cast<int>(*rank), static_cast<int>(*world_size)};
 }
 
-std::string item_file_name(const std::string& item, int rank) { return item + "_" + std::to_string(rank) + kItemSuffix; }
-
-std::optional<ItemName> item_of_file(const std::string& name) {
+std::optional<std::pair<std::string, int>> item_of_file(const std::string& name) {
   const auto mark = name.rfind('_');
-  if (!ends_with(name, kItemSuffix) || mark == std::string::npos || mark == 0 || name.find('/') != std::string::npos)
-    return std::nullopt;
+  if (mark == std::string::npos || mark == 0 || name.find('/') != std::string::npos) return std::nullopt;
   std::string_view rest = std::string_view(name).substr(mark + 1);
   const auto rank = take_step_number(rest);
-  if (!rank || rest != kItemSuffix || *rank > std::numeric_limits<int>::max()) return std::nullopt;
-  return ItemName{name.substr(0, mark), static_cast<int>(*rank)};
+  if (!rank || rest != ".pt" || *rank > std::numeric_limits<int>::max()) return std::nullopt;
+  return std::pair(name.substr(0, mark), static_cast<int>(*rank));
 }
 
 bool is_part(const std::string& url) { return part_of_name(std::string_view(url).substr(url.rfind('/') + 1)).has_value(); }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace cairn {
 
@@ -52,15 +53,10 @@ bool is_part(const std::string& url);
 // Key in the user metadata of a part. The value is the incarnation of the world that saved it.
 inline constexpr const char* kPartWorldKey = "cairn.incarnation";
 
-// The record of torch_checkpointing (Meta), and the name that it gives to the file with item
-// "model" of rank 3: "model_3.pt".
+// The record of torch_checkpointing (Meta).
 inline constexpr const char* kItemsRecordName = "metadata.pkl";
-struct ItemName {
-  std::string item;
-  int rank = 0;
-};
-std::string item_file_name(const std::string& item, int rank);
+// Returns the item and the rank in the name that torch_checkpointing gives to a file: "model_3.pt".
 // Returns nothing for other names, and for names of objects in a directory.
-std::optional<ItemName> item_of_file(const std::string& name);
+std::optional<std::pair<std::string, int>> item_of_file(const std::string& name);
 
 }  // namespace cairn

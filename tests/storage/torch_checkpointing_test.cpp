@@ -139,7 +139,9 @@ TEST_CASE("torch_checkpointing: a value that ranks saved differently is each ran
   place.put("plain_1.pt", serialize_leaf(Dict{{"lr", 0.2}, {"name", "x"}}));
   place.put("own_0.pt", serialize_leaf(Dict{{"seen", torch::tensor({1, 2})}}));
   place.put("own_1.pt", serialize_leaf(Dict{{"seen", torch::tensor({3, 4})}}));
-  const auto empty = [] { return StateDict{{"plain", Dict{{"lr", 0.0}}}, {"own", Dict{{"seen", torch::zeros({2}, torch::kInt64)}}}}; };
+  const auto empty = [] {
+    return StateDict{{"plain", Dict{{"lr", 0.0}}}, {"own", Dict{{"seen", torch::zeros({2}, torch::kInt64)}}}};
+  };
   std::vector<StateDict> states{empty(), empty()};
   load_items(place.path, states);
   CHECK(states[0]["plain"]["lr"].to_double() == 0.1);
@@ -163,20 +165,20 @@ TEST_CASE("torch_checkpointing: the files of failed saves are named") {
     place.put(name, bytes);
     return error_of_items(place.path);
   };
-  CHECK(with("model_1.pt", "") == Saying{ErrorCode::kCorrupt, "model_1.pt is empty: the save failed"});
-  CHECK(with("step_0.pt", "") == Saying{ErrorCode::kCorrupt, "step_0.pt is empty"});
-  CHECK(with("metadata.pkl", "") == Saying{ErrorCode::kCorrupt, "metadata.pkl is empty"});
+  CHECK(with("model_1.pt", "") == Saying{ErrorCode::kCorrupt, "It has 0 bytes: a save that failed leaves an empty or short file"});
+  CHECK(with("step_0.pt", "") == Saying{ErrorCode::kCorrupt, "step_0.pt"});
+  CHECK(with("metadata.pkl", "") == Saying{ErrorCode::kCorrupt, "metadata.pkl"});
   const Thrown cut = with("model_1.pt", whole.substr(0, whole.size() / 2));
   CHECK(cut == Saying{ErrorCode::kCorrupt, "model_1.pt"});
-  CHECK(cut.says("leaves a file that is cut short"));
+  CHECK(cut.says("It has 2156 bytes: a save that failed leaves"));
   CHECK(with("model_1.pt", file_bytes(kData + "world_2/step_1.pt")) ==
         Saying{ErrorCode::kCorrupt, "model_1.pt holds no tensor for \"model."});
   CHECK(with("model_1.pt", serialize_leaf(Dict{{"w", torch::zeros({5, 6})}, {"nested", Dict{{"c", torch::zeros({10, 6})}}}})) ==
-        Saying{ErrorCode::kCorrupt, "holds [10, 6] float32 for \"model.nested.c\", but metadata.pkl says [10, 3] float32"});
+        Saying{ErrorCode::kCorrupt, "holds [10, 6] float32 for \"model.nested.c\", where [10, 3] float32 was expected"});
 
   const ItemsPlace place("world_2");
   std::filesystem::remove(place.path + "/model_1.pt");
-  CHECK(error_of_items(place.path) == Saying{ErrorCode::kNotFound, "model_1.pt is missing"});
+  CHECK(error_of_items(place.path) == Saying{ErrorCode::kNotFound, "model_1.pt"});
   CHECK(error_of_items(ItemsPlace().path) == Saying{ErrorCode::kNotFound, "torch_checkpointing wrote nothing at"});
   CHECK(error_of_items("mem://torch_checkpointing") == Saying{ErrorCode::kUnsupported, "directories only"});
 
@@ -213,13 +215,16 @@ TEST_CASE("torch_checkpointing: version 1.0, and items in other files and format
   const auto groups = group_of_two("[5, 2]", kShard);
   std::string layouts;
   for (const std::string rank : {"0", "1"})
-    layouts += (rank == "0" ? "" : ", ") + ("\"" + rank + "\": {\"model\": ") + layout_text("rank_" + rank + "/m.safetensors", "SafetensorsSerialization") +
+    layouts += (rank == "0" ? "" : ", ") + ("\"" + rank + "\": {\"model\": ") +
+               layout_text("rank_" + rank + "/m.safetensors", "SafetensorsSerialization") +
                ", \"optim\": " + layout_text("optim-" + rank, "TorchSerialization") + ", \"absent\": null" +
-               (rank == "0" ? ", \"config\": " + layout_text("shared/config.json", "JsonSerialization") + ", \"note\": " + layout_text("note.bin", "RawSerialization")
+               (rank == "0" ? ", \"config\": " + layout_text("shared/config.json", "JsonSerialization") +
+                                  ", \"note\": " + layout_text("note.bin", "RawSerialization")
                             : "") +
                "}";
-  place.put("metadata.pkl", pickled_record(R"({"metadata": {"[\"model\",\"layer\",\"w\"]": [)" + groups + R"(], "[\"optim\",\"state\",0,\"m\"]": [)" + groups +
-                                    R"(]}, "rank_to_layout_info_mappings": {)" + layouts + R"(}, "world_size": 2})"));
+  place.put("metadata.pkl", pickled_record(R"({"metadata": {"[\"model\",\"layer\",\"w\"]": [)" + groups +
+                                           R"(], "[\"optim\",\"state\",0,\"m\"]": [)" + groups +
+                                           R"(]}, "rank_to_layout_info_mappings": {)" + layouts + R"(}, "world_size": 2})"));
   const torch::Tensor w = counting({5, 2});
   for (const int rank : {0, 1}) {
     const torch::Tensor part = w.slice(0, rank * 3, std::min(5, rank * 3 + 3)).contiguous();
@@ -256,7 +261,9 @@ TEST_CASE("torch_checkpointing: version 1.0, and items in other files and format
 }
 
 TEST_CASE("torch_checkpointing: a record is refused by name where it cannot be read") {
-  const auto error = [](const std::string& json) { return thrown_by([&] { decode_items_record(pickled_record(json), "the record"); }); };
+  const auto error = [](const std::string& json) {
+    return thrown_by([&] { decode_items_record(pickled_record(json), "the record"); });
+  };
   const auto of = [&](const std::string& groups) { return error(nested_record(groups)); };
   CHECK_FALSE(of(group_of_two("[4]", kShard)).is_error);
   CHECK(error(nested_record(group_of_two("[4]", kShard), "3.0")) == Saying{ErrorCode::kUnsupported, "version 3.0"});
@@ -265,8 +272,9 @@ TEST_CASE("torch_checkpointing: a record is refused by name where it cannot be r
   CHECK(of(group_of_two("[4]", R"([{"type": "Shard", "dim": 1}])")) == Saying{ErrorCode::kCorrupt, "the record"});
   CHECK(of(group_of_two("[4]", "[]")) == Saying{ErrorCode::kCorrupt, "the record"});
   CHECK(of(group_of_two("[4]", kShard, "[3]")) == Saying{ErrorCode::kCorrupt, "the record"});
-  CHECK(of(group_of_two("[4]", kShard) + ", " + group_of_two("[5]", kShard)) == Saying{ErrorCode::kUnsupported, "of different sizes or types"});
-  CHECK(of("") == Saying{ErrorCode::kCorrupt, "\"model.w\", which no rank holds"});
+  CHECK(of(group_of_two("[4]", kShard) + ", " + group_of_two("[5]", kShard)) ==
+        Saying{ErrorCode::kUnsupported, "of different sizes or types"});
+  CHECK(of("") == Saying{ErrorCode::kCorrupt, "without ranks"});
   const auto replaced = [](std::string text, const std::string& part, const std::string& by) {
     return text.replace(text.find(part), part.size(), by);
   };
@@ -276,9 +284,10 @@ TEST_CASE("torch_checkpointing: a record is refused by name where it cannot be r
   CHECK(error(replaced(sound, R"([\"w\"])", "w")) == Saying{ErrorCode::kCorrupt, "a path that is no list"});
   CHECK(error(replaced(sound, R"("0": null)", R"("0": )" + layout_text("x", "Own"))) ==
         Saying{ErrorCode::kUnsupported, "the serialization Own"});
-  CHECK(thrown_by([] { decode_items_record(ByteSpan("cos\nsystem\n."), "the record"); }) == Saying{ErrorCode::kUnsupported, "os.system"});
+  CHECK(thrown_by([] { decode_items_record(ByteSpan("cos\nsystem\n."), "the record"); }) ==
+        Saying{ErrorCode::kUnsupported, "os.system"});
   // Empty shards need no file.
   const ItemsRecord record = decode_items_record(pickled_record(nested_record(group_of_two("[1]", kShard))), "the record");
-  CHECK(record.tensors.at(0).ranks == std::vector<int>{0});
+  CHECK(record.tensors.at(0).files == std::vector<std::uint32_t>{0});
   CHECK(record.files.size() == 2);
 }
