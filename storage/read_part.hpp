@@ -29,8 +29,8 @@ class ReadyPlan : public LoadPlanner {
 // should cover the box: elements outside of them are uninitialised. Throws what the reader throws.
 torch::Tensor read_part(StorageReader& reader, const std::string& name, const TensorStorageMetadata& stored, const Box& box);
 
-// Copies elements of a file into a tensor of a load. `from` has the carrier type of `stored`. Throws
-// kUnsupported if LibTorch lacks the type, unless `to` has the carrier type, too.
+// Copies elements of a file into a tensor of a load. `from` has the carrier type of `stored`.
+// Throws kUnsupported if LibTorch lacks the type and `to` has another type than `from`.
 void copy_elements(const std::string& name, DType stored, const torch::Tensor& from, const torch::Tensor& to);
 
 }  // namespace cairn

@@ -207,9 +207,10 @@ struct TorchCheckpointingReader::Implementation {
       return OpenItemFile(directory, record.files[file]);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt) throw;
-      throw Error(ErrorCode::kCorrupt, std::string(error.what()) + ". It has " + std::to_string(metadata.files[file].length.value_or(0)) +
-                                           " bytes: a save that failed leaves an empty or short file, such as one with direct I/O " +
-                                           "or of a DTensor that is a view of a larger storage");
+      const std::uint64_t bytes = metadata.files[file].length.value_or(0);
+      throw Error(ErrorCode::kCorrupt, error.what() + (". It has " + std::to_string(bytes)) + " bytes: a save that failed leaves " +
+                                           "an empty or short file, such as one with direct I/O or of a DTensor that is a view of a " +
+                                           "larger storage");
     }
   }
 

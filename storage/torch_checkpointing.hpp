@@ -15,11 +15,11 @@ namespace cairn {
 
 // Reads a directory that torch_checkpointing wrote, with or without its record, metadata.pkl.
 // Executes nothing. The names of tensors and values begin with their item, the top-level key:
-// "model.layer.weight". Tensors that the record declares load in any layout, on any number of ranks.
-// Every other tensor or value belongs to the rank that saved it. If as many ranks load as saved,
-// each rank gets its own. Otherwise the ranks that saved it must have saved the same, which every
-// rank gets. A DTensor that the record does not declare is opaque. `read_metadata` opens the files
-// of all ranks, on every rank. Files are mapped, as TorchSaveReader does.
+// "model.layer.weight". Tensors that the record declares load in any layout, on any number of
+// ranks. Every other tensor or value belongs to the rank that saved it. If as many ranks load as
+// saved, each rank gets its own. Otherwise the ranks that saved it must have saved the same, which
+// every rank gets. A DTensor that the record does not declare is opaque. `read_metadata` opens the
+// files of all ranks, on every rank. Files are mapped, as TorchSaveReader does.
 class TorchCheckpointingReader : public StorageReader {
  public:
   TorchCheckpointingReader();

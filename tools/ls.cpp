@@ -58,9 +58,10 @@ void print_run_json(const std::string& url, const RunContents& contents) {
   const auto* const usable = latest_sound(contents);
   Json json{{"run", url}, {"latest", newest ? Json(newest->name) : Json()}, {"latest_sound", usable ? Json(usable->name) : Json()}};
   json["checkpoints"] = Json::array();
-  for (const auto& one : contents.checkpoints)
+  for (const auto& one : contents.checkpoints) {
+    const char* const other = one.by_torch_checkpointing ? "torch_checkpointing" : "pytorch";
     json["checkpoints"].push_back({{"name", one.name},
-                                   {"writer", one.by_cairn ? "cairn" : one.by_torch_checkpointing ? "torch_checkpointing" : "pytorch"},
+                                   {"writer", one.by_cairn ? "cairn" : other},
                                    {"step", or_null(one.step)},
                                    {"sequence", or_null(one.sequence)},
                                    {"save_id", one.save_id},
@@ -71,6 +72,7 @@ void print_run_json(const std::string& url, const RunContents& contents) {
                                    {"sound", one.fault.empty()},
                                    {"fault", one.fault},
                                    {"user_metadata", one.user_metadata}});
+  }
   json["leftovers"] = Json::array();
   for (const auto& one : contents.leftovers)
     json["leftovers"].push_back({{"name", one.name},
