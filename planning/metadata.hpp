@@ -56,7 +56,10 @@ struct TensorStorageMetadata {
   Extents size;
   std::vector<Box> chunks;
   std::vector<StorageInfo> storage;  // one per chunk; empty if a user-defined writer recorded none
-  std::string unknown_dtype;         // PyTorch's name of the type ("float6_e3m2fn") if `dtype` is kUnknown
+  // If `dtype` is kUnknown: the name of the type, PyTorch's ("float6_e3m2fn") or that of the
+  // safetensors format ("F6_E3M2").
+  std::string unknown_dtype;
+  std::string type_name() const { return properties.dtype == DType::kUnknown ? unknown_dtype : to_string(properties.dtype); }
 };
 
 struct BytesStorageMetadata {

@@ -12,6 +12,7 @@
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/libtorch_compat.hpp>
+#include <cairn/state/pickle/unicode.hpp>
 #include <cairn/state/rank_names.hpp>
 #include <cairn/state/tensor_memory.hpp>
 #include <cairn/state/tensor_types.hpp>
@@ -333,7 +334,7 @@ void LoadDestinations::plan_tensor(Destination& destination, const TensorStorage
     return;
   }
   if (!scalar_type_of(stored_dtype)) {
-    return unsupported(std::string("it is stored as ") + to_string(stored_dtype) + ", which this LibTorch (" + TORCH_VERSION +
+    return unsupported("it is stored as " + printable(stored.type_name()) + ", which this LibTorch (" + TORCH_VERSION +
                        ") cannot hold");
   }
   std::vector<Box> wanted;

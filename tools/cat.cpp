@@ -241,7 +241,7 @@ void cat_tensor(TensorSource& source, const CatOptions& options, const TensorSto
   if (options.json) {
     std::int64_t next = 0;
     const Json json{{"key", options.key},
-                    {"dtype", to_string(stored.properties.dtype)},
+                    {"dtype", stored.type_name()},
                     {"shape", stored.size.to_vector()},
                     {"offsets", slice.box.offsets.to_vector()},
                     {"sizes", slice.box.sizes.to_vector()},
@@ -249,7 +249,7 @@ void cat_tensor(TensorSource& source, const CatOptions& options, const TensorSto
     std::cout << json.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
     return;
   }
-  std::cout << fmt::format("{} {} {}{}\n", printable(options.key), to_string(stored.properties.dtype), to_string(stored.size),
+  std::cout << fmt::format("{} {} {}{}\n", printable(options.key), stored.type_name(), to_string(stored.size),
                            options.slice.empty() ? "" : ", " + to_string(slice.box));
   TensorText(shown, slice).print(std::cout);
 }

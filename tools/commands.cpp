@@ -115,7 +115,12 @@ void add_memory(CLI::App& command, std::uint64_t& bytes) {
 }
 
 std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor) {
-  return static_cast<std::uint64_t>(volume(tensor.size)) * element_size(tensor.properties.dtype);
+  if (tensor.properties.dtype != DType::kUnknown)
+    return static_cast<std::uint64_t>(volume(tensor.size)) * element_size(tensor.properties.dtype);
+  std::uint64_t bytes = 0;
+  for (const StorageInfo& storage : tensor.storage)
+    if (storage.payload_offset != 0) bytes += storage.length;  // in a safetensors file
+  return bytes;
 }
 
 std::optional<int> rank_of_file(const std::string& name) {

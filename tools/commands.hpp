@@ -133,7 +133,7 @@ void add_memory(CLI::App& command, std::uint64_t& bytes);
 int until_signal(const Run& work);
 void check_signal(const std::string& doing);
 
-// Returns the size in bytes of all elements of a tensor.
+// Returns the size in bytes of all elements of a tensor; 0 if neither its type nor the file tells.
 std::uint64_t tensor_bytes(const TensorStorageMetadata& tensor);
 // The largest world size that a checkpoint may claim. Bounds the tables that are sized by a number
 // in a record or a file name.

@@ -63,7 +63,9 @@ Path path_of_renamed(const Path& before, const std::string& key) {
 
 }  // namespace
 
-std::uint64_t ConvertedKey::bytes() const { return static_cast<std::uint64_t>(volume(stored.size)) * element_size(dtype); }
+std::uint64_t ConvertedKey::bytes() const {
+  return dtype == DType::kUnknown ? tensor_bytes(stored) : static_cast<std::uint64_t>(volume(stored.size)) * element_size(dtype);
+}
 
 Conversion::Conversion(const ConvertOptions& options)
     : options_(options), source_(open_tensor_source(options.source, CheckParts::kYes)) {
@@ -159,7 +161,7 @@ void Conversion::drop_values() {
 torch::Tensor Conversion::read(const ConvertedKey& key, const Box& box) {
   check_signal("converting " + source_->name());
   if (!bytes_) require_room();
-  torch::Tensor tensor = source_->read(key.source, box);
+  torch::Tensor tensor = key.dtype == DType::kUnknown ? source_->read_packed(key.source, box) : source_->read(key.source, box);
   if (key.dtype != key.stored.properties.dtype)
     tensor = numbers_of(tensor, key.stored.properties.dtype).to(*scalar_type_of(key.dtype));
   done_ += tensor.nbytes();
@@ -190,7 +192,7 @@ void Conversion::require_room() {
 std::int64_t Conversion::piece_elements(const ConvertedKey& key) const {
   // A piece is in memory in both dtypes. Half of the limit is left for the reader's own buffers.
   const std::size_t width = element_size(key.dtype) + element_size(key.stored.properties.dtype);
-  return static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / 2 / width));
+  return static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / 2 / std::max<std::size_t>(1, width)));
 }
 
 bool Conversion::report() const {

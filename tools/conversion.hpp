@@ -61,8 +61,8 @@ class Conversion {
   void drop_values();
 
   // Reads a part of a tensor, converts it to the target dtype, and returns it dense, in the
-  // carrier_type_of that dtype. Throws kCancelled after a signal that EndingSignals catches. The
-  // first call calls `require_room`.
+  // carrier_type_of that dtype; bytes of a tensor that as_packed_bytes describes. Throws kCancelled
+  // after a signal that EndingSignals catches. The first call calls `require_room`.
   torch::Tensor read(const ConvertedKey& key, const Box& box);
   // Throws kNoSpace if the tensors do not fit into the free space at the destination. Call it
   // before making a plan of the tensors, because the plan's size grows with theirs.

@@ -79,14 +79,15 @@ Converted convert_to_safetensors(Conversion& conversion) {
   require_file_destination(options.destination);
   conversion.drop_values();
   conversion.leave_out([&](const ConvertedKey& key) {
-    const std::string reason = conversion.source().why_unreadable(key.source);
-    return reason.empty() ? safetensors_objection(key.key, key.dtype) : reason;
+    const bool packed = as_packed_bytes(key.stored).has_value();
+    const std::string reason = packed ? "" : conversion.source().why_unreadable(key.source);
+    return reason.empty() ? safetensors_objection(key.key, packed ? DType::kUInt8 : key.dtype) : reason;
   });
   std::unordered_map<std::string, const ConvertedKey*> by_name;
   std::vector<SafetensorsTensor> tensors;
   for (const ConvertedKey& key : conversion.keys()) {
     by_name[key.key] = &key;
-    tensors.push_back({key.key, key.dtype, key.stored.size, {}, {}});
+    tensors.push_back({key.key, key.dtype, key.stored.size, {}, {}, key.stored.unknown_dtype, key.bytes()});
   }
   const Metadata& metadata = conversion.source().metadata();
   std::map<std::string, std::string> pairs{{"format", "pt"}};  // loaders ask for it
@@ -99,7 +100,8 @@ Converted convert_to_safetensors(Conversion& conversion) {
   file.write_at(0, layout.head);
   for (const SafetensorsTensor& tensor : layout.tensors) {
     const ConvertedKey& key = *by_name.at(tensor.name);
-    for_each_piece(key.stored.size, conversion.piece_elements(key), [&](const Box& box, std::int64_t) {
+    const auto packed = as_packed_bytes(key.stored);
+    for_each_piece(packed ? packed->size : key.stored.size, conversion.piece_elements(key), [&](const Box& box, std::int64_t) {
       const torch::Tensor piece = conversion.read(key, box);
       file.write_at(at, bytes_of(piece));
       at += piece.nbytes();

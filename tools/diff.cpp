@@ -236,7 +236,7 @@ class Comparison {
 
   static std::string described(const Metadata::Entry& entry) {
     const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
-    return tensor ? fmt::format("{} {}", to_string(tensor->properties.dtype), to_string(tensor->size)) : "bytes";
+    return tensor ? fmt::format("{} {}", tensor->type_name(), to_string(tensor->size)) : "bytes";
   }
 
   bool is_wanted(const std::string& key) const { return options_.tensors.empty() || matches_any(key, options_.tensors); }
@@ -252,7 +252,7 @@ class Comparison {
     try {
       if (a == nullptr) return compare_values(key);
       if (a->size != b->size) return add(key, "shape", described(entry_a), described(entry_b));
-      if (a->properties.dtype != b->properties.dtype) add(key, "dtype", described(entry_a), described(entry_b));
+      if (a->type_name() != b->type_name()) add(key, "dtype", described(entry_a), described(entry_b));
       compare_elements(key, *a, *b, progress);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kUnsupported && error.code() != ErrorCode::kCorrupt) throw;
@@ -272,15 +272,19 @@ class Comparison {
   }
 
   void compare_elements(const std::string& key, const TensorStorageMetadata& a, const TensorStorageMetadata& b,
-                        ProgressBar& progress) {
+                        ProgressBar& progress, bool packed = false) {
+    const auto read = [&](TensorSource& from, const Box& box) { return packed ? from.read_packed(key, box) : from.read(key, box); };
+    const auto packed_a = as_packed_bytes(a), packed_b = as_packed_bytes(b);
+    if (packed_a && packed_b && a.unknown_dtype == b.unknown_dtype)
+      return compare_elements(key, *packed_a, *packed_b, progress, true);
     // For two pieces and the temporaries of the comparison: per element some doubles and flags.
     constexpr std::uint64_t kBytesPerElement = 96;
     const auto elements_max = static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / kBytesPerElement));
     const std::size_t width = element_size(a.properties.dtype) + element_size(b.properties.dtype);
     ElementDifference found;
     for_each_piece(a.size, elements_max, [&](const Box& box, std::int64_t begin) {
-      compare_piece({a_->read(key, box), a.properties.dtype}, {b_->read(key, box), b.properties.dtype}, begin, a.size,
-                    options_.tolerance, found);
+      compare_piece({read(*a_, box), a.properties.dtype}, {read(*b_, box), b.properties.dtype}, begin, a.size, options_.tolerance,
+                    found);
       done_ += static_cast<std::uint64_t>(volume(box.sizes)) * width;
       progress.update(done_, bytes_);
     });

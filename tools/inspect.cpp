@@ -135,7 +135,7 @@ Json json_of(const Inspected& inspected, const TensorStorageMetadata& tensor) {
     chunks.push_back(std::move(chunk));
   }
   return {{"kind", "tensor"},
-          {"dtype", to_string(tensor.properties.dtype)},
+          {"dtype", tensor.type_name()},
           {"shape", tensor.size.to_vector()},
           {"bytes", tensor_bytes(tensor)},
           {"requires_grad", tensor.properties.requires_grad},
@@ -325,7 +325,7 @@ class Tree {
     std::vector<std::vector<std::string>> places;
     if (const auto* tensor = std::get_if<TensorStorageMetadata>(&node.entry->second)) {
       for (const auto& storage : tensor->storage) ranks.insert(inspected_.rank_of(storage).value_or(-1));
-      table_.add({name, to_string(tensor->properties.dtype), to_string(tensor->size),
+      table_.add({name, tensor->type_name(), to_string(tensor->size),
                   inspected_.source.is_file ? "" : counted(tensor->chunks.size(), "chunk"), human_bytes(tensor_bytes(*tensor)),
                   ranks_text(ranks)});
       for (std::size_t i = 0; i < tensor->chunks.size(); ++i)

@@ -55,7 +55,10 @@ class SafetensorsSource final : public TensorSource {
     context.checkpoint_id = std::filesystem::absolute(files.front().path).parent_path().string();
     reader_.reset(context.checkpoint_id);
     metadata_ = reader_.read_metadata_of(chosen);
-    reader_.set_up_storage_reader(metadata_, context);
+    Metadata readable = metadata_;
+    for (auto& [fqn, entry] : readable.state_dict_metadata)
+      if (auto packed = as_packed_bytes(std::get<TensorStorageMetadata>(entry))) entry = std::move(*packed);
+    reader_.set_up_storage_reader(readable, context);
   }
 
   const Metadata& metadata() const override { return metadata_; }
@@ -65,6 +68,9 @@ class SafetensorsSource final : public TensorSource {
   torch::Tensor read(const std::string& fqn, const Box& box) override {
     require_readable(fqn);
     return read_part(reader_, fqn, std::get<TensorStorageMetadata>(*metadata_.find(fqn)), box);
+  }
+  torch::Tensor read_packed(const std::string& fqn, const Box& box) override {
+    return read_part(reader_, fqn, *as_packed_bytes(std::get<TensorStorageMetadata>(*metadata_.find(fqn))), box);
   }
   Bytes read_bytes(const std::string& fqn) override { return serialize_leaf(read_value(fqn)); }
   Value read_value(const std::string& fqn) override { throw InternalError("no value is in " + name_ + ": " + fqn); }

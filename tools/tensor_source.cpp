@@ -261,9 +261,8 @@ bool are_of_one_kind(const Metadata::Entry& a, const Metadata::Entry& b) {
 
 std::string kind_of(const Metadata::Entry& entry) {
   const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
-  return tensor == nullptr
-             ? "a value"
-             : fmt::format("a tensor of size {} and type {}", to_string(tensor->size), to_string(tensor->properties.dtype));
+  return tensor == nullptr ? "a value"
+                           : fmt::format("a tensor of size {} and type {}", to_string(tensor->size), tensor->type_name());
 }
 
 JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, int world_size) {
@@ -367,7 +366,22 @@ std::string TensorSource::why_unreadable(const std::string& fqn) const {
   for (const StorageInfo& storage : stored->storage)
     if (const std::string reason = why_not_undone(storage.transforms); !reason.empty()) return printable(reason);
   if (carrier_type_of(stored->properties.dtype)) return "";
+  if (as_packed_bytes(*stored))
+    return fmt::format(
+        "its type is {}, which this version of Cairn does not know; `cairn convert --to safetensors` copies its bytes",
+        printable(stored->unknown_dtype));
   return fmt::format("its type is torch.{}, which this version of Cairn does not know", stored->unknown_dtype);
+}
+
+torch::Tensor TensorSource::read_packed(const std::string& fqn, const Box&) { throw InternalError("no packed tensor: " + fqn); }
+
+std::optional<TensorStorageMetadata> as_packed_bytes(const TensorStorageMetadata& stored) {
+  if (stored.properties.dtype != DType::kUnknown || stored.storage.size() != 1 || stored.storage[0].payload_offset == 0) return {};
+  TensorStorageMetadata bytes = stored;
+  bytes.properties.dtype = DType::kUInt8;
+  bytes.size = {static_cast<std::int64_t>(stored.storage[0].length)};
+  bytes.chunks = {Box::whole(bytes.size)};
+  return bytes;
 }
 
 std::string TensorSource::why_not_convertible(const std::string& fqn) {

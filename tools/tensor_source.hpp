@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -40,6 +41,8 @@ class TensorSource {
   // stored dtype. Throws kUnsupported for a dtype without a carrier type, kCorrupt for damaged
   // data, and the store's errors.
   virtual torch::Tensor read(const std::string& fqn, const Box& box) = 0;
+  // Returns bytes of a tensor for which as_packed_bytes returns something; `box` counts bytes.
+  virtual torch::Tensor read_packed(const std::string& fqn, const Box& box);
   // Return the content of a key that is not a tensor: `read_bytes` as torch.save bytes,
   // `read_value` as a value, which may be opaque. Throw kUnsupported for tensors within values in
   // files if LibTorch lacks their dtype.
@@ -56,6 +59,10 @@ class TensorSource {
   // Throws kUnsupported, naming the key, if the elements or bytes cannot be read.
   void require_readable(const std::string& fqn) const;
 };
+
+// Describes the bytes of a tensor in a safetensors file whose type Cairn lacks, as a tensor of one
+// dimension. Returns nothing for other tensors, and for parts.
+std::optional<TensorStorageMetadata> as_packed_bytes(const TensorStorageMetadata& stored);
 
 // Opens the checkpoint at a path or URL, or the tensor files at a path (see tensor_files_at). Joins
 // the parts of a checkpoint that ranks saved for themselves, and names ranks without a part on

@@ -30,6 +30,10 @@ constexpr std::pair<DType, const char*> kTypes[] = {{DType::kFloat64, "F64"},
                                                     {DType::kFloat8E4M3Fn, "F8_E4M3"},
                                                     {DType::kFloat8E5M2, "F8_E5M2"},
                                                     {DType::kFloat8E8M0Fnu, "F8_E8M0"},
+                                                    {DType::kFloat8E4M3FnUz, "F8_E4M3FNUZ"},
+                                                    {DType::kFloat8E5M2FnUz, "F8_E5M2FNUZ"},
+                                                    {DType::kFloat4E2M1FnX2, "F4"},
+                                                    {DType::kComplex64, "C64"},
                                                     {DType::kInt64, "I64"},
                                                     {DType::kInt32, "I32"},
                                                     {DType::kInt16, "I16"},
@@ -47,11 +51,21 @@ const char* type_name_of(DType dtype) {
   return nullptr;
 }
 
-DType dtype_named(const std::string& type_name) {
+// Sets `dtype` by `type`. PyTorch's type for F4 has two numbers in an element.
+void set_dtype(StoredSafetensor& tensor) {
+  tensor.dtype = DType::kUnknown;
   for (const auto& [type, name] : kTypes)
-    if (type_name == name) return type;
-  return DType::kUnknown;
+    if (tensor.type == name) tensor.dtype = type;
+  if (tensor.dtype != DType::kFloat4E2M1FnX2) return;
+  const std::size_t dims = tensor.shape.size();
+  if (dims > 0 && tensor.shape[dims - 1] % 2 == 0)
+    tensor.shape[dims - 1] /= 2;
+  else
+    tensor.dtype = DType::kUnknown;
 }
+
+// Returns the bits of an element of a type that Cairn lacks; 0 for types that are not known here.
+std::uint64_t bits_of(const std::string& type) { return type == "F4" ? 4 : type == "F6_E2M3" || type == "F6_E3M2" ? 6 : 0; }
 
 std::uint64_t header_bytes(ByteSpan file) {
   std::uint64_t bytes = 0;
@@ -90,10 +104,12 @@ std::string header_text(const std::vector<SafetensorsTensor>& tensors, std::map<
   std::uint64_t offset = 0;
   for (const auto& tensor : tensors) {
     const std::uint64_t end = offset + tensor.bytes();
+    std::vector<std::int64_t> shape = tensor.shape.to_vector();
+    if (tensor.dtype == DType::kFloat4E2M1FnX2) shape.empty() ? shape.push_back(2) : void(shape.back() *= 2);
     // Appends without searching for the name: a large model would take quadratic time.
-    header.emplace_back(
-        tensor.name,
-        Ordered{{"dtype", type_name_of(tensor.dtype)}, {"shape", tensor.shape.to_vector()}, {"data_offsets", {offset, end}}});
+    header.emplace_back(tensor.name, Ordered{{"dtype", tensor.dtype == DType::kUnknown ? tensor.type : type_name_of(tensor.dtype)},
+                                             {"shape", std::move(shape)},
+                                             {"data_offsets", {offset, end}}});
     if (tensor.offsets) parts[tensor.name][kOffsetsKey] = tensor.offsets->to_vector();
     if (tensor.size) parts[tensor.name][kSizeKey] = tensor.size->to_vector();
     offset = end;
@@ -196,8 +212,8 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
       StoredSafetensor tensor;
       tensor.name = name;
       tensor.type = entry.at("dtype");
-      tensor.dtype = dtype_named(tensor.type);
       tensor.shape = extents_at(entry, "shape");
+      set_dtype(tensor);
       const std::vector<std::uint64_t> range = integers_at<std::uint64_t>(entry, "data_offsets");
       if (range.size() != 2) throw refuse("\"" + printable(name) + "\" has no begin and end");
       const std::uint64_t begin = range[0], end = range[1];
@@ -208,9 +224,12 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
       const std::size_t width = std::max<std::size_t>(1, element_size(tensor.dtype));
       const auto elements = static_cast<std::uint64_t>(volume(tensor.shape));
       const bool fits = begin <= end && end <= file_bytes - first && lies_within_tensor(tensor);
-      // A type that is not known here may pack several elements into a byte.
-      const bool agrees = tensor.dtype == DType::kUnknown || (elements <= file_bytes / width && elements * width == end - begin);
+      const std::uint64_t bits = bits_of(tensor.type);
+      const bool agrees = tensor.dtype == DType::kUnknown
+                              ? bits == 0 || (elements <= 8 * file_bytes / bits && elements * bits == 8 * (end - begin))
+                              : elements <= file_bytes / width && elements * width == end - begin;
       if (!fits || !agrees) throw refuse("shape and place of \"" + printable(name) + "\" do not fit");
+      tensor.packed_bytes = end - begin;
       tensor.offset = first + begin;
       ends.emplace_back(begin, end);
       tensors.push_back(std::move(tensor));

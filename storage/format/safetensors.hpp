@@ -27,11 +27,16 @@ struct SafetensorsTensor {
   Extents shape;                   // of the elements in the file
   std::optional<Extents> offsets;  // of a part, within the whole tensor; absent: the file says nothing about parts
   std::optional<Extents> size;     // of the whole tensor, of which this is a part; PyTorch does not write it
-  std::uint64_t bytes() const { return static_cast<std::uint64_t>(volume(shape)) * element_size(dtype); }
+  // The format's name of the type and the number of bytes, used if `dtype` is kUnknown. An element
+  // of such a type may have fewer than 8 bits.
+  std::string type = "";
+  std::uint64_t packed_bytes = 0;
+  std::uint64_t bytes() const {
+    return dtype == DType::kUnknown ? packed_bytes : static_cast<std::uint64_t>(volume(shape)) * element_size(dtype);
+  }
 };
 
-// Returns why the format cannot represent a tensor of this name and dtype, or "" if it can. Complex
-// dtypes are refused, because the format or most of its readers lack them.
+// Returns why the format cannot represent a tensor of this name and dtype, or "" if it can.
 std::string safetensors_objection(const std::string& name, DType dtype);
 
 struct SafetensorsLayout {
@@ -41,13 +46,12 @@ struct SafetensorsLayout {
 
 // Lays out tensors by decreasing alignment, then by name, so that each begins at a multiple of its
 // element size. `metadata` goes into the header. Tensors must have different names, and
-// `safetensors_objection` must return "" for each. Throws kUnsupported if the header exceeds the
-// format's limit.
+// `safetensors_objection` must return "" for each whose type Cairn has. Throws kUnsupported if the
+// header exceeds the format's limit.
 SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, std::map<std::string, std::string> metadata);
 
 // A tensor in a file.
 struct StoredSafetensor : SafetensorsTensor {
-  std::string type;          // the format's name of the type; `dtype` is kUnknown if Cairn lacks the type
   std::uint64_t offset = 0;  // its elements begin here, counted from the start of the file
 };
 

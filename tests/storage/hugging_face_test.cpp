@@ -267,7 +267,7 @@ TEST_CASE("Hugging Face: consolidated files equal those of a save by one rank") 
 
 TEST_CASE("Hugging Face: saves and consolidation list what files cannot hold, or leave it out") {
   TemporaryDirectory directory;
-  StateDict state{{"weight", torch::ones({2})}, {"step", std::int64_t{3}}, {"wave", torch::ones({2}, torch::kComplexFloat)}};
+  StateDict state{{"weight", torch::ones({2})}, {"step", std::int64_t{3}}, {"wave", torch::ones({2}, torch::kComplexDouble)}};
   LocalSave call{directory.path() + "/from", local_save_id(1)};
   save_locally(call, {&state}, [] { return std::make_unique<CheckpointWriter>(); });
   state["name"] = "text";  // is saved only

@@ -167,8 +167,8 @@ class Verify(Command):
             self.assertIn("bad: " + str(path), self.damaged(FOUND_BAD, path), bad[:80])
         path.write_bytes(content(tensor(dtype="F4_NEW")))
         self.assertIn("F4_NEW", self.damaged(NOT_CHECKED, path))
-        path.write_bytes(content({"a": {"dtype": "F4", "shape": [4096], "data_offsets": [0, 2048]}}, bytes(2048)))
-        self.assertIn("F4", self.damaged(NOT_CHECKED, path))
+        path.write_bytes(content({"a": {"dtype": "F6_E2M3", "shape": [4096], "data_offsets": [0, 3072]}}, bytes(3072)))
+        self.assertIn("F6_E2M3", self.damaged(NOT_CHECKED, path))
 
     def test_faults_for_programs(self):
         path = self.checkpoint()
