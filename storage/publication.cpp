@@ -139,14 +139,16 @@ void keep_published(Store& store, const Metadata& current, FileSet& kept) {
   if (published->commit) kept.add_all(published->commit->retired);
 }
 
-std::optional<Metadata> metadata_in(Store& store) {
-  const std::string what = child_url(store.url(), kCommitRecordName);
+}  // namespace
+
+std::optional<Metadata> published_metadata(Store& store, const ObjectName& name) {
+  const std::string what = child_url(store.url(), name);
   std::string before;
   for (int tries = 1;; ++tries) {
     const bool last = tries == kReadTriesMax;
     std::optional<std::string> record;
     try {
-      record = read_whole(store, kCommitRecordName);
+      record = read_whole(store, name);
     } catch (const Error& error) {
       // The record was replaced by a shorter one, or removed, after its size was read.
       if (last || (error.code() != ErrorCode::kNotFound && error.code() != ErrorCode::kCorrupt)) throw;
@@ -163,16 +165,14 @@ std::optional<Metadata> metadata_in(Store& store) {
   }
 }
 
-}  // namespace
-
 std::optional<Metadata> published_metadata(Store& store) {
   try {
-    return metadata_in(store);
+    return published_metadata(store, kCommitRecordName);
   } catch (const Error& error) {
     const std::shared_ptr<Store> other = error.code() == ErrorCode::kCorrupt ? store.fallback() : nullptr;
     if (!other || !other->exists(kCommitRecordName)) throw;
     write_log(LogLevel::kWarning, -1, std::string(error.what()) + "; the record at " + other->url() + " is used instead");
-    return metadata_in(*other);
+    return published_metadata(*other, kCommitRecordName);
   }
 }
 

@@ -80,6 +80,9 @@ namespace cairn {
 // kCorrupt and kUnsupported as decode_commit_record does, and the store's errors.
 std::optional<Metadata> published_metadata(Store& store);
 
+// Does the same for a record with another name.
+std::optional<Metadata> published_metadata(Store& store, const ObjectName& record);
+
 // The checkpoint that ".metadata" names before a save replaces it.
 struct Replaced {
   std::optional<Metadata> generation;  // save id, files and commit; absent if there is no readable record

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <unordered_map>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/rank_text.hpp>
+#include <cairn/planning/require_coverage.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/missing_parts.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -60,6 +63,73 @@ std::string why_none(Store& store, const std::vector<std::string>& open_attempts
   return "what is there (" + found.front() + (found.size() > 1 ? ", …" : "") + ") is no checkpoint. Check the path";
 }
 
+// Adds the entries and files of the record of one rank. `chunks`: those of each tensor so far.
+class JoinedRecords {
+ public:
+  void add(Metadata record) {
+    const auto files_before = static_cast<std::uint32_t>(joined_.files.size());
+    for (auto& [fqn, entry] : record.state_dict_metadata) {
+      if (auto* const bytes = std::get_if<BytesStorageMetadata>(&entry); bytes && bytes->storage)
+        bytes->storage->file += files_before;
+      auto* const tensor = std::get_if<TensorStorageMetadata>(&entry);
+      for (std::size_t i = 0; tensor && i < tensor->storage.size(); ++i) tensor->storage[i].file += files_before;
+      const auto [known, is_new] = entries_.try_emplace(fqn);
+      if (is_new) {
+        known->second.index = joined_.state_dict_metadata.size();
+        if (tensor) known->second.chunks.insert(tensor->chunks.begin(), tensor->chunks.end());
+        joined_.state_dict_metadata.emplace_back(fqn, std::move(entry));
+      } else if (auto* const to = std::get_if<TensorStorageMetadata>(&joined_.state_dict_metadata[known->second.index].second);
+                 to && tensor && to->size == tensor->size && to->type_name() == tensor->type_name()) {
+        for (std::size_t i = 0; i < tensor->chunks.size(); ++i) {
+          if (!known->second.chunks.insert(tensor->chunks[i]).second) continue;
+          to->chunks.push_back(tensor->chunks[i]);
+          if (i < tensor->storage.size()) to->storage.push_back(tensor->storage[i]);
+        }
+      }
+    }
+    for (auto& [fqn, path] : record.planner_data)
+      if (paths_.insert(fqn).second) joined_.planner_data.emplace_back(fqn, std::move(path));
+    joined_.files.insert(joined_.files.end(), record.files.begin(), record.files.end());
+    joined_.version = record.version;
+  }
+  Metadata take() { return std::move(joined_); }
+
+ private:
+  struct Entry {
+    std::size_t index = 0;
+    std::set<Box> chunks{};  // of a tensor
+  };
+  Metadata joined_;
+  std::unordered_map<std::string, Entry> entries_;
+  std::set<std::string> paths_;
+};
+
+Metadata joined_metadata(Store& store, const std::map<int, ObjectName>& records) {
+  const std::string place = store.url() + ", where PyTorch wrote one record for each rank (use_collectives=False)";
+  const auto lacks = [&](const std::string& what) {
+    return Error(ErrorCode::kNotFound,
+                 "cannot join the parts at " + place + ": " + what + ". Put what is missing there, or load another checkpoint");
+  };
+  std::vector<int> missing;
+  int next = 0;
+  for (const auto& named : records) {
+    for (; next < named.first && missing.size() < kPlacesLookedAtMax; ++next) missing.push_back(next);
+    next = named.first + 1;
+  }
+  if (!missing.empty()) throw lacks("there is no record of " + name_ranks(missing));
+  JoinedRecords joined;
+  for (const auto& [rank, name] : records) {
+    auto record = published_metadata(store, name);
+    if (!record) throw lacks(name + " was removed meanwhile");
+    joined.add(std::move(*record));
+  }
+  Metadata metadata = joined.take();
+  for (const FileInfo& file : metadata.files)
+    if (!store.exists(file.name)) throw lacks("there is no " + file.name);
+  require_coverage(metadata, "the records of " + std::to_string(records.size()) + " ranks do not make one checkpoint at " + place);
+  return metadata;
+}
+
 }  // namespace
 
 bool is_torch_checkpointing(Store& store) {
@@ -68,11 +138,22 @@ bool is_torch_checkpointing(Store& store) {
     if (!begin.empty()) store.read(kItemsRecordName, {{0, {begin.data(), begin.size()}}});
     if (begin[0] == '\x80' && begin.find("metadata") != std::string::npos) return true;  // the first key of a pickled dict
   }
+  // One level deep, because a mistaken path may have a whole disk below it.
+  if (!store.children().empty()) return false;
   const std::vector<ObjectInfo> objects = store.list();
   const auto any = [&](const auto& is_it) { return std::any_of(objects.begin(), objects.end(), is_it); };
   return !any([](const ObjectInfo& object) { return ends_with(object.name, kSafetensorsEnd); }) &&
          any([](const ObjectInfo& object) { return item_of_file(object.name).value_or(std::pair("", 1)).second == 0; });
 }
+
+std::map<int, ObjectName> rank_records(Store& store) {
+  std::map<int, ObjectName> records;
+  for (ObjectInfo& object : store.list(kDataFilePrefix))
+    if (const auto rank = rank_of_record(object.name)) records.emplace(*rank, std::move(object.name));
+  return records;
+}
+
+bool has_records(Store& store) { return store.exists(kCommitRecordName) || !rank_records(store).empty(); }
 
 Metadata read_metadata(Store& store) {
   if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);
@@ -80,6 +161,7 @@ Metadata read_metadata(Store& store) {
   // directory refreshes the cache.
   const std::vector<std::string> open_attempts = store.open_attempts();
   if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);
+  if (const auto records = rank_records(store); !records.empty()) return joined_metadata(store, records);
   throw Error(ErrorCode::kNotFound,
               "there is no checkpoint at " + store.url() + ": it has no " + kCommitRecordName + ", and " + why_none(store, open_attempts));
 }

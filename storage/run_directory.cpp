@@ -154,14 +154,11 @@ void add_attempts(const PlaceContents& found, Dead& dead) {
 std::set<ObjectName> complete_files(Store& place, const std::vector<ObjectInfo>& objects, bool is_ours, const Dead& dead) {
   std::set<ObjectName> found;
   const std::set<ObjectName> named(dead.names.begin(), dead.names.end());
-  const bool by_ranks = std::any_of(objects.begin(), objects.end(), [](const auto& object) {
-    return object.name.rfind(kDataFilePrefix, 0) == 0 && ends_with(object.name, kCommitRecordName);
-  });
   for (const auto& [name, bytes] : objects) {
     if (named.count(name) > 0) continue;
     const auto id = save_id_of_file(name);
-    const bool counts = id                         ? dead.ids.count(*id) == 0 && has_trailer(place, name)
-                        : is_foreign_data_file(name) ? is_ours && !by_ranks && bytes > 0
+    const bool counts = id                           ? dead.ids.count(*id) == 0 && has_trailer(place, name)
+                        : is_foreign_data_file(name) ? is_ours && bytes > 0
                                                      : is_ours && dead.ids.empty() && is_safetensors_file(name);
     if (counts) found.insert(name);
   }
@@ -220,7 +217,9 @@ ObjectName RunDirectory::lost_latest(const Listing& listing) const {
   return "";
 }
 
-bool RunDirectory::has_record(const ObjectName& name) const { return run_->is_taken(record_of(name)); }
+bool RunDirectory::has_record(const ObjectName& name) const {
+  return run_->is_taken(record_of(name)) || !rank_records(*open(name)).empty();
+}
 
 bool RunDirectory::is_gone(const RunCheckpoint& checkpoint) const {
   try {

@@ -70,7 +70,7 @@ class RunDirectory {
     // first.
     std::vector<RunCheckpoint> checkpoints;
     // Places whose record is not Cairn's, cannot be read, may not be read, or is not a regular
-    // object.
+    // object, and those with PyTorch's records of one rank each.
     std::vector<ObjectName> others;
     std::vector<ObjectName> without_record;  // all other places
     // The place that the store names as the latest checkpoint, if its record is gone: another
@@ -91,7 +91,8 @@ class RunDirectory {
   std::vector<ObjectName> unrecorded(const std::vector<ObjectName>& without_record) const;
   // Returns whether the run has a record itself.
   bool is_checkpoint() const { return run_->is_taken(kCommitRecordName); }
-  // Returns whether `name` has a record, or something else that occupies the record's name.
+  // Returns whether `name` has a record, records of ranks, or something else that occupies the
+  // record's name.
   bool has_record(const ObjectName& name) const;
   // Returns why no new checkpoint can be saved as `name`. Returns "" if the place is absent, or is
   // a directory without a record, without parts of ranks and without unrecorded data, such as one

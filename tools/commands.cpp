@@ -69,17 +69,14 @@ void check_signal(const std::string& doing) {
 }
 
 std::string why_by_one_rank(const std::string& name) {
-  if (part_of_name(name)) return std::string("each rank saved its part for itself there: ") + kMergeAdvice;
-  if (name.rfind("__", 0) != 0 || !ends_with(name, ".metadata")) return "";
-  return "PyTorch wrote one record for each rank there (use_collectives=False), which Cairn does not read: load it with PyTorch "
-         "and save it with collectives";
+  return part_of_name(name) ? std::string("each rank saved its part for itself there: ") + kMergeAdvice : "";
 }
 
 std::shared_ptr<Store> open_existing(const std::string& url) {
   auto store = open_store(url);
   if (const auto name = store->url().rfind('/'); store->url().substr(name + 1) == kCommitRecordName)
     throw WrongUse(fmt::format("{} is the record of a checkpoint: name the directory that it lies in", printable(store->url())));
-  if (store->exists(kCommitRecordName)) return store;
+  if (has_records(*store)) return store;
   const auto objects = store->list();
   if (objects.empty()) throw WrongUse(fmt::format("there is no checkpoint at {}: nothing is there", printable(store->url())));
   throw Error(ErrorCode::kNotFound,

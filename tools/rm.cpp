@@ -95,6 +95,7 @@ void remove_foreign(Store& place) {
   if (written_by_cairn(metadata) || !place.open_attempts().empty())
     throw Error(ErrorCode::kPrecondition, "Cairn has saved there meanwhile, or is about to");
   place.retract();
+  for (const auto& [rank, record] : rank_records(place)) place.remove(record);
   for (const FileInfo& file : metadata.files) place.remove(file.name);
   place.remove_root();
 }

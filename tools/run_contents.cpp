@@ -136,7 +136,7 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
 
 std::vector<ObjectName> places_of_run(const std::string& url) {
   const auto store = open_store(url);
-  if (store->exists(kCommitRecordName))
+  if (has_records(*store))
     throw WrongUse(fmt::format("{} is a checkpoint, not a run: `cairn inspect` shows what it holds; its run may be {}",
                                printable(store->url()), printable(parent_url(store->url()))));
   auto places = store->children();

@@ -9,6 +9,7 @@
 #include <cairn/base/rank_text.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/read_metadata.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
@@ -95,6 +96,9 @@ void require_part(const std::string& place) {
     throw Error(ErrorCode::kMismatch, "one checkpoint of all ranks is at " + store->url() + ": load it with use_collectives on");
   const std::string own = place.substr(place.rfind('/') + 1);
   if (has_record(*store, own)) return;
+  if (!rank_records(*store).empty())
+    throw Error(ErrorCode::kMismatch, "PyTorch wrote one record for each rank at " + store->url() +
+                                          " (use_collectives=False): load it with use_collectives on, on any number of ranks");
   const PartName wanted = part_of_name(own).value();
   std::vector<int> ranks;
   int other_size = 0;

@@ -23,15 +23,10 @@ std::optional<std::int64_t> recorded_step(const RunCheckpoint& checkpoint) {
 
 // Returns why a place has a record for each rank, instead of one for all; "" if it has none.
 std::string why_by_ranks(Store& place) {
-  constexpr std::string_view kSuffix = ".metadata";
   try {
     const std::vector<ObjectName> places = place.children();
     if (std::any_of(places.begin(), places.end(), [](const ObjectName& child) { return part_of_name(child).has_value(); }))
       return std::string("each rank has saved its part for itself (use_collectives off): ") + kMergeAdvice;
-    for (const ObjectInfo& object : place.list("__"))
-      if (object.name.size() > kSuffix.size() && ends_with(object.name, kSuffix))
-        return "PyTorch wrote one record for each rank (use_collectives=False), which Cairn does not read: load it with PyTorch "
-               "and save it with collectives";
   } catch (const Error& error) {
     // Trouble of the store says nothing about the place.
     if (!tells_of_the_record(error)) throw;

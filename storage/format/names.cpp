@@ -57,6 +57,15 @@ std::optional<std::string> save_id_of_file(const std::string& name) {
   return std::string(rest);
 }
 
+std::optional<int> rank_of_record(std::string_view name) {
+  const std::string_view prefix = kDataFilePrefix;
+  if (name.substr(0, prefix.size()) != prefix) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  const auto rank = take_step_number(name);
+  return rank && *rank <= std::numeric_limits<int>::max() && name == ".metadata" ? std::optional(static_cast<int>(*rank))
+                                                                                 : std::nullopt;
+}
+
 std::string checkpoint_name(std::int64_t step, std::uint64_t n) {
   const std::string name = kStepPrefix + std::to_string(step);
   return n == 1 ? name : name + "." + std::to_string(n);

@@ -29,6 +29,10 @@ inline std::string file_key(const std::string& name) { return save_id_of_file(na
 // Returns whether Cairn gave a data file its name. `name` may begin with the place of a part.
 inline bool is_cairns_file(const std::string& name) { return save_id_of_file(name.substr(name.rfind('/') + 1)).has_value(); }
 
+// Returns the rank in the name of a record that PyTorch writes for one rank
+// (use_collectives=False), "__2.metadata"; nothing for other names.
+std::optional<int> rank_of_record(std::string_view name);
+
 // Returns the `n`th name for checkpoints of a step: step_100, step_100.2, step_100.3. `step` must
 // not be negative; `n` is at least 1.
 std::string checkpoint_name(std::int64_t step, std::uint64_t n = 1);

@@ -591,7 +591,23 @@ TEST_CASE_FIXTURE(RunOfPyTorch, "manager: parts that ranks saved for themselves 
   });
 }
 
-TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint with one record for each rank is reported") {
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint with one record for each rank is restored") {
+  put("step_6");
+  fs::rename(place("step_6/.metadata"), place("step_6/__0.metadata"));
+  managed(run, {}, [&](CheckpointManager& manager) {
+    StateDict state = blank(manager.world());
+    check_found(manager.restore_latest(state), "step_6", {});
+    CHECK(is_pytorchs(state, manager.world()));
+    LoadOptions own;
+    own.use_collectives = false;
+    CHECK(thrown_by([&] { Checkpointer(manager.world(), "own").load(state, place("step_6"), own); }) ==
+          Saying{ErrorCode::kMismatch, "PyTorch wrote one record for each rank"});
+    manager.save(7, state);
+  });
+  CHECK(fs::exists(place("step_6/__0.metadata")));
+}
+
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: a damaged one of PyTorch's records of single ranks is reported") {
   const std::vector<std::string> files{place("step_6/__0.metadata"), place("step_6/__0_0.distcp")};
   fs::create_directories(place("step_6"));
   for (const std::string& file : files) std::ofstream(file) << "PyTorch's";
@@ -599,7 +615,7 @@ TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint with one record f
     StateDict state = blank(manager.world());
     manager.restore_latest(state);
   });
-  CHECK_MESSAGE(text.find("step_6: PyTorch wrote one record for each rank") != std::string::npos, text);
+  CHECK_MESSAGE(text.find("step_6/__0.metadata") != std::string::npos, text);
   const auto passed_over_after = [&](std::int64_t step) {
     managed(run, {}, [&](CheckpointManager& manager) { manager.save(step, blank(manager.world())); });
     std::atomic<std::size_t> count{0};

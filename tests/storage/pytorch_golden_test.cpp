@@ -1,5 +1,6 @@
 // Checkpoints that PyTorch 2.11 wrote: their metadata, values and archives. The test of the reader
 // compares all tensors but complex ones, which its files of expected tensors lack.
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -9,8 +10,12 @@
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/read_metadata.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>
+#include <cairn/tests/support/sample_state.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -89,4 +94,49 @@ TEST_CASE("byte objects of the goldens") {
     CHECK(values > 0);
     CHECK(golden.value("optimizer.param_groups.0.lr").to_double() == 0.05);
   }
+}
+
+// PyTorch 2.14's: saved by two ranks with use_collectives=False.
+TEST_CASE("PyTorch's records of single ranks load on any number of ranks") {
+  const std::string url = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/rank_local";
+  const auto whole = torch::arange(20, torch::kFloat32).reshape({5, 4});
+  for (const int ranks : {1, 2, 3}) {
+    std::vector<StateDict> states;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto rows = ShardedTensor::zeros(over_all_ranks(ranks), {5, 4}, rank);
+      states.push_back({{"model", Dict{{"rows", rows}, {"same", torch::zeros({3}, torch::kLong)}}}, {"step", 0}, {"rank", -1}});
+    }
+    std::vector<StateDict*> pointers;
+    for (StateDict& state : states) pointers.push_back(&state);
+    load_locally(url, pointers, [] { return std::make_unique<CheckpointReader>(); });
+    for (int rank = 0; rank < ranks; ++rank) {
+      const StateDict& state = states[static_cast<std::size_t>(rank)];
+      const auto expected = ShardedTensor::distribute(whole, over_all_ranks(ranks), rank);
+      const auto& shards = state.at("model").dict().at("rows").sharded().local_shards();
+      REQUIRE(shards.size() == expected.local_shards().size());
+      for (std::size_t i = 0; i < shards.size(); ++i) CHECK(torch::equal(shards[i].tensor, expected.local_shards()[i].tensor));
+      CHECK(torch::equal(state.at("model").dict().at("same").tensor(), torch::arange(3)));
+      CHECK(state.at("step").to_int() == 7);
+      CHECK(state.at("rank").to_int() == 0);
+    }
+  }
+  CHECK(verify_checkpoint(*open_store(url), 1, {}).empty());
+}
+
+TEST_CASE("missing parts of PyTorch's records of single ranks are named") {
+  namespace fs = std::filesystem;
+  const TemporaryDirectory directory;
+  const std::string url = directory.path() + "/copy";
+  const auto error_without = [&](const std::vector<std::string>& names) {
+    fs::remove_all(url);
+    fs::copy(std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/rank_local", url);
+    for (const std::string& name : names) fs::remove(url + "/" + name);
+    return thrown_by([&] { read_metadata(*open_store(url)); });
+  };
+  const std::string format = "PyTorch wrote one record for each rank (use_collectives=False)";
+  CHECK(error_without({"__0.metadata"}) == Saying{ErrorCode::kNotFound, "there is no record of rank 0"});
+  CHECK(error_without({"__1_0.distcp"}) == Saying{ErrorCode::kNotFound, "there is no __1_0.distcp"});
+  CHECK(error_without({"__1_0.distcp"}) == Saying{ErrorCode::kNotFound, format});
+  CHECK(error_without({"__1.metadata"}) == Saying{ErrorCode::kMismatch, "model.rows"});
+  CHECK(error_without({"__1.metadata"}) == Saying{ErrorCode::kMismatch, format});
 }

@@ -414,11 +414,12 @@ TEST_CASE_FIXTURE(RunInMemory, "complete data without a record is named, keeps i
     put("step_13", name);
   put("step_14", data(14), "of a process that was killed while it wrote");
   put("step_15", "__0_0.distcp");
-  put("step_15", "__0.metadata");  // PyTorch's record of one rank
+  put("step_15", "__0.metadata");  // PyTorch's record of one rank: a checkpoint
   put("somewhere", "__0_0.distcp");
   put("step_16", "notes.txt");
   save_in_run(*run.open("step_17"), 17);
 
+  CHECK(run.list().others == Names{"step_15"});
   const auto unrecorded = [&] { return run.unrecorded(run.list().without_record); };
   CHECK(unrecorded() == places);
   CHECK(run.why_occupied("step_12").empty());

@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 
 import torch_file
@@ -118,13 +119,36 @@ class Inspect(Command):
         other = self.root / "a.txt"
         other.write_text("no archive")
         self.fails(FOUND_BAD, "inspect", other, text="not an archive of torch.save")
-        for name, advice in (("__0.metadata", "one record for each rank"), ("__0_0.distcp", "did not finish")):
-            place = self.root / ("place_of_" + name)
-            place.mkdir()
-            (place / name).write_text("x")
-            (place / "other").write_text("x")
-            for command in ("inspect", "verify"):
-                self.fails(FOUND_BAD, command, place, text=advice)
+        place = self.root / "place"
+        place.mkdir()
+        (place / "__0_0.distcp").write_text("x")
+        (place / "other").write_text("x")
+        for command in ("inspect", "verify"):
+            self.fails(FOUND_BAD, command, place, text="did not finish")
+
+    def test_pytorchs_records_of_single_ranks(self):
+        source = FIXTURES.parent / "pytorch-2.14" / "rank_local"
+        keys = {entry["key"]: entry for entry in json.loads(cairn("inspect", source, "--json").stdout)["keys"]}
+        self.assertEqual([chunk["rank"] for chunk in keys["model.rows"]["chunks"]], [0, 1])
+        self.assertIn("fine", cairn("verify", source).stdout)
+        self.assertIn("19", cairn("cat", source, "model.rows").stdout)
+        for format in ("torch", "dcp"):
+            done = cairn("convert", source, self.root / format, "--to", format)
+            self.assertEqual(done.returncode, FINE, done.stderr)
+            done = cairn("diff", source, self.root / format)
+            self.assertEqual(done.returncode, FINE, done.stdout)
+        shutil.copytree(source, self.root / "run" / "step_7")
+        (told,) = json.loads(cairn("ls", self.root / "run", "--json").stdout)["checkpoints"]
+        self.assertEqual((told["name"], told["writer"], told["world_size"], told["sound"]), ("step_7", "pytorch", 2, True))
+        self.fails(WRONG_USE, "ls", self.root / "run" / "step_7", text="is a checkpoint, not a run")
+        (self.root / "run" / "step_7" / "__1_0.distcp").unlink()
+        for command in ("inspect", "verify"):
+            self.fails(FOUND_BAD, command, self.root / "run" / "step_7", text="one record for each rank")
+        self.assertIn("DAMAGED", cairn("ls", self.root / "run").stdout)
+        shutil.copytree(source, self.root / "run" / "step_8")
+        done = cairn("rm", "--foreign", "--last-sound", "--yes", self.root / "run" / "step_8")
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        self.assertFalse((self.root / "run" / "step_8").exists())
 
     def test_pointers_of_git_lfs_are_named(self):
         pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 4976698672\n" % 1
