@@ -182,7 +182,16 @@ class LeafReader {
     if (!leaf_.empty()) saved_->leaf = Bytes(leaf_.view());
     look_into(from, search, search.tensors);
     if (search.name.empty()) search.name = to_string(from.kind());
-    return Value(std::make_shared<const SavedOpaque>(saved_, from, std::move(search.name), why, std::move(search.tensors)));
+    std::optional<SavedPart> part;
+    std::string reason = why;
+    if (const auto found = distributed_part(from)) {
+      if (carried_ != nullptr) part = SavedPart{tensor(found->local), found->size, found->box};
+      search.name = "torch.distributed.tensor.DTensor";
+      reason = "this is the part " + to_string(found->box) + " of a DTensor of size " + to_string(found->size) +
+               ", and the files of other ranks, beside this one and with names that differ in one number, do not complete it";
+    }
+    return Value(std::make_shared<const SavedOpaque>(saved_, from, std::move(search.name), reason, std::move(search.tensors),
+                                                     std::move(part)));
   }
 
   // The search for what makes a value opaque, and for the tensors in it.

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,7 +22,7 @@ namespace cairn {
 //                                   typed if all elements have one type
 //   dict, OrderedDict               a Dict with text keys; inside a tuple, an IValue dict
 //   bytes, bytearray, io.BytesIO    a Blob; inside a tuple, what plain_value_of makes of it
-//   Tensor, Parameter               a tensor on the CPU
+//   Tensor, Parameter, Buffer       a tensor on the CPU; also a DTensor with all its elements
 //   torch.dtype                     an IValue enum with PyTorch's name of the type (dtype_value)
 // A value that is, or contains, anything else is an Opaque as a whole. Throws kUnsupported if the
 // values would take more memory than 64 MiB plus 48 times the length of the pickle. Throws kCorrupt
@@ -44,11 +45,24 @@ Dict read_saved_dict(const TorchArchive& archive, const LoadStorage& load_storag
 
 struct SavedPickle;  // a pickle and its tree
 
+// The part of a DTensor that a file has.
+struct SavedPart {
+  torch::Tensor local;
+  Extents size;  // of the whole
+  Box box;       // of `local` within the whole
+};
+
 // An opaque value as the functions above make it.
 class SavedOpaque final : public Opaque {
  public:
-  SavedOpaque(std::shared_ptr<const SavedPickle> saved, const PickleValue& pickle, std::string name, std::string why, Dict tensors)
-      : saved_(std::move(saved)), pickle_(pickle), name_(std::move(name)), why_(std::move(why)), tensors_(std::move(tensors)) {}
+  SavedOpaque(std::shared_ptr<const SavedPickle> saved, const PickleValue& pickle, std::string name, std::string why, Dict tensors,
+              std::optional<SavedPart> part)
+      : saved_(std::move(saved)),
+        pickle_(pickle),
+        name_(std::move(name)),
+        why_(std::move(why)),
+        tensors_(std::move(tensors)),
+        part_(std::move(part)) {}
   const std::string& name() const override { return name_; }
   const std::string& why() const override { return why_; }
   Bytes archive() const override;
@@ -56,6 +70,8 @@ class SavedOpaque final : public Opaque {
   // Returns the tensors in a value that read_saved_dict made, nested by attributes, keys and
   // indices. Leaves out tensors that are incomplete.
   const Dict& tensors() const { return tensors_; }
+  // Returns a part of a DTensor, if read_saved_dict found one that is not in a tuple.
+  const std::optional<SavedPart>& part() const { return part_; }
 
  private:
   const std::shared_ptr<const SavedPickle> saved_;
@@ -63,6 +79,7 @@ class SavedOpaque final : public Opaque {
   const std::string name_;
   const std::string why_;
   const Dict tensors_;
+  const std::optional<SavedPart> part_;
 };
 
 }  // namespace cairn

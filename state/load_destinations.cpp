@@ -184,8 +184,9 @@ LoadPlan LoadDestinations::create_plan() {
     } else if (const auto* tensor = std::get_if<TensorStorageMetadata>(stored)) {
       plan_tensor(destination, *tensor, plan, problems);
     } else if (destination.is_tensor) {
-      problems.mismatched.push_back('"' + destination.name + "\": the checkpoint holds a value, the state dict " +
-                                    destination.type_name);
+      const std::string& opaque = std::get<BytesStorageMetadata>(*stored).opaque;
+      problems.mismatched.push_back('"' + destination.name + "\": the checkpoint holds a value" +
+                                    (opaque.empty() ? "" : " of " + opaque) + ", the state dict " + destination.type_name);
     } else if (const std::string& opaque = std::get<BytesStorageMetadata>(*stored).opaque; !opaque.empty() && leave_out_opaque_) {
       leave_out(destination, opaque);
     } else if (!opaque.empty()) {

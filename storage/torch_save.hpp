@@ -15,11 +15,13 @@ namespace cairn {
 
 // Reads the file at a path or a `file:` URL. The file must hold a dict of tensors, plain values,
 // lists and further dicts, with keys of text or integers; nothing in it is executed. Integer keys
-// become text. A value of any other class is opaque (see Opaque). Tensors in an opaque value have
-// names below the name of that value, made of attributes, keys and indices. If the file holds an
-// object instead of a dict, the name of its class is the key. Each rank reads only what it needs,
-// however the state is sharded over ranks. The file is mapped: if it is truncated during a load,
-// the process dies of SIGBUS.
+// become text. A DTensor of which the file has a part is joined with the parts in other files of
+// the directory, if these have names that differ from this one in one number and complete it. A
+// value of any other class, and a DTensor that is incomplete, is opaque (see Opaque). Tensors in an
+// opaque value have names below the name of that value, made of attributes, keys and indices. If
+// the file holds an object instead of a dict, the name of its class is the key. Each rank reads
+// only what it needs, however the state is sharded over ranks. The file is mapped: if it is
+// truncated during a load, the process dies of SIGBUS.
 class TorchSaveReader : public StorageReader {
  public:
   // With a `key`, the file may hold any value, which is read as a dict with this one key.

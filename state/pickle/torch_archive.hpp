@@ -71,12 +71,24 @@ struct TensorDescription {
 
 // Returns the classes and functions that pickles of tensors name, to pass to `unpickle`.
 const std::vector<PickleGlobal>& tensor_globals();
-// Returns whether `value` is a tensor or a parameter.
+// Returns whether `value` is a tensor, a parameter, a buffer, or a DTensor of which it has all
+// elements.
 bool is_tensor(const PickleValue& value);
 // Returns the description of a tensor. Throws kCorrupt if `value` is not a tensor or the pickle is
 // inconsistent. Throws kUnsupported for an unknown property of a tensor, and for a negated tensor
 // of a type that Cairn cannot negate.
 TensorDescription describe_tensor(const PickleValue& value);
+// A DTensor, of which each rank's file has a part.
+struct DistributedPart {
+  PickleValue local;  // a tensor
+  Extents size;       // of the whole
+  Box box;            // of `local` within the whole
+  bool requires_grad = false;
+};
+// Returns nothing for any other value, and for a DTensor whose part is not known: one with pending
+// sums, with shards in another order than that of the mesh, or of another version of PyTorch.
+std::optional<DistributedPart> distributed_part(const PickleValue& value);
+
 // Returns the names of the dtypes (torch.float32, …) and of torch.Size, to pass to `unpickle`. The
 // two functions below convert values that have these names.
 const std::vector<PickleGlobal>& dtype_globals();

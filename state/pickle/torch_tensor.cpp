@@ -3,6 +3,8 @@
 #include <limits>
 #include <optional>
 
+#include <cairn/base/error.hpp>
+#include <cairn/state/device_mesh.hpp>
 #include <cairn/state/pickle/tensor_pickle.hpp>
 #include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/pickle/unicode.hpp>
@@ -85,7 +87,121 @@ void check_reach(const PickleValue& where, const TensorDescription& tensor) {
                        " elements");
 }
 
+bool is_call_of(const PickleValue& value, std::string_view module, std::string_view name) {
+  return value.shape() == PickleKind::kObject && value.callee().shape() == PickleKind::kGlobal &&
+         value.callee().global() == PickleGlobal{module, name};
+}
+
+bool makes_tensors(const PickleValue& function) {
+  // All such names on the list are functions that make tensors.
+  return function.is(PickleKind::kGlobal) && function.global().module == "torch._utils" &&
+         function.global().name.substr(0, 9) == "_rebuild_";
+}
+
+// Returns the arguments of a call that sets attributes of a tensor, or makes a subclass of it:
+// function, class, the arguments of the function, attributes. Nothing for other values.
+std::optional<PickleValue> call_with_attributes(const PickleValue& value) {
+  if (!is_call_of(value, "torch._tensor", "_rebuild_from_type_v2")) return std::nullopt;
+  const auto arguments = value.arguments();
+  const bool is_sound = arguments.size() == 4 && arguments[0].shape() == PickleKind::kGlobal &&
+                        arguments[1].shape() == PickleKind::kGlobal && arguments[2].is(PickleKind::kTuple);
+  return is_sound ? std::optional(arguments) : std::nullopt;
+}
+
+// As torch.nn.Buffer makes it.
+bool is_buffer(const PickleValue& value) {
+  const auto call = call_with_attributes(value);
+  return call && makes_tensors((*call)[0]) && (*call)[1].global() == PickleGlobal{"torch", "Tensor"};
+}
+
+bool is_of_dtensor(const PickleGlobal& global) {
+  return global.module.substr(0, 17) == "torch.distributed" && (global.module.size() == 17 || global.module[17] == '.');
+}
+
+constexpr std::int64_t kMeshRanksMax = 65536;
+
+std::vector<std::int64_t> integers_in(const PickleValue& list) {
+  std::vector<std::int64_t> result;
+  for (std::size_t i = 0; i < list.size(); ++i) result.push_back(list[i].as_int());
+  return result;
+}
+
+PickleValue attributes_of(const PickleValue& object) {
+  const auto state = object.state();
+  if (!state) corrupt(object, "an object without attributes");
+  return *state;
+}
+
+// Returns the sizes of a mesh. Versions before 2.14 save the ranks as a tensor.
+std::vector<std::int64_t> mesh_shape(const PickleValue& mesh) {
+  if (const auto ranks = mesh.find("mesh")) return describe_tensor(*ranks).sizes.to_vector();
+  std::vector<std::int64_t> shape;
+  const auto axes = attributes_of(mesh.at("_layout")).at("axes");
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    shape.push_back(1);
+    for (const auto size : integers_in(attributes_of(axes[i]).at("shape"))) {
+      if (size < 1 || size > kMeshRanksMax) corrupt(mesh, "a mesh with an axis of " + std::to_string(size));
+      shape.back() = std::min(shape.back() * size, kMeshRanksMax + 1);
+    }
+  }
+  return shape;
+}
+
+// Returns the box of a part; nothing if it is not known.
+std::optional<Box> box_of_part(const PickleValue& spec, const Extents& size, const Extents& local_sizes) {
+  std::vector<Placement> placements;
+  const auto saved = spec.at("placements");
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    const auto kind = saved[i].callee().global();
+    if (is_of_dtensor(kind) && kind.name == "Replicate")
+      placements.emplace_back(Replicate{});
+    else if (is_of_dtensor(kind) && kind.name == "Shard")
+      placements.emplace_back(Shard{attributes_of(saved[i]).at("dim").as_int()});
+    else
+      return std::nullopt;
+  }
+  if (const auto order = spec.find("shard_order"))
+    for (std::size_t i = 0; i < order->size(); ++i) {
+      const auto axes = integers_in((*order)[i].arguments()[1]);
+      if (!std::is_sorted(axes.begin(), axes.end())) return std::nullopt;
+    }
+  const auto mesh = attributes_of(spec.at("mesh"));
+  const auto shape = mesh_shape(mesh);
+  const auto coordinate = integers_in(mesh.at("_coordinate_on_dim"));
+  if (coordinate.size() != shape.size()) return std::nullopt;
+  std::int64_t rank = 0, ranks = 1;
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+    if (shape[axis] < 1 || shape[axis] > kMeshRanksMax / ranks || coordinate[axis] < 0 || coordinate[axis] >= shape[axis])
+      return std::nullopt;
+    ranks *= shape[axis];
+    rank = rank * shape[axis] + coordinate[axis];
+  }
+  auto box = local_box(size, DeviceMesh(shape), placements, static_cast<int>(rank));
+  return box && box->sizes == local_sizes ? box : std::nullopt;
+}
+
+TensorDescription describe_call(const PickleValue& value, const PickleGlobal& function, const PickleValue& arguments);
+
 }  // namespace
+
+std::optional<DistributedPart> distributed_part(const PickleValue& value) {
+  const auto call = call_with_attributes(value);
+  if (!call || (*call)[0].global() != PickleGlobal{"torch._utils", "_rebuild_wrapper_subclass"} ||
+      !is_of_dtensor((*call)[1].global()) || (*call)[1].global().name != "DTensor")
+    return std::nullopt;
+  try {
+    const auto made = (*call)[2];  // class, type, size, strides, offset, layout, device, requires_grad
+    // The attributes of the class are in slots.
+    const auto fields = (*call)[3].is(PickleKind::kTuple) ? (*call)[3][1] : (*call)[3];
+    const auto local = fields.at("_local_tensor");
+    const auto size = extents_of(made[2]);
+    const auto box = box_of_part(attributes_of(fields.at("_spec")), size, describe_tensor(local).sizes);
+    if (!box) return std::nullopt;
+    return DistributedPart{local, size, *box, made[7].as_bool()};
+  } catch (const Error&) {  // of another version
+    return std::nullopt;
+  }
+}
 
 // Strides of dimensions with size 0 or 1 may be anything in PyTorch.
 bool TensorDescription::is_contiguous() const {
@@ -131,10 +247,10 @@ const std::vector<PickleGlobal>& tensor_globals() {
 }
 
 bool is_tensor(const PickleValue& value) {
-  if (!value.is(PickleKind::kObject)) return false;
-  const auto callee = value.callee().as_global();
-  // All such names on the list are functions that make tensors.
-  return callee.module == "torch._utils" && callee.name.substr(0, 9) == "_rebuild_";
+  if (value.is(PickleKind::kObject)) return makes_tensors(value.callee());
+  if (is_buffer(value)) return true;
+  const auto part = distributed_part(value);
+  return part && part->box == Box::whole(part->size);
 }
 
 DType dtype_of(const PickleValue& value) {
@@ -159,23 +275,32 @@ Extents extents_of(const PickleValue& value) {
 }
 
 TensorDescription describe_tensor(const PickleValue& value) {
-  if (value.is_object_of("torch._utils", "_rebuild_parameter")) {
-    const auto arguments = value.arguments();
+  if (value.is(PickleKind::kObject)) return describe_call(value, value.callee().as_global(), value.arguments());
+  if (is_buffer(value)) return describe_call(value, value.arguments()[0].as_global(), value.arguments()[2]);
+  const auto part = distributed_part(value);
+  if (!part || part->box != Box::whole(part->size))
+    corrupt(value, std::string("expected a tensor, found ") + to_string(value.kind()));
+  auto tensor = describe_tensor(part->local);
+  tensor.requires_grad = part->requires_grad;
+  return tensor;
+}
+
+namespace {
+
+TensorDescription describe_call(const PickleValue& value, const PickleGlobal& function, const PickleValue& arguments) {
+  if (function == PickleGlobal{"torch._utils", "_rebuild_parameter"}) {
     auto tensor = describe_tensor(arguments[0]);
     // The parameter's flag counts, not that of the tensor in it.
     tensor.requires_grad = arguments[1].as_bool();
     return tensor;
   }
-  const bool is_v2 = value.is_object_of("torch._utils", "_rebuild_tensor_v2");
-  const bool is_v3 = value.is_object_of("torch._utils", "_rebuild_tensor_v3");
+  const bool is_v2 = function == PickleGlobal{"torch._utils", "_rebuild_tensor_v2"};
+  const bool is_v3 = function == PickleGlobal{"torch._utils", "_rebuild_tensor_v3"};
   // Three functions rebuild tensors: the first is of old versions, the second of all typed
   // storages, the third of types without one.
-  if (!is_v2 && !is_v3 && !value.is_object_of("torch._utils", "_rebuild_tensor"))
-    corrupt(value,
-            std::string("expected a tensor, found ") +
-                (value.is(PickleKind::kObject) ? to_string(value.callee().as_global()) : std::string(to_string(value.kind()))));
+  if (!is_v2 && !is_v3 && function != PickleGlobal{"torch._utils", "_rebuild_tensor"})
+    corrupt(value, "expected a tensor, found " + to_string(function));
 
-  const auto arguments = value.arguments();
   const auto storage = storage_of(arguments[0]);
   TensorDescription tensor;
   tensor.storage_key = storage.key;
@@ -202,5 +327,7 @@ TensorDescription describe_tensor(const PickleValue& value) {
   check_reach(value, tensor);
   return tensor;
 }
+
+}  // namespace
 
 }  // namespace cairn

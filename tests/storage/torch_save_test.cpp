@@ -1,4 +1,5 @@
 // State dicts in files of torch.save, loaded by TorchSaveReader. serialize_leaf writes such files.
+#include <filesystem>
 #include <fstream>
 
 #include <cairn/tests/support/torch.hpp>
@@ -10,6 +11,7 @@
 #include <cairn/tests/storage/damage.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
@@ -170,4 +172,56 @@ TEST_CASE("torch.save: what is no file of torch.save is refused") {
   CHECK(error_of_loading(put(directory, "text")).code == ErrorCode::kCorrupt);
   CHECK(error_of_loading(put(directory, serialize_leaf(std::int64_t{3}))).says("not a state dict"));
   CHECK(error_of_loading("mem://name/model.pt").code == ErrorCode::kUnsupported);
+}
+
+// Files of PyTorch 2.14, of four ranks: "w" on a mesh of 2 by 2, cut by its second axis, "p" cut by
+// all four, of which the last has nothing, and "r" on all.
+TEST_CASE("torch.save: a DTensor is joined with the parts in the files of other ranks") {
+  namespace fs = std::filesystem;
+  const std::string data = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/torch_save/";
+  const auto whole = torch::arange(20, torch::kFloat32).reshape({5, 4});
+  for (const int ranks : {1, 2}) {
+    std::vector<StateDict> states;
+    for (int rank = 0; rank < ranks; ++rank)
+      states.push_back({{"w", ShardedTensor::zeros(over_all_ranks(ranks, 1), {5, 4}, rank)},
+                        {"p", torch::zeros({5, 4})},
+                        {"r", torch::zeros({5, 4})},
+                        {"plain", torch::zeros({2})}});
+    load_file(data + "rank1.pt", states);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const StateDict& state = states[static_cast<std::size_t>(rank)];
+      CHECK(torch::equal(state.at("w").sharded().local_shards().at(0).tensor, whole.chunk(ranks, 1)[rank]));
+      for (const char* name : {"p", "r"}) CHECK(torch::equal(state.at(name).tensor(), whole));
+      CHECK(torch::equal(state.at("plain").tensor(), torch::ones({2})));
+    }
+  }
+
+  const TemporaryDirectory directory;
+  const std::string alone = directory.path() + "/rank1.pt";
+  fs::copy(data + "rank1.pt", alone);
+  std::vector<StateDict> states{{{"r", torch::zeros({5, 4})}, {"plain", torch::zeros({2})}}};
+  load_file(alone, states);
+  CHECK(torch::equal(states[0].at("r").tensor(), whole));
+  states[0]["w"] = torch::zeros({5, 4});
+  CHECK(thrown_by([&] { load_file(alone, states); }) ==
+        Saying{
+            ErrorCode::kMismatch,
+            "\"w\": the checkpoint holds a value of torch.distributed.tensor.DTensor, of which there is only the part [0:3, 0:4]"});
+  fs::copy(data + "rank0.pt", directory.path() + "/rank0.pt");
+  std::ofstream(directory.path() + "/rank3.pt") << "no archive";
+  load_file(alone, states);  // "w" is whole on ranks 0 and 1
+  CHECK(torch::equal(states[0].at("w").tensor(), whole));
+  states[0]["p"] = torch::zeros({5, 4});
+  CHECK(thrown_by([&] { load_file(alone, states); }) == Saying{ErrorCode::kMismatch, "\"p\""});
+}
+
+TEST_CASE("torch.save: buffers and whole DTensors are tensors") {
+  const std::string data = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/torch_save/";
+  const auto whole = torch::arange(6, torch::kFloat32).reshape({2, 3});
+  std::vector<StateDict> states{{{"w", torch::zeros({2, 3})}, {"b", torch::zeros({2, 3})}}};
+  load_file(data + "buffer.pt", states);
+  for (const char* name : {"w", "b"}) CHECK(torch::equal(states[0].at(name).tensor(), whole));
+  states = {{{"w", torch::zeros({2, 3})}}};
+  load_file(data + "dtensor.pt", states);
+  CHECK(torch::equal(states[0].at("w").tensor(), whole));
 }
