@@ -126,6 +126,26 @@ template <class T>
 inline constexpr bool kIsOtherInteger = std::is_integral_v<T> && sizeof(T) <= sizeof(std::int64_t) && !std::is_same_v<T, bool> &&
                                         !std::is_same_v<T, int> && !std::is_same_v<T, std::int64_t>;
 
+// Whether `T` is a holder that TORCH_MODULE makes, of a class with a KnownBase.
+template <class T, class = void>
+inline constexpr bool kIsModuleHolder = false;
+template <class T>
+inline constexpr bool kIsModuleHolder<T, std::void_t<KnownBase<typename std::decay_t<T>::ContainedType>>> = true;
+// Whether the class of `T` has a conversion function to Value.
+template <class T, class = void>
+inline constexpr bool kConvertsItself = false;
+template <class T>
+inline constexpr bool kConvertsItself<T, std::void_t<decltype(std::declval<T>().operator Value())>> = true;
+template <class T, class... Types>
+inline constexpr bool kIsAnyOf = (std::is_convertible_v<T, Types> || ...);
+// Whether Value has a constructor for `T`.
+template <class T>
+inline constexpr bool kIsValue =
+    std::is_base_of_v<Value, std::decay_t<T>> || std::is_pointer_v<std::decay_t<T>> || kIsModuleHolder<T> || kConvertsItself<T> ||
+    kIsAnyOf<T, torch::Tensor, ShardedTensor, Blob, Dict, List, c10::IValue, std::int64_t, double, std::string, std::nullptr_t,
+             std::shared_ptr<const Opaque>, std::shared_ptr<Stateful>, std::shared_ptr<torch::nn::Module>,
+             std::shared_ptr<torch::optim::Optimizer>, std::shared_ptr<torch::optim::LRScheduler>>;
+
 // One value of a state dict.
 //   Tensor, ShardedTensor   loaded in place
 //   Dict, List              nested
@@ -181,6 +201,13 @@ class Value {
   template <class Object, std::enable_if_t<!std::is_same_v<std::remove_const_t<Object>, char>, int> = 0>
   Value(Object* pointer) = delete;
   Value(std::nullptr_t) = delete;
+  // Says why any other type does not compile.
+  template <class Other, std::enable_if_t<!kIsValue<Other>, int> = 0>
+  Value(Other&&) {  // NOLINT
+    static_assert(kIsValue<Other>,
+                  "cairn::Value cannot hold this type. A state dict holds tensors, numbers, bool, text, cairn::Blob, Dict, List, "
+                  "IValue, and shared pointers to modules, optimizers, schedulers and classes derived from cairn::Stateful");
+  }
 
   // A Dict or List is copied deeply. Tensors and objects remain shared handles.
   Value(const Value& other);

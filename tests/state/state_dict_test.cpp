@@ -74,7 +74,7 @@ TEST_CASE("modules, optimizers and Stateful objects are taken as the trainer has
   CHECK(described("both").contains("count"));
   CHECK(code_of([&] { Value(std::shared_ptr<Net>()); }) == ErrorCode::kInvalidArgument);
   CHECK(code_of([&] { Value(std::shared_ptr<torch::optim::StepLR>()); }) == ErrorCode::kInvalidArgument);
-  static_assert(!std::is_convertible_v<std::shared_ptr<std::string>, Value>);
+  static_assert(!kIsValue<std::shared_ptr<std::string>>);
 }
 
 TEST_CASE("a value takes every integer type, and no pointer but text") {

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""A type that cairn::Value cannot hold does not compile, and the compiler says why.
+
+usage: value_message_test.py BUILD_DIRECTORY
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "house"))
+from check_headers import flags_of_runtime
+
+MESSAGE = "cairn::Value cannot hold this type"
+SOURCE = """#include <cairn/state/state_dict.hpp>
+#include <map>
+struct Own {};
+enum class Choice { kOne };
+struct Converts { operator cairn::Value() const { return 1; } };
+const cairn::StateDict& state() {
+  static const cairn::StateDict held{{"key", %s}};
+  return held;
+}
+"""
+HELD = ["torch::Tensor()", "1", "1.5f", "true", '"text"', "std::string()", "cairn::Blob{}", "cairn::List{1}", "Converts()", "c10::IValue(1)"]
+NOT_HELD = ["Own()", "Choice::kOne", "std::map<int, int>()", "std::vector<Own>()", "std::make_shared<Own>()", "[] {}"]
+
+
+def main():
+    flags, faults = flags_of_runtime(pathlib.Path(sys.argv[1]).resolve()), []
+    with tempfile.TemporaryDirectory() as scratch:
+        # All that compile are in one source, because LibTorch's headers take seconds.
+        for name, values in [("held", HELD), *((value, [value]) for value in NOT_HELD)]:
+            unit = pathlib.Path(scratch, "unit.cpp")
+            unit.write_text(SOURCE % '}, {"key", '.join(values), encoding="utf-8")
+            done = subprocess.run([*flags, "-fsyntax-only", unit], capture_output=True, text=True, errors="replace", check=False)
+            if (done.returncode == 0) != (name == "held") or (MESSAGE in done.stderr) == (name == "held"):
+                faults.append(f"{name}: exit code {done.returncode}\n{done.stderr[:4000]}")
+    print("\n".join(faults) or f"{len(HELD)} types are held, {len(NOT_HELD)} are refused with a message")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
