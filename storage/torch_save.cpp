@@ -222,7 +222,7 @@ void TorchSaveReader::reset(const std::string& checkpoint_id) {
 Metadata TorchSaveReader::read_metadata() {
   const auto path = local_path(path_);
   if (!path) throw Error(ErrorCode::kUnsupported, "cannot read " + path_ + ": files of torch.save are read from directories only");
-  implementation_ = std::make_unique<Implementation>(path->string(), key_);
+  implementation_ = std::make_unique<Implementation>(path->string(), key_, !key_.empty());
   return implementation_->metadata;
 }
 

@@ -24,7 +24,8 @@ namespace cairn {
 // truncated during a load, the process dies of SIGBUS.
 class TorchSaveReader : public StorageReader {
  public:
-  // With a `key`, the file may hold any value, which is read as a dict with this one key.
+  // With a `key`, the file may hold any value, which is read as a dict with this one key, and parts
+  // of DTensors are not joined.
   explicit TorchSaveReader(std::string key = "");
   ~TorchSaveReader() override;
   void reset(const std::string& checkpoint_id) override;
