@@ -14,6 +14,7 @@
 #include <cxxabi.h>
 
 #include <cairn/base/enum_names.hpp>
+#include <cairn/base/process_name.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/utf8.hpp>
 
@@ -140,6 +141,7 @@ Failure capture_failure(int rank, Phase phase, const char* actor, std::exception
   failure.exception = exception ? std::move(exception) : std::current_exception();
   try {
     failure.actor = actor ? actor : "";
+    failure.process = process_name();
     if (!failure.exception) {
       // A caller without an exception is a fault of Cairn, not of user code.
       failure.kind = FailureKind::kInternal;
@@ -224,7 +226,7 @@ std::vector<CauseInMap> group_by_cause(const FailureMap& failures) {
   for (const auto& [rank, failure] : failures) {
     const auto [position, added] = known.emplace(&failure, groups.size());
     if (added) groups.push_back({&failure, {}});
-    groups[position->second].members.push_back({rank, failure.trace_position});
+    groups[position->second].members.push_back({rank, failure.trace_position, failure.process});
   }
   return groups;
 }
@@ -247,15 +249,20 @@ std::string describe(const FailureMap& failures) {
     return name_ranks(ranks);
   };
 
+  const auto process_in = [](const CauseInMap& group) {
+    const std::string& process = group.members.front().process;
+    return group.members.size() > 1 || process.empty() ? "" : " (" + process + ")";
+  };
   const Failure& first = *groups.front().cause;
   std::string text = ranks_from(0, 1) + " " + name_cause(first);
   // With one cause, a list would only repeat the headline.
-  if (groups.size() == 1) return text + indent(clean_text(first.what, kCauseTextMax));
-  text += clean_text(first_line(first.what), kHeadlineTextMax);
+  if (groups.size() == 1) return text + indent(clean_text(first.what, kCauseTextMax)) + process_in(groups.front());
+  text += clean_text(first_line(first.what), kHeadlineTextMax) + process_in(groups.front());
   text += "\n" + std::to_string(failures.size()) + " ranks failed:";
   for (std::size_t i = 0; i < groups.size() && i < kCausesShownMax; ++i) {
     const Failure& cause = *groups[i].cause;
-    text += "\n  " + ranks_from(i, 1) + " " + name_cause(cause) + indent(clean_text(cause.what, kCauseTextMax));
+    text +=
+        "\n  " + ranks_from(i, 1) + " " + name_cause(cause) + indent(clean_text(cause.what, kCauseTextMax)) + process_in(groups[i]);
   }
   if (groups.size() > kCausesShownMax) {
     const std::size_t further = groups.size() - kCausesShownMax;

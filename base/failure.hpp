@@ -49,12 +49,17 @@ struct Failure {
 
   // Set only on the rank whose code threw the exception. Comparisons ignore this member.
   std::exception_ptr exception;
+  // The process whose code threw the exception, such as "process 123 on node7". "" if nothing was
+  // thrown, and in the map of a call in which more than `kProcessesNamedMax` ranks failed.
+  // Comparisons ignore this member.
+  std::string process{};
 
   friend bool operator==(const Failure& a, const Failure& b);
   friend bool operator!=(const Failure& a, const Failure& b) { return !(a == b); }
 };
 
 inline constexpr std::size_t kFailureTextMax = std::size_t{16} * 1024;
+inline constexpr std::size_t kProcessesNamedMax = 16;
 
 using FailureMap = std::map<int, Failure>;  // by rank
 
@@ -70,13 +75,14 @@ struct PlacedException {
 // begins with the place. Never throws, even if the exception's `what()` does.
 Failure capture_failure(int rank, Phase phase, const char* actor, std::exception_ptr exception) noexcept;
 
-// The ranks whose failures differ only in rank and trace position.
+// The ranks whose failures differ only in rank, trace position and process.
 struct FailureGroup {
   struct Member {
     int rank = 0;
     std::uint64_t trace_position = 0;
+    std::string process{};
   };
-  Failure cause;                // without rank, trace position and exception
+  Failure cause;                // without rank, trace position, exception and process
   std::vector<Member> members;  // by rank, ascending
 };
 struct CauseInMap {

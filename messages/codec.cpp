@@ -84,6 +84,7 @@ void to_proto(const Failure& failure, v1::Failure& message) {
   message.set_what(failure.what.substr(0, kFailureTextMax));
   message.set_actor(failure.actor);
   message.set_trace_position(failure.trace_position);
+  message.set_process(failure.process);
 }
 
 Failure from_proto(const v1::Failure& message) {
@@ -99,6 +100,7 @@ Failure from_proto(const v1::Failure& message) {
   failure.what = message.what();
   failure.actor = checked_name(message.actor());
   failure.trace_position = message.trace_position();
+  failure.process = checked_name(message.process());
   return failure;
 }
 
@@ -106,7 +108,7 @@ void to_proto(const FailureGroup& group, v1::FailureGroup& message) {
   to_proto(group.cause, *message.mutable_cause());
   // Run-length encoding: failed ranks are mostly consecutive, and a world may have a million.
   int next_rank = -1;
-  for (const auto& [rank, trace_position] : group.members) {
+  for (const auto& [rank, trace_position, process] : group.members) {
     if (rank != next_rank) {
       message.add_first_ranks(static_cast<std::uint32_t>(rank));
       message.add_run_lengths(0);
@@ -114,6 +116,7 @@ void to_proto(const FailureGroup& group, v1::FailureGroup& message) {
     const int last = message.run_lengths_size() - 1;
     message.set_run_lengths(last, message.run_lengths(last) + 1);
     message.add_trace_positions(trace_position);
+    if (group.members.size() <= kProcessesNamedMax) message.add_processes(process);
     next_rank = rank + 1;
   }
 }
@@ -124,6 +127,7 @@ FailureGroup from_proto(const v1::FailureGroup& message) {
   // The members hold both. A cause that carried its own would differ from one of another group.
   group.cause.rank = 0;
   group.cause.trace_position = 0;
+  group.cause.process.clear();
   check(message.first_ranks_size() == message.run_lengths_size(), "first_ranks and run_lengths differ in length");
   const auto count = static_cast<std::size_t>(message.trace_positions_size());
   for (int run = 0; run < message.run_lengths_size(); ++run) {
@@ -138,6 +142,9 @@ FailureGroup from_proto(const v1::FailureGroup& message) {
       group.members.push_back({static_cast<int>(rank), message.trace_positions(static_cast<int>(group.members.size()))});
   }
   check(!group.members.empty() && group.members.size() == count, "there are more trace positions than failures, or no failures");
+  const auto processes = static_cast<std::size_t>(message.processes_size());
+  check(processes == 0 || (processes == count && count <= kProcessesNamedMax), "there are not as many processes as failures");
+  for (std::size_t at = 0; at < processes; ++at) group.members[at].process = checked_name(message.processes(static_cast<int>(at)));
   return group;
 }
 

@@ -51,6 +51,8 @@ std::vector<FailureGroup> grouped(const FailureMap& failures) {
   for (const auto& [cause, members] : causes) {
     // A copy of the whole cause would copy the whole text.
     Failure& copy = groups.emplace_back(FailureGroup{{}, members}).cause;
+    if (failures.size() > kProcessesNamedMax)
+      for (auto& member : groups.back().members) member.process.clear();
     copy.phase = cause->phase;
     copy.kind = cause->kind;
     copy.code = cause->code;
@@ -68,6 +70,7 @@ FailureMap ungrouped(const std::vector<FailureGroup>& groups) {
       Failure& failure = failures.emplace(member.rank, group.cause).first->second;
       failure.rank = member.rank;
       failure.trace_position = member.trace_position;
+      failure.process = member.process;
     }
   }
   return failures;

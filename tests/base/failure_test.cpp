@@ -5,6 +5,7 @@
 #include <string>
 
 #include <cairn/base/failure.hpp>
+#include <cairn/base/process_name.hpp>
 #include <cairn/base/rank_text.hpp>
 
 namespace cairn {
@@ -50,6 +51,7 @@ TEST_CASE("a failure tells type, text, code and place of what was thrown") {
   CHECK(failure.type.find("CustomError") != std::string::npos);
   CHECK(failure.what == "disk on fire");
   CHECK(failure.actor == "storage");
+  CHECK(failure.process == process_name());
   CHECK_THROWS_AS(std::rethrow_exception(failure.exception), CustomError);
 }
 
@@ -143,6 +145,15 @@ TEST_CASE("failures are equal by what they say, not by the exception they hold")
 TEST_CASE("one cause on one rank takes one line") {
   CHECK(describe(map_of({failure_of(3, "disk on fire")})) == "rank 3 raised in write (storage): std::runtime_error: disk on fire");
   CHECK(describe({}) == "no rank reported a failure");
+}
+
+TEST_CASE("a cause on one rank is shown with its process") {
+  std::vector<Failure> failures{failure_of(1, "disk on fire"), failure_of(3, "no route"), failure_of(4, "no route")};
+  for (Failure& failure : failures) failure.process = "process " + std::to_string(failure.rank) + " on node7";
+  CHECK(describe(map_of({failures[0]})) == "rank 1 raised in write (storage): std::runtime_error: disk on fire (process 1 on node7)");
+  const std::string text = describe(map_of(failures));
+  CHECK(text.find("disk on fire (process 1 on node7)\n3 ranks failed:\n") != std::string::npos);
+  CHECK(text.find("no route (process") == std::string::npos);
 }
 
 TEST_CASE("a thousand ranks with the same cause take one line") {

@@ -33,9 +33,15 @@ using testing::thrown_by;
 // notices that the message is shorter.
 constexpr std::size_t kProtobufBelieves = 50'000'000;
 
+bool same_processes(const FailureMap& a, const FailureMap& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& one, const auto& other) { return one.second.process == other.second.process; });
+}
+
 bool same_ending(const std::shared_ptr<const Ending>& a, const std::shared_ptr<const Ending>& b) {
   if (!a || !b) return a == b;
   return a->failures.size() == b->failures.size() && ungrouped(a->failures) == ungrouped(b->failures) &&
+         same_processes(ungrouped(a->failures), ungrouped(b->failures)) &&
          a->committed == b->committed && a->save_id == b->save_id && a->answer == b->answer;
 }
 
@@ -203,6 +209,17 @@ TEST_CASE("lengths and counts that promise more than there is cost nothing") {
   }
 }
 
+TEST_CASE("a failure map names processes unless many ranks failed") {
+  const auto random = seeded_random(75);
+  for (const int ranks : {static_cast<int>(kProcessesNamedMax), static_cast<int>(kProcessesNamedMax) + 1}) {
+    FailureMap failures;
+    for (int rank = 0; rank < ranks; ++rank) failures[rank] = random_failure(*random, rank);
+    const FailureMap told = ungrouped(grouped(failures));
+    CHECK(told == failures);
+    CHECK(same_processes(told, failures) == (ranks == static_cast<int>(kProcessesNamedMax)));
+  }
+}
+
 TEST_CASE("a field that is out of its bounds is refused, and the error says which") {
   using Encoded = v1::Envelope;
   const auto random = seeded_random(74);
@@ -257,6 +274,11 @@ TEST_CASE("a field that is out of its bounds is refused, and the error says whic
        [&](Encoded& m) {
          m.mutable_ending()->clear_failures();
          for (int i = 0; i < 2; ++i) add_group(m, {0}, {1}, 1);
+       }},
+      {"as many processes as failures", kOutcome,
+       [&](Encoded& m) {
+         m.mutable_ending()->clear_failures();
+         add_group(m, {0}, {2}, 2).add_processes("process 1");
        }},
       {"first_ranks and run_lengths differ", kOutcome,
        [&](Encoded& m) {

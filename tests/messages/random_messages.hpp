@@ -31,6 +31,7 @@ inline Failure random_failure(Random& random, int rank) {
   failure.what = testing::random_text(random, 200);
   failure.actor = "storage";
   failure.trace_position = random.next();
+  failure.process = testing::random_text(random, 20);
   return failure;
 }
 
