@@ -470,6 +470,15 @@ const TracedAttempt* TraceDirectory::most_interesting(const Fits& fits) const {
     // Attempts are in the order of their start: the last one that went wrong wins, or else the last
     // one.
     if (fits(attempt) && (best == nullptr || attempt.went_wrong() || !best->went_wrong())) best = &attempt;
+  const auto moves_data = [](const TracedAttempt& attempt) {
+    return attempt.operation == Operation::kSave || attempt.operation == Operation::kLoad;
+  };
+  if (best == nullptr || !best->went_wrong() || moves_data(*best)) return best;
+  // An agreement fails for the reason for which a save beside it fails, and is not what people ask
+  // for.
+  for (const auto& attempt : attempts_)
+    if (moves_data(attempt) && attempt.job == best->job && attempt.went_wrong() && attempt.end() >= best->begin() && fits(attempt))
+      return &attempt;
   return best;
 }
 

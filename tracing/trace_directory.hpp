@@ -135,7 +135,9 @@ class TraceDirectory {
   const std::vector<TracedJob>& jobs() const { return jobs_; }              // in order of their start
   const std::vector<TracedAttempt>& attempts() const { return attempts_; }  // the attempts of all jobs, in order of their start
   // Returns the attempt to look at first, among those that `fits` accepts: the last one for which
-  // `went_wrong()` is true, or if there is none, the last one. Returns null if `fits` accepts none.
+  // `went_wrong()` is true, or if there is none, the last one. If that is an agreement, and a save
+  // or load went wrong that had not ended when it began, returns this one. Returns null if `fits`
+  // accepts none.
   using Fits = std::function<bool(const TracedAttempt&)>;
   const TracedAttempt* most_interesting(const Fits& fits = [](const TracedAttempt&) { return true; }) const;
 

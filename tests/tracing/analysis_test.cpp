@@ -1021,6 +1021,28 @@ TEST_CASE("trace directory: the failed one is looked at first, a cancelled one i
   CHECK(directory.attempts()[3].was_cancelled);
 }
 
+TEST_CASE("trace directory: a failed save is looked at before an agreement that failed during it") {
+  for (const bool is_later : {false, true}) {
+    ScriptedTraces script(1);
+    script.set_attempt(1);
+    script.call(0, 0, 1);
+    script.failure(0, 2, 0, FailureKind::kLost, Phase::kWrite, "text");
+    if (is_later) script.outcome(0, 3, false);
+    ObservedEvent asked = subject(EventKind::kCall, Operation::kAgree, Actor::kRuntime);
+    asked.checkpointer = 77;
+    asked.number = 1;
+    script.add(0, 4, asked);
+    ObservedEvent told = subject(EventKind::kOutcome, Committed::kNo, Actor::kSupervisor);
+    told.checkpointer = 77;
+    told.ok = false;
+    script.add(0, 5, told);
+    if (!is_later) script.outcome(0, 6, false);
+    const TraceDirectory directory(script.write());
+    REQUIRE(directory.attempts().size() == 2);
+    CHECK(directory.most_interesting()->operation == (is_later ? Operation::kAgree : Operation::kSave));
+  }
+}
+
 TEST_CASE("trace directory: nothing to read is said, with what is there") {
   TemporaryDirectory directory;
   CHECK_THROWS_AS(TraceDirectory(directory.path()), Error);
