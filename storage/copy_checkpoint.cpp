@@ -21,33 +21,19 @@ constexpr std::uint64_t kCopyPieceBytes = 8u << 20;  // memory of each thread
 
 using Moved = std::function<void(std::size_t bytes)>;
 
-// Reads one block range. If it is damaged and the store has a second copy, reads that.
-void read_checked(Store& store, const FileInfo& file, const Trailer& trailer, std::uint64_t begin, MutableByteSpan bytes) {
-  const auto read = [&](Store& of) {
-    of.read(file.name, {{begin, bytes}});
-    check_blocks(trailer, begin, bytes, child_url(of.url(), file.name));
-  };
-  try {
-    read(store);
-  } catch (const Error& error) {
-    const auto other = error.code() == ErrorCode::kCorrupt ? store.fallback() : nullptr;
-    if (!other) throw;
-    read(*other);
-  }
-}
-
 // Copies a data file, and makes `file` describe the copy.
 void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_id, unsigned threads, const Moved& moved) {
   const std::string object = child_url(from.url(), file.name);
   if (const std::uint64_t bytes = from.size_bytes(file.name); bytes != file.length)
-    throw Error(ErrorCode::kCorrupt, object + " has " + std::to_string(bytes) + " bytes, and the record says " +
-                                         std::to_string(*file.length));
+    throw Error(ErrorCode::kCorrupt,
+                object + " has " + std::to_string(bytes) + " bytes, and the record says " + std::to_string(*file.length));
   Trailer trailer = *trailer_of(from, file.name, *file.length);
   const std::uint64_t content_bytes = trailer.content_bytes;
   std::uint32_t crc = 0;
   for (std::size_t block = 0; block < trailer.block_crc32.size(); ++block)
-    crc = crc32_combine(crc, trailer.block_crc32[block],
-                        std::min<std::uint64_t>(trailer.checksum_block_bytes, content_bytes - block * trailer.checksum_block_bytes));
+    crc =
+        crc32_combine(crc, trailer.block_crc32[block],
+                      std::min<std::uint64_t>(trailer.checksum_block_bytes, content_bytes - block * trailer.checksum_block_bytes));
   FileInfo copy = file;
   const std::string before = *save_id_of_file(file.name);
   copy.name.replace(copy.name.rfind(before), before.size(), save_id);
@@ -63,7 +49,8 @@ void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_i
   const auto writer = to.create(copy.name, options);
   const auto fill = [&](std::uint64_t begin, MutableByteSpan piece) {
     const std::uint64_t content = std::min<std::uint64_t>(piece.size(), content_bytes - std::min(begin, content_bytes));
-    if (content > 0) read_checked(from, file, trailer, begin, piece.subspan(0, content));
+    if (content > 0) from.read(file.name, {{begin, piece.subspan(0, content)}});
+    check_blocks(trailer, begin, piece.subspan(0, content), object);
     if (content < piece.size())
       std::memcpy(piece.data() + content, end.data() + (begin + content - content_bytes), piece.size() - content);
   };
@@ -124,7 +111,8 @@ void write_pieces(ObjectWriter& writer, std::uint64_t bytes, std::uint64_t piece
                   const std::function<void(std::uint64_t begin, MutableByteSpan piece)>& fill,
                   const std::function<void(std::size_t bytes)>& wrote) {
   std::atomic<std::uint64_t> next{0};
-  const auto workers = static_cast<unsigned>(std::min<std::uint64_t>((bytes + piece_bytes - 1) / piece_bytes, std::max(1u, threads)));
+  const auto workers =
+      static_cast<unsigned>(std::min<std::uint64_t>((bytes + piece_bytes - 1) / piece_bytes, std::max(1u, threads)));
   for_each_in_parallel(workers, workers, [&](std::size_t) {
     try {
       Bytes piece;
@@ -148,8 +136,10 @@ CheckpointCopy copy_checkpoint(Store& from, Store& to, const std::string& save_i
   copied.files = metadata.files.size();
   for (const FileInfo& file : metadata.files) {
     if (!metadata.commit || save_id_of_file(file.name) != metadata.save_id)
-      throw Error(ErrorCode::kUnsupported, "cannot copy " + from.url() + ": " + file.name + " is not in Cairn's own format, so nothing "
-                                           "can check its copy; `cairn convert --to dcp` writes such a checkpoint at another place");
+      throw Error(ErrorCode::kUnsupported,
+                  "cannot copy " + from.url() + ": " + file.name +
+                      " is not in Cairn's own format, so nothing "
+                      "can check its copy; `cairn convert --to dcp` writes such a checkpoint at another place");
     copied.bytes += *file.length;
   }
   if (to.is_taken(kCommitRecordName)) throw Error(ErrorCode::kAlreadyExists, "a checkpoint exists already at " + to.url());

@@ -51,7 +51,7 @@ int cp(const CpOptions& options) {
     copied = copy_checkpoint(*from, *to, make_save_id(random_hex(*system_random(), 128), "cp", 1), options.threads,
                              [&](std::uint64_t done, std::uint64_t all) {
                                check_signal("copying " + printable(from->url()));
-                               progress.update(done, all);
+                               progress.update(done / 2, all / 2);  // in bytes of the checkpoint
                              });
   }
   if (!wait_for_copies(to->url()))

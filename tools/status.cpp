@@ -37,15 +37,7 @@ struct Status {
   void add(const char* name, const std::string& text) { lines.push_back(named_line(name, printable(text))); }
 };
 
-std::string step_text(const std::string& place) {
-  const auto step = step_of_name(place.substr(place.rfind('/') + 1));
-  return step ? fmt::format("step {}, ", *step) : "";
-}
-
-Json step_json(const std::string& place) {
-  const auto step = step_of_name(place.substr(place.rfind('/') + 1));
-  return step ? Json(*step) : Json();
-}
+std::string step_text(const std::optional<std::int64_t>& step) { return step ? fmt::format("step {}, ", *step) : ""; }
 
 // Adds what the traces tell about the job that began last.
 void add_traces(const std::string& path, Status& status) {
@@ -60,7 +52,8 @@ void add_traces(const std::string& path, Status& status) {
     if (attempt.is_running) {
       const OpenedTrace opened{ChosenAttempt(directory, attempt)};
       const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
-      status.add("now", fmt::format("{}, since {} UTC, {}", attempt.describe(), time_of_day(diagnosis.begin), ago(diagnosis.begin)));
+      status.add("now",
+                 fmt::format("{}, since {} UTC, {}", attempt.describe(), time_of_day(diagnosis.begin), ago(diagnosis.begin)));
       for (std::string& text : running_lines(opened, diagnosis)) status.lines.push_back(std::move(text));
       Json running = to_json(attempt);
       running["seconds"] = in_seconds(system_clock().wall_now() - diagnosis.begin);
@@ -81,10 +74,11 @@ void add_traces(const std::string& path, Status& status) {
                                    [](const auto& writer) { return writer.second.is_running.value_or(false); });
   if (status.json["running"].empty()) status.add("now", "no save or load is running");
   if (last_save != nullptr) {
-    status.add("last save", fmt::format("{}{}, took {}: {}", step_text(last_save->checkpoint_id), ago(last_save->end()),
+    const auto step = step_of_name(last_save->checkpoint_id.substr(last_save->checkpoint_id.rfind('/') + 1));
+    status.add("last save", fmt::format("{}{}, took {}: {}", step_text(step), ago(last_save->end()),
                                         human_duration(last_save->duration()), last_save->checkpoint_id));
     status.json["last_save"] = to_json(*last_save);
-    status.json["last_save"]["step"] = step_json(last_save->checkpoint_id);
+    if (step) status.json["last_save"]["step"] = *step;
     status.json["last_save"]["age_seconds"] = in_seconds(system_clock().wall_now() - last_save->end());
     status.json["last_save"]["seconds"] = in_seconds(last_save->duration());
   }
@@ -103,14 +97,17 @@ void add_traces(const std::string& path, Status& status) {
   for (const auto& [rank, process] : job.processes) {
     if (!process.has_failed()) continue;
     const std::string last_call = last_call_of(*directory, job, rank);
-    status.add("died", fmt::format("{}: its process {}, {}; {}", job.describe(rank), process.describe(), ago(process.ended), last_call));
-    status.json["died"].push_back({{"rank", rank}, {"how", process.describe()}, {"at", time_of_day(process.ended)}, {"last_call", last_call}});
+    status.add("died",
+               fmt::format("{}: its process {}, {}; {}", job.describe(rank), process.describe(), ago(process.ended), last_call));
+    status.json["died"].push_back(
+        {{"rank", rank}, {"how", process.describe()}, {"at", time_of_day(process.ended)}, {"last_call", last_call}});
     if (const auto writer = job.writers.find(rank); writer != job.writers.end()) {
       status.json["died"].back()["host"] = writer->second.host;
       status.json["died"].back()["process"] = writer->second.process;
     }
   }
-  status.add("ranks", fmt::format("{} of {} are known to run on this host; job {}", lives, job.world_size, job.incarnation.substr(0, 8)));
+  status.add("ranks",
+             fmt::format("{} of {} are known to run on this host; job {}", lives, job.world_size, job.incarnation.substr(0, 8)));
   status.json["ranks"] = {{"world_size", job.world_size}, {"running_here", lives}, {"job", job.incarnation}};
 }
 
@@ -121,9 +118,11 @@ void add_run(const std::string& path, Status& status) {
   if (last == contents.checkpoints.end()) {
     status.add("last save", "the run has no sound checkpoint");
   } else {
-    status.add("last save", fmt::format("{}{}{}: {}", step_text(last->name), last->saved_at ? ago(time_of(*last->saved_at)) + ", " : "",
-                                        human_bytes(last->bytes), last->name));
-    status.json["last_save"] = {{"checkpoint_id", last->name}, {"step", last->step ? Json(*last->step) : Json()}};
+    status.add("last save",
+               fmt::format("{}{}{}: {}", step_text(last->step), last->saved_at ? ago(time_of(*last->saved_at)) + ", " : "",
+                           human_bytes(last->bytes), last->name));
+    status.json["last_save"] = {{"checkpoint_id", last->name}};
+    if (last->step) status.json["last_save"]["step"] = *last->step;
     if (last->saved_at) status.json["last_save"]["age_seconds"] = in_seconds(system_clock().wall_now() - time_of(*last->saved_at));
   }
   std::size_t open = 0;
@@ -132,43 +131,44 @@ void add_run(const std::string& path, Status& status) {
   status.json["open_saves"] = open;
   status.json["failure_reports"] = contents.failure_reports;
   if (!contents.failure_reports.empty())
-    status.add("failed", fmt::format("{}: `cairn trace {}` shows the last one", counted(contents.failure_reports.size(), "failure report"), path));
+    status.add("failed", fmt::format("{}: `cairn trace {}` shows the last one",
+                                     counted(contents.failure_reports.size(), "failure report"), path));
 }
 
-// Adds the metrics of each rank's file, summed by run.
+// Adds what files of metrics tell, by run: the largest value of all ranks for a name and outcome.
 void add_metrics(const std::vector<std::filesystem::path>& files, Status& status) {
-  struct Run {
-    double ranks = 0, running = 0, in_progress = 0, failed = 0, saves = 0, last_success = 0, start = 0;
+  std::map<std::string, std::map<std::string, double>> runs;
+  const auto label_in = [](const std::string& text, const std::string& name) {
+    const std::size_t at = text.find(name + "=\"");
+    const std::size_t begin = at + name.size() + 2;
+    return at == std::string::npos ? "" : text.substr(begin, text.find('"', begin) - begin);
   };
-  std::map<std::string, Run> runs;
   for (const auto& path : files) {
     std::ifstream file(path);
     for (std::string text; std::getline(file, text);) {
-      const std::size_t value_at = text.rfind(' '), brace = text.find('{'), label = text.find("run=\"");
-      if (text.empty() || text[0] == '#' || value_at == std::string::npos || brace == std::string::npos) continue;
-      const std::string name = text.substr(0, brace);
-      const double value = std::strtod(text.c_str() + value_at, nullptr);
-      const std::size_t begin = label == std::string::npos ? label : label + 5;
-      Run& run = runs[begin == std::string::npos ? "" : text.substr(begin, text.find('"', begin) - begin)];
-      if (name == "cairn_running") ++run.ranks, run.running += value;
-      if (name == "cairn_saves_in_progress") run.in_progress = std::max(run.in_progress, value);
-      if (name == "cairn_save_start_timestamp_seconds") run.start = run.start == 0 ? value : std::min(run.start, value);
-      if (name == "cairn_save_last_success_timestamp_seconds") run.last_success = std::max(run.last_success, value);
-      if (name == "cairn_saves_total" && text.find("outcome=\"success\"") != std::string::npos) run.saves = std::max(run.saves, value);
-      if (name == "cairn_saves_total" && text.find("outcome=\"failed\"") != std::string::npos) run.failed = std::max(run.failed, value);
+      if (text.rfind("cairn_", 0) != 0) continue;
+      const double value = std::strtod(text.c_str() + text.rfind(' '), nullptr);
+      auto& run = runs[label_in(text, "run")];
+      const std::string name = text.substr(0, text.find('{')) + label_in(text, "outcome");
+      run[name] = std::max(run[name], value);
+      if (name == "cairn_running") ++run["ranks"], run["alive"] += value;
     }
   }
-  status.json["runs"] = Json::array();
-  for (const auto& [name, run] : runs) {
+  const double now = in_seconds(system_clock().wall_now().time_since_epoch());
+  for (auto& [name, run] : runs) {
+    const double last = run["cairn_save_last_success_timestamp_seconds"], begin = run["cairn_save_start_timestamp_seconds"];
     status.add("run", name.empty() ? "without a name" : name);
-    status.add("now", run.in_progress > 0 ? fmt::format("{} in progress, the oldest began {}", counted(static_cast<std::size_t>(run.in_progress), "save"), ago(time_of(run.start)))
-                                          : "no save is in progress");
-    if (run.last_success > 0) status.add("last save", ago(time_of(run.last_success)));
-    status.add("saves", fmt::format("{:.0f} succeeded, {:.0f} failed", run.saves, run.failed));
-    status.add("ranks", fmt::format("{:.0f} of {:.0f} have not ended as planned: they run, or were killed", run.running, run.ranks));
-    status.json["runs"].push_back({{"run", name}, {"in_progress", run.in_progress}, {"saves", run.saves}, {"failed", run.failed},
-                                   {"last_success", run.last_success > 0 ? Json(run.last_success) : Json()},
-                                   {"ranks", run.ranks}, {"ranks_not_ended", run.running}});
+    status.add("now", begin > 0 ? "a save is in progress, since " + human_seconds(now - begin) : "no save is in progress");
+    if (last > 0) status.add("last save", human_seconds(now - last) + " ago");
+    status.add("saves", fmt::format("{} succeeded, {} failed", run["cairn_saves_totalsuccess"], run["cairn_saves_totalfailed"]));
+    status.add("ranks", fmt::format("{} of {} run or were killed, and the others ended as planned", run["alive"], run["ranks"]));
+    status.json["metrics"].push_back({{"run", name},
+                                      {"saving_seconds", begin > 0 ? Json(now - begin) : Json()},
+                                      {"age_seconds", last > 0 ? Json(now - last) : Json()},
+                                      {"saves", run["cairn_saves_totalsuccess"]},
+                                      {"failed", run["cairn_saves_totalfailed"]},
+                                      {"ranks", run["ranks"]},
+                                      {"ranks_not_ended", run["alive"]}});
   }
 }
 

@@ -64,17 +64,19 @@ TEST_CASE("a copy of a checkpoint is a save of its own with the same content") {
   TemporaryDirectory directory;
   const auto to = open_store(directory.path() + "/run/step");
   std::uint64_t done = 0, all = 0;
-  const CheckpointCopy copied = copy_checkpoint(*source.store, *to, local_save_id(22), 2, [&](std::uint64_t now, std::uint64_t total) {
-    static std::mutex mutex;
-    const std::lock_guard lock(mutex);
-    done = std::max(done, now);
-    all = total;
-  });
+  const CheckpointCopy copied =
+      copy_checkpoint(*source.store, *to, local_save_id(22), 2, [&](std::uint64_t now, std::uint64_t total) {
+        static std::mutex mutex;
+        const std::lock_guard lock(mutex);
+        done = std::max(done, now);
+        all = total;
+      });
   CHECK(copied.files == 2);
   CHECK(all == 2 * copied.bytes);
   CHECK(done >= all);
   check_copy_at(*to, *source.store, local_save_id(22));
-  CHECK(thrown_by([&] { copy_checkpoint(*source.store, *to, local_save_id(3), 2); }) == Saying{ErrorCode::kAlreadyExists, "exists already"});
+  CHECK(thrown_by([&] { copy_checkpoint(*source.store, *to, local_save_id(3), 2); }) ==
+        Saying{ErrorCode::kAlreadyExists, "exists already"});
   check_copy_at(*to, *source.store, local_save_id(22));
 }
 
@@ -146,14 +148,16 @@ TEST_CASE("a copy that does not read back as it was written is not published") {
       open_store(directory.path() + "/step"),
       [&](Store&, const DecoratedOperation& operation, const std::function<void()>& act) {
         if (std::string(operation.name) == "read" && operation.object.substr(0, 2) == "__") {
-          std::fstream file(directory.path() + "/step/" + std::string(operation.object), std::ios::in | std::ios::out | std::ios::binary);
+          std::fstream file(directory.path() + "/step/" + std::string(operation.object),
+                            std::ios::in | std::ios::out | std::ios::binary);
           file.seekp(1000);
           file.put('?');
         }
         act();
       },
       nullptr);
-  CHECK(thrown_by([&] { copy_checkpoint(*source.store, *to, local_save_id(2), 2); }) == Saying{ErrorCode::kCorrupt, "does not read back"});
+  CHECK(thrown_by([&] { copy_checkpoint(*source.store, *to, local_save_id(2), 2); }) ==
+        Saying{ErrorCode::kCorrupt, "does not read back"});
   CHECK(to->list().empty());
   CHECK_FALSE(to->is_taken(kCommitRecordName));
 }

@@ -467,6 +467,21 @@ class KilledBetweenCalls(TraceTest):
         self.assertEqual((told["running"], told["saves"], told["failed"]), ([], 1, 0))
 
 
+class Metrics(unittest.TestCase):
+    def test_the_status_of_each_run_is_that_of_its_ranks(self):
+        with tempfile.TemporaryDirectory() as root:
+            for rank, alive, failed in ((0, 0, 2), (1, 1, 3)):
+                labels = 'rank="%d",run="/data/run"' % rank
+                with open(os.path.join(root, "cairn-run-rank-%d.prom" % rank), "w") as file:
+                    file.write("# HELP cairn_running Whether\n# TYPE cairn_running gauge\ncairn_running{%s} %d\n" % (labels, alive) +
+                               'cairn_saves_total{%s,outcome="success"} 14\ncairn_saves_total{%s,outcome="failed"} %d\n' % (labels, labels, failed) +
+                               "cairn_save_last_success_timestamp_seconds{%s} 86400\n" % labels)
+            text = subprocess.run([CAIRN, "status", root], stdout=subprocess.PIPE, text=True, check=True).stdout
+            self.assertRegex(text, r"\Arun +/data/run\nnow +no save is in progress\nlast save +[0-9]+ d ago\nsaves +14 succeeded, 3 failed\n"
+                                   r"ranks +1 of 2 run or were killed, and the others ended as planned\n\Z")
+            self.assertIn("nothing is there", subprocess.run([CAIRN, "status", root + "/none"], stderr=subprocess.PIPE, text=True).stderr)
+
+
 class Running(unittest.TestCase):
     def test_a_save_that_runs_is_no_failure(self):
         with tempfile.TemporaryDirectory() as root:
