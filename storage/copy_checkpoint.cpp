@@ -17,7 +17,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::uint64_t kCopyPieceBytes = 8u << 20;  // memory of each thread
+constexpr std::uint64_t kCopyPieceBytes = 4u << 20;  // memory of each thread
 
 using Moved = std::function<void(std::size_t bytes)>;
 
@@ -60,17 +60,8 @@ void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_i
 }
 
 void check_copy(Store& to, const FileInfo& file, unsigned threads, const Moved& moved) {
-  std::vector<std::uint32_t> pieces(static_cast<std::size_t>((*file.length + kCopyPieceBytes - 1) / kCopyPieceBytes));
-  const auto bytes_of = [&](std::size_t piece) { return std::min(kCopyPieceBytes, *file.length - piece * kCopyPieceBytes); };
-  for_each_in_parallel(threads, pieces.size(), [&](std::size_t piece) {
-    Bytes bytes(static_cast<std::size_t>(bytes_of(piece)), '\0');
-    to.read(file.name, {{piece * kCopyPieceBytes, {bytes.data(), bytes.size()}}});
-    pieces[piece] = crc32(0, bytes);
-    moved(bytes.size());
-  });
-  std::uint32_t crc = 0;
-  for (std::size_t piece = 0; piece < pieces.size(); ++piece) crc = crc32_combine(crc, pieces[piece], bytes_of(piece));
-  if (crc != file.crc32 || to.size_bytes(file.name) != file.length)
+  const bool is_whole = to.size_bytes(file.name) == file.length;
+  if (!is_whole || read_crc32(to, file.name, *file.length, threads, moved) != file.crc32)
     throw Error(ErrorCode::kCorrupt, child_url(to.url(), file.name) + " does not read back as it was written");
 }
 
@@ -94,6 +85,21 @@ void check_blocks(const Trailer& trailer, std::uint64_t begin, ByteSpan bytes, c
     if (crc32(0, bytes.subspan(at - begin, std::min(block_bytes, end - at))) !=
         trailer.block_crc32[static_cast<std::size_t>(at / block_bytes)])
       throw Error(ErrorCode::kCorrupt, object + " is damaged at offset " + std::to_string(at) + " (the checksum does not match)");
+}
+
+std::uint32_t read_crc32(Store& store, const ObjectName& name, std::uint64_t bytes, unsigned threads,
+                         const std::function<void(std::size_t bytes)>& read) {
+  std::vector<std::uint32_t> pieces(static_cast<std::size_t>((bytes + kCopyPieceBytes - 1) / kCopyPieceBytes));
+  const auto bytes_of = [&](std::size_t piece) { return std::min(kCopyPieceBytes, bytes - piece * kCopyPieceBytes); };
+  for_each_in_parallel(threads, pieces.size(), [&](std::size_t piece) {
+    Bytes content(static_cast<std::size_t>(bytes_of(piece)), '\0');
+    store.read(name, {{piece * kCopyPieceBytes, {content.data(), content.size()}}});
+    pieces[piece] = crc32(0, content);
+    if (read) read(content.size());
+  });
+  std::uint32_t crc = 0;
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) crc = crc32_combine(crc, pieces[piece], bytes_of(piece));
+  return crc;
 }
 
 std::uint64_t prepare_pieces(const StoreTraits& traits, std::uint64_t bytes, std::uint64_t piece_bytes, CreateOptions& options) {

@@ -21,6 +21,11 @@ std::optional<Trailer> trailer_of(Store& store, const ObjectName& name, std::uin
 // is a multiple of the size of a block. Bytes beyond the content are not compared. Throws kCorrupt.
 void check_blocks(const Trailer& trailer, std::uint64_t begin, ByteSpan bytes, const std::string& object);
 
+// Reads the first `bytes` of an object, on up to `threads` threads, and returns their CRC-32. Calls
+// `read` with the size of each piece, on several threads at once.
+std::uint32_t read_crc32(Store& store, const ObjectName& name, std::uint64_t bytes, unsigned threads,
+                         const std::function<void(std::size_t bytes)>& read = {});
+
 // Sets the options for an object of `bytes` that is written in pieces of about `piece_bytes`.
 // Returns the size of the pieces that the store accepts: a multiple of every block size.
 std::uint64_t prepare_pieces(const StoreTraits& traits, std::uint64_t bytes, std::uint64_t piece_bytes, CreateOptions& options);

@@ -7,9 +7,9 @@
 #include <tuple>
 #include <utility>
 
-#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
+#include <cairn/storage/copy_checkpoint.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/format/trailer.hpp>
@@ -25,7 +25,6 @@ std::string record_of(const ObjectName& place) { return place + "/" + kCommitRec
 constexpr const char* kPinName = ".pinned";
 constexpr const char* kFindingName = ".damaged";
 constexpr std::size_t kMarkBytesMax = 64 << 20;
-constexpr std::size_t kSecondReadBytes = 4 << 20;
 
 // Returns whether Cairn gives such a name to a safetensors file.
 bool is_safetensors_file(const ObjectName& name) {
@@ -350,13 +349,7 @@ std::string RunDirectory::find_damage(const RunCheckpoint& checkpoint, const std
     const std::uint64_t length = store.size_bytes(file.name);
     if (length > bytes_max || !file.crc32) return "";
     bytes_max -= length;
-    std::uint32_t crc = 0;
-    Bytes piece;
-    for (std::uint64_t at = 0; at < length; at += piece.size()) {
-      piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kSecondReadBytes, length - at)));
-      store.read(file.name, {{at, {piece.data(), piece.size()}}});
-      crc = crc32(crc, piece);
-    }
+    const std::uint32_t crc = read_crc32(store, file.name, length, 1);
     if (length == file.length && crc == file.crc32) return "";
     return file.name + " has " + std::to_string(length) + " bytes with the CRC-32 " + std::to_string(crc) + ", the record says " +
            std::to_string(*file.crc32);

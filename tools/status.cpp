@@ -83,7 +83,7 @@ void add_traces(const std::string& path, Status& status) {
     status.json["last_save"]["seconds"] = in_seconds(last_save->duration());
   }
   status.add("saves", fmt::format("{} succeeded, {} failed", saves - failed, failed));
-  status.json["saves"] = saves;
+  status.json["saves"] = saves - failed;
   status.json["failed"] = failed;
   if (last_failed != nullptr) {
     const OpenedTrace opened{ChosenAttempt(directory, *last_failed)};
