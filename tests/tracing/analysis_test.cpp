@@ -1028,14 +1028,18 @@ TEST_CASE("trace directory: a failed save is looked at before an agreement that 
     script.call(0, 0, 1);
     script.failure(0, 2, 0, FailureKind::kLost, Phase::kWrite, "text");
     if (is_later) script.outcome(0, 3, false);
-    ObservedEvent asked = subject(EventKind::kCall, Operation::kAgree, Actor::kRuntime);
-    asked.checkpointer = 77;
-    asked.number = 1;
-    script.add(0, 4, asked);
-    ObservedEvent told = subject(EventKind::kOutcome, Committed::kNo, Actor::kSupervisor);
-    told.checkpointer = 77;
-    told.ok = false;
-    script.add(0, 5, told);
+    ObservedEvent event;  // of the agreement
+    event.checkpointer = 77;
+    event.ok = false;
+    const auto add = [&](double time, EventKind kind, const What& what) {
+      event.kind = kind;
+      event.what = what;
+      event.number = kind == EventKind::kCall;
+      script.add(0, time, event);
+    };
+    add(4, EventKind::kCall, Operation::kAgree);
+    add(4.5, EventKind::kFailure, FailureKind::kLost);
+    add(5, EventKind::kOutcome, Committed::kNo);
     if (!is_later) script.outcome(0, 6, false);
     const TraceDirectory directory(script.write());
     REQUIRE(directory.attempts().size() == 2);
