@@ -7,7 +7,6 @@
 //                       objects that are archives
 //   compressed items    the same, after decompression, in Cairn's files too
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -312,24 +311,13 @@ class Verification {
     };
     if (trailer.save_id != metadata_.save_id)
       fault(trailer.content_bytes, "", "the trailer names save " + trailer.save_id + ", the commit record " + metadata_.save_id);
-    // Items without bytes can share an offset, so the name is part of the key.
-    std::map<std::tuple<std::uint64_t, std::uint64_t, std::string>, const TrailerItem*> stored;
-    for (const TrailerItem& item : trailer.items) stored.emplace(std::make_tuple(item.offset, item.length, item.fqn), &item);
+    std::uint64_t end = 0;
     for (const RecordedItem& item : file.items) {
-      const auto found = stored.find({item.storage->offset, item.storage->length, item.fqn});
-      if (found == stored.end()) {
-        fault(item.storage->offset, item.fqn, "the commit record places it where the trailer has something else");
-        continue;
-      }
-      const TrailerItem& entry = *found->second;
-      const bool compressed = !item.storage->transforms.empty();
-      const bool same = entry.payload_offset == (compressed ? item.storage->offset : item.storage->payload_offset) && entry.is_bytes == (item.tensor == nullptr) &&
-                        (!item.tensor || (entry.dtype == item.tensor->properties.dtype && entry.size == item.tensor->size &&
-                                          entry.chunk == *item.chunk));
-      if (!same) fault(item.storage->offset, item.fqn, "the commit record and the trailer describe it differently");
-      stored.erase(found);
+      const auto& [offset, length] = std::tie(item.storage->offset, item.storage->length);
+      if (offset != end) fault(std::min(offset, end), item.fqn, "the commit record does not place it after the item before it");
+      end = offset + length;
     }
-    for (const auto& [place, item] : stored) fault(item->offset, item->fqn, "the trailer has it, the commit record does not");
+    if (end != trailer.content_bytes) fault(end, "", "the items of the commit record do not fill the file");
   }
 
   void check_archive(const Task& task) {

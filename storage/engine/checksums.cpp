@@ -9,26 +9,14 @@ namespace cairn {
 
 // The bytes are cut at the ends of blocks: a block's checksum must not depend on how its bytes
 // arrived.
-std::uint32_t BlockChecksums::add(ByteSpan bytes, bool own) {
-  std::uint32_t own_crc = 0;
+void BlockChecksums::add(ByteSpan bytes) {
   while (!bytes.empty()) {
     const auto length = static_cast<std::size_t>(std::min<std::uint64_t>(bytes.size(), block_bytes_ - in_block_));
-    const ByteSpan part = bytes.subspan(0, length);
-    // One pass over the bytes instead of two: combining two checksums costs less than computing one
-    // over this many bytes.
-    if (own && length >= kJoinBytes) {
-      const std::uint32_t part_crc = crc32(0, part);
-      crc_ = crc32_combine(crc_, part_crc, length);
-      own_crc = crc32_combine(own_crc, part_crc, length);
-    } else {
-      crc_ = crc32(crc_, part);
-      if (own) own_crc = crc32(own_crc, part);
-    }
+    crc_ = crc32(crc_, bytes.subspan(0, length));
     in_block_ += length;
     if (in_block_ == block_bytes_) close_block();
     bytes = bytes.subspan(length, bytes.size() - length);
   }
-  return own_crc;
 }
 
 void BlockChecksums::add_known(std::uint32_t part_crc, std::uint64_t length) {

@@ -25,9 +25,8 @@ class BlockChecksums {
 
   explicit BlockChecksums(std::uint32_t block_bytes) : block_bytes_(block_bytes) {}
 
-  // Adds the next bytes of the run. Returns the CRC-32 of `bytes` alone if `own` is set; otherwise
-  // 0.
-  std::uint32_t add(ByteSpan bytes, bool own = false);
+  // Adds the next bytes of the run.
+  void add(ByteSpan bytes);
   // Adds the next `length` bytes by their checksum. The bytes must not cross the end of a block.
   void add_known(std::uint32_t crc32, std::uint64_t length);
   // Adds the next bytes of the run. `parts` lists parts with known checksums, ascending, with

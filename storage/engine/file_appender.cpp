@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include <cairn/base/digest.hpp>
 #include <cairn/storage/format/trailer.hpp>
 
 namespace cairn {
@@ -21,13 +20,8 @@ FileAppender::FileAppender(std::size_t alignment_bytes, StagingBlock& memory, st
   checksums_.add(memory.bytes(0, used_), parts);
 }
 
-std::uint32_t FileAppender::append(ByteSpan bytes) {
-  std::uint32_t crc = 0;
-  put(bytes, [&](ByteSpan part) {
-    const std::uint32_t part_crc = checksums_.add(part, true);
-    crc = crc32_combine(crc, part_crc, part.size());
-  });
-  return crc;
+void FileAppender::append(ByteSpan bytes) {
+  put(bytes, [&](ByteSpan part) { checksums_.add(part); });
 }
 
 const BlockChecksums& FileAppender::end_content() {

@@ -25,8 +25,8 @@ class FileAppender {
   FileAppender(std::size_t alignment_bytes, StagingBlock& memory, std::size_t block_bytes, Write write, std::uint64_t begin = 0,
                std::size_t used = 0, const std::vector<ChecksummedPart>& parts = {});
 
-  // Appends content and returns its CRC-32.
-  std::uint32_t append(ByteSpan bytes);
+  // Appends content.
+  void append(ByteSpan bytes);
   // Ends the content and returns its checksums.
   const BlockChecksums& end_content();
   // Appends bytes that block checksums do not cover.

@@ -23,19 +23,6 @@ Bytes resolve_bytes(const WriteRequest& request, std::uint32_t item) {
   return std::move(*bytes);
 }
 
-// Returns the trailer's entry for an item, without its position and checksum.
-TrailerItem trailer_item_of(const SavePlan& plan, std::uint32_t item) {
-  const WriteItem& planned = plan.items[item];
-  TrailerItem entry;
-  entry.fqn = plan.names[planned.name];
-  entry.is_bytes = planned.type == WriteItemType::kByteIO;
-  if (entry.is_bytes) return entry;
-  entry.dtype = planned.properties.dtype;
-  entry.size = planned.size;
-  entry.chunk = planned.chunk;
-  return entry;
-}
-
 }  // namespace
 
 // Continues `file` in `block`, the part of which that has tensors is filled.
@@ -84,7 +71,7 @@ void WriteJob::write_part(Block& block) {
   if (end == planned.payload_bytes()) {
     append_small_frame(file, item_suffix(dtype, sizes, 0, item.crc32), compressor.get());
     if (compressor) file.sink(encode_seek_table(file.frames));
-    end_item(file, item.item);
+    end_item(file);
   }
   std::optional<FullBlock> full;
   full.swap(file.full);
@@ -111,44 +98,23 @@ void WriteJob::append_frame(File& file, ByteSpan frame, std::size_t plain_bytes)
 }
 
 void WriteJob::begin_item(File& file) {
-  TrailerItem& entry = file.trailer.items.emplace_back();
-  entry.offset = file.appender->position();
+  file.item_begin = file.appender->position();
   file.frames.clear();
-  file.stored_crc32 = 0;
   file.item_ended = false;
   file.sink = [&file](ByteSpan bytes) {
     file.item_ended = bytes.empty();
-    file.stored_crc32 = crc32_combine(file.stored_crc32, file.appender->append(bytes), bytes.size());
+    file.appender->append(bytes);
   };
   for (const StreamTransform& transform : changes_.transforms) file.sink = transform.transform_to(std::move(file.sink));
 }
 
-// The trailer gives the stored bytes as the payload: the elements have no place in the file.
-void WriteJob::end_item(File& file, std::uint32_t item) {
+void WriteJob::end_item(File& file) {
   file.sink({});
   file.sink = nullptr;
   if (!file.item_ended)
     throw Error(ErrorCode::kInternal, "a stream transform did not pass on the end of an item: " +
                                           std::to_string(changes_.transforms.size()) + " transforms are in use");
-  const std::uint64_t offset = file.trailer.items.back().offset;
-  TrailerItem& entry = file.trailer.items.back() = trailer_item_of(*request_.plan, item);
-  entry.offset = entry.payload_offset = offset;
-  entry.length = entry.payload_bytes = file.appender->position() - offset;
-  entry.payload_crc32 = file.stored_crc32;
-  file.result.bytes_item_lengths.push_back(entry.length);
-}
-
-void WriteJob::add_placed_items(File& file) const {
-  for (const Item& item : file.items) {
-    if (!item.placed) continue;
-    const PlacedTensor& placed = *item.placed;
-    TrailerItem& entry = file.trailer.items.emplace_back(trailer_item_of(*request_.plan, placed.item));
-    entry.offset = placed.offset;
-    entry.length = placed.layout.total_bytes();
-    entry.payload_offset = placed.payload_offset();
-    entry.payload_bytes = placed.layout.payload_bytes;
-    entry.payload_crc32 = item.crc32;
-  }
+  file.result.bytes_item_lengths.push_back(file.appender->position() - file.item_begin);
 }
 
 // The tail has the end of the tensors, all bytes objects and the trailer. Their lengths become
@@ -158,7 +124,6 @@ void WriteJob::write_tail(Block& block) {
   fill_suffixes(block);  // all units are checksummed
   if (!file.appender) append_to(file, block);
   FileAppender& appender = *file.appender;
-  add_placed_items(file);
   for (const std::uint32_t item : file.source->layout.unsized_items) {
     if (request_.plan->items[item].type != WriteItemType::kByteIO) continue;
     stop_if_failed();
@@ -167,10 +132,10 @@ void WriteJob::write_tail(Block& block) {
     const Bytes bytes = resolve_bytes(request_, item);
     begin_item(file);
     if (!bytes.empty()) file.sink(bytes);
-    end_item(file, item);
+    end_item(file);
   }
 
-  Trailer& trailer = file.trailer;
+  Trailer trailer;
   trailer.save_id = request_.save_id;
   trailer.rank = request_.rank;
   trailer.checksum_block_bytes = kChecksumBlockBytes;
@@ -189,7 +154,6 @@ void WriteJob::write_tail(Block& block) {
   file.result.trailer_length_bytes = static_cast<std::uint32_t>(encoded.size());
   file.result.length_bytes = appender.finish();
   file.appender.reset();
-  file.trailer = {};
   {
     MutexLock lock(mutex_);
     file.tail_written = true;

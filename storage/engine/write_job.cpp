@@ -56,8 +56,8 @@ std::uint64_t expected_bytes(const SavePlan& plan, const FileLayout& layout) {
   // Compressed tensors are taken to be as long as their elements.
   for (const std::uint32_t item : layout.unsized_items) content += plan.items[item].payload_bytes();
   const std::uint64_t checksums = content / kChecksumBlockBytes * sizeof(std::uint32_t);
-  constexpr std::uint64_t kTrailerItemBytes = 128;  // estimate, including its name
-  return content + checksums + (layout.tensors.size() + layout.unsized_items.size() + 1) * kTrailerItemBytes;
+  constexpr std::uint64_t kOtherTrailerBytes = 128;  // estimate
+  return content + checksums + kOtherTrailerBytes;
 }
 
 WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsigned threads, ItemChanges changes)

@@ -145,10 +145,9 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
     // Used by the unit whose turn it is, and by the tail:
     std::optional<FileAppender> appender;
     std::optional<FullBlock> full;
-    Trailer trailer;
+    std::uint64_t item_begin = 0;   // of the current item
     std::vector<ZstdFrame> frames;  // of the current item
     ByteSink sink;                  // of the current item
-    std::uint32_t stored_crc32 = 0;
     bool item_ended = false;  // the end has passed all transforms
   };
 
@@ -196,8 +195,7 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   void begin_item(File& file);
   void append_frame(File& file, ByteSpan frame, std::size_t plain_bytes);
   void append_small_frame(File& file, ByteSpan bytes, ZstdCompressor* compressor);
-  void end_item(File& file, std::uint32_t item);
-  void add_placed_items(File& file) const;
+  void end_item(File& file);
   std::unique_ptr<ZstdCompressor> take_compressor();
 
   const WriteRequest request_;

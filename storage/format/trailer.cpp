@@ -54,55 +54,6 @@ std::uint64_t blocks_of(std::uint64_t content_bytes, std::uint64_t block_bytes) 
 void check_before_encoding(const Trailer& trailer) {
   check_invariant(trailer.block_crc32.size() == blocks_of(trailer.content_bytes, trailer.checksum_block_bytes),
                   "a trailer must hold one checksum for each block of its file");
-  std::uint64_t end = 0;
-  for (const TrailerItem& item : trailer.items) {
-    // Bytes in a hole would belong to no item, and no tool could name what was damaged there.
-    check_invariant(item.offset == end, "the items of a file must follow one another without holes");
-    check_invariant(item.payload_offset >= item.offset && item.payload_offset + item.payload_bytes <= item.offset + item.length,
-                    "the payload of an item must lie within the item");
-    end = item.offset + item.length;
-  }
-  check_invariant(end == trailer.content_bytes, "the items of a file must fill its content");
-}
-
-Extents to_extents(const google::protobuf::RepeatedField<std::int64_t>& values) {
-  return Extents(values.data(), static_cast<std::size_t>(values.size()));
-}
-
-void add_all(const Extents& extents, google::protobuf::RepeatedField<std::int64_t>* values) {
-  for (const std::int64_t value : extents) values->Add(value);
-}
-
-TrailerItem to_item(v1::TrailerItem& encoded, std::uint64_t content_bytes, const std::string& object) {
-  TrailerItem item;
-  item.fqn = std::move(*encoded.mutable_fqn());
-  switch (encoded.kind()) {
-    case v1::TRAILER_ITEM_KIND_BYTES:
-      item.is_bytes = true;
-      break;
-    case v1::TRAILER_ITEM_KIND_TENSOR: {
-      const auto dtype = dtype_from_name(encoded.dtype());
-      if (!dtype) damaged(object, "\"" + item.fqn + "\" has the unknown dtype \"" + encoded.dtype() + "\"");
-      item.dtype = *dtype;
-      item.size = to_extents(encoded.size());
-      item.chunk = {to_extents(encoded.chunk_offsets()), to_extents(encoded.chunk_sizes())};
-      if (!fits(item.chunk, item.size)) damaged(object, "the chunk of \"" + item.fqn + "\" lies outside of its tensor");
-      break;
-    }
-    default:
-      damaged(object, "\"" + item.fqn + "\" is of an unknown kind");
-  }
-  item.offset = encoded.offset();
-  item.length = encoded.length();
-  item.payload_offset = encoded.payload_offset();
-  item.payload_bytes = encoded.payload_bytes();
-  item.payload_crc32 = encoded.payload_crc32();
-  // Subtracts, because sums of damaged numbers may overflow.
-  const bool within_content = item.length <= content_bytes && item.offset <= content_bytes - item.length;
-  const bool within_item = within_content && item.payload_offset >= item.offset && item.payload_bytes <= item.length &&
-                           item.payload_offset - item.offset <= item.length - item.payload_bytes;
-  if (!within_item) damaged(object, "\"" + item.fqn + "\" lies outside of the file");
-  return item;
 }
 
 }  // namespace
@@ -115,23 +66,6 @@ Bytes encode_trailer(const Trailer& trailer) {
   encoded.set_content_bytes(trailer.content_bytes);
   encoded.set_checksum_block_bytes(trailer.checksum_block_bytes);
   encoded.mutable_block_crc32()->Add(trailer.block_crc32.begin(), trailer.block_crc32.end());
-  encoded.mutable_items()->Reserve(static_cast<int>(trailer.items.size()));
-  for (const TrailerItem& item : trailer.items) {
-    v1::TrailerItem* to = encoded.add_items();
-    to->set_fqn(item.fqn);
-    to->set_kind(item.is_bytes ? v1::TRAILER_ITEM_KIND_BYTES : v1::TRAILER_ITEM_KIND_TENSOR);
-    if (!item.is_bytes) {
-      to->set_dtype(to_string(item.dtype));
-      add_all(item.size, to->mutable_size());
-      add_all(item.chunk.offsets, to->mutable_chunk_offsets());
-      add_all(item.chunk.sizes, to->mutable_chunk_sizes());
-    }
-    to->set_offset(item.offset);
-    to->set_length(item.length);
-    to->set_payload_offset(item.payload_offset);
-    to->set_payload_bytes(item.payload_bytes);
-    to->set_payload_crc32(item.payload_crc32);
-  }
 
   const std::size_t body_bytes = encoded.ByteSizeLong();
   check_invariant(body_bytes <= std::numeric_limits<int>::max(), "a trailer must stay below 2 GiB");
@@ -180,15 +114,6 @@ Trailer decode_trailer(ByteSpan bytes, std::uint64_t file_bytes, const std::stri
   if (trailer.block_crc32.size() != blocks_of(trailer.content_bytes, block_bytes))
     damaged(object, "it has " + std::to_string(trailer.block_crc32.size()) + " checksums for " +
                         std::to_string(blocks_of(trailer.content_bytes, block_bytes)) + " blocks");
-  trailer.items.reserve(static_cast<std::size_t>(decoded.items_size()));
-  std::uint64_t end = 0;
-  for (v1::TrailerItem& item : *decoded.mutable_items()) {
-    trailer.items.push_back(to_item(item, trailer.content_bytes, object));
-    if (trailer.items.back().offset != end)
-      damaged(object, "\"" + trailer.items.back().fqn + "\" does not follow the item before it");
-    end += trailer.items.back().length;
-  }
-  if (end != trailer.content_bytes) damaged(object, "its items do not fill the file");
   return trailer;
 }
 

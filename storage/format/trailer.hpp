@@ -1,5 +1,4 @@
-// The end of every data file: a description of its content, and checksums fine enough to check a
-// part of it. PyTorch reads items by offset and length and ignores the trailer. For the bytes see
+// The end of every data file: checksums fine enough to check a part of it. PyTorch reads items by offset and length and ignores the trailer. For the bytes see
 // storage/FORMAT.md, "Trailer".
 //
 //   content | body (Protobuf) | footer
@@ -12,8 +11,6 @@
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
-#include <cairn/planning/box.hpp>
-#include <cairn/planning/dtype.hpp>
 
 namespace cairn {
 
@@ -27,29 +24,12 @@ inline constexpr std::uint32_t kChecksumBlockBytesMax = 4u << 20;  // fits into 
 inline constexpr std::uint32_t kTrailerVersion = 1;
 inline constexpr std::size_t kTrailerFooterBytes = 28;
 
-// One item of a file. Offsets are bytes from the start of the file.
-struct TrailerItem {
-  std::string fqn;
-  bool is_bytes = false;  // a bytes object; dtype, size and chunk are unused
-  DType dtype = DType::kFloat32;
-  Extents size;              // the size of the global tensor
-  Box chunk;                 // within it
-  std::uint64_t offset = 0;  // the archive or bytes object begins here, as PyTorch reads it
-  std::uint64_t length = 0;
-  // The position and size of the raw elements. For a bytes object or a compressed tensor: the same
-  // as `offset` and `length`.
-  std::uint64_t payload_offset = 0;
-  std::uint64_t payload_bytes = 0;
-  std::uint32_t payload_crc32 = 0;
-};
-
 struct Trailer {
   std::string save_id;
   int rank = 0;
   std::uint64_t content_bytes = 0;  // bytes before the trailer
   std::uint32_t checksum_block_bytes = kChecksumBlockBytes;
   std::vector<std::uint32_t> block_crc32;  // one per block of the content, in order; the last block may be shorter
-  std::vector<TrailerItem> items;          // in the order of the file
 };
 
 // Returns body and footer. Throws InternalError if the description is inconsistent.

@@ -605,6 +605,6 @@ TEST_CASE("checkpoint writer: its bytes are pinned") {
   };
   // A change of these digests is a change of the format: old checkpoints must still load, and
   // FORMAT.md must say so.
-  CHECK(digest_of(data_file_name(0, 0, save.save_id)) == "86537 439dafa3cd0b0d38312fc7883543669b1737dd177c28195f5a4a65caf4784239");
-  CHECK(digest_of(kCommitRecordName) == "1887 1affb9fd435fa8b8c3b469c2b00c1da1de9c6dfd188b3b95d228040ccc4ecaa3");
+  CHECK(digest_of(data_file_name(0, 0, save.save_id)) == "86291 d319bba16ea68150da9d26e782ce1191c14708811ea35d7737871a9fb668a6da");
+  CHECK(digest_of(kCommitRecordName) == "1886 8e4df1c872497b04390bc22b39c9b8418620644271f1754bf941d4968b06bbe7");
 }

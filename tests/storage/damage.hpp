@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -161,13 +162,25 @@ class DamagedCheckpoint {
         until("pickle", bytes.size());
       }
     } else if (metadata_.commit) {
-      const auto file =
-          std::find_if(metadata_.files.begin(), metadata_.files.end(), [&](const FileInfo& info) { return info.name == name; });
-      const ByteSpan trailer = ByteSpan(bytes).subspan(bytes.size() - *file->trailer_length, *file->trailer_length);
-      for (const TrailerItem& item : decode_trailer(trailer, bytes.size(), name).items) {
-        until("before the payload of " + item.fqn, item.payload_offset);
-        until("payload of " + item.fqn, item.payload_offset + item.payload_bytes, true);
-        until("after the payload of " + item.fqn, item.offset + item.length);
+      std::map<std::tuple<std::uint64_t, std::uint64_t, std::string>, std::pair<std::uint64_t, std::uint64_t>> payloads;  // by place
+      for (const auto& [fqn, entry] : metadata_.state_dict_metadata) {
+        const auto add = [&, &key = fqn](const StorageInfo& info, std::uint64_t payload_bytes) {
+          if (metadata_.files.at(info.file).name == name)
+            payloads[{info.offset, info.offset + info.length, key}] = {std::max(info.offset, info.payload_offset), payload_bytes};
+        };
+        if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry))
+          for (std::size_t i = 0; i < tensor->storage.size(); ++i)
+            add(tensor->storage[i], tensor->storage[i].transforms.empty()
+                                        ? volume(tensor->chunks[i].sizes) * element_size(tensor->properties.dtype)
+                                        : tensor->storage[i].length);
+        else if (const auto& object = std::get<BytesStorageMetadata>(entry); object.storage)
+          add(*object.storage, object.storage->length);
+      }
+      for (const auto& [place, payload] : payloads) {
+        const auto& [begin, end, fqn] = place;
+        until("before the payload of " + fqn, payload.first);
+        until("payload of " + fqn, payload.first + payload.second, true);
+        until("after the payload of " + fqn, end);
       }
       until("body of the trailer", bytes.size() - kTrailerFooterBytes);
       until("footer of the trailer", bytes.size());

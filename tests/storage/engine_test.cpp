@@ -110,12 +110,15 @@ struct Fixture {
         const std::uint64_t length = std::min(kBlock, trailer.content_bytes - begin);
         CHECK(trailer.block_crc32[block] == crc32(0, ByteSpan(bytes).subspan(begin, length)));
       }
-      for (const TrailerItem& item : trailer.items) {
+      const FileLayout& layout = written.files[i].layout;
+      std::vector<PlacedItem> placed = place_unsized(layout, results[i].bytes_item_lengths);
+      for (const PlacedTensor& tensor : layout.tensors) placed.push_back({tensor.item, tensor.offset, tensor.layout.total_bytes()});
+      for (const PlacedItem& item : placed) {
+        const WriteItem& planned = items.plan.items[item.item];
+        const std::string& name = items.plan.names[planned.name];
         const ByteSpan stored = ByteSpan(bytes).subspan(item.offset, item.length);
-        const ByteSpan payload = ByteSpan(bytes).subspan(item.payload_offset, item.payload_bytes);
-        CHECK(item.payload_crc32 == crc32(0, payload));
-        const ResolvedData expected = items.resolve_data(items.plan, planned(item.fqn));
-        if (item.is_bytes) {
+        const ResolvedData expected = items.resolve_data(items.plan, planned);
+        if (planned.type == WriteItemType::kByteIO) {
           CHECK(stored.view() == std::get<Bytes>(expected));
           continue;
         }
@@ -123,23 +126,23 @@ struct Fixture {
         place.length = item.length;
         if (compressed) place.transforms = {kZstdTransform};
         const PlainItem plain = undo_transforms(
-            place, item.dtype, &item.chunk.sizes,
-            [&](std::uint64_t offset, MutableByteSpan to) { std::memcpy(to.data(), stored.data() + offset, to.size()); }, item.fqn);
-        const TorchArchive archive(plain.size_bytes, plain.read_at, item.fqn);
+            place, planned.properties.dtype, &planned.chunk.sizes,
+            [&](std::uint64_t offset, MutableByteSpan to) { std::memcpy(to.data(), stored.data() + offset, to.size()); }, name);
+        const TorchArchive archive(plain.size_bytes, plain.read_at, name);
         const ArchivedTensor archived = read_archived_tensor(archive);
-        CHECK((compressed || archived.storage.offset + item.offset == item.payload_offset));
-        CHECK(archived.description.sizes == item.chunk.sizes);
+        CHECK(archived.description.sizes == planned.chunk.sizes);
         const torch::Tensor dense = std::get<torch::Tensor>(expected).resolve_conj().resolve_neg().contiguous();
         CHECK(archive.read_storage(archived.description.storage_key) ==
               Bytes(static_cast<const char*>(dense.data_ptr()), dense.nbytes()));
       }
+      for (const PlacedTensor& tensor : layout.tensors) {
+        const auto read_at = [&](std::uint64_t offset, MutableByteSpan to) {
+          std::memcpy(to.data(), bytes.data() + tensor.offset + offset, to.size());
+        };
+        const TorchArchive archive(tensor.layout.total_bytes(), read_at, "");
+        CHECK(read_archived_tensor(archive).storage.offset + tensor.offset == tensor.payload_offset());
+      }
     }
-  }
-
-  const WriteItem& planned(const std::string& name) const {
-    for (const WriteItem& item : items.plan.items)
-      if (items.plan.names[item.name] == name) return item;
-    throw std::out_of_range(name);
   }
 
   std::shared_ptr<MemoryStore> memory = [] {

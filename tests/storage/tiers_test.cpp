@@ -635,12 +635,6 @@ TEST_CASE_FIXTURE(Tiers, "processes copy what they wrote, and one of them what a
   trailer.content_bytes = content.size();
   for (std::size_t at = 0; at < content.size(); at += kChecksumBlockBytes)
     trailer.block_crc32.push_back(crc32(0, content.substr(at, kChecksumBlockBytes)));
-  TrailerItem item;
-  item.fqn = "bytes";
-  item.is_bytes = true;
-  item.length = item.payload_bytes = content.size();
-  item.payload_crc32 = crc32(0, content);
-  trailer.items.push_back(item);
   const std::string file = content + encode_trailer(trailer);
   Metadata metadata;
   metadata.save_id = id;

@@ -10,6 +10,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
@@ -101,6 +102,24 @@ TEST_CASE("verify: all faults are named, each with file, offset and tensor") {
   CHECK(faults[0].offset == (a.payload_offset + 400'000) / kChecksumBlockBytes * kChecksumBlockBytes);
   CHECK(faults[0].object == saved.file);
   CHECK(faults[1].fqn == "c");
+}
+
+TEST_CASE("verify: the items of the record fill each file, one after another") {
+  const Saved saved(large_state());
+  const Metadata sound = read_metadata(*saved.store);
+  for (const auto& [first, last] : {std::pair(1, 0), std::pair(0, 1)}) {
+    Metadata metadata = sound;
+    for (auto& [fqn, entry] : metadata.state_dict_metadata) {
+      if (fqn != "b") continue;
+      StorageInfo& b = std::get<TensorStorageMetadata>(entry).storage.at(0);
+      b.offset += static_cast<std::uint64_t>(first);
+      b.length -= static_cast<std::uint64_t>(first + last);
+    }
+    replace_object(*saved.store, kCommitRecordName, encode_commit_record(metadata));
+    const auto faults = verify_checkpoint(*saved.store, 1);
+    REQUIRE(faults.size() == 1);
+    CHECK(faults[0].what == "the commit record does not place it after the item before it");
+  }
 }
 
 TEST_CASE("verify: a wholly damaged file has one fault for each item, not for each block") {
