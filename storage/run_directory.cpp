@@ -443,12 +443,13 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   std::string names = "\n";  // a store may take an empty object for one that is not there yet
   for (const ObjectName& name : dead.names) names += name + "\n";
   // The point of no return. Files may go only after the record is gone for good.
-  place->retract_with_mark(save_id, names);
+  const ObjectName mark = removal_mark_name(save_id);
+  place->retract_with_mark(mark, names);
   dead.ids.insert(save_id);
   dead.add_fenced(found.fenced_attempts);
   if (has_own) dead.fenced.push_back(save_id);
   add_marks(*place, objects, dead);
-  dead.marks.push_back(removal_mark_name(save_id));
+  dead.marks.push_back(mark);
   remove_dead(*place, objects, dead, may_go_on);
   return std::nullopt;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/presence.hpp>
 
 namespace cairn {
 namespace {
@@ -105,8 +104,7 @@ bool Store::has_attempt(const std::string& save_id) {
 
 void Store::retract() { remove(kCommitRecordName); }
 
-void Store::retract_with_mark(const std::string& save_id, const std::string& text) {
-  const ObjectName mark = removal_mark_name(save_id);
+void Store::retract_with_mark(const ObjectName& mark, const std::string& text) {
   CreateOptions options;
   options.expected_bytes = text.size();
   try {

@@ -213,10 +213,10 @@ class Store {
   // or if the root is a link to another place. The default calls `remove`, which is enough if
   // `remove` is durable.
   virtual void retract();
-  // Creates the mark of save `save_id`'s removal, durably, with this text in it, and then does what
-  // `retract` does. Without space for the mark, goes on: a removal makes space. A store that can do
-  // both in one step should override it. It then lists and reads the mark like an object.
-  virtual void retract_with_mark(const std::string& save_id, const std::string& text);
+  // Creates the object `mark`, ".removed-<save id>", durably, with this text in it, and then does
+  // what `retract` does. Without space for the mark, goes on: a removal makes space. A store that
+  // can do both in one step should override it. It then lists and reads the mark like an object.
+  virtual void retract_with_mark(const ObjectName& mark, const std::string& text);
   // Returns whether the root is only a link to another place, such as a symbolic link. Clean-up
   // changes nothing there, because the target may belong to another run. A store that wraps another
   // one must forward this call. The default returns false.

@@ -1,5 +1,5 @@
-// The end of every data file: checksums fine enough to check a part of it. PyTorch reads items by offset and length and ignores the trailer. For the bytes see
-// storage/FORMAT.md, "Trailer".
+// The end of every data file: checksums fine enough to check a part of it. PyTorch reads items by
+// offset and length and ignores the trailer. For the bytes see storage/FORMAT.md, "Trailer".
 //
 //   content | body (Protobuf) | footer
 //

@@ -7,7 +7,7 @@
 //   record, fence mark     the same record, after an attempt was fenced
 //   fence mark             no record: one was removed, or an attempt was fenced before the first
 //   removal mark,          no record: a removal has begun. The mark is its text, then
-//   fence mark             "removed <save id>" on a line. The store shows it as ".removed-<save id>"
+//   fence mark             "removed <save id>" on a line. The store shows it as .removed-<save id>
 //
 // A fence mark has a nonce, so no two versions of the object have the same ETag.
 //
@@ -164,8 +164,8 @@ std::optional<std::string> S3Store::replace_record(const ObjectName& name, const
   return client_->put_if(key_of(name), content, seen.empty() ? std::nullopt : std::optional(seen), was_repeated);
 }
 
-void S3Store::retract_with_mark(const std::string& save_id, const std::string& text) {
-  retract_record(kCommitRecordName, text + std::string(kRemovedWord) + save_id + "\n");
+void S3Store::retract_with_mark(const ObjectName& mark, const std::string& text) {
+  retract_record(kCommitRecordName, text + std::string(kRemovedWord) + save_id_of_mark(mark).value_or("") + "\n");
 }
 
 void S3Store::retract_record(const ObjectName& name, const std::string& mark) {

@@ -57,7 +57,7 @@ class S3Store : public Store {
   PlaceContents contents() override;
   bool has_attempt(const std::string& save_id) override;
   void clear_attempt(const std::string& save_id) override;
-  void retract_with_mark(const std::string& save_id, const std::string& text) override;
+  void retract_with_mark(const ObjectName& mark, const std::string& text) override;
   void remove_root() override;
 
  private:

@@ -95,8 +95,8 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   void retract() override {
     around({"retract", {}}, [&] { inner_->retract(); });
   }
-  void retract_with_mark(const std::string& save_id, const std::string& text) override {
-    around({"retract", {}}, [&] { inner_->retract_with_mark(save_id, text); });
+  void retract_with_mark(const ObjectName& mark, const std::string& text) override {
+    around({"retract", {}}, [&] { inner_->retract_with_mark(mark, text); });
   }
   bool leads_elsewhere() override { return inner_->leads_elsewhere(); }
   void remove_root() override {

@@ -29,7 +29,6 @@
 #include <vector>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/presence.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 
@@ -500,8 +499,8 @@ inline void check_retract(Store& store, Store& other) {
 
 // The mark of a removal is there before the record goes, and after another save to the same place.
 inline void check_retract_with_mark(Store& store, Store& other) {
-  const std::string id = make_save_id(std::string(32, '0'), std::string(16, '0'), 1);
-  const ObjectName mark = removal_mark_name(id);
+  const std::string removed = ".removed-";
+  const ObjectName mark = removed + "cairn-00112233445566778899aabbccddeeff-01234567-1";
   const auto text_of_mark = [&] {
     const auto end = other.read_end(mark, 1000);
     return end ? end->content : "none";
@@ -509,12 +508,12 @@ inline void check_retract_with_mark(Store& store, Store& other) {
   for (const std::string& text : {std::string("\n"), "\n" + std::string(300, 'n') + "\n"}) {
     store.begin_attempt("first" + std::to_string(text.size()));
     store.publish("first" + std::to_string(text.size()), ByteSpan("record", 6), Overwrite::kRefused);
-    other.retract_with_mark(id, text);
-    store.retract_with_mark(id, text);
+    other.retract_with_mark(mark, text);
+    store.retract_with_mark(mark, text);
     CHECK_FALSE(store.exists(kCommitRecordName));
     CHECK(names_of(store.list()) == Names{mark});
     CHECK(names_of(store.list(mark)) == Names{mark});
-    CHECK(names_of(store.list(std::string(kRemovalMark))) == Names{mark});
+    CHECK(names_of(store.list(removed)) == Names{mark});
     CHECK(text_of_mark() == text);
     const std::string next = "next" + std::to_string(text.size());
     store.begin_attempt(next);
@@ -522,7 +521,7 @@ inline void check_retract_with_mark(Store& store, Store& other) {
     CHECK(text_of_mark() == text);
     store.remove(mark);
     CHECK(names_of(other.list()) == Names{kCommitRecordName});
-    other.retract_with_mark(id, text);
+    other.retract_with_mark(mark, text);
     put_object(store, "data", "x");
     CHECK(names_of(other.list()) == Names{mark, "data"});
     other.remove(mark);
