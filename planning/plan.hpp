@@ -116,9 +116,12 @@ struct LoadPlan {
   std::string storage_data;
 };
 
+// Whether a digest covers `planner_data` and `storage_data`.
+enum class DigestOf : std::uint8_t { kWholePlan = 1, kItems };
+
 // Returns a digest of a plan. It does not cover the order of the name table, or the content hashes
 // and sizes of bytes objects. Throws kInvalidArgument if an item or path has an unknown name.
-Digest plan_digest(const SavePlan& plan);
+Digest plan_digest(const SavePlan& plan, DigestOf parts = DigestOf::kWholePlan);
 
 // --- results that a writer reports ---------------------------------------------------------------
 

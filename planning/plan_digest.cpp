@@ -38,7 +38,7 @@ void add_values(const Extents& extents, DigestBuilder& digest) {
 
 }  // namespace
 
-Digest plan_digest(const SavePlan& plan) {
+Digest plan_digest(const SavePlan& plan, DigestOf parts) {
   DigestBuilder digest;
   // Names the kind of plan and the version of this encoding, so that digests of different kinds or
   // versions never match.
@@ -78,7 +78,8 @@ Digest plan_digest(const SavePlan& plan) {
       }
     }
   }
-  digest.add(ByteSpan(plan.planner_data)).add(ByteSpan(plan.storage_data));
+  const bool is_whole = parts == DigestOf::kWholePlan;
+  digest.add(is_whole ? ByteSpan(plan.planner_data) : ByteSpan()).add(is_whole ? ByteSpan(plan.storage_data) : ByteSpan());
   return digest.finish();
 }
 

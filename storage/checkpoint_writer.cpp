@@ -55,18 +55,6 @@ void require_readable_by_python(const char* what, const std::string& text) {
               std::string(what) + " \"" + printable(text) + "\" is not UTF-8: PyTorch could not read it back; choose another");
 }
 
-// Returns the digest of a plan without `storage_data`, which this writer itself adds.
-std::string digest_without_storage_data(const SavePlan& plan) {
-  if (plan.storage_data.empty()) return to_hex(plan_digest(plan));
-  SavePlan bare = plan;
-  bare.storage_data.clear();
-  return to_hex(plan_digest(bare));
-}
-
-}  // namespace
-
-namespace {
-
 WriteEngineOptions engine_options(const CheckpointWriterOptions& options) {
   WriteEngineOptions engine{options.threads, options.bytes_in_flight_max, options.block_bytes, {options.zstd_level}};
   for (const std::string& descriptor : options.transforms) {
@@ -281,10 +269,8 @@ std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan
     SavePlan& plan = plans[rank];
     const std::string& arrangement = self.arrangements[rank];
     self.planned.push_back(keep_plan(plan, self.format->layouts(plan, arrangement)));
-    plan.storage_data.clear();
-    // Tells the rank which plan the coordinator knows. A rank whose planner changes the plan after
-    // this reports item by item.
-    const std::string digest = to_hex(plan_digest(plan));
+    // Tells the rank which plan the coordinator knows.
+    const std::string digest = to_hex(plan_digest(plan, DigestOf::kItems));
     plan.storage_data = digest + arrangement;
     digests += digest;
   }
@@ -295,14 +281,12 @@ std::vector<SavePlan> CheckpointWriter::prepare_global_plan(std::vector<SavePlan
 Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlanner& planner) {
   Implementation& self = *implementation_;
   self.opened();
-  // If the plan is the one that the coordinator knows, it can compute all offsets itself, and the
-  // results need not name every item.
-  const std::string digest = digest_without_storage_data(plan);
-  const bool as_planned = plan.storage_data.compare(0, digest.size(), digest) == 0;
-  if (!as_planned && !self.format->takes_changed_plans())
-    throw Error(ErrorCode::kUnsupported,
-                "the planner of rank " + std::to_string(self.context.rank) +
-                    " changed its plan after the global plan was made; these files need the plan as it was");
+  // The coordinator computes all offsets from the plan that it knows.
+  const std::string digest = to_hex(plan_digest(plan, DigestOf::kItems));
+  if (plan.storage_data.compare(0, digest.size(), digest) != 0)
+    throw Error(ErrorCode::kMismatch, "the planner of rank " + std::to_string(self.context.rank) +
+                                          " has changed the items of its plan, or their storage_data, in finish_plan: it must " +
+                                          "return those of the global plan");
 
   WriteRequest request;
   request.store = self.store;
@@ -314,12 +298,11 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
   request.direct = self.options.direct_io;
   request.copy_first = self.options.copy_first;
   request.low_priority = self.options.low_priority && self.options.threads > 0;
-  const std::string arrangement = as_planned ? plan.storage_data.substr(digest.size()) : "";
+  const std::string arrangement = plan.storage_data.substr(digest.size());
   std::vector<FileLayout> layouts = self.format->layouts(plan, arrangement);
   for (std::size_t i = 0; i < layouts.size(); ++i)
     request.files.push_back(
         {self.format->name(self.context.rank, i, layouts.size(), arrangement, self.context.save_id), std::move(layouts[i])});
-  const std::vector<WriteFile> files = as_planned ? std::vector<WriteFile>() : request.files;
   // Listed before the files are created, so that `discard` removes them even if a creation fails
   // half-way. A name that another save may use is listed only when this rank has created the file.
   const bool names_are_unique = self.format->names_are_unique();
@@ -335,13 +318,11 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
   const Future<WriteResults> future = promise->future();
   // `plan` stays valid until `future` is ready, so it is still valid in this callback.
   self.engine.write(std::move(request))
-      .on_ready([promise, as_planned, listed = self.written, &plan, names = std::move(names),
-                 files = std::move(files)](const auto& written) {
+      .on_ready([promise, listed = self.written, names = std::move(names)](const auto& written) {
         WriteResults results;
         try {
           results.files = written.get();
           listed->add(names);
-          if (!as_planned) results.items = describe_items(plan, files, results.files);
         } catch (...) {
           promise->set_exception(std::current_exception());
           return;
@@ -376,10 +357,6 @@ void CheckpointWriter::Implementation::record(Metadata& metadata, const std::vec
   if (options.zstd_level != 0) of_tensors.emplace_back(kZstdTransform);
   StorageRecorder recorder(metadata, std::move(of_tensors), options.transforms);
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    if (!results[rank].items.empty()) {
-      recorder.add_reported(static_cast<int>(rank), results[rank]);
-      continue;
-    }
     // Made here, because plans may be prepared before the save id is known.
     std::vector<ObjectName> names;
     const std::size_t files = planned[rank].files.size();

@@ -61,8 +61,6 @@ class DataFormat {
     return {};
   }
 
-  // Whether a planner may change its plan after the global plan was made.
-  virtual bool takes_changed_plans() const { return true; }
   // Whether only one save ever uses the names of these files.
   virtual bool names_are_unique() const { return true; }
   // Whether readers take an object of this name for a part of a checkpoint, even without a record.

@@ -22,7 +22,6 @@ class HuggingFaceFormat final : public DataFormat {
   explicit HuggingFaceFormat(const HuggingFaceWriterOptions& options, std::string source = "")
       : options_(options), source_(std::move(source)) {}
 
-  bool takes_changed_plans() const override { return false; }
   bool names_are_unique() const override { return false; }
   // A file that a frozen rank has not finished may get its name later.
   bool needs_no_record(const ObjectName& name) const override {

@@ -38,39 +38,6 @@ PlannedFiles keep_plan(const SavePlan& plan, std::vector<FileLayout> files) {
   return kept;
 }
 
-std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<WriteFile>& files,
-                                        const std::vector<FileResult>& results) {
-  check_invariant(files.size() == results.size(), "every file of a plan must have a result");
-  std::vector<WriteResult> items;
-  items.reserve(plan.items.size());
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    for (const PlacedTensor& placed : files[i].layout.tensors) {
-      const WriteItem& item = plan.items[placed.item];
-      WriteResult result;
-      result.index = {plan.names[item.name], item.chunk.offsets};
-      result.size_bytes = placed.layout.payload_bytes;
-      result.relative_path = results[i].name;
-      result.offset_bytes = placed.offset;
-      result.length_bytes = placed.layout.total_bytes();
-      items.push_back(std::move(result));
-    }
-    for (const PlacedItem& placed : place_unsized(files[i].layout, results[i].bytes_item_lengths)) {
-      const WriteItem& item = plan.items[placed.item];
-      WriteResult result;
-      result.index.fqn = plan.names[item.name];
-      result.size_bytes = result.length_bytes = placed.length;
-      if (item.type != WriteItemType::kByteIO) {
-        result.index.offset = item.chunk.offsets;
-        result.size_bytes = item.payload_bytes();
-      }
-      result.relative_path = results[i].name;
-      result.offset_bytes = placed.offset;
-      items.push_back(std::move(result));
-    }
-  }
-  return items;
-}
-
 // Items are looked up by name once per rank, so that a large world needs the table.
 StorageRecorder::StorageRecorder(Metadata& metadata, std::vector<std::string> of_tensors, std::vector<std::string> of_bytes)
     : metadata_(metadata), of_tensors_(std::move(of_tensors)), of_bytes_(std::move(of_bytes)) {
@@ -179,51 +146,6 @@ void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const W
       else
         record_tensor(rank, planned.names[item.name], item.chunk, info);
     }
-  }
-}
-
-// For ranks whose planner changed the plan after the coordinator saw it: only their own report says
-// where the items are.
-void StorageRecorder::add_reported(int rank, const WriteResults& results) {
-  std::unordered_map<std::string_view, std::uint32_t> files;
-  for (const FileResult& file : results.files)
-    if (!files.emplace(file.name, add_file(file)).second) mismatch(rank, "it reports " + file.name + " twice");
-  for (const WriteResult& item : results.items) {
-    const auto file = files.find(item.relative_path);
-    if (file == files.end())
-      mismatch(rank, "\"" + item.index.fqn + "\" is said to be in " + item.relative_path + ", which it did not report");
-    StorageInfo info;
-    info.file = file->second;
-    info.offset = info.payload_offset = item.offset_bytes;
-    info.length = item.length_bytes;
-    const std::uint64_t file_bytes = *metadata_.files[info.file].length;
-    if (info.offset > file_bytes || info.length > file_bytes - info.offset)
-      mismatch(rank, "\"" + item.index.fqn + "\" is said to take " + std::to_string(info.length) + " bytes at " +
-                         std::to_string(info.offset) + " of " + item.relative_path + ", which has " + std::to_string(file_bytes));
-    if (!item.index.offset) {
-      record_bytes(rank, item.index.fqn, info);
-      continue;
-    }
-    // The report gives the chunk's start. If several chunks begin there (one may be empty), the
-    // length decides.
-    Entry& entry = find(rank, item.index.fqn, false);
-    const auto& tensor = std::get<TensorStorageMetadata>(*entry.metadata);
-    if (entry.order.size() != tensor.chunks.size()) sort_chunks(entry);
-    auto at = std::lower_bound(entry.order.begin(), entry.order.end(), *item.index.offset,
-                               [&](std::uint32_t index, const Extents& offsets) { return tensor.chunks[index].offsets < offsets; });
-    const Box* chunk = nullptr;
-    for (; at != entry.order.end() && tensor.chunks[*at].offsets == *item.index.offset; ++at) {
-      const ItemLayout layout = item_layout(tensor.properties.dtype, tensor.chunks[*at].sizes, item.offset_bytes);
-      const bool is_that_long = !of_tensors_.empty() || layout.total_bytes() == item.length_bytes;
-      if (layout.payload_bytes != item.size_bytes || !is_that_long) continue;
-      chunk = &tensor.chunks[*at];
-      info.payload_offset = item.offset_bytes + layout.prefix_bytes;
-      if (!entry.recorded[*at]) break;
-    }
-    if (!chunk)
-      mismatch(rank, "the chunk of \"" + item.index.fqn + "\" at " + to_string(*item.index.offset) +
-                         " is not in the metadata that the planner made");
-    record_tensor(rank, item.index.fqn, *chunk, info);
   }
 }
 

@@ -3,8 +3,7 @@
 //
 // Tensor offsets are not sent: the coordinator remembers the layout of each rank's plan. For each
 // file, a rank reports the length, the checksum, and the lengths of the bytes objects and
-// compressed tensors in it. A rank reports every item only if its planner changed the plan after
-// the coordinator saw the plan.
+// compressed tensors in it.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +34,6 @@ struct PlannedFiles {
 // layouts.
 PlannedFiles keep_plan(const SavePlan& plan, std::vector<FileLayout> files);
 
-// Describes each item that a rank wrote, for plans that the coordinator does not know. `results`
-// has one entry per file.
-std::vector<WriteResult> describe_items(const SavePlan& plan, const std::vector<WriteFile>& files,
-                                        const std::vector<FileResult>& results);
-
 // Fills in `files` and all storage locations of `metadata`. Not thread-safe. `metadata` is borrowed
 // and must not be changed by others until `finish` returns.
 class StorageRecorder {
@@ -47,11 +41,10 @@ class StorageRecorder {
   // `of_tensors` and `of_bytes` are the transforms to record for each tensor and each bytes object.
   explicit StorageRecorder(Metadata& metadata, std::vector<std::string> of_tensors = {}, std::vector<std::string> of_bytes = {});
 
-  // Records the files of `rank`. `add_planned` takes locations from the coordinator's copy of the
-  // plan; `add_reported` takes them from the reported items. Both throw kMismatch if the results do
-  // not fit the plan or the metadata. `names` are the names that the planned files must have.
+  // Records the files of `rank`, with locations from the coordinator's copy of the plan. Throws
+  // kMismatch if the results do not fit the plan or the metadata. `names` are the names that the
+  // planned files must have.
   void add_planned(int rank, const PlannedFiles& planned, const WriteResults& results, const std::vector<std::string>& names);
-  void add_reported(int rank, const WriteResults& results);
   // Ends the recording. Throws kMismatch, listing the names, if no rank wrote some item.
   void finish();
 
