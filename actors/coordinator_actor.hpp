@@ -20,7 +20,8 @@
 
 namespace cairn {
 
-using CoordinatorActor = caf::typed_actor<caf::reacts_to<Traced<CoordinatorEvent>>, caf::reacts_to<Traced<Stop>>, caf::reacts_to<WakeUp>>;
+using CoordinatorActor =
+    caf::typed_actor<caf::reacts_to<Traced<CoordinatorEvent>>, caf::reacts_to<Traced<Stop>>, caf::reacts_to<WakeUp>>;
 
 // For `life` see CoordinatorEffect.
 CoordinatorActor spawn_coordinator(caf::actor_system& system, std::shared_ptr<Inbox> supervisor, std::shared_ptr<Tracer> tracer,

@@ -12,6 +12,7 @@ namespace cairn {
 inline bool is_git_lfs_pointer(ByteSpan file) {
   return file.size() >= 8 && std::string_view(file.data(), 8) == "version ";
 }
-inline constexpr const char* kGitLfsPointer = "it is a pointer of Git LFS, in place of the file: fetch the file with `git lfs pull`";
+inline constexpr const char* kGitLfsPointer =
+    "it is a pointer of Git LFS, in place of the file: fetch the file with `git lfs pull`";
 
 }  // namespace cairn

@@ -94,9 +94,10 @@ std::shared_ptr<const StagingMemory> StagingPool::take(std::uint64_t bytes, Lock
       }
       while (is_too_much() && forgotten_) changed_.wait(mutex_);
       if (is_too_much())
-        throw Error(ErrorCode::kPrecondition, "staging a state needs " + std::to_string(bytes) + " bytes of host memory beside the " +
-                                                  std::to_string(bytes_held_) + " that saves in flight hold, and the bound is " +
-                                                  std::to_string(bytes_max_) + ": raise StagingOptions::bytes_max");
+        throw Error(ErrorCode::kPrecondition, "staging a state needs " + std::to_string(bytes) +
+                                                  " bytes of host memory beside the " + std::to_string(bytes_held_) +
+                                                  " that saves in flight hold, and the bound is " + std::to_string(bytes_max_) +
+                                                  ": raise StagingOptions::bytes_max");
       kept_.reserve(blocks_ + 1);  // so that give_back cannot fail
       block = std::make_shared<const StagingMemory>(bytes);
       ++blocks_;

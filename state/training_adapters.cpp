@@ -67,7 +67,8 @@ std::string problem_of(const std::string& name, const Value* loaded, const torch
   if (loaded->is_tensor() && loaded->tensor().defined() && loaded->tensor().sizes() == now.sizes() &&
       loaded->tensor().scalar_type() == now.scalar_type())
     return "";
-  return "\n  \"" + name + "\" is not a tensor of size " + to_string(extents_of(now.sizes())) + " " + c10::toString(now.scalar_type());
+  return "\n  \"" + name + "\" is not a tensor of size " + to_string(extents_of(now.sizes())) + " " +
+         c10::toString(now.scalar_type());
 }
 
 torch::Tensor generator_state(at::Generator& generator) {

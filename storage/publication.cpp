@@ -219,7 +219,8 @@ void CommitSequence::pass_over(const Store& run, const ObjectName& place, const 
             "cannot tell whether there is a checkpoint (" + why + "); this place is ignored from now on: " + url);
 }
 
-std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& run, const std::vector<ObjectName>& places, int rank) {
+std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& run, const std::vector<ObjectName>& places,
+                                                int rank) {
   std::uint64_t largest = 0;
   for (std::size_t begin = 0; begin < places.size();) {
     const auto first = places.begin() + static_cast<std::ptrdiff_t>(begin);

@@ -162,8 +162,8 @@ Metadata read_metadata(Store& store) {
   const std::vector<std::string> open_attempts = store.open_attempts();
   if (std::optional<Metadata> metadata = published_metadata(store)) return std::move(*metadata);
   if (const auto records = rank_records(store); !records.empty()) return joined_metadata(store, records);
-  throw Error(ErrorCode::kNotFound,
-              "there is no checkpoint at " + store.url() + ": it has no " + kCommitRecordName + ", and " + why_none(store, open_attempts));
+  throw Error(ErrorCode::kNotFound, "there is no checkpoint at " + store.url() + ": it has no " + kCommitRecordName + ", and " +
+                                        why_none(store, open_attempts));
 }
 
 Metadata read_metadata(Store& store, const PlaceContents& found) {

@@ -381,7 +381,8 @@ class Verification {
     }
     if (entry.crc32 && crc != *entry.crc32)
       // Within a compressed item, no offset of the file is that of an entry.
-      add(task.file->info->name, task.item->storage->transforms.empty() ? task.begin + begin : task.begin, task.item->fqn, "the checksum of the archive's entry " + entry.name + " does not match");
+      add(task.file->info->name, task.item->storage->transforms.empty() ? task.begin + begin : task.begin, task.item->fqn,
+          "the checksum of the archive's entry " + entry.name + " does not match");
   }
 
   Store& store_;

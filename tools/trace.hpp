@@ -72,7 +72,8 @@ TraceDirectory open_traces(const std::string& path);
 
 struct ChosenAttempt {
   explicit ChosenAttempt(const TraceChoice& choice);
-  ChosenAttempt(std::shared_ptr<const TraceDirectory> in, const TracedAttempt& chosen) : directory(std::move(in)), attempt(&chosen) {}
+  ChosenAttempt(std::shared_ptr<const TraceDirectory> in, const TracedAttempt& chosen)
+      : directory(std::move(in)), attempt(&chosen) {}
 
   std::shared_ptr<const TraceDirectory> directory;
   const TracedAttempt* attempt;  // in the directory

@@ -383,7 +383,8 @@ std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosi
   // Beside a failure, an ordinary wait is noise.
   if (diagnosis.wait && diagnosis.end != TracedEnd::kRunning && (failures == 0 || !diagnosis.wait->was_answered))
     lines.push_back(named_line("waited", wait_line(diagnosis, *diagnosis.wait)));
-  if (failures == 0 && diagnosis.longest_step) lines.push_back(named_line("longest", longest_line(diagnosis, *diagnosis.longest_step)));
+  if (failures == 0 && diagnosis.longest_step)
+    lines.push_back(named_line("longest", longest_line(diagnosis, *diagnosis.longest_step)));
   if (!diagnosis.phases.empty()) lines.push_back(named_line("phases", phases_line(diagnosis)));
   const std::string ranks = ranks_line(diagnosis);
   if (!ranks.empty() && opened.trace.job.world_size > 1) lines.push_back(named_line("ranks", ranks));

@@ -113,7 +113,8 @@ void DeviceWatch::expect(std::string action, c10::Device device) {
 bool finishes_by(steady_clock::time_point until, c10::Device device) {
   const c10::Event over = end_of_work_on(device);
   // Most waits are short; the pause doubles, so that a long one costs little.
-  for (std::chrono::microseconds pause{20}; !over.query(); pause = std::min<std::chrono::microseconds>(2 * pause, milliseconds(1))) {
+  for (std::chrono::microseconds pause{20}; !over.query();
+       pause = std::min<std::chrono::microseconds>(2 * pause, milliseconds(1))) {
     if (steady_clock::now() >= until) return false;
     std::this_thread::sleep_for(pause);
   }

@@ -136,8 +136,9 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
   for (const auto& parameter : found) tensors.push_back(parameter.tensor);
   for (const SharedMemory& shared : find_shared_memory(tensors)) {
     if (shared.first == shared.second) continue;
-    refuse_module(ErrorCode::kInvalidArgument, module,
-           "the parameter \"" + found[shared.second].name + "\" shares its memory with another; register one tensor in both places");
+    refuse_module(
+        ErrorCode::kInvalidArgument, module,
+        "the parameter \"" + found[shared.second].name + "\" shares its memory with another; register one tensor in both places");
   }
   std::set<std::string> devices;
   for (const auto& parameter : found) devices.insert(parameter.tensor.device().str());

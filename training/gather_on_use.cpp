@@ -88,7 +88,8 @@ void note(const torch::Tensor& tensor, bool written, bool reads, const c10::Func
 
 [[noreturn]] void refuse_on_parts(const c10::FunctionSchema& schema, const Given& given) {
   throw Error(ErrorCode::kUnsupported,
-              schema.name() + " of " + (given.part ? "the sharded parameter \"" + given.part->name + '"' : "a shard or its gradient") +
+              schema.name() + " of " +
+                  (given.part ? "the sharded parameter \"" + given.part->name + '"' : "a shard or its gradient") +
                   " would use only this rank's part, and return a different result on each rank. Use training::clip_grad_norm "
                   "for gradient norms, full_tensor or full_grad for the whole tensor, local_tensor for this rank's part");
 }

@@ -66,9 +66,9 @@ ProcessMesh ProcessMesh::from_axes(const ProcessGroup& group, std::vector<Proces
     for (const int rank : by_axis[axis]) wanted.push_back(group.ranks()[static_cast<std::size_t>(rank)]);
     // Compared on each rank: groups made in another order would exchange data with the wrong ranks.
     if (axes[axis].ranks() != wanted)
-      throw Error(ErrorCode::kInvalidArgument, "process mesh: the group of axis " + std::to_string(axis) + " has " +
-                                                   name_ranks(axes[axis].ranks()) + " of the world, but on this rank that axis has " +
-                                                   name_ranks(wanted) + "; see C10dGroups::world_ranks");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "process mesh: the group of axis " + std::to_string(axis) + " has " + name_ranks(axes[axis].ranks()) +
+                      " of the world, but on this rank that axis has " + name_ranks(wanted) + "; see C10dGroups::world_ranks");
   }
   return ProcessMesh(std::move(mesh), group, std::move(axes));
 }

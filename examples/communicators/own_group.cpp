@@ -22,7 +22,8 @@ struct Communication {
 
 int number_in(const char* variable) {
   const char* const text = std::getenv(variable);
-  if (text == nullptr) throw std::runtime_error(std::string(variable) + " is not set: start this program with cairn-launch or torchrun");
+  if (text == nullptr)
+    throw std::runtime_error(std::string(variable) + " is not set: start this program with cairn-launch or torchrun");
   return std::atoi(text);
 }
 

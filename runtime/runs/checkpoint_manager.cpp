@@ -55,7 +55,8 @@ bool saves_by_itself(const CheckpointManagerOptions& options) {
 std::string why_not_writable(const std::string& url) {
   if (url.empty() || url.front() != '/') return "";
   std::string path = url;
-  while (::access(path.c_str(), F_OK) != 0 && errno == ENOENT && path != "/") path.resize(std::max<std::size_t>(path.rfind('/'), 1));
+  while (::access(path.c_str(), F_OK) != 0 && errno == ENOENT && path != "/")
+    path.resize(std::max<std::size_t>(path.rfind('/'), 1));
   if (::access(path.c_str(), W_OK | X_OK) == 0) return "";
   return std::string(system_error("create files in", path, errno).what());
 }

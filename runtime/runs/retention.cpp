@@ -22,7 +22,8 @@ void check_policy(const RetentionPolicy& policy) {
     throw Error(ErrorCode::kInvalidArgument,
                 "RetentionPolicy::keep_every is " + std::to_string(policy.keep_every) + ": give a number of steps, or 0");
   if (!policy.keep_last && (policy.keep_every > 0 || policy.keep_best > 0))
-    throw Error(ErrorCode::kInvalidArgument, std::string("RetentionPolicy::") + (policy.keep_every > 0 ? "keep_every" : "keep_best") +
+    throw Error(ErrorCode::kInvalidArgument, std::string("RetentionPolicy::") +
+                                                 (policy.keep_every > 0 ? "keep_every" : "keep_best") +
                                                  " removes nothing without keep_last: set keep_last, too");
   if (policy.keep_best > 0 && policy.metric.empty())
     throw Error(ErrorCode::kInvalidArgument, "RetentionPolicy::keep_best needs the name of a metric");

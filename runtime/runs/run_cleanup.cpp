@@ -260,8 +260,8 @@ void RunCleanup::Worker::log_new(const std::vector<RetentionFault>& found) const
     const auto is_it = [&](const RetentionFault& old) { return old.name == fault.name && old.why == fault.why; };
     if (std::none_of(before.begin(), before.end(), is_it))
       write_log(LogLevel::kWarning, rank,
-                "cannot remove " + (fault.name.empty() ? "old checkpoints of " + run.url() : child_url(run.url(), fault.name)) + ": " +
-                    fault.why);
+                "cannot remove " + (fault.name.empty() ? "old checkpoints of " + run.url() : child_url(run.url(), fault.name)) +
+                    ": " + fault.why);
   }
 }
 

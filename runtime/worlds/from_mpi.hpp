@@ -147,9 +147,9 @@ inline World world_from_mpi(MPI_Comm communicator, WorldOptions options = {}) {
   } catch (const Error&) {
     failure = std::current_exception();
   } catch (const std::exception& error) {
-    failure = std::make_exception_ptr(
-        Error(ErrorCode::kUnavailable, "world_from_mpi: rank " + std::to_string(rank) + " cannot reach the store of rank 0 at " + host +
-                                           ':' + std::to_string(store_options.port) + ": " + error.what()));
+    failure = std::make_exception_ptr(Error(ErrorCode::kUnavailable, "world_from_mpi: rank " + std::to_string(rank) +
+                                                                         " cannot reach the store of rank 0 at " + host + ':' +
+                                                                         std::to_string(store_options.port) + ": " + error.what()));
   }
   // Rank 0 hosts the store until all ranks have met.
   const int failed = failure ? 1 : 0;

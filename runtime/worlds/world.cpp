@@ -332,7 +332,7 @@ struct World::Implementation {
   // These let survivors find each other, in this process or at their addresses.
   std::shared_ptr<Process> process;
   std::vector<std::string> addresses;  // by rank
-  std::string key_context;             // input to the derivation of link keys: the first world's incarnation, or a hash of the job id
+  std::string key_context;  // input to the derivation of link keys: the first world's incarnation, or a hash of the job id
   Secret secret;                       // of the job; empty: none, or a world in one process
   std::shared_ptr<Door> door;          // shared by successive worlds
   std::atomic<bool> rejoined{false};

@@ -160,7 +160,8 @@ PickleGlobal PickleValue::global() const {
 }
 
 std::string_view PickleValue::opcode() const {
-  check_invariant(is(PickleKind::kOpaque) && (shape() == PickleKind::kInt || shape() == PickleKind::kBytes), "an opcode is kept here");
+  check_invariant(is(PickleKind::kOpaque) && (shape() == PickleKind::kInt || shape() == PickleKind::kBytes),
+                  "an opcode is kept here");
   return borrowed();
 }
 

@@ -344,7 +344,8 @@ class Unpickler {
       case kShortBinBytes:
       case kBinBytes:
       case kBinBytes8:
-        return push(add_bytes(PickleKind::kBytes, take_counted(opcode == kShortBinBytes ? 1 : opcode == kBinBytes ? 4 : 8, "bytes")));
+        return push(add_bytes(PickleKind::kBytes,
+                              take_counted(opcode == kShortBinBytes ? 1 : opcode == kBinBytes ? 4 : 8, "bytes")));
       case kByteArray8:
         push(add_bytes(PickleKind::kBytes, take_counted(8, "bytes")));
         return push(add_object(add_global("builtins", "bytearray"), add_tuple(stack_.size() - 1)));

@@ -269,7 +269,8 @@ std::optional<S3Credentials> s3_credentials_of_web_identity(const std::string& r
   if (answer.status >= 400 && answer.status < 500 && answer.status != 429 && !is_transient)
     throw Error(ErrorCode::kPermission, "cannot get S3 credentials from " + from + ": " + outcome(answer) + code +
                                             "; see AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN");
-  if (answer.status != 200) throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": " + outcome(answer) + code);
+  if (answer.status != 200)
+    throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": " + outcome(answer) + code);
   if (credentials.access_key.empty() || credentials.secret_key.empty())
     throw Error(ErrorCode::kUnavailable, "cannot get S3 credentials from " + from + ": its answer has none");
   return credentials;

@@ -51,7 +51,8 @@ void check_options(const std::string& name, const TierOptions& options) {
   if (options.retry_min.count() < 1 || options.retry_min > options.retry_max)
     throw cannot_define(name, "retry_min is at least 1 ms, and at most retry_max");
   if (options.takeover_after.count() < 1) throw cannot_define(name, "takeover_after must be positive");
-  if (options.copy_threads == 0 || options.piece_bytes == 0) throw cannot_define(name, "copy_threads and piece_bytes must not be 0");
+  if (options.copy_threads == 0 || options.piece_bytes == 0)
+    throw cannot_define(name, "copy_threads and piece_bytes must not be 0");
 }
 
 // Returns the pair as CAIRN_TIERS defines it.
@@ -290,7 +291,8 @@ void TieredStore::remove_far(const ObjectName& name) {
 // next publication there (TierCopier::sweep), unless the far tier has no record.
 void TieredStore::remove(const ObjectName& name) {
   check_object_name(name);
-  if (names_record(name)) return TieredStore(copier_, name == kCommitRecordName ? place_ : parent_of(place_ + "/" + name)).retract();
+  if (names_record(name))
+    return TieredStore(copier_, name == kCommitRecordName ? place_ : parent_of(place_ + "/" + name)).retract();
   copier_->drop_object(place_ + "/" + name);
   if (!is_data_file(name)) {
     remove_far(name);  // first: near objects are copied again, far ones are not
@@ -329,7 +331,8 @@ bool TieredStore::has_attempt(const std::string& save_id) {
 // `remove_root` removes the far tier's data, and the mark last.
 void TieredStore::retract() {
   if (copier_->is_failing())
-    throw Error(ErrorCode::kUnavailable, "cannot remove " + url() + ": the far tier is not available (" + copier_->progress().last_error + ")");
+    throw Error(ErrorCode::kUnavailable,
+                "cannot remove " + url() + ": the far tier is not available (" + copier_->progress().last_error + ")");
   const auto dropped = copier_->drop_checkpoint(place_);
   std::string id = dropped.value_or("");
   try {

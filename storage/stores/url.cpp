@@ -53,7 +53,8 @@ StoreUrl split_url(const std::string& url) {
   if (url.find('\0') != std::string::npos)
     throw Error(ErrorCode::kInvalidArgument, "cannot open a store: its URL or path holds a NUL byte");
   if (url == "~" || url.rfind("~/", 0) == 0)
-    throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url + "\": only shells replace ~ by the home directory; write " +
+    throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url +
+                                                 "\": only shells replace ~ by the home directory; write " +
                                                  "the directory itself, or \"./" + url + "\" for one that is named ~");
   StoreUrl parts;
   const std::size_t colon = url.find(':');

@@ -150,7 +150,8 @@ TEST_CASE("one cause on one rank takes one line") {
 TEST_CASE("a cause on one rank is shown with its process") {
   std::vector<Failure> failures{failure_of(1, "disk on fire"), failure_of(3, "no route"), failure_of(4, "no route")};
   for (Failure& failure : failures) failure.process = "process " + std::to_string(failure.rank) + " on node7";
-  CHECK(describe(map_of({failures[0]})) == "rank 1 raised in write (storage): std::runtime_error: disk on fire (process 1 on node7)");
+  CHECK(describe(map_of({failures[0]})) ==
+        "rank 1 raised in write (storage): std::runtime_error: disk on fire (process 1 on node7)");
   const std::string text = describe(map_of(failures));
   CHECK(text.find("disk on fire (process 1 on node7)\n3 ranks failed:\n") != std::string::npos);
   CHECK(text.find("no route (process") == std::string::npos);

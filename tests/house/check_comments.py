@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks how comments in C++ and Protobuf files are written.
+"""Checks the columns of C++ and Protobuf files, and how their comments are written.
 
-- A line that is only a comment has at most 100 columns.
+- A line of code has at most 132 columns, one that is only a comment 100.
 - A comment does not begin with a free relative ("What is written", "Who waits"). Say "The bytes
   that are written", "The rank that waits". A comment on lines of its own does not begin with a bare
   genitive ("Of the call") either.
@@ -11,7 +11,8 @@ import re
 
 from layers import FOLDERS, check_files, relative, sources
 
-COLUMNS_MAX = 100
+COMMENT_COLUMNS_MAX = 100
+CODE_COLUMNS_MAX = 132
 FOLDERS_WITH_COMMENTS = [*FOLDERS, "benchmarks", "examples", "tests"]
 
 WHOLE_LINE = re.compile(r"^\s*//")
@@ -28,8 +29,8 @@ def faults_of(path):
         comment = COMMENT.search(line)
         if comment:
             checked += 1
-        if is_whole_line and len(line) > COLUMNS_MAX:
-            faults.append(f"{relative(path)}:{number}: a comment of {len(line)} columns: at most {COLUMNS_MAX}")
+        if len(line) > (columns_max := COMMENT_COLUMNS_MAX if is_whole_line else CODE_COLUMNS_MAX):
+            faults.append(f"{relative(path)}:{number}: {len(line)} columns: at most {columns_max}")
         opens = comment and not (is_whole_line and follows_comment)
         if opens and (RELATIVE.match(comment.group(1)) or (is_whole_line and GENITIVE.match(comment.group(1)))):
             faults.append(f"{relative(path)}:{number}: the comment begins with a relative or a genitive: '{comment.group(1)[:60]}'")

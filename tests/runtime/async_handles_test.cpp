@@ -120,7 +120,9 @@ TEST_CASE("handles: many threads ask, wait and cancel in every mode of staging")
     CAPTURE(mode.zstd_level);
     DirectRuntime runtime;
     AsyncSave::Parts parts;
-    parts.start = [&](SaveCall call, std::function<void(CallResult)> done) { return runtime.save(std::move(call), std::move(done)); };
+    parts.start = [&](SaveCall call, std::function<void(CallResult)> done) {
+      return runtime.save(std::move(call), std::move(done));
+    };
     parts.end = [&](const std::string&, std::uint64_t, const std::string&) { runtime.cancel(); };
     parts.order = std::make_shared<SaveOrder>();
     parts.checkpoint_id = "mem://handles/step";

@@ -80,7 +80,8 @@ TEST_CASE("an actor that dies at any message is named, and the next call works")
         if (victim.what == Trouble::What::kCoordinatorDies && rank != kCoordinator) continue;
         for (std::uint64_t message = options().first_seed + 1; message <= options().last_seed + 1; message += testing::kStride) {
           Coverage coverage;
-          INFO("the ", std::string(victim.name), " of rank ", rank, " dies after message ", message, " in a ", std::string(to_string(operation)));
+          INFO("the ", std::string(victim.name), " of rank ", rank, " dies after message ", message, " in a ",
+               std::string(to_string(operation)));
           if (!die_at(victim, rank, operation, message, coverage)) break;
         }
       }

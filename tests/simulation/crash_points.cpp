@@ -70,7 +70,8 @@ std::uint64_t visit_crash_points(Coverage& coverage, const std::function<bool(co
   std::uint64_t points = 0;
   for (const auto& [overwrites, ranks] : {std::pair(true, 1), std::pair(true, 3), std::pair(false, 2)}) {
     for (const Survival& survival : survivals()) {
-      for (CrashPoint point{0, survival, ranks, overwrites}; point.operation < kOperationsMax; point.operation += testing::kStride) {
+      for (CrashPoint point{0, survival, ranks, overwrites}; point.operation < kOperationsMax;
+           point.operation += testing::kStride) {
         const CrashOutcome outcome = lose_power_at(point, coverage);
         if (!visit(point, outcome)) return points;
         if (!outcome.reached) break;

@@ -362,7 +362,8 @@ TEST_CASE("the state of a declared parameter follows its shard") {
   }
   // The other rank's part has the same size.
   CHECK(thrown_by([&] { load_optimizer_state_dict(*optimizers[0], saved[1]["optim"].dict()); }) ==
-        Saying{ErrorCode::kMismatch, "is [2:4, 0:3] of a tensor of size [4, 3], the parameter [0:2, 0:3] of a tensor of size [4, 3]"});
+        Saying{ErrorCode::kMismatch,
+               "is [2:4, 0:3] of a tensor of size [4, 3], the parameter [0:2, 0:3] of a tensor of size [4, 3]"});
   const MemoryCheckpoint checkpoint = save(saved);
   CHECK(std::get<TensorStorageMetadata>(*checkpoint.metadata.find("optim.state.0.exp_avg")).size == Extents{4, 3});
   torch::Tensor one = torch::zeros({4, 3}, torch::requires_grad());

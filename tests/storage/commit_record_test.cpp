@@ -232,7 +232,8 @@ TEST_CASE("the number of chunks that is refused is one that no record can hold")
   metadata.commit = CommitInfo{};
   metadata.commit->sequence = 1;
   for (std::uint32_t rank = 0; rank < ranks; ++rank)
-    metadata.files.push_back({"__" + std::to_string(rank) + "_0_" + metadata.save_id + ".distcp", std::uint64_t{1} << 32, 1u << 31, 70'000});
+    metadata.files.push_back(
+        {"__" + std::to_string(rank) + "_0_" + metadata.save_id + ".distcp", std::uint64_t{1} << 32, 1u << 31, 70'000});
   for (int i = 0; i < tensors; ++i) {
     TensorStorageMetadata tensor;
     tensor.size = {ranks * 8, 4096};

@@ -162,7 +162,8 @@ class DamagedCheckpoint {
         until("pickle", bytes.size());
       }
     } else if (metadata_.commit) {
-      std::map<std::tuple<std::uint64_t, std::uint64_t, std::string>, std::pair<std::uint64_t, std::uint64_t>> payloads;  // by place
+      std::map<std::tuple<std::uint64_t, std::uint64_t, std::string>, std::pair<std::uint64_t, std::uint64_t>>
+          payloads;  // by place
       for (const auto& [fqn, entry] : metadata_.state_dict_metadata) {
         const auto add = [&, &key = fqn](const StorageInfo& info, std::uint64_t payload_bytes) {
           if (metadata_.files.at(info.file).name == name)

@@ -83,7 +83,8 @@ TEST_CASE("layout: tensors are adjacent, payloads are aligned, bytes objects com
 TEST_CASE("layout: several files are about equally long, whatever the bytes objects") {
   SavePlan plan;
   add_bytes(plan, "bytes");
-  for (const std::int64_t rows : {5, 1, 1, 3, 2, 2}) add_tensor(plan, "tensor" + std::to_string(plan.items.size()), {rows, 100'000});
+  for (const std::int64_t rows : {5, 1, 1, 3, 2, 2})
+    add_tensor(plan, "tensor" + std::to_string(plan.items.size()), {rows, 100'000});
   const auto files = layout_files(plan, 3);
   REQUIRE(files.size() == 3);
   CHECK(files[0].unsized_items == std::vector<std::uint32_t>{0});

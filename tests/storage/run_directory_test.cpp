@@ -194,7 +194,8 @@ struct LinkedRun {
     begin_in_run(other, 1);
     begin_in_run(other, 2);
     other.fence(run_save_id(2));
-    for (const char* mark : {"/.attempt-", "/.fenced-"}) put_object(*open_store(outside + mark + run_save_id(mark[2] == 'a' ? 1 : 2)), "commit", "x");
+    for (const char* mark : {"/.attempt-", "/.fenced-"})
+      put_object(*open_store(outside + mark + run_save_id(mark[2] == 'a' ? 1 : 2)), "commit", "x");
     put_object(other, ".pinned", "");
     before = listing();
 
@@ -203,7 +204,8 @@ struct LinkedRun {
     // A dead save among links.
     begin_in_run(*run.open("step_3"), 4);
     const std::string place = root + "/step_3/";
-    std::filesystem::create_symlink(outside + "/" + data_file_name(0, 0, run_save_id(1)), place + data_file_name(7, 0, run_save_id(4)));
+    std::filesystem::create_symlink(outside + "/" + data_file_name(0, 0, run_save_id(1)),
+                                    place + data_file_name(7, 0, run_save_id(4)));
     std::filesystem::create_directory_symlink(outside, place + "__links");
     std::filesystem::create_directory_symlink(outside + "/.attempt-" + run_save_id(1), place + ".attempt-" + run_save_id(1));
     std::filesystem::create_directory_symlink(outside + "/.fenced-" + run_save_id(2), place + ".fenced-" + run_save_id(2));

@@ -395,7 +395,8 @@ TEST_CASE_FIXTURE(Tiers, "a process goes on at once with a file that its own fai
     const std::string name(operation.name);
     if (name == "sync" && !has_failed.exchange(true)) fail_as_down(name);
     // An unmounted directory keeps the file from being removed.
-    if (name == "create" && has_failed && !has_left.exchange(true)) std::ofstream(place + "/" + std::string(operation.object) + ".part") << "half";
+    if (name == "create" && has_failed && !has_left.exchange(true))
+      std::ofstream(place + "/" + std::string(operation.object) + ".part") << "half";
   });
   save_value(run + "/step_1", 1);
   REQUIRE(wait_for_copies(run));
@@ -467,7 +468,8 @@ TEST_CASE_FIXTURE(Tiers, "safetensors files are not saved to tiers") {
   LocalSave save;
   save.checkpoint_id = "tiered://first/model";
   save.save_id = local_save_id(1);
-  const Thrown error = thrown_by([&] { save_locally(save, {&state}, [] { return std::make_unique<HuggingFaceStorageWriter>(); }); });
+  const Thrown error =
+      thrown_by([&] { save_locally(save, {&state}, [] { return std::make_unique<HuggingFaceStorageWriter>(); }); });
   CAPTURE(error.what);
   CHECK(error.code == ErrorCode::kUnsupported);
   CHECK(error.says("Save to a directory"));
@@ -642,7 +644,8 @@ TEST_CASE_FIXTURE(Tiers, "processes copy what they wrote, and one of them what a
   metadata.commit->sequence = 1;
   metadata.commit->world_size = 2;
   for (int rank : {0, 1})
-    metadata.files.push_back({data_file_name(rank, 0, id), file.size(), crc32(0, file), static_cast<std::uint32_t>(file.size() - content.size())});
+    metadata.files.push_back(
+        {data_file_name(rank, 0, id), file.size(), crc32(0, file), static_cast<std::uint32_t>(file.size() - content.size())});
 
   bool dies = false;
   SUBCASE("both live") {}
@@ -690,7 +693,8 @@ TEST_CASE("a power loss in either tier leaves the old or the new checkpoint whol
   tier_elements = 100;
   for (const bool at_one_place : {true, false}) {
     for (const bool near_loses : {true, false}) {
-      for (const Survival survival : {Survival{Survival::kSynced, 0}, Survival{Survival::kEverything, 0}, Survival{Survival::kRandom, 1}}) {
+      for (const Survival survival :
+           {Survival{Survival::kSynced, 0}, Survival{Survival::kEverything, 0}, Survival{Survival::kRandom, 1}}) {
         const std::string old_url = "tiered://disks/run/step_1", new_url = at_one_place ? old_url : "tiered://disks/run/step_2";
         const auto path = [](const std::string& url) { return url.substr(std::string("tiered://disks").size()); };
         for (std::uint64_t index = 0;; ++index) {

@@ -101,7 +101,9 @@ inline void register_test_stores() {
   REQUIRE(registered);
 }
 
-[[noreturn]] inline void fail_as_down(const std::string& operation) { throw Error(ErrorCode::kUnavailable, "the far tier is down: " + operation); }
+[[noreturn]] inline void fail_as_down(const std::string& operation) {
+  throw Error(ErrorCode::kUnavailable, "the far tier is down: " + operation);
+}
 inline void be_down(const DecoratedOperation& operation) { fail_as_down(operation.name); }
 // Takes attempts, but no objects and records.
 inline void take_no_objects(const DecoratedOperation& operation) {
