@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Generator.h>
 #include <torch/data/samplers/base.h>
@@ -68,6 +69,13 @@ void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const Dict& s
 std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::nn::Module> module);
 std::shared_ptr<Stateful> stateful(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                    std::shared_ptr<torch::nn::Module> module = nullptr);
+// Returns the state of several optimizers of one module in one dict, as PyTorch's
+// get_optimizer_state_dict does for a list of optimizers: the state by parameter, and the groups of
+// all. A load finds each optimizer's groups by their parameters. Saves and loads throw kMismatch if
+// two of the optimizers train one parameter: save each under a key of its own. Throws
+// kInvalidArgument for a null pointer.
+std::shared_ptr<Stateful> stateful(std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers,
+                                   std::shared_ptr<torch::nn::Module> module);
 
 // Returns the progress of a learning-rate scheduler derived from LRScheduler: {"last_epoch",
 // "_step_count", "_last_lr"}, the names that PyTorch uses. "last_epoch" is one less than the number

@@ -1,4 +1,6 @@
 // State dicts of LibTorch's optimizers.
+#include <algorithm>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -33,6 +35,98 @@ class OptimizerState final : public FittedStateful {
 
  private:
   std::shared_ptr<Optimizer> optimizer_;
+  std::shared_ptr<torch::nn::Module> module_;
+};
+
+// The states of several optimizers in one dict.
+class OptimizersState final : public FittedStateful {
+ public:
+  OptimizersState(std::vector<std::shared_ptr<Optimizer>> optimizers, std::shared_ptr<torch::nn::Module> module)
+      : optimizers_(std::move(optimizers)), module_(std::move(module)) {}
+  Dict state_dict() override {
+    owners();
+    std::vector<Part> parts;
+    std::size_t groups = 0;
+    for (const auto& optimizer : optimizers_) {
+      parts.push_back({optimizer_state_dict(*optimizer, module_.get()), {}});
+      for (std::size_t i = 0; i < optimizer->param_groups().size(); ++i) parts.back().groups.push_back(groups++);
+    }
+    return joined(parts);
+  }
+  void load_state_dict(const Dict& state_dict) override { load(split(state_dict), WithoutState::kFresh); }
+  bool needs(const Path& path) const override { return path.size() != 3 || path.back() != PathElement("step"); }
+  Fitted fit(const Dict& stored) override {
+    const Value* groups = stored.find("param_groups");
+    if (groups == nullptr || !groups->is_list() || groups->list().empty()) return {state_dict(), {}};
+    std::vector<Part> fitted = split(stored);
+    for (std::size_t i = 0; i < fitted.size(); ++i)
+      fitted[i].dict = fit_optimizer_state(*optimizers_[i], fitted[i].dict, module_.get());
+    return {joined(fitted), [this, fitted](const Dict& filled) { load(split(filled), WithoutState::kFitted, fitted); }};
+  }
+
+ private:
+  struct Part {
+    Dict dict;
+    std::vector<std::size_t> groups;  // their positions in the joined dict
+  };
+
+  // Returns the positions of the optimizers by the names of their parameters.
+  std::unordered_map<std::string, std::size_t> owners() const {
+    std::unordered_map<std::string, std::size_t> found;
+    for (std::size_t i = 0; i < optimizers_.size(); ++i)
+      for (const auto& group : named_parameters(*optimizers_[i], module_.get()))
+        for (const NamedParameter& named : group)
+          if (!found.emplace(named.name, i).second)
+            throw Error(ErrorCode::kMismatch, "state of several optimizers: two of them train \"" + named.name +
+                                                  "\"; save each optimizer under a key of its own");
+    return found;
+  }
+
+  std::vector<Part> split(const Dict& joined) const {
+    const auto owner = owners();
+    std::vector<Part> parts(optimizers_.size());
+    for (Part& part : parts) part.dict = {{"state", Dict{}}, {"param_groups", List{}}};
+    if (const Value* state = joined.find("state"); state != nullptr && state->is_dict())
+      for (const auto& [name, fields] : state->dict()) {
+        const auto found = owner.find(name);  // the first optimizer reports what belongs to none
+        parts[found == owner.end() ? 0 : found->second].dict["state"].dict().insert(name, fields);
+      }
+    const Value* const groups = joined.find("param_groups");
+    for (std::size_t i = 0; groups != nullptr && groups->is_list() && i < groups->list().size(); ++i) {
+      const Value& group = groups->list()[i];
+      const Value* const names = group.is_dict() ? group.dict().find("params") : nullptr;
+      const auto listed = names != nullptr ? names_in(*names) : std::nullopt;
+      const auto found = listed && !listed->empty() ? owner.find(*listed->begin()) : owner.end();
+      Part& part = parts[found == owner.end() ? 0 : found->second];
+      part.dict["param_groups"].list().push_back(group);
+      part.groups.push_back(i);
+    }
+    return parts;
+  }
+
+  static Dict joined(const std::vector<Part>& parts) {
+    Dict state;
+    std::map<std::size_t, Value> groups;
+    for (const Part& part : parts) {
+      for (const auto& [name, fields] : part.dict.at("state").dict()) state.insert(name, fields);
+      const List& own = part.dict.at("param_groups").list();
+      for (std::size_t i = 0; i < own.size(); ++i) groups.emplace(part.groups.at(i), own[i]);
+    }
+    List list;
+    for (auto& [position, group] : groups) list.push_back(std::move(group));
+    return {{"state", std::move(state)}, {"param_groups", std::move(list)}};
+  }
+
+  // Changes nothing unless every optimizer's part fits.
+  void load(const std::vector<Part>& parts, WithoutState without_state, const std::vector<Part>& fitted = {}) const {
+    std::vector<std::function<void()>> loads;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      loads.push_back(prepare_optimizer_load(*optimizers_[i], parts[i].dict, module_.get(), without_state,
+                                             fitted.empty() ? Dict{} : fitted[i].dict));
+    for (const auto& apply : loads) apply();
+  }
+
+  std::vector<std::shared_ptr<Optimizer>> optimizers_;
   std::shared_ptr<torch::nn::Module> module_;
 };
 
@@ -105,6 +199,12 @@ void load_optimizer_state_dict(Optimizer& optimizer, const Dict& state_dict, con
 std::shared_ptr<Stateful> stateful(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<torch::nn::Module> module) {
   if (!optimizer) throw Error(ErrorCode::kInvalidArgument, "state dict: an optimizer is a null pointer; leave its key out");
   return std::make_shared<OptimizerState>(std::move(optimizer), std::move(module));
+}
+
+std::shared_ptr<Stateful> stateful(std::vector<std::shared_ptr<Optimizer>> optimizers, std::shared_ptr<torch::nn::Module> module) {
+  if (!module || optimizers.empty() || std::find(optimizers.begin(), optimizers.end(), nullptr) != optimizers.end())
+    throw Error(ErrorCode::kInvalidArgument, "state dict: several optimizers need their module, and none of them may be null");
+  return std::make_shared<OptimizersState>(std::move(optimizers), std::move(module));
 }
 
 Value::Value(std::shared_ptr<Optimizer> optimizer) : Value(cairn::stateful(std::move(optimizer))) {}

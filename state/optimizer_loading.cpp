@@ -75,19 +75,6 @@ bool read(const Value& value, std::tuple<double, double>& field) {
   return elements && elements->size() == 2 && read((*elements)[0], std::get<0>(field)) && read((*elements)[1], std::get<1>(field));
 }
 
-// Returns the names in a "params" list: texts, or PyTorch's positions. Returns nothing for any
-// other value.
-std::optional<std::set<std::string>> names_in(const Value& value) {
-  const auto elements = elements_in(value);
-  if (!elements) return std::nullopt;
-  std::set<std::string> names;
-  for (const Value& element : *elements) {
-    if (!element.is_ivalue() || !(element.ivalue().isString() || element.ivalue().isInt())) return std::nullopt;
-    names.insert(element.ivalue().isString() ? element.to_text() : std::to_string(element.to_int()));
-  }
-  return names;
-}
-
 // Returns the names that `other` lacks, for an error text.
 std::string names_missing_in(const std::set<std::string>& other, const std::set<std::string>& names) {
   constexpr std::size_t kLengthMax = 200;
@@ -357,6 +344,17 @@ class Loading {
 };
 
 }  // namespace
+
+std::optional<std::set<std::string>> names_in(const Value& value) {
+  const auto elements = elements_in(value);
+  if (!elements) return std::nullopt;
+  std::set<std::string> names;
+  for (const Value& element : *elements) {
+    if (!element.is_ivalue() || !(element.ivalue().isString() || element.ivalue().isInt())) return std::nullopt;
+    names.insert(element.ivalue().isString() ? element.to_text() : std::to_string(element.to_int()));
+  }
+  return names;
+}
 
 Dict fit_optimizer_state(Optimizer& optimizer, const Dict& stored, const torch::nn::Module* module) {
   return with_kind(optimizer, [&](auto tag) {

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <set>
+#include <string>
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -33,6 +36,10 @@ class FittedStateful : public Stateful {
 // The others are the optimizer's own. Tensors in `stored` need not have their size, except those
 // among the options. Changes nothing. Throws kMismatch, listing everything that does not fit.
 Dict fit_optimizer_state(torch::optim::Optimizer& optimizer, const Dict& stored, const torch::nn::Module* module);
+
+// Returns the names in a "params" list: texts, or PyTorch's positions. Returns nothing for any
+// other value.
+std::optional<std::set<std::string>> names_in(const Value& value);
 
 // Decides what happens to parameters without state in a state dict.
 enum class WithoutState : std::uint8_t {

@@ -370,6 +370,150 @@ TEST_CASE("a user's planner and reader load optimizers and tied tensors as Cairn
   CHECK(reader->others == 2);
 }
 
+// Two optimizers of one module. `shared`: both train the weight of the head.
+struct Pair {
+  explicit Pair(bool shared, std::uint64_t seed = 7) {
+    torch::manual_seed(seed);
+    net = std::make_shared<Net>();
+    std::vector<torch::Tensor> of_first = net->body->parameters();
+    if (shared) of_first.push_back(net->head->weight);
+    first = kMomentum(of_first);
+    second = kAdam(net->head->parameters());
+  }
+  void step() {
+    const torch::Tensor input = torch::arange(32, torch::kFloat32).reshape({8, 4}).mul(0.01);
+    net->zero_grad();
+    net->head(torch::tanh(net->body(input))).square().mean().backward();
+    first->step();
+    second->step();
+  }
+  Bytes contents() const {
+    return serialize_leaf(
+        List{module_state_dict(*net), optimizer_state_dict(*first, net.get()), optimizer_state_dict(*second, net.get())});
+  }
+  StateDict apart() const { return {{"model", net}, {"first", stateful(first, net)}, {"second", stateful(second, net)}}; }
+  StateDict joined(bool in_order) const {
+    using Optimizers = std::vector<std::shared_ptr<optim::Optimizer>>;
+    return {{"model", net}, {"optimizers", stateful(in_order ? Optimizers{first, second} : Optimizers{second, first}, net)}};
+  }
+
+  std::shared_ptr<Net> net;
+  std::shared_ptr<optim::Optimizer> first, second;
+};
+
+TEST_CASE("several optimizers of one module load under keys of their own") {
+  for (const bool shared : {false, true}) {
+    const TemporaryDirectory directory;
+    Pair saved(shared), other(shared, 8);
+    saved.step();
+    save(saved.apart(), directory.path());
+    StateDict state = other.apart();
+    CHECK(load(state, directory.path()).unexpected.empty());
+    CHECK(other.contents() == saved.contents());
+    saved.step();
+    other.step();
+    CHECK(other.contents() == saved.contents());
+  }
+}
+
+TEST_CASE("several optimizers of one module load from one dict, in any order") {
+  for (const bool in_order : {true, false}) {
+    const TemporaryDirectory directory;
+    Pair saved(false), other(false, 8);
+    saved.step();
+    save(saved.joined(true), directory.path());
+    StateDict state = other.joined(in_order);
+    CHECK(load(state, directory.path()).unexpected.empty());
+    CHECK(other.contents() == saved.contents());
+    saved.step();
+    other.step();
+    CHECK(other.contents() == saved.contents());
+    // One of them alone does not have all parameters of the dict, and nothing is changed.
+    const Bytes before = other.contents();
+    StateDict one{{"optimizers", stateful(other.second, other.net)}};
+    CHECK(thrown_by([&] { load(one, directory.path()); }).says("it has 2 parameter groups, the optimizer 1"));
+    CHECK(other.contents() == before);
+  }
+  const Pair both(true);
+  const TemporaryDirectory directory;
+  CHECK(thrown_by([&] { save(both.joined(true), directory.path()); }).says("two of them train \"head.weight\""));
+  CHECK(thrown_by([&] {
+          stateful(std::vector<std::shared_ptr<optim::Optimizer>>{both.first, nullptr}, both.net);
+        }).code == ErrorCode::kInvalidArgument);
+}
+
+// PyTorch 2.14 saved it: "optimizers" is what get_optimizer_state_dict makes of a list of both.
+TEST_CASE("several optimizers load from a checkpoint of PyTorch's") {
+  const std::string place = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/optimizers";
+  for (const bool joined : {false, true}) {
+    Pair pair(false);
+    StateDict state = joined ? pair.joined(false) : pair.apart();
+    load(state, place);
+    CHECK(static_cast<const optim::AdamOptions&>(pair.second->param_groups()[0].options()).lr() == 0.02);
+    pair.step();
+    Dict after;
+    for (const auto& parameter : pair.net->named_parameters()) after.insert(parameter.key(), torch::zeros_like(parameter.value()));
+    StateDict expected{{"after", after}};
+    load(expected, place);
+    for (const auto& parameter : pair.net->named_parameters()) {
+      CAPTURE(parameter.key());
+      CHECK(torch::allclose(parameter.value(), expected.at("after").dict().at(parameter.key()).tensor(), 0, 1e-6));
+    }
+  }
+}
+
+// Two parameters, cut by rows, and an optimizer for each.
+struct Rows : torch::nn::Module {
+  Rows(int rank, int ranks) {
+    for (const char* name : {"a", "b"}) {
+      const torch::Tensor whole = torch::arange(24, torch::kFloat32).reshape({6, 4});
+      const DeviceMesh mesh({ranks});
+      const Box box = *local_box({6, 4}, mesh, {Shard{0}}, rank);
+      const auto& rows = register_parameter(name, whole.narrow(0, box.offsets[0], box.sizes[0]).clone());
+      declare_shard(rows, {6, 4}, mesh, {Shard{0}}, rank);
+    }
+    first = kMomentum({named_parameters()["a"]});
+    second = kAdam({named_parameters()["b"]});
+  }
+  void step() {
+    for (torch::Tensor& parameter : parameters()) parameter.mutable_grad() = parameter.detach().mul(0.1);
+    first->step();
+    second->step();
+  }
+  std::shared_ptr<optim::Optimizer> first, second;
+};
+
+TEST_CASE("several optimizers of one module are resharded") {
+  for (const bool joined : {false, true}) {
+    const TemporaryDirectory directory;
+    const auto state_of = [&](const std::shared_ptr<Rows>& rows) -> StateDict {
+      const std::vector<std::shared_ptr<optim::Optimizer>> both{rows->first, rows->second};
+      if (joined) return {{"model", rows}, {"optimizers", stateful(both, rows)}};
+      return {{"model", rows}, {"first", stateful(rows->first, rows)}, {"second", stateful(rows->second, rows)}};
+    };
+    Rows whole(0, 1);
+    whole.step();
+    on_all_ranks(2, [&](World& world) {
+      const auto rows = std::make_shared<Rows>(world.rank(), 2);
+      rows->step();
+      Checkpointer(world).save(state_of(rows), directory.path() + "/saved");
+    });
+    whole.step();
+    std::vector<std::shared_ptr<Rows>> loaded(3);
+    on_all_ranks(3, [&](World& world) {
+      auto& rows = loaded[static_cast<std::size_t>(world.rank())] = std::make_shared<Rows>(world.rank(), 3);
+      StateDict state = state_of(rows);
+      Checkpointer(world).load(state, directory.path() + "/saved");
+      rows->step();  // as the whole only if all of the state was loaded
+    });
+    for (const char* name : {"a", "b"}) {
+      std::vector<torch::Tensor> parts;
+      for (const auto& rows : loaded) parts.push_back(rows->named_parameters()[name]);
+      CHECK(torch::equal(torch::cat(parts), whole.named_parameters()[name]));
+    }
+  }
+}
+
 TEST_CASE("an optimizer of each rank gets that rank's state") {
   const TemporaryDirectory directory;
   // Made here, because all threads share the random number generator.
