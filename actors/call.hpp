@@ -34,6 +34,7 @@ struct Call {
   std::string checkpoint_id;
   int coordinator_rank = 0;
   Digest options_digest{};  // the digest of all options that must be equal on all ranks
+  std::string options_text{};  // the same options, one a line, for the error if they differ
   // The keys of this rank's Stateful objects. The coordinator sorts the keys of all ranks into one
   // list. Every rank runs its Stateful hooks in the order of that list.
   std::vector<std::string> stateful_keys;

@@ -109,7 +109,7 @@ protocol::CallStarted CallContext::started() const {
   started.options_digest = call().options_digest;
   started.stateful_keys = call().stateful_keys;
   started.deadline = call().deadline;
-  if (started.operation == protocol::Operation::kAgree) started.text = agreement().text;
+  started.text = started.operation == protocol::Operation::kAgree ? agreement().text : call().options_text;
   return started;
 }
 

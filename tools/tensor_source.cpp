@@ -22,6 +22,7 @@
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/read_part.hpp>
 #include <cairn/tools/commands.hpp>
+#include <cairn/tools/value_text.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -188,9 +189,16 @@ class PartsSource final : public CheckpointSource {
     const auto value_on = [&](int rank) { return read_item(values_, part_name(rank, parts_.world_size) + "/" + fqn); };
     const Bytes first = ranks.size() > 1 ? value_on(ranks.front()) : Bytes();
     std::vector<int> others;
+    Bytes other;
     for (std::size_t i = 1; i < ranks.size(); ++i)
-      if (value_on(ranks[i]) != first) others.push_back(ranks[i]);
-    return others.empty() ? "" : fmt::format("its value on {} differs from that on rank {}", name_ranks(others), ranks.front());
+      if (Bytes value = value_on(ranks[i]); value != first) {
+        if (others.empty()) other = std::move(value);
+        others.push_back(ranks[i]);
+      }
+    if (others.empty()) return "";
+    const auto shown = [](const Bytes& bytes) { return value_text(read_leaf(bytes), 64); };
+    return fmt::format("its value on {} differs from that on rank {}: {} on rank {}, {} on rank {}", name_ranks(others),
+                       ranks.front(), shown(first), ranks.front(), shown(other), others.front());
   }
 
   mutable JoinedParts parts_;  // `faults` grows by the values that have been compared, with "" if they are equal

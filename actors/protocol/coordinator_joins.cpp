@@ -1,5 +1,6 @@
 // How ranks join an attempt.
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
@@ -251,6 +252,21 @@ void CoordinatorMachine::put_off_other_calls() {
   }
 }
 
+namespace {
+
+// Returns the first option that differs, as both ranks have it.
+std::string first_difference(const Join& a, const std::string& rank_a, const Join& b, const std::string& rank_b) {
+  std::istringstream lines_a(a.text), lines_b(b.text);
+  for (std::string line_a, line_b; lines_a || lines_b; line_a.clear(), line_b.clear()) {
+    std::getline(lines_a, line_a);
+    std::getline(lines_b, line_b);
+    if (line_a != line_b) return '"' + line_a + "\" on " + rank_a + ", \"" + line_b + "\" on " + rank_b;
+  }
+  return "digests " + to_hex(a.options_digest).substr(0, 12) + " and " + to_hex(b.options_digest).substr(0, 12);
+}
+
+}  // namespace
+
 // Returns the failures of missing ranks, and of ranks whose call differs from the coordinator's
 // own.
 FailureMap CoordinatorMachine::judge_joins() const {
@@ -272,9 +288,8 @@ FailureMap CoordinatorMachine::judge_joins() const {
       what = other + " has a world of " + std::to_string(join.world_size) + " ranks, where " + self + " has one of " +
              std::to_string(own.world_size);
     else if (join.options_digest != own.options_digest)
-      what = other + " called " + describe_call(join) + " with options that differ from those of " + self + " (digests " +
-             to_hex(join.options_digest).substr(0, 12) + " and " + to_hex(own.options_digest).substr(0, 12) +
-             "); pass the same options on every rank";
+      what = other + " called " + describe_call(join) + " with options that differ from those of " + self + ": " +
+             first_difference(join, other, own, self) + "; pass the same options on every rank";
     if (!what.empty())
       failures.emplace(rank, failure_of(rank, FailureKind::kRaised, ErrorCode::kMismatch, "coordinator", std::move(what)));
   }

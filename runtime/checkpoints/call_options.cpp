@@ -1,28 +1,47 @@
 #include <cairn/runtime/checkpoints/call_options.hpp>
 
 #include <exception>
+#include <type_traits>
 #include <utility>
 
+#include <cairn/base/utf8.hpp>
 #include <cairn/runtime/checkpoints/own_part.hpp>
 
 namespace cairn {
 namespace {
 
-void add(DigestBuilder& digest, const SavePlannerOptions& options) {
-  digest.add(std::uint64_t{options.flatten_state_dict});
-  digest.add(static_cast<std::uint64_t>(options.global.dedup));
-  digest.add(static_cast<std::uint64_t>(options.global.rank_values));
-  digest.add(options.global.split_above_bytes);
+class OptionList {
+ public:
+  OptionList& add(const char* name, const std::string& value) {
+    constexpr std::size_t kValueMax = 64, kTextMax = 2048;  // every rank sends it with every call
+    digest_.add(ByteSpan(name)).add(ByteSpan(value));
+    if (text_.size() < kTextMax)
+      text_ += name + (' ' + printable_utf8(value.substr(0, kValueMax))) + (value.size() > kValueMax ? "…\n" : "\n");
+    return *this;
+  }
+  template <class Number, std::enable_if_t<std::is_arithmetic_v<Number> || std::is_enum_v<Number>, int> = 0>
+  OptionList& add(const char* name, Number value) {
+    if constexpr (std::is_same_v<Number, bool>) return add(name, std::string(value ? "on" : "off"));
+    return add(name, std::to_string(static_cast<std::int64_t>(value)));
+  }
+  SharedOptions finish() { return {digest_.finish(), std::move(text_)}; }
+
+ private:
+  DigestBuilder digest_;
+  std::string text_;
+};
+
+void add(OptionList& list, const SavePlannerOptions& options) {
+  list.add("flatten_state_dict", options.flatten_state_dict).add("dedup", options.global.dedup);
+  list.add("rank_values", options.global.rank_values).add("split_above_bytes", options.global.split_above_bytes);
 }
 
 // Only options that must be equal on all ranks. Threads, memory and direct I/O may differ.
-void add(DigestBuilder& digest, const CheckpointWriterOptions& options) {
-  digest.add(std::uint64_t{options.single_file_per_rank})
-      .add(std::uint64_t{options.sync_files})
-      .add(std::uint64_t{options.overwrite});
-  digest.add(ByteSpan(options.run_url)).add(std::uint64_t{options.retired_keep});
-  digest.add(static_cast<std::uint64_t>(options.zstd_level)).add(std::uint64_t{options.transforms.size()});
-  for (const std::string& transform : options.transforms) digest.add(ByteSpan(transform));
+void add(OptionList& list, const CheckpointWriterOptions& options) {
+  list.add("single_file_per_rank", options.single_file_per_rank).add("sync_files", options.sync_files);
+  list.add("overwrite", options.overwrite).add("run_url", options.run_url).add("retired_keep", options.retired_keep);
+  list.add("zstd_level", options.zstd_level).add("transforms", options.transforms.size());
+  for (const std::string& transform : options.transforms) list.add("transform", transform);
 }
 
 // Stands in for Cairn's own writer or reader if that cannot be made from its options. Its hooks
@@ -70,35 +89,33 @@ std::shared_ptr<Base> make_storage(const Options& options) {
 
 }  // namespace
 
-Digest digest_of(const SaveOptions& options) {
-  DigestBuilder digest;
-  digest.add(ByteSpan("save"));
-  add(digest, options.planning);
-  add(digest, options.writer);
-  digest.add(std::uint64_t{options.step.has_value()}).add(options.step.value_or(0));
-  for (const auto& [key, value] : options.user_metadata) digest.add(ByteSpan(key)).add(ByteSpan(value));
+SharedOptions shared_options(const SaveOptions& options) {
+  OptionList list;
+  list.add("step", options.step ? std::to_string(*options.step) : "none");
+  add(list, options.planning);
+  add(list, options.writer);
+  for (const auto& [key, value] : options.user_metadata) list.add("user_metadata key", key).add("user_metadata value", value);
   // Users' objects cannot be compared. Whether each rank has them can.
-  digest.add(std::uint64_t{options.planner != nullptr}).add(std::uint64_t{options.storage_writer != nullptr});
-  return digest.finish();
+  list.add("own planner", options.planner != nullptr).add("own storage_writer", options.storage_writer != nullptr);
+  return list.finish();
 }
 
-Digest digest_of(const LoadOptions& options, const std::vector<std::string>& prefixes) {
-  DigestBuilder digest;
-  digest.add(ByteSpan("load"));
-  digest.add(std::uint64_t{options.planning.flatten_state_dict});
-  digest.add(std::uint64_t{options.planning.allow_partial_load}).add(std::uint64_t{options.planning.allow_dtype_cast});
-  digest.add(std::uint64_t{options.planning.refuse_absent_ranks});
-  for (const auto& name : options.planning.keep_opaque) digest.add(ByteSpan("keep")).add(ByteSpan(name));
-  digest.add(std::uint64_t{options.reader.verify}).add(std::uint64_t{options.reader.verify_first});
-  digest.add(std::uint64_t{options.planner != nullptr}).add(std::uint64_t{options.storage_reader != nullptr});
-  for (const auto& prefix : prefixes) digest.add(ByteSpan(prefix));
-  return digest.finish();
+SharedOptions shared_options(const LoadOptions& options, const std::vector<std::string>& prefixes) {
+  OptionList list;
+  const LoadPlannerOptions& planning = options.planning;
+  list.add("flatten_state_dict", planning.flatten_state_dict).add("allow_partial_load", planning.allow_partial_load);
+  list.add("allow_dtype_cast", planning.allow_dtype_cast).add("refuse_absent_ranks", planning.refuse_absent_ranks);
+  for (const auto& name : planning.keep_opaque) list.add("keep_opaque", name);
+  list.add("verify", options.reader.verify).add("verify_first", options.reader.verify_first);
+  list.add("own planner", options.planner != nullptr).add("own storage_reader", options.storage_reader != nullptr);
+  for (const auto& prefix : prefixes) list.add("prefix", prefix);
+  return list.finish();
 }
 
 std::shared_ptr<SavePlanner> OwnSaveParts::planner_for(const SavePlannerOptions& options, std::optional<int> part_rank) {
-  DigestBuilder digest;
-  add(digest, options);
-  const Digest wanted = digest.finish();
+  OptionList list;
+  add(list, options);
+  const Digest wanted = list.finish().first;
   // Kept from save to save, because it holds its last plan.
   if (!planner_ || planner_options_ != wanted)
     planner_ = part_rank ? make_part_save_planner(options, *part_rank) : std::make_shared<DefaultSavePlanner>(options);
@@ -109,13 +126,12 @@ std::shared_ptr<SavePlanner> OwnSaveParts::planner_for(const SavePlannerOptions&
 std::shared_ptr<StorageWriter> OwnSaveParts::writer_for(const CheckpointWriterOptions& options, bool low_priority) {
   // An asynchronous save lowers it whatever the writer's options say.
   low_priority = low_priority || options.low_priority;
-  DigestBuilder digest;
-  add(digest, options);
+  OptionList list;
+  add(list, options);
   // The writer is kept for the next save with its threads and memory, so these count as well.
-  digest.add(std::uint64_t{options.threads}).add(options.bytes_in_flight_max).add(options.block_bytes);
-  digest.add(std::uint64_t{options.files_max});
-  digest.add(std::uint64_t{options.direct_io}).add(std::uint64_t{options.copy_first}).add(std::uint64_t{low_priority});
-  const Digest wanted = digest.finish();
+  list.add("threads", options.threads).add("bytes", options.bytes_in_flight_max).add("block", options.block_bytes);
+  list.add("files", options.files_max).add("direct_io", options.direct_io).add("copy_first", options.copy_first);
+  const Digest wanted = list.add("low_priority", low_priority).finish().first;
   // A new writer starts new threads and allocates staging blocks, so the old one is kept if it
   // fits.
   if (!writer_ || writer_options_ != wanted) {

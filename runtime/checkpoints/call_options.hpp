@@ -16,9 +16,11 @@
 
 namespace cairn {
 
-// Return a digest of the options that all ranks must share. Ranks compare digests before they plan.
-Digest digest_of(const SaveOptions& options);
-Digest digest_of(const LoadOptions& options, const std::vector<std::string>& prefixes);
+// The digest of the options that all ranks must share, which ranks compare before they plan, and a
+// text for errors: one option a line, long values cut.
+using SharedOptions = std::pair<Digest, std::string>;
+SharedOptions shared_options(const SaveOptions& options);
+SharedOptions shared_options(const LoadOptions& options, const std::vector<std::string>& prefixes);
 
 // Throw kInvalidArgument. `is_own_part`: of a save with `use_collectives` off.
 void check_step(const SaveOptions& options, bool is_own_part);

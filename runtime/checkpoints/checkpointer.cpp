@@ -51,7 +51,7 @@ struct Checkpointer::Implementation {
     // Only Cairn's own writer is known to use the id as a location.
     call.report_directory = world.report_directory(options.failure_directory, options.storage_writer ? "" : call.checkpoint_id);
     // Ranks compare it: different options fail the save, and do not mix two layouts.
-    call.options_digest = digest_of(options);
+    std::tie(call.options_digest, call.options_text) = shared_options(options);
     call.step = options.step;
     call.user_metadata = options.user_metadata;
     call.deadline = options.deadline;
@@ -422,7 +422,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     fill(call, name, checkpoint_id, options.coordinator_rank);
     call.executor = &executor;
     call.report_directory = world.report_directory(options.failure_directory, "");
-    call.options_digest = digest_of(options, prefixes);
+    std::tie(call.options_digest, call.options_text) = shared_options(options, prefixes);
     call.stateful_keys = objects.keys();
     call.begin = [&](const std::vector<std::string>& key_order) {
       check_checkpoint_id(*reader, checkpoint_id);

@@ -71,6 +71,36 @@ struct SavedCheckpoint {
 
 }  // namespace
 
+TEST_CASE("bad input: options that differ are named with both values") {
+  const TemporaryDirectory directory;
+  const auto saving = [&](const std::function<void(SaveOptions&, int rank)>& choose) {
+    return [&directory, choose](Checkpointer& checkpointer, int rank) {
+      SaveOptions options;
+      choose(options, rank);
+      checkpointer.save(simple_state(rank), directory.path() + "/saved", options);
+    };
+  };
+  expect_failure(saving([](SaveOptions& options, int rank) { options.step = 100 + rank; }), ErrorCode::kMismatch,
+                 {R"("step 101" on rank 1, "step 100" on rank 0)"});
+  expect_failure(saving([](SaveOptions& options, int rank) {
+                   if (rank == 1) options.user_metadata["note"] = std::string(100, 'x') + "\n";
+                 }),
+                 ErrorCode::kMismatch, {"\"user_metadata key note\" on rank 1, \"own planner off\" on rank 0"});
+  expect_failure(saving([](SaveOptions& options, int rank) {
+                   options.user_metadata["note"] = std::string(100, 'x') + std::to_string(rank);
+                 }),
+                 ErrorCode::kMismatch, {"digests "});  // the values differ beyond what the text has
+  const SavedCheckpoint saved;
+  expect_failure(
+      [&](Checkpointer& checkpointer, int rank) {
+        StateDict state = simple_state(rank);
+        LoadOptions options;
+        options.planning.allow_dtype_cast = rank == 0;
+        checkpointer.load(state, saved.id, options);
+      },
+      ErrorCode::kMismatch, {R"("allow_dtype_cast off" on rank 1, "allow_dtype_cast on" on rank 0)"});
+}
+
 TEST_CASE("bad input: no checkpoint, an empty directory, a half-written one") {
   const TemporaryDirectory directory;
   const auto loading = [](const std::string& id) {

@@ -68,7 +68,7 @@ class Merge(Command):
 
     def test_values_that_differ_between_ranks_are_named(self):
         parts = self.parts("--seeds")
-        self.refused(parts, text="seed: its value on ranks 2, 3 differs from that on rank 0")
+        self.refused(parts, text="seed: its value on ranks 2, 3 differs from that on rank 0: 0 on rank 0, 1 on rank 2")
         self.merge(parts, "--exclude", "seed")
 
     def test_keys_that_differ_in_kind_between_ranks_are_named_and_can_be_excluded(self):
