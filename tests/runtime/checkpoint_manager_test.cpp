@@ -600,8 +600,9 @@ TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint with one record f
     CHECK(is_pytorchs(state, manager.world()));
     LoadOptions own;
     own.use_collectives = false;
-    CHECK(thrown_by([&] { Checkpointer(manager.world(), "own").load(state, place("step_6"), own); }) ==
-          Saying{ErrorCode::kMismatch, "PyTorch wrote one record for each rank"});
+    CHECK(thrown_by([&] {
+            Checkpointer(manager.world(), "own").load(state, place("step_6"), own);
+          }).says("PyTorch wrote one record for each rank"));
     manager.save(7, state);
   });
   CHECK(fs::exists(place("step_6/__0.metadata")));
