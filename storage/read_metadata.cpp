@@ -138,8 +138,7 @@ bool is_torch_checkpointing(Store& store) {
     if (!begin.empty()) store.read(kItemsRecordName, {{0, {begin.data(), begin.size()}}});
     if (begin[0] == '\x80' && begin.find("metadata") != std::string::npos) return true;  // the first key of a pickled dict
   }
-  // One level deep, because a mistaken path may have a whole disk below it.
-  if (!store.children().empty()) return false;
+  if (!store.children().empty()) return false;  // there may be a whole disk below it
   const std::vector<ObjectInfo> objects = store.list();
   const auto any = [&](const auto& is_it) { return std::any_of(objects.begin(), objects.end(), is_it); };
   return !any([](const ObjectInfo& object) { return ends_with(object.name, kSafetensorsEnd); }) &&

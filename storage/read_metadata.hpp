@@ -24,7 +24,8 @@ bool has_records(Store& store);
 Metadata read_metadata(Store& store, const PlaceContents& found);
 
 // Returns whether torch_checkpointing wrote what is at a place without a record of its own: by the
-// content of metadata.pkl, or by the name of a file of rank 0 where no safetensors files are.
+// content of metadata.pkl, or by the name of a file of rank 0 if there are neither directories nor
+// safetensors files.
 bool is_torch_checkpointing(Store& store);
 
 }  // namespace cairn
