@@ -208,9 +208,10 @@ struct TorchCheckpointingReader::Implementation {
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt) throw;
       const std::uint64_t bytes = metadata.files[file].length.value_or(0);
-      throw Error(ErrorCode::kCorrupt, error.what() + (". It has " + std::to_string(bytes)) + " bytes: a save that failed leaves " +
-                                           "an empty or short file, such as one with direct I/O or of a DTensor that is a view of " +
-                                           "a larger storage");
+      throw Error(ErrorCode::kCorrupt,
+                  error.what() + (". It has " + std::to_string(bytes)) + " bytes: a save that failed leaves " +
+                      "an empty or short file, such as one with direct I/O or of a DTensor that is a view of " +
+                      "a larger storage");
     }
   }
 
