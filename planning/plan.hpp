@@ -116,7 +116,7 @@ struct LoadPlan {
   std::string storage_data;
 };
 
-// Whether a digest covers `planner_data` and `storage_data`.
+// kItems: all but `planner_data` and `storage_data`.
 enum class DigestOf : std::uint8_t { kWholePlan = 1, kItems };
 
 // Returns a digest of a plan. It does not cover the order of the name table, or the content hashes

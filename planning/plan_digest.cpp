@@ -78,6 +78,7 @@ Digest plan_digest(const SavePlan& plan, DigestOf parts) {
       }
     }
   }
+  // Empty texts take their places, so that a plan without them has one digest.
   const bool is_whole = parts == DigestOf::kWholePlan;
   digest.add(is_whole ? ByteSpan(plan.planner_data) : ByteSpan()).add(is_whole ? ByteSpan(plan.storage_data) : ByteSpan());
   return digest.finish();

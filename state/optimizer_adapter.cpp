@@ -46,6 +46,7 @@ class OptimizersState final : public FittedStateful {
   Dict state_dict() override {
     owners();
     std::vector<Part> parts;
+    // PyTorch lists the groups of one optimizer after those of another.
     std::size_t groups = 0;
     for (const auto& optimizer : optimizers_) {
       parts.push_back({optimizer_state_dict(*optimizer, module_.get()), {}});
@@ -82,6 +83,8 @@ class OptimizersState final : public FittedStateful {
     return found;
   }
 
+  // Gives each optimizer the states of its parameters, and the groups that begin with one of them.
+  // A group without parameters goes to the first.
   std::vector<Part> split(const Dict& joined) const {
     const auto owner = owners();
     std::vector<Part> parts(optimizers_.size());
@@ -104,6 +107,7 @@ class OptimizersState final : public FittedStateful {
     return parts;
   }
 
+  // Puts the groups back in their order in the whole dict, which positions in "params" refer to.
   static Dict joined(const std::vector<Part>& parts) {
     Dict state;
     std::map<std::size_t, Value> groups;

@@ -39,8 +39,8 @@ class SavePlanner {
   // Returns the metadata, and the items that each rank must write, by rank. Called on the
   // coordinator. `all_plans[r]` is the plan of rank r.
   virtual GlobalSavePlan create_global_plan(std::vector<SavePlan> all_plans) = 0;
-  // Makes final changes to this rank's plan. Called on every rank. The items and storage_data must
-  // stay as they are: the other ranks have planned with them.
+  // Makes final changes to this rank's plan. Called on every rank. Only planner_data may
+  // change: the other ranks have planned with the rest.
   virtual SavePlan finish_plan(SavePlan new_plan) = 0;
   // Returns the data of one item of the finished plan. The writer calls this on every rank.
   virtual ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) = 0;

@@ -285,8 +285,8 @@ Future<WriteResults> CheckpointWriter::write_data(const SavePlan& plan, SavePlan
   const std::string digest = to_hex(plan_digest(plan, DigestOf::kItems));
   if (plan.storage_data.compare(0, digest.size(), digest) != 0)
     throw Error(ErrorCode::kMismatch, "the planner of rank " + std::to_string(self.context.rank) +
-                                          " has changed the items of its plan, or their storage_data, in finish_plan: it must " +
-                                          "return those of the global plan");
+                                          " has changed more of its plan than planner_data in finish_plan: the other ranks have " +
+                                          "planned with it");
 
   WriteRequest request;
   request.store = self.store;

@@ -27,6 +27,7 @@ void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_i
   if (const std::uint64_t bytes = from.size_bytes(file.name); bytes != file.length)
     throw Error(ErrorCode::kCorrupt,
                 object + " has " + std::to_string(bytes) + " bytes, and the record says " + std::to_string(*file.length));
+  // The copy's checksum follows from those of the blocks, each of which is compared below.
   Trailer trailer = *trailer_of(from, file.name, *file.length);
   const std::uint64_t content_bytes = trailer.content_bytes;
   std::uint32_t crc = 0;
@@ -35,6 +36,7 @@ void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_i
         crc32_combine(crc, trailer.block_crc32[block],
                       std::min<std::uint64_t>(trailer.checksum_block_bytes, content_bytes - block * trailer.checksum_block_bytes));
   FileInfo copy = file;
+  // A name and a trailer belong to one save, and the copy is a save of its own.
   const std::string before = *save_id_of_file(file.name);
   copy.name.replace(copy.name.rfind(before), before.size(), save_id);
   trailer.save_id = save_id;
@@ -51,6 +53,7 @@ void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_i
     const std::uint64_t content = std::min<std::uint64_t>(piece.size(), content_bytes - std::min(begin, content_bytes));
     if (content > 0) from.read(file.name, {{begin, piece.subspan(0, content)}});
     check_blocks(trailer, begin, piece.subspan(0, content), object);
+    // The last pieces end with the trailer.
     if (content < piece.size())
       std::memcpy(piece.data() + content, end.data() + (begin + content - content_bytes), piece.size() - content);
   };
@@ -59,6 +62,7 @@ void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_i
   file = std::move(copy);
 }
 
+// Reads a copy back. Throws kCorrupt if it differs from what was sent.
 void check_copy(Store& to, const FileInfo& file, unsigned threads, const Moved& moved) {
   const bool is_whole = to.size_bytes(file.name) == file.length;
   if (!is_whole || read_crc32(to, file.name, *file.length, threads, moved) != file.crc32)

@@ -67,6 +67,7 @@ std::string why_none(Store& store, const std::vector<std::string>& open_attempts
 class JoinedRecords {
  public:
   void add(Metadata record) {
+    // Each record numbers its files from 0.
     const auto files_before = static_cast<std::uint32_t>(joined_.files.size());
     for (auto& [fqn, entry] : record.state_dict_metadata) {
       if (auto* const bytes = std::get_if<BytesStorageMetadata>(&entry); bytes && bytes->storage)
@@ -74,6 +75,7 @@ class JoinedRecords {
       auto* const tensor = std::get_if<TensorStorageMetadata>(&entry);
       for (std::size_t i = 0; tensor && i < tensor->storage.size(); ++i) tensor->storage[i].file += files_before;
       const auto [known, is_new] = entries_.try_emplace(fqn);
+      // If several ranks have saved a whole value, that of the lowest one counts.
       if (is_new) {
         known->second.index = joined_.state_dict_metadata.size();
         if (tensor) known->second.chunks.insert(tensor->chunks.begin(), tensor->chunks.end());
@@ -104,6 +106,8 @@ class JoinedRecords {
   std::set<std::string> paths_;
 };
 
+// Joins the records of all ranks. Throws kNotFound, with the name, if a rank's record or a file is
+// missing, and kMismatch if the parts do not cover the tensors.
 Metadata joined_metadata(Store& store, const std::map<int, ObjectName>& records) {
   const std::string place = store.url() + ", where PyTorch wrote one record for each rank (use_collectives=False)";
   const auto lacks = [&](const std::string& what) {
@@ -152,6 +156,7 @@ std::map<int, ObjectName> rank_records(Store& store) {
   return records;
 }
 
+// PyTorch writes one record, or one for each rank (use_collectives=False).
 bool has_records(Store& store) { return store.exists(kCommitRecordName) || !rank_records(store).empty(); }
 
 Metadata read_metadata(Store& store) {

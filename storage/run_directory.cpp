@@ -409,7 +409,8 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   // Removal is safe only in this order of steps: see the header.
   const PlaceContents found = place->contents();
   const std::vector<ObjectInfo>& objects = found.objects;
-  if (has_name(objects, kPinName)) return "it is pinned";
+  // Looks twice, because a list may lag behind.
+  if (has_name(objects, kPinName) || is_pinned(checkpoint.name)) return "it is pinned";
   // The process that saved this checkpoint may have died after publishing and before it removed its
   // own attempt.
   const bool has_own = has_name(found.open_attempts, save_id);

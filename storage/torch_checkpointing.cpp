@@ -45,6 +45,8 @@ bool is_dtensor(const Value& value) {
          is(arguments[1], {"torch.distributed.tensor", "DTensor"});
 }
 
+// Returns a value of JSON as PyTorch's json.loads gives it. Throws kUnsupported for deep nesting,
+// which the recursion could not take.
 Value value_of(const nlohmann::ordered_json& json, int depth = 0) {
   constexpr int kDepthMax = 100;
   if (depth > kDepthMax) throw Error(ErrorCode::kUnsupported, "its values nest too deeply");
@@ -127,6 +129,7 @@ class OpenItemFile {
   std::unordered_map<std::string, Value> values_;
 };
 
+// Returns whether two ranks saved the same. Compares bits, so that equal NaNs are the same.
 bool are_same(const Value& a, const Value& b) {
   // A load of an opaque value fails with its class.
   if (a.is_opaque() || b.is_opaque()) return a.is_opaque() == b.is_opaque();
@@ -138,7 +141,10 @@ bool are_same(const Value& a, const Value& b) {
 
 }  // namespace
 
+// An open checkpoint. Opens each file once to list its keys and to check what the record says, and
+// then only those from which this rank reads.
 struct TorchCheckpointingReader::Implementation {
+  // Throws kUnsupported for a URL that is no directory, and the errors of the record and the files.
   explicit Implementation(const std::string& url) {
     const auto path = local_path(url);
     if (!path)
@@ -254,6 +260,7 @@ struct TorchCheckpointingReader::Implementation {
     }
   }
 
+  // Keeps files open, because a load reads several keys of one.
   OpenItemFile& opened(std::uint32_t file) {
     auto& item = items[file];
     if (!item) item = std::make_unique<OpenItemFile>(open(file));
@@ -285,6 +292,7 @@ struct TorchCheckpointingReader::Implementation {
     return files.front();
   }
 
+  // The place of one key.
   struct Place {
     bool is_declared = false;
     bool has_path = false;             // `metadata` has its path

@@ -64,6 +64,7 @@ std::vector<std::vector<std::string>> siblings_of(const std::filesystem::path& p
   return siblings;
 }
 
+// Returns the part of a DTensor that a value is; null if it is none.
 const SavedPart* saved_part_in(const Value& value) {
   const auto* const opaque = value.is_opaque() ? dynamic_cast<const SavedOpaque*>(&value.opaque()) : nullptr;
   return opaque && opaque->part() ? &*opaque->part() : nullptr;
@@ -124,6 +125,7 @@ struct TorchSaveReader::Implementation {
     }
   }
 
+  // Parts of one tensor must agree in it.
   std::string type_of(const torch::Tensor& tensor) const { return describe(tensor).type_name(); }
 
   void add(FlatEntry entry) {
@@ -154,6 +156,7 @@ struct TorchSaveReader::Implementation {
     }
   }
 
+  // Returns what the file says of a tensor, whose LibTorch type may only carry its bytes.
   TensorStorageMetadata describe(const torch::Tensor& tensor) const {
     TensorStorageMetadata stored;
     if (const auto found = carried.find(tensor.unsafeGetTensorImpl()); found != carried.end()) {
@@ -169,6 +172,7 @@ struct TorchSaveReader::Implementation {
     return stored;
   }
 
+  // Returns the elements of a storage without a copy, if the file has them aligned.
   torch::Tensor elements_of(const std::string& key, at::ScalarType type) {
     const TorchArchive::Storage storage = archive.storage(key);
     const auto width = static_cast<std::uint64_t>(c10::elementSize(type));
@@ -184,6 +188,7 @@ struct TorchSaveReader::Implementation {
     return torch::from_blob(begin, {count}, torch::TensorOptions().dtype(type));
   }
 
+  // Compares a tensor's storage with its checksum, once.
   void check_storage(const torch::Tensor& tensor) {
     for (const auto& sibling : siblings) sibling->check_storage(tensor);
     const auto found = unchecked.find(tensor.storage().data());
@@ -206,6 +211,7 @@ struct TorchSaveReader::Implementation {
     std::vector<Box> boxes;
     std::vector<torch::Tensor> tensors;  // one per box
   };
+  // With `alone`, by name.
   std::unordered_map<std::string, SavedPart> parts;
   std::unordered_map<std::string, Joined> joined;
   std::vector<std::unique_ptr<Implementation>> siblings;  // the owners of tensors in `joined`

@@ -311,6 +311,7 @@ class Verification {
     };
     if (trailer.save_id != metadata_.save_id)
       fault(trailer.content_bytes, "", "the trailer names save " + trailer.save_id + ", the commit record " + metadata_.save_id);
+    // A byte in a hole would belong to no item, and no tool could name what was damaged there.
     std::uint64_t end = 0;
     for (const RecordedItem& item : file.items) {
       const auto& [offset, length] = std::tie(item.storage->offset, item.storage->length);

@@ -39,6 +39,8 @@ static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only 
 
 }  // namespace
 
+// The handler only notes the signal, because the clean-up of `work` is not safe within one. It is
+// reset by the first signal, so that a second one ends the process.
 int until_signal(const Run& work) {
   std::vector<std::pair<int, struct sigaction>> before;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {

@@ -38,6 +38,7 @@ struct CpOptions {
   unsigned threads = cpu_share();
 };
 
+// Throws WrongUse for a target that is a run, which the copy would turn into a checkpoint.
 int cp(const CpOptions& options) {
   const auto from = open_existing(options.source), to = open_store(options.target);
   if (const auto inside = RunDirectory(to->url()).list().checkpoints; !inside.empty() && !to->is_taken(kCommitRecordName)) {
@@ -51,7 +52,8 @@ int cp(const CpOptions& options) {
     copied = copy_checkpoint(*from, *to, make_save_id(random_hex(*system_random(), 128), "cp", 1), options.threads,
                              [&](std::uint64_t done, std::uint64_t all) {
                                check_signal("copying " + printable(from->url()));
-                               progress.update(done / 2, all / 2);  // in bytes of the checkpoint
+                               // Each byte is written and read back.
+                               progress.update(done / 2, all / 2);
                              });
   }
   if (!wait_for_copies(to->url()))

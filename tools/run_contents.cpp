@@ -62,6 +62,8 @@ std::optional<ListedCheckpoint> look_at(const RunDirectory& run, const RunCheckp
   return listed;
 }
 
+// Returns what the names and sizes of files tell of a checkpoint of torch_checkpointing. Its record
+// does not tell whether the other files are whole.
 ListedCheckpoint look_at_items(const RunDirectory& run, const ObjectName& name) {
   ListedCheckpoint listed;
   listed.name = name;
@@ -96,6 +98,7 @@ void sort_by_resume_order(const RunDirectory& run, RunDirectory::Listing listing
 
 }  // namespace
 
+// Returns whether torch_checkpointing wrote a place. A place that may not be read is none.
 bool holds_items(const RunDirectory& run, const ObjectName& name) {
   try {
     if (run.has_record(name) || run.is_link(name)) return false;

@@ -26,6 +26,7 @@ DIR is a directory with traces (CAIRN_TRACE, cairn-launch --trace), a run, or a 
 metrics (CAIRN_METRICS_DIR). Traces tell most. Of ranks on other hosts, they do not tell whether these
 run now.)";
 
+// A clock that was set back gives no negative ages.
 std::string ago(WallTime time) { return human_duration(std::max(Duration(0), system_clock().wall_now() - time)) + " ago"; }
 WallTime time_of(double seconds) { return WallTime(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds))); }
 
@@ -37,9 +38,11 @@ struct Status {
   void add(const char* name, const std::string& text) { lines.push_back(named_line(name, printable(text))); }
 };
 
+// Returns "step 3, ", or "" if the step is not known.
 std::string step_text(const std::optional<std::int64_t>& step) { return step ? fmt::format("step {}, ", *step) : ""; }
 
 // Adds what the traces tell about the job that began last.
+// Agreements of ranks are left out: a user asks for saves and loads.
 void add_traces(const std::string& path, Status& status) {
   const auto directory = std::make_shared<const TraceDirectory>(open_traces(path));
   if (directory->jobs().empty()) throw Error(ErrorCode::kNotFound, "the traces in " + path + " cannot be read");
@@ -70,6 +73,7 @@ void add_traces(const std::string& path, Status& status) {
     }
     if (attempt.went_wrong()) last_failed = &attempt;
   }
+  // Unknown for ranks on other hosts, which are not counted.
   const auto lives = std::count_if(job.writers.begin(), job.writers.end(),
                                    [](const auto& writer) { return writer.second.is_running.value_or(false); });
   if (status.json["running"].empty()) status.add("now", "no save or load is running");
@@ -111,6 +115,7 @@ void add_traces(const std::string& path, Status& status) {
   status.json["ranks"] = {{"world_size", job.world_size}, {"running_here", lives}, {"job", job.incarnation}};
 }
 
+// Adds what the run tells: its latest sound checkpoint, saves that are open, reports of failures.
 void add_run(const std::string& path, Status& status) {
   const RunContents contents = look_at_run(path);
   const auto last = std::find_if(contents.checkpoints.begin(), contents.checkpoints.end(),
@@ -154,6 +159,7 @@ void add_metrics(const std::vector<std::filesystem::path>& files, Status& status
       if (name == "cairn_running") ++run["ranks"], run["alive"] += value;
     }
   }
+  // A rank that was killed cannot write that it has ended, so it counts as running.
   const double now = in_seconds(system_clock().wall_now().time_since_epoch());
   for (auto& [name, run] : runs) {
     const double last = run["cairn_save_last_success_timestamp_seconds"], begin = run["cairn_save_start_timestamp_seconds"];
@@ -172,6 +178,8 @@ void add_metrics(const std::vector<std::filesystem::path>& files, Status& status
   }
 }
 
+// Takes a directory for one of traces or metrics by the names of its files, and for a run
+// otherwise.
 Status status_of(const std::string& place) {
   std::vector<std::filesystem::path> metrics;
   bool has_traces = false;

@@ -262,6 +262,7 @@ std::string first_difference(const Join& a, const std::string& rank_a, const Joi
     std::getline(lines_b, line_b);
     if (line_a != line_b) return '"' + line_a + "\" on " + rank_a + ", \"" + line_b + "\" on " + rank_b;
   }
+  // Beyond the bound of the texts.
   return "digests " + to_hex(a.options_digest).substr(0, 12) + " and " + to_hex(b.options_digest).substr(0, 12);
 }
 

@@ -10,10 +10,12 @@
 namespace cairn {
 namespace {
 
+// Builds the digest by which ranks compare their options, and a text that names the option that
+// differs. The text is bounded, because every rank sends it.
 class OptionList {
  public:
   OptionList& add(const char* name, const std::string& value) {
-    constexpr std::size_t kValueMax = 64, kTextMax = 2048;  // every rank sends it with every call
+    constexpr std::size_t kValueMax = 64, kTextMax = 2048;
     digest_.add(ByteSpan(name)).add(ByteSpan(value));
     if (text_.size() < kTextMax)
       text_ += name + (' ' + printable_utf8(value.substr(0, kValueMax))) + (value.size() > kValueMax ? "…\n" : "\n");

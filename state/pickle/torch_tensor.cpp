@@ -87,6 +87,7 @@ void check_reach(const PickleValue& where, const TensorDescription& tensor) {
                        " elements");
 }
 
+// Returns whether a value is what a call of this function made. The function is not called.
 bool is_call_of(const PickleValue& value, std::string_view module, std::string_view name) {
   return value.shape() == PickleKind::kObject && value.callee().shape() == PickleKind::kGlobal &&
          value.callee().global() == PickleGlobal{module, name};
@@ -114,12 +115,15 @@ bool is_buffer(const PickleValue& value) {
   return call && makes_tensors((*call)[0]) && (*call)[1].global() == PickleGlobal{"torch", "Tensor"};
 }
 
+// Returns whether a global belongs to torch.distributed: PyTorch has moved DTensor within it.
 bool is_of_dtensor(const PickleGlobal& global) {
   return global.module.substr(0, 17) == "torch.distributed" && (global.module.size() == 17 || global.module[17] == '.');
 }
 
+// Bounds the mesh that is made of numbers in a file.
 constexpr std::int64_t kMeshRanksMax = 65536;
 
+// Throws kCorrupt if an element is no integer.
 std::vector<std::int64_t> integers_in(const PickleValue& list) {
   std::vector<std::int64_t> result;
   for (std::size_t i = 0; i < list.size(); ++i) result.push_back(list[i].as_int());
@@ -160,6 +164,7 @@ std::optional<Box> box_of_part(const PickleValue& spec, const Extents& size, con
     else
       return std::nullopt;
   }
+  // Another order of shards on one dimension has other boxes.
   if (const auto order = spec.find("shard_order"))
     for (std::size_t i = 0; i < order->size(); ++i) {
       const auto axes = integers_in((*order)[i].arguments()[1]);
@@ -176,6 +181,7 @@ std::optional<Box> box_of_part(const PickleValue& spec, const Extents& size, con
     ranks *= shape[axis];
     rank = rank * shape[axis] + coordinate[axis];
   }
+  // The numbers of the ranks do not matter, so they are counted from 0.
   auto box = local_box(size, DeviceMesh(shape), placements, static_cast<int>(rank));
   return box && box->sizes == local_sizes ? box : std::nullopt;
 }

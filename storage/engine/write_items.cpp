@@ -108,6 +108,7 @@ void WriteJob::begin_item(File& file) {
   for (const StreamTransform& transform : changes_.transforms) file.sink = transform.transform_to(std::move(file.sink));
 }
 
+// The length of the item becomes known here, after all transforms.
 void WriteJob::end_item(File& file) {
   file.sink({});
   file.sink = nullptr;

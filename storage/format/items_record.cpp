@@ -21,10 +21,12 @@ using FileIndex = std::map<std::pair<std::string, int>, std::uint32_t>;  // by i
 
 constexpr std::int64_t kWorldSizeMax = 1 << 20;  // bounds the table of files
 
+// Returns the file that torch_checkpointing writes without a layout.
 ItemFile default_file(const std::string& item, int rank) {
   return {item, rank, item + "_" + std::to_string(rank) + ".pt", ItemFormat::kTorch};
 }
 
+// Throws kCorrupt for a rank that the world does not have.
 int rank_of(const PickleValue& value, int world_size) {
   const std::int64_t rank = value.as_int();
   if (rank < 0 || rank >= world_size) corrupt(value, "rank " + std::to_string(rank) + " of " + std::to_string(world_size));
@@ -40,6 +42,7 @@ std::vector<std::string> path_of(const PickleValue& text) {
   return path;
 }
 
+// Returns the mesh of a DTensor. Throws kInvalidArgument if its shape does not fit its ranks.
 DeviceMesh mesh_of(const PickleValue& spec, int world_size) {
   std::vector<int> ranks;
   const PickleValue data = spec.at("mesh_data");
@@ -47,6 +50,7 @@ DeviceMesh mesh_of(const PickleValue& spec, int world_size) {
   return DeviceMesh(extents_of(spec.at("mesh_shape")).to_vector(), std::move(ranks));
 }
 
+// Returns the placements of a DTensor, one for each axis of its mesh.
 std::vector<Placement> placements_of(const PickleValue& list) {
   std::vector<Placement> placements;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -106,6 +110,7 @@ void add_tensor(const std::vector<std::string>& path, const PickleValue& groups,
   record.tensors.push_back(std::move(declared));
 }
 
+// Adds the file of an item and rank. `layout` is None for the default name and format.
 void add_file(const std::string& item, int rank, const PickleValue& layout, FileIndex& placed, ItemsRecord& record) {
   ItemFile file = default_file(item, rank);
   if (!layout.is_none()) {

@@ -101,6 +101,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
@@ -165,7 +166,8 @@ std::optional<std::string> S3Store::replace_record(const ObjectName& name, const
 }
 
 void S3Store::retract_with_mark(const ObjectName& mark, const std::string& text) {
-  retract_record(kCommitRecordName, text + std::string(kRemovedWord) + save_id_of_mark(mark).value_or("") + "\n");
+  const auto id = save_id_of_mark(mark);
+  retract_record(kCommitRecordName, id ? text + std::string(kRemovedWord) + *id + "\n" : "");
 }
 
 void S3Store::retract_record(const ObjectName& name, const std::string& mark) {
@@ -180,8 +182,14 @@ void S3Store::retract_record(const ObjectName& name, const std::string& mark) {
   for (int tries = 0; tries < kTriesMax; ++tries) {
     // The caller has just read the record. If that was long ago, its ETag does no harm.
     std::optional<Record> known = tries == 0 ? remembered_record(name) : std::nullopt;
-    const Record seen = known && known->is_live ? *std::move(known) : find_record(name);
+    const Record seen = known && known->is_live ? *std::move(known) : find_record(name, mark.empty() ? 0 : kRecordEndBytes);
     if (!seen.is_live) return;
+    if (!mark.empty()) {
+      const auto head = seen.end.size() == seen.bytes ? commit_head_in(seen.end) : read_commit_head(*this);
+      if (head && head->save_id != removed_in(mark))
+        throw Error(ErrorCode::kPrecondition, "cannot remove save " + removed_in(mark) + " in " + url() + ": save " + head->save_id +
+                                                  " has replaced it. Nothing was changed");
+    }
     const auto etag = replace_record(name, seen.etag, mark + fence_mark());
     if (etag) return remember(name, {*etag, mark.size(), false, mark, removed_in(mark)});
   }
@@ -279,7 +287,13 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
         throw Error(ErrorCode::kUnavailable, "cannot tell whether save " + save_id + " was published in " + url() +
                                                  ": the server's answer was lost, and another save has changed the record since");
       // 3
-      if (!seen.removed.empty()) client_->put_if(key_of(removal_mark_name(seen.removed)), removal_text(seen));
+      // The files of the removed checkpoint may still be there, and nothing else says that they are
+      // dead.
+      if (!seen.removed.empty()) {
+        const auto text = removal_mark(removal_mark_name(seen.removed));
+        if (!text) continue;  // the removal has ended meanwhile
+        client_->put_if(key_of(removal_mark_name(seen.removed)), *text);
+      }
       bool was_repeated = false;
       const auto etag = replace_record(kCommitRecordName, seen.etag, record, &was_repeated);
       if (!etag && was_repeated) unanswered = seen.etag;

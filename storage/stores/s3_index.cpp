@@ -243,12 +243,15 @@ std::pair<std::string, ObjectName> S3Store::place_in_run(const std::string& full
 }
 
 void S3Store::unlist_root(bool is_reused) {
-  const auto [run, name] = place_in_run(place_);
+  std::pair<std::string, ObjectName> place_of = place_in_run(place_);
+  const bool is_part = part_of_name(place_of.second).has_value();
+  if (is_part) place_of = place_in_run(place_of.first);  // parts are in the place of a checkpoint
+  const auto& [run, name] = place_of;
   if (!is_checkpoint_name(name)) return;  // the index has no other removed places
   Index seen = remembered_index(run);
-  if (is_reused || seen.etag.empty()) seen = read_index(run);
+  if (is_part || is_reused || seen.etag.empty()) seen = read_index(run);
   change_index(run, std::move(seen), true,
-               [&, &place = name](Index& index) { return index.removed.erase(place) > 0 || is_reused; });
+               [&, &place = name](Index& index) { return index.removed.erase(place) > 0 || (is_reused && !is_part); });
 }
 
 void S3Store::note_published(ByteSpan record, const std::string& etag, bool is_reused) {
@@ -281,6 +284,8 @@ void S3Store::remove_root() {
   }
   change_index(run, std::move(index), false, [&, &place = name](Index& seen) {
     // 2
+    // The last list counts if it came after the index that is known. Otherwise the mark is read
+    // before the list, so that an attempt whose first mark it is, is in the list.
     std::string mark = emptied.first == seen.etag ? std::exchange(emptied.second, "") : "";
     if (mark.empty()) {
       const Record record = find_record(kCommitRecordName);

@@ -2,6 +2,7 @@
 #include <cairn/storage/stores/s3_store.hpp>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <utility>
@@ -119,19 +120,24 @@ void S3Store::read_range(const ObjectName& name, std::uint64_t offset, MutableBy
 void S3Store::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
   check_object_name(name);
   bool reads = false;
+  const auto mark = removal_mark(name);
   std::optional<Record> record;
   if (is_record(name)) record = find_record(name);
   if (record && !record->is_live) throw not_found("read", url_of(name));
   for (const ReadRange& range : ranges) {
     if (range.destination.empty()) continue;
     reads = true;
-    if (record && (range.offset > record->bytes || record->bytes - range.offset < range.destination.size()))
+    const std::optional<std::uint64_t> bytes = mark ? mark->size() : record ? std::optional(record->bytes) : std::nullopt;
+    if (bytes && (range.offset > *bytes || *bytes - range.offset < range.destination.size()))
       throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(range.destination.size()) + " bytes at " +
                                            std::to_string(range.offset) + " of " + url_of(name) + ": it ends at " +
-                                           std::to_string(record->bytes));
-    read_range(name, range.offset, range.destination);
+                                           std::to_string(*bytes));
+    if (mark)
+      std::memcpy(range.destination.data(), mark->data() + range.offset, range.destination.size());
+    else
+      read_range(name, range.offset, range.destination);
   }
-  if (!reads && !record && !has_object(name)) throw not_found("read", url_of(name));
+  if (!reads && !record && !mark && !has_object(name)) throw not_found("read", url_of(name));
 }
 
 std::uint64_t S3Store::size_bytes(const ObjectName& name) {
@@ -141,6 +147,7 @@ std::uint64_t S3Store::size_bytes(const ObjectName& name) {
     if (!record.is_live) throw not_found("find the size of", url_of(name));
     return record.bytes;
   }
+  if (const auto text = removal_mark(name)) return text->size();
   const S3Object found = client_->look(key_of(name));
   if (!found.is_there) throw not_found("find the size of", url_of(name));
   return found.bytes;
@@ -148,17 +155,13 @@ std::uint64_t S3Store::size_bytes(const ObjectName& name) {
 
 bool S3Store::exists(const ObjectName& name) {
   check_object_name(name);
-  return is_record(name) ? find_record(name).is_live : has_object(name);
+  return is_record(name) ? find_record(name).is_live : removal_mark(name) || has_object(name);
 }
 
 std::optional<ObjectEnd> S3Store::read_end(const ObjectName& name, std::size_t bytes_max) {
   check_object_name(name);
-  if (const auto id = save_id_of_mark(name)) {
-    if (const Record record = find_record(kCommitRecordName, kRecordEndBytes); record.removed == *id) {
-      const std::string text = removal_text(record);
-      return ObjectEnd{text.size(), text.substr(text.size() - std::min(text.size(), bytes_max))};
-    }
-  }
+  if (const auto text = removal_mark(name))
+    return ObjectEnd{text->size(), text->substr(text->size() - std::min(text->size(), bytes_max))};
   auto listed = bytes_max <= kRecordEndBytes ? listed_record(name) : std::nullopt;
   const bool is_new = !listed;
   Record record = listed ? *std::move(listed) : find_record(name, bytes_max);
@@ -251,8 +254,10 @@ PlaceContents S3Store::contents_below(const ObjectName& prefix) {
     if (is_record(object.name)) {
       const Record listed = record_in_list(object.name, object.etag);
       object.size_bytes = listed.bytes;
-      if (object.name == kCommitRecordName) record = listed;
-      if (!listed.is_live && listed.etag == object.etag) mark_etag = object.etag;
+      if (object.name == kCommitRecordName) {
+        record = listed;
+        if (!listed.is_live && listed.etag == object.etag) mark_etag = object.etag;
+      }
       if (!listed.is_live) continue;
     }
     found.objects.push_back(std::move(object));
@@ -269,6 +274,13 @@ PlaceContents S3Store::contents_below(const ObjectName& prefix) {
   return found;
 }
 
+std::optional<std::string> S3Store::removal_mark(const ObjectName& name) {
+  const auto id = save_id_of_mark(name);
+  const Record record = id ? find_record(kCommitRecordName, kRecordEndBytes) : Record();
+  return id && record.removed == *id ? std::optional(removal_text(record)) : std::nullopt;
+}
+
+// The text is all before the last line, which has the save id.
 std::string S3Store::removal_text(const Record& record) {
   std::string text = record.end;
   if (record.bytes > text.size()) {
@@ -285,14 +297,18 @@ PlaceContents S3Store::contents() { return contents_below(""); }
 void S3Store::remove(const ObjectName& name) {
   check_object_name(name);
   if (is_record(name)) return retract_record(name);
-  const auto id = save_id_of_mark(name);
-  if (const auto known = id ? remembered_record(kCommitRecordName) : std::nullopt; known && known->removed == *id) {
+  for (const auto id = save_id_of_mark(name); id;) {
+    std::optional<Record> known = remembered_record(kCommitRecordName);
+    if (!known || known->removed != *id) known = find_record(kCommitRecordName);
+    if (known->removed != *id) break;
     {
       MutexLock lock(mutex_);
-      if (emptied_.second == known->etag) return;  // nothing else is left, and `remove_root` follows
+      // Nothing else is left, and `remove_root` hides this mark or removes it.
+      if (emptied_.second == known->etag && is_checkpoint_name(place_in_run(place_).second)) return;
     }
-    if (const auto etag = replace_record(kCommitRecordName, known->etag, fence_mark()))
-      remember(kCommitRecordName, {*etag, 0, false, "", ""});
+    const auto etag = replace_record(kCommitRecordName, known->etag, fence_mark());
+    remember(kCommitRecordName, etag ? Record{*etag, 0, false, "", ""} : Record());
+    if (etag) break;
   }
   client_->remove(key_of(name));
 }

@@ -114,7 +114,8 @@ class S3Store : public Store {
                                             bool* was_repeated = nullptr);
   // Leaves `mark` and a fence mark in place of the record.
   void retract_record(const ObjectName& name, const std::string& mark = "");
-  // Returns the text of a removal's mark.
+  // Returns the text of the mark `name`, if that is a part of the record's object.
+  std::optional<std::string> removal_mark(const ObjectName& name);
   std::string removal_text(const Record& record);
   // How often an object may change under a writer. Each change is one of another process.
   static constexpr int kTriesMax = 64;

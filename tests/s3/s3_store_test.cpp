@@ -13,7 +13,9 @@
 #include <cairn/base/save_id.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
+#include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
 #include <cairn/storage/stores/s3_xml.hpp>
 #include <cairn/tests/s3/s3_place.hpp>
@@ -445,6 +447,48 @@ TEST_CASE("places whose checkpoints were removed cost no requests, and can be us
   damage.body = damaged;
   s3_client()->send(damage);
   CHECK(costs({"step_1", "step_2", "step_3"}) == 3);
+}
+
+TEST_CASE("a removal with a mark spares the record of a save that was published meanwhile") {
+  const std::string run = parent_url(new_s3_place()), place = run + "/step_1";
+  const auto record_of = [](const std::string& id) {
+    Metadata metadata;
+    metadata.save_id = id;
+    metadata.commit = CommitInfo{};
+    metadata.commit->sequence = 1;
+    metadata.commit->world_size = 1;
+    return encode_commit_record(metadata);
+  };
+  const std::string old = make_save_id(std::string(32, '0'), "x", 1), later = make_save_id(std::string(32, '0'), "x", 2);
+  const auto plain = open_store(place);
+  plain->begin_attempt(old);
+  plain->publish(old, record_of(old), Overwrite::kRefused);
+  plain->begin_attempt(later);
+  const auto client = std::make_shared<OvertakenClient>([&] { plain->publish(later, record_of(later), Overwrite::kAllowed); });
+  CHECK(code_of([&] { store_with(client, place)->retract_with_mark(removal_mark_name(old), "\n"); }) == ErrorCode::kPrecondition);
+  CHECK(get_object(*plain, kCommitRecordName) == record_of(later));
+  CHECK_FALSE(plain->exists(removal_mark_name(old)));
+}
+
+TEST_CASE("the parts of ranks are not hidden by a removal in their place") {
+  const std::string run = parent_url(new_s3_place()), place = run + "/step_1";
+  const auto publish_part = [](const std::string& in) {
+    const auto part = open_store(in + "/rank_0_of_2");
+    part->begin_attempt("save");
+    part->publish("save", "record", Overwrite::kAllowed);
+  };
+  const auto failed = open_store(place + "/rank_0_of_2");
+  failed->fence("failed");  // leaves a mark, and nothing else
+  failed->clear_attempt("failed");
+  const auto store = open_store(place);
+  store->contents();
+  store->remove_root();
+  publish_part(place);
+  CHECK(open_store(run)->children() == Names{"step_1"});
+  save_and_remove(run + "/step_2");
+  REQUIRE(open_store(run)->children() == Names{"step_1"});
+  publish_part(run + "/step_2");
+  CHECK(open_store(run)->children() == Names{"step_1", "step_2"});
 }
 
 TEST_CASE("a removal that was slow does not hide a save to the same place") {

@@ -240,7 +240,7 @@ TEST_CASE("checkpoint writer: a planner that changes its items in finish_plan fa
     planner.change = change;
     const auto writer = make_writer();
     CHECK(thrown_by([&] { save_locally(save_to("mem://writer/x", 1), {{&state, &planner, writer.get()}}); }) ==
-          Saying{ErrorCode::kMismatch, "the planner of rank 0 has changed the items of its plan"});
+          Saying{ErrorCode::kMismatch, "the planner of rank 0 has changed more of its plan"});
     CHECK(data_files("mem://writer/x").empty());
     CHECK(open_store("mem://writer/x")->open_attempts().empty());
   }

@@ -515,6 +515,8 @@ inline void check_retract_with_mark(Store& store, Store& other) {
     CHECK(names_of(store.list(mark)) == Names{mark});
     CHECK(names_of(store.list(removed)) == Names{mark});
     CHECK(text_of_mark() == text);
+    CHECK(other.exists(mark));
+    CHECK(get_object(other, mark) == text);
     const std::string next = "next" + std::to_string(text.size());
     store.begin_attempt(next);
     store.publish(next, ByteSpan("next", 4), Overwrite::kRefused);

@@ -1,5 +1,7 @@
 // The trailer of data files: round trips, and detection of all damage.
+#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/tests/support/plain.hpp>
 
@@ -55,4 +57,15 @@ TEST_CASE("trailer: round trip") {
   CHECK(after.content_bytes == before.content_bytes);
   CHECK(after.checksum_block_bytes == kChecksumBlockBytes);
   CHECK(after.block_crc32 == before.block_crc32);
+}
+
+TEST_CASE("trailer: one that also describes its items is read") {
+  const Bytes whole = encode_trailer(example());
+  // Field 6, in which trailers had items before.
+  const Bytes body = whole.substr(0, whole.size() - kTrailerFooterBytes) + "\x32\x02\x08\x01";
+  Bytes bytes = body + whole.substr(whole.size() - kTrailerFooterBytes, 12);
+  zip::put_u32(bytes, crc32(0, body));
+  zip::put_u64(bytes, body.size());
+  zip::put_u32(bytes, crc32(0, ByteSpan(bytes).subspan(body.size(), 24)));
+  CHECK(decode_trailer(bytes, example().content_bytes + bytes.size(), "file").block_crc32 == example().block_crc32);
 }
