@@ -171,6 +171,7 @@ CheckpointCopy copy_checkpoint(Store& from, Store& to, const std::string& save_i
     // 4
     metadata.save_id = save_id;
     metadata.checkpoint_id = to.url();
+    // Nothing was replaced at the new place.
     metadata.commit->retired.clear();
     to.publish(save_id, encode_commit_record(metadata), Overwrite::kRefused);
   } catch (...) {

@@ -99,6 +99,7 @@ void add_traces(const std::string& path, Status& status) {
   }
   status.json["died"] = Json::array();
   for (const auto& [rank, process] : job.processes) {
+    // The others run, or have ended as planned.
     if (!process.has_failed()) continue;
     const std::string last_call = last_call_of(*directory, job, rank);
     status.add("died",

@@ -118,6 +118,7 @@ Error not_open(const std::string& save_id, const std::string& url) {
 
 // The last line of a removal's mark before a fence mark. A save id follows.
 constexpr std::string_view kRemovedWord = "removed ";
+// Every read of a record takes as much of its end, to see whether a removal has begun.
 constexpr std::size_t kRemovalEndBytes = 256;  // at least a line break and this line
 
 // Returns the save id in the removal's mark at the end of `bytes`; "" if there is none.
@@ -184,11 +185,13 @@ void S3Store::retract_record(const ObjectName& name, const std::string& mark) {
     std::optional<Record> known = tries == 0 ? remembered_record(name) : std::nullopt;
     const Record seen = known && known->is_live ? *std::move(known) : find_record(name, mark.empty() ? 0 : kRecordEndBytes);
     if (!seen.is_live) return;
+    // The checkpoint may have been replaced since the caller has looked, or the list that it looked
+    // at lagged behind. A record that is not Cairn's has no save id to compare.
     if (!mark.empty()) {
       const auto head = seen.end.size() == seen.bytes ? commit_head_in(seen.end) : read_commit_head(*this);
       if (head && head->save_id != removed_in(mark))
-        throw Error(ErrorCode::kPrecondition, "cannot remove save " + removed_in(mark) + " in " + url() + ": save " + head->save_id +
-                                                  " has replaced it. Nothing was changed");
+        throw Error(ErrorCode::kPrecondition, "cannot remove save " + removed_in(mark) + " in " + url() + ": save " +
+                                                  head->save_id + " has replaced it. Nothing was changed");
     }
     const auto etag = replace_record(name, seen.etag, mark + fence_mark());
     if (etag) return remember(name, {*etag, mark.size(), false, mark, removed_in(mark)});

@@ -244,8 +244,10 @@ std::pair<std::string, ObjectName> S3Store::place_in_run(const std::string& full
 
 void S3Store::unlist_root(bool is_reused) {
   std::pair<std::string, ObjectName> place_of = place_in_run(place_);
+  // A removal at the place of the checkpoint has hidden its parts, too. Only a part that begins at
+  // the moment of the removal can miss this: each rank that wrote the index would wait for others.
   const bool is_part = part_of_name(place_of.second).has_value();
-  if (is_part) place_of = place_in_run(place_of.first);  // parts are in the place of a checkpoint
+  if (is_part) place_of = place_in_run(place_of.first);
   const auto& [run, name] = place_of;
   if (!is_checkpoint_name(name)) return;  // the index has no other removed places
   Index seen = remembered_index(run);
