@@ -152,7 +152,9 @@ CheckpointCopy copy_checkpoint(Store& from, Store& to, const std::string& save_i
                       "can check its copy; `cairn convert --to dcp` writes such a checkpoint at another place");
     copied.bytes += *file.length;
   }
-  if (to.is_taken(kCommitRecordName)) throw Error(ErrorCode::kAlreadyExists, "a checkpoint exists already at " + to.url());
+  // A record beside those of others would hide their checkpoint.
+  if (to.is_taken(kCommitRecordName) || has_records(to) || is_torch_checkpointing(to))
+    throw Error(ErrorCode::kAlreadyExists, "a checkpoint exists already at " + to.url());
 
   // 1
   to.create_root();

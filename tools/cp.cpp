@@ -22,8 +22,8 @@ constexpr const char* kCpExamples = R"(Examples:
   cairn cp run/step_100 s3://bucket/run/step_100   copies a checkpoint to a bucket
   cairn cp s3://bucket/run/step_100 run/step_100   and back
 
-TARGET is the place of the copy itself, not of its run; nothing may be there. The copy appears there
-once all of it was written and read back without a fault. It is a save of its own: it can be loaded,
+TARGET is the place of the copy itself, not of its run; no checkpoint may be there. The copy appears
+there once all of it was written and read back without a fault. It is a save of its own: it can be loaded,
 pinned and removed like any other. Step, user metadata and its position among the checkpoints of a
 run are those of SOURCE.
 
@@ -41,6 +41,9 @@ struct CpOptions {
 // Throws WrongUse for a target that is a run, which the copy would turn into a checkpoint.
 int cp(const CpOptions& options) {
   const auto from = open_existing(options.source), to = open_store(options.target);
+  // A removal of the source would take the copy.
+  if (to->url().rfind(from->url() + "/", 0) == 0)
+    throw WrongUse(fmt::format("{} is within the checkpoint itself: name a place outside of it", printable(to->url())));
   if (const auto inside = RunDirectory(to->url()).list().checkpoints; !inside.empty() && !to->is_taken(kCommitRecordName)) {
     const std::string url = from->url();
     throw WrongUse(fmt::format("{} holds checkpoints: name the place of the copy itself, such as {}", printable(to->url()),

@@ -1,6 +1,7 @@
 #include <cairn/storage/format/items_record.hpp>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <utility>
@@ -123,6 +124,10 @@ void add_file(const std::string& item, int rank, const PickleValue& layout, File
     if (format == formats.end()) unsupported(layout, "the serialization " + printable(type) + ", which Cairn does not read");
     file.path = std::string(layout.at("file_path").as_text());
     file.format = format->second;
+    // A record from elsewhere must not make Cairn read other files.
+    const std::filesystem::path path(file.path);
+    if (path.empty() || path.is_absolute() || std::find(path.begin(), path.end(), "..") != path.end())
+      corrupt(layout, "the path " + printable(file.path) + ", which leads out of the checkpoint");
   }
   placed.emplace(std::pair(item, rank), record.files.size());
   record.files.push_back(std::move(file));

@@ -284,6 +284,9 @@ TEST_CASE("torch_checkpointing: a record is refused by name where it cannot be r
   CHECK(error(replaced(sound, R"([\"w\"])", "w")) == Saying{ErrorCode::kCorrupt, "a path that is no list"});
   CHECK(error(replaced(sound, R"("0": null)", R"("0": )" + layout_text("x", "Own"))) ==
         Saying{ErrorCode::kUnsupported, "the serialization Own"});
+  for (const char* path : {"../x", "a/../../x", "/x", ""})
+    CHECK(error(replaced(sound, R"("0": null)", R"("0": )" + layout_text(path, "TorchSerialization"))) ==
+          Saying{ErrorCode::kCorrupt, "leads out of the checkpoint"});
   CHECK(thrown_by([] { decode_items_record(ByteSpan("cos\nsystem\n."), "the record"); }) ==
         Saying{ErrorCode::kUnsupported, "os.system"});
   // Empty shards need no file.

@@ -4,6 +4,7 @@
 import json
 import os
 import resource
+import shutil
 
 from cairn_command import cairn, Command, FINE, FIXTURES, FOUND_BAD, run_tests, WRONG_USE
 
@@ -34,6 +35,13 @@ class Cp(Command):
         self.fails(WRONG_USE, "cp", self.source, target, text="a checkpoint exists already")
         self.fails(WRONG_USE, "cp", self.source, self.source, text="a checkpoint exists already")
         self.fails(WRONG_USE, "cp", self.source, target.parent, text="such as %s/step_7" % target.parent)
+        self.fails(WRONG_USE, "cp", self.source, self.source / "below", text="is within the checkpoint itself")
+        for others in (FIXTURES.parent / "pytorch-2.14" / "rank_local", FIXTURES.parent / "torch_checkpointing-0.1.0" / "world_1"):
+            place = self.root / others.name
+            shutil.copytree(others, place)
+            self.fails(WRONG_USE, "cp", self.source, place, text="a checkpoint exists already")
+            self.fails(WRONG_USE, "convert", self.source, place, "--to", "dcp", text="which would be hidden")
+            self.assertEqual(sorted(os.listdir(place)), sorted(os.listdir(others)))
         self.assertEqual(self.inspected(target)["save_id"], before)
         self.assertEqual(sorted(path.name for path in target.parent.iterdir()), ["step_8"])
 
