@@ -174,7 +174,7 @@ void S3Store::retract_with_mark(const ObjectName& mark, const std::string& text)
 void S3Store::retract_record(const ObjectName& name, const std::string& mark) {
   const auto [run, place] = place_of_record(name);
   Index index = remembered_index(run);
-  if (index.etag.empty()) index = read_index(run);
+  if (index.etag.empty() || !index.is_latest_sure) index = read_index(run);
   change_index(run, std::move(index), true, [&latest = place](Index& seen) {
     const bool is_named = !latest.empty() && seen.latest.name == latest;
     if (is_named) seen.latest = {};

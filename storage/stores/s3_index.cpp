@@ -270,6 +270,7 @@ void S3Store::note_published(ByteSpan record, const std::string& etag, bool is_r
     const auto& [latest, sequence] = index.latest;
     const bool is_latest = latest.empty() || latest == place || sequence <= head->sequence;
     if (is_latest) index.latest = {place, head->sequence};
+    if (is_latest) index.is_latest_sure = is_reused;  // then the write is confirmed
     return was_removed || is_reused || is_latest;
   });
 }

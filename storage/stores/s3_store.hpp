@@ -86,6 +86,7 @@ class S3Store : public Store {
     std::string etag;               // "": there is none
     std::set<ObjectName> removed;   // places whose checkpoints were removed
     LatestPlace latest;             // the name is "" if that is not known
+    bool is_latest_sure = true;     // false: nobody has looked whether the server has kept the name
   };
   // This process's last look at a run. All stores of the process share it.
   struct Memory {

@@ -449,16 +449,47 @@ TEST_CASE("places whose checkpoints were removed cost no requests, and can be us
   CHECK(costs({"step_1", "step_2", "step_3"}) == 3);
 }
 
+namespace {
+
+std::string record_of(const std::string& id) {
+  Metadata metadata;
+  metadata.save_id = id;
+  metadata.commit = CommitInfo{};
+  metadata.commit->sequence = 1;
+  metadata.commit->world_size = 1;
+  return encode_commit_record(metadata);
+}
+
+}  // namespace
+
+TEST_CASE("a removal takes the name of the latest checkpoint out although the server has lost the next one") {
+  const std::string run = parent_url(new_s3_place());
+  bool is_swallowed = false;
+  const auto client = std::make_shared<HookedClient>([&](const S3Request& request, const HookedClient::Send& send) {
+    if (!is_swallowed || request.method != std::string("PUT") || request.key.find(kRunIndexName) == std::string::npos)
+      return send(request);
+    is_swallowed = false;
+    S3Response answer;
+    answer.status = 200;
+    answer.etag = std::string(32, 'e');
+    return answer;
+  });
+  for (const int step : {1, 2}) {
+    const std::string id = make_save_id(std::string(32, '0'), "x", static_cast<std::uint64_t>(step));
+    const auto store = store_with(client, run + "/step_" + std::to_string(step));
+    store->begin_attempt(id);
+    is_swallowed = step == 2;
+    store->publish(id, record_of(id), Overwrite::kRefused);
+  }
+  REQUIRE_FALSE(is_swallowed);
+  store_with(client, run + "/step_1")->retract();
+  const auto store = open_store(run);
+  store->children();
+  CHECK_FALSE(store->latest_place().has_value());
+}
+
 TEST_CASE("a removal with a mark spares the record of a save that was published meanwhile") {
   const std::string run = parent_url(new_s3_place()), place = run + "/step_1";
-  const auto record_of = [](const std::string& id) {
-    Metadata metadata;
-    metadata.save_id = id;
-    metadata.commit = CommitInfo{};
-    metadata.commit->sequence = 1;
-    metadata.commit->world_size = 1;
-    return encode_commit_record(metadata);
-  };
   const std::string old = make_save_id(std::string(32, '0'), "x", 1), later = make_save_id(std::string(32, '0'), "x", 2);
   const auto plain = open_store(place);
   plain->begin_attempt(old);
