@@ -119,8 +119,6 @@ void add_traces(const std::string& path, Status& status) {
 // Adds what the run tells: its latest sound checkpoint, saves that are open, reports of failures.
 void add_run(const std::string& path, Status& status) {
   const RunContents contents = look_at_run(path);
-  if (contents.checkpoints.empty() && contents.leftovers.empty() && contents.failure_reports.empty())
-    throw WrongUse(printable(path) + " holds no traces, no metrics and no run");
   const auto last = std::find_if(contents.checkpoints.begin(), contents.checkpoints.end(),
                                  [](const ListedCheckpoint& one) { return one.may_resume && one.fault.empty(); });
   if (last == contents.checkpoints.end()) {
