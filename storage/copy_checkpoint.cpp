@@ -27,14 +27,8 @@ void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_i
   if (const std::uint64_t bytes = from.size_bytes(file.name); bytes != file.length)
     throw Error(ErrorCode::kCorrupt,
                 object + " has " + std::to_string(bytes) + " bytes, and the record says " + std::to_string(*file.length));
-  // The copy's checksum follows from those of the blocks, each of which is compared below.
   Trailer trailer = *trailer_of(from, file.name, *file.length);
   const std::uint64_t content_bytes = trailer.content_bytes;
-  std::uint32_t crc = 0;
-  for (std::size_t block = 0; block < trailer.block_crc32.size(); ++block)
-    crc =
-        crc32_combine(crc, trailer.block_crc32[block],
-                      std::min<std::uint64_t>(trailer.checksum_block_bytes, content_bytes - block * trailer.checksum_block_bytes));
   FileInfo copy = file;
   // A name and a trailer belong to one save, and the copy is a save of its own.
   const std::string before = *save_id_of_file(file.name);
@@ -43,7 +37,7 @@ void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_i
   const Bytes end = encode_trailer(trailer);
   copy.length = content_bytes + end.size();
   copy.trailer_length = static_cast<std::uint32_t>(end.size());
-  copy.crc32 = crc32_combine(crc, crc32(0, end), end.size());
+  copy.crc32 = whole_crc32(trailer, end);  // each block is compared below
 
   CreateOptions options;
   options.expected_bytes = *copy.length;
@@ -153,7 +147,7 @@ CheckpointCopy copy_checkpoint(Store& from, Store& to, const std::string& save_i
     copied.bytes += *file.length;
   }
   // A record beside those of others would hide their checkpoint.
-  if (to.is_taken(kCommitRecordName) || has_records(to) || is_torch_checkpointing(to))
+  if (to.is_taken(kCommitRecordName) || !rank_records(to).empty() || is_torch_checkpointing(to))
     throw Error(ErrorCode::kAlreadyExists, "a checkpoint exists already at " + to.url());
 
   // 1

@@ -198,7 +198,7 @@ Converted convert_to_dcp(Conversion& conversion) {
   if (!std::filesystem::is_directory(path.lexically_normal().parent_path(), error))
     throw WrongUse(fmt::format("cannot write {}: there is no directory above it", printable(options.destination)));
   const auto store = open_store(path.string());
-  if (is_torch_checkpointing(*store) || (has_records(*store) && !store->exists(kCommitRecordName)))
+  if (is_torch_checkpointing(*store) || (!store->exists(kCommitRecordName) && !rank_records(*store).empty()))
     throw Error(ErrorCode::kAlreadyExists,
                 fmt::format("{} holds a checkpoint of PyTorch's, which would be hidden", printable(store->url())));
   if (store->exists(kCommitRecordName) && !options.force)

@@ -112,7 +112,7 @@ struct JobToExport {
 };
 
 std::vector<std::string> summary_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);  // at most ten
-// Those of them on what a running call waits for, and which hooks are running.
+// Returns the lines that tell what a running call waits for, and which hooks are running.
 std::vector<std::string> running_lines(const OpenedTrace& opened, const Diagnosis& diagnosis);
 Json hooks_json(const OpenedTrace& opened, const Diagnosis& diagnosis);
 std::string failure_line(const TracedJob& job, const TracedFailure& failure);

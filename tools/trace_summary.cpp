@@ -124,9 +124,8 @@ std::optional<std::string> death_line(const OpenedTrace& opened, const Diagnosis
   const WallTime end = diagnosis.begin + diagnosis.duration;
   return fmt::format("{}: its process {} at {} UTC, {}", printable(opened.trace.job.describe(first->first)),
                      printable(first->second.describe()), time_of_day(ended),
-                     ended < diagnosis.begin
-                         ? human_duration(diagnosis.begin - ended) + " before this call began; " +
-                               printable(last_call_of(*opened.directory, opened.trace.job, first->first))
+                     ended < diagnosis.begin ? human_duration(diagnosis.begin - ended) + " before this call began; " +
+                                                   printable(last_call_of(*opened.directory, opened.trace.job, first->first))
                      : ended > end ? human_duration(ended - end) + " after this call ended"
                                    : "after its part of this call");
 }
@@ -360,9 +359,9 @@ std::vector<std::string> running_lines(const OpenedTrace& opened, const Diagnosi
   std::size_t running = 0;
   for (const auto& [rank, hook] : diagnosis.in_hook) {
     if (++running > kRunningShown) break;
-    lines.push_back(named_line("runs", printable(opened.trace.job.describe(rank)) +
-                                     fmt::format(" is in {} (its {}), since {} UTC", hook.name, to_string(hook.actor),
-                                                 time_of_day(hook.begin))));
+    lines.push_back(named_line(
+        "runs", printable(opened.trace.job.describe(rank)) +
+                    fmt::format(" is in {} (its {}), since {} UTC", hook.name, to_string(hook.actor), time_of_day(hook.begin))));
   }
   if (running > kRunningShown)
     lines.back() += fmt::format(" … and {} more ranks: --json", diagnosis.in_hook.size() - kRunningShown);
@@ -408,9 +407,8 @@ int trace_summary(const TraceChoice& choice) {
   if (choice.attempt.empty() && diagnosis.end == TracedEnd::kSucceeded) {
     if (const auto* slow = slowest_beside(*opened.directory, opened.trace.attempt)) {
       if (lines.size() == kLines) lines.erase(lines.end() - 2);
-      lines.insert(lines.begin() + 1,
-                   named_line("but", printable(fmt::format("{} took {}: --attempt '{}'", slow->describe(),
-                                                     human_duration(slow->duration()), slow->save_id))));
+      lines.insert(lines.begin() + 1, named_line("but", printable(fmt::format("{} took {}: --attempt '{}'", slow->describe(),
+                                                                              human_duration(slow->duration()), slow->save_id))));
     }
   }
   for (const auto& it : lines) print_line(with_colours(it), kNameColumns);

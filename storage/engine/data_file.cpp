@@ -1,28 +1,8 @@
 #include <cairn/storage/engine/data_file.hpp>
 
-#include <zlib.h>
-
-#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 
 namespace cairn {
-namespace {
-
-// Returns the CRC-32 of a whole file, from the block checksums in `trailer` and the bytes of the
-// trailer.
-std::uint32_t whole_crc32(const Trailer& trailer, ByteSpan trailer_bytes) {
-  const std::uint64_t block_bytes = trailer.checksum_block_bytes;
-  const std::uint64_t last_bytes = trailer.content_bytes % block_bytes;
-  // A terabyte has eight million blocks, so the operator for a block's length is computed once.
-  const uLong append_block = ::crc32_combine_gen(static_cast<z_off_t>(block_bytes));
-  std::uint32_t crc = 0;
-  for (std::size_t block = 0; block < trailer.content_bytes / block_bytes; ++block)
-    crc = static_cast<std::uint32_t>(::crc32_combine_op(crc, trailer.block_crc32[block], append_block));
-  if (last_bytes > 0) crc = crc32_combine(crc, trailer.block_crc32.back(), last_bytes);
-  return crc32(crc, trailer_bytes);
-}
-
-}  // namespace
 
 void check_file_length(Store& store, const FileInfo& file, std::optional<std::uint64_t> known) {
   // PyTorch records no lengths.

@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include <zlib.h>
+
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/messages/trailer.pb.h>
@@ -79,6 +81,18 @@ Bytes encode_trailer(const Trailer& trailer) {
   zip::put_u64(bytes, body_bytes);
   zip::put_u32(bytes, crc32(0, {bytes.data() + body_bytes, kFooterCrcAt}));
   return bytes;
+}
+
+std::uint32_t whole_crc32(const Trailer& trailer, ByteSpan trailer_bytes) {
+  const std::uint64_t block_bytes = trailer.checksum_block_bytes;
+  const std::uint64_t last_bytes = trailer.content_bytes % block_bytes;
+  // A terabyte has eight million blocks, so the operator for a block's length is computed once.
+  const uLong append_block = ::crc32_combine_gen(static_cast<z_off_t>(block_bytes));
+  std::uint32_t crc = 0;
+  for (std::size_t block = 0; block < trailer.content_bytes / block_bytes; ++block)
+    crc = static_cast<std::uint32_t>(::crc32_combine_op(crc, trailer.block_crc32[block], append_block));
+  if (last_bytes > 0) crc = crc32_combine(crc, trailer.block_crc32.back(), last_bytes);
+  return crc32(crc, trailer_bytes);
 }
 
 std::uint64_t trailer_length(ByteSpan footer, std::uint64_t file_bytes, const std::string& object) {

@@ -35,6 +35,10 @@ struct Trailer {
 // Returns body and footer. Throws InternalError if the description is inconsistent.
 Bytes encode_trailer(const Trailer& trailer);
 
+// Returns the CRC-32 of a whole file, from the block checksums in `trailer` and the bytes of the
+// trailer.
+std::uint32_t whole_crc32(const Trailer& trailer, ByteSpan trailer_bytes);
+
 // Returns the length of the trailer whose last kTrailerFooterBytes are `footer`. Throws as
 // decode_trailer does.
 std::uint64_t trailer_length(ByteSpan footer, std::uint64_t file_bytes, const std::string& object);
