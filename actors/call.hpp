@@ -10,14 +10,13 @@
 #include <string>
 #include <vector>
 
+#include <cairn/actors/call_hooks.hpp>
 #include <cairn/actors/call_progress.hpp>
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/actors/trainer_executor.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/failure.hpp>
-#include <cairn/state/planner.hpp>
-#include <cairn/storage/storage.hpp>
 
 namespace cairn {
 
@@ -58,18 +57,11 @@ struct Call {
 };
 
 struct SaveCall : Call {
-  const StateDict* state_dict = nullptr;  // read after `begin` has returned
-  SavePlanner* planner = nullptr;
-  StorageWriter* writer = nullptr;
+  std::shared_ptr<SaveHooks> hooks;
 };
 
 struct LoadCall : Call {
-  // Adapts `state_dict` to what the checkpoint has. Called once on every rank, just before
-  // `set_up_planner`, and timed as a part of it. May be empty. May throw.
-  std::function<void(const Metadata& metadata, const StorageContext& context)> fit;
-  StateDict* state_dict = nullptr;
-  LoadPlanner* planner = nullptr;
-  StorageReader* reader = nullptr;
+  std::shared_ptr<LoadHooks> hooks;
 };
 
 // An agreement: the coordinator decides, and all ranks get its answer. Takes two messages per rank,

@@ -44,16 +44,6 @@ std::vector<std::shared_ptr<const Plan>> checked_and_shared(std::vector<Plan> pl
   return shared;
 }
 
-// An empty id is not validated: user-defined writers may need none.
-template <class Storage>
-void reset(Storage& storage, const std::string& checkpoint_id) {
-  if (!checkpoint_id.empty() && !storage.validate_checkpoint_id(checkpoint_id))
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "\"" + checkpoint_id + "\" is not a checkpoint id that this writer or reader can handle; pass a path or URL of its kind");
-  storage.reset(checkpoint_id);
-}
-
 // --- the state, on every rank --------------------------------------------------------------------
 
 // A failed reset does not prevent the Stateful hooks, because other ranks run theirs.
@@ -62,9 +52,9 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::GatherState&
   const Call& call = context.call();
   run.hook_before_others(Hook::kReset, [&] {
     if (context.operation() == protocol::Operation::kSave)
-      reset(*context.save().writer, call.checkpoint_id);
+      context.save().hooks->reset(call.checkpoint_id);
     else
-      reset(*context.load().reader, call.checkpoint_id);
+      context.load().hooks->reset(call.checkpoint_id);
   });
   run.hook(Hook::kBegin, [&] {
     if (call.begin) call.begin(request.key_order);
@@ -77,34 +67,24 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::GatherState&
 // --- the local plan, on every rank ---------------------------------------------------------------
 
 protocol::LocalSavePlan create_local_save_plan(TaskRun& run) {
-  const SaveCall& call = run.context().save();
-  run.hook(Hook::kSetUpPlanner,
-           [&] { call.planner->set_up_planner(*call.state_dict, run.context().rank(), run.task().is_coordinator); });
-  run.hook(Hook::kSetUpStorage, [&] { call.writer->set_up_storage_writer(run.storage_context()); });
-  SavePlan plan = run.hook(Hook::kCreateLocalPlan, [&] { return call.planner->create_local_plan(); });
-  plan = run.hook(Hook::kPrepareLocalPlan,
-                  [&] { return checked(call.writer->prepare_local_plan(std::move(plan)), "prepare_local_plan"); });
+  SaveHooks& hooks = *run.context().save().hooks;
+  run.hook(Hook::kSetUpPlanner, [&] { hooks.set_up_planner(run.context().rank(), run.task().is_coordinator); });
+  run.hook(Hook::kSetUpStorage, [&] { hooks.set_up_storage_writer(run.storage_context()); });
+  SavePlan plan = run.hook(Hook::kCreateLocalPlan, [&] { return hooks.create_local_plan(); });
+  plan =
+      run.hook(Hook::kPrepareLocalPlan, [&] { return checked(hooks.prepare_local_plan(std::move(plan)), "prepare_local_plan"); });
   const Digest digest = plan_digest(plan);
   return {std::make_shared<const SavePlan>(std::move(plan)), digest};
 }
 
 protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
-  const LoadCall& call = run.context().load();
-  const Metadata& metadata =
-      run.context().metadata.emplace(run.hook(Hook::kReadMetadata, [&] { return call.reader->read_metadata(); }));
-  run.hook(Hook::kSetUpPlanner, [&] {
-    if (call.fit) call.fit(metadata, run.storage_context());
-    call.planner->set_up_planner(*call.state_dict, metadata, run.context().rank(), run.task().is_coordinator);
-  });
-  run.hook(Hook::kSetUpStorage, [&] { call.reader->set_up_storage_reader(metadata, run.storage_context()); });
-  LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] {
-    LoadPlan made = call.planner->create_local_plan();
-    // Belongs to this phase, because no rank changes data before all ranks have planned.
-    call.planner->compare_shared([&](const LoadPlan& reads) { call.reader->read_data(reads, *call.planner).get(); });
-    return made;
-  });
-  plan = run.hook(Hook::kPrepareLocalPlan,
-                  [&] { return checked(call.reader->prepare_local_plan(std::move(plan)), "prepare_local_plan"); });
+  LoadHooks& hooks = *run.context().load().hooks;
+  const Metadata& metadata = run.context().metadata.emplace(run.hook(Hook::kReadMetadata, [&] { return hooks.read_metadata(); }));
+  run.hook(Hook::kSetUpPlanner, [&] { hooks.set_up_planner(metadata, run.storage_context()); });
+  run.hook(Hook::kSetUpStorage, [&] { hooks.set_up_storage_reader(metadata, run.storage_context()); });
+  LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] { return hooks.create_local_plan(); });
+  plan =
+      run.hook(Hook::kPrepareLocalPlan, [&] { return checked(hooks.prepare_local_plan(std::move(plan)), "prepare_local_plan"); });
   return {std::make_shared<const LoadPlan>(std::move(plan)), metadata.save_id};
 }
 
@@ -116,29 +96,29 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateLocalP
 // --- the global plan, on the coordinator ---------------------------------------------------------
 
 protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobalSavePlan& request) {
-  const SaveCall& call = run.context().save();
+  SaveHooks& hooks = *run.context().save().hooks;
   const int world_size = run.context().world_size();
   GlobalSavePlan made = run.hook(Hook::kCreateGlobalPlan, [&] {
-    GlobalSavePlan plan = call.planner->create_global_plan(copies_of(request.local_plans));
+    GlobalSavePlan plan = hooks.create_global_plan(copies_of(request.local_plans));
     check_count(plan.plans.size(), world_size, "create_global_plan");
     return plan;
   });
   auto plans = run.hook(Hook::kPrepareGlobalPlan, [&] {
-    return checked_and_shared(call.writer->prepare_global_plan(std::move(made.plans)), world_size, "prepare_global_plan");
+    return checked_and_shared(hooks.prepare_global_plan(std::move(made.plans)), world_size, "prepare_global_plan");
   });
   return protocol::GlobalSavePlans{std::move(plans), std::make_shared<Metadata>(std::move(made.metadata))};
 }
 
 protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobalLoadPlan& request) {
-  const LoadCall& call = run.context().load();
+  LoadHooks& hooks = *run.context().load().hooks;
   const int world_size = run.context().world_size();
   std::vector<LoadPlan> made = run.hook(Hook::kCreateGlobalPlan, [&] {
-    std::vector<LoadPlan> plans = call.planner->create_global_plan(copies_of(request.local_plans));
+    std::vector<LoadPlan> plans = hooks.create_global_plan(copies_of(request.local_plans));
     check_count(plans.size(), world_size, "create_global_plan");
     return plans;
   });
   return protocol::GlobalLoadPlans{run.hook(Hook::kPrepareGlobalPlan, [&] {
-    return checked_and_shared(call.reader->prepare_global_plan(std::move(made)), world_size, "prepare_global_plan");
+    return checked_and_shared(hooks.prepare_global_plan(std::move(made)), world_size, "prepare_global_plan");
   })};
 }
 

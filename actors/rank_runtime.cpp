@@ -62,14 +62,12 @@ RankConfig with_bounded_waits(RankConfig config) {
   return config;
 }
 
-void check_call(const Call& call, int world_size, bool has_state = true, bool has_planner = true, bool has_storage = true) {
+void check_call(const Call& call, int world_size, bool has_hooks = true) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, "cannot save or load \"" + call.checkpoint_id + "\": " + what);
   };
   if (call.executor == nullptr) refuse("the call has no executor for its hooks");
-  if (!has_state) refuse("the call has no state dict");
-  if (!has_planner) refuse("the call has no planner");
-  if (!has_storage) refuse("the call has no writer or reader");
+  if (!has_hooks) refuse("the call has no hooks");
   // In a larger world the other ranks must learn of the bad rank too: see
   // protocol/call_register.hpp.
   if (world_size == 1 && call.coordinator_rank != 0)
@@ -324,12 +322,12 @@ RankRuntime::~RankRuntime() {
 }
 
 std::uint64_t RankRuntime::save(SaveCall call, std::function<void(CallResult)> done) {
-  check_call(call, implementation_->config.world_size, call.state_dict != nullptr, call.planner != nullptr, call.writer != nullptr);
+  check_call(call, implementation_->config.world_size, call.hooks != nullptr);
   return implementation_->start(std::move(call), std::move(done));
 }
 
 std::uint64_t RankRuntime::load(LoadCall call, std::function<void(CallResult)> done) {
-  check_call(call, implementation_->config.world_size, call.state_dict != nullptr, call.planner != nullptr, call.reader != nullptr);
+  check_call(call, implementation_->config.world_size, call.hooks != nullptr);
   return implementation_->start(std::move(call), std::move(done));
 }
 

@@ -18,32 +18,31 @@ std::uint64_t bytes_to_move(const TaskRun& run) {
 // --- the data, on every rank ---------------------------------------------------------------------
 
 std::nullopt_t run_storage_task(TaskRun& run, const protocol::Write& request) {
-  const SaveCall& call = run.context().save();
+  SaveHooks& hooks = *run.context().save().hooks;
   const SavePlan& plan =
-      run.context().save_plan.emplace(run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
+      run.context().save_plan.emplace(run.hook(Hook::kFinishPlan, [&] { return hooks.finish_plan(*request.plan); }));
   return run.last_hook(
-      Hook::kMoveData, bytes_to_move(run), [&] { return call.writer->write_data(plan, *call.planner); },
+      Hook::kMoveData, bytes_to_move(run), [&] { return hooks.write_data(plan); },
       [](WriteResults results) { return protocol::Written{std::make_shared<const WriteResults>(std::move(results))}; });
 }
 
 std::nullopt_t run_storage_task(TaskRun& run, const protocol::Read& request) {
-  const LoadCall& call = run.context().load();
+  LoadHooks& hooks = *run.context().load().hooks;
   const LoadPlan& plan =
-      run.context().load_plan.emplace(run.hook(Hook::kFinishPlan, [&] { return call.planner->finish_plan(*request.plan); }));
+      run.context().load_plan.emplace(run.hook(Hook::kFinishPlan, [&] { return hooks.finish_plan(*request.plan); }));
   return run.last_hook(
-      Hook::kMoveData, bytes_to_move(run), [&] { return call.reader->read_data(plan, *call.planner); },
-      [](bool) { return protocol::ReadDone{}; });
+      Hook::kMoveData, bytes_to_move(run), [&] { return hooks.read_data(plan); }, [](bool) { return protocol::ReadDone{}; });
 }
 
 // --- publication, on the coordinator -------------------------------------------------------------
 
 protocol::TaskResult run_storage_task(TaskRun& run, const protocol::Finish& request) {
-  run.hook(Hook::kFinish, [&] { run.context().save().writer->finish(std::move(*request.metadata), std::move(*request.results)); });
+  run.hook(Hook::kFinish, [&] { run.context().save().hooks->finish(std::move(*request.metadata), std::move(*request.results)); });
   return protocol::Published{};
 }
 
 protocol::TaskResult run_storage_task(TaskRun& run, const protocol::AskCommitted&) {
-  return run.hook(Hook::kAskCommitted, [&] { return run.context().save().writer->committed(run.task().save_id); });
+  return run.hook(Hook::kAskCommitted, [&] { return run.context().save().hooks->committed(run.task().save_id); });
 }
 
 // --- after a failure, on every rank --------------------------------------------------------------
@@ -52,12 +51,12 @@ protocol::TaskResult run_storage_task(TaskRun& run, const protocol::AskCommitted
 void discard_if_told(TaskRun& run, std::optional<Committed> committed) {
   if (run.context().operation() != protocol::Operation::kSave) return;
   const bool ends_attempt = run.task().is_coordinator;
-  if (committed && (*committed == Committed::kNo || ends_attempt)) run.context().save().writer->discard(ends_attempt);
+  if (committed && (*committed == Committed::kNo || ends_attempt)) run.context().save().hooks->discard(ends_attempt);
 }
 
 protocol::TaskResult run_storage_task(TaskRun& run, const protocol::Abandon& request) {
   run.hook(Hook::kAbandon, [&] {
-    run.context().save().writer->abandon();
+    run.context().save().hooks->abandon();
     discard_if_told(run, request.committed);
   });
   return protocol::Released{};

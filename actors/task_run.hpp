@@ -16,8 +16,8 @@
 #include <cairn/actors/local_messages.hpp>
 #include <cairn/actors/traced.hpp>
 #include <cairn/base/injection.hpp>
+#include <cairn/base/profiler_range.hpp>
 #include <cairn/base/running_work.hpp>
-#include <cairn/state/profiler_range.hpp>
 
 namespace cairn {
 

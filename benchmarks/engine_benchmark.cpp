@@ -23,7 +23,7 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 

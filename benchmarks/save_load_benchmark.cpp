@@ -24,9 +24,9 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
+#include <cairn/state/hugging_face.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
-#include <cairn/storage/hugging_face.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 

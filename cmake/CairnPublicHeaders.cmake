@@ -17,6 +17,7 @@ set(CAIRN_PUBLIC_HEADERS
     base/thread_annotations.hpp
     base/version.hpp
     planning/box.hpp
+    planning/device_mesh.hpp
     planning/dtype.hpp
     planning/global_plan.hpp
     planning/metadata.hpp
@@ -30,26 +31,29 @@ set(CAIRN_PUBLIC_HEADERS
     tracing/trace_findings.hpp
     tracing/trace_messages.hpp
     tracing/trace_text.hpp
-    state/adapters.hpp
-    state/device_mesh.hpp
-    state/fields.hpp
-    state/planner.hpp
-    state/script_module.hpp
-    state/sharded_tensor.hpp
-    state/state_dict.hpp
-    state/staging.hpp
-    state/stateful.hpp
-    storage/checkpoint_writer.hpp
-    storage/hugging_face.hpp
     storage/read_metadata.hpp
-    storage/storage.hpp
+    storage/runs/checkpoint_info.hpp
+    storage/runs/retention_policy.hpp
+    storage/storage_context.hpp
     storage/store.hpp
     storage/store_observer.hpp
     storage/stream_transform.hpp
     storage/tiers.hpp
-    storage/torch_checkpointing.hpp
-    storage/torch_save.hpp
+    storage/verify_checkpoint.hpp
     actors/options.hpp
+    state/adapters.hpp
+    state/checkpoint_writer.hpp
+    state/fields.hpp
+    state/hugging_face.hpp
+    state/planner.hpp
+    state/script_module.hpp
+    state/sharded_tensor.hpp
+    state/staging.hpp
+    state/state_dict.hpp
+    state/stateful.hpp
+    state/storage.hpp
+    state/torch_checkpointing.hpp
+    state/torch_save.hpp
     runtime/cairn.hpp
     runtime/checkpoints/async_handle.hpp
     runtime/checkpoints/cancellation.hpp
@@ -60,9 +64,7 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/observation/call_listener.hpp
     runtime/observation/metrics.hpp
     runtime/observation/progress.hpp
-    runtime/runs/checkpoint_info.hpp
     runtime/runs/checkpoint_manager.hpp
-    runtime/runs/retention_policy.hpp
     runtime/testing/injection.hpp
     runtime/testing/testing.hpp
     runtime/worlds/from_mpi.hpp

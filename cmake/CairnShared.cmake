@@ -34,7 +34,7 @@ function(cairn_shared_library target)
 endfunction()
 
 cairn_shared_library(cairn_shared NAME cairn EXPORT_NAME cairn
-                     PUBLIC base planning tracing state storage runtime INNER messages protocol actors)
+                     PUBLIC base planning tracing formats storage state runtime INNER messages protocol actors)
 # The archives are named for what they depend on in turn: their own members are here already.
 target_link_libraries(cairn_shared PRIVATE cairn_runtime INTERFACE $<BUILD_INTERFACE:cairn_torch>)
 target_compile_features(cairn_shared INTERFACE cxx_std_${cairn_cxx_standard})

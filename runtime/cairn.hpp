@@ -29,9 +29,9 @@
 #include <cairn/runtime/runs/checkpoint_manager.hpp>
 #include <cairn/runtime/worlds/world.hpp>
 #include <cairn/state/adapters.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/state_dict.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {

@@ -20,7 +20,7 @@
 #include <cairn/state/pageable_copies.hpp>
 #include <cairn/state/staged_values.hpp>
 #include <cairn/state/staging.hpp>
-#include <cairn/state/staging_memory.hpp>
+#include <cairn/state/staging_pool.hpp>
 #include <cairn/state/tensor_memory.hpp>
 #include <cairn/state/tensor_types.hpp>
 
@@ -40,7 +40,7 @@ bool can_be_staged(const torch::Tensor& tensor) {
 }
 
 // A part of a storage that is copied without change.
-struct Region {
+struct StagedRegion {
   c10::Storage storage;
   c10::Device device = c10::kCPU;
   const char* memory = nullptr;  // the storage's memory when staging began
@@ -63,7 +63,7 @@ const char* memory_of(const c10::Storage& storage) { return static_cast<const ch
 // The position of all data in the copy.
 struct Layout {
   std::vector<Leaf> leaves;  // in the order in which `replace_tensors` visits them
-  std::vector<Region> regions;
+  std::vector<StagedRegion> regions;
   std::uint64_t plain_bytes = 0;
   std::uint64_t pinned_bytes = 0;
   Digest digest{};  // of names, shapes, strides, dtypes and positions
@@ -122,7 +122,7 @@ void place_regions(Layout& layout, bool pin) {
     if (regions.empty()) {
       for (const StorageRange& interval : regions_of(used[storage])) {
         regions.emplace_back(interval, layout.regions.size());
-        Region region;
+        StagedRegion region;
         region.storage = leaf.tensor.storage();
         region.device = leaf.tensor.device();
         region.memory = memory_of(region.storage);
@@ -153,7 +153,7 @@ Digest digest_of(const Layout& layout) {
     for (const auto stride : leaf.tensor.strides()) digest.add(stride);
     digest.add(std::uint64_t{leaf.region});
   }
-  for (const Region& region : layout.regions) digest.add(std::uint64_t{region.pinned}).add(region.length());
+  for (const StagedRegion& region : layout.regions) digest.add(std::uint64_t{region.pinned}).add(region.length());
   return digest.finish();
 }
 
@@ -168,12 +168,12 @@ Layout layout_of(const StateDict& state, const StagingOptions& options) {
 }
 
 // Returns a region's bytes in the copy. The tensor keeps the memory alive.
-torch::Tensor bytes_at(const std::shared_ptr<const StagingMemory>& memory, const Region& region) {
+torch::Tensor bytes_at(const std::shared_ptr<const StagingMemory>& memory, const StagedRegion& region) {
   return torch::from_blob(
       memory->data() + region.position, {static_cast<std::int64_t>(region.length())}, [memory](void*) {}, torch::kUInt8);
 }
 
-torch::Tensor copy_of(const Leaf& leaf, const Region& region, const torch::Tensor& bytes) {
+torch::Tensor copy_of(const Leaf& leaf, const StagedRegion& region, const torch::Tensor& bytes) {
   // In elements. A region begins at a multiple of kRegionAlignmentBytes, which is a multiple of
   // every element size.
   const auto offset = leaf.tensor.storage_offset() -
@@ -190,7 +190,7 @@ class DefaultStaging final : public Staging {
   DefaultStaging(const StateDict& state, Layout layout, const std::shared_ptr<const StagingMemory>& plain,
                  const std::shared_ptr<const StagingMemory>& pinned)
       : layout_(std::move(layout)) {
-    for (const Region& region : layout_.regions) bytes_.push_back(bytes_at(region.pinned ? pinned : plain, region));
+    for (const StagedRegion& region : layout_.regions) bytes_.push_back(bytes_at(region.pinned ? pinned : plain, region));
     // Before the structure is copied, so that the devices are busy meanwhile.
     if (!pinned || pinned->is_locked())
       begin_device_copies(pinned);
@@ -213,7 +213,7 @@ class DefaultStaging final : public Staging {
   StateDict finish() override {
     // Before the copy, because a resize may have freed the memory to read. Again after it, because
     // a resize may have happened meanwhile.
-    for (const Region& region : layout_.regions) check_unchanged(region);
+    for (const StagedRegion& region : layout_.regions) check_unchanged(region);
     copy_host_memory();
     with_torch("copy tensors out of devices' memory", [&] {
       // Few threads beside the trainer's operations.
@@ -221,7 +221,7 @@ class DefaultStaging final : public Staging {
         copy_through_blocks(std::exchange(pageable_, {}), std::this_thread::get_id() == begun_on_ ? cpu_share() : 2);
       copies_.wait();
     });
-    for (const Region& region : layout_.regions) check_unchanged(region);
+    for (const StagedRegion& region : layout_.regions) check_unchanged(region);
     // Releases the caller's tensors as early as possible.
     layout_ = {};
     bytes_.clear();
@@ -232,7 +232,7 @@ class DefaultStaging final : public Staging {
   void begin_pageable_copies() {
     std::map<c10::DeviceIndex, std::shared_ptr<const GivenWork>> given;
     for (std::size_t i = 0; i < bytes_.size(); ++i) {
-      const Region& region = layout_.regions[i];
+      const StagedRegion& region = layout_.regions[i];
       if (!region.pinned && !region.device.is_cpu()) copies_.add(source_of(region), bytes_[i]);
       if (!region.pinned) continue;
       std::shared_ptr<const GivenWork>& after = given[region.device.index()];
@@ -287,7 +287,7 @@ class DefaultStaging final : public Staging {
       auto next =
           static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), static_cast<std::uint64_t>(begin)) - ends.begin());
       for (auto at = static_cast<std::uint64_t>(begin); at < static_cast<std::uint64_t>(end); ++next) {
-        const Region& region = layout_.regions[regions[next]];
+        const StagedRegion& region = layout_.regions[regions[next]];
         const std::uint64_t first = at - (ends[next] - region.length());
         const std::uint64_t length = std::min<std::uint64_t>(region.length() - first, static_cast<std::uint64_t>(end) - at);
         std::memcpy(static_cast<char*>(bytes_[regions[next]].data_ptr()) + first, region.memory + region.bytes.begin + first,
@@ -303,13 +303,13 @@ class DefaultStaging final : public Staging {
       copy(0, total);
   }
 
-  static torch::Tensor source_of(const Region& region) {
+  static torch::Tensor source_of(const StagedRegion& region) {
     torch::Tensor source = torch::empty({0}, torch::TensorOptions(torch::kUInt8).device(region.device));
     source.set_(region.storage, static_cast<std::int64_t>(region.bytes.begin), {static_cast<std::int64_t>(region.length())}, {1});
     return source;
   }
 
-  static void check_unchanged(const Region& region) {
+  static void check_unchanged(const StagedRegion& region) {
     if (memory_of(region.storage) == region.memory && region.storage.nbytes() >= region.bytes.end) return;
     throw Error(ErrorCode::kPrecondition,
                 "\"" + region.name + "\" was resized while it was being staged: call wait_staged() before changing the state");

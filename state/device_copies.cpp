@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
@@ -11,6 +12,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #endif
 
+#include <cairn/base/device_functions.hpp>
 #include <cairn/base/error.hpp>
 
 namespace cairn {
@@ -42,6 +44,20 @@ bool uses_cuda() {
 bool uses_cuda() { return at::globalContext().hasCUDA(); }
 #endif
 
+// Asks for the primary context, because asking for anything else would create one.
+std::vector<c10::Device> cuda_devices_in_use() {
+  std::vector<c10::Device> used;
+  if (!uses_cuda() || !c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return used;
+  const auto count = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
+  for (int i = 0; i < static_cast<int>(count); ++i) {
+    const auto index = static_cast<c10::DeviceIndex>(i);
+    if (at::detail::getCUDAHooks().hasPrimaryContext(index)) used.emplace_back(c10::DeviceType::CUDA, index);
+  }
+  return used;
+}
+
+namespace {
+
 #ifdef CAIRN_HAS_CUDA
 bool lock_host_memory(char* memory, std::uint64_t bytes) noexcept {
   try {
@@ -72,17 +88,28 @@ bool lock_host_memory(char*, std::uint64_t) noexcept { return false; }
 void unlock_host_memory(char*) noexcept {}
 #endif
 
-// Asks for the primary context, because asking for anything else would create one.
-std::vector<c10::Device> cuda_devices_in_use() {
-  std::vector<c10::Device> used;
-  if (!uses_cuda() || !c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return used;
-  const auto count = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).deviceCount();
-  for (int i = 0; i < static_cast<int>(count); ++i) {
-    const auto index = static_cast<c10::DeviceIndex>(i);
-    if (at::detail::getCUDAHooks().hasPrimaryContext(index)) used.emplace_back(c10::DeviceType::CUDA, index);
+void* begin_range(const char* name) noexcept {
+  try {
+    // Asks first, because a RecordFunction is large, and none is needed most of the time.
+    auto observers = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
+    if (!observers) return nullptr;
+    auto range = std::make_unique<at::RecordFunction>(std::move(*observers));
+    range->before(("cairn::" + std::string(name)).c_str());
+    return range.release();
+  } catch (...) {  // out of memory
+    return nullptr;
   }
-  return used;
 }
+
+void end_range(void* range) noexcept { delete static_cast<at::RecordFunction*>(range); }
+
+// All code that copies tensors is linked with this file.
+[[maybe_unused]] const bool functions_are_set = [] {
+  set_device_functions({begin_range, end_range, lock_host_memory, unlock_host_memory, []() noexcept { return uses_cuda(); }});
+  return true;
+}();
+
+}  // namespace
 
 // Only devices in use: asking for the stream of another one would create a context there.
 CurrentStreams CurrentStreams::capture() {

@@ -24,12 +24,6 @@ bool uses_cuda();
 // which takes a second and half a gigabyte of device memory.
 std::vector<c10::Device> cuda_devices_in_use();
 
-// Page-locks memory for the devices of this process, so that copies from and to them need no
-// thread. Takes up to half a second for each GiB. Returns false if it cannot. Unlock the memory
-// before it is freed.
-bool lock_host_memory(char* memory, std::uint64_t bytes) noexcept;
-void unlock_host_memory(char* memory) noexcept;
-
 // The current streams of the calling thread, one per device. Other threads that run hooks use them,
 // so that the hooks' work is ordered with the caller's. Asks the devices nothing.
 class CurrentStreams {

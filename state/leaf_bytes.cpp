@@ -2,11 +2,11 @@
 #include <vector>
 
 #include <cairn/base/error.hpp>
+#include <cairn/formats/pickler.hpp>
+#include <cairn/formats/tensor_pickle.hpp>
+#include <cairn/formats/torch_archive.hpp>
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/leaf_writer.hpp>
-#include <cairn/state/pickle/pickler.hpp>
-#include <cairn/state/pickle/tensor_pickle.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 

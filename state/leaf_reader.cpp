@@ -9,9 +9,9 @@
 #include <unordered_set>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
-#include <cairn/state/pickle/unicode.hpp>
-#include <cairn/state/pickle/unpickler.hpp>
+#include <cairn/formats/torch_archive.hpp>
+#include <cairn/formats/unicode.hpp>
+#include <cairn/formats/unpickler.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {

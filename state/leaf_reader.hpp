@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <cairn/base/bytes.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/formats/torch_archive.hpp>
 #include <cairn/state/state_dict.hpp>
 #include <cairn/state/tensor_types.hpp>
 

@@ -8,7 +8,7 @@
 #include <torch/torch.h>
 
 #include <cairn/base/parallel.hpp>
-#include <cairn/state/staging_memory.hpp>
+#include <cairn/storage/engine/staging_memory.hpp>
 
 namespace cairn {
 

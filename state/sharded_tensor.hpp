@@ -9,8 +9,8 @@
 #include <torch/types.h>
 
 #include <cairn/planning/box.hpp>
+#include <cairn/planning/device_mesh.hpp>
 #include <cairn/planning/metadata.hpp>
-#include <cairn/state/device_mesh.hpp>
 
 namespace cairn {
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/pickle/unicode.hpp>
+#include <cairn/formats/unicode.hpp>
 
 namespace cairn {
 

@@ -74,7 +74,7 @@ inline Presence look_twice(Store& store, const ObjectName& name, const std::vect
   return has_name(listing, name) ? Presence::kUnknown : Presence::kAbsent;
 }
 
-// The mark of a removal (storage/run_directory.hpp): ".removed-<save id>". `save_id_of_mark`
+// The mark of a removal (storage/runs/run_directory.hpp): ".removed-<save id>". `save_id_of_mark`
 // returns nothing for other names.
 inline constexpr std::string_view kRemovalMark = ".removed-";
 inline std::string removal_mark_name(const std::string& save_id) { return std::string(kRemovalMark) + save_id; }

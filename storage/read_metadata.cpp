@@ -7,11 +7,11 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/rank_text.hpp>
+#include <cairn/formats/safetensors.hpp>
 #include <cairn/planning/require_coverage.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/missing_parts.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/format/safetensors.hpp>
 #include <cairn/storage/publication.hpp>
 
 namespace cairn {
@@ -41,7 +41,7 @@ std::string why_incomplete(Store& store, std::vector<ObjectName> places) {
 // level deep, because a mistaken path may have a whole disk below it.
 std::string why_none(Store& store, const std::vector<std::string>& open_attempts) {
   if (is_torch_checkpointing(store))
-    return "torch_checkpointing wrote what is there: load it with TorchCheckpointingReader (storage/torch_checkpointing.hpp)";
+    return "torch_checkpointing wrote what is there: load it with TorchCheckpointingReader (state/torch_checkpointing.hpp)";
   if (!open_attempts.empty())
     return "a save began there and has not ended: it still runs, or it died half-way. Load the checkpoint before it";
   const std::vector<ObjectName> places = store.children();

@@ -206,7 +206,7 @@ class Store {
   // an open attempt. Does nothing if there is no such attempt.
   virtual void clear_attempt(const std::string& save_id) = 0;
 
-  // --- removing a checkpoint: storage/run_directory.hpp describes the steps ---
+  // --- removing a checkpoint: storage/runs/run_directory.hpp describes the steps ---
 
   // Removes ".metadata" durably. After this returns, the checkpoint does not exist, even if its
   // other objects remain. Idempotent. Throws kUnavailable. Throws kPermission if access is denied,

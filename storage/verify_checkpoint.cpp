@@ -6,6 +6,8 @@
 //   PyTorch's files     each archive: its directory and the checksum of every entry, also for bytes
 //                       objects that are archives
 //   compressed items    the same, after decompression, in Cairn's files too
+#include <cairn/storage/verify_checkpoint.hpp>
+
 #include <algorithm>
 #include <optional>
 #include <tuple>
@@ -13,17 +15,17 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/base/parallel.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/parallel.hpp>
+#include <cairn/formats/torch_archive.hpp>
+#include <cairn/formats/zip_format.hpp>
 #include <cairn/planning/global_plan.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
-#include <cairn/state/pickle/zip_format.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
+#include <cairn/storage/read_metadata.hpp>
 
 namespace cairn {
 namespace {

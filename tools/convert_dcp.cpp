@@ -9,10 +9,10 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/save_id.hpp>
+#include <cairn/planning/device_mesh.hpp>
 #include <cairn/planning/pieces.hpp>
-#include <cairn/state/device_mesh.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/tools/commands.hpp>

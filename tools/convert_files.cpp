@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <cairn/formats/safetensors.hpp>
+#include <cairn/formats/torch_archive.hpp>
 #include <cairn/planning/pieces.hpp>
 #include <cairn/state/leaf_writer.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/storage/format/safetensors.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/conversion.hpp>
 #include <cairn/tools/partial_file.hpp>

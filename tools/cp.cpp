@@ -10,7 +10,7 @@
 #include <cairn/base/random.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/storage/copy_checkpoint.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/storage/tiers.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/terminal.hpp>

@@ -10,10 +10,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <cairn/formats/torch_archive.hpp>
 #include <cairn/planning/pieces.hpp>
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/leaf_writer.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>

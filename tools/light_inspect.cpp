@@ -1,7 +1,7 @@
 // `cairn inspect` without LibTorch: of checkpoints, with values that consist of plain ones.
 #include <cairn/base/error.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
-#include <cairn/state/pickle/unpickler.hpp>
+#include <cairn/formats/torch_archive.hpp>
+#include <cairn/formats/unpickler.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/inspect.hpp>
 #include <cairn/tools/python_text.hpp>

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/base/clock.hpp>
-#include <cairn/runtime/runs/resume_order.hpp>
+#include <cairn/storage/runs/resume_order.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/run_contents.hpp>
 #include <cairn/tools/terminal.hpp>

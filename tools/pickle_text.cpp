@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/formats/torch_archive.hpp>
 #include <cairn/tools/python_text.hpp>
 
 namespace cairn::tools {

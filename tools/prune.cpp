@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <cairn/runtime/runs/retention.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/retention.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/run_contents.hpp>
 #include <cairn/tools/terminal.hpp>

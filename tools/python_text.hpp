@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <cairn/state/pickle/pickle_value.hpp>
+#include <cairn/formats/pickle_value.hpp>
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {

@@ -10,7 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cairn/storage/read_metadata.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/run_contents.hpp>
 #include <cairn/tools/terminal.hpp>

@@ -7,10 +7,10 @@
 
 #include <fmt/format.h>
 
-#include <cairn/runtime/runs/resume_order.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
 #include <cairn/storage/read_metadata.hpp>
+#include <cairn/storage/runs/resume_order.hpp>
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {

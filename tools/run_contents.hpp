@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
 
 namespace cairn::tools {
 

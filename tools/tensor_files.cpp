@@ -3,16 +3,17 @@
 #include <fmt/format.h>
 
 #include <cairn/base/digest.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/formats/safetensors.hpp>
+#include <cairn/formats/torch_archive.hpp>
+#include <cairn/state/hugging_face.hpp>
 #include <cairn/state/planner.hpp>
+#include <cairn/state/read_part.hpp>
+#include <cairn/state/torch_checkpointing.hpp>
+#include <cairn/state/torch_save.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/format/safetensors.hpp>
-#include <cairn/storage/hugging_face.hpp>
 #include <cairn/storage/mapped_file.hpp>
 #include <cairn/storage/read_metadata.hpp>
-#include <cairn/storage/read_part.hpp>
-#include <cairn/storage/torch_checkpointing.hpp>
-#include <cairn/storage/torch_save.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {

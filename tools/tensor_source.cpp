@@ -12,15 +12,15 @@
 #include <fmt/format.h>
 
 #include <cairn/base/rank_text.hpp>
+#include <cairn/formats/torch_archive.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
 #include <cairn/state/leaf_reader.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/state/planner.hpp>
+#include <cairn/state/read_part.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
-#include <cairn/storage/read_part.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/value_text.hpp>
 

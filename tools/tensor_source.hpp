@@ -14,8 +14,9 @@
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/planning/metadata.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/state_dict.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 
 namespace cairn::tools {
 

@@ -9,9 +9,9 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/formats/unpickler.hpp>
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/leaf_writer.hpp>
-#include <cairn/state/pickle/unpickler.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/python_text.hpp>

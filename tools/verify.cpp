@@ -13,10 +13,11 @@
 
 #include <cairn/base/cpu_share.hpp>
 #include <cairn/base/rank_text.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/format/missing_parts.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/run_contents.hpp>
 #include <cairn/tools/tensor_source.hpp>

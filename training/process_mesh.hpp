@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <cairn/state/device_mesh.hpp>
+#include <cairn/planning/device_mesh.hpp>
 #include <cairn/training/process_group.hpp>
 
 namespace cairn::training {

@@ -106,13 +106,13 @@ struct Published {};
 struct AskCommitted {};
 // Calls the writer's `abandon`. Runs when a Write is told to stop; then `committed` is empty. Also
 // runs as the last task of a failed save; then `committed` is set, and the task may call the
-// writer's `discard` (storage/storage.hpp). Ends with Released.
+// writer's `discard` (state/storage.hpp). Ends with Released.
 struct Abandon {
   std::optional<Committed> committed;
 };
 // Runs as the last task of a failed load. Also runs as the last task of a failed save whose
 // checkpoint exists, or in which Abandon ran before. If `committed` is set, may call the writer's
-// `discard` (storage/storage.hpp). Ends with Released.
+// `discard` (state/storage.hpp). Ends with Released.
 struct Release {
   std::optional<Committed> committed;
 };

@@ -11,7 +11,7 @@
 #include <cairn/runtime/checkpoints/tensor_leases.hpp>
 #include <cairn/runtime/observation/progress_hooks.hpp>
 #include <cairn/state/planner.hpp>
-#include <cairn/storage/storage.hpp>
+#include <cairn/state/storage.hpp>
 
 namespace cairn {
 

@@ -11,10 +11,11 @@
 
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/profiler_range.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
-#include <cairn/state/profiler_range.hpp>
+#include <cairn/state/call_hooks.hpp>
 #include <cairn/state/staged_values.hpp>
 
 namespace cairn {
@@ -55,9 +56,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
     stage(describe(key_order));
   };
   call.executor = &executor_;
-  call.state_dict = &state_;
-  call.planner = &planner_;
-  call.writer = &writer_;
+  call.hooks = make_save_hooks(state_, planner_, writer_);
   call.progress = progress_;
   const auto self = shared_from_this();
   {

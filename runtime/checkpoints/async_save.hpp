@@ -35,7 +35,7 @@
 #include <cairn/state/device_copies.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/staging.hpp>
-#include <cairn/storage/storage.hpp>
+#include <cairn/state/storage.hpp>
 
 namespace cairn {
 

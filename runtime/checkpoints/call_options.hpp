@@ -10,9 +10,9 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/checkpoints/options.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/planner.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
-#include <cairn/storage/storage.hpp>
+#include <cairn/state/storage.hpp>
 
 namespace cairn {
 

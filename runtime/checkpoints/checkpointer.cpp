@@ -13,7 +13,9 @@
 #include <cairn/base/clock.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/profiler_range.hpp>
 #include <cairn/base/wait.hpp>
+#include <cairn/formats/unicode.hpp>
 #include <cairn/runtime/checkpoints/async_queue.hpp>
 #include <cairn/runtime/checkpoints/call_options.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
@@ -23,8 +25,7 @@
 #include <cairn/runtime/observation/progress_display.hpp>
 #include <cairn/runtime/observation/progress_hooks.hpp>
 #include <cairn/runtime/worlds/caller_executor.hpp>
-#include <cairn/state/pickle/unicode.hpp>
-#include <cairn/state/profiler_range.hpp>
+#include <cairn/state/call_hooks.hpp>
 #include <cairn/state/staged_values.hpp>
 
 namespace cairn {
@@ -248,11 +249,9 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
     objects.describe(key_order, working, self.world.rank());
   };
   call.longest_part = objects.longest();
-  call.state_dict = &working;
   const auto progress = std::make_shared<CallProgress>();
   CountingSavePlanner counting(*planner, *progress);
-  call.planner = are_both_users(options.planner, options.storage_writer) ? planner.get() : &counting;
-  call.writer = writer.get();
+  call.hooks = make_save_hooks(working, are_both_users(options.planner, options.storage_writer) ? *planner : counting, *writer);
   call.progress = progress;
   auto what_to_show = self.what_to_show(true, checkpoint_id);
   const auto ticket =
@@ -431,14 +430,13 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       objects.describe(key_order, working, world.rank());
     };
     call.longest_part = objects.longest();
-    call.fit = [&](const Metadata& metadata, const StorageContext& context) {
+    const auto fit = [&](const Metadata& metadata, const StorageContext& context) {
       objects.fit(metadata, *reader, context, part_rank.value_or(world.rank()), options.planning.keep_opaque, working);
     };
     // The deadline covers both tries.
     if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
-    call.state_dict = &working;
-    call.planner = are_both_users(options.planner, options.storage_reader) ? planner_of_call.get() : &counting;
-    call.reader = reader.get();
+    call.hooks = make_load_hooks(working, are_both_users(options.planner, options.storage_reader) ? *planner_of_call : counting,
+                                 *reader, fit);
     call.progress = progress;
     // The display follows this object over both tries.
     progress->restart();

@@ -13,10 +13,10 @@
 
 #include <cairn/runtime/checkpoints/cancellation.hpp>
 #include <cairn/runtime/worlds/world.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/staging.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
-#include <cairn/storage/storage.hpp>
+#include <cairn/state/storage.hpp>
 
 namespace cairn {
 

@@ -16,8 +16,8 @@
 #include <cairn/state/load_destinations.hpp>
 #include <cairn/state/optimizer_loading.hpp>
 #include <cairn/state/rank_names.hpp>
+#include <cairn/state/read_part.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/storage/read_part.hpp>
 
 namespace cairn {
 namespace {

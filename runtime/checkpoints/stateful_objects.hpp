@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <cairn/state/state_dict.hpp>
-#include <cairn/storage/storage.hpp>
+#include <cairn/state/storage.hpp>
 
 namespace cairn {
 

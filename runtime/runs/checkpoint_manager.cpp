@@ -16,14 +16,15 @@
 #include <cairn/runtime/checkpoints/one_call.hpp>
 #include <cairn/runtime/observation/metrics.hpp>
 #include <cairn/runtime/observation/signal_watch.hpp>
-#include <cairn/runtime/runs/checkpoint_conversions.hpp>
-#include <cairn/runtime/runs/resume_order.hpp>
-#include <cairn/runtime/runs/retention.hpp>
-#include <cairn/runtime/runs/run_cleanup.hpp>
 #include <cairn/runtime/worlds/agreement.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/checkpoint_conversions.hpp>
+#include <cairn/storage/runs/resume_order.hpp>
+#include <cairn/storage/runs/retention.hpp>
+#include <cairn/storage/runs/run_cleanup.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/storage/tiers.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 
 namespace cairn {
 namespace {

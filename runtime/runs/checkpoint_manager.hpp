@@ -89,12 +89,12 @@
 #include <cairn/base/clock.hpp>
 #include <cairn/runtime/checkpoints/async_handle.hpp>
 #include <cairn/runtime/checkpoints/options.hpp>
-#include <cairn/runtime/runs/checkpoint_info.hpp>
-#include <cairn/runtime/runs/retention_policy.hpp>
 #include <cairn/runtime/worlds/world.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/state_dict.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/storage/runs/checkpoint_info.hpp>
+#include <cairn/storage/runs/retention_policy.hpp>
 
 namespace cairn {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include <cairn/actors/rank_runtime.hpp>
-#include <cairn/state/profiler_range.hpp>
+#include <cairn/base/profiler_range.hpp>
 
 namespace cairn {
 

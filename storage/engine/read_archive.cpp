@@ -5,13 +5,11 @@
 #include <optional>
 #include <utility>
 
-#include <torch/torch.h>
-
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
-#include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/read_job.hpp>
+#include <cairn/storage/engine/strided_bytes.hpp>
 #include <cairn/storage/format/names.hpp>
 
 namespace cairn {
@@ -145,34 +143,26 @@ void ReadJob::check_strided(const TorchArchive& archive, const ArchivedTensor& s
   archive.read_storage(stored.description.storage_key);
 }
 
-// PyTorch may store views: transposed, expanded or lazily conjugated. LibTorch makes the same view
-// of the stored bytes, and its elements are copied one after another.
+// PyTorch may store views: transposed, expanded, or lazily conjugated or negated.
 void ReadJob::copy_strided(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored) {
   MutexLock one_at_a_time(strided_mutex_);
   const TensorDescription& tensor = stored.description;
   Bytes elements = archive.read_storage(tensor.storage_key);
-  const torch::ScalarType dtype = items_[task.items.front()].dtype;
-  const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
-  const torch::Tensor source = with_torch("view " + archive.what(), [&] {
-    torch::Tensor flat = torch::from_blob(elements.data(), {static_cast<std::int64_t>(elements.size()) / element_bytes},
-                                          torch::TensorOptions().dtype(dtype));
-    torch::Tensor view =
-        flat.as_strided(array_of(tensor.sizes), array_of(tensor.strides), static_cast<std::int64_t>(tensor.storage_offset));
-    if (tensor.is_conjugated) view = view.conj();
-    // The view has the flag that PyTorch stored; the copy below resolves it.
-    if (tensor.is_negated) view = torch::_neg_view(view);
-    return view;
-  });
-
+  const std::size_t element_bytes = element_size(tensor.dtype);
   const StagingBlock staging = staging_block();
   for (const std::uint32_t index : task.items) {
     Item& item = items_[index];
     const auto destination = resolve(item);
-    const TensorBytes from(part_of(source, item.item->storage_offsets, item.item->lengths));
+    std::uint64_t first = tensor.storage_offset;
+    for (std::size_t dim = 0; dim < tensor.strides.size(); ++dim)
+      first += static_cast<std::uint64_t>(item.item->storage_offsets[dim] * tensor.strides[dim]);
+    const StridedBytes from(elements.data() + first * element_bytes, item.item->lengths, tensor.strides, element_bytes);
     for (std::uint64_t at = 0; at < from.size_bytes() && !failed();) {
       const auto length = static_cast<std::size_t>(std::min<std::uint64_t>(from.size_bytes() - at, ring_.block_bytes()));
-      from.read(at, staging.bytes(0, length));
-      destination->write(at, staging.bytes(0, length));
+      const MutableByteSpan part = staging.bytes(0, length);
+      from.read(at, part);
+      apply_lazy_bits(part, tensor.dtype, tensor.is_conjugated, tensor.is_negated);
+      destination->write(at, part);
       at += length;
     }
   }

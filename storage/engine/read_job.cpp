@@ -7,9 +7,7 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
-#include <cairn/state/profiler_range.hpp>
-#include <cairn/state/tensor_memory.hpp>
-#include <cairn/state/tensor_types.hpp>
+#include <cairn/base/profiler_range.hpp>
 #include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
@@ -22,8 +20,7 @@ ReadJob::ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring)
       request_(std::move(request)),
       shared_ring_(std::move(ring)),
       ring_(*shared_ring_),
-      work_(RunningWork::of_this_thread()),
-      streams_(CurrentStreams::capture()) {
+      work_(RunningWork::of_this_thread()) {
   items_.resize(request_.plan->items.size());
   file_by_index_.resize(request_.metadata->files.size());
   for (std::uint32_t index = 0; index < items_.size(); ++index) add_item(index);
@@ -50,9 +47,7 @@ void ReadJob::run_task(int stage, std::size_t index) {
   const RunningWork work(work_);
   const ProfilerRange range(stage == kOpen ? "open_file" : stage == kVerify ? "verify_block" : "read_block");
   try {
-    // Hooks on this thread use the caller's streams, and so come after the caller's work on the
-    // device.
-    const CurrentStreams::Scope streams(streams_);
+    const auto entered = request_.destination->enter_thread();
     if (stage == kOpen) return open(*files_[index]);
     Task& task = tasks_[index];
     const bool verify_only = stage == kVerify;
@@ -284,8 +279,8 @@ void ReadJob::copy(const Task& task, const Range& range) {
 }
 
 void ReadJob::Destination::write(std::uint64_t position, ByteSpan from) {
-  if (tensor.defined())
-    tensor.write(position, from);
+  if (elements)
+    elements->write(position, from);
   else
     std::memcpy(bytes.data() + position, from.data(), from.size());
 }
@@ -304,19 +299,7 @@ std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
   if (item.item->type == LoadItemType::kByteIO) {
     destination->bytes.resize(item.storage->length);
   } else {
-    destination->resolved = request_.planner->resolve_tensor(*request_.plan, *item.item);
-    const torch::Tensor& tensor = destination->resolved;
-    if (!tensor.defined() || extents_of(tensor.sizes()) != item.item->lengths)
-      throw Error(ErrorCode::kMismatch,
-                  "the planner resolved \"" + name_of(item) + "\" to " +
-                      (tensor.defined() ? "a tensor of sizes " + to_string(extents_of(tensor.sizes())) : std::string("no tensor")) +
-                      ", but planned to read " + to_string(item.item->lengths));
-    // A conversion would take the bytes of the stored elements for integers.
-    if (!scalar_type_of(item.stored_dtype) && tensor.scalar_type() != item.dtype)
-      throw Error(ErrorCode::kUnsupported, "\"" + name_of(item) + "\" is stored as " + to_string(item.stored_dtype) +
-                                               ", which the LibTorch in use does not have: use a newer one, or resolve it to " +
-                                               c10::toString(item.dtype) + " to read the bytes of its elements");
-    destination->tensor = TensorBytes(tensor, item.dtype);
+    destination->elements = request_.destination->elements_for(*item.item, item.stored_dtype);
   }
   {
     MutexLock lock(mutex_);
@@ -337,12 +320,9 @@ void ReadJob::release(Item& item) {
     // more.
     filled = std::move(item.destination);
   }
-  if (item.item->type != LoadItemType::kByteIO) {
-    count_change(filled->resolved);  // the engine writes bytes, which autograd does not see
-    return request_.planner->commit_tensor(*request_.plan, *item.item, filled->resolved);
-  }
+  if (item.item->type != LoadItemType::kByteIO) return request_.destination->commit(*item.item, *filled->elements);
   try {
-    request_.planner->load_bytes(*request_.plan, *item.item, std::move(filled->bytes));
+    request_.destination->take_bytes(*item.item, std::move(filled->bytes));
   } catch (const Error& error) {
     // The planner does not know where bytes that it cannot decode came from, so file and offset are
     // added here.

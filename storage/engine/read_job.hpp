@@ -15,17 +15,15 @@
 #include <cairn/base/future.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/running_work.hpp>
+#include <cairn/formats/torch_archive.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
-#include <cairn/state/device_copies.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
-#include <cairn/state/planner.hpp>
 #include <cairn/storage/engine/data_file.hpp>
+#include <cairn/storage/engine/item_data.hpp>
 #include <cairn/storage/engine/job_end.hpp>
 #include <cairn/storage/engine/region.hpp>
 #include <cairn/storage/engine/staged_work.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
-#include <cairn/storage/engine/tensor_bytes.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/store.hpp>
 
@@ -34,8 +32,8 @@ namespace cairn {
 struct ReadRequest {
   std::shared_ptr<Store> store;
   std::shared_ptr<const Metadata> metadata;
-  const LoadPlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`
-  LoadPlanner* planner = nullptr;
+  const LoadPlan* plan = nullptr;  // must stay valid until the future is ready
+  std::shared_ptr<ItemDestination> destination;
   std::shared_ptr<OpenedFiles> opened;  // shared by all reads of one checkpoint that make the same checks
   bool keep_blocks = false;             // keeps checked blocks in `opened` for later reads
   int rank = 0;                         // for error texts
@@ -60,15 +58,13 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   // blocks work in units of about this size anyway.
   static constexpr std::uint64_t kGapBytesMax = std::uint64_t{64} * 1024;
 
-  // The destination of an item: a tensor that the planner resolved, or the buffer of a bytes
-  // object.
+  // The destination of an item: a run of elements, or the buffer of a bytes object.
   struct Destination {
-    torch::Tensor resolved;  // as the planner gave it
-    TensorBytes tensor;
+    std::shared_ptr<const ElementRun> elements;
     Bytes bytes;
 
-    bool is_on_host() const { return !tensor.defined() || tensor.is_on_host(); }
-    char* direct() { return tensor.defined() ? tensor.direct() : bytes.data(); }
+    bool is_on_host() const { return !elements || elements->is_on_host(); }
+    char* direct() { return elements ? elements->direct() : bytes.data(); }
     void write(std::uint64_t position, ByteSpan from);
   };
 
@@ -78,7 +74,6 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
     Region region;                            // within its file; not used if is_wrapped()
     const Extents* chunk_sizes = nullptr;     // the sizes of the stored chunk
     DType stored_dtype = DType::kUnknown;
-    torch::ScalarType dtype = torch::kUInt8;  // carrier_type_of(stored_dtype)
     // Guarded by mutex_:
     std::shared_ptr<Destination> destination;  // held from the first copy to the last
     bool resolving = false;
@@ -182,8 +177,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   const ReadRequest request_;
   const std::shared_ptr<StagingRing> shared_ring_;  // keeps ring_ alive
   StagingRing& ring_;
-  const Work work_;               // the work of the thread that started the read
-  const CurrentStreams streams_;  // of the thread that started it
+  const Work work_;  // the work of the thread that started the read
   std::vector<Item> items_;
   std::vector<std::unique_ptr<File>> files_;
   std::vector<File*> file_by_index_;  // by index into the metadata's files

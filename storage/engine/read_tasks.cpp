@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/read_job.hpp>
 #include <cairn/storage/format/trailer.hpp>
 
@@ -62,12 +61,10 @@ void ReadJob::add_item(std::uint32_t index) {
                                             request_.store->url() + " does not have");
     if (chunk < stored.storage.size()) planned.storage = &stored.storage[chunk];
     planned.chunk_sizes = &stored.chunks[chunk].sizes;
-    const auto dtype = carrier_type_of(stored.properties.dtype);
-    if (!dtype)
+    if (stored.properties.dtype == DType::kUnknown)
       throw Error(ErrorCode::kUnsupported, "\"" + fqn + "\" is stored as torch." + stored.unknown_dtype +
                                                ", which this version of Cairn does not know: use a newer one");
     planned.stored_dtype = stored.properties.dtype;
-    planned.dtype = *dtype;
   }
   if (!planned.storage)
     throw Error(ErrorCode::kUnsupported,
@@ -81,10 +78,10 @@ void ReadJob::add_item(std::uint32_t index) {
   if (is_bytes)
     planned.region = Region(storage.offset, storage.length);
   else if (!planned.is_wrapped())
-    planned.region =
-        Region(storage.payload_offset, *planned.chunk_sizes, item.storage_offsets, item.lengths, c10::elementSize(planned.dtype));
+    planned.region = Region(storage.payload_offset, *planned.chunk_sizes, item.storage_offsets, item.lengths,
+                            element_size(planned.stored_dtype));
   else  // the archive gives the location; check the requested box now
-    Region(0, *planned.chunk_sizes, item.storage_offsets, item.lengths, c10::elementSize(planned.dtype));
+    Region(0, *planned.chunk_sizes, item.storage_offsets, item.lengths, element_size(planned.stored_dtype));
 }
 
 void ReadJob::throw_beyond_end(const Item& item) const {
@@ -135,7 +132,7 @@ void ReadJob::add_archive(Task task) {
       request_.metadata->commit && !checks_archives(*task.file))
     for (const std::uint32_t index : task.items) {
       const ReadItem& item = *items_[index].item;
-      const Region needed(0, *first.chunk_sizes, item.storage_offsets, item.lengths, c10::elementSize(first.dtype));
+      const Region needed(0, *first.chunk_sizes, item.storage_offsets, item.lengths, element_size(first.stored_dtype));
       const std::vector<Region::Span> spans = needed.spans(std::numeric_limits<std::uint64_t>::max());
       begin = std::min(begin, spans.front().begin);
       end = std::max(end, spans.back().end);

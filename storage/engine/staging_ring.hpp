@@ -10,7 +10,7 @@
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/base/mutex.hpp>
-#include <cairn/state/staging_memory.hpp>
+#include <cairn/storage/engine/staging_memory.hpp>
 
 namespace cairn {
 

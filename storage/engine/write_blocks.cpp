@@ -4,33 +4,9 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/write_job.hpp>
 
 namespace cairn {
-namespace {
-
-// Asks the planner for a tensor. Throws kMismatch or kUnsupported if it does not fit the plan.
-std::shared_ptr<const TensorBytes> resolve_tensor(const WriteRequest& request, std::uint32_t item) {
-  const WriteItem& planned = request.plan->items[item];
-  const std::string& name = request.plan->names[planned.name];
-  ResolvedData resolved = request.planner->resolve_data(*request.plan, planned);
-  const auto* tensor = std::get_if<torch::Tensor>(&resolved);
-  if (!tensor)
-    throw Error(ErrorCode::kMismatch,
-                "the planner resolved \"" + name + "\" to bytes, but planned a tensor: plan it as a bytes object");
-  if (const std::string reason = why_not_storable(*tensor); !reason.empty())
-    throw Error(ErrorCode::kUnsupported, "cannot save \"" + name + "\": its tensor " + reason);
-  // A type that LibTorch lacks is resolved to its carrier.
-  if (extents_of(tensor->sizes()) != planned.chunk.sizes || tensor->scalar_type() != carrier_type_of(planned.properties.dtype))
-    throw Error(ErrorCode::kMismatch, "the planner resolved \"" + name + "\" to a tensor of " +
-                                          to_string(extents_of(tensor->sizes())) + " " + c10::toString(tensor->scalar_type()) +
-                                          ", but planned " + to_string(planned.chunk.sizes) + " " +
-                                          to_string(planned.properties.dtype));
-  return std::make_shared<const TensorBytes>(*tensor);
-}
-
-}  // namespace
 
 void WriteJob::write_block(Block& block) {
   fill(block);
@@ -132,7 +108,7 @@ void WriteJob::fill_suffixes(Block& block) {
   }
 }
 
-std::shared_ptr<const TensorBytes> WriteJob::resolve(Item& item) {
+std::shared_ptr<const ElementRun> WriteJob::resolve(Item& item) {
   {
     MutexLock lock(mutex_);
     while (!failed_ && item.resolving) changed_.wait(mutex_);
@@ -140,7 +116,7 @@ std::shared_ptr<const TensorBytes> WriteJob::resolve(Item& item) {
     if (item.data) return item.data;
     item.resolving = true;
   }
-  auto data = resolve_tensor(request_, item.item);
+  auto data = request_.source->elements_of(request_.plan->items[item.item]);
   {
     MutexLock lock(mutex_);
     item.resolving = false;
@@ -152,7 +128,7 @@ std::shared_ptr<const TensorBytes> WriteJob::resolve(Item& item) {
 }
 
 void WriteJob::copied(Item& item) {
-  std::shared_ptr<const TensorBytes> released;  // destroyed after the lock is released
+  std::shared_ptr<const ElementRun> released;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   if (--item.units_left == 0) released.swap(item.data);
 }

@@ -6,24 +6,10 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/formats/item_archive.hpp>
 #include <cairn/storage/engine/write_job.hpp>
-#include <cairn/storage/format/item_archive.hpp>
 
 namespace cairn {
-namespace {
-
-// Asks the planner for a bytes object. Throws kMismatch if the data does not fit the plan.
-Bytes resolve_bytes(const WriteRequest& request, std::uint32_t item) {
-  const WriteItem& planned = request.plan->items[item];
-  ResolvedData resolved = request.planner->resolve_data(*request.plan, planned);
-  auto* bytes = std::get_if<Bytes>(&resolved);
-  if (!bytes)
-    throw Error(ErrorCode::kMismatch, "the planner resolved \"" + request.plan->names[planned.name] +
-                                          "\" to a tensor, but planned a bytes object: plan it as a tensor");
-  return std::move(*bytes);
-}
-
-}  // namespace
 
 // Continues `file` in `block`, the part of which that has tensors is filled.
 void WriteJob::append_to(File& file, Block& block) {
@@ -130,7 +116,7 @@ void WriteJob::write_tail(Block& block) {
     stop_if_failed();
     // Resolved one at a time and only now, because bytes objects may be large, and their lengths
     // need not be known before.
-    const Bytes bytes = resolve_bytes(request_, item);
+    const Bytes bytes = request_.source->bytes_of(request_.plan->items[item]);
     begin_item(file);
     if (!bytes.empty()) file.sink(bytes);
     end_item(file);

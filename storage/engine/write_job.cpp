@@ -8,9 +8,9 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/profiler_range.hpp>
+#include <cairn/base/profiler_range.hpp>
+#include <cairn/formats/safetensors.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/format/safetensors.hpp>
 
 namespace cairn {
 namespace {
@@ -68,7 +68,6 @@ WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsi
       files_open_max_(files_open_max(threads, changes_.any() ? ring_.blocks_max() : 0)),
       frame_bytes_(changes_.any() ? frame_bytes_for(ring_.block_bytes()) : 0),
       work_(RunningWork::of_this_thread()),
-      streams_(CurrentStreams::capture()),
       files_(request_.files.size()) {
   check_invariant(!changes_.any() || ring_.blocks_max() >= 2, "items that change need two staging blocks");
   for (std::size_t i = 0; i < files_.size(); ++i) files_[i].source = &request_.files[i];
@@ -96,7 +95,12 @@ void WriteJob::stop_if_failed() const {
 
 void WriteJob::run() noexcept {
   if (request_.low_priority) lower_thread_priority();
-  const CurrentStreams::Scope streams(streams_);
+  std::unique_ptr<EnteredThread> entered;
+  try {
+    entered = request_.source->enter_thread();
+  } catch (...) {
+    fail(std::current_exception());
+  }
   File* own = nullptr;
   while (true) {
     std::optional<Task> task;

@@ -29,13 +29,11 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/running_work.hpp>
 #include <cairn/planning/plan.hpp>
-#include <cairn/state/device_copies.hpp>
-#include <cairn/state/planner.hpp>
 #include <cairn/storage/engine/checksums.hpp>
 #include <cairn/storage/engine/file_appender.hpp>
+#include <cairn/storage/engine/item_data.hpp>
 #include <cairn/storage/engine/job_end.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
-#include <cairn/storage/engine/tensor_bytes.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/format/file_layout.hpp>
 #include <cairn/storage/format/trailer.hpp>
@@ -47,8 +45,8 @@ namespace cairn {
 
 struct WriteRequest {
   std::shared_ptr<Store> store;
-  const SavePlan* plan = nullptr;  // must stay valid until the future is ready, as must `planner`
-  SavePlanner* planner = nullptr;
+  const SavePlan* plan = nullptr;  // must stay valid until the future is ready
+  std::shared_ptr<ItemSource> source;
   std::vector<WriteFile> files;  // each contains items of `plan`
   std::string save_id;
   int rank = 0;
@@ -89,7 +87,7 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
     std::uint64_t first_unit = 0;          // the first unit with some of the payload
     std::uint32_t crc32 = 0;               // of the payload up to the unit whose turn it is
     // Guarded by mutex_:
-    std::shared_ptr<const TensorBytes> data;  // held from the first copy to the last
+    std::shared_ptr<const ElementRun> data;   // held from the first copy to the last
     std::size_t units_left = 0;               // units that have not copied their part
     bool resolving = false;
   };
@@ -185,7 +183,7 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   void fill_payload(Block& block, Item& item);
   void fill_suffixes(Block& block);
   void copy_overlap(const Block& block, std::uint64_t offset, ByteSpan bytes) const;
-  std::shared_ptr<const TensorBytes> resolve(Item& item);
+  std::shared_ptr<const ElementRun> resolve(Item& item);
   void copied(Item& item);
 
   // Write items whose length is not known: write_items.cpp.
@@ -204,8 +202,7 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   const ItemChanges changes_;
   const unsigned files_open_max_;
   const std::uint64_t frame_bytes_;
-  const Work work_;               // the work of the thread that started the write
-  const CurrentStreams streams_;  // of the thread that started it
+  const Work work_;                  // the work of the thread that started the write
   std::atomic<bool> failed_{false};  // set under the lock; read without it to stop early
 
   Mutex mutex_;

@@ -13,7 +13,7 @@
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/base/digest.hpp>
-#include <cairn/state/pickle/zip_format.hpp>
+#include <cairn/formats/zip_format.hpp>
 
 namespace cairn {
 

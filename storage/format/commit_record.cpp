@@ -8,10 +8,10 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/git_lfs.hpp>
 #include <cairn/base/utf8.hpp>
+#include <cairn/formats/torch_metadata.hpp>
+#include <cairn/formats/zip_format.hpp>
 #include <cairn/messages/metadata_codec.hpp>
-#include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
-#include <cairn/storage/format/torch_metadata.hpp>
 
 namespace cairn {
 namespace {

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include <cairn/formats/item_archive.hpp>
 #include <cairn/planning/plan.hpp>
-#include <cairn/storage/format/item_archive.hpp>
 
 namespace cairn {
 

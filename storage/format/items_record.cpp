@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/device_mesh.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
-#include <cairn/state/pickle/unicode.hpp>
-#include <cairn/state/pickle/unpickler.hpp>
+#include <cairn/formats/torch_archive.hpp>
+#include <cairn/formats/unicode.hpp>
+#include <cairn/formats/unpickler.hpp>
+#include <cairn/planning/device_mesh.hpp>
 #include <cairn/storage/format/names.hpp>
 
 namespace cairn {

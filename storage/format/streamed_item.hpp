@@ -7,7 +7,7 @@
 #include <string>
 
 #include <cairn/base/bytes.hpp>
-#include <cairn/state/pickle/zip_reader.hpp>
+#include <cairn/formats/zip_reader.hpp>
 #include <cairn/storage/stream_transform.hpp>
 
 namespace cairn {

@@ -6,10 +6,10 @@
 
 #include <zlib.h>
 
+#include <cairn/messages/trailer.pb.h>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/messages/trailer.pb.h>
-#include <cairn/state/pickle/zip_format.hpp>
+#include <cairn/formats/zip_format.hpp>
 
 namespace cairn {
 namespace {

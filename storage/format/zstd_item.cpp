@@ -12,7 +12,7 @@
 #include <optional>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/format/item_archive.hpp>
+#include <cairn/formats/item_archive.hpp>
 #include <cairn/storage/format/streamed_item.hpp>
 
 namespace cairn {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/formats/zip_reader.hpp>
 #include <cairn/planning/metadata.hpp>
-#include <cairn/state/pickle/zip_reader.hpp>
 #include <cairn/storage/stream_transform.hpp>
 
 namespace cairn {

@@ -16,6 +16,7 @@
 
 #include <cairn/actors/links/links.hpp>
 #include <cairn/actors/rank_runtime.hpp>
+#include <cairn/state/call_hooks.hpp>
 #include <cairn/tests/actors/scripted_hooks.hpp>
 #include <cairn/tests/support/failure_maps.hpp>
 #include <cairn/tests/support/gate.hpp>
@@ -109,9 +110,7 @@ inline void fill_call(Call& call, Rank& own, const CallSettings& settings, std::
 inline SaveCall save_call_of(Rank& own, const CallSettings& settings, std::uint64_t ordinal) {
   SaveCall call;
   fill_call(call, own, settings, ordinal);
-  call.state_dict = &own.state;
-  call.planner = &own.save_planner;
-  call.writer = &own.writer;
+  call.hooks = make_save_hooks(own.state, own.save_planner, own.writer);
   return call;
 }
 
@@ -154,9 +153,7 @@ class ActorWorld {
     LoadCall call;
     Rank& own = rank(index);
     fill_call(call, own, settings, next_ordinal(index));
-    call.state_dict = &own.state;
-    call.planner = &own.load_planner;
-    call.reader = &own.reader;
+    call.hooks = make_load_hooks(own.state, own.load_planner, own.reader);
     return call;
   }
 

@@ -1,5 +1,6 @@
 // Saves and loads without faults: outcomes, the order of hooks, several checkpointers, any
 // coordinator.
+#include <cairn/state/call_hooks.hpp>
 #include "actor_world.hpp"
 
 namespace cairn::test {
@@ -202,9 +203,7 @@ TEST_CASE("several checkpointers run side by side, with different coordinators")
       settings.coordinator_rank = which;
       SaveCall call = world.save_call(rank, settings);
       call.executor = &own.executor;
-      call.planner = &own.planner;
-      call.writer = &own.writer;
-      call.state_dict = &own.state;
+      call.hooks = make_save_hooks(own.state, own.planner, own.writer);
       auto promise = std::make_shared<Promise<CallResult>>();
       world.runtime(rank).save(std::move(call), [promise](CallResult outcome) { promise->set_value(std::move(outcome)); });
       futures.push_back(promise->future());

@@ -7,7 +7,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # From the bottom up: a folder includes itself and those before it.
-FOLDERS = ["base", "planning", "messages", "tracing", "state", "storage", "actors", "runtime", "training", "tools"]
+FOLDERS = ["base", "planning", "messages", "tracing", "formats", "storage", "actors", "state", "runtime", "training", "tools"]
 
 # The parts of a folder, from the bottom up: a part includes itself and those before it. "" is the folder itself, without its parts.
 PARTS = {
@@ -17,12 +17,12 @@ PARTS = {
 
 # Narrower than the order: nothing of these may appear, although they lie below.
 FORBIDDEN_FOLDERS = {
-    "messages": {"state"},
     "tracing": {"planning"},
-    "state": {"messages", "tracing"},
+    "formats": {"messages", "tracing"},
     "storage": {"tracing"},
-    "actors/protocol": {"state", "storage"},
-    "training": {"messages", "tracing", "storage", "actors", "runtime/observation", "runtime/worlds", "runtime/checkpoints", "runtime/runs",
+    "actors/protocol": {"formats", "storage"},
+    "state": {"messages", "tracing"},
+    "training": {"messages", "tracing", "formats", "storage", "actors", "runtime/observation", "runtime/worlds", "runtime/checkpoints", "runtime/runs",
                  "runtime/testing"},
 }
 
@@ -35,24 +35,24 @@ INTERNAL_FOR_TOOLS = {
     "base/utf8.hpp": "shows names from checkpoints as the library's errors do",
     "planning/closest_names.hpp": "suggests names as the library's errors do",
     "planning/pieces.hpp": "`convert` and `diff` read tensors in pieces that fit into memory, as consolidation does",
-    "runtime/runs/resume_order.hpp": "`ls` marks the checkpoint that a CheckpointManager resumes from",
-    "runtime/runs/retention.hpp": "`prune` keeps what a CheckpointManager of the same policy keeps",
+    "storage/runs/resume_order.hpp": "`ls` marks the checkpoint that a CheckpointManager resumes from",
+    "storage/runs/retention.hpp": "`prune` keeps what a CheckpointManager of the same policy keeps",
     "state/leaf_reader.hpp": "shows opaque values, and leaves them out",
     "state/leaf_writer.hpp": "writes files of torch.save that are larger than memory",
-    "state/pickle/pickle_value.hpp": "the same: their texts",
-    "state/pickle/torch_archive.hpp": "the same: their archives",
-    "state/pickle/unpickler.hpp": "`inspect` shows small values without LibTorch",
+    "formats/pickle_value.hpp": "the same: their texts",
+    "formats/torch_archive.hpp": "the same: their archives",
+    "formats/unpickler.hpp": "`inspect` shows small values without LibTorch",
     "state/tensor_types.hpp": "converts between types of LibTorch and of checkpoints",
     "storage/copy_checkpoint.hpp": "`cp` copies as tiers do",
     "storage/format/missing_parts.hpp": "`verify` names the ranks that loads name",
     "storage/format/names.hpp": "`convert` and `ls` tell by their names what Cairn made",
-    "storage/format/safetensors.hpp": "`convert` writes one safetensors file of any source",
+    "formats/safetensors.hpp": "`convert` writes one safetensors file of any source",
     "storage/format/zstd_item.hpp": "reads parts of PyTorch's compressed tensors with one check of the whole",
     "storage/mapped_file.hpp": "`verify` reads files of torch.save that are larger than memory",
     "storage/presence.hpp": "`ls` and `prune` tell errors of a store from faults of a checkpoint",
     "storage/publication.hpp": "`convert` removes files of its own unpublished saves",
-    "storage/read_part.hpp": "reads parts of tensors outside of a load, as consolidation does",
-    "storage/run_directory.hpp": "`ls`, `verify` and `prune` show and remove what lies in a run, sound or not",
+    "state/read_part.hpp": "reads parts of tensors outside of a load, as consolidation does",
+    "storage/runs/run_directory.hpp": "`ls`, `verify` and `prune` show and remove what lies in a run, sound or not",
     "storage/stores/file_system.hpp": "`convert` syncs directories as saves do",
 }
 
@@ -67,9 +67,11 @@ FORBIDDEN_LIBRARIES = {
     "planning": [TORCH, CAF, PROTOBUF, OPENSSL],
     "messages": [TORCH, CAF, OPENSSL],
     "tracing": [TORCH, CAF, OPENSSL],
-    "state": [CAF, PROTOBUF, OPENSSL],
-    "storage": [CAF, OPENSSL],
+    "formats": [TORCH, CAF, PROTOBUF, OPENSSL],
+    "storage": [TORCH, CAF, OPENSSL],
+    "actors": [TORCH],
     "actors/protocol": [TORCH, CAF, OPENSSL],
+    "state": [CAF, PROTOBUF, OPENSSL],
     "training": [CAF, PROTOBUF, OPENSSL],
 }
 

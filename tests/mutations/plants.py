@@ -13,7 +13,7 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLANTS_MIN = 80
-FOLDERS = ["base", "planning", "messages", "tracing", "state", "storage", "actors", "runtime", "training", "tools"]
+FOLDERS = ["base", "planning", "messages", "tracing", "formats", "storage", "actors", "state", "runtime", "training", "tools"]
 HEADER = "tests/mutations/planted.hpp"
 
 

@@ -18,8 +18,8 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/state/hugging_face.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/storage/hugging_face.hpp>
 #include <cairn/storage/stream_transform.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/sample_state.hpp>

@@ -13,7 +13,7 @@
 
 #include <cairn/runtime/checkpoints/async_save.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
@@ -43,7 +43,7 @@ class DirectRuntime {
         auto failure = capture_failure(0, Phase::kWrite, "trainer", std::current_exception());
         if (cancelled_) failure.kind = FailureKind::kCancelled;
         outcome.failures.emplace(0, std::move(failure));
-        on(call, [&] { call.writer->abandon(); });
+        on(call, [&] { call.hooks->abandon(); });
       }
       done(std::move(outcome));
     });
@@ -60,14 +60,14 @@ class DirectRuntime {
     GlobalSavePlan global;
     Future<WriteResults> writing;
     const std::vector<std::function<void()>> hooks{
-        [&] { call.writer->reset(call.checkpoint_id); },
+        [&] { call.hooks->reset(call.checkpoint_id); },
         [&] { call.begin({}); },
-        [&] { call.planner->set_up_planner(*call.state_dict, 0, true); },
-        [&] { call.writer->set_up_storage_writer(context); },
-        [&] { plan = call.writer->prepare_local_plan(call.planner->create_local_plan()); },
-        [&] { global = call.planner->create_global_plan({plan}); },
-        [&] { plan = call.planner->finish_plan(call.writer->prepare_global_plan(std::move(global.plans)).at(0)); },
-        [&] { writing = call.writer->write_data(plan, *call.planner); }};
+        [&] { call.hooks->set_up_planner(0, true); },
+        [&] { call.hooks->set_up_storage_writer(context); },
+        [&] { plan = call.hooks->prepare_local_plan(call.hooks->create_local_plan()); },
+        [&] { global = call.hooks->create_global_plan({plan}); },
+        [&] { plan = call.hooks->finish_plan(call.hooks->prepare_global_plan(std::move(global.plans)).at(0)); },
+        [&] { writing = call.hooks->write_data(plan); }};
     for (const auto& hook : hooks) {
       if (cancelled_) throw Error(ErrorCode::kCancelled, "cancelled");
       on(call, hook);
@@ -79,7 +79,7 @@ class DirectRuntime {
     written->future().get();
     WriteResults results = writing.get();
     if (cancelled_) throw Error(ErrorCode::kCancelled, "cancelled");
-    on(call, [&] { call.writer->finish(std::move(global.metadata), {std::move(results)}); });
+    on(call, [&] { call.hooks->finish(std::move(global.metadata), {std::move(results)}); });
   }
 
   static void on(const SaveCall& call, const std::function<void()>& hook) {

@@ -11,7 +11,7 @@
 
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/tests/runtime/managed_run.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/controlled_run.hpp>

@@ -15,9 +15,9 @@
 
 #include <cairn/base/save_id.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
-#include <cairn/runtime/runs/run_cleanup.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
+#include <cairn/storage/runs/run_cleanup.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/runtime/managed_run.hpp>
 #include <cairn/tests/support/captured_log.hpp>

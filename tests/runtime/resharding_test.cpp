@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/storage/hugging_face.hpp>
+#include <cairn/state/hugging_face.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/stride.hpp>

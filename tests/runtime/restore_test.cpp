@@ -6,9 +6,9 @@
 
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
-#include <cairn/runtime/runs/retention.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/retention.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/tests/runtime/managed_run.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/controlled_run.hpp>

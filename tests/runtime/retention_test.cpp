@@ -3,9 +3,9 @@
 
 #include <limits>
 
-#include <cairn/runtime/runs/checkpoint_conversions.hpp>
-#include <cairn/runtime/runs/retention.hpp>
 #include <cairn/runtime/worlds/agreement.hpp>
+#include <cairn/storage/runs/checkpoint_conversions.hpp>
+#include <cairn/storage/runs/retention.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;

@@ -8,8 +8,8 @@
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/runs/checkpoint_manager.hpp>
-#include <cairn/runtime/runs/retention.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/runs/retention.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/tiered_store.hpp>
 #include <cairn/storage/tiers.hpp>

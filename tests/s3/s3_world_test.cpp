@@ -8,10 +8,11 @@
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/runs/checkpoint_manager.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
 #include <cairn/storage/tiers.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/s3/s3_place.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/in_process_world.hpp>

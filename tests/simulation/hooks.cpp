@@ -1,6 +1,6 @@
 #include <cairn/tests/support/torch.hpp>
 // torch first
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/tests/simulation/hooks.hpp>
 
 namespace cairn::simulation {

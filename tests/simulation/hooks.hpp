@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <cairn/state/planner.hpp>
-#include <cairn/storage/storage.hpp>
+#include <cairn/state/storage.hpp>
 
 namespace cairn::simulation {
 

@@ -3,10 +3,11 @@
 #include <algorithm>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/file_store.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/simulation/ledger.hpp>
 
 namespace cairn::simulation {

@@ -6,6 +6,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/messages/failure_groups.hpp>
+#include <cairn/state/call_hooks.hpp>
 #include <cairn/tests/simulation/simulated_call.hpp>
 #include <cairn/tests/simulation/world.hpp>
 
@@ -72,13 +73,8 @@ void SimulatedCall::start(RankRuntime& runtime) {
     }
     // The step is an option of a save. Ranks at different steps must not save together.
     save.options_digest = sha256(std::to_string(call.version.content));
-    save.state_dict = &state_;
-    save.planner = &counting_save_planner_;
-    save.writer = &writer_;
-    if (call.background) {
-      save.planner = &async_planner_;
-      save.writer = &async_writer_;
-    }
+    save.hooks = call.background ? make_save_hooks(state_, async_planner_, async_writer_)
+                                 : make_save_hooks(state_, counting_save_planner_, writer_);
     ticket_ = runtime.save(std::move(save), ended);
   } else if (call.operation == Operation::kLoad) {
     int layout = call.version.layout;  // a trainer knows the layout of the checkpoint that it loads
@@ -87,9 +83,7 @@ void SimulatedCall::start(RankRuntime& runtime) {
     LoadCall load;
     fill(load);
     state_ = empty_state(layout, rank_.rank(), job_.size());
-    load.state_dict = &state_;
-    load.planner = &counting_load_planner_;
-    load.reader = &reader_;
+    load.hooks = make_load_hooks(state_, counting_load_planner_, reader_);
     ticket_ = runtime.load(std::move(load), ended);
   } else {
     AgreeCall agree;

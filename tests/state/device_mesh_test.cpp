@@ -1,6 +1,6 @@
 // The expected boxes were recorded from PyTorch 2.14's _compute_local_shape_and_global_offset.
 #include <cairn/base/error.hpp>
-#include <cairn/state/device_mesh.hpp>
+#include <cairn/planning/device_mesh.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
 
 using namespace cairn;

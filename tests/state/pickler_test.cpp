@@ -4,9 +4,9 @@
 
 #include <cairn/tests/support/plain.hpp>
 
-#include <cairn/state/pickle/pickler.hpp>
-#include <cairn/state/pickle/tensor_pickle.hpp>
-#include <cairn/state/pickle/unpickler.hpp>
+#include <cairn/formats/pickler.hpp>
+#include <cairn/formats/tensor_pickle.hpp>
+#include <cairn/formats/unpickler.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;

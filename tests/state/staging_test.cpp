@@ -9,7 +9,7 @@
 
 #include <cairn/state/device_copies.hpp>
 #include <cairn/state/staging.hpp>
-#include <cairn/state/staging_memory.hpp>
+#include <cairn/state/staging_pool.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/thrown.hpp>
 

@@ -5,10 +5,10 @@
 #include <cairn/tests/support/plain.hpp>
 
 #include <cairn/base/digest.hpp>
-#include <cairn/state/pickle/tensor_pickle.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
-#include <cairn/state/pickle/unpickler.hpp>
-#include <cairn/state/pickle/zip_format.hpp>
+#include <cairn/formats/tensor_pickle.hpp>
+#include <cairn/formats/torch_archive.hpp>
+#include <cairn/formats/unpickler.hpp>
+#include <cairn/formats/zip_format.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;

@@ -7,8 +7,8 @@
 
 #include <cairn/tests/support/plain.hpp>
 
-#include <cairn/state/pickle/pickler.hpp>
-#include <cairn/state/pickle/unpickler.hpp>
+#include <cairn/formats/pickler.hpp>
+#include <cairn/formats/unpickler.hpp>
 #include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/support/thrown.hpp>
 

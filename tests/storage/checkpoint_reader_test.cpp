@@ -13,13 +13,14 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>

@@ -6,13 +6,14 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>

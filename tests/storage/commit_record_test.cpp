@@ -5,13 +5,13 @@
 #include <cairn/tests/support/plain.hpp>
 
 #include <cairn/base/digest.hpp>
+#include <cairn/formats/pickler.hpp>
+#include <cairn/formats/torch_metadata.hpp>
+#include <cairn/formats/zip_format.hpp>
 #include <cairn/messages/metadata_codec.hpp>
-#include <cairn/state/pickle/pickler.hpp>
-#include <cairn/state/pickle/zip_format.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
-#include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/sample_metadata.hpp>

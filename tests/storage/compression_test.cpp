@@ -15,16 +15,17 @@
 
 #include <cairn/tests/support/torch.hpp>
 
+#include <cairn/formats/torch_metadata.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
+#include <cairn/state/read_part.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
-#include <cairn/storage/read_part.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/storage/stream_transform.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/sample_state.hpp>

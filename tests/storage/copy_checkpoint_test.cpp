@@ -5,10 +5,11 @@
 
 #include <cairn/tests/support/torch.hpp>
 
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/copy_checkpoint.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>

@@ -8,9 +8,10 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/formats/torch_archive.hpp>
+#include <cairn/state/tensor_bytes.hpp>
+#include <cairn/state/tensor_items.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/storage/engine/tensor_bytes.hpp>
 #include <cairn/storage/engine/write_engine.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
@@ -79,7 +80,7 @@ struct Fixture {
     WriteRequest request;
     request.store = store;
     request.plan = &items.plan;
-    request.planner = &items;
+    request.source = std::make_shared<PlannedSource>(items.plan, items);
     request.save_id = "id";
     request.copy_first = copy_first;
     for (FileLayout& layout : layout_files(items.plan, single_file, compressed))
@@ -461,7 +462,7 @@ TEST_CASE("engine: a tensor as bytes, whatever its strides") {
     const Bytes expected(static_cast<const char*>(dense.data_ptr()), dense.nbytes());
     const TensorBytes bytes(tensor);
     REQUIRE(bytes.size_bytes() == expected.size());
-    const std::size_t step = bytes.element_bytes();
+    const std::size_t step = tensor.element_size();
     torch::Tensor copy = torch::zeros_like(tensor, tensor.options(), at::MemoryFormat::Preserve);
     if (tensor.is_conj()) copy = copy.conj();
     if (tensor.is_neg()) copy = torch::_neg_view(copy);

@@ -12,10 +12,11 @@
 #include <set>
 #include <stdexcept>
 
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/url.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/simulated_file_system.hpp>

@@ -11,13 +11,14 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/formats/safetensors.hpp>
+#include <cairn/state/hugging_face.hpp>
+#include <cairn/state/read_part.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/format/safetensors.hpp>
-#include <cairn/storage/hugging_face.hpp>
-#include <cairn/storage/read_part.hpp>
 #include <cairn/storage/recorded_storage.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>

@@ -8,7 +8,7 @@
 #include <cstdarg>
 #include <string>
 
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/tests/support/interruptions.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/local_protocol.hpp>

@@ -5,9 +5,9 @@
 #include <cairn/tests/support/plain.hpp>
 
 #include <cairn/base/digest.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
-#include <cairn/state/pickle/zip_format.hpp>
-#include <cairn/storage/format/item_archive.hpp>
+#include <cairn/formats/item_archive.hpp>
+#include <cairn/formats/torch_archive.hpp>
+#include <cairn/formats/zip_format.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;

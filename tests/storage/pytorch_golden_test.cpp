@@ -6,11 +6,12 @@
 
 #include <cairn/tests/support/torch.hpp>
 
-#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/formats/torch_archive.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/planner.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/read_metadata.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>
 #include <cairn/tests/support/sample_state.hpp>

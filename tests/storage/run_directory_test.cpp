@@ -9,7 +9,7 @@
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/presence.hpp>
 #include <cairn/storage/publication.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>

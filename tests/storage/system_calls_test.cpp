@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/memory_store.hpp>

@@ -9,7 +9,8 @@
 #include <thread>
 
 #include <cairn/storage/format/commit_head.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/thrown.hpp>
 

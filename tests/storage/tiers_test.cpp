@@ -8,16 +8,17 @@
 #include <thread>
 
 #include <cairn/base/digest.hpp>
+#include <cairn/state/hugging_face.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/trailer.hpp>
-#include <cairn/storage/hugging_face.hpp>
 #include <cairn/storage/publication.hpp>
-#include <cairn/storage/run_directory.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/storage/stores/tiered_store.hpp>
 #include <cairn/storage/tiers.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
 #include <cairn/tests/storage/two_tiers.hpp>
 #include <cairn/tests/support/captured_log.hpp>

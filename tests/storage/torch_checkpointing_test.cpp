@@ -7,11 +7,11 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/formats/pickler.hpp>
+#include <cairn/formats/safetensors.hpp>
 #include <cairn/state/leaf_reader.hpp>
-#include <cairn/state/pickle/pickler.hpp>
+#include <cairn/state/torch_checkpointing.hpp>
 #include <cairn/storage/format/items_record.hpp>
-#include <cairn/storage/format/safetensors.hpp>
-#include <cairn/storage/torch_checkpointing.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>

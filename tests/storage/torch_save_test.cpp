@@ -5,9 +5,9 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <cairn/base/error.hpp>
+#include <cairn/formats/torch_archive.hpp>
 #include <cairn/state/leaf_reader.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
-#include <cairn/storage/torch_save.hpp>
+#include <cairn/state/torch_save.hpp>
 #include <cairn/tests/storage/damage.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/local_protocol.hpp>

@@ -1,7 +1,7 @@
 // The trailer of data files: round trips, and detection of all damage.
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/state/pickle/zip_format.hpp>
+#include <cairn/formats/zip_format.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/tests/support/plain.hpp>
 

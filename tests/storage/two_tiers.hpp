@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/store_decorator.hpp>

@@ -4,14 +4,15 @@
 
 #include <cairn/tests/support/torch.hpp>
 
+#include <cairn/formats/tensor_pickle.hpp>
+#include <cairn/formats/torch_archive.hpp>
+#include <cairn/formats/torch_metadata.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
-#include <cairn/state/pickle/tensor_pickle.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
+#include <cairn/state/read_part.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
-#include <cairn/storage/format/torch_metadata.hpp>
-#include <cairn/storage/read_part.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>

@@ -8,13 +8,14 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
-#include <cairn/state/pickle/zip_format.hpp>
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/formats/torch_metadata.hpp>
+#include <cairn/formats/zip_format.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/format/torch_metadata.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/storage/damage.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>

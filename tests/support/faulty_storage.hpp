@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <cairn/storage/storage.hpp>
+#include <cairn/state/storage.hpp>
 
 namespace cairn::testing {
 

@@ -13,7 +13,7 @@
 
 #include <cairn/base/save_id.hpp>
 #include <cairn/state/planner.hpp>
-#include <cairn/storage/storage.hpp>
+#include <cairn/state/storage.hpp>
 
 namespace cairn::testing {
 

@@ -6,8 +6,8 @@
 
 #include <torch/torch.h>
 
+#include <cairn/planning/device_mesh.hpp>
 #include <cairn/state/adapters.hpp>
-#include <cairn/state/device_mesh.hpp>
 #include <cairn/state/state_dict.hpp>
 #include <cairn/tests/support/rank_device.hpp>
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <cairn/storage/checkpoint_writer.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 
 namespace cairn::testing {
 

@@ -1,0 +1,111 @@
+#include <cairn/formats/item_archive.hpp>
+
+#include <limits>
+#include <string>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/formats/tensor_pickle.hpp>
+#include <cairn/formats/zip_format.hpp>
+
+namespace cairn {
+namespace {
+
+// The names that torch.save uses when it writes to a stream. The small entries come first, so that
+// only the payload's descriptor and the directory depend on the payload's content.
+constexpr std::string_view kItemPickleName = "archive/data.pkl";
+constexpr std::string_view kByteOrderName = "archive/byteorder";
+constexpr std::string_view kVersionName = "archive/version";
+constexpr std::string_view kPayloadName = "archive/data/0";
+constexpr std::string_view kByteOrder = "little";
+constexpr std::string_view kArchiveVersion = "3\n";  // format version of the archive, since PyTorch 1.6
+
+std::uint64_t payload_bytes(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
+  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  constexpr std::uint64_t kRoom = 1 << 20;  // reserve for everything around the payload
+  const auto elements = static_cast<std::uint64_t>(volume(sizes));
+  const auto width = element_size(dtype);
+  if (item_offset > kMax - kRoom || elements > (kMax - kRoom - item_offset) / width)
+    throw Error(ErrorCode::kInvalidArgument, "a chunk of " + to_string(sizes) + " elements of " + to_string(dtype) +
+                                                 " at file offset " + std::to_string(item_offset) +
+                                                 " does not fit in 63 bits: split the tensor or start another file");
+  return elements * width;
+}
+
+std::uint64_t small_entry_length(std::string_view name, std::uint64_t size) {
+  return zip::local_header_length(name, size) + size + zip::descriptor_length(size);
+}
+
+// Offsets from the start of the item.
+struct Places {
+  std::uint64_t byte_order = 0;  // of its local header
+  std::uint64_t version = 0;
+  std::uint64_t payload_header = 0;
+  std::uint64_t padding = 0;
+  ItemLayout layout;
+};
+
+// All lengths follow from dtype, sizes and offset. The elements can therefore be written before, or
+// in parallel with, everything around them.
+Places places(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
+  Places result;
+  const auto payload = payload_bytes(dtype, sizes, item_offset);
+  result.byte_order = small_entry_length(kItemPickleName, tensor_pickle_length(dtype, sizes));
+  result.version = result.byte_order + small_entry_length(kByteOrderName, kByteOrder.size());
+  result.payload_header = result.version + small_entry_length(kVersionName, kArchiveVersion.size());
+  const auto unpadded = result.payload_header + zip::local_header_length(kPayloadName, payload);
+  result.padding =
+      // The payload is aligned within the file, not within the item.
+      zip::padding_for(item_offset + unpadded, payload >= kLargePayloadBytes ? kLargePayloadAlignment : kSmallPayloadAlignment);
+  result.layout.prefix_bytes = unpadded + result.padding;
+  result.layout.payload_bytes = payload;
+  result.layout.suffix_bytes = zip::descriptor_length(payload) + zip::directory_entry_length(kItemPickleName, 1, 0) +
+                               zip::directory_entry_length(kByteOrderName, 1, 0) + zip::directory_entry_length(kVersionName, 1, 0) +
+                               zip::directory_entry_length(kPayloadName, payload, 0) + zip::kEndRecordsBytes;
+  return result;
+}
+
+void append_small_entry(Bytes& out, std::string_view name, std::string_view data) {
+  zip::append_local_header(out, name, data.size(), 0);
+  out.append(data);
+  zip::append_descriptor(out, data.size(), crc32(0, data));
+}
+
+}  // namespace
+
+ItemLayout item_layout(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
+  return places(dtype, sizes, item_offset).layout;
+}
+
+Bytes item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
+  const auto where = places(dtype, sizes, item_offset);
+  Bytes out;
+  out.reserve(where.layout.prefix_bytes);
+  append_small_entry(out, kItemPickleName, tensor_pickle(dtype, sizes));
+  append_small_entry(out, kByteOrderName, kByteOrder);
+  append_small_entry(out, kVersionName, kArchiveVersion);
+  zip::append_local_header(out, kPayloadName, where.layout.payload_bytes, where.padding);
+  // Other items were placed by the layout before this prefix was built.
+  check_invariant(out.size() == where.layout.prefix_bytes, "an item's prefix is as long as its layout says");
+  return out;
+}
+
+Bytes item_suffix(DType dtype, const Extents& sizes, std::uint64_t item_offset, std::uint32_t payload_crc32) {
+  const auto where = places(dtype, sizes, item_offset);
+  const auto& layout = where.layout;
+  const auto pickle = tensor_pickle(dtype, sizes);
+  Bytes out;
+  out.reserve(layout.suffix_bytes);
+  zip::append_descriptor(out, layout.payload_bytes, payload_crc32);
+  const auto directory = layout.prefix_bytes + layout.payload_bytes + out.size();
+  zip::append_directory(out,
+                        {{std::string(kItemPickleName), 0, pickle.size(), crc32(0, pickle)},
+                         {std::string(kByteOrderName), where.byte_order, kByteOrder.size(), crc32(0, kByteOrder)},
+                         {std::string(kVersionName), where.version, kArchiveVersion.size(), crc32(0, kArchiveVersion)},
+                         {std::string(kPayloadName), where.payload_header, layout.payload_bytes, payload_crc32}},
+                        directory);
+  check_invariant(out.size() == layout.suffix_bytes, "an item's suffix is as long as its layout says");
+  return out;
+}
+
+}  // namespace cairn

@@ -1,0 +1,225 @@
+#include <map>
+#include <string_view>
+#include <variant>
+
+#include <cairn/formats/pickler.hpp>
+#include <cairn/formats/torch_metadata.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
+constexpr const char* kDcpVersion = "1.0.0";
+
+// Writes the calls that CPython's pickler would write for DCP's objects. Python needs no Cairn to
+// read them.
+class MetadataPickler {
+ public:
+  MetadataPickler(const Metadata& metadata, const std::string& save_id) : metadata_(metadata), save_id_(save_id) {}
+
+  Bytes run() && {
+    begin_object(kMetadataModule, "Metadata");
+    // The fields of DCP's data class, in its order.
+    out_.text("state_dict_metadata");
+    entries();
+    out_.text("planner_data");
+    planner_data();
+    out_.text("storage_data");
+    storage_data();
+    out_.text("storage_meta");
+    storage_meta();
+    out_.text("version");
+    out_.text(metadata_.version.empty() ? kDcpVersion : metadata_.version);
+    end_object();
+    return std::move(out_).finish();
+  }
+
+ private:
+  // Begins an object of a class without constructor arguments. Its fields follow as text and value,
+  // until `end_object`.
+  void begin_object(std::string_view module, std::string_view name) {
+    out_.global(module, name);
+    out_.tuple(0);
+    out_.new_object();
+    out_.empty_dict();
+    out_.mark();
+  }
+
+  void end_object() {
+    out_.set_items();
+    out_.build();
+  }
+
+  // Writes a torch.Size. Equal ones share one object, which is not observable because they are
+  // immutable.
+  void size(const Extents& extents) {
+    if (const auto known = sizes_.find(extents); known != sizes_.end()) return out_.recall(known->second);
+    out_.global("torch", "Size");
+    if (extents.size() > 3) out_.mark();
+    for (const auto extent : extents) out_.integer(extent);
+    out_.tuple(extents.size());
+    out_.tuple(1);
+    out_.reduce();
+    sizes_.emplace(extents, out_.remember());
+  }
+
+  // In the form of DCP's __getstate__: a tuple of the fields.
+  void properties(const TensorProperties& tensor) {
+    out_.global(kMetadataModule, "TensorProperties");
+    out_.tuple(0);
+    out_.new_object();
+    out_.mark();
+    out_.global("torch", to_string(tensor.dtype));
+    out_.global("torch.serialization", "_get_layout");
+    out_.text("torch.strided");
+    out_.tuple(1);
+    out_.reduce();
+    out_.boolean(tensor.requires_grad);
+    out_.global(kMetadataModule, "_MEM_FORMAT_ENCODING");
+    out_.integer(static_cast<std::int64_t>(tensor.memory_format));
+    out_.tuple(1);
+    out_.reduce();
+    out_.boolean(tensor.pin_memory);
+    out_.tuple(5);
+    out_.build();
+  }
+
+  void entries() {
+    out_.empty_dict();
+    out_.mark();
+    for (const auto& [fqn, entry] : metadata_.state_dict_metadata) {
+      out_.text(fqn);
+      if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
+        begin_object(kMetadataModule, "TensorStorageMetadata");
+        out_.text("properties");
+        properties(tensor->properties);
+        out_.text("size");
+        size(tensor->size);
+        out_.text("chunks");
+        chunks(tensor->chunks);
+        end_object();
+      } else {
+        out_.global(kMetadataModule, "BytesStorageMetadata");
+        out_.tuple(0);
+        out_.new_object();
+      }
+    }
+    out_.set_items();
+  }
+
+  void chunks(const std::vector<Box>& boxes) {
+    out_.empty_list();
+    out_.mark();
+    for (const auto& box : boxes) {
+      begin_object(kMetadataModule, "ChunkStorageMetadata");
+      out_.text("offsets");
+      size(box.offsets);
+      out_.text("sizes");
+      size(box.sizes);
+      end_object();
+    }
+    out_.appends();
+  }
+
+  void planner_data() {
+    out_.empty_dict();
+    out_.mark();
+    for (const auto& [fqn, path] : metadata_.planner_data) {
+      out_.text(fqn);
+      out_.mark();
+      for (const auto& element : path) {
+        if (const auto* key = std::get_if<std::string>(&element)) {
+          out_.text(*key);
+        } else {
+          out_.integer(std::get<std::int64_t>(element));
+        }
+      }
+      out_.tuple_from_mark();
+    }
+    out_.set_items();
+  }
+
+  // Writes the key and value that locate one bytes object or chunk.
+  void location(const std::string& fqn, const Box* chunk, std::size_t index, const StorageInfo& info) {
+    begin_object(kMetadataModule, "MetadataIndex");
+    out_.text("fqn");
+    out_.text(fqn);
+    // PyTorch leaves the index out of comparisons. It only speeds up its own look-up.
+    out_.text("index");
+    if (chunk == nullptr) {
+      out_.none();
+    } else {
+      out_.integer(static_cast<std::int64_t>(index));
+      out_.text("offset");
+      size(chunk->offsets);
+    }
+    end_object();
+
+    begin_object(kFilesystemModule, "_StorageInfo");
+    out_.text("relative_path");
+    out_.text(metadata_.files[info.file].name);
+    out_.text("offset");
+    out_.integer(static_cast<std::int64_t>(info.offset));
+    out_.text("length");
+    out_.integer(static_cast<std::int64_t>(info.length));
+    // Written only if needed, because older versions of PyTorch have no such field.
+    if (!info.transforms.empty()) {
+      out_.text("transform_descriptors");
+      out_.empty_list();
+      out_.mark();
+      for (const auto& transform : info.transforms) out_.text(transform);
+      out_.appends();
+    }
+    end_object();
+  }
+
+  void storage_data() {
+    out_.empty_dict();
+    out_.mark();
+    for (const auto& [fqn, entry] : metadata_.state_dict_metadata) {
+      if (const auto* bytes = std::get_if<BytesStorageMetadata>(&entry)) {
+        if (bytes->storage) location(fqn, nullptr, 0, *bytes->storage);
+        continue;
+      }
+      const auto& tensor = std::get<TensorStorageMetadata>(entry);
+      // PyTorch finds a chunk by its offset. An empty chunk may have the same offset as another one
+      // and must not hide it, so empty chunks come first.
+      for (const bool are_empty : {true, false}) {
+        for (std::size_t i = 0; i < tensor.storage.size(); ++i)
+          if (tensor.chunks[i].empty() == are_empty) location(fqn, &tensor.chunks[i], i, tensor.storage[i]);
+      }
+    }
+    out_.set_items();
+  }
+
+  void storage_meta() {
+    begin_object(kMetadataModule, "StorageMeta");
+    out_.text("checkpoint_id");
+    if (metadata_.checkpoint_id.empty()) {
+      out_.none();
+    } else {
+      out_.text(metadata_.checkpoint_id);
+    }
+    out_.text("save_id");
+    out_.text(save_id_);
+    out_.text("load_id");
+    out_.none();
+    out_.text("modules");
+    out_.empty_list();
+    end_object();
+  }
+
+  const Metadata& metadata_;
+  const std::string& save_id_;
+  Pickler out_{4};
+  std::map<Extents, Pickler::Slot> sizes_;
+};
+
+}  // namespace
+
+Bytes pickle_torch_metadata(const Metadata& metadata, const std::string& save_id) {
+  return MetadataPickler(metadata, save_id).run();
+}
+
+}  // namespace cairn

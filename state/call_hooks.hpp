@@ -1,0 +1,22 @@
+// Makes the hooks of a call of the caller's planner and of a writer or reader. Internal.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include <cairn/actors/call_hooks.hpp>
+#include <cairn/state/planner.hpp>
+#include <cairn/state/storage.hpp>
+
+namespace cairn {
+
+// The arguments must stay valid until the call is done. `state_dict` is read only after the call's
+// `begin` has returned.
+std::shared_ptr<SaveHooks> make_save_hooks(const StateDict& state_dict, SavePlanner& planner, StorageWriter& writer);
+
+// `fit` adapts the state dict to what the checkpoint has. Called on every rank, just before
+// `set_up_planner`, and timed as a part of it. May be empty. May throw.
+using FitState = std::function<void(const Metadata& metadata, const StorageContext& context)>;
+std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit = {});
+
+}  // namespace cairn

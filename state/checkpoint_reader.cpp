@@ -1,0 +1,83 @@
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
+#include <cairn/state/tensor_items.hpp>
+#include <cairn/storage/engine/read_engine.hpp>
+#include <cairn/storage/store_observer.hpp>
+
+namespace cairn {
+
+struct CheckpointReader::Implementation {
+  explicit Implementation(CheckpointReaderOptions given)
+      : options(std::move(given)), engine({options.threads, options.bytes_in_flight_max}) {}
+
+  Store& opened() {
+    if (!store) store = open_store(checkpoint_id);
+    return *store;
+  }
+
+  const CheckpointReaderOptions options;
+  ReadEngine engine;
+
+  // State of the current attempt:
+  std::string checkpoint_id;
+  StorageContext context;
+  std::shared_ptr<Store> store;
+  std::shared_ptr<const Metadata> metadata;
+  std::shared_ptr<OpenedFiles> opened_files;
+  bool has_read = false;
+};
+
+CheckpointReader::CheckpointReader(CheckpointReaderOptions options)
+    : implementation_(std::make_unique<Implementation>(std::move(options))) {}
+
+CheckpointReader::~CheckpointReader() = default;
+
+bool CheckpointReader::validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
+
+void CheckpointReader::reset(const std::string& checkpoint_id) {
+  Implementation& self = *implementation_;
+  // First: a job of an attempt that failed may still use the store and the plan.
+  self.engine.stop();
+  self.checkpoint_id = checkpoint_id;
+  self.context = {};
+  self.store.reset();
+  self.metadata.reset();
+  self.opened_files.reset();
+}
+
+Store& CheckpointReader::opened() { return implementation_->opened(); }
+
+Metadata CheckpointReader::read_metadata() { return cairn::read_metadata(implementation_->opened()); }
+
+void CheckpointReader::set_up_storage_reader(const Metadata& metadata, const StorageContext& context) {
+  Implementation& self = *implementation_;
+  self.opened();
+  // From here on. `read_metadata` runs before the context is known.
+  self.store = observe_operations(self.store, context.store_observer);
+  self.context = context;
+  self.metadata = std::make_shared<const Metadata>(metadata);
+  self.opened_files = std::make_shared<OpenedFiles>(self.options.bytes_in_flight_max);
+  self.has_read = false;
+}
+
+Future<bool> CheckpointReader::read_data(const LoadPlan& plan, LoadPlanner& planner) {
+  Implementation& self = *implementation_;
+  if (!self.metadata)
+    throw Error(ErrorCode::kPrecondition, "the reader was not set up: call set_up_storage_reader before read_data");
+  ReadRequest request;
+  request.store = self.store;
+  request.metadata = self.metadata;
+  request.plan = &plan;
+  request.destination = std::make_shared<PlannedDestination>(plan, planner);
+  request.opened = self.opened_files;
+  // A load reads once. Tools read one tensor after another.
+  request.keep_blocks = std::exchange(self.has_read, true);
+  request.rank = self.context.rank;
+  request.verify = self.options.verify;
+  request.verify_first = self.options.verify_first;
+  return self.engine.read(std::move(request));
+}
+
+}  // namespace cairn

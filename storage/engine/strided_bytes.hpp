@@ -1,0 +1,46 @@
+// Elements in memory of the host, with any strides. Internal.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <cairn/base/bytes.hpp>
+#include <cairn/planning/box.hpp>
+#include <cairn/planning/dtype.hpp>
+
+namespace cairn {
+
+// Copies run on the calling thread. LibTorch's would start threads of their own.
+class StridedBytes {
+ public:
+  StridedBytes() = default;
+  // `first` is the address of the first element, and null for other memory. Strides count elements.
+  StridedBytes(char* first, const Extents& sizes, const Extents& strides, std::size_t element_bytes);
+
+  std::uint64_t size_bytes() const { return size_bytes_; }
+  char* direct() const { return direct_; }
+  // See ElementRun (item_data.hpp).
+  void read(std::uint64_t first, MutableByteSpan destination) const { copy<true>(first, destination.data(), destination.size()); }
+  void write(std::uint64_t first, ByteSpan source) const {
+    copy<false>(first, const_cast<char*>(source.data()), source.size());  // never written to when copying in this direction
+  }
+
+ private:
+  template <bool kRead>
+  void copy(std::uint64_t first, char* bytes, std::uint64_t length) const;
+
+  std::uint64_t size_bytes_ = 0;
+  std::size_t element_bytes_ = 1;
+  char* base_ = nullptr;
+  char* direct_ = nullptr;
+  // Sizes and strides of base_, outermost first. Neighbouring dimensions are merged where possible.
+  std::vector<std::int64_t> sizes_;
+  std::vector<std::int64_t> strides_;
+};
+
+// Does to contiguous elements what PyTorch does to them only when they are used: negates them, and
+// conjugates complex numbers.
+void apply_lazy_bits(MutableByteSpan elements, DType dtype, bool is_conjugated, bool is_negated);
+
+}  // namespace cairn

@@ -1,0 +1,103 @@
+#include <cairn/storage/runs/checkpoint_conversions.hpp>
+
+#include <array>
+#include <charconv>
+#include <string_view>
+
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::string_view kMetricPrefix = "metric.";
+
+bool is_metric(const std::string& key) { return key.compare(0, kMetricPrefix.size(), kMetricPrefix) == 0; }
+
+void refuse_metrics(const std::map<std::string, std::string>& user_metadata) {
+  for (const auto& entry : user_metadata)
+    if (is_metric(entry.first))
+      throw Error(ErrorCode::kInvalidArgument, "user metadata '" + entry.first + "' would be taken for a metric: give it another " +
+                                                   "name, or put it into Annotations::metrics");
+}
+
+// Returns the shortest text that reads back as the same number, in any locale.
+std::string number_text(double value) {
+  std::array<char, 64> text{};
+  const auto result = std::to_chars(text.data(), text.data() + text.size(), value);
+  return std::string(text.data(), result.ptr);
+}
+
+template <class Number>
+bool read_number(const std::string& text, Number& value) {
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  return result.ec == std::errc() && result.ptr == text.data() + text.size();
+}
+
+}  // namespace
+
+std::map<std::string, std::string> user_metadata_of(const std::map<std::string, std::string>& common,
+                                                    const Annotations& annotations) {
+  refuse_metrics(common);
+  refuse_metrics(annotations.user_metadata);
+  std::map<std::string, std::string> all = annotations.user_metadata;
+  // An entry of this save counts before that of all saves: `insert` replaces nothing.
+  all.insert(common.begin(), common.end());
+  for (const auto& [name, value] : annotations.metrics) all[std::string(kMetricPrefix) + name] = number_text(value);
+  return all;
+}
+
+CheckpointInfo info_of(const RunDirectory& run, const RunCheckpoint& checkpoint) {
+  CheckpointInfo info;
+  info.name = checkpoint.name;
+  info.checkpoint_id = child_url(run.url(), checkpoint.name);
+  info.save_id = checkpoint.head.save_id;
+  info.sequence = checkpoint.head.sequence;
+  info.step = checkpoint.head.step;
+  for (const auto& [key, value] : checkpoint.head.user_metadata) {
+    double number = 0;
+    // Other programs may write anything, so an entry that is no number stays what it is.
+    if (is_metric(key) && read_number(value, number))
+      info.annotations.metrics.emplace(key.substr(kMetricPrefix.size()), number);
+    else
+      info.annotations.user_metadata.emplace(key, value);
+  }
+  return info;
+}
+
+void add_texts(std::vector<std::string>& texts, const RunCheckpoint& checkpoint) {
+  const CommitHead& head = checkpoint.head;
+  // With the number of entries, so that other texts can follow the checkpoint.
+  texts.insert(texts.end(), {checkpoint.name, head.save_id, std::to_string(head.sequence),
+                             head.step ? std::to_string(*head.step) : "", std::to_string(head.user_metadata.size())});
+  for (const auto& [key, value] : head.user_metadata) texts.insert(texts.end(), {key, value});
+}
+
+RunCheckpoint take_checkpoint(const std::vector<std::string>& texts, std::size_t& at) {
+  const auto next = [&]() -> const std::string& {
+    // The texts come from another process, so nothing in them is taken for granted.
+    if (at >= texts.size()) throw Error(ErrorCode::kCorrupt, "cannot read what rank 0 says of a checkpoint: it ends too early");
+    return texts[at++];
+  };
+  const auto next_number = [&](auto& value) {
+    const std::string& text = next();
+    if (!read_number(text, value))
+      throw Error(ErrorCode::kCorrupt, "cannot read what rank 0 says of a checkpoint: '" + text + "' is no number");
+  };
+  RunCheckpoint checkpoint;
+  checkpoint.name = next();
+  checkpoint.head.save_id = next();
+  next_number(checkpoint.head.sequence);
+  if (at < texts.size() && texts[at].empty())
+    ++at;
+  else
+    next_number(checkpoint.head.step.emplace());
+  std::uint64_t entries = 0;
+  next_number(entries);
+  for (std::uint64_t i = 0; i < entries; ++i) {
+    const std::string& key = next();
+    checkpoint.head.user_metadata.emplace(key, next());
+  }
+  return checkpoint;
+}
+
+}  // namespace cairn
