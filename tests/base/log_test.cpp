@@ -78,14 +78,6 @@ TEST_CASE("log child: a level of its own" * doctest::skip()) {
   write_log(LogLevel::kDebug, -1, "after");
 }
 
-TEST_CASE("log: nothing is of level off") {
-  const CapturedLog log(LogLevel::kOff);
-  CHECK_FALSE(is_logged(LogLevel::kOff));
-  CHECK_FALSE(is_logged(LogLevel::kError));
-  write_log(LogLevel::kOff, 0, "nothing");
-  CHECK(log.text().empty());
-}
-
 TEST_CASE("log: texts are taken as they are") {
   const CapturedLog log;
   write_log(LogLevel::kWarning, 0, "percent %s and {braces} {}");
@@ -105,15 +97,6 @@ TEST_CASE("log: a line on standard error has the local time") {
 }
 
 TEST_CASE("log child: braces" * doctest::skip()) { write_log(LogLevel::kWarning, -1, "percent %s and {braces} {}"); }
-
-TEST_CASE("log: lines go to standard error unless a sink is set") {
-  CHECK(is_logged_to_stderr());
-  {
-    const CapturedLog log;
-    CHECK_FALSE(is_logged_to_stderr());
-  }
-  CHECK(is_logged_to_stderr());
-}
 
 TEST_CASE("log: threads may log, and change sink and level, at the same time") {
   constexpr int kThreads = 4;

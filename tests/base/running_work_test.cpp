@@ -84,12 +84,6 @@ TEST_CASE("stacks: work that has not run for long has no stack yet") {
   CHECK(take_stacks(&kCall, Duration(0)).size() == 1);
 }
 
-TEST_CASE("stacks: work that has ended has no stack") {
-  if (!takes_stacks()) return;
-  std::thread([] { const RunningWork work(work_of(&kCall)); }).join();
-  CHECK(take_stacks(&kCall, Duration(0)).empty());
-}
-
 TEST_CASE("stacks: a thread that has ended meanwhile is reported as such") {
   if (!takes_stacks()) return;
   std::unique_ptr<RunningWork> work;

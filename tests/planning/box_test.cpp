@@ -14,34 +14,22 @@ constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
 
 TEST_CASE("extents of any length copy, move and compare as values") {
   for (std::size_t dims = 0; dims < 10; ++dims) {
-    Extents original = Extents::filled(dims, 7);
-    for (std::size_t dim = 0; dim < dims; ++dim) original[dim] = static_cast<std::int64_t>(dim);
-    const Extents copy = original;
-    CHECK(copy == original);
-    CHECK(copy.size() == dims);
-    Extents moved = std::move(original);
-    CHECK(moved == copy);
     for (std::size_t other_dims = 0; other_dims < 10; ++other_dims) {
-      Extents target = Extents::filled(other_dims, -1);
-      target = copy;
-      CHECK(target == copy);
-      Extents source = copy;
+      const Extents original = Extents::filled(dims, 7);
+      Extents target = Extents::filled(other_dims, -1), source = original;
+      CHECK((target == original) == (dims == other_dims && dims == 0));
+      target = original;
+      CHECK(target == original);
       target = Extents::filled(other_dims, -1);
       target = std::move(source);
-      CHECK(target == copy);
+      CHECK(target == original);
       source = Extents{5};
       CHECK(source[0] == 5);
-      if (dims != other_dims) CHECK(Extents::filled(other_dims, 7) != copy);
-    }
-    const Extents& alias = moved;
-    moved = alias;
-    CHECK(moved == copy);
-    CHECK(Extents(moved.to_vector()) == copy);
-    if (dims > 0) {
-      moved[dims - 1] += 1;
-      CHECK(moved != copy);
-      CHECK(copy < moved);
-      CHECK_FALSE(moved < copy);
+      const Extents& alias = target;
+      target = alias;
+      CHECK(Extents(target.to_vector()) == original);
+      if (dims > 0) ++target[dims - 1];
+      CHECK((original < target) == (dims > 0));
     }
   }
 }
@@ -85,16 +73,6 @@ TEST_CASE("a box lies within another, or within a tensor") {
   CHECK_FALSE(fits({{1, 0}, {-1, 1}}, {3, 4}));
   CHECK_FALSE(fits({{kHuge, 0}, {kHuge, 1}}, {3, 4}));
   CHECK(fits({}, {}));
-}
-
-TEST_CASE("boxes and extents are written as slices and lists") {
-  CHECK(to_string(Extents{2, 3}) == "[2, 3]");
-  CHECK(to_string(Extents{}) == "[]");
-  CHECK(to_string(Box{{0, 4}, {2, 4}}) == "[0:2, 4:8]");
-  CHECK(to_string(Box{}) == "[]");
-  CHECK(Box::whole({2, 3}) == Box{{0, 0}, {2, 3}});
-  CHECK(Box{{0}, {0}}.empty());
-  CHECK_FALSE(Box{}.empty());
 }
 
 TEST_CASE("dtypes go by PyTorch's names and sizes") {

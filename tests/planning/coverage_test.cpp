@@ -61,13 +61,6 @@ TEST_CASE("a chunk that reaches outside is told as it is, and covers what lies i
   CHECK(check({0, 4}, {{{0, 0}, {1, 4}}}).at(0).kind == Kind::kOutside);
 }
 
-TEST_CASE("gap, overlap and outside are all told, not the first") {
-  const auto faults = check({10, 2}, {{{0, 0}, {3, 2}}, {{2, 0}, {2, 2}}, {{5, 0}, {5, 1}}, {{9, 1}, {4, 1}}});
-  std::set<Kind> kinds;
-  for (const CoverageFault& fault : faults) kinds.insert(fault.kind);
-  CHECK(kinds.size() == 3);
-}
-
 TEST_CASE("sound layouts have no faults") {
   CHECK(check({}, {Box{}}).empty());
   CHECK(check({10}, {{{0}, {10}}}).empty());
@@ -167,28 +160,7 @@ TEST_CASE("a hundred thousand chunks, in any order, with one fault in them") {
   CHECK(faults.size() < 2000);
 }
 
-TEST_CASE("a tensor saved many times over has a bounded report") {
-  const std::vector<Box> same(3000, Box::whole({4, 4}));
-  CHECK(check({4, 4}, same).size() <= 1024);
-}
-
 TEST_CASE("an impossible tensor is refused") { CHECK_THROWS_AS(check({-1}, {}), Error); }
-
-TEST_CASE("metadata is checked tensor by tensor") {
-  Metadata metadata;
-  TensorStorageMetadata tensor;
-  tensor.size = {4};
-  metadata.state_dict_metadata.emplace_back("bytes", BytesStorageMetadata{});
-  metadata.state_dict_metadata.emplace_back("a", tensor);
-  tensor.chunks = {{{0}, {4}}};
-  metadata.state_dict_metadata.emplace_back("b", tensor);
-  tensor.chunks = {{{1}, {3}}};
-  metadata.state_dict_metadata.emplace_back("c", tensor);
-  const auto faults = check_coverage(metadata);
-  REQUIRE(faults.size() == 2);
-  CHECK(faults[0].fqn == "a");
-  CHECK(faults[1].fqn == "c");
-}
 
 }  // namespace
 }  // namespace cairn

@@ -183,13 +183,6 @@ TEST_CASE("every key that ranks disagree on is told, up to a bound") {
   CHECK(mentions(text, "and 30 more"));
 }
 
-TEST_CASE("a thousand ranks with a thousand values have a readable error") {
-  const std::string text =
-      mismatch_of(plans_of(1000, [](SavePlan& plan, int rank) { add_bytes(plan, "seed", static_cast<std::uint64_t>(rank)); }));
-  CHECK(mentions(text, "992 more"));
-  CHECK(text.size() < 1000);
-}
-
 TEST_CASE("values marked per rank need names of their own") {
   const std::string text = mismatch_of(plans_of(3, [](SavePlan& plan, int) {
     add_bytes(plan, "rng");
@@ -287,30 +280,14 @@ TEST_CASE("every element of every layout is written exactly once") {
             for (std::size_t rank = 0; rank < plans.size(); ++rank) {
               for (const Box& box : layout.boxes[rank]) add_shard(plans[rank], name, size, box);
               add_bytes(plans[rank], name + ".step");
+              plans[rank].planner_data = "planner " + std::to_string(rank);
+              plans[rank].storage_data = "storage " + std::to_string(rank);
             }
           }
-          const GlobalSavePlan global = checked_plan(plans, options);
+          checked_plan(plans, options);
         }
       }
     }
-  }
-}
-
-TEST_CASE("replicated tensors are balanced by bytes") {
-  const auto random = seeded_random(42);
-  for (int round = 0; round < 30; ++round) {
-    const int ranks = 2 + static_cast<int>(random->next() % 7);
-    std::vector<std::int64_t> lengths;
-    for (int i = 0; i < 60; ++i) lengths.push_back(static_cast<std::int64_t>(1 + random->next() % 100000));
-    const auto plans = plans_of(ranks, [&](SavePlan& plan, int) {
-      for (std::size_t i = 0; i < lengths.size(); ++i) add_tensor(plan, "t" + std::to_string(i), {lengths[i]});
-    });
-    const GlobalSavePlan global = checked_plan(plans);
-    std::vector<std::uint64_t> loads;
-    for (const SavePlan& plan : global.plans) loads.push_back(bytes_of(plan));
-    const auto [least, most] = std::minmax_element(loads.begin(), loads.end());
-    const std::uint64_t largest = 4 * static_cast<std::uint64_t>(*std::max_element(lengths.begin(), lengths.end()));
-    CHECK(*most - *least <= largest);
   }
 }
 
@@ -410,14 +387,6 @@ TEST_CASE("chunks that only some ranks hold are split over those") {
 
 // --- empty things --------------------------------------------------------------------------------
 
-TEST_CASE("worlds and plans may be empty") {
-  CHECK(create_global_save_plan({}).plans.empty());
-  const GlobalSavePlan global = create_global_save_plan(std::vector<SavePlan>(3));
-  CHECK(global.plans.size() == 3);
-  CHECK(global.metadata.state_dict_metadata.empty());
-  CHECK(check_coverage(global.metadata).empty());
-}
-
 TEST_CASE("empty shards vanish, but a tensor without elements keeps one chunk") {
   const auto plans = plans_of(4, [](SavePlan& plan, int rank) {
     add_shard(plan, "uneven", {2}, {{std::min(rank, 2)}, {rank < 2 ? 1 : 0}});
@@ -454,25 +423,6 @@ TEST_CASE("B1.2 the metadata lists size, dtype and chunks of every tensor, in sa
   REQUIRE(global.metadata.planner_data.size() == 4);
   CHECK(global.metadata.planner_data[3].first == "late");
   CHECK(global.metadata.planner_data[3].second == Path{"state", "late"});
-}
-
-TEST_CASE("names that a rank no longer writes leave its plan") {
-  const auto plans = plans_of(2, [](SavePlan& plan, int) {
-    for (int i = 0; i < 10; ++i) add_tensor(plan, "t" + std::to_string(i), {100});
-  });
-  for (const SavePlan& plan : create_global_save_plan(plans).plans) {
-    CHECK(plan.items.size() == 5);
-    CHECK(plan.names.size() == 5);
-  }
-}
-
-TEST_CASE("what users' planners and writers put into a plan is carried along") {
-  auto plans = plans_of(2, [](SavePlan& plan, int rank) {
-    add_tensor(plan, "w", {4});
-    plan.planner_data = "planner " + std::to_string(rank);
-    plan.storage_data = "storage " + std::to_string(rank);
-  });
-  checked_plan(plans);
 }
 
 TEST_CASE("the same plans give the same result, whatever the values of bytes objects weigh") {

@@ -12,21 +12,6 @@
 namespace cairn {
 namespace {
 
-TEST_CASE("a name table gives every name one id") {
-  const auto random = seeded_random(11);
-  NameTable table;
-  std::vector<std::string> expected;
-  for (int i = 0; i < 3000; ++i) {
-    const std::string name = "name " + std::to_string(random->next() % 2000);
-    const NameId id = table.intern(name);
-    if (id == expected.size()) expected.push_back(name);
-    CHECK(expected[id] == name);
-  }
-  CHECK(table.all() == expected);
-  for (NameId id = 0; id < expected.size(); ++id) CHECK(table.find(expected[id]) == id);
-  CHECK_FALSE(table.find("never seen"));
-}
-
 TEST_CASE("the payload of an item is what its elements take") {
   WriteItem item;
   item.content_bytes = 77;
@@ -54,29 +39,6 @@ SavePlan sample_save_plan() {
   plan.items = {tensor, bytes};
   plan.mappings.edit() = {{0, {"weight"}}, {1, {"step", std::int64_t{3}}}};
   return plan;
-}
-
-TEST_CASE("copies of a plan share names and mappings until one of them changes") {
-  const SavePlan original = sample_save_plan();
-  SavePlan copy = original;
-  CHECK(copy.names.shares_with(original.names));
-  CHECK(copy.names.intern("weight") == 0);
-  CHECK(copy.names.shares_with(original.names));
-  CHECK(copy.mappings.shares_with(original.mappings));
-
-  copy.names.intern("bias");
-  copy.mappings.edit().pop_back();
-  CHECK(original.names.all() == std::vector<std::string>{"weight", "step"});
-  CHECK(original.names.find("weight") == 0);
-  CHECK(original.mappings->size() == 2);
-  CHECK(copy.names.all() == std::vector<std::string>{"weight", "step", "bias"});
-  CHECK(copy.mappings->size() == 1);
-
-  SavePlan moved = std::move(copy);
-  CHECK(moved.names.find("bias") == 2);
-  copy.names.intern("again");  // a moved-from plan is empty
-  CHECK(copy.names.all() == std::vector<std::string>{"again"});
-  CHECK(SavePlan().names.size() == 0);
 }
 
 TEST_CASE("the digest of a save plan covers all that makes it another plan") {
@@ -135,28 +97,6 @@ TEST_CASE("the digest of a save plan leaves out contents of bytes objects and na
   renumbered.items[1].name = step;
   renumbered.mappings.edit() = {{weight, {"weight"}}, {step, {"step", std::int64_t{3}}}};
   CHECK(plan_digest(renumbered) == original);
-}
-
-TEST_CASE("a plan with names that are not there has no digest") {
-  SavePlan plan = sample_save_plan();
-  plan.items[0].name = 2;
-  CHECK_THROWS_AS(plan_digest(plan), Error);
-}
-
-TEST_CASE("metadata finds entries by name, in copies and after changes") {
-  Metadata metadata;
-  CHECK(metadata.find("a") == nullptr);
-  metadata.state_dict_metadata.emplace_back("a", BytesStorageMetadata{});
-  metadata.state_dict_metadata.emplace_back("b", TensorStorageMetadata{});
-  CHECK(metadata.find("b") == &metadata.state_dict_metadata[1].second);
-  Metadata copy = metadata;
-  CHECK(copy.find("b") == &copy.state_dict_metadata[1].second);
-  copy.state_dict_metadata.erase(copy.state_dict_metadata.begin());
-  copy.reindex();
-  CHECK(copy.find("a") == nullptr);
-  CHECK(copy.find("b") == &copy.state_dict_metadata[0].second);
-  CHECK(metadata.find("a") == &metadata.state_dict_metadata[0].second);
-  CHECK(to_string(Path{"list", std::int64_t{1}, "x"}) == "list.1.x");
 }
 
 }  // namespace

@@ -127,16 +127,5 @@ TEST_CASE("a box of other dimensions than the stored tensor is refused") {
   CHECK_THROWS_AS(ChunkIndex{mixed}, Error);
 }
 
-TEST_CASE("an empty box reads nothing, and of no chunks nothing is found") {
-  const std::vector<Box> none;
-  CHECK(ChunkIndex(none).find({{0}, {4}}).empty());
-  TensorStorageMetadata stored;
-  stored.size = {4};
-  stored.chunks = {{{0}, {4}}};
-  LoadPlan plan;
-  append_reads(stored, ChunkIndex(stored.chunks), 0, 0, {{2}, {0}}, plan);
-  CHECK(plan.items.empty());
-}
-
 }  // namespace
 }  // namespace cairn
