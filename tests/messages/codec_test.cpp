@@ -23,8 +23,6 @@ namespace {
 
 using testing::AllocationMeter;
 using testing::check_equal;
-using testing::each_flip;
-using testing::each_truncation;
 using testing::is_corrupt;
 using testing::Saying;
 using testing::thrown_by;
@@ -167,28 +165,6 @@ Bytes varint(std::uint64_t value) {
 }
 
 }  // namespace
-
-TEST_CASE("every message is named after its type") {
-  const auto random = seeded_random(70);
-  const std::vector<std::string> names{
-      "Join",         "Begin",         "LocalSavePlan",  "SameSavePlan",  "NeedLocalPlan",   "GlobalSavePlan", "UseCachedPlan",
-      "NeedGlobalPlan", "Written",     "LocalLoadPlan",  "GlobalLoadPlan", "ReadDone",       "PhaseFailed",    "Outcome",
-      "Cancel",       "CoordinatorDown", "StopPhase",    "PhaseStopped",  "Withdraw",        "Unreadable",     "StatusReply",
-      "StatusRequest", "FollowOther",  "Progress",       "JobProgress"};
-  REQUIRE(names.size() == kKinds);
-  for (std::size_t kind = 0; kind < kKinds; ++kind) CHECK(std::string(name_of(random_body(*random, kind))) == names[kind]);
-}
-
-TEST_CASE("a message cut short or with a flipped bit is refused or decodes validly") {
-  const auto random = seeded_random(71);
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    const Envelope envelope = random_envelope(*random, kind);
-    INFO(std::string(name_of(envelope.body)));
-    const Bytes bytes = encode(envelope);
-    each_truncation(bytes, decode_any);
-    each_flip(bytes, decode_any);
-  }
-}
 
 TEST_CASE("lengths and counts that promise more than there is cost nothing") {
   const auto random = seeded_random(73);

@@ -1,4 +1,4 @@
-// Random contents for codecs, and ways to corrupt their output.
+// Random contents for codecs, and what they refuse.
 #pragma once
 
 #include <cairn/tests/support/plain.hpp>
@@ -10,7 +10,6 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/planning/box.hpp>
-#include <cairn/tests/support/stride.hpp>
 
 namespace cairn::testing {
 
@@ -38,30 +37,6 @@ bool is_corrupt(Call call, const std::string& reason) {
   }
   MESSAGE("was not refused");
   return false;
-}
-
-// Calls `use` with corrupted bytes: it may succeed, or refuse them as corrupt.
-template <class Use>
-void use_spoilt(const Bytes& bytes, Use use) {
-  try {
-    use(bytes);
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kCorrupt);
-  }
-}
-
-template <class Use>
-void each_truncation(const Bytes& bytes, Use use) {
-  for (std::size_t size = 0; size < bytes.size(); size += kStride) use_spoilt(bytes.substr(0, size), use);
-}
-
-template <class Use>
-void each_flip(const Bytes& bytes, Use use) {
-  for (std::size_t bit = 0; bit < 8 * bytes.size(); bit += kStride) {
-    Bytes spoilt = bytes;
-    spoilt[bit / 8] = static_cast<char>(spoilt[bit / 8] ^ (1 << (bit % 8)));
-    use_spoilt(spoilt, use);
-  }
 }
 
 }  // namespace cairn::testing

@@ -49,15 +49,6 @@ TEST_CASE("paths come back as they were, whether or not they join to their name"
   }
 }
 
-TEST_CASE("fields of later versions are skipped") {
-  const auto random = seeded_random(54);
-  const std::string later = {'\xFA', '\x06', '\x03', 'x', 'y', 'z'};  // field 111, three bytes
-  const SavePlan plan = random_save_plan(*random);
-  check_equal(plan, decode_save_plan(encode_save_plan(plan) + later));
-  CHECK_NOTHROW(decode_load_plan(encode_load_plan(random_load_plan(*random)) + later));
-  CHECK_NOTHROW(decode_write_results(encode_write_results(random_results(*random)) + later));
-}
-
 // --- bad bytes -----------------------------------------------------------------------------------
 
 v1::SavePlan sample_save_message() {
