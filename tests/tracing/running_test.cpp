@@ -12,8 +12,6 @@
 
 #include <cairn/base/process_name.hpp>
 #include <cairn/tests/tracing/scripted_traces.hpp>
-#include <cairn/tracing/trace_diagnosis.hpp>
-#include <cairn/tracing/trace_messages.hpp>
 
 namespace cairn {
 namespace {
@@ -70,30 +68,6 @@ class RunningSave {
  private:
   ScriptedTraces script_{2};
 };
-
-Diagnosis diagnosis_of(const Trace& trace) {
-  const auto messages = match_messages(trace);
-  return diagnose(trace, messages, TraceClocks(trace, messages));
-}
-
-TEST_CASE("trace of a running job: a save whose ranks run is no failure, and names the hook that it waits for") {
-  const Idle rank_0, rank_1;
-  RunningSave save;
-  const TraceDirectory directory(save.written_by({{0, {rank_0.id(), host_name()}}, {1, {rank_1.id(), host_name()}}}));
-  REQUIRE(directory.attempts().size() == 1);
-  const TracedAttempt& attempt = directory.attempts().front();
-  CHECK(attempt.is_running);
-  CHECK_FALSE(attempt.went_wrong());
-  const Trace trace = directory.read(attempt);
-  const Diagnosis diagnosis = diagnosis_of(trace);
-  CHECK(diagnosis.end == TracedEnd::kRunning);
-  CHECK(diagnosis.failures.empty());
-  REQUIRE(diagnosis.in_hook.size() == 1);
-  CHECK(diagnosis.in_hook.begin()->first == 1);
-  CHECK(diagnosis.in_hook.begin()->second.name == "write_data");
-  CHECK(trace.job.describe(1) == "rank 1 (process " + std::to_string(rank_1.id()) + " on " + host_name() + ")");
-  CHECK(trace.job.describe(2) == "rank 2");
-}
 
 TEST_CASE("trace of a running job: it does not run if a rank in it has ended, or none is known to run") {
   Idle rank_0, rank_1;

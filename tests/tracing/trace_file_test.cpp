@@ -176,31 +176,6 @@ TEST_CASE("trace file: anything else is refused, and says why") {
   CHECK(files.refusal(bytes) == ErrorCode::kUnsupported);
 }
 
-TEST_CASE("trace file: a pipe and a directory are refused, and nothing waits for a writer") {
-  TemporaryDirectory directory;
-  const std::string pipe = directory.path() + "/pipe.trace";
-  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK_THROWS_WITH_AS(TraceFileReader{pipe}, (pipe + " is no trace: it is a pipe or a device").c_str(), Error);
-  CHECK_THROWS_WITH_AS(TraceFileReader{directory.path()}, (directory.path() + " is no trace: it is a directory").c_str(), Error);
-}
-
-TEST_CASE("trace file: random bytes are refused or read without harm") {
-  Files files;
-  const Sample sample(20);
-  const auto random = seeded_random(7);
-  for (int round = 0; round < 300; ++round) {
-    Bytes bytes = sample.bytes;
-    for (int change = 0; change < 20; ++change) bytes[random->next() % bytes.size()] = static_cast<char>(random->next());
-    try {
-      TraceFileReader reader(files.put(bytes));
-      ObservedEvent event;
-      while (reader.next(event)) CHECK(event.id <= 20);
-    } catch (const Error& error) {
-      CHECK(error.code() != ErrorCode::kInternal);
-    }
-  }
-}
-
 // The value after the last one has no name.
 template <class Enum>
 bool is_last(Enum last) {
