@@ -20,6 +20,7 @@ TEST_CASE("system errors name action, object and cause, and have a code") {
   CHECK(code(EINVAL) == ErrorCode::kInvalidArgument);
   CHECK(code(EOPNOTSUPP) == ErrorCode::kUnsupported);
   CHECK(code(ETIMEDOUT) == ErrorCode::kDeadline);
+  CHECK(std::string(system_error("read", "/x", 98765).what()).find("error 98765") != std::string::npos);
   const std::string text = system_error("write 4096 bytes at 8192 to", "/data/x.distcp", ENOSPC).what();
   CHECK(text ==
         "cannot write 4096 bytes at 8192 to /data/x.distcp: No space left on device (ENOSPC); free space or inodes (df -i), or "

@@ -31,6 +31,7 @@ TEST_CASE("a save id names world, checkpointer and counter, in letters safe for 
   CHECK(id.size() <= 80);
   CHECK(make_save_id(kIncarnation, "model", 0) ==
         "cairn-" + kIncarnation + "-" + make_save_id(kIncarnation, "model", 0).substr(39, 8) + "-0");
+  CHECK_THROWS_AS(make_save_id("G" + kIncarnation.substr(1), "model", 1), Error);
   CHECK(make_save_id(kIncarnation, "a", 1) != make_save_id(kIncarnation, "b", 1));
   CHECK(make_save_id(kIncarnation, "a", 1) != make_save_id(kIncarnation, "a", 2));
 }

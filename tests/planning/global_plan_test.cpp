@@ -183,6 +183,13 @@ TEST_CASE("every key that ranks disagree on is told, up to a bound") {
   CHECK(mentions(text, "and 30 more"));
 }
 
+TEST_CASE("a thousand ranks with a thousand values have a readable error") {
+  const std::string text =
+      mismatch_of(plans_of(1000, [](SavePlan& plan, int rank) { add_bytes(plan, "seed", static_cast<std::uint64_t>(rank)); }));
+  CHECK(mentions(text, "992 more"));
+  CHECK(text.size() < 1000);
+}
+
 TEST_CASE("values marked per rank need names of their own") {
   const std::string text = mismatch_of(plans_of(3, [](SavePlan& plan, int) {
     add_bytes(plan, "rng");

@@ -99,5 +99,11 @@ TEST_CASE("the digest of a save plan leaves out contents of bytes objects and na
   CHECK(plan_digest(renumbered) == original);
 }
 
+TEST_CASE("a plan with names that are not there has no digest") {
+  SavePlan plan = sample_save_plan();
+  plan.items[0].name = 2;
+  CHECK_THROWS_AS(plan_digest(plan), Error);
+}
+
 }  // namespace
 }  // namespace cairn

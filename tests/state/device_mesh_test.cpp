@@ -99,17 +99,6 @@ TEST_CASE("several axes cut from left to right") {
                                                                                           {{3, 0, 3}, {3, 5, 1}}}));
 }
 
-TEST_CASE("the boxes of any mesh tile the tensor") {
-  for (const auto& mesh : {DeviceMesh({1}), DeviceMesh({3}), DeviceMesh({2, 3}), DeviceMesh({4, 2}), DeviceMesh({2, 2, 2})}) {
-    for (const Extents& size : {Extents{7, 5}, Extents{1, 1}, Extents{8, 12}, Extents{2, 3}}) {
-      std::vector<Placement> placements;
-      for (std::size_t axis = 0; axis < mesh.shape().size(); ++axis)
-        placements.push_back(Shard{static_cast<std::int64_t>(axis % 2)});
-      CHECK(check_coverage("t", size, boxes(size, mesh, placements)).empty());
-    }
-  }
-}
-
 TEST_CASE("placements print as PyTorch's") {
   CHECK(to_string(Placement{Shard{1}}) == "Shard(1)");
   CHECK(to_string(Placement{Replicate{}}) == "Replicate()");

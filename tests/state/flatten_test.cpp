@@ -96,16 +96,6 @@ TEST_CASE("an empty dict is a leaf, which PyTorch would lose") {
         Names{R"(a ["a"] a dict)", R"(b.c ["b"]["c"] a dict)", R"(d.0 ["d"][0] a whole number)", R"(d.1 ["d"][1] a dict)"});
 }
 
-TEST_CASE("putting every leaf back at its path gives the nested dict again") {
-  const StateDict state{{"a", List{List{1, 2}, List{kT}}}, {"b.c", Dict{{"0", kT}, {"e", Dict{}}}}, {"d", List{Dict{{"lr", 0.5}}}}};
-  StateDict again;
-  for (FlatEntry& entry : flatten(state)) set_at(again, entry.path, std::move(entry.value));
-  CHECK(names(flatten(again)) == names(flatten(state)));
-  CHECK(again["d"].list()[0]["lr"].to_double() == 0.5);
-  CHECK(again["b.c"]["e"].dict().empty());
-  CHECK(again["a"].list()[0].list().size() == 2);
-}
-
 TEST_CASE("per_rank marks every leaf below it") {
   std::map<std::string, bool> marked;
   const StateDict state{{"rng", per_rank(Dict{{"cpu", kT}, {"seeds", List{1}}, {"none", Dict{}}})},

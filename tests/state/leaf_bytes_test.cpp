@@ -73,18 +73,6 @@ TEST_CASE("lists that contain themselves or nest without end are refused") {
   CHECK(thrown_by([&] { serialize_leaf(deep); }).says("deep"));
 }
 
-TEST_CASE("damage to a leaf's archive is found or harmless") {
-  const auto bytes = serialize_leaf(tuple_of({std::int64_t{1}, torch::arange(6), c10::IValue("text")}));
-  for (std::size_t bit = 0; bit < bytes.size() * 8; bit += 3) {
-    auto flipped = bytes;
-    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
-    const auto thrown = thrown_by([&] { deserialize_leaf(flipped); });
-    REQUIRE((!thrown.is_error || is_refusal(thrown)));
-  }
-  for (std::size_t length = 0; length < bytes.size(); ++length)
-    REQUIRE(is_refusal(thrown_by([&] { deserialize_leaf(ByteSpan(bytes.data(), length)); })));
-}
-
 TEST_CASE("a bomb of shared values is refused or stays shared") {
   // x0 = [b"…"]; x(n+1) = [x(n), x(n)]. A List is a value, so reading would expand these.
   auto nested = "]C\x01x"s + "a";
@@ -110,22 +98,6 @@ TEST_CASE("a pickle whose bytes are all containers is refused before they fill t
   std::string pairs;
   for (std::size_t i = 0; i < kCount / 4; ++i) pairs += "K\x01K\x02\x86";
   CHECK(reading("("s + pairs + "t.").ivalue().toTupleRef().elements().size() == kCount / 4);
-}
-
-TEST_CASE("a file that holds no dict is refused before its values are made") {
-  const std::string pickle = "]("s + std::string(100'000, ']') + "e.";
-  const auto bytes = archive_of(pickle);
-  const TorchArchive archive(bytes, "a test");
-  std::size_t unpickling = 0;
-  {
-    const AllocationMeter meter;
-    unpickle(pickle, "a test", {});
-    unpickling = meter.bytes();
-  }
-  CarriedTypes carried;
-  const AllocationMeter meter;
-  CHECK(thrown_by([&] { read_saved_dict(archive, {}, carried); }).says("a test holds a list, not a state dict"));
-  CHECK(meter.bytes() < unpickling + 4 * pickle.size());
 }
 
 TEST_CASE("plain values come back as they were") {
@@ -290,28 +262,6 @@ TEST_CASE("dicts inside tuples") {
   numbered.insert(std::int64_t{7}, std::string("x"));
   const auto tuple = tuple_of({dict, numbered});
   CHECK(round_trip(tuple).ivalue() == tuple);
-}
-
-TEST_CASE("tensors of every kind inside tuples") {
-  std::vector<c10::IValue> tensors;
-  for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar, at::kByte, at::kShort, at::kInt, at::kLong,
-                          at::kBool, at::kComplexFloat, at::kComplexDouble})
-    tensors.emplace_back((torch::arange(6) % 2).reshape({2, 3}).to(type));
-  tensors.emplace_back(torch::arange(24).reshape({4, 6}).t());
-  tensors.emplace_back(torch::arange(64).reshape({8, 8}).slice(0, 2, 5).slice(1, 1, 4));
-  tensors.emplace_back(torch::empty({0, 4}));
-  tensors.emplace_back(torch::tensor(3.25));
-  tensors.emplace_back(torch::complex(torch::rand({3}), torch::rand({3})).conj());
-  tensors.emplace_back(torch::arange(3).expand({2, 3}));
-  tensors.emplace_back(torch::arange(120).reshape({1, 2, 3, 4, 5}));
-  const auto back = round_trip(tuple_of(tensors));
-  const auto& elements = back.ivalue().toTupleRef().elements();
-  REQUIRE(elements.size() == tensors.size());
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    CAPTURE(i);
-    CHECK(same_tensor(elements[i].toTensor(), tensors[i].toTensor().resolve_conj()));
-  }
-  CHECK(round_trip(torch::ones({2}, torch::requires_grad())).tensor().requires_grad());
 }
 
 TEST_CASE("PyTorch's spellings of sizes, dtypes, parameters, bytes and storages are read") {

