@@ -1,7 +1,6 @@
 // Log output: where it goes, which messages appear, and that it never harms the program.
 #include <cairn/tests/support/plain.hpp>
 //
-#include <pty.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -130,27 +129,6 @@ TEST_CASE("status line: other output goes above it, and it is gone in the end") 
   const std::size_t line = text.find("[warning] look\r\n");
   REQUIRE(line != std::string::npos);
   CHECK(text.substr(line) == "[warning] look\r\n" + drawn("half done") + drawn("60 columns") + kErased);
-}
-
-TEST_CASE("status line: the terminal of CAIRN_STATUS_TERMINAL gets it as lines") {
-  int ends[2] = {-1, -1};
-  winsize size{};
-  size.ws_col = 72;
-  REQUIRE(::openpty(&ends[0], &ends[1], nullptr, nullptr, &size) == 0);
-  const std::string errors =
-      stderr_of_case("log child: a status line", {{"TERM", "xterm"}, {"CAIRN_STATUS_TERMINAL", ::ttyname(ends[1])}});
-  std::string text;
-  char block[256];
-  while (times_in(text, "\n") < 3) {
-    const ssize_t bytes = ::read(ends[0], block, sizeof(block));
-    REQUIRE(bytes > 0);
-    text.append(block, static_cast<std::size_t>(bytes));
-  }
-  ::close(ends[0]);
-  ::close(ends[1]);
-  CHECK(text == "half done\r\n72 columns\r\n\r\n");
-  CHECK(errors.find("[warning] look\n") != std::string::npos);
-  CHECK(errors.find('\033') == std::string::npos);
 }
 
 TEST_CASE("status line: a CAIRN_STATUS_TERMINAL that is gone changes nothing") {

@@ -25,30 +25,6 @@ constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
 
 // --- round trips ---------------------------------------------------------------------------------
 
-TEST_CASE("paths come back as they were, whether or not they join to their name") {
-  const std::vector<std::pair<std::string, Path>> cases = {
-      {"", {}},
-      {"", {""}},
-      {"name", {}},
-      {"a.0.b", {"a", std::int64_t{0}, "b"}},
-      {"a.0.b", {"a", "0", "b"}},
-      {"a.b", {"a.b"}},
-      {"..", {"", "", ""}},
-      {"a.-5", {"a", std::int64_t{-5}}},
-      {"x", {std::numeric_limits<std::int64_t>::min()}},
-      {"a.rank_1", {"a"}},
-      {"a", {"a", "b"}},
-      {"名前.x", {"名前", "x"}},
-  };
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    CAPTURE(i);
-    SavePlan plan;
-    plan.mappings.edit().emplace_back(plan.names.intern(cases[i].first), cases[i].second);
-    plan.mappings.edit().emplace_back(plan.names.intern("another"), Path{"another"});
-    CHECK(decode_save_plan(encode_save_plan(plan)).mappings == plan.mappings);
-  }
-}
-
 // --- bad bytes -----------------------------------------------------------------------------------
 
 v1::SavePlan sample_save_message() {

@@ -43,32 +43,6 @@ TEST_CASE("a state dict that is not empty is refused") {
   CHECK(code_of([] { make_key_load_planner({})->create_local_plan(); }) == ErrorCode::kPrecondition);
 }
 
-TEST_CASE("prefixes give whole tensors, nested as saved; names with dots stay one key") {
-  const MemoryCheckpoint checkpoint = training_checkpoint();
-  StateDict model = load_keys(checkpoint, {"model"});
-  CHECK(model.size() == 1);
-  CHECK(same(model["model"]["net1.weight"].tensor(), counted({5, 2})));
-  CHECK(same(model["model"]["net1.bias"].tensor(), counted({2})));
-
-  StateDict optimizer = load_keys(checkpoint, {"optimizer.state"});
-  CHECK(optimizer["optimizer"].dict().size() == 1);
-  CHECK(optimizer["optimizer"]["state"]["net1.weight"]["step"].to_int() == 3);
-  CHECK(same(optimizer["optimizer"]["state"]["net1.weight"]["exp_avg"].tensor(), counted({5, 2})));
-
-  StateDict one = load_keys(checkpoint, {"optimizer.param_groups.0.lr", "model.net1.bias"});
-  CHECK(one["optimizer"]["param_groups"].list()[0]["lr"].to_double() == 0.5);
-  CHECK(one["optimizer"]["param_groups"].list()[0].dict().size() == 1);
-  CHECK(one["model"].dict().size() == 1);
-
-  StateDict ranks = load_keys(checkpoint, {"rng"});
-  CHECK(ranks["rng"]["rank_0"].to_int() == 0);
-  CHECK(ranks["rng"]["rank_1"].to_int() == 1);
-
-  StateDict all = load_keys(checkpoint, {});
-  CHECK(all.size() == 3);
-  CHECK(all["optimizer"]["param_groups"].list()[0]["params"].is_none() == false);
-}
-
 TEST_CASE("a prefix ends at a dot") {
   const MemoryCheckpoint checkpoint = save({{{"model", 1}, {"model2", 2}, {"model.x", 3}}});
   const StateDict state = load_keys(checkpoint, {"model"});

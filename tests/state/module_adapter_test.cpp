@@ -1,5 +1,6 @@
 #include <cairn/base/error.hpp>
 #include <cairn/state/adapters.hpp>
+#include <cairn/state/script_module.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
 #include <cairn/tests/support/resized_storage.hpp>
 
@@ -136,4 +137,15 @@ TEST_CASE("a declaration ends with its tensor, and is never taken for that of an
   CHECK(as_declared(kept, kept).sharded().local_shards()[0].offsets == Extents{2});
   kept.set_data(torch::zeros({3}));
   CHECK(code_of([&] { as_declared(kept, kept); }) == ErrorCode::kMismatch);
+}
+
+TEST_CASE("script module: forward refuses a result that is not one tensor, run returns it") {
+  torch::jit::Module pair("Pair");
+  pair.define("def forward(self, x):\n  return x, x\n");
+  ScriptModule module(pair);
+  CHECK(thrown_by([&] { module->forward(torch::ones({1})); }).code == ErrorCode::kUnsupported);
+  CHECK(module->run({torch::ones({1})}).isTuple());
+  torch::jit::Module scaled("Scaled");
+  scaled.define("def forward(self, x, factor: float):\n  return x * factor\n");
+  CHECK(ScriptModule(scaled)(torch::ones({1}), std::vector<c10::IValue>{3.0}).item<float>() == 3);
 }

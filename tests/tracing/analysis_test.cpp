@@ -75,31 +75,6 @@ ObservedEvent store_event(std::string_view name, std::string_view text, double m
   return event;
 }
 
-TEST_CASE("trace analysis: a good save with a slow rank has durations and a longest wait") {
-  ScriptedTraces script(4);
-  script_good_save(script, {5, 40, 900, 50});
-  const Analysed it(script.write());
-  CHECK(it.diagnosis.end == TracedEnd::kSucceeded);
-  CHECK(it.diagnosis.committed == Committed::kYes);
-  CHECK(it.diagnosis.coordinator == 0);
-  CHECK(it.diagnosis.failures.empty());
-  CHECK(it.diagnosis.bytes == 4'000'000);
-  REQUIRE(it.diagnosis.phases.size() == 5);
-  CHECK(phase(it.diagnosis, Phase::kWrite).slowest_rank == 2);
-  CHECK(near(milliseconds(phase(it.diagnosis, Phase::kWrite).slowest), 900));
-  CHECK(near(milliseconds(phase(it.diagnosis, Phase::kWrite).median), 40));
-  CHECK(near(milliseconds(phase(it.diagnosis, Phase::kWrite).duration), 901.1));
-  CHECK(phase(it.diagnosis, Phase::kJoin).slowest_rank == 3);
-  CHECK(near(milliseconds(phase(it.diagnosis, Phase::kJoin).slowest), 3));
-  REQUIRE(it.diagnosis.wait);
-  CHECK(it.diagnosis.wait->awaited == std::vector<int>{2});
-  CHECK(it.diagnosis.wait->waiter == 0);
-  CHECK(it.diagnosis.wait->phase == Phase::kWrite);
-  CHECK(it.diagnosis.wait->was_answered);
-  CHECK(near(milliseconds(it.diagnosis.wait->duration), 850));
-  CHECK(notes(it.diagnosis, "rank 2 took 900.3 ms for write"));
-}
-
 TEST_CASE("trace analysis: differing clocks are aligned by messages, within a stated error") {
   ScriptedTraces script(4);
   script.set_ahead(1, 250);
