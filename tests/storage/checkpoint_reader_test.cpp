@@ -1,8 +1,6 @@
 // Cairn's own reader. It names damage and loss, reads exactly the needed bytes, and returns
 // everything that was written, in Cairn's and PyTorch's checkpoints and in any layout.
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -24,6 +22,7 @@
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>
+#include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/wrapped_store.hpp>
@@ -41,15 +40,8 @@ class RecordingStore : public WrappedStore {
   using WrappedStore::WrappedStore;
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
     if (name == kCommitRecordName) return WrappedStore::read(name, ranges);
-    {
-      std::unique_lock lock(mutex);
-      at_once_max = std::max(at_once_max, ++at_once);
-      changed.notify_all();
-      if (!changed.wait_for(lock, kPatience, [&] { return at_once_max >= awaited; })) awaited = 0;
-    }
     WrappedStore::read(name, ranges);
     std::lock_guard lock(mutex);
-    --at_once;
     for (const ReadRange& range : ranges) reads.push_back({name, range.offset, range.offset + range.destination.size()});
   }
   std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override {
@@ -64,13 +56,7 @@ class RecordingStore : public WrappedStore {
     std::uint64_t end = 0;
   };
   std::mutex mutex;
-  std::condition_variable changed;
   std::vector<Range> reads;
-  std::size_t at_once = 0;  // reads in flight
-  std::size_t at_once_max = 0;
-  // Reads block until so many were in flight at once, or until one has waited in vain.
-  inline static std::size_t awaited = 0;
-  static constexpr std::chrono::seconds kPatience{60};  // only a failure reaches it
 };
 
 // The store of "recorded://name/path" is that of "mem://name/path" with its reads recorded.
@@ -139,14 +125,10 @@ TEST_CASE("checkpoint reader: a place without a checkpoint says what it is") {
     });
   };
   const std::string path = directory.path();
-  CHECK(read(path + "/missing").code == ErrorCode::kNotFound);
-  CHECK(read(path + "/missing").says("no such directory or an empty one"));
-  std::filesystem::create_directories(path + "/empty");
-  CHECK(read(path + "/empty").says("no such directory or an empty one"));
+  CHECK(read(path + "/missing") == Saying{ErrorCode::kNotFound, "no such directory or an empty one"});
   std::filesystem::create_directories(path + "/other");
   std::ofstream(path + "/other/notes.txt") << "text";
-  CHECK(read(path + "/other").says("notes.txt"));
-  CHECK(read(path + "/other").code == ErrorCode::kNotFound);
+  CHECK(read(path + "/other") == Saying{ErrorCode::kNotFound, "notes.txt"});
   std::filesystem::create_directories(path + "/died");
   std::ofstream(path + "/died/__0_0.distcp") << "text";
   CHECK(read(path + "/died").says("died half-way"));
@@ -213,10 +195,6 @@ TEST_CASE("checkpoint reader: errors about a damaged file name rank, tensor and 
     replace_object(*store, file, whole.substr(0, whole.size() - 1));
     check(ErrorCode::kCorrupt);
   }
-  SUBCASE("long") {
-    replace_object(*store, file, whole + "x");
-    check(ErrorCode::kCorrupt);
-  }
   SUBCASE("damaged payload") {
     const std::size_t at = a.payload_offset + 2 * kBlock + 77;
     flip(at);
@@ -224,15 +202,6 @@ TEST_CASE("checkpoint reader: errors about a damaged file name rank, tensor and 
     CheckpointReaderOptions trusting;
     trusting.verify = false;
     CHECK_FALSE(attempt(trusting).is_error);
-  }
-  SUBCASE("damaged trailer") {
-    flip(whole.size() - 40);
-    check(ErrorCode::kCorrupt);
-  }
-  SUBCASE("another save's file") {
-    save("mem://reader/y", 2, {&state});
-    replace_object(*store, file, get_object(*open_store("mem://reader/y"), data_file_name(0, 0, local_save_id(2))));
-    CHECK(attempt().code == ErrorCode::kCorrupt);
   }
   SUBCASE("verify_first changes nothing when something is damaged") {
     flip(std::get<TensorStorageMetadata>(*read_metadata(*store).find("d")).storage.at(0).payload_offset);
@@ -295,40 +264,11 @@ TEST_CASE("checkpoint reader: an exception of the store or planner fails the rea
   recorded_control = std::make_shared<StoreControl>();
   class Failing : public DefaultLoadPlanner {
    public:
-    int countdown = 0;
-    torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) override {
-      count();
-      return DefaultLoadPlanner::resolve_tensor(plan, item);
-    }
-    void load_bytes(const LoadPlan& plan, const ReadItem& item, Bytes bytes) override {
-      count();
-      DefaultLoadPlanner::load_bytes(plan, item, std::move(bytes));
-    }
-    void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override {
-      count();
-      DefaultLoadPlanner::commit_tensor(plan, item, std::move(tensor));
-    }
-
-   private:
-    void count() {
-      std::lock_guard lock(mutex_);
-      if (countdown-- == 0) throw std::logic_error("planner");
-    }
-    std::mutex mutex_;
-  };
-  int calls = 0;
-  for (bool failed = true; failed; ++calls) {
-    Failing planner;
-    planner.countdown = calls;
-    StateDict target = plain_state(false);
-    CheckpointReader reader;
-    try {
-      load_locally(url, {{&target, &planner, &reader}});
-      failed = false;
-    } catch (const std::logic_error&) {
-    }
-  }
-  CHECK(calls == 8);  // three tensors resolved and committed, one bytes object, and the run without a failure
+    void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override { throw std::logic_error("planner"); }
+  } planner;
+  StateDict target = plain_state(false);
+  CheckpointReader reader;
+  CHECK_THROWS_AS(load_locally(url, {{&target, &planner, &reader}}), std::logic_error);
 }
 
 TEST_CASE("checkpoint reader: exactly the blocks that are needed are read, each once") {
@@ -372,68 +312,6 @@ TEST_CASE("checkpoint reader: exactly the blocks that are needed are read, each 
   CHECK(read_part(0, 2000, 999, 1, true) <= 2000 * 4000 + 2 * kBlock);
   CHECK(read_part(1234, 1, 17, 1, false) == 4);
   CHECK(storage.payload_offset % 4096 == 0);
-}
-
-TEST_CASE("checkpoint reader: as many reads are in flight at once as memory allows") {
-  register_recorded();
-  const Memory memory("recorded");
-  const std::string url = "recorded://recorded/x";
-  CheckpointWriterOptions written;
-  SUBCASE("of one file") {}
-  SUBCASE("of two files") { written.single_file_per_rank = false; }
-  StateDict state, target;
-  for (const char* const key : {"a", "b"}) {
-    state[key] = torch::randn({4 * kBlock});
-    target[key] = torch::zeros({4 * kBlock});
-  }
-  save(url, 1, {&state}, written);
-  CheckpointReaderOptions options;
-  options.verify = false;  // no trailers are read, which several files have
-  options.threads = 4;
-  options.bytes_in_flight_max = 2 * kBlock;
-  RecordingStore::awaited = 2;
-  load(url, {&target}, options);
-  RecordingStore::awaited = 0;
-  CHECK(recorded->at_once_max == 2);
-  for (const auto& [key, value] : state) CHECK(value.tensor().equal(target.at(key).tensor()));
-}
-
-TEST_CASE("checkpoint reader: bytes wanted twice are read once, and memory stays bounded") {
-  register_recorded();
-  const Memory memory("recorded");
-  const std::string url = "recorded://recorded/x";
-  StateDict state;
-  const torch::Tensor whole = torch::randn({100, 5000});
-  state["w"] = whole;
-  save(url, 1, {&state});
-  // Reads the same item twice: into the state's tensor and into a copy.
-  class Twice : public DefaultLoadPlanner {
-   public:
-    torch::Tensor copy = torch::zeros({100, 5000});
-    LoadPlan create_local_plan() override {
-      LoadPlan plan = DefaultLoadPlanner::create_local_plan();
-      ReadItem again = plan.items.at(0);
-      plan.items.push_back(again);
-      return plan;
-    }
-    torch::Tensor resolve_tensor(const LoadPlan& plan, const ReadItem& item) override {
-      return &item == &plan.items[1] ? copy : DefaultLoadPlanner::resolve_tensor(plan, item);
-    }
-    void commit_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor tensor) override {
-      if (&item != &plan.items[1]) DefaultLoadPlanner::commit_tensor(plan, item, tensor);
-    }
-  } planner;
-  StateDict target{{"w", torch::zeros({100, 5000})}};
-  CheckpointReaderOptions options;
-  options.bytes_in_flight_max = 2 * kBlock;
-  options.threads = 8;
-  CheckpointReader reader(options);
-  load_locally(url, {{&target, &planner, &reader}});
-  CHECK(target["w"].tensor().equal(whole));
-  CHECK(planner.copy.equal(whole));
-  std::uint64_t bytes = 0;
-  for (const auto& range : recorded->reads) bytes += range.end - range.begin;
-  CHECK(bytes <= get_object(*open_store(url), data_file_name(0, 0, local_save_id(1))).size());
 }
 
 TEST_CASE("checkpoint reader: later reads open no file and read no small block again") {
@@ -550,18 +428,6 @@ TEST_CASE("checkpoint reader: every dtype, shape and layout of files loads") {
     }
 }
 
-TEST_CASE("checkpoint reader: a tensor is converted to another dtype if asked for") {
-  const Memory memory("reader");
-  StateDict state{{"w", torch::randn({300, 400})}};
-  save("mem://reader/x", 1, {&state});
-  StateDict target{{"w", torch::zeros({300, 400}, torch::kFloat64)}};
-  LoadPlannerOptions cast;
-  cast.allow_dtype_cast = true;
-  load_locally(
-      "mem://reader/x", {&target}, [] { return make_reader(); }, cast);
-  CHECK(target["w"].tensor().equal(state["w"].tensor().to(torch::kFloat64)));
-}
-
 TEST_CASE("checkpoint reader: PyTorch's checkpoints load on 1 to 4 ranks, in any cut") {
   const std::string root = std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/";
   for (const char* const folder : {"single", "threads", "fsdp_even", "fsdp_uneven", "hsdp_2x2", "nested"}) {
@@ -616,4 +482,40 @@ TEST_CASE("checkpoint reader: PyTorch's checkpoints load on 1 to 4 ranks, in any
           }
         }
   }
+}
+
+// The files of expected tensors lack complex ones.
+TEST_CASE("complex tensors of the golden") {
+  StateDict target{{"complex", torch::zeros({2, 3}, torch::kComplexFloat)}};
+  const std::string url = std::string(CAIRN_TEST_DATA) + "/pytorch-2.11/nested";
+  load_locally(url, {&target}, [] { return std::make_unique<CheckpointReader>(); });
+  const auto counting = torch::arange(6, torch::kDouble).reshape({2, 3});
+  CHECK(torch::equal(target["complex"].tensor(), torch::complex(counting * 0.25 + 1, -counting).to(torch::kComplexFloat)));
+}
+
+// PyTorch 2.14's: saved by two ranks with use_collectives=False.
+TEST_CASE("PyTorch's records of single ranks load on any number of ranks") {
+  const std::string url = std::string(CAIRN_TEST_DATA) + "/pytorch-2.14/rank_local";
+  const auto whole = torch::arange(20, torch::kFloat32).reshape({5, 4});
+  for (const int ranks : {1, 2, 3}) {
+    std::vector<StateDict> states;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto rows = ShardedTensor::zeros(over_all_ranks(ranks), {5, 4}, rank);
+      states.push_back({{"model", Dict{{"rows", rows}, {"same", torch::zeros({3}, torch::kLong)}}}, {"step", 0}, {"rank", -1}});
+    }
+    std::vector<StateDict*> pointers;
+    for (StateDict& state : states) pointers.push_back(&state);
+    load_locally(url, pointers, [] { return std::make_unique<CheckpointReader>(); });
+    for (int rank = 0; rank < ranks; ++rank) {
+      const StateDict& state = states[static_cast<std::size_t>(rank)];
+      const auto expected = ShardedTensor::distribute(whole, over_all_ranks(ranks), rank);
+      const auto& shards = state.at("model").dict().at("rows").sharded().local_shards();
+      REQUIRE(shards.size() == expected.local_shards().size());
+      for (std::size_t i = 0; i < shards.size(); ++i) CHECK(torch::equal(shards[i].tensor, expected.local_shards()[i].tensor));
+      CHECK(torch::equal(state.at("model").dict().at("same").tensor(), torch::arange(3)));
+      CHECK(state.at("step").to_int() == 7);
+      CHECK(state.at("rank").to_int() == 0);
+    }
+  }
+  CHECK(verify_checkpoint(*open_store(url), 1, {}).empty());
 }

@@ -60,27 +60,6 @@ void check_copy_at(Store& place, Store& source, const std::string& save_id) {
 
 }  // namespace
 
-TEST_CASE("a copy of a checkpoint is a save of its own with the same content") {
-  const Source source;
-  TemporaryDirectory directory;
-  const auto to = open_store(directory.path() + "/run/step");
-  std::uint64_t done = 0, all = 0;
-  const CheckpointCopy copied =
-      copy_checkpoint(*source.store, *to, local_save_id(22), 2, [&](std::uint64_t now, std::uint64_t total) {
-        static std::mutex mutex;
-        const std::lock_guard lock(mutex);
-        done = std::max(done, now);
-        all = total;
-      });
-  CHECK(copied.files == 2);
-  CHECK(all == 2 * copied.bytes);
-  CHECK(done >= all);
-  check_copy_at(*to, *source.store, local_save_id(22));
-  CHECK(thrown_by([&] { copy_checkpoint(*source.store, *to, local_save_id(3), 2); }) ==
-        Saying{ErrorCode::kAlreadyExists, "exists already"});
-  check_copy_at(*to, *source.store, local_save_id(22));
-}
-
 TEST_CASE("a copy to a store that takes parts writes each part once") {
   const Source source;
   forget_memory("parts");

@@ -177,14 +177,17 @@ void add_variety(ListedItems& items) {
 
 TEST_CASE_FIXTURE(Fixture, "engine: any failing store operation fails the write and leaves nothing") {
   add_variety(items);
-  for (const auto& [single_file, first] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
+  using Row = std::tuple<bool, bool, int>;
+  for (const auto& [single_file, first, level] :
+       {Row(true, false, 0), {false, false, 0}, {true, true, 0}, {false, true, 0}, {false, false, levels().back()}}) {
     copy_first = first;
+    compressed = level > 0;
     std::size_t failing = 0;
     for (bool failed = true; failed; ++failing) {
       auto now = std::make_shared<StoreControl>();
       now->fail_at(failing);
       store = std::make_shared<WrappedStore>(memory, now);
-      WriteEngine engine({3, 4 * kBlock, kBlock});
+      WriteEngine engine({3, 4 * kBlock, kBlock, level, {}});
       const WriteRequest written = request(single_file);
       const auto future = engine.write(written);
       try {
@@ -286,9 +289,15 @@ TEST_CASE_FIXTURE(Fixture, "engine: two writes are under way at once, never more
 TEST_CASE_FIXTURE(Fixture, "engine: files are the same whatever the threads, blocks and memory") {
   add_variety(items);
   Bytes first;
-  for (const WriteEngineOptions& options :
-       {WriteEngineOptions{1, kBlock, kBlock}, WriteEngineOptions{4, kBlock, kBlock}, WriteEngineOptions{4, 3 * kBlock, kBlock},
-        WriteEngineOptions{3, 64 * kBlock, 2 * kBlock + 1}, WriteEngineOptions{2, 64u << 20, 4u << 20}}) {
+  std::vector<WriteEngineOptions> all{{1, kBlock, kBlock},
+                                      {4, kBlock, kBlock},
+                                      {4, 3 * kBlock, kBlock},
+                                      {3, 64 * kBlock, 2 * kBlock + 1},
+                                      {2, 64u << 20, 4u << 20}};
+  for (const unsigned threads : {1u, 4u}) all.push_back({threads, 64u << 20, 512u << 10, {levels().back(), {}}});
+  for (const WriteEngineOptions& options : all) {
+    if (compressed != (options.changes.zstd_level > 0)) first.clear();
+    compressed = options.changes.zstd_level > 0;
     WriteEngine engine(options);
     for (const bool first_copied : {false, true}) {
       copy_first = first_copied;
@@ -431,14 +440,6 @@ TEST_CASE_FIXTURE(Fixture, "engine: when asked to, it copies all that there is m
     CHECK(engine.staging_bytes() == 0);
     control->close_gate();
   }
-}
-
-TEST_CASE_FIXTURE(Fixture, "engine: nothing to write is fine") {
-  WriteEngine engine({2, 4 * kBlock, kBlock});
-  CHECK(engine.write(request()).get().empty());
-  items.add("nothing", Bytes());
-  const WriteRequest written = request();
-  check_files(written, engine.write(written).get());
 }
 
 TEST_CASE("engine: a tensor as bytes, whatever its strides") {

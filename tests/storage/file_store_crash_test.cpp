@@ -109,31 +109,6 @@ TEST_CASE("a power loss during a save leaves the old or the new checkpoint whole
   }
 }
 
-TEST_CASE("what a save, a sync or a new root promised is there after a power loss") {
-  SimulatedFileSystem files;
-  FileStore store(kRoot, files);
-  store.create_root();
-  files.restart({Survival::kSynced, 0});
-  CHECK(files.paths() == Names{"/runs", "/runs/run", "/runs/run/step"});
-
-  put_object(store, "a/b/c", kData);
-  store.create("a/b/unsynced")->close(0);
-  files.restart({Survival::kSynced, 0});
-  CHECK((get_object(store, "a/b/c") == kData));
-
-  store.begin_attempt("new");
-  files.restart({Survival::kSynced, 0});
-  CHECK(store.open_attempts() == Names{"new"});
-  store.publish("new", kNewRecord, Overwrite::kRefused);
-  files.restart({Survival::kSynced, 0});
-  CHECK((record_in(store) == kNewRecord));
-
-  store.begin_attempt("dead");
-  store.fence("dead");
-  files.restart({Survival::kSynced, 0});
-  CHECK(store.fenced_attempts() == Names{"dead"});
-}
-
 TEST_CASE("syncing a file also syncs a parent directory that another rank has just made") {
   SimulatedFileSystem files;
   FileStore store(kRoot, files);
@@ -265,28 +240,6 @@ TEST_CASE("a fence beside a begin or another fence, in any order: nothing can be
       return reached;
     });
   }
-}
-
-TEST_CASE("a failing operation of a publication throws a typed error and can be retried") {
-  at_every_operation([&](std::uint64_t index) {
-    SimulatedFileSystem files;
-    put_old_checkpoint(files);
-    FileStore store(kRoot, files);
-    store.begin_attempt("new");
-    const std::uint64_t first = files.operations();
-    files.fail_operation(first + index, EIO);
-    const auto code = code_of([&] { store.publish("new", kNewRecord, Overwrite::kAllowed); });
-    if (files.operations() <= first + index) return false;
-    INFO("operation ", index, " of publish fails");
-    if (code) {
-      REQUIRE(*code == ErrorCode::kUnavailable);
-      REQUIRE(((record_in(store) == kOldRecord) || (record_in(store) == kNewRecord)));
-      if (record_in(store) == kOldRecord) store.publish("new", kNewRecord, Overwrite::kAllowed);
-    }
-    REQUIRE((record_in(store) == kNewRecord));
-    REQUIRE(files.open_handles() == 0);
-    return true;
-  });
 }
 
 TEST_CASE("a fence whose operation fails says so, or has fenced nevertheless") {

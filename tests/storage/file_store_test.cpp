@@ -11,6 +11,7 @@
 
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
+#include <cairn/tests/support/simulated_file_system.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
@@ -32,70 +33,6 @@ struct DescriptorGuard {
   ~DescriptorGuard() { CHECK(open_descriptors() == before); }
 };
 
-// The real file system, with a call of `before_placing` right before a commit record is put in
-// place.
-class WatchedFiles : public FileSystem {
- public:
-  std::function<void()> before_placing;
-
-  int open_for_reading(const std::string& path) noexcept override { return real_.open_for_reading(path); }
-  int create_exclusively(const std::string& path) noexcept override { return real_.create_exclusively(path); }
-  int close(int file) noexcept override { return real_.close(file); }
-  ssize_t read_at(int file, void* to, std::size_t size, std::uint64_t at) noexcept override {
-    return real_.read_at(file, to, size, at);
-  }
-  ssize_t write_at(int file, const void* from, std::size_t size, std::uint64_t at) noexcept override {
-    if (refuse_direct_writes && direct) return -EINVAL;
-    return real_.write_at(file, from, size, at);
-  }
-  int bypass_cache(int file, bool on) noexcept override {
-    if (refuse_direct_writes) {
-      direct = on;
-      return 0;
-    }
-    return real_.bypass_cache(file, on);
-  }
-  int allocate(int file, std::uint64_t length) noexcept override { return real_.allocate(file, length); }
-  int truncate(int file, std::uint64_t length) noexcept override { return real_.truncate(file, length); }
-  int sync_data(int file) noexcept override { return real_.sync_data(file); }
-  int status_of(int file, FileStatus& status) noexcept override { return real_.status_of(file, status); }
-  int status(const std::string& path, bool follow, FileStatus& status) noexcept override {
-    return real_.status(path, follow, status);
-  }
-  int list_directory(const std::string& path, std::vector<DirectoryEntry>& entries) override {
-    return real_.list_directory(path, entries);
-  }
-  int make_directory(const std::string& path) noexcept override { return real_.make_directory(path); }
-  int remove_directory(const std::string& path) noexcept override { return real_.remove_directory(path); }
-  int remove_file(const std::string& path) noexcept override { return real_.remove_file(path); }
-  int rename(const std::string& from, const std::string& to) noexcept override {
-    if (before_placing) before_placing();
-    return real_.rename(from, to);
-  }
-  int rename_exclusively(const std::string& from, const std::string& to) noexcept override {
-    if (no_exclusive_rename) return -EINVAL;
-    if (before_placing) before_placing();
-    return real_.rename_exclusively(from, to);
-  }
-  int link(const std::string& from, const std::string& to) noexcept override {
-    if (before_placing) before_placing();
-    return real_.link(from, to);
-  }
-  int sync_directory(const std::string& path) noexcept override { return real_.sync_directory(path); }
-  ObjectWrites writes(const std::string& path) noexcept override {
-    ++looks_at_file_system;
-    return real_.writes(path);
-  }
-
-  int looks_at_file_system = 0;
-  bool no_exclusive_rename = false;
-  bool refuse_direct_writes = false;
-  std::atomic<bool> direct{false};
-
- private:
-  FileSystem& real_ = system_files();
-};
-
 }  // namespace
 
 TEST_CASE("a file where a directory is needed") {
@@ -114,23 +51,6 @@ TEST_CASE("a file where a directory is needed") {
   CHECK(code_of([&] { store.begin_attempt("save"), store.publish("save", ByteSpan("x", 1), Overwrite::kAllowed); }) ==
         std::nullopt);
   CHECK(fs::file_size(directory.path() + "/file") == 1);
-}
-
-TEST_CASE("without a root, nothing is made elsewhere") {
-  TemporaryDirectory directory;
-  FileStore store(directory.path() + "/run");
-  CHECK(code_of([&] { store.create("object"); }) == ErrorCode::kNotFound);
-  CHECK(code_of([&] { store.create("below/object"); }) == ErrorCode::kNotFound);
-  CHECK(code_of([&] { store.begin_attempt("save"); }) == ErrorCode::kNotFound);
-  CHECK_FALSE(fs::exists(directory.path() + "/run"));
-}
-
-TEST_CASE("a store looks at its file system once, however often its traits are asked for") {
-  const TemporaryDirectory directory;
-  WatchedFiles files;
-  FileStore store(directory.path(), files);
-  for (int i = 0; i < 3; ++i) store.traits();
-  CHECK(files.looks_at_file_system == 1);
 }
 
 TEST_CASE("a relative path means the directory of the moment it was opened in") {
@@ -226,29 +146,6 @@ TEST_CASE("a directory of an object's name is no object, and is not removed") {
   CHECK(store.open_attempts() == Names{"save"});
 }
 
-TEST_CASE("no descriptor is left open, whatever fails") {
-  TemporaryDirectory directory;
-  FileStore store(directory.path());
-  DescriptorGuard guard;
-  put_object(store, "a/object", "content");
-  char bytes[100];
-  CHECK(code_of([&] { store.create("a/object"); }) == ErrorCode::kAlreadyExists);
-  CHECK(code_of([&] { store.read("a/object", {{3, {bytes, 100}}}); }) == ErrorCode::kCorrupt);
-  CHECK(code_of([&] { store.read("a", {}); }) == ErrorCode::kNotFound);
-  store.list();
-  store.create("discarded")->discard();
-  store.create("dropped");
-  const auto failed = code_of([&] { store.create("absurd", {std::uint64_t{1} << 62, false}); });
-  CHECK(failed == ErrorCode::kNoSpace);
-  CHECK_FALSE(store.exists("absurd"));
-  store.begin_attempt("save");
-  store.publish("save", ByteSpan("x", 1), Overwrite::kRefused);
-  store.begin_attempt("next");
-  CHECK(code_of([&] { store.publish("next", ByteSpan("x", 1), Overwrite::kRefused); }) == ErrorCode::kAlreadyExists);
-  store.fence("next");
-  CHECK(code_of([&] { store.publish("next", ByteSpan("x", 1), Overwrite::kRefused); }) == ErrorCode::kFenced);
-}
-
 TEST_CASE("a finished writer is used no more") {
   TemporaryDirectory directory;
   FileStore store(directory.path());
@@ -278,10 +175,18 @@ TEST_CASE("discarding while others write: the writes end or fail, and nothing el
 }
 
 TEST_CASE("a file system that agrees to direct I/O and then refuses the writes") {
-  TemporaryDirectory directory;
-  WatchedFiles files;
-  files.refuse_direct_writes = true;
-  FileStore store(directory.path(), files);
+  struct RefusingFiles : SimulatedFileSystem {
+    int bypass_cache(int, bool on) noexcept override {
+      is_direct = on;
+      return 0;
+    }
+    ssize_t write_at(int file, const void* from, std::size_t size, std::uint64_t at) noexcept override {
+      return is_direct ? -EINVAL : SimulatedFileSystem::write_at(file, from, size, at);
+    }
+    std::atomic<bool> is_direct{false};
+  } files;
+  FileStore store("/place", files);
+  store.create_root();
   constexpr std::size_t kBlock = 4096;
   alignas(kBlock) static char blocks[8 * kBlock];
   for (std::size_t i = 0; i < sizeof blocks; ++i) blocks[i] = static_cast<char>('a' + i / 5 % 26);
@@ -293,53 +198,4 @@ TEST_CASE("a file system that agrees to direct I/O and then refuses the writes")
   });
   writer->sync(sizeof blocks);
   CHECK((get_object(store, "object") == std::string(blocks, sizeof blocks)));
-}
-
-TEST_CASE("the kernel's own race between placing a record and fencing: one of the two wins") {
-  for (const std::string parent : {"/dev/shm", "/tmp"}) {
-    if (::access(parent.c_str(), W_OK) != 0) continue;
-    const int rounds = parent == "/tmp" ? 40 : 300;  // syncing a disk takes time
-    for (const bool refused : {false, true}) {
-      for (const bool no_exclusive_rename : {false, true}) {
-        if (!refused && no_exclusive_rename) continue;
-        TemporaryDirectory directory(parent);
-        WatchedFiles files;
-        files.no_exclusive_rename = no_exclusive_rename;
-        FileStore store(directory.path(), files);
-        FileStore rival(directory.path());
-        int published = 0;
-        for (int round = 0; round < rounds; ++round) {
-          const std::string id = "save-" + std::to_string(round);
-          store.begin_attempt(id);
-          std::atomic<int> at_the_line{0};
-          files.before_placing = [&] {
-            ++at_the_line;
-            while (at_the_line < 2) std::this_thread::yield();
-          };
-          std::optional<ErrorCode> outcome;
-          bool seen = false;
-          TogetherThreads::run(2, [&](int thread) {
-            if (thread == 0) {
-              outcome = code_of([&] { store.publish(id, id, refused ? Overwrite::kRefused : Overwrite::kAllowed); });
-            } else {
-              while (at_the_line < 1) std::this_thread::yield();
-              ++at_the_line;
-              rival.fence(id);
-              seen = rival.exists(kCommitRecordName) && get_object(rival, kCommitRecordName) == id;
-            }
-          });
-          files.before_placing = nullptr;
-          REQUIRE((!outcome || *outcome == ErrorCode::kFenced));
-          REQUIRE(seen == !outcome);
-          REQUIRE((store.exists(kCommitRecordName) && get_object(store, kCommitRecordName) == id) == !outcome);
-          published += outcome ? 0 : 1;
-          store.clear_attempt(id);
-          if (refused) store.remove(kCommitRecordName);
-        }
-        const std::string how = std::string(refused ? ", refusing" : "") + (no_exclusive_rename ? " by link" : "");
-        MESSAGE(parent, how, ": publication won ", published, " of ", rounds);
-        CHECK(names_of(store.list("s")).empty());
-      }
-    }
-  }
 }

@@ -293,12 +293,6 @@ TEST_CASE("Hugging Face: saves and consolidation list what files cannot hold, or
   }
 }
 
-TEST_CASE("Hugging Face: the coordinator keeps no headers of files") {
-  FileLayout file;
-  file.head = std::string(1000, 'h');
-  CHECK(keep_plan(SavePlan(), {file}).files.at(0).head.capacity() < 100);
-}
-
 TEST_CASE("Hugging Face: compression is refused") {
   HuggingFaceWriterOptions options;
   options.writer.zstd_level = 1;
@@ -382,24 +376,6 @@ TEST_CASE("Hugging Face: files without record and index are refused if a save ha
   CHECK(has(error_of_reading(directory.path()), "a save to this place is under way, or died"));
   store->clear_attempt(local_save_id(1));
   CHECK(error_of_reading(directory.path()).empty());
-}
-
-TEST_CASE("Hugging Face: files without record and index are refused if one of their set is missing") {
-  TemporaryDirectory directory;
-  const auto file = [&](int number) { return directory.path() + "/model-0000" + std::to_string(number) + "-of-00003.safetensors"; };
-  put_part(file(1), 0, {0});
-  put_part(file(3), 2, {2});
-  CHECK(has(error_of_reading(directory.path()), "lacks model-00002-of-00003.safetensors"));
-  put_part(file(2), 1, {1});
-  CHECK(error_of_reading(directory.path()).empty());
-  std::filesystem::remove(file(3));
-  CHECK(has(error_of_reading(directory.path()), "lacks model-00003-of-00003.safetensors"));
-  // A distributed set needs each file of one rank at least.
-  const std::string place = directory.path() + "/distributed";
-  put_part(place + "/shard-00002-model-00001-of-00002.safetensors", 0, {0});
-  CHECK(has(error_of_reading(place), "lacks shard-*-model-00002-of-00002.safetensors"));
-  put_part(place + "/shard-00001-model-00002-of-00002.safetensors", 1, {1});
-  CHECK(error_of_reading(place).empty());
 }
 
 TEST_CASE("Hugging Face: a save that ends while its place is listed is read whole") {
@@ -548,15 +524,6 @@ TEST_CASE("Hugging Face: PyTorch's distributed files load, and gaps and overlaps
   CHECK(has(error_of_reading(directory.path()), "'w' has overlapping chunks"));
 }
 
-TEST_CASE("Hugging Face: a missing last file of a distributed checkpoint is noticed") {
-  TemporaryDirectory directory;
-  save(directory.path() + "/parts", states_of("dim-0", 2), options_for(HuggingFaceFiles::kDistributed));
-  std::filesystem::remove(directory.path() + "/parts/.metadata");
-  std::filesystem::remove(directory.path() + "/parts/shard-00002-model-00001-of-00001.safetensors");
-  const std::string error = error_of_reading(directory.path() + "/parts");
-  for (const auto& [name, whole] : whole_tensors()) CHECK(has(error, "'" + name + "' has no data"));
-}
-
 TEST_CASE("Hugging Face: one tensor in two files without offsets is refused") {
   TemporaryDirectory directory;
   const std::string header = R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
@@ -597,25 +564,6 @@ TEST_CASE("Hugging Face: quantised weights load multiplied by the scales of thei
   }
 }
 
-TEST_CASE("Hugging Face: parts of quantised weights load within the reader's memory") {
-  TemporaryDirectory directory;
-  const torch::Tensor weight = torch::randint(-128, 128, {600, 300}, torch::kInt8);
-  const torch::Tensor scales = torch::rand({5, 3});
-  put_quantized(directory.path() + "/model.safetensors", "I8", weight, scales);
-  const torch::Tensor expected =
-      weight.to(torch::kFloat32) * scales.repeat_interleave(128, 0).repeat_interleave(128, 1).narrow(0, 0, 600).narrow(1, 0, 300);
-  HuggingFaceReaderOptions options = dequantized(128);
-  options.dequantize_to = DType::kBFloat16;
-  options.reader.bytes_in_flight_max = 300'000;  // 33,333 elements at a time
-  OpenReader<HuggingFaceStorageReader> opened(directory.path(), options);
-  auto& reader = opened.reader;
-  const auto& stored = opened.stored("a.weight");
-  CHECK(stored.properties.dtype == DType::kBFloat16);
-  CHECK(torch::equal(read_part(reader, "a.weight", stored, Box::whole(stored.size)), expected.to(torch::kBFloat16)));
-  const torch::Tensor part = read_part(reader, "a.weight", stored, {{100, 127}, {300, 2}});
-  CHECK(torch::equal(part, expected.narrow(0, 100, 300).narrow(1, 127, 2).to(torch::kBFloat16)));
-}
-
 TEST_CASE("Hugging Face: a quantised weight in parts of two ranks loads on two others") {
   TemporaryDirectory directory;
   const torch::Tensor weight = torch::arange(-20, 15, torch::kInt8).reshape({5, 7});
@@ -640,13 +588,6 @@ TEST_CASE("Hugging Face: a quantised weight in parts of two ranks loads on two o
     const torch::Tensor loaded = read_part(opened.reader, "a.weight", opened.stored("a.weight"), part);
     CHECK(torch::equal(loaded, expected.narrow(0, part.offsets[0], part.sizes[0]).narrow(1, part.offsets[1], part.sizes[1])));
   }
-}
-
-TEST_CASE("Hugging Face: quantised weights load as they are stored unless a type is given") {
-  TemporaryDirectory directory;
-  put_quantized(directory.path() + "/model.safetensors", "F8_E4M3", torch::ones({5, 7}, torch::kUInt8), torch::ones({2, 3}));
-  OpenReader<HuggingFaceStorageReader> opened(directory.path());
-  CHECK(opened.stored("a.weight").properties.dtype == DType::kFloat8E4M3Fn);
 }
 
 TEST_CASE("Hugging Face: scales that belong to no weight, or cannot be used, are refused") {

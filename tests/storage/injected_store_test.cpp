@@ -76,23 +76,6 @@ TEST_CASE("every operation of a store can be made to fail, and does nothing then
   }
 }
 
-TEST_CASE("a full disk has its own code") {
-  for (const std::string operation : {"create_root", "create", "write_at", "sync", "close", "begin_attempt", "publish"}) {
-    CAPTURE(operation);
-    Faulty faulty("disk-full@store:" + operation);
-    faulty.plain->begin_attempt(kSaveId);
-    CHECK(code_of([&] {
-            faulty.store->create_root();
-            const auto synced = faulty.store->create("synced");
-            synced->write_at(0, "bytes");
-            synced->sync(5);
-            faulty.store->create("closed")->close(0);
-            faulty.store->begin_attempt("another");
-            faulty.store->publish(kSaveId, "record", Overwrite::kAllowed);
-          }) == ErrorCode::kNoSpace);
-  }
-}
-
 TEST_CASE("a short write leaves the first half") {
   Faulty faulty("short-write@store:write_at,nth=2");
   const auto writer = faulty.store->create("object");
@@ -100,28 +83,6 @@ TEST_CASE("a short write leaves the first half") {
   CHECK(code_of([&] { writer->write_at(10, "abcdefghij"); }) == ErrorCode::kUnavailable);
   writer->sync(20);
   CHECK(get_object(*faulty.plain, "object") == std::string("0123456789abcde\0\0\0\0\0", 20));
-}
-
-TEST_CASE("a flipped bit is in one byte of one read, and says nothing") {
-  Faulty faulty("read-flip@store:read,nth=2");
-  const std::string content = "0123456789";
-  put_object(*faulty.plain, "object", content);
-  const auto read = [&] {
-    std::string first(3, '\0'), second(7, '\0');
-    faulty.store->read("object", {{0, {first.data(), 3}}, {3, {second.data(), 7}}});
-    return first + second;
-  };
-  CHECK(read() == content);
-  const std::string flipped = read();
-  int bits = 0;
-  for (std::size_t i = 0; i < content.size(); ++i)
-    for (int difference = (flipped[i] ^ content[i]) & 0xff; difference != 0; difference &= difference - 1) ++bits;
-  CHECK(bits == 1);
-  CHECK(read() == content);
-  // An empty read has no bit to flip.
-  Faulty empty("read-flip@store:read");
-  put_object(*empty.plain, "object", "");
-  CHECK_NOTHROW(empty.store->read("object", {}));
 }
 
 TEST_CASE("what is opened by URL meets faults once they are there, and not before") {

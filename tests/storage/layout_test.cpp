@@ -49,11 +49,6 @@ TEST_CASE("layout: bytes objects must be reported as planned") {
   CHECK(placed[1].length == 7);
 }
 
-TEST_CASE("layout: a rank without items has no file") {
-  CHECK(layout_files({}, true).empty());
-  CHECK(layout_files({}, false).empty());
-}
-
 TEST_CASE("layout: tensors are adjacent, payloads are aligned, bytes objects come last") {
   SavePlan plan;
   add_tensor(plan, "small", {3});
@@ -97,17 +92,4 @@ TEST_CASE("layout: several files are about equally long, whatever the bytes obje
   plan.items[0].content_bytes = std::uint64_t{1} << 30;  // the coordinator may not know it
   for (std::size_t i = 0; i < 3; ++i) CHECK(layout_files(plan, 3)[i].tensors_end == files[i].tensors_end);
   CHECK(layout_files(plan, 100).size() == 7);
-}
-
-TEST_CASE("layout: one file for each item, in the order of the plan") {
-  SavePlan plan;
-  add_bytes(plan, "bytes");
-  add_tensor(plan, "tensor", {3});
-  const auto files = layout_files(plan, false);
-  REQUIRE(files.size() == 2);
-  CHECK(files[0].tensors.empty());
-  CHECK(files[0].unsized_items == std::vector<std::uint32_t>{0});
-  REQUIRE(files[1].tensors.size() == 1);
-  CHECK(files[1].tensors[0].offset == 0);
-  CHECK(files[1].tensors[0].item == 1);
 }

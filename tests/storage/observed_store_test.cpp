@@ -90,16 +90,6 @@ TEST_CASE("an observed store: quick operations are not reported, but failures ar
   CHECK(seen->only().failure.find("planned fault of the store") != std::string::npos);
 }
 
-TEST_CASE("an observed store: a name without a URL does not change how an operation ends") {
-  const auto seen = std::make_shared<SeenOperations>(Duration(0));
-  const auto store = observe_operations(std::make_shared<TolerantStore>(memory(), std::make_shared<StoreControl>()), seen);
-  CHECK_NOTHROW(store->remove("/works"));
-  CHECK_FALSE(seen->only().code);
-  seen->seen.clear();
-  CHECK(code_of([&] { store->remove("/fails"); }) == ErrorCode::kUnavailable);
-  CHECK(seen->only().code == ErrorCode::kUnavailable);
-}
-
 TEST_CASE("an observed store: it behaves like the store, and is the store without observer") {
   const auto plain = memory();
   CHECK(observe_operations(plain, nullptr) == plain);

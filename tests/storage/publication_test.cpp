@@ -335,40 +335,6 @@ TEST_CASE("two jobs that keep saving to one place publish only whole checkpoints
   for (const FileInfo& file : last->files) CHECK(store->exists(file.name));
 }
 
-TEST_CASE("a power loss during a clean-up leaves the checkpoint and its predecessor whole") {
-  using Survival = SimulatedFileSystem::Survival;
-  for (const Survival survival : {Survival{Survival::kSynced, 0}, Survival{Survival::kEverything, 0},
-                                  Survival{Survival::kRandom, 1}, Survival{Survival::kRandom, 2}, Survival{Survival::kRandom, 3}}) {
-    for (std::uint64_t index = 0;; ++index) {
-      REQUIRE(index < 200);
-      SimulatedFileSystem files;
-      FileStore store("/step", files);
-      store.create_root();
-      save(store, id_of(1));
-      const Metadata replaced = save(store, id_of(2));
-      store.begin_attempt(id_of(3));
-      write_files(store, metadata_of(id_of(3)));
-      const Metadata current = save(store, id_of(4));
-      files.settle();
-      const std::uint64_t first = files.operations();
-      files.lose_power_at(first + index);
-      code_of([&] { remove_leftovers(store, current, replaced); });
-      const bool reached = files.operations() > first + index;
-      files.restart(survival);
-      INFO("power lost before operation ", index);
-      REQUIRE(published_metadata(store)->save_id == id_of(4));
-      for (const Metadata* kept : {&current, &replaced})
-        for (const FileInfo& file : kept->files) REQUIRE(store.exists(file.name));
-      // The next clean-up finishes the work.
-      remove_leftovers(store, current, replaced);
-      REQUIRE(visible_names(store) == file_names({id_of(2), id_of(4)}));
-      REQUIRE(store.open_attempts().empty());
-      REQUIRE(store.fenced_attempts().empty());
-      if (!reached) break;
-    }
-  }
-}
-
 TEST_CASE("clean-up continues after a refused removal, and keeps the save's attempt fenced") {
   SimulatedFileSystem files;
   FileStore store("/step", files);
@@ -525,19 +491,6 @@ TEST_CASE("the head of a record is found without reading the record") {
   CHECK(store.bytes < record.size() / 10);
   CHECK(store.reads < 30);
   CHECK_FALSE(read_commit_head(store, "absent").has_value());
-
-  // In an object store each read is a request.
-  put_object(store, "usual", encode_commit_record(metadata_of(id_of(4), 8, 80)));
-  store.reads = 0;
-  CHECK(read_commit_head(store, "usual")->sequence == 80);
-  CHECK(store.reads == 1);
-
-  // The head follows many small fields.
-  Metadata many = metadata_of(id_of(2), 50000, 78);
-  put_object(store, "many", encode_commit_record(many));
-  store.reads = 0;
-  CHECK(read_commit_head(store, "many")->sequence == 78);
-  CHECK(store.reads < 40);
 
   // A record that is cut anywhere yields an error or no head, never a wrong head.
   const std::string small = encode_commit_record(metadata_of(id_of(3), 2, 79));

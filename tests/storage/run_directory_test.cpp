@@ -107,28 +107,6 @@ TEST_CASE_FIXTURE(RunInMemory, "a run is listed by commit sequence, with foreign
   CHECK(listing.checkpoints[0].head.user_metadata.at("git") == "abc");
 }
 
-TEST_CASE_FIXTURE(RunInMemory, "what is missing or of another length is found without reading data") {
-  save_in_run(*run.open("step_1"), 1);
-  CHECK(run.fault_of("step_1").empty());
-  const std::string file = data_file_name(0, 1, run_save_id(1));
-  replace_object(*run.open("step_1"), file, "longer");
-  CHECK(run.fault_of("step_1").find(file + " has 6 bytes, 4 were written") != std::string::npos);
-  run.open("step_1")->remove(file);
-  CHECK(run.fault_of("step_1").find(file) != std::string::npos);
-  CHECK_FALSE(run.fault_of("step_2").empty());
-}
-
-TEST_CASE_FIXTURE(RunInMemory, "a checkpoint goes with all that is Cairn's, and with nothing else") {
-  const auto place = run.open("step_1");
-  save_in_run(*place, 1);
-  save_in_run(*place, 2);  // the first save stays as a retired generation
-  put_object(*place, "notes.txt", "mine");
-  put_object(*place, "__init__.py", "mine");
-  CHECK_FALSE(run.remove(checkpoint_called(run, "step_1")).has_value());
-  CHECK(names_of(place->list()) == Names{"__init__.py", "notes.txt"});
-  CHECK(checkpoint_names(run).empty());
-}
-
 TEST_CASE_FIXTURE(RunInMemory, "what is pinned, saved to or replaced stays") {
   const auto place = run.open("step_1");
   CHECK(code_of([&] { run.pin("step_1"); }) == ErrorCode::kNotFound);
@@ -168,20 +146,6 @@ TEST_CASE_FIXTURE(RunInMemory, "remains of dead saves and removals go, others' f
   CHECK(code_of([&] { run.open("step_1")->publish(run_save_id(1), "x", Overwrite::kAllowed); }) == ErrorCode::kFenced);
   run.open("step_7")->publish(run_save_id(7), encode_commit_record(run_metadata(7)), Overwrite::kAllowed);
   CHECK(checkpoint_names(run) == Names{"step_7", "step_4"});
-}
-
-TEST_CASE("a removed checkpoint leaves no directory behind, and targets of links stay") {
-  const TemporaryDirectory directory;
-  const RunDirectory run(directory.path() + "/run");
-  const RunDirectory other(directory.path() + "/other");
-  save_in_run(*run.open("step_1"), 1);
-  save_in_run(*other.open("step_2"), 2);
-  std::filesystem::create_directory_symlink(directory.path() + "/other/step_2", directory.path() + "/run/step_2");
-  CHECK(checkpoint_names(run) == Names{"step_2", "step_1"});
-  CHECK(code_of([&] { run.remove(checkpoint_called(run, "step_2")); }) == ErrorCode::kPermission);
-  CHECK(other.fault_of("step_2").empty());
-  CHECK_FALSE(run.remove(checkpoint_called(run, "step_1")).has_value());
-  CHECK_FALSE(std::filesystem::exists(directory.path() + "/run/step_1"));
 }
 
 namespace {

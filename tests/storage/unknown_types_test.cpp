@@ -22,32 +22,6 @@ using namespace cairn::testing;
 
 namespace {
 
-// Saves one tensor "t" of `dtype`, whose elements it has in the carrier type.
-class CarriedSavePlanner : public SavePlanner {
- public:
-  CarriedSavePlanner(DType dtype, torch::Tensor elements) : dtype_(dtype), elements_(std::move(elements)) {}
-  void set_up_planner(const StateDict&, int, bool) override {}
-  SavePlan create_local_plan() override {
-    SavePlan plan;
-    WriteItem item;
-    item.type = WriteItemType::kShard;
-    item.properties.dtype = dtype_;
-    item.size = extents_of(elements_.sizes());
-    item.chunk = Box::whole(item.size);
-    item.name = plan.names.intern("t");
-    plan.mappings.edit().emplace_back(item.name, Path{std::string("t")});
-    plan.items.push_back(std::move(item));
-    return plan;
-  }
-  GlobalSavePlan create_global_plan(std::vector<SavePlan> plans) override { return create_global_save_plan(std::move(plans), {}); }
-  SavePlan finish_plan(SavePlan plan) override { return plan; }
-  ResolvedData resolve_data(const SavePlan&, const WriteItem&) override { return elements_; }
-
- private:
-  const DType dtype_;
-  const torch::Tensor elements_;
-};
-
 // Reads into one tensor, whatever its type.
 class PlainLoadPlanner : public ReadyPlan {
  public:
@@ -109,35 +83,6 @@ void write_with_new_type(const std::string& directory) {
 }
 
 }  // namespace
-
-TEST_CASE("elements of types that LibTorch lacks are stored and read as bytes") {
-  for (const DType dtype : {DType::kUInt16, DType::kUInt32, DType::kUInt64, DType::kFloat8E4M3Fn, DType::kFloat8E5M2,
-                            DType::kFloat8E4M3FnUz, DType::kFloat8E5M2FnUz, DType::kFloat8E8M0Fnu, DType::kFloat4E2M1FnX2}) {
-    CAPTURE(to_string(dtype));
-    const at::ScalarType type = *carrier_type_of(dtype);
-    REQUIRE(c10::elementSize(type) == element_size(dtype));
-    const std::string url = std::string("mem://carried/") + to_string(dtype);
-    const torch::Tensor bytes = torch::arange(3 * 5 * static_cast<std::int64_t>(element_size(dtype)), torch::kByte).mul(17);
-    const torch::Tensor elements = bytes.view(type).reshape({3, 5});
-    CarriedSavePlanner planner(dtype, elements);
-    CheckpointWriter writer;
-    const StateDict none{};
-    LocalSave save{url, local_save_id(1)};
-    save_locally(save, {{&none, &planner, &writer}});
-
-    const torch::Tensor read = torch::empty({3, 5}, type);
-    read_elements(url, "t", read);
-    CHECK(read.view(torch::kByte).equal(elements.view(torch::kByte)));
-    CHECK(verify_checkpoint(*open_store(url), 1, {}).empty());
-    if (scalar_type_of(dtype)) continue;
-    const torch::Tensor numbers = torch::full({3, 5}, 7.0f);
-    CHECK(thrown_by([&] { read_elements(url, "t", numbers); }) == Saying{ErrorCode::kUnsupported, to_string(dtype)});
-    CHECK(numbers.eq(7.0f).all().item<bool>());
-    StateDict state{{"t", torch::zeros({3, 5}, type)}};
-    const Thrown loading = thrown_by([&] { load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); }); });
-    CHECK(loading.code == ErrorCode::kUnsupported);
-  }
-}
 
 TEST_CASE("a tensor of an unknown type leaves the rest of PyTorch's checkpoint readable") {
   const TemporaryDirectory directory;
