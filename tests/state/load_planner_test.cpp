@@ -2,7 +2,7 @@
 #include <thread>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/pickle/torch_archive.hpp>
+#include <cairn/formats/torch_archive.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
