@@ -18,12 +18,6 @@ const InjectionNames kNames{
 
 std::vector<InjectionRule> parse(const std::string& spec) { return parse_injection(spec, kNames); }
 
-InjectionRule only(const std::string& spec) {
-  auto rules = parse(spec);
-  REQUIRE(rules.size() == 1);
-  return rules.front();
-}
-
 // Records as text what an injector with these rules does to its process.
 struct Deeds {
   std::vector<std::string> done;
@@ -97,46 +91,6 @@ TEST_CASE("what is no rule is refused with its position and what is allowed") {
     CHECK_MESSAGE(thrown.says("at character " + std::to_string(position) + ":"), thrown.what);
     CHECK_MESSAGE(thrown.says(expected), thrown.what);
   }
-}
-
-TEST_CASE("every rule that there is") {
-  CHECK(parse("").empty());
-  CHECK(parse(" ; ;\n").empty());
-
-  struct Row {
-    const char* spec;
-    FaultAction action;
-    FaultSite site;
-    const char* name;
-    std::optional<int> rank = std::nullopt;
-    std::uint64_t nth = 1;
-  };
-  for (const Row& row : {Row{"kill@hook:write_data", FaultAction::kKill, FaultSite::kHook, "write_data"},
-                         Row{"freeze@send:Written,rank=2,nth=3", FaultAction::kFreeze, FaultSite::kSend, "Written", 2, 3},
-                         Row{"throw@receive:Join,nth=all,rank=0", FaultAction::kThrow, FaultSite::kReceive, "Join", 0, 0},
-                         Row{"disk-full@store:sync", FaultAction::kDiskFull, FaultSite::kStore, "sync"},
-                         Row{"short-write@store:write_at", FaultAction::kShortWrite, FaultSite::kStore, "write_at"},
-                         Row{"read-flip@store:read", FaultAction::kReadFlip, FaultSite::kStore, "read"}}) {
-    const InjectionRule rule = only(" " + std::string(row.spec) + " ;");
-    CHECK(rule.text == row.spec);
-    CHECK(rule.action == row.action);
-    CHECK(rule.site == row.site);
-    CHECK(rule.name == row.name);
-    CHECK(rule.rank == row.rank);
-    CHECK(rule.nth == row.nth);
-  }
-
-  CHECK(only("delay=200ms@phase:write").delay == std::chrono::milliseconds(200));
-  CHECK(only("delay=5s@phase:write").delay == std::chrono::seconds(5));
-  CHECK(only("delay=60min@store:list").delay == std::chrono::hours(1));
-  CHECK(only("delay=3600s@store:list").delay == std::chrono::hours(1));
-  CHECK(only("delay=3600000ms@store:list").delay == std::chrono::hours(1));
-  CHECK_FALSE(only("drop-link@hook:begin").peer);
-  CHECK(only("drop-link=3@hook:begin").peer == 3);
-
-  const auto rules = parse("kill@hook:begin;\n throw@store:read ; delay=1s@phase:finish");
-  REQUIRE(rules.size() == 3);
-  CHECK(rules[1].text == "throw@store:read");
 }
 
 TEST_CASE("a rule's turn comes at its place, on its rank, the nth time there") {

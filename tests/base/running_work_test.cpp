@@ -105,16 +105,6 @@ TEST_CASE("stacks: work that has not run for long has no stack yet") {
   CHECK(take_stacks(&kCall, Duration(0)).size() == 1);
 }
 
-TEST_CASE("stacks: a thread that has ended meanwhile is reported as such") {
-  if (!takes_stacks()) return;
-  std::unique_ptr<RunningWork> work;
-  std::thread([&] { work = std::make_unique<RunningWork>(work_of(&kCall)); }).join();
-  const auto stacks = take_stacks(&kCall, Duration(0));
-  REQUIRE(stacks.size() == 1);
-  CHECK(stacks[0].frames.empty());
-  CHECK(stacks[0].fault == "the thread has ended");
-}
-
 TEST_CASE("stacks: a thread that does not answer is reported, and disturbs no later one") {
   if (!takes_stacks()) return;
   Gate gate;
@@ -138,31 +128,6 @@ TEST_CASE("stacks: a thread that does not answer is reported, and disturbs no la
   const auto later = take_stacks(&kOtherCall, Duration(0), kPatience);
   REQUIRE(later.size() == 1);
   CHECK(waits_in_the_function(later[0]));
-}
-
-TEST_CASE("stacks: the signal is unblocked only while a thread does work") {
-  if (!takes_stacks()) return;
-  const auto blocked = [] {
-    sigset_t mask;
-    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
-    int count = 0;
-    for (int number = SIGRTMIN; number <= SIGRTMAX; ++number) count += sigismember(&mask, number);
-    return count;
-  };
-  int before = 0, during = 0, after = 0;
-  {
-    const SignalsBlocked all;
-    std::thread([&] {
-      before = blocked();
-      {
-        const RunningWork work(work_of(&kCall));
-        during = blocked();
-      }
-      after = blocked();
-    }).join();
-  }
-  CHECK(during == before - 1);
-  CHECK(after == before);
 }
 
 // In a process of its own, because a process installs the signal once.

@@ -2,7 +2,6 @@
 #include <cairn/tests/support/plain.hpp>
 
 #include <functional>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +12,6 @@
 #include <cairn/base/utf8.hpp>
 #include <cairn/messages/codec.hpp>
 #include <cairn/messages/failure_groups.hpp>
-#include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/messages/corruption.hpp>
 #include <cairn/tests/messages/random_messages.hpp>
 #include <cairn/tests/support/thrown.hpp>
@@ -21,15 +19,10 @@
 namespace cairn::protocol {
 namespace {
 
-using testing::AllocationMeter;
 using testing::check_equal;
 using testing::is_corrupt;
 using testing::Saying;
 using testing::thrown_by;
-
-// Protobuf allocates up to this many bytes for a string on the strength of its length, before it
-// notices that the message is shorter.
-constexpr std::size_t kProtobufBelieves = 50'000'000;
 
 bool same_processes(const FailureMap& a, const FailureMap& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -123,67 +116,7 @@ void check_same(const Envelope& a, const Envelope& b) {
   CHECK(std::visit(SameBody{}, a.body, b.body));
 }
 
-std::string to_hex_text(const Bytes& bytes) {
-  std::string text;
-  for (const char byte : bytes) {
-    text += "0123456789abcdef"[static_cast<unsigned char>(byte) >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
-}
-
-// Decodes arbitrary bytes. Decoding must allocate in proportion to their length, and everything
-// that it accepts must be encodable.
-void decode_any(const Bytes& bytes) {
-  INFO(to_hex_text(bytes));
-  Envelope envelope;
-  std::size_t allocated = 0;
-  try {
-    const AllocationMeter meter;
-    try {
-      envelope = decode(bytes);
-    } catch (const Error&) {
-      allocated = meter.bytes();
-      throw;
-    }
-    allocated = meter.bytes();
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kCorrupt);
-    CHECK(allocated <= kProtobufBelieves + 64 * 1024 + 256 * bytes.size());
-    return;
-  }
-  CHECK(allocated <= kProtobufBelieves + 64 * 1024 + 256 * bytes.size());
-  check_same(envelope, decode(encode(envelope)));
-}
-
-// Encodes a Protobuf varint.
-Bytes varint(std::uint64_t value) {
-  Bytes bytes;
-  for (; value >= 0x80; value >>= 7) bytes.push_back(static_cast<char>(value | 0x80));
-  bytes.push_back(static_cast<char>(value));
-  return bytes;
-}
-
 }  // namespace
-
-TEST_CASE("lengths and counts that promise more than there is cost nothing") {
-  const auto random = seeded_random(73);
-  const std::vector<std::uint64_t> huge{1u << 20,
-                                        std::numeric_limits<std::int32_t>::max(),
-                                        std::numeric_limits<std::uint32_t>::max(),
-                                        std::uint64_t{1} << 40,
-                                        std::numeric_limits<std::int64_t>::max(),
-                                        std::numeric_limits<std::uint64_t>::max()};
-  for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    const Envelope envelope = random_envelope(*random, kind);
-    INFO(std::string(name_of(envelope.body)));
-    const Bytes bytes = encode(envelope);
-    // Replaces every single byte in turn: lengths, counts, tags and text.
-    for (std::size_t at = 0; at < bytes.size(); ++at)
-      for (std::size_t i = at % 2; i < huge.size(); i += 2)
-        decode_any(bytes.substr(0, at) + varint(huge[i]) + bytes.substr(at + 1));
-  }
-}
 
 TEST_CASE("a failure map names processes unless many ranks failed") {
   const auto random = seeded_random(75);

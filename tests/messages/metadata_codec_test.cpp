@@ -8,6 +8,7 @@
 #include <cairn/messages/metadata.pb.h>
 #include <cairn/messages/metadata_codec.hpp>
 #include <cairn/tests/messages/corruption.hpp>
+#include <cairn/tests/support/thrown.hpp>
 
 namespace cairn {
 namespace {
@@ -162,12 +163,7 @@ TEST_CASE("metadata that contradicts itself is not written") {
   const auto refused = [](auto spoil) {
     Metadata metadata = sample();
     spoil(metadata);
-    try {
-      encode_metadata(metadata);
-    } catch (const Error& error) {
-      return error.code() == ErrorCode::kInvalidArgument;
-    }
-    return false;
+    return testing::thrown_by([&] { encode_metadata(metadata); }).code == ErrorCode::kInvalidArgument;
   };
   const auto tensor_of = [](Metadata& metadata) -> TensorStorageMetadata& {
     return std::get<TensorStorageMetadata>(metadata.state_dict_metadata[0].second);

@@ -11,6 +11,7 @@
 #include <cairn/tests/messages/corruption.hpp>
 #include <cairn/tests/messages/random_plans.hpp>
 #include <cairn/tests/support/plan_bytes.hpp>
+#include <cairn/tests/support/thrown.hpp>
 
 namespace cairn {
 namespace {
@@ -156,12 +157,7 @@ TEST_CASE("a plan that contradicts itself is not sent") {
   const auto refused = [](auto spoil) {
     SavePlan plan = from_proto(sample_save_message());
     spoil(plan);
-    try {
-      encode_save_plan(plan);
-    } catch (const Error& error) {
-      return error.code() == ErrorCode::kInvalidArgument;
-    }
-    return false;
+    return testing::thrown_by([&] { encode_save_plan(plan); }).code == ErrorCode::kInvalidArgument;
   };
   CHECK(refused([](SavePlan& plan) { plan.items[0].name = 2; }));
   CHECK(refused([](SavePlan& plan) { plan.items[0].type = static_cast<WriteItemType>(0); }));

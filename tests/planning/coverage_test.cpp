@@ -18,13 +18,6 @@ using testing::random_tiling;
 
 std::vector<CoverageFault> check(const Extents& size, const std::vector<Box>& chunks) { return check_coverage("t", size, chunks); }
 
-std::vector<Box> grid(std::int64_t rows, std::int64_t columns, std::int64_t height, std::int64_t width) {
-  std::vector<Box> boxes;
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t column = 0; column < columns; ++column) boxes.push_back({{row * height, column * width}, {height, width}});
-  return boxes;
-}
-
 void shuffle(std::vector<Box>& boxes, Random& random) {
   for (std::size_t i = boxes.size(); i > 1; --i) std::swap(boxes[i - 1], boxes[random.next() % i]);
 }
@@ -47,6 +40,7 @@ TEST_CASE("an overlap names both chunks") {
   CHECK(faults[0].second == Box{{5}, {5}});
   CHECK(to_string(faults[0]) == "'t' has overlapping chunks [0:6] and [5:10]");
   CHECK(check({}, {Box{}, Box{}}).at(0).kind == Kind::kOverlap);
+  CHECK(check({4, 4}, std::vector<Box>(3000, Box::whole({4, 4}))).size() <= 1024);  // the report is bounded
 }
 
 TEST_CASE("a chunk that reaches outside is told as it is, and covers what lies inside") {
@@ -139,25 +133,6 @@ TEST_CASE("random boxes: the sweep agrees with marking every element") {
       compare_with_marking(size, chunks);
     }
   }
-}
-
-TEST_CASE("a hundred thousand chunks, in any order, with one fault in them") {
-  const auto random = seeded_random(32);
-  std::vector<Box> rows = grid(100000, 1, 3, 8);
-  shuffle(rows, *random);
-  const Extents size{300000, 8};
-  CHECK(check(size, rows).empty());
-  std::vector<Box> broken = rows;
-  const Box lost = broken.back();
-  broken.pop_back();
-  auto faults = check(size, broken);
-  REQUIRE(faults.size() == 1);
-  CHECK(faults[0].first == lost);
-  broken = rows;
-  broken.push_back(Box::whole(size));
-  faults = check(size, broken);
-  CHECK(faults.size() > 1000);  // every row overlaps it; the list of faults is bounded
-  CHECK(faults.size() < 2000);
 }
 
 TEST_CASE("an impossible tensor is refused") { CHECK_THROWS_AS(check({-1}, {}), Error); }

@@ -123,34 +123,6 @@ TEST_CASE("S3 settings: what a signature covers is percent-encoded") {
 
 namespace {
 
-// A server that accepts every part, and keeps the list with which the object is completed.
-class AcceptingClient : public S3Client {
- public:
-  AcceptingClient() : S3Client("bucket", [] { return S3Settings(); }) {}
-  S3Response send(const S3Request& request) override {
-    S3Response response;
-    response.status = 200;
-    const std::string query = request.query.empty() ? "" : request.query.front().first;
-    for (const auto& [name, value] : request.headers)
-      if (name == kS3NonceHeader) nonce_ = value;
-    if (query.empty()) {
-      response.nonce = nonce_;
-      response.object_bytes = kS3PartsMax;
-    }
-    if (query == "uploads") response.body = "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>";
-    if (query == "partNumber") response.etag = "tag-" + request.query.front().second;
-    if (query == "uploadId") {
-      list = std::string(request.body.view());
-      response.body = "<CompleteMultipartUploadResult><ETag>whole</ETag></CompleteMultipartUploadResult>";
-    }
-    return response;
-  }
-  std::string list;
-
- private:
-  std::string nonce_;
-};
-
 // A server that gives every request the same answer.
 class AnsweringClient : public S3Client {
  public:
@@ -166,23 +138,6 @@ class AnsweringClient : public S3Client {
 };
 
 }  // namespace
-
-TEST_CASE("S3 settings: an object has up to 10,000 parts, and a further one is refused") {
-  const auto client = std::make_shared<AcceptingClient>();
-  CreateOptions options;
-  options.part_bytes = 1;
-  S3Writer writer(client, "key", "s3://bucket/key", options, 1);
-  for (std::uint64_t part = kS3PartsMax; part-- > 0;) writer.write_at(part, "x");
-  CHECK(code_of([&] { writer.write_at(kS3PartsMax, "x"); }) == ErrorCode::kInvalidArgument);
-  writer.sync(kS3PartsMax);
-  std::vector<std::string> tags;
-  visit_s3_xml(client->list, "the list", [&](const std::string& path, const std::string& text) {
-    if (path == "CompleteMultipartUpload/Part/PartNumber") CHECK(text == std::to_string(tags.size() + 1));
-    if (path == "CompleteMultipartUpload/Part/ETag") tags.push_back(text);
-  });
-  REQUIRE(tags.size() == 10'000);
-  CHECK(tags.back() == "\"tag-10000\"");
-}
 
 TEST_CASE("S3 settings: a conditional write is refused by its condition only") {
   const auto client = std::make_shared<AnsweringClient>();

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <ctime>
 #include <future>
 #include <thread>
 #include <utility>
@@ -165,18 +164,7 @@ void save_to(Store& store, const std::string& save_id, const std::string& part) 
   store.publish(save_id, "record of " + save_id, Overwrite::kAllowed);
 }
 
-// The offset of the clock of this process. libcurl signs with the time that this returns.
-std::atomic<std::time_t> clock_offset{0};
-
 }  // namespace
-
-extern "C" std::time_t time(std::time_t* out) noexcept {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  now.tv_sec += clock_offset;
-  if (out) *out = now.tv_sec;
-  return now.tv_sec;
-}
 
 TEST_CASE("a process killed at any request of a save leaves the old or the new record") {
   const std::string place = new_s3_place();
@@ -678,42 +666,6 @@ TEST_CASE("a listing of more than one page is complete") {
   CHECK(store->list("object ").size() == kObjects);
 }
 
-TEST_CASE("errors name what was refused, and never the secret") {
-  const std::string place = new_s3_place();
-  const auto refused = [&](const std::function<void(S3Settings&)>& change) {
-    std::string secret;
-    const auto client = s3_client([&](S3Settings& settings) {
-      change(settings);
-      settings.tries_max = 2;
-      settings.refusal_pause = std::chrono::milliseconds(1);
-      secret = settings.credentials.secret_key;
-    });
-    const Thrown error = thrown_by([&] { put_object(*store_with(client, place), "object", "x"); });
-    CHECK(error.says("s3://cairn-test/tests/"));
-    CHECK_FALSE(error.says(secret));
-    return error;
-  };
-  const auto check = [](const Thrown& error, ErrorCode code, const char* text) {
-    CAPTURE(error.what);
-    CHECK(error.code == code);
-    CHECK(error.says(text));
-  };
-  check(refused([](S3Settings& settings) { settings.credentials.secret_key = "another secret"; }), ErrorCode::kPermission,
-        "secret key");
-  check(refused([](S3Settings& settings) { settings.credentials.access_key = "NOBODY"; }), ErrorCode::kPermission, "access key");
-  check(refused([](S3Settings& settings) {
-          settings.credentials = {std::getenv("CAIRN_TEST_S3_STRANGER"), std::getenv("CAIRN_TEST_S3_STRANGER_SECRET"), ""};
-        }),
-        ErrorCode::kPermission, "the permission s3:GetObject");
-  check(refused([](S3Settings& settings) { settings.endpoint = "http://127.0.0.1:1"; }), ErrorCode::kUnavailable, "127.0.0.1:1");
-
-  const auto nowhere = open_store("s3://cairn-no-such-bucket/run");
-  for (const auto& act : std::vector<std::function<void()>>{[&] { nowhere->begin_attempt("save"); }, [&] { nowhere->list(); },
-                                                            [&] { nowhere->exists(kCommitRecordName); }}) {
-    CHECK(code_of(act) == ErrorCode::kUnavailable);
-  }
-}
-
 TEST_CASE("credentials are read again before they expire, once for all threads") {
   std::atomic<int> reads{0};
   const auto client = s3_client([&](S3Settings& settings) {
@@ -751,20 +703,6 @@ TEST_CASE("a renewal delays no other request while the old credentials are valid
   CHECK(reads == 2);
 }
 
-TEST_CASE("credentials that are read while a program writes them are read again") {
-  int reads = 0;
-  const auto client = s3_client([&](S3Settings& settings) {
-    ++reads;
-    if (reads == 1) settings.credentials.access_key = "EXPIRED";
-    if (reads == 2) throw Error(ErrorCode::kPermission, "there are no S3 credentials");
-    if (reads == 3) settings.credentials.secret_key.pop_back();
-  });
-  const auto store = store_with(client, new_s3_place());
-  put_object(*store, "object", "x");
-  CHECK(get_object(*store, "object") == "x");
-  CHECK(reads == 4);
-}
-
 TEST_CASE("credentials that cannot be renewed are used until the server refuses them") {
   int reads = 0;
   const auto client = s3_client([&](S3Settings& settings) {
@@ -789,16 +727,4 @@ TEST_CASE("credentials that cannot be renewed are used until the server refuses 
                                   }),
                                   store->url());
   CHECK(thrown_by([&] { get_object(*refused, "object"); }).says("the metadata service is away"));
-}
-
-TEST_CASE("a request that is not signed now is refused with a word on the clock") {
-  const auto store = open_store(new_s3_place());
-  put_object(*store, "object", "x");
-  clock_offset = 3600;
-  const Thrown late = thrown_by([&] { get_object(*store, "object"); });
-  clock_offset = 0;
-  CAPTURE(late.what);
-  CHECK(late.code == ErrorCode::kPermission);
-  CHECK(late.says("clock"));
-  CHECK(get_object(*store, "object") == "x");
 }

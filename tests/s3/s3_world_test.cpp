@@ -43,59 +43,6 @@ TEST_CASE("four ranks save to a bucket, and three load it into another layout") 
   });
 }
 
-TEST_CASE("B2.8 B3.3 saving again to a bucket replaces the content, and overwrite=false refuses to") {
-  const auto vector = [](int seed) { return torch::arange(10) * seed; };
-  const auto require = [](bool holds, const char* what) {
-    if (!holds) throw std::runtime_error(what);  // doctest's checks are for the thread of the test
-  };
-  for (const int ranks : {4, 2}) {
-    CAPTURE(ranks);
-    const std::string place = new_s3_place();
-    on_all_ranks(ranks, [&](World& world) {
-      Checkpointer checkpointer(world);
-      SaveOptions refuse;
-      refuse.writer.overwrite = false;
-      const auto holds = [&](int seed) {
-        StateDict state{{"vector", torch::zeros({10}, torch::kInt64)}};
-        checkpointer.load(state, place);
-        return torch::equal(state.at("vector").tensor(), vector(seed));
-      };
-      checkpointer.save({{"vector", vector(1)}}, place, refuse);
-      require(holds(1), "the first save is not there");
-      checkpointer.save({{"vector", vector(2)}}, place);
-      require(holds(2), "the second save did not replace the first");
-      std::string refused;
-      try {
-        checkpointer.save({{"vector", vector(3)}}, place, refuse);
-      } catch (const CheckpointException& exception) {
-        refused = exception.what();
-      }
-      require(refused.find("Checkpoint already exists") != std::string::npos, "the third save was not refused");
-      require(holds(2), "the refused save changed the content");
-    });
-  }
-}
-
-TEST_CASE("B3.1 a module's state dict goes through a bucket") {
-  const std::string place = new_s3_place();
-  const auto make = [](std::uint64_t seed) {
-    torch::manual_seed(seed);
-    return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU(), torch::nn::Linear(16, 4));
-  };
-  const auto saved = make(1), loaded = make(2);
-  const auto agree = [&](const std::string& name) {
-    return torch::equal(saved->named_parameters()[name], loaded->named_parameters()[name]);
-  };
-  for (const std::string& name : saved->named_parameters().keys()) CHECK_FALSE(agree(name));
-  SaveOptions save_options;
-  LoadOptions load_options;
-  save_options.no_dist = load_options.no_dist = true;
-  save(module_state_dict(*saved), place, save_options);
-  Dict state = module_state_dict(*loaded);
-  load(state, place, load_options);
-  for (const std::string& name : saved->named_parameters().keys()) CHECK(agree(name));
-}
-
 namespace {
 
 std::vector<std::string> recorded_places(const std::string& run) {
@@ -124,27 +71,6 @@ TEST_CASE("a file of several parts is saved through staging memory of two parts,
 
   options.writer.bytes_in_flight_max = 4u << 20;
   CHECK_THROWS_WITH_AS(save({{"large", large}}, place, options), doctest::Contains("bytes_in_flight_max"), CheckpointException);
-}
-
-TEST_CASE("of two jobs that save to one place in a bucket, exactly one wins") {
-  const std::string place = new_s3_place();
-  constexpr int kJobs = 4;
-  std::vector<int> saved(kJobs, 0);
-  TogetherThreads::run(kJobs, [&](int job) {
-    SaveOptions options;
-    options.writer.overwrite = false;
-    try {
-      save({{"job", torch::full({1000}, job)}}, place, options);
-      saved[static_cast<std::size_t>(job)] = 1;
-    } catch (const CheckpointException&) {
-    }
-  });
-  CHECK(std::count(saved.begin(), saved.end(), 1) == 1);
-  const auto winner = std::find(saved.begin(), saved.end(), 1) - saved.begin();
-  StateDict loaded{{"job", torch::zeros({1000}, torch::kInt64)}};
-  load(loaded, place);
-  CHECK(torch::equal(loaded.at("job").tensor(), torch::full({1000}, winner)));
-  CHECK(verify_checkpoint(*open_store(place)).empty());
 }
 
 TEST_CASE("checkpoints are copied from a directory to a bucket, and come back without it") {

@@ -117,29 +117,6 @@ TEST_CASE("plain values come back as they were") {
   CHECK(round_trip(tuple).ivalue() == tuple);
 }
 
-TEST_CASE("a torch.dtype comes back as one, also if LibTorch lacks the type") {
-  for (const char* const name : {"float16", "bool", "uint64", "float8_e4m3fn", "float4_e2m1fn_x2", "float6_e3m2fn", "qint8"}) {
-    CAPTURE(name);
-    const auto value = reading("ctorch\n"s + name + "\n.");
-    CHECK(dtype_name_in(value.ivalue()) == std::string(name));
-    CHECK(value.ivalue() == dtype_value(name));
-    CHECK(value.ivalue() != dtype_value("float32"));
-    const auto bytes = serialize_leaf(value);
-    CHECK(TorchArchive(bytes, "a test").pickle().find("ctorch\n"s + name + "\n") != Bytes::npos);
-    CHECK(deserialize_leaf(bytes).ivalue() == value.ivalue());
-  }
-  c10::impl::GenericList list(c10::AnyType::get());
-  list.push_back(dtype_value("int8"));
-  list.push_back(dtype_value("float32"));
-  for (const c10::IValue& value : {c10::IValue(list), tuple_of({dtype_value("int8"), list})})
-    CHECK(round_trip(value).ivalue() == value);
-  Value staged{tuple_of({dtype_value("int8"), list})};  // as async_save copies it
-  copy_plain_values(staged);
-  CHECK(staged.ivalue() == tuple_of({dtype_value("int8"), list}));
-  CHECK_FALSE(dtype_name_in(c10::IValue(std::int64_t{5})));
-  CHECK_FALSE(dtype_name_in(c10::IValue(std::string("float16"))));
-}
-
 TEST_CASE("lists keep their LibTorch type") {
   const c10::IValue ints(c10::List<std::int64_t>({1, 2, 3, 4}));
   const c10::IValue doubles(c10::List<double>({0.1, 0.01}));
@@ -221,36 +198,6 @@ TEST_CASE("bytes and a torch.Size keep their Python types, also in tuples") {
     CHECK(is_torch_size(size.ivalue()));
     CHECK(is_torch_size(back.ivalue().toTupleRef().elements()[0]));
     CHECK_FALSE(is_torch_size(back.ivalue().toTupleRef().elements()[1]));
-  }
-}
-
-TEST_CASE("a leaf that only Python can hold is opaque, and comes back byte by byte") {
-  const std::pair<std::string, const char*> cases[] = {
-      {"cargparse\nNamespace\n)\x81}X\x02\x00\x00\x00lrK\x01sb"s, "argparse.Namespace"},
-      {"(K\x01"
-       "c__builtin__\nset\n]\x85Rt",
-       "builtins.set"},
-      {"](K\x01"
-       "cown\nA\n)\x81"
-       "e",
-       "own.A"},
-      {"}K\x01K\x02\x86K\x03s", "a dict"},
-      {"}NK\x03s", "a dict"},
-      {"c_codecs\nencode\nX\x01\x00\x00\x00xX\x05\x00\x00\x00utf-8\x86R"s, "an object"},
-      {"cbuiltins\nEllipsis\n", "builtins.Ellipsis"},
-      {"ccollections\ndefaultdict\nc__builtin__\nlist\n\x85R", "collections.defaultdict"},
-      {"cown\nColour\nK\x01\x85R", "own.Colour"},  // a member of an enum
-      {"ctorch._utils\n_rebuild_sparse_tensor\n)R", "torch._utils._rebuild_sparse_tensor"},
-  };
-  for (const auto& [pickle, name] : cases) {
-    const auto& shown = name;
-    CAPTURE(shown);
-    const auto archive = archive_of(pickle + ".");
-    const auto value = read_leaf(archive);
-    REQUIRE(value.is_opaque());
-    CHECK(value.opaque().name() == name);
-    CHECK(serialize_leaf(value) == archive);
-    CHECK(refusal(pickle + ".").code == ErrorCode::kUnsupported);
   }
 }
 

@@ -127,23 +127,6 @@ TEST_CASE("optimizer state whose storage was freed is refused, given or held") {
   CHECK(has(text, R"(the optimizer's state["2.bias"]["exp_avg"] has a storage of 0 bytes)"));
 }
 
-TEST_CASE("a state dict is nested as PyTorch's") {
-  Trainer trainer(makers()[0].second);
-  trainer.step(0);
-  Dict dict = adam_state(trainer);
-  CHECK(dict["state"]["0.weight"]["step"].to_int() == 1);
-  CHECK((dict["state"]["0.weight"]["exp_avg"].tensor().sizes() == at::IntArrayRef{8, 4}));
-  CHECK_FALSE(dict["state"]["0.weight"].dict().contains("max_exp_avg_sq"));
-  const Dict& group = dict["param_groups"].list()[0].dict();
-  CHECK(group.at("params").list()[3].to_text() == "2.bias");
-  CHECK(group.at("lr").to_double() == 0.01);
-  CHECK(group.at("betas").ivalue().isTuple());
-  CHECK(group.at("amsgrad").to_bool() == false);
-  const Dict unnamed = optimizer_state_dict(*trainer.optimizer);
-  CHECK(unnamed.at("state").dict().contains("3"));
-  CHECK(unnamed.at("param_groups").list()[0]["params"].list()[3].to_int() == 3);
-}
-
 TEST_CASE("training goes on after loading as if it had not been interrupted") {
   for (const auto& [name, make] : makers()) {
     for (const bool named : {true, false}) {

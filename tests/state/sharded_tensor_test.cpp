@@ -73,24 +73,6 @@ TEST_CASE("default metadata tells how names nest, and refuses what cannot be sav
   CHECK(code_of([] { create_default_metadata({{"s", torch::zeros({2}).to_sparse()}}); }) == ErrorCode::kUnsupported);
 }
 
-TEST_CASE("distributing copies the parts of a whole tensor") {
-  const torch::Tensor whole = counted({5, 3});
-  const auto by_spec = ShardedTensor::distribute(whole, {0, {1, 0}}, 0);
-  REQUIRE(by_spec.local_shards().size() == 1);
-  CHECK(same(by_spec.local_shards()[0].tensor, whole.slice(0, 3)));
-  const DeviceMesh mesh({2, 2});
-  const auto by_mesh = ShardedTensor::distribute(whole, mesh, {Shard{0}, Shard{1}}, 3);
-  REQUIRE(by_mesh.local_shards().size() == 1);
-  CHECK(same(by_mesh.local_shards()[0].tensor, whole.slice(0, 3).slice(1, 2)));
-  CHECK(by_mesh.all_chunks()->size() == 4);
-  CHECK(*by_mesh.mesh() == mesh);
-  CHECK((by_mesh.placements() == std::vector<Placement>{Shard{0}, Shard{1}}));
-  by_mesh.local_shards()[0].tensor.zero_();
-  CHECK(same(whole, counted({5, 3})));
-  CHECK(ShardedTensor::distribute(whole, mesh, {Replicate{}, Shard{1}}, 0).all_chunks()->size() == 2);
-  CHECK(ShardedTensor::distribute(whole, mesh, {Replicate{}, Shard{1}}, 9).local_shards().empty());
-}
-
 TEST_CASE("a local part must have the size that the mesh gives it") {
   const DeviceMesh mesh({2});
   const torch::Tensor local = torch::zeros({2, 4});

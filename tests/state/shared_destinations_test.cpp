@@ -86,20 +86,6 @@ TEST_CASE("tensors in the same memory load if the checkpoint has equal values fo
   }
 }
 
-TEST_CASE("views that share no bytes load, also with casts") {
-  const torch::Tensor w = counted({4, 3}), complex = counted({4, 3}, at::kComplexFloat);
-  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf}) {
-    const MemoryCheckpoint checkpoint =
-        save({{{"a", w}, {"b", w + 20}, {"re", torch::real(complex)}, {"im", torch::imag(complex)}}});
-    const torch::Tensor base = torch::zeros({4, 6}, type), numbers = torch::zeros({4, 3}, at::kComplexFloat);
-    StateDict state{
-        {"a", base.slice(1, 0, 6, 2)}, {"b", base.slice(1, 1, 6, 2)}, {"re", torch::real(numbers)}, {"im", torch::imag(numbers)}};
-    load(checkpoint, state, 0, casting());
-    CHECK(same(base, torch::stack({w, w + 20}, 2).reshape({4, 6}).to(type)));
-    CHECK(same(numbers, complex));
-  }
-}
-
 TEST_CASE("tensors that share some of their memory are refused when the load is planned") {
   const MemoryCheckpoint checkpoint =
       save({{{"a", counted({4})}, {"b", counted({4})}, {"c", counted({4, 3})}, {"list", List{counted({4})}}}});

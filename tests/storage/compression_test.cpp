@@ -448,21 +448,6 @@ TEST_CASE("compression: a transform that keeps the end of an item to itself fail
   CHECK(thrown_by([&] { save({&state}, options); }).says("did not pass on the end"));
 }
 
-TEST_CASE("compression: a source of a program is not asked again after its end") {
-  StreamTransform once = masked();
-  once.transform_to = [](ByteSink output) { return output; };
-  once.transform_from = [](ByteSource input) -> ByteSource {
-    return [input, has_ended = false](MutableByteSpan to) mutable {
-      if (has_ended) throw Error(ErrorCode::kCorrupt, "asked after its end");
-      const std::size_t length = input(to);
-      has_ended = length == 0;
-      return length;
-    };
-  };
-  register_stream_transform("stream.once/1", once);
-  check_loads_through("stream.once/1", 3);
-}
-
 TEST_CASE("compression: a version that is registered itself is not taken for another") {
   StreamTransform other = masked();
   other.transform_from = [](ByteSource) -> ByteSource { throw Error(ErrorCode::kCorrupt, "the wrong version"); };

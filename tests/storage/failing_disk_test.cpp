@@ -144,38 +144,6 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: any failing operation leaves the ear
   disk.reset();
 }
 
-TEST_CASE_FIXTURE(LeakCheck, "failing disk: a full disk is found before the write, and the next save works") {
-  for (const bool direct : {true, false}) {
-    CheckpointWriterOptions options;
-    options.direct_io = direct;
-    insert_new_disk();
-    save(kUrl, 1, 1, options);
-    std::atomic<int> writes{0};
-    disk->before_operation = [&](std::uint64_t, const std::string& what) { writes += what.compare(0, 6, "write ") == 0; };
-    disk->features.capacity_bytes = 80'000;
-    const Thrown thrown = thrown_by([&] { save(kUrl, 2, 1, options, 5000); });
-    INFO(thrown.what);
-    CHECK(thrown == Saying{ErrorCode::kNoSpace, "reserve"});
-    CHECK(thrown.says(kRoot + "/__"));
-    CHECK(writes == 0);
-    CHECK(loaded(kUrl) == 1);
-    CHECK(ids_present(kUrl) == std::set<std::string>{id_of(1)});
-
-    // If the file system cannot reserve space, the write fails instead.
-    disk->features.allocate = false;
-    const Thrown late = thrown_by([&] { save(kUrl, 3, 1, options, 5000); });
-    INFO(late.what);
-    CHECK(late == Saying{ErrorCode::kNoSpace, "write"});
-    CHECK(writes > 0);
-    CHECK(loaded(kUrl) == 1);
-    CHECK(ids_present(kUrl) == std::set<std::string>{id_of(1)});
-    save(kUrl, 4, 2, options);
-    CHECK(loaded(kUrl) == 4);
-    CHECK(disk->open_handles() == 0);
-  }
-  disk.reset();
-}
-
 TEST_CASE_FIXTURE(LeakCheck, "failing disk: writes that end short give the same checkpoint") {
   for (const bool direct : {true, false})
     for (const std::size_t most : {std::size_t{1000}, std::size_t{4096}, std::size_t{5000}}) {

@@ -53,20 +53,6 @@ TEST_CASE("a file where a directory is needed") {
   CHECK(fs::file_size(directory.path() + "/file") == 1);
 }
 
-TEST_CASE("a relative path means the directory of the moment it was opened in") {
-  TemporaryDirectory directory;
-  const fs::path before = fs::current_path();
-  fs::current_path(directory.path());
-  FileStore store("run//");
-  FileStore dotted("./run/.");
-  fs::current_path(before);
-  store.create_root();
-  put_object(store, "object", "x");
-  CHECK(fs::exists(directory.path() + "/run/object"));
-  CHECK(get_object(dotted, "object") == "x");
-  CHECK(store.url() == fs::canonical(directory.path()).string() + "/run");
-}
-
 TEST_CASE("links are read through and never removed through") {
   TemporaryDirectory directory, elsewhere;
   DescriptorGuard guard;
@@ -105,19 +91,6 @@ TEST_CASE("links are read through and never removed through") {
   CHECK(get_object(store, ".metadata") == "record");
   CHECK(fs::file_size(elsewhere.path() + "/target") == 6);
   CHECK_FALSE(fs::is_symlink(directory.path() + "/.metadata"));
-}
-
-TEST_CASE("an error about a missing attempt says that its directory may have been removed") {
-  const TemporaryDirectory directory;
-  FileStore store(directory.path() + "/step");
-  store.create_root();
-  store.begin_attempt("save");
-  fs::remove_all(directory.path() + "/step");
-  store.create_root();  // as another job does that saves to this place
-  const Thrown thrown = thrown_by([&] { store.publish("save", ByteSpan("record", 6), Overwrite::kAllowed); });
-  CHECK(thrown.code == ErrorCode::kFenced);
-  for (const char* const part : {"save", "ended by another rank or job", "its directory was removed", "Nothing was changed"})
-    CHECK(thrown.says(part));
 }
 
 TEST_CASE("a pipe of an object's name makes nobody wait") {

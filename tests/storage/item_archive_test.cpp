@@ -1,5 +1,6 @@
 // Stored items: lengths that are known before the bytes, payload positions, and archives that read
-// back.
+// back; their places in files, and trailers.
+#include <limits>
 #include <string>
 
 #include <cairn/tests/support/plain.hpp>
@@ -8,6 +9,9 @@
 #include <cairn/formats/item_archive.hpp>
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/formats/zip_format.hpp>
+#include <cairn/storage/format/file_layout.hpp>
+#include <cairn/formats/#include <cairn/.hpp>
+#include <cairn/storage/format/trailer.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
@@ -28,7 +32,58 @@ std::string payload_of(std::uint64_t bytes) {
   return payload;
 }
 
+void add_tensor(SavePlan& plan, const std::string& name, Extents sizes, DType dtype = DType::kFloat32) {
+  WriteItem item;
+  item.name = plan.names.intern(name);
+  item.type = WriteItemType::kTensor;
+  item.properties.dtype = dtype;
+  item.size = sizes;
+  item.chunk = Box::whole(sizes);
+  plan.items.push_back(item);
+}
+
+void add_bytes(SavePlan& plan, const std::string& name) {
+  WriteItem item;
+  item.name = plan.names.intern(name);
+  plan.items.push_back(item);
+}
+
+Trailer example() {
+  Trailer trailer;
+  trailer.save_id = "0123-a-1";
+  trailer.rank = 3;
+  trailer.content_bytes = kChecksumBlockBytes + 100;
+  trailer.block_crc32 = {0xDEADBEEF, 7};
+  return trailer;
+}
+
+ErrorCode code_of_trailer(const Bytes& bytes, std::uint64_t file_bytes) {
+  return thrown_by([&] { decode_trailer(bytes, file_bytes, "file"); }).code;
+}
+
 }  // namespace
+
+TEST_CASE("layout: a tensor that no file can hold is refused") {
+  SavePlan plan;
+  add_tensor(plan, "huge", {std::int64_t{1} << 60});
+  add_tensor(plan, "huge too", {std::int64_t{1} << 60});
+  CHECK_THROWS_AS(layout_files(plan, true), Error);
+}
+
+TEST_CASE("layout: bytes objects must be reported as planned") {
+  SavePlan plan;
+  add_bytes(plan, "a");
+  add_bytes(plan, "b");
+  const FileLayout file = layout_files(plan, true).at(0);
+  CHECK_THROWS_AS(place_unsized(file, {1}), Error);
+  CHECK_THROWS_AS(place_unsized(file, {1, 2, 3}), Error);
+  CHECK_THROWS_AS(place_unsized(file, {1, std::numeric_limits<std::uint64_t>::max()}), Error);
+  const auto placed = place_unsized(file, {5, 7});
+  REQUIRE(placed.size() == 2);
+  CHECK(placed[0].offset == 0);
+  CHECK(placed[1].offset == 5);
+  CHECK(placed[1].length == 7);
+}
 
 TEST_CASE("an item has its layout's length, an aligned payload, and is a readable archive") {
   for (const auto dtype : {DType::kFloat32, DType::kBool, DType::kComplex128, DType::kBFloat16, DType::kFloat8E4M3Fn}) {
@@ -96,4 +151,27 @@ TEST_CASE("the bytes of an item are pinned") {
   const auto bytes = item(DType::kFloat32, {2, 3}, 100, payload_of(24));
   CHECK(bytes.size() == 796);
   CHECK(to_hex(sha256(bytes)) == "8a3dfaef2a9ff5e06dc004f4524b06f237effe15c792bdae9543cbe9e43bb158");
+}
+
+TEST_CASE("trailer: a short, long or displaced one is found") {
+  const Bytes whole = encode_trailer(example());
+  const std::uint64_t content = example().content_bytes;
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    CHECK(code_of_trailer(whole.substr(0, length), content + length) == ErrorCode::kCorrupt);
+    CHECK(code_of_trailer(whole.substr(whole.size() - length), content + length) == ErrorCode::kCorrupt);
+  }
+  CHECK(code_of_trailer("x" + whole, content + whole.size() + 1) == ErrorCode::kCorrupt);
+  CHECK(code_of_trailer(whole, content + whole.size() + 1) == ErrorCode::kCorrupt);
+  CHECK(code_of_trailer(whole, whole.size() - 1) == ErrorCode::kCorrupt);
+}
+
+TEST_CASE("trailer: one that also describes its items is read") {
+  const Bytes whole = encode_trailer(example());
+  // Field 6, in which trailers had items before.
+  const Bytes body = whole.substr(0, whole.size() - kTrailerFooterBytes) + "\x32\x02\x08\x01";
+  Bytes bytes = body + whole.substr(whole.size() - kTrailerFooterBytes, 12);
+  zip::put_u32(bytes, crc32(0, body));
+  zip::put_u64(bytes, body.size());
+  zip::put_u32(bytes, crc32(0, ByteSpan(bytes).subspan(body.size(), 24)));
+  CHECK(decode_trailer(bytes, example().content_bytes + bytes.size(), "file").block_crc32 == example().block_crc32);
 }

@@ -90,23 +90,6 @@ TEST_CASE("names that Cairn did not give are not taken for its checkpoints") {
   CHECK(step_of_name("step_9223372036854775807.2") == 9223372036854775807);
 }
 
-TEST_CASE_FIXTURE(RunInMemory, "a run is listed by commit sequence, with foreign and unreadable places apart") {
-  CHECK(run.list().checkpoints.empty());
-  save_in_run(*run.open("step_100"), 1);
-  save_in_run(*run.open("step_50"), 2);
-  save_in_run(*run.open("own name"), 3);
-  put_object(*store, "notes/readme", "x");
-  put_object(*store, "file", "x");
-  const std::string cut = encode_commit_record(run_metadata(4));
-  put_object(*store, "step_1/.metadata", cut.substr(0, cut.size() - 1));
-  const auto listing = run.list();
-  CHECK(checkpoint_names(run) == Names{"own name", "step_50", "step_100"});
-  CHECK(listing.others == Names{"step_1"});
-  CHECK_FALSE(run.why_unreadable("step_1").empty());
-  CHECK(listing.checkpoints[0].head.step == 7);
-  CHECK(listing.checkpoints[0].head.user_metadata.at("git") == "abc");
-}
-
 TEST_CASE_FIXTURE(RunInMemory, "what is pinned, saved to or replaced stays") {
   const auto place = run.open("step_1");
   CHECK(code_of([&] { run.pin("step_1"); }) == ErrorCode::kNotFound);

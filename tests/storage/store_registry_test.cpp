@@ -6,24 +6,10 @@
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
-
-namespace {
-
-std::string what_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-}  // namespace
 
 TEST_CASE("URLs that open nothing") {
   for (const std::string& bad :
@@ -34,11 +20,11 @@ TEST_CASE("URLs that open nothing") {
     INFO("\"", bad, "\"");
     CHECK(code_of([&] { open_store(bad); }) == ErrorCode::kInvalidArgument);
   }
-  const std::string text = what_of([] { open_store("gopher://host/a"); });
-  CHECK(holds(text, "gopher"));
-  CHECK(holds(text, "file"));
-  CHECK(holds(text, "mem"));
-  CHECK(holds(what_of([] { open_store("file://run/step"); }), "file:///run/step"));
+  const Thrown unknown = thrown_by([] { open_store("gopher://host/a"); });
+  CHECK(unknown.says("gopher"));
+  CHECK(unknown.says("file"));
+  CHECK(unknown.says("mem"));
+  CHECK(thrown_by([] { open_store("file://run/step"); }).says("file:///run/step"));
 }
 
 TEST_CASE("every spelling of a path opens the same directory") {
@@ -112,7 +98,7 @@ TEST_CASE("schemes of users") {
   CHECK(opened == "user-1.X://bucket/a?b=c");
   CHECK(open_store("user-1.x:without slashes") != nullptr);
   CHECK(code_of([] { register_store("user-1.x", open_memory_store); }) == ErrorCode::kAlreadyExists);
-  CHECK(holds(what_of([] { open_store("absent://x"); }), "user-1.x"));
+  CHECK(thrown_by([] { open_store("absent://x"); }).says("user-1.x"));
 
   register_store("nothing", [](const std::string&) { return std::shared_ptr<Store>(); });
   CHECK(code_of([] { open_store("nothing://x"); }) == ErrorCode::kPrecondition);

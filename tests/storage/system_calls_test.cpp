@@ -116,22 +116,6 @@ TEST_CASE("without sync_files only the record is synced, and the checkpoint load
   CHECK(files_synced(true) == without_data + kCountedRanks);
 }
 
-TEST_CASE("after a failed save one rank fences and lists, the others remove their files") {
-  insert_counted_disk();
-  SavingRanks ranks;
-  ranks.save("step_1");
-  const auto before = counted_disk->paths();
-  counted_disk->features.capacity_bytes = 1000;
-  counted_disk->record_calls();
-  CHECK(thrown_by([&] { ranks.save("step_2"); }).code == ErrorCode::kNoSpace);
-  CHECK(counted_disk->calls_that_begin("rename " + kCountedRun + "/step_2/.attempt-") == 1);
-  CHECK(counted_disk->calls_that_begin("list directory") <= 2);
-  auto left = counted_disk->paths();
-  CHECK(left.back() == kCountedRun + "/step_2");
-  left.pop_back();
-  CHECK(left == before);
-}
-
 TEST_CASE("shards with a hole are refused when they are planned, before anything is written") {
   insert_counted_disk();
   counted_disk->record_calls();

@@ -105,14 +105,6 @@ TEST_CASE_FIXTURE(Tiers, "a load takes from the far tier what the near one has d
     std::filesystem::remove(file);
     CHECK(loaded_value(url) == 7);
   }
-  SUBCASE("a damaged record") {
-    const std::string record = near("/run/step_1/.metadata");
-    flip_byte(record, static_cast<std::streamoff>(std::filesystem::file_size(record)) / 2);
-    CHECK(loaded_value(url) == 7);
-    CHECK(RunDirectory("tiered://first/run").list().checkpoints.size() == 1);
-    std::filesystem::resize_file(record, 5);
-    CHECK(loaded_value(url) == 7);
-  }
   SUBCASE("everything") {
     lose_near();
     CHECK(loaded_value(url) == 7);
@@ -317,38 +309,6 @@ TEST_CASE_FIXTURE(Tiers, "a file that another process is copying is left to it")
   other->sync(content.size());
   REQUIRE(wait_for_copies(run));
   CHECK(loaded_value(far("/run/step_1")) == 1);
-}
-
-TEST_CASE_FIXTURE(Tiers, "a copy that another process has taken over is no failure of the far tier") {
-  const std::string run = "tiered://first/run", place = far("/run/step_1");
-  std::atomic<int> syncs{0};
-  watch().set([&](const DecoratedOperation& operation) {
-    if (std::string(operation.name) != "sync" || syncs++ > 0) return;
-    std::filesystem::remove(place + "/" + std::string(operation.object) + ".part");
-  });
-  const CapturedLog log;
-  save_value(run + "/step_1", 1);
-  REQUIRE(wait_for_copies(run));
-  CHECK(syncs > 1);
-  CHECK(log.text().find("cannot copy") == std::string::npos);
-  CHECK(loaded_value(place) == 1);
-}
-
-TEST_CASE_FIXTURE(Tiers, "a process goes on at once with a file that its own failed copy has left") {
-  const std::string run = "tiered://first/run", place = far("/run/step_1");
-  takeover_after = std::chrono::hours(1);
-  restart();
-  std::atomic<bool> has_failed{false}, has_left{false};
-  watch().set([&](const DecoratedOperation& operation) {
-    const std::string name(operation.name);
-    if (name == "sync" && !has_failed.exchange(true)) fail_as_down(name);
-    // An unmounted directory keeps the file from being removed.
-    if (name == "create" && has_failed && !has_left.exchange(true))
-      std::ofstream(place + "/" + std::string(operation.object) + ".part") << "half";
-  });
-  save_value(run + "/step_1", 1);
-  REQUIRE(wait_for_copies(run));
-  CHECK(loaded_value(place) == 1);
 }
 
 TEST_CASE_FIXTURE(Tiers, "a lost near tier costs what was not copied, and the report names it") {

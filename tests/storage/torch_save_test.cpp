@@ -33,12 +33,6 @@ void load_file(const std::string& path, std::vector<StateDict>& states) {
   load_locally(path, ranks, [] { return std::make_unique<TorchSaveReader>(); });
 }
 
-Thrown error_of_loading(const std::string& path) {
-  std::vector<StateDict> states(1);
-  states[0]["weight"] = torch::zeros({3});
-  return thrown_by([&] { load_file(path, states); });
-}
-
 }  // namespace
 
 TEST_CASE("torch.save: a file loads in any layout") {
@@ -90,33 +84,6 @@ TEST_CASE("torch.save: one opaque value leaves the others readable, and its tens
   states[0]["odd"] = Value();
   CHECK(thrown_by([&] { load_file(path, states); }).says("own.Model"));
 
-  // A load by keys leaves out the opaque value, even if `kept` names it: a part of a file cannot be
-  // kept.
-  CHECK(thrown_by([&] { serialize_leaf(reader.value("odd")); }).says("own.Model"));
-  for (const auto& kept : {std::vector<std::string>{}, {"odd"}}) {
-    StateDict state;
-    auto planner = make_key_load_planner({}, kept);
-    TorchSaveReader source;
-    source.reset(path);
-    const Metadata metadata = source.read_metadata();
-    planner->set_up_planner(state, metadata, 0, true);
-    source.read_data(planner->create_local_plan(), *planner).get();
-    CHECK(state["step"].to_int() == 7);
-    CHECK(planner->report().opaque == std::vector<std::string>{"odd: own.Model"});
-    CHECK(torch::equal(state["odd"]["_w"].tensor(), torch::tensor({3.0f, 4.0f})));
-  }
-
-  // A file of an object has its tensors, too.
-  TorchSaveReader of_object;
-  of_object.reset(put(directory, write_torch_archive(odd + ".", storages)));
-  CHECK(of_object.read_metadata().find("own.Model._w") != nullptr);
-
-  // A dict with keys that are not text is also an opaque object.
-  TorchSaveReader of_pairs;
-  of_pairs.reset(put(directory, write_torch_archive("\x80\x02}(" + key("w") + tensor("0") + "N" + tensor("1") + "u.", storages)));
-  CHECK(of_pairs.read_metadata().find("a dict") != nullptr);
-  CHECK(torch::equal(of_pairs.value("a dict.w").tensor(), torch::tensor({1.0f, 2.0f})));
-
   // Each place of a tensor has a copy of its name, also where a pickle shares the name.
   std::string many =
       "\x80\x02"
@@ -126,24 +93,6 @@ TEST_CASE("torch.save: one opaque value leaves the others readable, and its tens
   TorchSaveReader of_many;
   of_many.reset(put(directory, write_torch_archive(many + "tR.", storages)));
   CHECK(thrown_by([&] { of_many.read_metadata(); }).says("more memory"));
-}
-
-TEST_CASE("torch.save: a file without checksums loads, and one zeroed checksum is damage") {
-  TemporaryDirectory directory;
-  StateDict saved{{"weight", torch::full({3}, 1.5f)}};
-  const std::string bytes = serialize_leaf(saved);
-  CHECK(!error_of_loading(put(directory, without_checksums(bytes))).is_error);
-  CHECK(error_of_loading(put(directory, without_checksums(bytes, "data/0"))).code == ErrorCode::kCorrupt);
-  CHECK(error_of_loading(put(directory, without_checksums(bytes, "data.pkl"))).code == ErrorCode::kCorrupt);
-}
-
-TEST_CASE("torch.save: what is no file of torch.save is refused") {
-  TemporaryDirectory directory;
-  CHECK(error_of_loading(directory.path() + "/nothing.pt").code == ErrorCode::kNotFound);
-  CHECK(error_of_loading(directory.path()).code == ErrorCode::kCorrupt);
-  CHECK(error_of_loading(put(directory, "text")).code == ErrorCode::kCorrupt);
-  CHECK(error_of_loading(put(directory, serialize_leaf(std::int64_t{3}))).says("not a state dict"));
-  CHECK(error_of_loading("mem://name/model.pt").code == ErrorCode::kUnsupported);
 }
 
 // Files of PyTorch 2.14, of four ranks: "w" on a mesh of 2 by 2, cut by its second axis, "p" cut by

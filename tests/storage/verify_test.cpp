@@ -106,22 +106,6 @@ TEST_CASE("verify: the items of the record fill each file, one after another") {
   }
 }
 
-TEST_CASE("verify: a wholly damaged file has one fault for each item, not for each block") {
-  const Saved saved(large_state());
-  Bytes bytes = get_object(*saved.store, saved.file);
-  const std::uint64_t content_bytes = bytes.size() - *read_metadata(*saved.store).files.at(0).trailer_length;
-  REQUIRE(content_bytes > 16 * kChecksumBlockBytes);
-  for (std::uint64_t at = 0; at < content_bytes; ++at) bytes[at] = static_cast<char>(~bytes[at]);
-  replace_object(*saved.store, saved.file, bytes);
-  const auto faults = verify_checkpoint(*saved.store, 2);
-  CHECK(faults.size() <= 5);
-  std::set<std::string> names;
-  for (const VerifyFault& fault : faults) names.insert(fault.fqn);
-  CHECK(names.count("a") == 1);
-  CHECK(names.count("c") == 1);
-  CHECK(names.count("d") == 1);
-}
-
 TEST_CASE("verify: an unreadable file is one fault, and the other files are still checked") {
   const TemporaryDirectory directory;
   LocalSave save{directory.path() + "/step", local_save_id(1)};

@@ -350,27 +350,6 @@ TEST_CASE("trace analysis: the last sign of a frozen rank is the one before it w
   CHECK(explanations.front().chain.back().event->id == began);
 }
 
-TEST_CASE("trace analysis: messages that are all slow between two ranks show a slow connection") {
-  // No message of rank 2 was fast, so its clock may differ by as much: no one delay is sure.
-  ScriptedTraces script(3);
-  for (int rank = 1; rank < 3; ++rank) script.call(rank, 0);
-  auto cause = script.call(0, 0);
-  for (const double at : {1.0, 401.0}) {
-    const auto begun = script.pass(0, 1, at, at + 0.2, MessageKind::kBegin, cause);
-    script.pass(1, 0, at + 0.3, at + 0.5, MessageKind::kWritten, begun);
-    cause = script.pass(0, 2, at, at + 199, MessageKind::kBegin, cause);
-    cause = script.pass(2, 0, at + 200, at + 399, MessageKind::kWritten, cause);
-  }
-  for (int rank = 1; rank < 3; ++rank) script.outcome(rank, 500, true);
-  script.outcome(0, 801, true, cause);
-  const Analysed it(script.write());
-  REQUIRE(it.diagnosis.slow_connection);
-  CHECK(it.diagnosis.slow_connection->rank == 0);
-  CHECK(it.diagnosis.slow_connection->other == 2);
-  CHECK(it.diagnosis.slow_connection->messages == 4);
-  CHECK(it.diagnosis.slow_connection->duration > at_ms(790) - at_ms(0));
-}
-
 // Scripts a save in which rank 1 has done its part of the write and is then given up.
 void script_given_up(ScriptedTraces& script, FailureKind kind, std::string_view connection, LinkChange change = LinkChange::kDown) {
   script_joins(script, 3);
@@ -504,54 +483,6 @@ TEST_CASE("trace directory: more events than are asked for are left out, and tha
   CHECK(trace.truncated);
   for (const auto& [rank, events] : trace.events) CHECK(events.size() == 4);
   CHECK_FALSE(directory.read(directory.attempts().front()).truncated);
-}
-
-// Returns how many bytes this process has read so far.
-std::uint64_t bytes_read() {
-  std::ifstream counts("/proc/self/io");
-  std::string name;
-  std::uint64_t bytes = 0;
-  counts >> name >> bytes;
-  REQUIRE(name == "rchar:");
-  return bytes;
-}
-
-TEST_CASE("trace directory: one of many saves is read without the files' other parts") {
-  constexpr int kSaves = 40;
-  constexpr int kMessages = 100;
-  ScriptedTraces script(2);
-  const std::string text(1'000, 'x');
-  const auto add_save = [&](std::uint64_t number) {
-    script.set_call(number);
-    script.set_attempt(number);
-    for (int rank = 0; rank < 2; ++rank) {
-      const double begin = 100.0 * static_cast<double>(number);
-      script.state(rank, begin + 1, RankState::kMoving, script.call(rank, begin, number));
-      ObservedEvent note;
-      note.kind = EventKind::kSent;
-      note.text = text;
-      for (int message = 0; message < kMessages; ++message) script.add(rank, begin + 2 + 0.1 * message, note);
-      // Its definition is read, although it lies in a part of its own.
-      if (number == 3) script.began(rank, begin + 50, "write_data", Phase::kWrite);
-      script.ended(rank, begin + 51, number < 3 ? "reset" : "write_data", Phase::kWrite, 0, 1);
-      script.outcome(rank, begin + 60, true);
-    }
-  };
-  for (std::uint64_t number = 1; number <= kSaves; ++number) add_save(number);
-  const TraceDirectory directory(script.write());
-  REQUIRE(directory.attempts().size() == kSaves);
-  const std::uint64_t all = std::filesystem::file_size(script.path_of(0)) + std::filesystem::file_size(script.path_of(1));
-
-  for (const std::size_t index : {std::size_t{0}, std::size_t{kSaves / 2}, std::size_t{kSaves - 1}}) {
-    const std::uint64_t before = bytes_read();
-    const Trace trace = directory.read(directory.attempts()[index]);
-    CHECK(bytes_read() - before < all / 3);
-    for (int rank = 0; rank < 2; ++rank) {
-      REQUIRE(trace.events.at(rank).size() == kMessages + 4);
-      CHECK(trace.events.at(rank).back().kind == EventKind::kOutcome);
-      CHECK(trace.events.at(rank)[trace.events.at(rank).size() - 2].name == (index < 2 ? "reset" : "write_data"));
-    }
-  }
 }
 
 TEST_CASE("trace directory: a file that has gone costs only its own events and is reported") {
