@@ -278,6 +278,7 @@ TEST_CASE("B5.3 activation checkpointing records float32 inputs under mixed prec
       CHECK((model->c2->seen == std::vector<at::ScalarType>(inside ? 1 : 2, cast_inputs ? half_type : at::kFloat)));
       for (const auto& parameter : model->parameters()) {
         CHECK(is_here(parameter));
+        CHECK((parameter.scalar_type() == at::kFloat));
         CHECK((parameter.grad().scalar_type() == at::kFloat));
       }
     }

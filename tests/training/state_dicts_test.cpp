@@ -315,43 +315,6 @@ TEST_CASE("state dicts: sharded by default, live, and selected by the options") 
   });
 }
 
-TEST_CASE_TEMPLATE("state dicts: rank 0 sends each rank its part of the optimizer state", Optimizer, torch::optim::Adam,
-                   torch::optim::RMSprop, torch::optim::SGD) {
-  on_ranks(2, [](const ProcessGroup& group) {
-    const torch::Tensor input = seeded(1, [] { return torch::randn({2, 6}); });
-    auto plain = composite();
-    Optimizer plain_optimizer = stepped<Optimizer>(plain, input);
-    const Dict expected = training::get_optimizer_state_dict(*plain, plain_optimizer);
-    for (const bool flat : {false, true}) {
-      CAPTURE(flat);
-      StateDictOptions whole;
-      whole.full_state_dict = true;
-      StateDictOptions sent = whole;
-      sent.broadcast_from_rank0 = true;
-      sent.flatten_optimizer_state_dict = whole.flatten_optimizer_state_dict = flat;
-      Dict of_model, of_optimizer;
-      if (group.rank() == 0) std::tie(of_model, of_optimizer) = training::get_state_dict(*plain, plain_optimizer, whole);
-      auto model = sharded_composite(group, 5);
-      Optimizer optimizer(model->parameters(), 0.5);
-      training::set_state_dict(*model, optimizer, of_model, of_optimizer, sent);
-      CHECK(largest_difference(whole_parameters(*model), whole_parameters(*plain)) == 0);
-
-      whole.flatten_optimizer_state_dict = false;
-      const Dict found = training::get_optimizer_state_dict(*model, optimizer, whole);
-      CHECK(found.at("param_groups").list()[0]["lr"].to_double() == 0.01);
-      CHECK(found.at("state").dict().size() == expected.at("state").dict().size());
-      for (const auto& [name, fields] : expected.at("state").dict()) {
-        const auto& shown = name;
-        CAPTURE(shown);
-        for (const auto& [field, value] : fields.dict()) {
-          const Value& loaded = found.at("state")[name][field];
-          CHECK((value.is_tensor() ? value.tensor().equal(loaded.tensor()) : value.to_int() == loaded.to_int()));
-        }
-      }
-    }
-  });
-}
-
 TEST_CASE("state dicts: all ranks refuse optimizer state of rank 0 that does not fit") {
   on_ranks(2, [](const ProcessGroup& group) {
     const torch::Tensor input = seeded(1, [] { return torch::randn({2, 6}); });
