@@ -1,5 +1,5 @@
-// Training state that rank processes save and load: partial loads, and saves over existing
-// checkpoints.
+// Tensors that rank processes save and load: on meshes, over existing checkpoints, and through NCCL
+// alone.
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -10,14 +10,11 @@
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/torch.hpp>
-#include <cairn/tests/support/training.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
 
 namespace {
-
-Value sharded_views(const Value& value) { return testing::sharded_views(value, world().rank(), world().size()); }
 
 // Returns a random vector that is the same on every rank.
 torch::Tensor random_vector(std::uint64_t seed) {
@@ -45,54 +42,6 @@ void check_overwriting(const std::string& id, bool first_refuses_to_overwrite) {
 }
 
 }  // namespace
-
-TEST_CASE("B2.7 partial load of hand-sharded training state") {
-  Trained trained(0);
-  trained.train(2);
-  const Dict model_state = module_state_dict(*trained.model);
-  const Dict optimizer_state = optimizer_state_dict(*trained.optimizer, trained.model.get());
-  const std::string id = shared_directory() + "/partial";
-  Checkpointer checkpointer(world());
-  const StateDict sharded{{"model", sharded_views(model_state)}, {"optimizer", sharded_views(optimizer_state)}};
-  CHECK(is_here(sharded));
-  checkpointer.save(sharded, id);
-
-  SUBCASE("the model alone") {
-    Trained fresh(7);
-    StateDict state{{"model", module_state_dict(*fresh.model)}};
-    checkpointer.load(state, id);
-    for (const auto& entry : trained.model->named_parameters())
-      CHECK(torch::equal(entry.value(), fresh.model->named_parameters()[entry.key()]));
-  }
-  SUBCASE("by key prefix, without a template") {
-    const StateDict model = checkpointer.load_by_keys(id, {"model"});
-    CHECK(model.size() == 1);
-    REQUIRE(model.at("model").dict().size() == model_state.size());
-    for (const auto& [name, value] : model_state) {
-      // A parameter name with dots stays one key.
-      REQUIRE(model.at("model").dict().contains(name));
-      CHECK(torch::equal(model.at("model")[name].tensor(), value.tensor().cpu()));
-      CHECK(model.at("model")[name].tensor().device().is_cpu());
-    }
-    const StateDict optimizer = checkpointer.load_by_keys(id, {"optimizer.state"});
-    CHECK_FALSE(optimizer.at("optimizer").dict().contains("param_groups"));
-    const Dict& by_name = optimizer.at("optimizer")["state"].dict();
-    CHECK(by_name.size() == trained.model->parameters().size());
-    for (const auto& [name, saved] : optimizer_state.at("state").dict())
-      for (const char* key : {"exp_avg", "exp_avg_sq"})
-        CHECK(torch::equal(by_name.at(name)[key].tensor(), saved[key].tensor().cpu()));
-    for (const auto& [name, saved] : optimizer_state.at("state").dict()) {
-      const Value& step = by_name.at(name)["step"];
-      if (step.is_tensor())
-        CHECK(torch::equal(step.tensor(), saved["step"].tensor().cpu()));
-      else
-        CHECK(step.to_int() == saved["step"].to_int());
-    }
-  }
-  SUBCASE("a prefix that matches nothing is an error on every rank") {
-    CHECK_THROWS_AS(checkpointer.load_by_keys(id, {"modle"}), CheckpointException);
-  }
-}
 
 TEST_CASE("ranks outside a mesh save and load with those inside it") {
   const int rank = world().rank();
@@ -135,4 +84,16 @@ TEST_CASE("B3.3 the same through a URL-selected store, in an empty directory") {
   const std::string directory = shared_directory() + "/empty";  // the report of the failed save is left beside it
   std::filesystem::create_directory(directory);
   check_overwriting("file://" + directory, true);
+}
+
+TEST_CASE("B2.9 async_save is refused on every rank where only NCCL is configured") {
+  WorldOptions options;
+  options.backends = "nccl";
+  const World only_nccl = World::from_environment(options);
+  CHECK(only_nccl.has_backend_for("cuda"));
+  CHECK_FALSE(only_nccl.has_backend_for("cpu"));
+  Checkpointer checkpointer(only_nccl);
+  const auto refused = thrown_by([&] { checkpointer.async_save({}, shared_directory() + "/refused"); });
+  CHECK(refused.code == ErrorCode::kPrecondition);
+  CHECK(refused.what.find("A CPU backend must be enabled for async save; ") == 0);
 }

@@ -646,31 +646,6 @@ TEST_CASE("B3.2 a sharded model and a fresh optimizer go through a URL") {
   CHECK(found.at("param_groups").list()[0]["lr"].to_double() == 0.1);
 }
 
-TEST_CASE("B3.2 a sharded optimizer gets options and buffers that it was made without") {
-  using torch::optim::SGD;
-  using torch::optim::SGDOptions;
-  auto plain = chain_of({8, 16, 8}, 1);
-  SGD trained(plain->parameters(), SGDOptions(0.1).momentum(0.9));
-  train_step(plain, trained, random_input(8, 8));
-  Dict given = optimizer_state_dict(trained, plain.ptr().get());
-  given["param_groups"].list()[0]["initial_lr"] = 0.3;
-  Checkpointer checkpointer(world());
-  const std::string id = shared_directory() + "/momentum";
-  checkpointer.save({{"model", get_model_state_dict(*plain)}, {"optimizer", given}}, id);
-
-  auto model = chain_of({8, 16, 8}, 2);
-  wrap(model, Wrapper::kFull, "momentum");
-  const auto optimizer = std::make_shared<SGD>(model->parameters(), SGDOptions(0.5));
-  StateDict state{{"model", model.ptr()}, {"optimizer", stateful(optimizer, model.ptr())}};
-  checkpointer.load(state, id);
-  StateDictOptions whole;
-  whole.full_state_dict = true;
-  CHECK(serialize_leaf(get_optimizer_state_dict(*model, *optimizer, whole)) == serialize_leaf(given));
-  train_step(model, *optimizer, random_input(8, 8));
-  train_step(plain, trained, random_input(8, 8));
-  CHECK(largest_difference(whole_parameters(*model), whole_parameters(*plain)) < 1e-6);
-}
-
 TEST_CASE("B2.10 get_ and set_state_dict before any step, in place") {
   std::int64_t steps = 0;  // of the optimizer that is saved
   SUBCASE("before any step") { steps = 0; }
