@@ -163,43 +163,5 @@ TEST_CASE("agreement: a call that some ranks cannot join fails, and later calls 
   CHECK(ahead > 100 / testing::kStride);
 }
 
-TEST_CASE("agreement: ranks may die at any moment, and the others agree") {
-  int failed = 0;
-  int answered = 0;
-  for (unsigned seed = 0; seed < 600; seed += testing::kStride) {
-    CAPTURE(seed);
-    Trouble trouble;
-    trouble.kill = 6;
-    trouble.victims_max = 1 + static_cast<int>(seed % 2);
-    MachineWorld world(5, seed, trouble);
-    start(world, 1, static_cast<int>(seed % 5));
-    REQUIRE(world.run());
-    const int survivor = check_survivors(world, 1);
-    check_answers(world);
-    if (survivor == -1) continue;
-    const CallResult& own = world.finished(survivor).back();
-    ++(own.failures.empty() ? answered : failed);
-    CHECK(own.committed == Committed::kNo);
-    for (const auto& [rank, failure] : own.failures) CHECK_FALSE(world.is_alive(rank));
-  }
-  CHECK(failed > 100 / testing::kStride);
-  CHECK(answered > 20 / testing::kStride);
-}
-
-TEST_CASE("agreement: links may break and ranks freeze, and all ranks agree") {
-  for (unsigned seed = 0; seed < 300; seed += testing::kStride) {
-    CAPTURE(seed);
-    Trouble trouble;
-    trouble.cut = seed % 2 ? 3 : 0;
-    trouble.freeze = seed % 2 ? 0 : 4;
-    trouble.thaw = 4;
-    MachineWorld world(4, seed, trouble);
-    start(world, 1, static_cast<int>(seed % 4));
-    REQUIRE(world.run());
-    check_survivors(world, 1);
-    check_answers(world);
-  }
-}
-
 }  // namespace
 }  // namespace cairn::test

@@ -206,23 +206,5 @@ TEST_CASE("calls may be cancelled at any moment, all ranks agree, the next succe
   CHECK(too_late > 10 / testing::kStride);
 }
 
-TEST_CASE("calls may be cancelled while ranks die or freeze, and the others agree") {
-  int cancelled_worlds = 0;
-  for (unsigned seed = 0; seed < 1500; seed += testing::kStride) {
-    CAPTURE(seed);
-    Trouble trouble;
-    trouble.cancel_call = 1 + static_cast<int>(seed % 3);
-    trouble.kill = seed % 3 == 0 ? 2 : 0;
-    trouble.freeze = seed % 3 == 1 ? 2 : 0;
-    trouble.cut = seed % 3 == 2 ? 1 : 0;
-    MachineWorld world(2 + static_cast<int>(seed % 4), seed, trouble);
-    world.start(call_of(1, seed % 6 ? Operation::kSave : Operation::kLoad, static_cast<int>(seed / 7) % world.size()));
-    REQUIRE(world.run());
-    check_survivors(world, 1);
-    cancelled_worlds += world.cancelled_calls().empty() ? 0 : 1;
-  }
-  CHECK(cancelled_worlds > 500 / testing::kStride);
-}
-
 }  // namespace
 }  // namespace cairn::test

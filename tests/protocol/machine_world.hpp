@@ -1,6 +1,6 @@
 // Ranks and coordinators as bare state machines, and a seeded scheduler that chooses the next
-// event: a message arrives, is duplicated or reordered, a task ends, a link breaks, or a rank dies,
-// freezes or thaws. When nothing else can happen, a deadline passes.
+// event: a message arrives or is duplicated, a task ends, a link breaks, or a rank dies, freezes or
+// thaws. When nothing else can happen, a deadline passes.
 #pragma once
 
 #include <cairn/tests/support/plain.hpp>
@@ -26,10 +26,10 @@ inline const char* const kIncarnation = "0123456789abcdef0123456789abcdef";
 
 inline Identity identity_of(int rank, int world_size) { return {rank, world_size, kIncarnation, "main"}; }
 
-inline std::shared_ptr<SavePlan> plan_of(int rank, int version = 0, std::uint64_t content = 1) {
+inline std::shared_ptr<SavePlan> plan_of(int rank, std::uint64_t content = 1) {
   auto plan = std::make_shared<SavePlan>();
   WriteItem tensor;
-  tensor.name = plan->names.intern("weight." + std::to_string(version));
+  tensor.name = plan->names.intern("weight");
   tensor.type = WriteItemType::kShard;
   tensor.size = {64, 2};
   tensor.chunk = Box{{rank, 0}, {1, 2}};
@@ -52,11 +52,11 @@ inline CallStarted call_of(std::uint64_t ticket, Operation operation = Operation
 }
 
 // Returns the result with which a well-behaved planner, writer or reader ends a task.
-inline TaskResult answer_to(const RunTask& run, int rank, int version = 0, std::uint64_t content = 1) {
+inline TaskResult answer_to(const RunTask& run, int rank, std::uint64_t content = 1) {
   if (std::holds_alternative<GatherState>(run.task)) return StateGathered{};
   if (std::holds_alternative<CreateLocalPlan>(run.task)) {
     if (run.operation == Operation::kLoad) return LocalLoadPlan{std::make_shared<LoadPlan>(), "seen"};
-    const auto plan = plan_of(rank, version, content);
+    const auto plan = plan_of(rank, content);
     return LocalSavePlan{plan, plan_digest(*plan)};
   }
   if (const auto* save = std::get_if<CreateGlobalSavePlan>(&run.task)) {
@@ -84,15 +84,12 @@ inline TaskResult answer_to(const RunTask& run, int rank, int version = 0, std::
 // Faults, each with its probability per step in percent.
 struct Trouble {
   int duplicate = 0;
-  int reorder = 0;      // a message overtakes others on its link
   int cut = 0;          // a link breaks: messages in flight are lost, both ends are told
-  int cancel = 0;       // a rank's runtime is shut down
   int cancel_call = 0;  // a rank's caller cancels its call
   int kill = 0;         // a rank's process ends; ranks that send to it are told
   int freeze = 0;       // a rank's process is suspended; its links fall silent
   int thaw = 0;         // a frozen process continues and finds its links closed
   int victims_max = 1;  // at most so many ranks are killed or frozen
-  int actor_dies = 0;
   int progress = 0;       // a rank's progress report is due
   int lose_progress = 0;  // a progress report or its answer is lost
 };
@@ -105,7 +102,6 @@ class MachineWorld {
       ranks_.push_back(std::make_unique<RankMachine>(identity_of(rank, size), options_));
       coordinators_.push_back(std::make_unique<CoordinatorMachine>(identity_of(rank, size), options_));
       finished_.emplace_back();
-      running_.push_back(0);
     }
   }
 
@@ -115,12 +111,10 @@ class MachineWorld {
 
   // Tasks that fail, as (rank, name).
   std::set<std::pair<int, std::string>> failing;
-  int version = 0;
   std::uint64_t content = 1;
   std::vector<std::string> sent;       // names of messages, in the order of sending
   std::vector<std::string> tasks_run;  // "rank task"
   int times_shown = 0;                 // number of ProgressTold effects
-  std::vector<std::string> warnings;
   std::string unsendable = "unsendable";  // a Join with this text cannot be sent
 
   void start(const CallStarted& call) {
@@ -216,7 +210,6 @@ class MachineWorld {
   }
   // Lets no connection open between the two ranks, in either direction.
   void block(int a, int b) { blocked_.insert(std::minmax(a, b)); }
-  const std::set<int>& cancelled() const { return cancelled_; }
   const std::set<int>& cancelled_calls() const { return cancelled_calls_; }  // the ranks whose callers cancelled
 
  private:
@@ -237,9 +230,7 @@ class MachineWorld {
 
   bool happen(bool with_deadlines = true) {
     if (chance(trouble_.cut)) cut();
-    if (chance(trouble_.cancel) && cancelled_.empty()) cancel(static_cast<int>(random_() % at(size())));
     if (chance(trouble_.cancel_call)) cancel_call(static_cast<int>(random_() % at(size())));
-    if (chance(trouble_.actor_dies)) step_rank(static_cast<int>(random_() % at(size())), ActorDied{Actor::kStorage, "a test"});
 
     if (static_cast<int>(dead_.size() + was_frozen_.size()) < trouble_.victims_max) {
       const int victim = static_cast<int>(random_() % at(size()));
@@ -305,9 +296,8 @@ class MachineWorld {
 
   void deliver(std::pair<int, int> link) {
     auto& parcels = links_[link];
-    std::size_t which = chance(trouble_.reorder) ? random_() % parcels.size() : 0;
-    const Parcel parcel = parcels[which];
-    if (!chance(trouble_.duplicate)) parcels.erase(parcels.begin() + static_cast<std::ptrdiff_t>(which));
+    const Parcel parcel = parcels.front();
+    if (!chance(trouble_.duplicate)) parcels.pop_front();
     const Received received{link.first, parcel.counter, parcel.body};
     if (is_for_coordinator(parcel.body))
       step_coordinator(link.second, received);
@@ -318,9 +308,8 @@ class MachineWorld {
   void end_task(std::size_t which) {
     const Pending pending = pending_[which];
     pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(which));
-    --running_[at(pending.rank)];
     const RunTask& run = pending.run;
-    TaskEnded done{run.sequence, answer_to(run, pending.rank, version, content)};
+    TaskEnded done{run.sequence, answer_to(run, pending.rank, content)};
     const bool is_finish = std::holds_alternative<Finish>(run.task);
     Failure failure;
     failure.rank = pending.rank;
@@ -393,12 +382,6 @@ class MachineWorld {
     step_rank(index, CancelRequested{ticket_, "a test"});
   }
 
-  void cancel(int index) {
-    cancelled_.insert(index);
-    step_coordinator(index, Cancelled{"a test"});
-    if (rank(index).coordinator_rank() != index) step_rank(index, Cancelled{"a test"});
-  }
-
   void transmit(int from, const Send& send) {
     const auto* const join = std::get_if<Join>(&send.body);
     if (join != nullptr && join->text == unsendable) {
@@ -441,7 +424,6 @@ class MachineWorld {
           perform(index, true, coordinator(index).step(TaskEnded{run->sequence, failure}));
           continue;
         }
-        ++running_[at(index)];
         pending_.push_back({index, for_coordinator, std::move(*run)});
       } else if (std::holds_alternative<StopTasks>(effect)) {
         told_to_stop_.insert(index);
@@ -460,8 +442,6 @@ class MachineWorld {
         CHECK(shown->job.ranks_done <= size());
         CHECK(shown->job.slowest_rank < size());
         ++times_shown;
-      } else if (const auto* warning = std::get_if<Warn>(&effect)) {
-        warnings.push_back(warning->what);
       }
     }
   }
@@ -473,7 +453,6 @@ class MachineWorld {
   std::vector<std::unique_ptr<CoordinatorMachine>> coordinators_;
   std::map<std::pair<int, int>, std::deque<Parcel>> links_;  // from, to
   std::vector<Pending> pending_;
-  std::vector<int> running_;
   std::set<int> told_to_stop_;  // ranks
   std::map<std::pair<int, Timer>, Duration> timers_;
   Duration now_{0};
@@ -488,7 +467,6 @@ class MachineWorld {
   std::set<std::string> fenced_;
   bool was_cut_ = false;
   bool deadline_passed_ = false;
-  std::set<int> cancelled_;
   std::set<int> cancelled_calls_;
   std::uint64_t ticket_ = 0;  // of the running call
 };

@@ -149,56 +149,6 @@ TEST_CASE("progress: sums of invalid reports do not overflow") {
 
 // --- all together --------------------------------------------------------------------------------
 
-TEST_CASE("progress: the totals equal the sum over all ranks in any order") {
-  constexpr int kRanks = 12;
-  std::mt19937 random(3);
-  for (int world = 0; world < 20; ++world) {
-    CoordinatorSteps coordinator(kRanks);
-    coordinator.plan(1);
-    std::vector<Moved> moved(kRanks);
-    std::vector<std::uint64_t> numbers(kRanks);
-    std::set<int> written;
-    std::set<int> failed;
-    for (int step = 0; step < 60; ++step) {
-      const int rank = static_cast<int>(random() % kRanks);
-      const auto index = static_cast<std::size_t>(rank);
-      const bool may_end = written.size() + failed.size() < kRanks - 1 && written.count(rank) + failed.count(rank) == 0;
-      if (random() % 8 == 0 && may_end) {
-        written.insert(rank);
-        coordinator.written(rank);
-        continue;
-      }
-      if (random() % 16 == 0 && may_end) {
-        failed.insert(rank);
-        coordinator.receive(rank, PhaseFailed{failure_on(rank, "disk")});
-        continue;
-      }
-      moved[index].items = moved[index].bytes = 1 + random() % 1000;
-      moved[index].items_done = moved[index].bytes_done = random() % (moved[index].items + 1);
-      const auto told = only<JobProgress>(coordinator.receive(rank, progress_of(++numbers[index], moved[index])));
-      const JobProgress& job = told;
-      Moved sum;
-      double least = 2;
-      int slowest = -1;
-      for (int each = 0; each < kRanks; ++each) {
-        const Moved& its = moved[static_cast<std::size_t>(each)];
-        const bool is_done = written.count(each) != 0;
-        sum.items += its.items;
-        sum.bytes += its.bytes;
-        sum.items_done += is_done ? its.items : its.items_done;
-        sum.bytes_done += is_done ? its.bytes : its.bytes_done;
-        const double part = its.bytes == 0 ? 0 : static_cast<double>(its.bytes_done) / static_cast<double>(its.bytes);
-        if (is_done || failed.count(each) != 0 || part >= least) continue;
-        least = part;
-        slowest = each;
-      }
-      CHECK(job.moved == sum);
-      CHECK(job.ranks_done == static_cast<int>(written.size() + failed.size()));
-      CHECK(job.slowest_rank == slowest);
-    }
-  }
-}
-
 TEST_CASE("lost, repeated and reordered progress does not affect calls") {
   int shown = 0;
   for (unsigned seed = 0; seed < 400; seed += testing::kStride) {
@@ -222,28 +172,6 @@ TEST_CASE("lost, repeated and reordered progress does not affect calls") {
     shown += world.times_shown;
   }
   CHECK(shown > 1000 / testing::kStride);
-}
-
-TEST_CASE("every call ends with progress reports among all faults") {
-  for (unsigned seed = 0; seed < 400; seed += testing::kStride) {
-    CAPTURE(seed);
-    Trouble trouble;
-    trouble.progress = 30;
-    trouble.lose_progress = 20;
-    trouble.reorder = seed % 2 ? 50 : 0;
-    trouble.duplicate = 30;
-    trouble.cut = seed % 3 == 0 ? 2 : 0;
-    trouble.kill = seed % 4 == 0 ? 2 : 0;
-    trouble.cancel_call = seed % 5 == 0 ? 2 : 0;
-    MachineWorld world(1 + static_cast<int>(seed % 4), seed, trouble);
-    for (std::uint64_t call = 1; call <= 2; ++call) {
-      for (int rank = 0; rank < world.size(); ++rank)
-        if (world.is_alive(rank)) world.start(rank, call_of(call, call % 2 ? Operation::kSave : Operation::kLoad));
-      REQUIRE(world.run());
-      for (int rank = 0; rank < world.size(); ++rank)
-        if (world.is_alive(rank)) CHECK(world.finished(rank).size() == call);
-    }
-  }
 }
 
 }  // namespace

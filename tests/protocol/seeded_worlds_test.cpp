@@ -30,60 +30,6 @@ TEST_CASE("failures of one phase are all in every rank's map, in any order of ev
   }
 }
 
-TEST_CASE("the coordinator's own tasks may fail") {
-  for (const char* const task : {"CreateGlobalSavePlan", "Finish"}) {
-    for (unsigned seed = 0; seed < 20; ++seed) {
-      MachineWorld world(3, seed);
-      world.failing = {{2, task}};
-      world.start(call_of(1, Operation::kSave, 2));
-      REQUIRE(world.run());
-      check_all_ended_once(world, 1);
-      check_all_agree(world);
-      CHECK(ranks_of(world.finished(0).back().failures) == std::set<int>{2});
-    }
-  }
-}
-
-TEST_CASE("a rank that is shut down in the middle: the others agree") {
-  int cancelled_worlds = 0;
-  for (unsigned seed = 0; seed < 400; seed += testing::kStride) {
-    CAPTURE(seed);
-    Trouble trouble;
-    trouble.cancel = 5;
-    MachineWorld world(4, seed, trouble);
-    world.start(call_of(1, seed % 2 ? Operation::kSave : Operation::kLoad, static_cast<int>(seed % 4)));
-    REQUIRE(world.run());
-    check_all_ended_once(world, 1);
-    if (world.cancelled().empty()) continue;
-    ++cancelled_worlds;
-    const int gone = *world.cancelled().begin();
-    const CallResult* reference = nullptr;
-    for (int rank = 0; rank < 4; ++rank) {
-      if (rank == gone) continue;
-      if (reference) CHECK(same(world.finished(rank).back(), *reference));
-      reference = &world.finished(rank).back();
-    }
-    if (!reference->failures.empty()) CHECK(ranks_of(reference->failures) == std::set<int>{gone});
-  }
-  CHECK(cancelled_worlds > 200 / testing::kStride);
-}
-
-TEST_CASE("actors that die: every call ends, all ranks agree") {
-  for (unsigned seed = 0; seed < 300; seed += testing::kStride) {
-    CAPTURE(seed);
-    Trouble trouble;
-    trouble.actor_dies = 2;
-    MachineWorld world(3, seed, trouble);
-    for (std::uint64_t call = 1; call <= 2; ++call) {
-      world.start(call_of(call));
-      REQUIRE(world.run());
-      check_all_ended_once(world, call);
-      check_all_agree(world);
-      for (const auto& [rank, failure] : world.finished(0).back().failures) CHECK(failure.kind == FailureKind::kInternal);
-    }
-  }
-}
-
 TEST_CASE("in any order of events different coordinators fail all ranks at once") {
   for (unsigned seed = 0; seed < 200; seed += testing::kStride) {
     CAPTURE(seed);
@@ -104,21 +50,6 @@ TEST_CASE("in any order of events different coordinators fail all ranks at once"
     check_all_ended_once(world, 2);
     CHECK(world.finished(0).back().failures.empty());
     CHECK_FALSE(world.deadline_passed());
-  }
-}
-
-TEST_CASE("a rank that never calls: the present ones end at the join deadline, with one map") {
-  for (unsigned seed = 0; seed < 50; ++seed) {
-    MachineWorld world(4, seed);
-    for (const int rank : {0, 1, 3}) world.start(rank, call_of(1));
-    REQUIRE(world.run());
-    CHECK(world.deadline_passed());
-    CHECK(world.finished(2).empty());
-    for (const int rank : {0, 1, 3}) {
-      REQUIRE(world.finished(rank).size() == 1);
-      CHECK(ranks_of(world.finished(rank).back().failures) == std::set<int>{2});
-      CHECK(world.finished(rank).back().failures.at(2).kind == FailureKind::kSilent);
-    }
   }
 }
 
