@@ -123,13 +123,6 @@ TEST_CASE("B1.4 every hook of a save may fail on every rank, and two at once") {
   }
 }
 
-TEST_CASE("B1.5 the same with other coordinators") {
-  ActorWorld world(4);
-  run_saves(world, 1, save_cases({1}, 1));
-  run_saves(world, 1, save_cases({0, 2}, 1));
-  run_saves(world, 3, save_cases({0}, 3));
-}
-
 TEST_CASE("B1.6 every hook of a load may fail on every rank, with any coordinator") {
   for (const bool asynchronous : {false, true}) {
     ActorWorld world(4);
@@ -147,21 +140,6 @@ TEST_CASE("Stateful hooks run on every rank, even where reset failed") {
   world.rank(1).script.on("writer.reset", [] { throw DiskOnFire("no"); });
   CHECK(ranks_of(world.save()[0].failures) == std::set<int>{1});
   for (int rank = 0; rank < 2; ++rank) CHECK(world.rank(rank).script.count("begin") == 1);
-}
-
-TEST_CASE("a failed publication asks the writer whether the checkpoint exists") {
-  for (const auto answer : {Committed::kNo, Committed::kYes, Committed::kUnknown}) {
-    ActorWorld world(2);
-    world.rank(0).script.committed = answer;
-    world.rank(0).script.on("writer.finish", [] { throw DiskOnFire("after the rename"); });
-    const auto outcomes = world.save();
-    CHECK(all_equal(outcomes));
-    CHECK(outcomes[1].committed == answer);
-    CHECK(world.rank(0).writer.asked_for == outcomes[0].save_id);
-    // Committed data is not abandoned.
-    for (int rank = 0; rank < 2; ++rank)
-      CHECK(world.rank(rank).script.count("writer.abandon") == (answer == Committed::kYes ? 0 : 1));
-  }
 }
 
 TEST_CASE("a committed() that throws means unknown") {

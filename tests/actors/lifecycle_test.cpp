@@ -6,10 +6,6 @@
 #include <fstream>
 #include <functional>
 
-#include <caf/event_based_actor.hpp>
-#include <caf/scoped_actor.hpp>
-
-#include <cairn/actors/caf_system.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 namespace cairn::test {
@@ -30,39 +26,6 @@ TEST_CASE("a save on one rank and a load on another") {
   CHECK(all_equal(outcomes));
   CHECK(outcomes[0].failures.at(1).code == ErrorCode::kMismatch);
   CHECK(outcomes[0].failures.at(1).what.find("load") != std::string::npos);
-}
-
-TEST_CASE("options that differ") {
-  ActorWorld world(4);
-  std::vector<Future<CallResult>> futures;
-  for (int rank = 0; rank < 4; ++rank) {
-    CallSettings settings;
-    settings.options_digest[0] = rank % 2 == 0 ? 1 : 2;
-    futures.push_back(world.start_save(rank, settings));
-  }
-  const auto outcomes = ActorWorld::collect(futures);
-  CHECK(all_equal(outcomes));
-  CHECK(ranks_of(outcomes[0].failures) == std::set<int>{1, 3});
-  CHECK(outcomes[0].failures.at(3).what.find("options") != std::string::npos);
-}
-
-TEST_CASE("different or invalid coordinator ranks are an error at once") {
-  for (const int odd : {1, 9, -1}) {
-    ActorWorld world(3);
-    std::vector<Future<CallResult>> futures;
-    for (int rank = 0; rank < 3; ++rank) {
-      CallSettings settings;
-      settings.coordinator_rank = rank == 2 ? odd : 0;
-      futures.push_back(world.start_save(rank, settings));
-    }
-    const auto outcomes = ActorWorld::collect(futures);
-    CHECK(all_equal(outcomes));
-    REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{2});
-    const auto& failure = outcomes[0].failures.at(2);
-    CHECK(failure.code == (odd == 1 ? ErrorCode::kMismatch : ErrorCode::kInvalidArgument));
-    CHECK(failure.what.find("coordinator_rank " + std::to_string(odd)) != std::string::npos);
-    for (const auto& later : world.save()) CHECK(later.ok());
-  }
 }
 
 TEST_CASE("a call whose Join cannot be sent fails on all ranks") {
@@ -104,18 +67,6 @@ TEST_CASE("a rank that never calls is named when the join deadline has passed") 
   CHECK(outcomes[0].failures.at(2).what.find("ranks 0, 1, 3 did") != std::string::npos);
 }
 
-TEST_CASE("a rank that missed a whole call takes part in the next one") {
-  RuntimeOptions options;
-  options.join_deadline = kDeadline;
-  ActorWorld world(2, options);
-  CallSettings missed;
-  missed.checkpoint_id = "step_50";
-  CHECK(world.start_save(1, missed).get().failures.count(0) == 1);
-  for (const auto& later : world.save()) CHECK(later.ok());
-  CHECK(world.start_save(0, missed).get().failures.count(1) == 1);
-  for (const auto& later : world.save()) CHECK(later.ok());
-}
-
 // --- phase deadlines -----------------------------------------------------------------------------
 
 TEST_CASE("a rank whose hook does not end is silent, and its call ends with the hook") {
@@ -136,47 +87,6 @@ TEST_CASE("a rank whose hook does not end is silent, and its call ends with the 
     gate.open();
     CHECK((stuck.get().failures == outcome.failures));
     CHECK(world.rank(1).script.log().back() == "writer.abandon");
-  }
-}
-
-TEST_CASE("a coordinator whose finish does not end: committed is unknown") {
-  RuntimeOptions options;
-  options.phase_deadline = kDeadline;
-  ActorWorld world(2, options);
-  Gate gate;
-  world.rank(0).script.on("writer.finish", [&gate] { gate.pass(); });
-  auto stuck = world.start_save(0);
-  const auto outcome = world.start_save(1).get();
-  CHECK(outcome.failures.at(0).kind == FailureKind::kSilent);
-  CHECK(outcome.committed == Committed::kUnknown);
-  CHECK_FALSE(stuck.ready());
-  gate.open();
-  CHECK((stuck.get().failures == outcome.failures));
-}
-
-TEST_CASE("ranks are told to stop after a failure; one that does not is busy") {
-  RuntimeOptions options;
-  options.phase_grace = milliseconds(0);
-  for (const bool stops : {true, false}) {
-    options.cancel_grace = stops ? std::chrono::minutes(10) : kDeadline;
-    ActorWorld world(3, options);
-    Gate gate;
-    world.rank(1).script.on("writer.write_data", [] { throw std::runtime_error("disk"); });
-    world.rank(2).script.asynchronous = true;
-    world.rank(2).script.on("writer.write_data.future", [&gate] {
-      gate.pass();
-      throw Error(ErrorCode::kCancelled, "stopped");
-    });
-    if (stops) world.rank(2).script.on("writer.abandon", [&gate] { gate.open(); });
-    auto busy = world.start_save(2);
-    const auto outcomes = ActorWorld::collect({world.start_save(0), world.start_save(1)});
-    CHECK(all_equal(outcomes));
-    CHECK(ranks_of(outcomes[0].failures) == (stops ? std::set<int>{1} : std::set<int>{1, 2}));
-    if (!stops) CHECK(outcomes[0].failures.at(2).kind == FailureKind::kBusy);
-    if (!stops) CHECK_FALSE(busy.ready());
-    gate.open();
-    CHECK((busy.get().failures == outcomes[0].failures));
-    CHECK(world.rank(2).script.count("writer.abandon") == 1);
   }
 }
 
@@ -278,22 +188,6 @@ TEST_CASE("a task that outlives its runtime starts no further hook") {
   CHECK_FALSE(has_written);
 }
 
-TEST_CASE("runtimes come and go, with nothing left behind") {
-  auto system = ActorSystem::create(2);
-  auto& caf_system = caf_system_of(*system);
-  const auto before = caf_system.registry().running();
-  RuntimeOptions options;
-  options.trace_ring_bytes = 1u << 16;
-  for (int round = 0; round < 20; ++round) {
-    const auto links = make_memory_links(3);
-    std::vector<std::unique_ptr<RankRuntime>> runtimes;
-    for (int rank = 0; rank < 3; ++rank)
-      runtimes.push_back(std::make_unique<RankRuntime>(system, config_of(rank, 3, options), links));
-    for (auto& runtime : runtimes) CHECK(runtime->shutdown(std::chrono::minutes(1)));
-  }
-  caf_system.registry().await_running_count_equal(before);
-}
-
 TEST_CASE("the actors' threads leave signals to the program's own") {
   const auto tasks = [] {
     std::set<std::string> paths;
@@ -316,30 +210,6 @@ TEST_CASE("the actors' threads leave signals to the program's own") {
 }
 
 // --- actors that die -----------------------------------------------------------------------------
-
-TEST_CASE("a dead planner or storage actor fails the attempt and is replaced") {
-  ActorWorld world(2);
-  for (int round = 0; round < 4; ++round) {
-    CAPTURE(round);
-    const int rank = round % 2;
-    const bool is_planner = round < 2;
-    // The actor that posts the next task dies: the planner actor the first one, the storage actor
-    // the one after the plans.
-    if (is_planner)
-      world.rank(rank).executor.refuse(1);
-    else
-      world.rank(rank).script.on(rank == 0 ? "writer.prepare_global_plan" : "writer.prepare_local_plan",
-                                 [&world, rank] { world.rank(rank).executor.refuse(1); });
-    const auto outcomes = world.save();
-    CHECK(all_equal(outcomes));
-    REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{rank});
-    const Failure& failure = outcomes[0].failures.at(rank);
-    CHECK(failure.kind == FailureKind::kInternal);
-    CHECK_MESSAGE(failure.what.find(is_planner ? "the planner actor" : "the storage actor") != std::string::npos, failure.what);
-    world.clear_scripts();
-    for (const auto& outcome : world.save()) CHECK(outcome.ok());
-  }
-}
 
 TEST_CASE("an actor that dies now and then, between saves that succeed, is replaced each time") {
   RuntimeOptions options;

@@ -81,21 +81,6 @@ TEST_CASE("a rank with another secret is refused, and both sides say what to do"
   REQUIRE(one.log().wait_messages(0, 1));
 }
 
-TEST_CASE("a rank without a secret does not talk to one that has it") {
-  LeakCheck leaks;
-  LinkSystem system;
-  TcpKind kind({plain_transform(), tls_of(1)});
-  LinkRank zero(*system, kind.of(0), 0, usual_options());
-  LinkRank one(*system, kind.of(1), 1, usual_options());
-  one.send(0, "let me in");
-  CHECK(one.log().wait_down(0).cause == LinkDownCause::kForbidden);
-  CHECK(kind.counters(0).wrong_secret >= 1);
-  zero.send(1, "let me in");
-  const auto down = zero.log().wait_down(1);
-  CHECK(down.cause == LinkDownCause::kForbidden);
-  CHECK(down.why.find("has none") != std::string::npos);
-}
-
 TEST_CASE("a stranger that claims the number of a future rank changes nothing") {
   LeakCheck leaks;
   LinkSystem system;
@@ -269,28 +254,6 @@ TEST_CASE_TEMPLATE("only a link's data connection has a large read buffer", Kind
   frame.mutable_section()->set_bytes(std::string(3u << 20, 'x'));
   REQUIRE(again.say(frame));
   CHECK(eventually([&] { return rank.reads->bytes_max > 4096; }));
-}
-
-TEST_CASE_TEMPLATE("a thousand idle connections do not delay ranks", Kind, TcpKind, TlsKind) {
-  const DescriptorLimit limit(10'000);
-  if (!limit.enough()) {
-    skip_case("this process may not open 10,000 descriptors");
-    return;
-  }
-  auto options = usual_options();
-  options.unauthenticated_connections_max = 2000;
-  options.handshake_deadline = std::chrono::hours(1);
-  Door<Kind> door(options);
-  std::vector<std::unique_ptr<Stranger>> idle;
-  for (int i = 0; i < 1000; ++i) idle.push_back(std::make_unique<Stranger>(door.address()));
-  CHECK(eventually([&] { return door.counters().connections == 1000; }));
-  door.check_members();
-  const auto big = std::make_shared<const std::string>(8u << 20, 'b');
-  door.zero.send(1, big);
-  door.one.send(0, big);
-  REQUIRE(door.zero.log().wait_messages(1, 1));
-  CHECK(door.counters().crowded_out == 0);
-  CHECK(door.zero.log().count(LinkEvent::kDown, 1) == 0);
 }
 
 TEST_CASE_TEMPLATE("without free descriptors links go on, and accepting resumes later", Kind, TcpKind, TlsKind) {

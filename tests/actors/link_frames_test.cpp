@@ -23,18 +23,6 @@ v1::LinkSection section_of(const std::string& frame) {
   return decoded(ByteSpan(frame.data() + kFramePrefixBytes, frame.size() - kFramePrefixBytes)).section();
 }
 
-TEST_CASE("a frame that is too long is refused by its length alone") {
-  FrameReader reader(100);
-  ByteSpan bytes;
-  reader.buffer() = std::string("\0\0\0\x64", 4);
-  CHECK(reader.next(bytes) == FrameReader::Status::kIncomplete);
-  reader.set_frame_bytes_max(99);
-  CHECK(reader.next(bytes) == FrameReader::Status::kTooLong);
-  FrameReader other(100);
-  other.buffer() = "\xff\xff\xff\xff";
-  CHECK(other.next(bytes) == FrameReader::Status::kTooLong);
-}
-
 TEST_CASE("sections never exceed a frame, and make the message again") {
   std::mt19937 random(7);
   MessageSplitter splitter;

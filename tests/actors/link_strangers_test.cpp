@@ -67,31 +67,6 @@ TEST_CASE_TEMPLATE("a huge length is refused before memory is allocated for it",
   door.check_members();
 }
 
-TEST_CASE_TEMPLATE("hellos with a fault are refused with a reason", Kind, TcpKind, TlsKind) {
-  Door<Kind> door;
-  const auto refusal = [&](const v1::LinkFrame& hello) {
-    Stranger stranger = door.knock();
-    stranger.say(hello);
-    const auto answer = stranger.hear();
-    REQUIRE(answer);
-    REQUIRE(answer->has_refusal());
-    CHECK(stranger.is_closed_on());
-    return answer->refusal().reason();
-  };
-  CHECK(refusal(make_hello(LinkIdentity{std::string(32, '0'), 2, 3, 4u << 20}, v1::LINK_PURPOSE_DATA, 1)) ==
-        v1::LINK_REFUSAL_REASON_INCARNATION);
-  CHECK(refusal(Stranger::hello(2, 4)) == v1::LINK_REFUSAL_REASON_WORLD_SIZE);
-  CHECK(refusal(Stranger::hello(3, 3)) == v1::LINK_REFUSAL_REASON_RANK);
-  CHECK(refusal(Stranger::hello(0, 3)) == v1::LINK_REFUSAL_REASON_RANK);
-  CHECK(refusal(Stranger::hello(2, 3, v1::LINK_PURPOSE_HEARTBEAT)) == v1::LINK_REFUSAL_REASON_NO_LINK);
-  CHECK(door.counters().wrong_incarnation == 1);
-  CHECK(door.counters().wrong_world_size == 1);
-  CHECK(door.counters().wrong_rank == 2);
-  CHECK(door.counters().no_link == 1);
-  CHECK(door.zero.log().count(LinkEvent::kUp, 2) == 0);
-  door.check_members();
-}
-
 TEST_CASE_TEMPLATE("a rank has one connection of each purpose", Kind, TcpKind, TlsKind) {
   Door<Kind> door;
   Stranger data = door.knock();
@@ -306,24 +281,6 @@ TEST_CASE_TEMPLATE("heartbeats arrive while a long message is in flight", Kind, 
   }
   CHECK(received == message->size());
   door.check_members();
-}
-
-TEST_CASE_TEMPLATE("a slow receiver gets everything", Kind, TcpKind, TlsKind) {
-  LinkWorld<Kind> world(2);
-  auto options = usual_options();
-  options.unread_bytes_max = 1u << 20;
-  LinkRank zero = world.come(0, options);
-  LinkRank one = world.come(1, options);
-  const auto bytes = std::make_shared<const std::string>(300'000, 'b');
-  std::size_t arrived = 0;
-  for (int i = 0; i < 200; ++i) zero.send(1, bytes);
-  while (arrived < 200) {
-    const auto messages = one.log().take_messages(0);
-    REQUIRE_FALSE(messages.empty());
-    arrived += messages.size();
-  }
-  CHECK(arrived == 200);
-  CHECK(zero.log().count(LinkEvent::kDown, 1) == 0);
 }
 
 TEST_CASE_TEMPLATE("an opener ends the link after an invalid answer", Kind, TcpKind, TlsKind) {

@@ -40,24 +40,6 @@ TEST_CASE("a save commits on every rank, at any world size and with any coordina
   }
 }
 
-TEST_CASE("a load succeeds on every rank, at any world size and with any coordinator") {
-  for (const int size : {1, 2, 4, 8}) {
-    for (const int coordinator : {0, size - 1}) {
-      ActorWorld world(size);
-      CallSettings settings;
-      settings.coordinator_rank = coordinator;
-      for (const auto& outcome : world.load(settings)) {
-        CHECK(outcome.ok());
-        CHECK(outcome.committed == Committed::kNo);
-      }
-      for (int rank = 0; rank < size; ++rank) {
-        CHECK(world.rank(rank).reader.items_read == 1);
-        CHECK(world.rank(rank).load_planner.version_seen == "of the reader");
-      }
-    }
-  }
-}
-
 // As recorded with real DCP, two ranks, coordinator 0; see the table in docs/protocol.md.
 const Names kSaveHooks = {"writer.reset",
                           "begin",
@@ -157,26 +139,6 @@ TEST_CASE("with more plans than the cache keeps every rank gets its own plan") {
     settings.coordinator_rank = round / 2 % 3;
     for (int rank = 0; rank < 3; ++rank) world.rank(rank).script.plan_version = round % 5;
     for (const auto& outcome : world.save(settings)) CHECK(outcome.ok());
-  }
-}
-
-TEST_CASE("save ids differ from save to save, whoever coordinates") {
-  ActorWorld world(3);
-  std::set<std::string> ids;
-  for (int round = 0; round < 6; ++round) {
-    CallSettings settings;
-    settings.coordinator_rank = round % 3;
-    ids.insert(world.save(settings).front().save_id);
-  }
-  CHECK(ids.size() == 6);
-}
-
-TEST_CASE("asynchronous writers and readers") {
-  ActorWorld world(4);
-  for (int rank = 0; rank < 4; ++rank) world.rank(rank).script.asynchronous = true;
-  for (int round = 0; round < 3; ++round) {
-    for (const auto& outcome : world.save()) CHECK(outcome.ok());
-    for (const auto& outcome : world.load()) CHECK(outcome.ok());
   }
 }
 

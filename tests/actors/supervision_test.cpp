@@ -151,23 +151,6 @@ class SupervisedRanks {
   std::uint64_t ticket_ = 0;
 };
 
-TEST_CASE("a dead coordinator actor ends the attempt on all ranks and is replaced") {
-  SupervisedRanks world(3);
-  Gate gate;
-  world.rank(1).script.on("writer.write_data", [&gate] { gate.pass(); });
-  std::vector<Future<CallResult>> futures = world.start_saves();
-  gate.wait_until_reached();
-  world.kill_coordinator(0);
-  gate.open();
-  const auto outcomes = ActorWorld::collect(futures);
-  CHECK(all_equal(outcomes));
-  REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{0});
-  CHECK(outcomes[0].failures.at(0).kind == FailureKind::kInternal);
-  CHECK(outcomes[0].failures.at(0).what.find("coordinator actor of rank 0 died") != std::string::npos);
-  world.rank(1).script.clear();
-  for (const auto& outcome : world.save()) CHECK(outcome.ok());
-}
-
 // Remembers whether a coordinator was told of the end of a task that it does not run.
 class StrayResults : public Observer {
  public:
@@ -193,14 +176,6 @@ TEST_CASE("a task result for a dead coordinator does not reach its replacement")
     for (const auto& outcome : world.save()) CHECK(outcome.ok());
   }
   CHECK_FALSE(stray->any);
-}
-
-TEST_CASE("a coordinator actor that dies while ranks join: they join the next one") {
-  SupervisedRanks world(2);
-  auto waiting = world.start_save(1);
-  for (int round = 0; round < 3; ++round) world.kill_coordinator(0);
-  CHECK(world.start_save(0).get().ok());
-  CHECK(waiting.get().ok());
 }
 
 TEST_CASE("the store decides if a coordinator is lost while it publishes") {
@@ -236,42 +211,6 @@ TEST_CASE("a supervisor waits for a replaced coordinator to end its calls") {
   const auto outcomes = ActorWorld::collect(futures);
   CHECK(all_equal(outcomes));
   CHECK(outcomes[0].failures.at(0).kind == FailureKind::kCancelled);
-}
-
-TEST_CASE("a dead supervisor ends its children and counts as a lost rank") {
-  SupervisedRanks world(3);
-  Gate gate;
-  world.rank(1).script.on("writer.write_data", [&gate] { gate.pass(); });
-  std::vector<Future<CallResult>> futures = world.start_saves();
-  gate.wait_until_reached();
-  world.kill_supervisor(1);
-  const auto first = futures[0].get();
-  CHECK(ranks_of(first.failures) == std::set<int>{1});
-  CHECK(first.failures.at(1).kind == FailureKind::kLost);
-  CHECK((futures[2].get().failures == first.failures));
-  gate.open();
-  const auto own = futures[1].get();  // the call of the rank itself ends as well
-  CHECK(ranks_of(own.failures) == std::set<int>{1});
-  CHECK(own.failures.at(1).kind == FailureKind::kInternal);
-}
-
-TEST_CASE("a links actor that dies fails the running call, which names it, and is replaced") {
-  SupervisedRanks world(3);
-  for (const int coordinator : {1, 0}) {
-    Gate gate;
-    world.rank(2).script.on("planner.create_local_plan", [&gate] { gate.pass(); });
-    world.settings.coordinator_rank = coordinator;
-    std::vector<Future<CallResult>> futures = world.start_saves();
-    gate.wait_until_reached();
-    world.kill_links(1);
-    gate.open();
-    const auto outcomes = ActorWorld::collect(futures);
-    CHECK(all_equal(outcomes));
-    REQUIRE(ranks_of(outcomes[0].failures) == std::set<int>{1});
-    CHECK_MESSAGE(outcomes[0].failures.at(1).what.find("links") != std::string::npos, outcomes[0].failures.at(1).what);
-    world.rank(2).script.clear();
-    for (const auto& outcome : world.save()) CHECK(outcome.ok());
-  }
 }
 
 TEST_CASE("a rank whose links are not replaced any more fails at once, and names them") {

@@ -75,23 +75,5 @@ TEST_CASE("an unreachable coordinator ends the call on all ranks, with the reaso
   }
 }
 
-TEST_CASE("a rank that has left before anybody called is lost on all others") {
-  for (const int coordinator : {0, 2}) {
-    CAPTURE(coordinator);
-    RuntimeOptions options;
-    options.join_deadline = std::chrono::hours(1);
-    ActorWorld world(4, options);
-    CHECK(world.runtime(1).shutdown(std::chrono::minutes(1)));
-    CallSettings settings;
-    settings.coordinator_rank = coordinator;
-    std::vector<Future<CallResult>> futures;
-    for (const int rank : {0, 2, 3}) futures.push_back(world.start_save(rank, settings));
-    const auto outcomes = ActorWorld::collect(futures);
-    CHECK(all_equal(outcomes));
-    CHECK(ranks_of(outcomes[0].failures) == std::set<int>{1});
-    CHECK(outcomes[0].failures.at(1).kind == FailureKind::kLost);
-  }
-}
-
 }  // namespace
 }  // namespace cairn::test
