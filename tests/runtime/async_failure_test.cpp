@@ -15,7 +15,6 @@
 #include <cairn/tests/support/failure_cases.hpp>
 #include <cairn/tests/support/generations.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
-#include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
@@ -85,47 +84,6 @@ TEST_CASE("a failure before async_save returns is in every rank's handle") {
     checkpointer.async_save(state_of(2, world), id).result();
     CHECK(loaded_generation(checkpointer, id) == 2);
   });
-}
-
-TEST_CASE("a save that its handle cancels leaves the old checkpoint and nothing else") {
-  for (const int size : {1, 2}) {
-    CAPTURE(size);
-    const TemporaryDirectory directory;
-    on_all_ranks(size, [&](World& world) {
-      Checkpointer checkpointer(world);
-      const std::string id = directory.path() + "/step";
-      checkpointer.save(state_of(1, world), id);
-      std::set<std::string> cancelled;
-      for (const char* hook : {"reset", "set_up_storage_writer", "prepare_local_plan", "prepare_global_plan", "write_data"}) {
-        CAPTURE(hook);
-        const int caller = std::string(hook) == "prepare_global_plan" ? 0 : size - 1;
-        const auto gate = std::make_shared<Gate>();
-        SaveOptions options = gated(hook, gate);
-        if (world.rank() != caller) options.storage_writer = std::make_shared<CheckpointWriter>();
-        const auto saving = checkpointer.async_save(state_of(2, world), id, options);
-        if (world.rank() == caller) {
-          gate->wait_until_reached();
-          saving.cancel("preempted");
-          gate->open();
-        }
-        try {
-          saving.result();
-          FAIL("it was saved");
-        } catch (const CheckpointException& exception) {
-          REQUIRE(ranks_of(exception.failures()) == std::set<int>{caller});
-          CHECK(exception.failures().at(caller).kind == FailureKind::kCancelled);
-          CHECK(exception.failures().at(caller).what.find("preempted") != std::string::npos);
-          if (!exception.save_id().empty()) cancelled.insert(exception.save_id());
-        }
-        CHECK(loaded_generation(checkpointer, id) == 1);
-      }
-      checkpointer.async_save(state_of(3, world), id).result();
-      CHECK(loaded_generation(checkpointer, id) == 3);
-      if (world.rank() != 0) return;
-      for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path()))
-        for (const auto& save_id : cancelled) CHECK(entry.path().string().find(save_id) == std::string::npos);
-    });
-  }
 }
 
 TEST_CASE("a deadline and a cancellation of the caller's hold for asynchronous saves") {

@@ -195,13 +195,6 @@ TEST_CASE("bad input: ranks that disagree on the id or the options") {
   const TemporaryDirectory directory;
   expect_failure([&](Checkpointer& c, int rank) { c.save(simple_state(rank), directory.path() + "/step_" + std::to_string(rank)); },
                  ErrorCode::kMismatch, {"step_0", "step_1"});
-  expect_failure(
-      [&](Checkpointer& c, int rank) {
-        SaveOptions options;
-        options.step = rank;
-        c.save(simple_state(rank), directory.path() + "/step", options);
-      },
-      ErrorCode::kMismatch, {"options"});
 }
 
 TEST_CASE("bad input: a negative step") {

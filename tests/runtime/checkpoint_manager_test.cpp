@@ -248,48 +248,6 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: the latest sound checkpoint stays if late
   CHECK(restored_step(run) == 1);
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "manager: remains of dead saves and removals go with the next save") {
-  managed(run, {}, [](CheckpointManager& manager) { save_steps(manager, {1, 2, 3}); });
-  const auto first = open_store(place("step_1"));  // as after a crash during a removal
-  put_object(*first, removal_mark_name(*save_id_of_file(fs::path(data_file_in(place("step_1"))).filename().string())), "");
-  first->retract();
-  const std::string dead = make_save_id(std::string(32, 'd'), "manager", 1);
-  for (const char* name : {"step_4", "step_9"}) {  // as after a crash during a save
-    const auto store = open_store(place(name));
-    store->create_root();
-    store->begin_attempt(dead);
-    put_object(*store, data_file_name(0, 0, dead), "half of it");
-  }
-  CHECK(restored_step(run) == 3);
-  CHECK(fs::exists(place("step_1")));  // reading removes nothing
-  managed(run, {}, [](CheckpointManager& manager) {
-    StateDict state = state_of_step(0, manager.world());
-    manager.restore_latest(state);
-    save_steps(manager, {4});
-    check_kept(manager, Names{"step_4", "step_3", "step_2"});
-    CHECK(manager.latest_valid()->checkpoint.name == "step_4");
-  });
-  CHECK_FALSE(fs::exists(place("step_1")));
-  CHECK_FALSE(fs::exists(place("step_9")));
-  CHECK_FALSE(open_store(place("step_4"))->exists(data_file_name(0, 0, dead)));
-  CHECK(open_store(place("step_4"))->open_attempts().empty());
-}
-
-TEST_CASE_FIXTURE(RunOnDisk, "manager: two managers on one run lose no checkpoint that either has saved") {
-  on_all_ranks(kManagedRanks, [&](World& world) {
-    CheckpointManagerOptions options;
-    CheckpointManager one(world, run, options);
-    options.name = "another";
-    CheckpointManager two(world, run, options);
-    for (std::int64_t step = 1; step <= 3; ++step) {
-      save_steps(one, {step});
-      save_steps(two, {step});
-    }
-    CHECK(names_in(one) == Names{"step_3.2", "step_3", "step_2.2", "step_2", "step_1.2", "step_1"});
-    CHECK(two.latest_valid()->passed_over.empty());
-  });
-}
-
 TEST_CASE_FIXTURE(ControlledRun, "manager: retention that fails is reported, fails no save, and is tried again") {
   managed(
       run, keeping_last(1),
@@ -717,19 +675,6 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: an unusable place is left alone, and the 
   });
   CHECK(fs::exists(kept_data));
   CHECK(restored_step(run) == 7);
-}
-
-TEST_CASE_FIXTURE(RunOnDisk, "manager: a read-only place is left alone, and the next name is taken") {
-  fs::permissions(directory.path(), fs::perms::all);
-  const AsNobody modes_apply;
-  fs::create_directories(place("step_2"));
-  std::ofstream(place("step_2/notes.txt")) << "mine";
-  fs::permissions(place("step_2"), fs::perms::owner_read | fs::perms::owner_exec);
-  managed(run, keeping_last(2), [](CheckpointManager& manager) {
-    save_steps(manager, {1, 2});
-    check_kept(manager, Names{"step_2.2", "step_1"});
-  });
-  fs::permissions(place("step_2"), fs::perms::owner_all);
 }
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: a failed save in an unlistable run says why it leaves no report") {

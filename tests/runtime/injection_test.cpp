@@ -148,43 +148,6 @@ TEST_CASE("a hook throws on the rank that is named, and only that time") {
   }
 }
 
-TEST_CASE("the store's faults reach every rank as the store's") {
-  TemporaryDirectory directory;
-  const std::string id = directory.path() + "/checkpoint";
-  SUBCASE("throw") { CHECK(Attempts("throw@store:publish", id).save.only(0).type == "cairn::InjectedFault"); }
-  SUBCASE("disk-full") {
-    const Attempts attempts("disk-full@store:begin_attempt", id);
-    CHECK(attempts.save.only(0).code == ErrorCode::kNoSpace);
-    CHECK(attempts.save.committed[0] == Committed::kNo);
-  }
-  SUBCASE("short-write") {
-    // Both ranks share this process, and the injector cannot tell which rank a write belongs to.
-    const Attempts attempts("short-write@store:write_at", id);
-    REQUIRE(attempts.save.failures[0]);
-    CHECK(attempts.save.failures[0]->size() == 1);
-    CHECK(attempts.save.failures[0]->begin()->second.code == ErrorCode::kUnavailable);
-    CHECK(attempts.save.failures[0]->begin()->second.what.find("short-write@store:write_at") != std::string::npos);
-    const bool same = *attempts.save.failures[0] == *attempts.save.failures[1];
-    CHECK(same);
-  }
-  SUBCASE("read-flip") {
-    on_all_ranks(2, [&](World& world) { Checkpointer(world).save(common_state(world.rank(), 2), id); });
-    const Setting setting("read-flip@store:read,nth=all");
-    allow_injection();
-    Told told;
-    on_all_ranks(2, [&](World& world) {
-      StateDict loaded = common_state(world.rank(), 2);
-      note(told, world.rank(), [&] { Checkpointer(world).load(loaded, id); });
-    });
-    REQUIRE(told.failures[0]);
-    for (const auto& [rank, failure] : *told.failures[0]) {
-      const bool refused = failure.code == ErrorCode::kCorrupt || failure.code == ErrorCode::kUnsupported;
-      const auto& shown = failure;
-      CHECK_MESSAGE(refused, shown.what);
-    }
-  }
-}
-
 TEST_CASE("a rank whose links are dropped counts as lost") {
   LeakCheck leaks;
   TemporaryDirectory directory;

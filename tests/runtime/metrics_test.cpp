@@ -365,18 +365,6 @@ TEST_CASE("metrics child: a save" * doctest::skip()) {
   CHECK(world.shutdown(kEndOfWorld));
 }
 
-TEST_CASE("metrics: the totals of the launcher's rank exist before its first call") {
-  CHECK(stderr_of_case("metrics child: the totals of rank 3", {{"RANK", "3"}}).empty());
-}
-
-TEST_CASE("metrics child: the totals of rank 3" * doctest::skip()) {
-  const Exposed exposed(PrometheusMetrics().text());
-  for (const std::string total : {"cairn_saves_total", "cairn_loads_total"})
-    for (const std::string outcome : {"success", "failed", "cancelled"})
-      CHECK(exposed.at(total + "{rank=\"3\",outcome=\"" + outcome + "\"}") == 0);
-  CHECK(exposed.at("cairn_saves_in_progress{rank=\"3\"}") == 0);
-}
-
 TEST_CASE("metrics: are served over HTTP, to loopback, whatever is asked") {
   TemporaryDirectory directory;
   PrometheusOptions options;

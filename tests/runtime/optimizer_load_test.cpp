@@ -401,21 +401,6 @@ struct Pair {
   std::shared_ptr<optim::Optimizer> first, second;
 };
 
-TEST_CASE("several optimizers of one module load under keys of their own") {
-  for (const bool shared : {false, true}) {
-    const TemporaryDirectory directory;
-    Pair saved(shared), other(shared, 8);
-    saved.step();
-    save(saved.apart(), directory.path());
-    StateDict state = other.apart();
-    CHECK(load(state, directory.path()).unexpected.empty());
-    CHECK(other.contents() == saved.contents());
-    saved.step();
-    other.step();
-    CHECK(other.contents() == saved.contents());
-  }
-}
-
 TEST_CASE("several optimizers of one module load from one dict, in any order") {
   for (const bool in_order : {true, false}) {
     const TemporaryDirectory directory;
@@ -511,28 +496,6 @@ TEST_CASE("several optimizers of one module are resharded") {
       for (const auto& rows : loaded) parts.push_back(rows->named_parameters()[name]);
       CHECK(torch::equal(torch::cat(parts), whole.named_parameters()[name]));
     }
-  }
-}
-
-TEST_CASE("an optimizer of each rank gets that rank's state") {
-  const TemporaryDirectory directory;
-  // Made here, because all threads share the random number generator.
-  std::vector<Trainer> from, into;
-  for (int rank = 0; rank < 3; ++rank) {
-    from.emplace_back(kMomentum).steps(rank, rank + 2);
-    into.emplace_back(kPlainSgd);
-  }
-  const auto state_of = [](Trainer& trainer) -> StateDict { return {{"optims", List{per_rank(stateful(trainer.optimizer))}}}; };
-  on_all_ranks(2, [&](World& world) {
-    Checkpointer(world).save(state_of(from[static_cast<std::size_t>(world.rank())]), directory.path() + "/saved");
-  });
-  on_all_ranks(3, [&](World& world) {
-    StateDict state = state_of(into[static_cast<std::size_t>(world.rank())]);
-    Checkpointer(world).load(state, directory.path() + "/saved");
-  });
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    // The third rank keeps its own.
-    CHECK((serialize_leaf(into[rank].optimizer_state()) == serialize_leaf(from[rank].optimizer_state())) == (rank < 2));
   }
 }
 

@@ -98,27 +98,6 @@ TEST_CASE("progress text: a rank that is done shows the progress of the others")
   CHECK(own.moved == Moved{4, 1, 100, 50});
 }
 
-TEST_CASE("progress text: what the handle of an asynchronous save tells") {
-  SaveProgress progress = progress_of({}, at(seconds(1)));
-  CHECK(progress.step == SaveProgress::Step::kPlanning);
-  CHECK_FALSE(progress.job);
-  const JobProgress job{5, Phase::kWrite, 1, {16, 8, 400, 200}, 2, {4, 1, 100, 10}};
-  progress = progress_of(told(writing({4, 2, 100, 50}), job, seconds(2)), at(seconds(5)));
-  CHECK(progress.step == SaveProgress::Step::kWriting);
-  CHECK(progress.bytes_per_second == 10);
-  CHECK(progress.left == milliseconds(5000));
-  REQUIRE(progress.job);
-  CHECK(progress.job->phase == Phase::kWrite);
-  CHECK(progress.job->ranks_done == 1);
-  CHECK(progress.job->items_done == 8);
-  CHECK(progress.job->bytes == 400);
-  CHECK(progress.job->bytes_per_second == 100);
-  CHECK(progress.job->left == milliseconds(18'000));
-  CHECK(progress.job->slowest_rank == 2);
-  CHECK(progress.job->slowest_bytes == 100);
-  CHECK(progress.job->slowest_bytes_done == 10);
-}
-
 TEST_CASE("progress text: the line on a terminal") {
   CHECK(status_text(example(), 120) ==
         "saving run/step_100: writing 45 %, 4.14 of 9.20 GiB, 1.93 GiB/s, slowest rank 3 (12 %), 5.2 s left");

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -316,36 +315,6 @@ std::vector<FailureMap> failures_of_a_save(std::vector<World>& worlds, const std
     failures[static_cast<std::size_t>(rank)] = failures_of([&] { checkpointer.save(state_of(rank), place); });
   });
   return failures;
-}
-
-TEST_CASE("a rank with another secret is named by every rank's save") {
-  LeakCheck leaks;
-  const Environment nothing = no_secret_variables();
-  const TemporaryDirectory directory;
-  const auto addresses = free_addresses(3);
-  std::vector<World> worlds;  // none may end before all ranks have failed
-  for (int rank = 0; rank < 3; ++rank)
-    worlds.push_back(World::from_addresses(rank, addresses, "job", with_secret(rank == 2 ? kTheirs : kOurs)));
-  const std::vector<FailureMap> failures = failures_of_a_save(worlds, directory.path() + "/step_1");
-  for (int rank = 0; rank < 3; ++rank) {
-    CAPTURE(rank);
-    // Rank 2 is on its own: it reaches neither the coordinator nor the next one.
-    const std::set<int> named = rank == 2 ? std::set<int>{0, 1} : std::set<int>{2};
-    const auto& map = failures[static_cast<std::size_t>(rank)];
-    REQUIRE(map.size() == named.size());
-    for (const int other : named) {
-      REQUIRE(map.count(other) == 1);
-      const Failure& failure = map.at(other);
-      CHECK(failure.kind == FailureKind::kLost);
-      CHECK(failure.code == ErrorCode::kPermission);
-      CHECK(failure.what.find("do not share a secret") != std::string::npos);
-      CHECK(failure.what.find("give all ranks the same") != std::string::npos);
-    }
-  }
-  CHECK(worlds[0].dump_trace().find("refused: no proof of the job's secret") != std::string::npos);
-  for (const World& world : worlds) {
-    for (const char* secret : {kOurs, kTheirs}) CHECK(world.dump_trace().find(secret) == std::string::npos);
-  }
 }
 
 TEST_CASE("ranks with other addresses or another job id are told so by every rank's save") {

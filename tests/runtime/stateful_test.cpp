@@ -64,35 +64,6 @@ TEST_CASE("B2.5 ranks call Stateful objects in one order of all ranks' keys") {
   });
 }
 
-TEST_CASE("an object that throws while saving fails the call on all ranks") {
-  const TemporaryDirectory directory;
-  on_all_ranks(3, [&](World& world) {
-    std::vector<std::string> calls;
-    Checkpointer checkpointer(world);
-    const std::string id = directory.path() + "/step";
-    checkpointer.save({{"it", noted("it", calls)}}, id);
-    for (const bool loading : {false, true}) {
-      StateDict state{{"it", noted("it", calls, world.rank() == 1 ? "save" : "")}};
-      const FailureMap failures = failures_of([&] {
-        if (loading)
-          checkpointer.load(state, id);
-        else
-          checkpointer.save(state, id + "_other");
-      });
-      REQUIRE(ranks_of(failures) == std::set<int>{1});
-      CHECK(failures.at(1).kind == FailureKind::kRaised);
-      CHECK(failures.at(1).type == "std::runtime_error");
-      CHECK(failures.at(1).what == "state_dict() of \"it\": it does not save");
-      if (world.rank() == 1)
-        CHECK_THROWS_WITH_AS(std::rethrow_exception(failures.at(1).exception), "it does not save", std::runtime_error);
-    }
-    StateDict state{{"it", noted("it", calls, world.rank() == 1 ? "load" : "")}};
-    const FailureMap failures = failures_of([&] { checkpointer.load(state, id); });
-    CHECK(ranks_of(failures) == (world.rank() == 1 ? std::set<int>{1} : std::set<int>{}));
-    if (world.rank() == 1) CHECK(failures.at(1).what == "load_state_dict() of \"it\": it does not load");
-  });
-}
-
 TEST_CASE("the trace and the log name the object that fails, and the one that takes longest") {
   const TemporaryDirectory directory;
   const CapturedLog log;
@@ -210,27 +181,6 @@ TEST_CASE("loading keeps values that the checkpoint lacks where the caller allow
       CHECK(seen == 3);
     }
   });
-}
-
-TEST_CASE("missing and mistyped fields are named") {
-  const TemporaryDirectory directory;
-  const std::string id = directory.path() + "/step";
-  Checkpointer checkpointer(World::single());
-  std::int64_t step = 7;
-  std::string phase = "warm";
-  checkpointer.save({{"kept", stateful_fields({{"step", step}, {"phase", phase}})}}, id);
-  double rate = 0.5;
-  StateDict missing{{"kept", stateful_fields({{"step", step}, {"rate", rate}})}};
-  const FailureMap lacking = failures_of([&] { checkpointer.load(missing, id); });
-  CHECK(only_failure(lacking, 0) == Saying{ErrorCode::kNotFound, "\"kept.rate\""});
-  StateDict mistyped{{"kept", stateful_fields({{"phase", step}})}};
-  const FailureMap other = failures_of([&] { checkpointer.load(mistyped, id); });
-  CHECK(only_failure(other, 0) == Saying{ErrorCode::kMismatch, "\"phase\" is a whole number, not"});
-  CHECK(step == 7);
-  step = 0;
-  StateDict part{{"kept", stateful_fields({{"step", step}})}};
-  checkpointer.load(part, id);
-  CHECK(step == 7);
 }
 
 }  // namespace

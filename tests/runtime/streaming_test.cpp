@@ -73,19 +73,6 @@ void check_loads(Checkpointer& checkpointer, const std::string& id, double start
   CHECK(state.at("name").to_text() == expected.at("name").to_text());
 }
 
-TEST_CASE_FIXTURE(ControlledRun, "streaming: a state that fits in the ring is staged before anything is written") {
-  Checkpointer checkpointer(World::single());
-  control->close_gate();
-  StateDict state = large_state(1);
-  const auto saving = checkpointer.async_save(state, run + "/step", small_blocks(), streaming(64));
-  CHECK(saving.staged());
-  CHECK_FALSE(saving.done());
-  overwrite(state);
-  control->open_gate();
-  saving.result();
-  check_loads(checkpointer, run + "/step", 1);
-}
-
 TEST_CASE("streaming: saves the state at the time of the call, whatever the ring's size") {
   for (const int size : {1, 3}) {
     for (const std::uint64_t blocks : {1, 3, 64}) {

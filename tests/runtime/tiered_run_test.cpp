@@ -75,27 +75,6 @@ TEST_CASE_FIXTURE(TwoDirectories, "B2.8 B3.3 saving again to tiers replaces the 
   });
 }
 
-TEST_CASE_FIXTURE(TwoDirectories, "B3.1 a module's state dict goes through tiers") {
-  const auto make = [](std::uint64_t seed) {
-    torch::manual_seed(seed);
-    return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU(), torch::nn::Linear(16, 4));
-  };
-  const auto saved = make(1), loaded = make(2);
-  const auto agree = [&](const std::string& name) {
-    return torch::equal(saved->named_parameters()[name], loaded->named_parameters()[name]);
-  };
-  for (const std::string& name : saved->named_parameters().keys()) CHECK_FALSE(agree(name));
-  SaveOptions save_options;
-  LoadOptions load_options;
-  save_options.no_dist = load_options.no_dist = true;
-  save(module_state_dict(*saved), "tiered://world/module", save_options);
-  REQUIRE(wait_for_copies("tiered://world"));
-  lose_near();
-  Dict state = module_state_dict(*loaded);
-  load(state, "tiered://world/module", load_options);
-  for (const std::string& name : saved->named_parameters().keys()) CHECK(agree(name));
-}
-
 TEST_CASE_FIXTURE(TwoDirectories, "retention keeps the last copied checkpoint, whichever process has copied it") {
   const std::string run = "tiered://world/run";
   cairn::save(vector_of(1), run + "/step_1");

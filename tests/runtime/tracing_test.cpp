@@ -279,55 +279,6 @@ TEST_CASE("tracing: a call may have a place of its own for its report") {
   CHECK(names_in(of_call).size() == 2);
 }
 
-std::vector<ObservedEvent> store_events(const World& world, const std::string& path, TraceNames& names) {
-  world.write_trace(path);
-  TraceFileReader reader(path);
-  std::vector<ObservedEvent> events;
-  ObservedEvent event;
-  while (reader.next(event)) {
-    if (event.kind != EventKind::kStore) continue;
-    for (auto* const text : {&event.name, &event.text}) *text = names.intern(*text);
-    events.push_back(event);
-  }
-  return events;
-}
-
-TEST_CASE("tracing: slow and failed store operations are traced with place and bytes") {
-  TemporaryDirectory directory;
-  TraceNames names;
-  WorldOptions options;
-  options.runtime.trace_store_operations = std::chrono::milliseconds(0);
-  const World all = World::single(options);
-  Checkpointer(all).save(common_state(0, 1), directory.path() + "/step_1");
-  std::set<std::string> seen;
-  std::uint64_t written = 0;
-  for (const auto& event : store_events(all, directory.path() + "/all.trace", names)) {
-    CHECK(event.actor == Actor::kStore);
-    CHECK(event.ok);
-    CHECK(event.attempt == 1);
-    CHECK(event.text.find(directory.path()) != std::string_view::npos);
-    seen.emplace(event.name);
-    if (event.name == "write_at") written += event.bytes;
-  }
-  for (const char* name : {"create_root", "begin_attempt", "create", "write_at", "sync", "publish"}) CHECK(seen.count(name) == 1);
-  CHECK(written > 0);
-
-  options.runtime.trace_store_operations = std::chrono::hours(1);
-  const World few = World::single(options);
-  Checkpointer(few).save(common_state(0, 1), directory.path() + "/step_2");
-  CHECK(store_events(few, directory.path() + "/few.trace", names).empty());
-  std::ofstream(directory.path() + "/file") << "no place for a checkpoint";
-  SaveOptions save;
-  save.failure_directory = directory.path();
-  CHECK_THROWS_AS(Checkpointer(few).save(common_state(0, 1), directory.path() + "/file", save), CheckpointException);
-  const auto failed = store_events(few, directory.path() + "/few.trace", names);
-  REQUIRE(failed.size() == 1);
-  CHECK(failed[0].name == "create_root");
-  CHECK_FALSE(failed[0].ok);
-  CHECK(failed[0].code);
-  CHECK(failed[0].text.find("/file") != std::string_view::npos);
-}
-
 TEST_CASE("tracing: a signal makes every rank write its last events") {
   TemporaryDirectory directory;
   const auto wait_for_traces = [](const std::string& place, std::ptrdiff_t count) {

@@ -213,20 +213,6 @@ TEST_CASE("a world that does not assemble names a rank that came twice") {
   CHECK(error_of_second.says("a rank also comes again for its next world, or to try again"));
 }
 
-TEST_CASE("a program at MASTER_PORT that says nothing is no store") {
-  StoreLeakCheck leaks;
-  Socket mute = listen_on("127.0.0.1", 0);
-  WorldOptions options;
-  options.assemble_deadline = milliseconds(300);
-  const Environment environment = launched_as(1, 2, split_address(to_string(local_endpoint(mute))).port);
-  CHECK(thrown_by([&] { World::from_environment(options); }) == Saying{ErrorCode::kDeadline, "MASTER_PORT"});
-  // Ends the connections of clients that wait for an answer.
-  std::vector<Socket> accepted;
-  for (int descriptor = 0; (descriptor = ::accept4(mute.get(), nullptr, nullptr, SOCK_CLOEXEC)) >= 0;)
-    accepted.emplace_back(descriptor);
-  for (const auto& socket : accepted) ::shutdown(socket.get(), SHUT_WR);
-}
-
 TEST_CASE("a silent program at MASTER_PORT that ends does not end the ranks") {
   Socket mute = listen_on("127.0.0.1", 0);
   const std::string address = to_string(local_endpoint(mute));
