@@ -1,6 +1,5 @@
 // Ranks and coordinators as bare state machines, and a seeded scheduler that chooses the next
-// event: a message arrives or is duplicated, a task ends, a link breaks, or a rank dies, freezes or
-// thaws. When nothing else can happen, a deadline passes.
+// event: a message arrives or is duplicated, a task ends, or a rank dies, freezes or thaws. When nothing else can happen, a deadline passes.
 #pragma once
 
 #include <cairn/tests/support/plain.hpp>
@@ -84,20 +83,17 @@ inline TaskResult answer_to(const RunTask& run, int rank, std::uint64_t content 
 // Faults, each with its probability per step in percent.
 struct Trouble {
   int duplicate = 0;
-  int cut = 0;          // a link breaks: messages in flight are lost, both ends are told
   int cancel_call = 0;  // a rank's caller cancels its call
   int kill = 0;         // a rank's process ends; ranks that send to it are told
   int freeze = 0;       // a rank's process is suspended; its links fall silent
   int thaw = 0;         // a frozen process continues and finds its links closed
   int victims_max = 1;  // at most so many ranks are killed or frozen
-  int progress = 0;       // a rank's progress report is due
-  int lose_progress = 0;  // a progress report or its answer is lost
 };
 
 class MachineWorld {
  public:
   MachineWorld(int size, unsigned seed, Trouble trouble = {}) : trouble_(trouble), random_(seed) {
-    options_.progress_interval = std::chrono::minutes(trouble.progress > 0 ? kSeldomMinutes : 0);
+    options_.progress_interval = std::chrono::milliseconds(0);
     for (int rank = 0; rank < size; ++rank) {
       ranks_.push_back(std::make_unique<RankMachine>(identity_of(rank, size), options_));
       coordinators_.push_back(std::make_unique<CoordinatorMachine>(identity_of(rank, size), options_));
@@ -114,7 +110,6 @@ class MachineWorld {
   std::uint64_t content = 1;
   std::vector<std::string> sent;       // names of messages, in the order of sending
   std::vector<std::string> tasks_run;  // "rank task"
-  int times_shown = 0;                 // number of ProgressTold effects
   std::string unsendable = "unsendable";  // a Join with this text cannot be sent
 
   void start(const CallStarted& call) {
@@ -150,7 +145,6 @@ class MachineWorld {
   }
 
   const std::vector<CallResult>& finished(int index) const { return finished_[at(index)]; }
-  bool was_cut() const { return was_cut_; }
   bool deadline_passed() const { return deadline_passed_; }
   Duration passed() const { return now_; }
   bool is_alive(int index) const { return dead_.count(index) == 0; }
@@ -172,7 +166,6 @@ class MachineWorld {
     links_[{index, index}].clear();
     timers_.erase({index, Timer::kAnswer});
     timers_.erase({index, Timer::kCall});
-    timers_.erase({index, Timer::kProgress});
     timers_.erase({index, Timer::kPhase});
     timers_.erase({index, Timer::kProbe});
     timers_.erase({index, Timer::kWaiting});
@@ -201,7 +194,6 @@ class MachineWorld {
   }
   // Drops everything between the two ranks from now on, in both directions.
   void separate(int a, int b) {
-    was_cut_ = true;
     severed_.insert(std::minmax(a, b));
     links_[{a, b}].clear();
     links_[{b, a}].clear();
@@ -213,9 +205,6 @@ class MachineWorld {
   const std::set<int>& cancelled_calls() const { return cancelled_calls_; }  // the ranks whose callers cancelled
 
  private:
-  // Interval of progress reports when nothing else happens. A due report is no passed deadline.
-  static constexpr int kSeldomMinutes = 7;
-
   struct Parcel {
     std::uint64_t counter;
     Message body;
@@ -229,7 +218,6 @@ class MachineWorld {
   bool chance(int percent) { return percent > 0 && static_cast<int>(random_() % 100) < percent; }
 
   bool happen(bool with_deadlines = true) {
-    if (chance(trouble_.cut)) cut();
     if (chance(trouble_.cancel_call)) cancel_call(static_cast<int>(random_() % at(size())));
 
     if (static_cast<int>(dead_.size() + was_frozen_.size()) < trouble_.victims_max) {
@@ -238,7 +226,6 @@ class MachineWorld {
       if (chance(trouble_.freeze) && is_alive(victim) && frozen_.count(victim) == 0) freeze(victim);
     }
     if (!frozen_.empty() && chance(trouble_.thaw)) thaw(*frozen_.begin());
-    if (chance(trouble_.progress)) tell_progress(static_cast<int>(random_() % at(size())));
 
     std::vector<std::pair<int, int>> links;
     for (const auto& [link, parcels] : links_)
@@ -259,11 +246,6 @@ class MachineWorld {
     else
       hear_news(news[choice - links.size() - tasks.size()]);
     return true;
-  }
-
-  void tell_progress(int index) {
-    if (!is_alive(index) || frozen_.count(index) != 0 || timers_.erase({index, Timer::kProgress}) == 0) return;
-    step_rank(index, ProgressDue{{4, 2, 4096, 1024}});
   }
 
   // Drops the messages in flight between this rank and others, and the link news that it has not
@@ -347,10 +329,6 @@ class MachineWorld {
     }
     const auto [rank, timer] = next->first;
     now_ = std::max(now_, next->second);
-    if (timer == Timer::kProgress) {
-      tell_progress(rank);
-      return true;
-    }
     timers_.erase(next);
     deadline_passed_ = deadline_passed_ || timer != Timer::kWaiting;
     if (timer == Timer::kPhase || timer == Timer::kProbe || timer == Timer::kSuccession || timer == Timer::kWaiting)
@@ -358,22 +336,6 @@ class MachineWorld {
     else
       step_rank(rank, TimerFired{timer});
     return true;
-  }
-
-  void cut() {
-    const int a = static_cast<int>(random_() % at(size()));
-    const int b = static_cast<int>(random_() % at(size()));
-    if (a == b) return;
-    was_cut_ = true;
-    links_[{a, b}].clear();
-    links_[{b, a}].clear();
-    for (const auto& [here, there] : {std::pair(a, b), std::pair(b, a)}) {
-      PeerDown down;
-      down.rank = there;
-      down.why = "cut";
-      step_coordinator(here, down);
-      step_rank(here, down);
-    }
   }
 
   void cancel_call(int index) {
@@ -397,7 +359,6 @@ class MachineWorld {
     if (blocked_.count(std::minmax(from, send.to)) != 0)
       return tell_down(from, send.to, FailureKind::kLost, "no route to host", true);
     if (frozen_.count(send.to) != 0 || severed_.count(std::minmax(from, send.to)) != 0) return;
-    if (is_of_progress(send.body) && chance(trouble_.lose_progress)) return;
     links_[{from, send.to}].push_back({send.counter, send.body});
   }
 
@@ -437,11 +398,6 @@ class MachineWorld {
         for (const auto& pending : pending_) CHECK_FALSE((pending.rank == index && !pending.for_coordinator));
         told_to_stop_.erase(index);
         finished_[at(index)].push_back(*finished);
-      } else if (const auto* shown = std::get_if<ProgressTold>(&effect)) {
-        CHECK_FALSE(rank(index).is_idle());
-        CHECK(shown->job.ranks_done <= size());
-        CHECK(shown->job.slowest_rank < size());
-        ++times_shown;
       }
     }
   }
@@ -465,7 +421,6 @@ class MachineWorld {
   std::set<std::pair<int, int>> blocked_;  // the same
   std::set<std::string> published_;
   std::set<std::string> fenced_;
-  bool was_cut_ = false;
   bool deadline_passed_ = false;
   std::set<int> cancelled_calls_;
   std::uint64_t ticket_ = 0;  // of the running call

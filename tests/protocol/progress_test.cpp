@@ -149,30 +149,5 @@ TEST_CASE("progress: sums of invalid reports do not overflow") {
 
 // --- all together --------------------------------------------------------------------------------
 
-TEST_CASE("lost, repeated and reordered progress does not affect calls") {
-  int shown = 0;
-  for (unsigned seed = 0; seed < 400; seed += testing::kStride) {
-    CAPTURE(seed);
-    const int size = 1 + static_cast<int>(seed % 5);
-    Trouble trouble;
-    trouble.progress = 40;
-    trouble.lose_progress = seed % 3 == 0 ? 50 : 0;
-    trouble.duplicate = seed % 2 ? 20 : 0;
-    MachineWorld world(size, seed, trouble);
-    for (std::uint64_t call = 1; call <= 4; ++call) {
-      world.content = call;
-      world.start(call_of(call, call == 3 ? Operation::kLoad : Operation::kSave, static_cast<int>(seed / 5) % size));
-      REQUIRE(world.run());
-      check_all_ended_once(world, call);
-      check_all_agree(world);
-      CHECK(world.finished(0).back().failures.empty());
-      CHECK(world.finished(0).back().committed == (call == 3 ? Committed::kNo : Committed::kYes));
-    }
-    CHECK_FALSE(world.deadline_passed());
-    shown += world.times_shown;
-  }
-  CHECK(shown > 1000 / testing::kStride);
-}
-
 }  // namespace
 }  // namespace cairn::test

@@ -78,40 +78,6 @@ TEST_CASE("ranks may freeze at any moment, and take part in the next call") {
   CHECK(with_victims > 500 / testing::kStride);
 }
 
-TEST_CASE("links may break and reconnect, and all ranks agree") {
-  int cut_worlds = 0;
-  for (unsigned seed = 0; seed < 1500; seed += testing::kStride) {
-    CAPTURE(seed);
-    Trouble trouble;
-    trouble.cut = 1 + static_cast<int>(seed % 3);
-    trouble.duplicate = seed % 2 ? 10 : 0;
-    MachineWorld world(2 + static_cast<int>(seed % 4), seed, trouble);
-    for (std::uint64_t call = 1; call <= 3; ++call) {
-      CAPTURE(call);
-      world.start(call_of(call, seed % 3 ? Operation::kSave : Operation::kLoad, static_cast<int>(call) % world.size()));
-      REQUIRE(world.run());
-      check_survivors(world, call);
-    }
-    cut_worlds += world.was_cut() ? 1 : 0;
-  }
-  CHECK(cut_worlds > 700 / testing::kStride);
-}
-
-TEST_CASE("with one link broken for good all ranks still agree") {
-  for (unsigned seed = 0; seed < 600; seed += testing::kStride) {
-    CAPTURE(seed);
-    const int size = 3 + static_cast<int>(seed % 3);
-    MachineWorld world(size, seed);
-    const int a = static_cast<int>(seed % static_cast<unsigned>(size));
-    const int b = (a + 1 + static_cast<int>(seed / 5 % static_cast<unsigned>(size - 1))) % size;
-    world.start(call_of(1, Operation::kSave, 0));
-    REQUIRE(world.run_some(static_cast<int>(seed % 97)));
-    world.separate(a, b);
-    REQUIRE(world.run());
-    check_survivors(world, 1);
-  }
-}
-
 TEST_CASE("each partition agrees, and at most one believes that it has saved") {
   for (unsigned seed = 0; seed < 600; seed += testing::kStride) {
     CAPTURE(seed);
