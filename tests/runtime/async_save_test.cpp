@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <map>
+#include <string>
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/tests/support/captured_log.hpp>
@@ -64,31 +66,13 @@ TEST_CASE_FIXTURE(LeakCheck, "what is saved is the state at the time of the call
   }
 }
 
-TEST_CASE("B2.9 a world with a GPU backend only refuses async_save") {
-  const TemporaryDirectory directory;
+TEST_CASE("the backends of a world say whether it has one for the CPU") {
   WorldOptions options;
-  const auto refused = [&] {
-    std::atomic<int> ranks{0};
-    on_all_ranks(
-        4,
-        [&](World& world) {
-          Checkpointer checkpointer(world);
-          const auto thrown = thrown_by([&] { checkpointer.async_save({}, directory.path() + "/step").result(); });
-          if (!thrown.is_error) return;
-          CHECK(thrown.code == ErrorCode::kPrecondition);
-          CHECK(thrown.what.find("A CPU backend must be enabled for async save; ") == 0);
-          ++ranks;
-        },
-        options);
-    return ranks.load();
-  };
-  options.backends = "nccl";
-  CHECK(refused() == 4);
-  options.backends = "cuda:nccl";
-  CHECK(refused() == 4);
-  for (const char* enough : {"", "gloo", "cpu:gloo,cuda:nccl"}) {
-    options.backends = enough;
-    CHECK(refused() == 0);
+  const std::map<std::string, bool> has_cpu{
+      {"nccl", false}, {"cuda:nccl", false}, {"", true}, {"gloo", true}, {"cpu:gloo,cuda:nccl", true}};
+  for (const auto& [backends, expected] : has_cpu) {
+    options.backends = backends;
+    CHECK(World::single(options).has_backend_for("cpu") == expected);
   }
   for (const char* wrong : {"cpu:", ":nccl", "gloo,nccl", "cpu:gloo,cpu:mpi", "cpu:gloo,"}) {
     CAPTURE(wrong);

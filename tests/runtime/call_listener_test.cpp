@@ -2,7 +2,6 @@
 // harm to the call.
 #include <cairn/tests/support/torch.hpp>
 
-#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -186,36 +185,6 @@ TEST_CASE("listeners: get every entry of the failure map before the end of the c
     CHECK(told[told.size() - 2].find("save rank 1 raised in join: cairn::testing::PlannedFault: ") == 0);
   }
   for (const auto& end : diary->ends()) CHECK(end.committed == Committed::kNo);
-}
-
-TEST_CASE("listeners: a cancelled save is reported as cancelled") {
-  TemporaryDirectory directory;
-  const auto diary = std::make_shared<Diary>();
-  const World world = World::single(heard_by(diary));
-  {
-    Checkpointer one(world, "one");
-    Checkpointer other(world, "other");
-    SaveOptions options;
-    options.cancellation.emplace();
-    options.cancellation->cancel("not wanted");
-    CHECK_THROWS_AS(one.save(common_state(0, 1), directory.path() + "/step_1", options), CheckpointException);
-    const StateDict state = common_state(0, 1);
-    const auto first = one.async_save(state, directory.path() + "/step_2");
-    const auto second = other.async_save(state, directory.path() + "/step_3");
-    first.result();
-    second.result();
-  }
-  CHECK(world.shutdown(kShutdown));
-  const auto ends = diary->ends();
-  REQUIRE(ends.size() == 3);
-  CHECK(ends[0].was_cancelled);
-  CHECK_FALSE(ends[0].ok);
-  CHECK(ends[1].ok);
-  CHECK(ends[2].ok);
-  std::map<std::uint64_t, std::set<std::string>> ids;
-  for (const auto& event : diary->events()) ids[event.call].insert(event.checkpoint_id);
-  REQUIRE(ids.size() == 3);
-  for (const auto& [call, of_call] : ids) CHECK(of_call.size() == 1);
 }
 
 TEST_CASE("listeners: do not hear of the agreements of a manager") {

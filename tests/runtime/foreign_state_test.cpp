@@ -177,26 +177,6 @@ TEST_CASE("tensors of a Stateful object that cannot be saved or filled are named
   load(into, directory.path() + "/empty");
 }
 
-TEST_CASE("a buffer of a module may be the memory of its parameter") {
-  struct Net : torch::nn::Module {
-    Net(const torch::Tensor& w, const torch::Tensor& b) {
-      register_parameter("w", w);
-      register_buffer("b", b);
-    }
-  };
-  const TemporaryDirectory directory;
-  const auto ones = torch::ones({4, 4});
-  save({{"net", std::make_shared<Net>(ones, ones.clone())}}, directory.path() + "/equal");
-  save({{"net", std::make_shared<Net>(ones, ones + 1)}}, directory.path() + "/different");
-  const auto memory = torch::zeros({4, 4});
-  StateDict state{{"net", std::make_shared<Net>(memory, memory.t())}};
-  const auto mismatch = text_thrown_by([&] { load(state, directory.path() + "/different"); }, ErrorCode::kMismatch);
-  CHECK_MESSAGE((has(mismatch, "\"net.w\" and \"net.b\"")), mismatch);
-  CHECK_FALSE(memory.any().item<bool>());
-  load(state, directory.path() + "/equal");
-  CHECK(memory.eq(1).all().item<bool>());
-}
-
 TEST_CASE("tensors in a tuple that share memory are each saved with their own values") {
   const TemporaryDirectory directory;
   const auto base = counting({8});

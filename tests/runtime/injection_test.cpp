@@ -2,16 +2,13 @@
 // `allow_injection`.
 #include <cairn/runtime/testing/injection.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <cairn/base/injection.hpp>
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/testing/injection_names.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -92,18 +89,6 @@ TEST_CASE("a rule that is not understood is refused before anything runs") {
   for (const auto* part : {"CAIRN_INJECT", "at character 11:", "write_date", "write_data", "set_up_storage_reader", "abandon"})
     CHECK_MESSAGE(thrown.says(part), thrown.what);
   CHECK_FALSE(thrown.says("release"));  // it runs no user code
-}
-
-TEST_CASE("what can be named is what there is") {
-  const InjectionNames names = injection_names();
-  const auto has = [](const std::vector<std::string>& list, const std::string& name) {
-    return std::count(list.begin(), list.end(), name) == 1;
-  };
-  for (const auto* name : {"Join", "Begin", "SameSavePlan", "Written", "Outcome"}) CHECK(has(names.messages, name));
-  for (const auto* name : {"reset", "begin", "set_up_storage_writer", "set_up_storage_reader", "write_data", "read_data", "finish"})
-    CHECK(has(names.hooks, name));
-  for (const auto* name : {"join", "local_plan", "global_plan", "write", "read", "finish"}) CHECK(has(names.phases, name));
-  CHECK(has(names.operations, "write_at"));
 }
 
 TEST_CASE("without allow_injection nothing is injected") {

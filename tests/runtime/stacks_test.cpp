@@ -95,18 +95,21 @@ WorldOptions impatient(const std::string& failure_directory) {
   return options;
 }
 
-void check_stack_of_hanging_hook(const WorldOptions& world_options, const SaveOptions& save_options) {
+TEST_CASE("stacks: the report of a passed deadline has the function in which a hook waits") {
+  if (!takes_stacks()) return;
+  const TemporaryDirectory directory;
   Gate gate;
   on_all_ranks(
       2,
       [&](World& world) {
-        SaveOptions options = save_options;
+        SaveOptions options;
+        options.deadline = std::chrono::milliseconds(200);
         options.storage_writer = std::make_shared<HangingWriter>(world.rank(), gate);
         Checkpointer checkpointer(world);
         CHECK_THROWS_AS(checkpointer.save(common_state(world.rank(), world.size()), "nowhere", options), CheckpointException);
         if (world.rank() != 0) return;
         // Rank 1 has not returned from its hook.
-        const auto stacks = stacks_in(wait_for_trace(world_options.failure_directory, 1));
+        const auto stacks = stacks_in(wait_for_trace(directory.path(), 1));
         gate.open();
         REQUIRE(stacks.size() == 1);
         CHECK(stacks[0].name == "write_data");
@@ -115,23 +118,7 @@ void check_stack_of_hanging_hook(const WorldOptions& world_options, const SaveOp
         CHECK(stacks[0].thread.ok);
         CHECK(has_frame_in(stacks[0], wait_in_the_user_hook));
       },
-      world_options);
-}
-
-TEST_CASE("stacks: the report of a passed deadline has the function in which a hook waits") {
-  if (!takes_stacks()) return;
-  const TemporaryDirectory directory;
-  SaveOptions options;
-  options.deadline = std::chrono::milliseconds(200);
-  check_stack_of_hanging_hook(impatient(directory.path()), options);
-}
-
-TEST_CASE("stacks: the report of a silent rank has the function in which its hook waits") {
-  if (!takes_stacks()) return;
-  const TemporaryDirectory directory;
-  WorldOptions options = impatient(directory.path());
-  options.runtime.phase_deadline = std::chrono::milliseconds(200);
-  check_stack_of_hanging_hook(options, {});
+      impatient(directory.path()));
 }
 
 TEST_CASE("stacks: the report of a failed save has the function in which a store waits") {

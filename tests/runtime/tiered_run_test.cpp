@@ -114,27 +114,6 @@ TEST_CASE_FIXTURE(TwoDirectories, "a manager's run is copied when it ends, and g
   CHECK(torch::equal(state.at("vector").tensor(), torch::arange(10) * 5));
 }
 
-TEST_CASE_FIXTURE(TwoDirectories, "the last copied checkpoint stays until a later one is copied") {
-  const std::string run = "tiered://world/run";
-  CheckpointManagerOptions options;
-  options.retention.keep_last = 1;
-  CheckpointManager manager(World::single(), run, options);
-  manager.save(1, vector_of(1));
-  REQUIRE(wait_for_copies(run));
-  // Nothing is copied while a writer is open.
-  const auto place = open_store("tiered://world/other");
-  place->create_root();
-  const auto writer = place->create("held");
-  manager.save(2, vector_of(2));
-  manager.save(3, vector_of(3));  // waits for the clean-up after the second
-  CHECK(open_store(far + "/run/step_1")->exists(kCommitRecordName));
-  writer->discard();
-  REQUIRE(wait_for_copies(run));
-  manager.save(4, vector_of(4));
-  manager.save(5, vector_of(5));
-  CHECK_FALSE(open_store(far + "/run/step_1")->exists(kCommitRecordName));
-}
-
 TEST_CASE_FIXTURE(TwoDirectories, "a manager names the checkpoints that were lost with the near tier") {
   const std::string run = "tiered://world/run";
   CheckpointManager(World::single(), run).save(1, vector_of(1));
