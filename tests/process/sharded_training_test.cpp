@@ -477,54 +477,6 @@ TEST_CASE("B2.2 fully sharded training of parallel layers on a grid, end to end"
   check_end_to_end(chain_of, Wrapper::kFullAndParallel, "end_parallel", 1e-5);
 }
 
-TEST_CASE("B2.2 what parallel layers on a grid save loads into every other layout, and back") {
-  const std::vector<std::int64_t> sizes{5, 7, 9, 3};  // uneven, and with empty parts on four ranks
-  const auto in_layout = [&](int layout, std::uint64_t seed) {
-    const std::string name = "layouts/" + std::to_string(layout) + "/" + std::to_string(seed);
-    auto model = chain_of(sizes, seed);
-    const ParallelPlan plan{{"net1", ColwiseParallel{}}, {"net2", RowwiseParallel{}}, {"net3", ColwiseParallel{true}}};
-    if (layout == 0) return model;
-    if (layout == 1) {
-      wrap(model, Wrapper::kFull, name);
-    } else if (layout == 2) {
-      wrap(model, Wrapper::kFullAndParallel, name);
-    } else if (layout == 3) {
-      parallelize(*model, ProcessMesh(ranks()), plan);
-    } else {  // the axes in reverse order
-      const ProcessMesh grid(ranks(), {2, 2}, {"tp", "dp"}, name);
-      parallelize(*model, grid.along("tp"), plan);
-      fully_shard(model, grid.along("dp"));
-    }
-    return model;
-  };
-  Checkpointer checkpointer(world());
-  for (int from = 0; from < 5; ++from) {
-    CAPTURE(from);
-    auto model = in_layout(from, 1);
-    auto optimizer = std::make_shared<torch::optim::Adam>(model->parameters(), 0.1);
-    train_step(model, *optimizer, random_input(4, 5));
-    const auto expected = whole_parameters(*model);
-    const std::shared_ptr<torch::nn::Module> as_module = model.ptr();
-    const std::string id = shared_directory() + "/layout_" + std::to_string(from);
-    checkpointer.save({{"model", as_module}, {"optimizer", stateful(optimizer, as_module)}}, id);
-    for (int to = 0; to < 5; ++to) {
-      CAPTURE(to);
-      auto other = in_layout(to, 10 + static_cast<std::uint64_t>(from));
-      auto other_optimizer = std::make_shared<torch::optim::Adam>(other->parameters(), 0.5);
-      const std::shared_ptr<torch::nn::Module> other_module = other.ptr();
-      StateDict state{{"model", other_module}, {"optimizer", stateful(other_optimizer, other_module)}};
-      checkpointer.load(state, id);
-      CHECK(largest_difference(whole_parameters(*other), expected) == 0);
-      StateDictOptions whole;
-      whole.full_state_dict = true;
-      const Dict saved = get_optimizer_state_dict(*model, *optimizer, whole);
-      const Dict loaded = get_optimizer_state_dict(*other, *other_optimizer, whole);
-      for (const auto& [key, fields] : saved.at("state").dict())
-        CHECK(fields["exp_avg"].tensor().equal(loaded.at("state")[key]["exp_avg"].tensor()));
-    }
-  }
-}
-
 namespace {
 
 // The model of the checkpoints that PyTorch wrote.
