@@ -99,17 +99,6 @@ class LinkLog {
     return texts;
   }
   std::size_t count(LinkEvent::Kind kind, int rank) const { return count_of(events(), kind, rank); }
-  // Waits for a message of `rank`. Removes its messages, and all events so far, from the log.
-  std::vector<SharedBytes> take_messages(int rank) {
-    if (!wait_messages(rank, 1)) return {};
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<SharedBytes> taken;
-    for (auto& event : events_) {
-      if (event.kind == LinkEvent::kMessage && event.rank == rank) taken.push_back(std::move(event.bytes));
-    }
-    events_.clear();
-    return taken;
-  }
   // Releases all bytes received, as an owner does after handling a message.
   void forget() {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -1,6 +1,4 @@
-// Saves and loads without faults: outcomes, the order of hooks, several checkpointers, any
-// coordinator.
-#include <cairn/state/call_hooks.hpp>
+// Saves and loads without faults: outcomes and the order of hooks, with any coordinator.
 #include "actor_world.hpp"
 
 namespace cairn::test {
@@ -140,44 +138,6 @@ TEST_CASE("with more plans than the cache keeps every rank gets its own plan") {
     for (int rank = 0; rank < 3; ++rank) world.rank(rank).script.plan_version = round % 5;
     for (const auto& outcome : world.save(settings)) CHECK(outcome.ok());
   }
-}
-
-TEST_CASE("several checkpointers run side by side, with different coordinators") {
-  constexpr int kSize = 4;
-  constexpr int kCheckpointers = 3;
-  ActorWorld world(kSize);
-  struct Own {
-    Script script;
-    SerialExecutor executor;
-    StateDict state;
-    ScriptedSavePlanner planner{script};
-    ScriptedWriter writer{script};
-  };
-  std::vector<std::unique_ptr<Own>> owned;
-  std::vector<Future<CallResult>> futures;
-  for (int which = 0; which < kCheckpointers; ++which) {
-    for (int rank = 0; rank < kSize; ++rank) {
-      owned.push_back(std::make_unique<Own>());
-      Own& own = *owned.back();
-      CallSettings settings;
-      settings.checkpointer = "checkpointer " + std::to_string(which);
-      settings.checkpoint_id = "id " + std::to_string(which);
-      settings.coordinator_rank = which;
-      SaveCall call = world.save_call(rank, settings);
-      call.executor = &own.executor;
-      call.hooks = make_save_hooks(own.state, own.planner, own.writer);
-      auto promise = std::make_shared<Promise<CallResult>>();
-      world.runtime(rank).save(std::move(call), [promise](CallResult outcome) { promise->set_value(std::move(outcome)); });
-      futures.push_back(promise->future());
-    }
-  }
-  std::set<std::string> ids;
-  for (const auto& outcome : ActorWorld::collect(futures)) {
-    CHECK(outcome.ok());
-    ids.insert(outcome.save_id);
-  }
-  CHECK(ids.size() == kCheckpointers);
-  world.shut_down();
 }
 
 TEST_CASE("`done` may start the next call") {

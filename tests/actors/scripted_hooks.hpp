@@ -195,8 +195,7 @@ class ScriptedWriter : public StorageWriter {
 class ScriptedLoadPlanner : public LoadPlanner {
  public:
   explicit ScriptedLoadPlanner(Script& script) : script_(script) {}
-  void set_up_planner(StateDict&, const Metadata& metadata, int, bool) override {
-    version_seen = metadata.version;
+  void set_up_planner(StateDict&, const Metadata&, int, bool) override {
     script_.hook("planner.set_up_planner");
   }
   LoadPlan create_local_plan() override {
@@ -221,8 +220,6 @@ class ScriptedLoadPlanner : public LoadPlanner {
   torch::Tensor resolve_tensor(const LoadPlan&, const ReadItem&) override { return {}; }
   void commit_tensor(const LoadPlan&, const ReadItem&, torch::Tensor) override {}
 
-  std::string version_seen;
-
  private:
   Script& script_;
 };
@@ -235,7 +232,6 @@ class ScriptedReader : public StorageReader {
     script_.hook("reader.read_metadata");
     Metadata metadata;
     metadata.save_id = script_.metadata_save_id;
-    metadata.version = "of the reader";
     return metadata;
   }
   void set_up_storage_reader(const Metadata&, const StorageContext&) override { script_.hook("reader.set_up_storage_reader"); }
@@ -247,13 +243,10 @@ class ScriptedReader : public StorageReader {
     script_.hook("reader.prepare_global_plan");
     return plans;
   }
-  Future<bool> read_data(const LoadPlan& plan, LoadPlanner&) override {
+  Future<bool> read_data(const LoadPlan&, LoadPlanner&) override {
     script_.hook("reader.read_data");
-    items_read += plan.items.size();
     return deliveries_.fulfil("reader.read_data", true);
   }
-
-  std::size_t items_read = 0;
 
  private:
   Script& script_;

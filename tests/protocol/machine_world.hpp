@@ -1,5 +1,6 @@
 // Ranks and coordinators as bare state machines, and a seeded scheduler that chooses the next
-// event: a message arrives or is duplicated, a task ends, or a rank dies, freezes or thaws. When nothing else can happen, a deadline passes.
+// event: a message arrives or is duplicated, a task ends, or a rank dies, freezes or thaws.
+// When nothing else can happen, a deadline passes.
 #pragma once
 
 #include <cairn/tests/support/plain.hpp>
