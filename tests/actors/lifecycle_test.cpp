@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 
+#include <cairn/actors/caf_system.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 namespace cairn::test {
@@ -186,6 +187,22 @@ TEST_CASE("a task that outlives its runtime starts no further hook") {
   gate.open();
   CHECK_FALSE(outcome.get().ok());
   CHECK_FALSE(has_written);
+}
+
+TEST_CASE("runtimes come and go, with nothing left behind") {
+  auto system = ActorSystem::create(2);
+  auto& caf_system = caf_system_of(*system);
+  const auto before = caf_system.registry().running();
+  RuntimeOptions options;
+  options.trace_ring_bytes = 1u << 16;
+  for (int round = 0; round < 20; ++round) {
+    const auto links = make_memory_links(3);
+    std::vector<std::unique_ptr<RankRuntime>> runtimes;
+    for (int rank = 0; rank < 3; ++rank)
+      runtimes.push_back(std::make_unique<RankRuntime>(system, config_of(rank, 3, options), links));
+    for (auto& runtime : runtimes) CHECK(runtime->shutdown(std::chrono::minutes(1)));
+  }
+  caf_system.registry().await_running_count_equal(before);
 }
 
 TEST_CASE("the actors' threads leave signals to the program's own") {

@@ -117,6 +117,35 @@ TEST_CASE("a rank that cannot reach the coordinator gets the same outcome as oth
   CHECK(called_first > 60 / testing::kStride);
 }
 
+TEST_CASE("a coordinator that no rank can reach is lost on all others, whoever calls first") {
+  for (unsigned seed = 0; seed < 300; seed += testing::kStride) {
+    CAPTURE(seed);
+    MachineWorld world(5, seed);
+    const int coordinator = static_cast<int>(seed % 5);
+    std::vector<int> others;
+    for (int rank = 0; rank < 5; ++rank)
+      if (rank != coordinator) others.push_back(rank);
+    for (const int rank : others) world.block(coordinator, rank);
+    std::mt19937 random(seed);
+    std::shuffle(others.begin(), others.end(), random);
+    for (const int rank : others) {
+      world.start(rank, call_of(1, Operation::kSave, coordinator));
+      if (seed % 2 != 0) world.settle(static_cast<int>(random() % 30));
+    }
+    REQUIRE(world.run());
+    for (const int rank : others) {
+      CAPTURE(rank);
+      REQUIRE(world.finished(rank).size() == 1);
+      CAPTURE(describe(world.finished(rank)[0].failures));
+      CHECK(same(world.finished(rank)[0], world.finished(others.front())[0]));
+      CHECK(ranks_of(world.finished(rank)[0].failures) == std::set<int>{coordinator});
+      CHECK(world.rank(rank).is_idle());
+      CHECK(world.coordinator(rank).is_idle());
+    }
+    CHECK(world.passed() < std::chrono::seconds(2));
+  }
+}
+
 TEST_CASE("a rank that cannot reach the coordinator asks other ranks before itself") {
   RankSteps first(1, 4);
   first.step(call_of(1));

@@ -592,6 +592,19 @@ TEST_CASE_FIXTURE(RunOfPyTorch, "manager: a damaged one of PyTorch's records of 
   for (const std::string& file : files) CHECK(fs::exists(file));
 }
 
+TEST_CASE_FIXTURE(RunOfPyTorch, "manager: PyTorch's checkpoint that lacks data is passed over by all ranks") {
+  managed(run, {}, [&](CheckpointManager& manager) { manager.save(3, blank(manager.world())); });
+  put("step_5");
+  fs::remove(place("step_5/__0_0.distcp"));
+  put("step_6");
+  fs::resize_file(place("step_6/__0_0.distcp"), fs::file_size(place("step_6/__0_0.distcp")) / 2);  // only reading detects this
+  managed(run, {}, [&](CheckpointManager& manager) {
+    StateDict state = blank(manager.world());
+    for (const auto& found : {manager.restore_latest(state), manager.latest_valid()})
+      check_found(found, "step_3", {{"step_6", "__0_0.distcp"}, {"step_5", "__0_0.distcp"}});
+  });
+}
+
 TEST_CASE_FIXTURE(RunOfPyTorch, "manager: a warning names PyTorch's checkpoints that are not called step_<n>") {
   put("pretrained");
   const CapturedLog log;
@@ -664,6 +677,19 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: an unusable place is left alone, and the 
   CHECK(restored_step(run) == 7);
 }
 
+TEST_CASE_FIXTURE(RunOnDisk, "manager: a read-only place is left alone, and the next name is taken") {
+  fs::permissions(directory.path(), fs::perms::all);
+  const AsNobody modes_apply;
+  fs::create_directories(place("step_2"));
+  std::ofstream(place("step_2/notes.txt")) << "mine";
+  fs::permissions(place("step_2"), fs::perms::owner_read | fs::perms::owner_exec);
+  managed(run, keeping_last(2), [](CheckpointManager& manager) {
+    save_steps(manager, {1, 2});
+    check_kept(manager, Names{"step_2.2", "step_1"});
+  });
+  fs::permissions(place("step_2"), fs::perms::owner_all);
+}
+
 TEST_CASE_FIXTURE(RunOnDisk, "manager: a failed save in an unlistable run says why it leaves no report") {
   fs::permissions(directory.path(), fs::perms::all);
   const AsNobody modes_apply;
@@ -673,4 +699,30 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a failed save in an unlistable run says w
   managed(run, {}, [](CheckpointManager& manager) { CHECK_THROWS_AS(save_steps(manager, {1}), CheckpointException); });
   CHECK_MESSAGE(log.text().find("is left: the earlier reports cannot be listed") != std::string::npos, log.text());
   fs::permissions(run, fs::perms::owner_all);
+}
+
+TEST_CASE_FIXTURE(RunOnDisk, "manager: a run of four ranks goes on at one") {
+  managed(
+      run, {},
+      [](CheckpointManager& manager) {
+        save_steps(manager, {1, 2});
+      },
+      4);
+  managed(
+      run, {},
+      [](CheckpointManager& manager) {
+        StateDict state = state_of_step(0, manager.world());
+        StateDict more = state;
+        more["new"] = 7;
+        LoadOptions partial;
+        partial.planning.allow_partial_load = true;
+        const auto restored = manager.restore_latest(more, partial);
+        REQUIRE(restored.has_value());
+        CHECK(restored->report.missing == std::vector<std::string>{"new"});
+        REQUIRE(manager.restore_latest(state).has_value());
+        CHECK(step_in(state, manager.world()) == 2);
+        save_steps(manager, {3});
+        CHECK(manager.latest()->name == "step_3");
+      },
+      1);
 }

@@ -12,6 +12,8 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
+#include <cairn/tests/support/faulty_storage.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 
@@ -164,6 +166,24 @@ TEST_CASE("profiler: an asynchronous save has ranges on the trainer's thread and
   CHECK(ranges.of_thread_with("cairn::background_save") == joined({"cairn::stage", "cairn::background_save"}, hooks_of_save()));
   CHECK(ranges.open() == Lines{});
   CHECK(ranges.misplaced() == Lines{});
+}
+
+TEST_CASE("profiler: no range is left open when a hook throws") {
+  for (const std::string hook : {"reset", "set_up_storage_writer", "prepare_local_plan", "prepare_global_plan", "write_data",
+                                 "write_data_async", "finish"}) {
+    CAPTURE(hook);
+    const ProfiledRanges ranges;
+    on_all_ranks(2, [&](World& world) {
+      Checkpointer checkpointer(world, "main");
+      SaveOptions options;
+      options.storage_writer = std::make_shared<FaultyWriter>(FailOn{{hook, {0}}}, world.rank());
+      CHECK_THROWS_AS(checkpointer.save(common_state(world.rank(), 2), "place", options), CheckpointException);
+    });
+    CHECK(ranges.ended("cairn::" + (hook == "write_data_async" ? "write_data" : hook)) > 0);
+    CHECK(ranges.ended("cairn::save") == 2);
+    CHECK(ranges.open() == Lines{});
+    CHECK(ranges.misplaced() == Lines{});
+  }
 }
 
 }  // namespace
