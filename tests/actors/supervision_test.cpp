@@ -179,8 +179,10 @@ TEST_CASE("a task result for a dead coordinator does not reach its replacement")
 }
 
 TEST_CASE("the store decides if a coordinator is lost while it publishes") {
+  RuntimeOptions options;
+  options.heartbeat_timeout = milliseconds(1000);  // a successor waits for twice as long
   for (const auto answer : {Committed::kYes, Committed::kNo, Committed::kUnknown}) {
-    SupervisedRanks world(4);
+    SupervisedRanks world(4, options);
     Gate gate;
     world.rank(0).script.on("writer.finish", [&gate] { gate.pass(); });
     world.rank(1).script.committed = answer;
