@@ -10,7 +10,6 @@
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/formats/zip_format.hpp>
 #include <cairn/storage/format/file_layout.hpp>
-#include <cairn/formats/
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
