@@ -15,7 +15,6 @@
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
-#include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/storage/damage.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
@@ -88,6 +87,23 @@ TEST_CASE("verify: every flipped bit of a small checkpoint is found, and placed 
   CHECK(verify_checkpoint(*saved.store).empty());
 }
 
+TEST_CASE("verify: all faults are named, each with file, offset and tensor") {
+  const Saved saved(large_state());
+  const Metadata metadata = read_metadata(*saved.store);
+  const auto a = std::get<TensorStorageMetadata>(*metadata.find("a")).storage.at(0);
+  const auto c = std::get<TensorStorageMetadata>(*metadata.find("c")).storage.at(0);
+  Bytes bytes = get_object(*saved.store, saved.file);
+  for (const std::uint64_t at : {a.payload_offset + 400'000, c.payload_offset + 700'000})
+    bytes[at] = static_cast<char>(bytes[at] ^ 4);
+  replace_object(*saved.store, saved.file, bytes);
+  const auto faults = verify_checkpoint(*saved.store, 3);
+  REQUIRE(faults.size() == 2);
+  CHECK(faults[0].fqn == "a");
+  CHECK(faults[0].offset == (a.payload_offset + 400'000) / kChecksumBlockBytes * kChecksumBlockBytes);
+  CHECK(faults[0].object == saved.file);
+  CHECK(faults[1].fqn == "c");
+}
+
 TEST_CASE("verify: the items of the record fill each file, one after another") {
   const Saved saved(large_state());
   const Metadata sound = read_metadata(*saved.store);
@@ -104,6 +120,39 @@ TEST_CASE("verify: the items of the record fill each file, one after another") {
     REQUIRE(faults.size() == 1);
     CHECK(faults[0].what == "the commit record does not place it after the item before it");
   }
+}
+
+TEST_CASE("verify: a wholly damaged file has one fault for each item, not for each block") {
+  const Saved saved(large_state());
+  Bytes bytes = get_object(*saved.store, saved.file);
+  const std::uint64_t content_bytes = bytes.size() - *read_metadata(*saved.store).files.at(0).trailer_length;
+  REQUIRE(content_bytes > 16 * kChecksumBlockBytes);
+  for (std::uint64_t at = 0; at < content_bytes; ++at) bytes[at] = static_cast<char>(~bytes[at]);
+  replace_object(*saved.store, saved.file, bytes);
+  const auto faults = verify_checkpoint(*saved.store, 2);
+  CHECK(faults.size() <= 5);
+  std::set<std::string> names;
+  for (const VerifyFault& fault : faults) names.insert(fault.fqn);
+  CHECK(names.count("a") == 1);
+  CHECK(names.count("c") == 1);
+  CHECK(names.count("d") == 1);
+}
+
+TEST_CASE("verify: missing, short and exchanged files") {
+  const Saved saved(large_state(), false);
+  const auto files = read_metadata(*saved.store).files;
+  REQUIRE(files.size() == 4);
+  const Bytes first = get_object(*saved.store, files[0].name);
+  const Bytes third = get_object(*saved.store, files[2].name);
+  REQUIRE(first.size() == third.size());
+  saved.store->remove(files[1].name);
+  replace_object(*saved.store, files[0].name, third);
+  replace_object(*saved.store, files[2].name, first.substr(0, first.size() - 10));
+  const auto faults = verify_checkpoint(*saved.store);
+  std::map<std::string, int> by_file;
+  for (const VerifyFault& fault : faults) ++by_file[fault.object];
+  CHECK(by_file.size() == 3);
+  CHECK(by_file.count(files[3].name) == 0);
 }
 
 TEST_CASE("verify: an unreadable file is one fault, and the other files are still checked") {
@@ -151,6 +200,11 @@ TEST_CASE("verify: whichever read fails, the checkpoint is not called fine") {
   CHECK(failed >= 3);  // the record, a trailer, and the items that it describes
 }
 
+TEST_CASE("verify: no checkpoint is an error, not a fault") {
+  forget_memory("verify");
+  CHECK_THROWS_AS(verify_checkpoint(*open_store("mem://verify/nothing")), Error);
+}
+
 TEST_CASE("verify: progress goes from nothing to everything, items that cannot be checked included") {
   const Saved saved(large_state());
   const TemporaryDirectory directory;
@@ -170,6 +224,38 @@ TEST_CASE("verify: progress goes from nothing to everything, items that cannot b
     CHECK(last == total);
     CHECK((store == saved.store ? total == store->size_bytes(saved.file) : total > 100));
   }
+}
+
+TEST_CASE("verify: an item that cannot be checked is no fault, and hides none") {
+  const TemporaryDirectory directory;
+  const auto store = copied_golden(directory);
+  Metadata metadata = read_metadata(*store);
+  std::vector<TensorStorageMetadata*> tensors;
+  std::vector<std::string> names;
+  for (auto& [fqn, entry] : metadata.state_dict_metadata)
+    if (auto* tensor = std::get_if<TensorStorageMetadata>(&entry); tensor && !tensor->storage.empty()) {
+      tensors.push_back(tensor);
+      names.push_back(fqn);
+    }
+  REQUIRE(tensors.size() > 2);
+  tensors[0]->storage.front().transforms = {"zstd"};  // as PyTorch records it
+  replace_object(*store, kCommitRecordName, pickle_torch_metadata(metadata, metadata.save_id));
+  auto found = verify_checkpoint(*store);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].unchecked);
+  CHECK(found[0].fqn == names[0]);
+  CHECK(found[0].what.find("zstd") != std::string::npos);
+
+  const StorageInfo& damaged = tensors[1]->storage.front();
+  const ObjectName file = metadata.files.at(damaged.file).name;
+  Bytes bytes = get_object(*store, file);
+  bytes[damaged.offset] = static_cast<char>(bytes[damaged.offset] ^ 1);
+  replace_object(*store, file, bytes);
+  found = verify_checkpoint(*store);
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].fqn == names[1]);
+  CHECK_FALSE(found[0].unchecked);
+  CHECK(found[1].unchecked);
 }
 
 TEST_CASE("verify: a newer format cannot be checked, and a newer trailer hides no damage") {
