@@ -193,6 +193,32 @@ TEST_CASE("compression: the transform that is not known is named") {
       CHECK(why_not_undone(names).find("the transform " + unknown + ",") != std::string::npos);
 }
 
+TEST_CASE("compression: two ranks save, one to three load other cuts") {
+  const Memory memory;
+  const torch::Tensor whole = counting({3001, 401});  // 4.8 MB
+  std::vector<StateDict> states(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    states[static_cast<std::size_t>(rank)]["w"] = ShardedTensor::distribute(whole, over_all_ranks(2), rank);
+    states[static_cast<std::size_t>(rank)]["step"] = 7;
+  }
+  CheckpointWriterOptions small;
+  small.bytes_in_flight_max = 2 * kChecksumBlockBytes;  // the least: a block for the file and one for a frame
+  save({&states[0], &states[1]}, small);
+  CHECK(verify_checkpoint(*open_store(kUrl)).empty());
+  for (int world = 1; world <= 3; ++world)
+    for (const std::int64_t dim : {0, 1}) {
+      CheckpointReaderOptions reading;
+      reading.verify_first = world == 2;
+      for (const StateDict& target : loaded_in_parts(
+               world, dim, "w", whole,
+               [] {
+                 return StateDict{{"step", 0}};
+               },
+               reading))
+        CHECK(target.at("step").to_int() == 7);
+    }
+}
+
 TEST_CASE("compression: numbers of little entropy shrink, and random ones hardly grow") {
   const Memory memory;
   StateDict state{{"small", torch::randint(0, 4, {4 << 20}, torch::kUInt8)},

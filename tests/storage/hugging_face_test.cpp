@@ -2,6 +2,7 @@
 // consolidation. tests/support/safetensors.hpp is a second parser of the format.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -220,6 +221,32 @@ TEST_CASE("Hugging Face: files end at the size asked for, and the index names ea
     CHECK(index.at("metadata").at("total_size") == total);
     CHECK(loads_as(place, "dim-0", 3));
   }
+}
+
+TEST_CASE("Hugging Face: a parser in Python opens the files") {
+  TemporaryDirectory directory;
+  StateDict state{{"matrix", torch::arange(6, torch::kFloat32).reshape({2, 3})}, {"count", torch::tensor(5, torch::kInt64)}};
+  save(directory.path() + "/model", {state});
+  put(directory.path() + "/parse.py", R"(
+import json, struct, sys
+place = sys.argv[1] + "/"
+index = json.load(open(place + "model.safetensors.index.json"))
+found = {}
+for name in set(index["weight_map"].values()):
+    data = open(place + name, "rb").read()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    assert header.pop("__metadata__") == {"format": "pt"}
+    body, at = data[8 + length:], 0
+    for key, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        assert begin == at and index["weight_map"][key] == name
+        found[key] = entry["shape"], entry["dtype"], struct.unpack({"F32": "<6f", "I64": "<q"}[entry["dtype"]], body[begin:end])
+        at = end
+    assert at == len(body)
+assert found == {"matrix": ([2, 3], "F32", (0, 1, 2, 3, 4, 5)), "count": ([], "I64", (5,))}, found
+)");
+  CHECK(std::system(("python3 " + directory.path() + "/parse.py " + directory.path() + "/model").c_str()) == 0);
 }
 
 TEST_CASE("Hugging Face: consolidated files equal those of a save by one rank") {

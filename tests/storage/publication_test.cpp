@@ -11,6 +11,7 @@
 #include <cairn/tests/storage/store_conformance.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/simulated_file_system.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -293,6 +294,45 @@ TEST_CASE("a clean-up beside another job removes no file of a checkpoint that ex
     }
   }
   forget_memory("publication");
+}
+
+TEST_CASE("two jobs that keep saving to one place publish only whole checkpoints") {
+  TemporaryDirectory directory;
+  const std::string place = directory.path() + "/step";
+  open_store(place)->create_root();
+  std::atomic<int> published{0}, fenced{0};
+  TogetherThreads::run(2, [&](int job) {
+    const auto store = open_store(place);
+    for (std::uint64_t round = 1; round <= 40; ++round) {
+      const Metadata metadata = metadata_of(id_of(round, job == 0 ? 'a' : 'b'));
+      const auto code = code_of([&] {
+        const auto replaced = published_metadata(*store);
+        store->begin_attempt(metadata.save_id);
+        write_files(*store, metadata);
+        store->publish(metadata.save_id, encode_commit_record(metadata), Overwrite::kAllowed);
+        ++published;
+        for (int tries = 0;; ++tries) {  // starts over if the record changes meanwhile, as a reader does
+          const auto pinned = published_metadata(*store);
+          const bool whole =
+              std::all_of(pinned->files.begin(), pinned->files.end(), [&](const auto& file) { return store->exists(file.name); });
+          if (whole) break;
+          if (published_metadata(*store)->save_id == pinned->save_id) throw std::runtime_error("a published file is missing");
+          if (tries == 100) throw std::runtime_error("the record changes all the time");
+        }
+        remove_leftovers(*store, metadata, replaced);
+      });
+      if (!code) continue;
+      // kNotFound: the other job removed the files of a fenced save during the write.
+      if (*code != ErrorCode::kFenced && *code != ErrorCode::kNotFound) throw std::runtime_error("unexpected error");
+      ++fenced;
+    }
+  });
+  CHECK(published > 0);
+  MESSAGE(published.load(), " saves were published, ", fenced.load(), " ended by the other job");
+  const auto store = open_store(place);
+  const auto last = published_metadata(*store);
+  REQUIRE(last.has_value());
+  for (const FileInfo& file : last->files) CHECK(store->exists(file.name));
 }
 
 TEST_CASE("clean-up continues after a refused removal, and keeps the save's attempt fenced") {
