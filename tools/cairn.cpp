@@ -118,6 +118,7 @@ int run(int argc, char** argv) {
   add_trace(app, chosen);
   add_status(app, chosen);
   add_tensor_commands(app, chosen);
+  add_prune(app, chosen);
 
   check_command(app, argc, argv);
   try {

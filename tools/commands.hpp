@@ -67,11 +67,11 @@ void add_inspect(CLI::App& app, Run& chosen);
 void add_doctor(CLI::App& app, Run& chosen);
 void add_trace(CLI::App& app, Run& chosen);
 void add_status(CLI::App& app, Run& chosen);
+void add_prune(CLI::App& app, Run& chosen);
 void add_tensor_commands(CLI::App& app, Run& chosen);  // adds the commands below; in `cairn`, only their names
 void add_verify(CLI::App& app, Run& chosen);
 void add_cat(CLI::App& app, Run& chosen);
 void add_diff(CLI::App& app, Run& chosen);
-void add_prune(CLI::App& app, Run& chosen);
 void add_convert(CLI::App& app, Run& chosen);
 void add_merge(CLI::App& app, Run& chosen);
 
@@ -92,7 +92,6 @@ inline constexpr CommandSummary kCatCommand{"cat", "Print the elements of a tens
 inline constexpr CommandSummary kDiffCommand{"diff", "Compare the keys, shapes, types and values of two checkpoints"};
 inline constexpr CommandSummary kConvertCommand{"convert", "Write a checkpoint in another format or layout"};
 inline constexpr CommandSummary kMergeCommand{"merge", "Make one checkpoint of the parts that ranks saved for themselves"};
-inline constexpr CommandSummary kPruneCommand{"prune", "Remove old checkpoints of a run"};
 
 // In `cairn`: replaces this process with cairn-tensors if the command line needs tensors. Throws if
 // that program cannot be started. In cairn-tensors: does nothing. Call it first, and keep `argv`.

@@ -18,8 +18,7 @@ namespace {
 // The other program's path from the folder of this one.
 constexpr const char* kTensorProgram = CAIRN_TENSOR_PROGRAM;
 
-constexpr CommandSummary kTensorCommands[] = {kVerifyCommand, kCatCommand,   kDiffCommand,      kConvertCommand,
-                                              kMergeCommand,  kPruneCommand};
+constexpr CommandSummary kTensorCommands[] = {kVerifyCommand, kCatCommand, kDiffCommand, kConvertCommand, kMergeCommand};
 
 char** command_line = nullptr;
 

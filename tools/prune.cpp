@@ -271,7 +271,7 @@ int prune(const PruneOptions& options) {
 
 void add_prune(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<PruneOptions>();
-  auto* const command = app.add_subcommand(kPruneCommand.name, kPruneCommand.description);
+  auto* const command = app.add_subcommand("prune", "Remove old checkpoints of a run");
   command->footer(kPruneExamples);
   command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
   command->add_option("--keep", options->keep, "Checkpoints to keep: last=K, every=N or best=K:METRIC[:higher]; may be repeated")

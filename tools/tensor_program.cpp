@@ -13,7 +13,7 @@ void become_program_for(int /*argc*/, char** /*argv*/) {}
 void become_tensor_program() { throw InternalError("this is cairn-tensors already"); }
 
 void add_tensor_commands(CLI::App& app, Run& chosen) {
-  for (const auto add : {add_verify, add_cat, add_diff, add_convert, add_merge, add_prune}) add(app, chosen);
+  for (const auto add : {add_verify, add_cat, add_diff, add_convert, add_merge}) add(app, chosen);
 }
 
 InspectSource open_inspect_source(const std::string& place) {

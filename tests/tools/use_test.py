@@ -159,7 +159,7 @@ class Use(Command):
         planted.write_text("#!/bin/sh\necho planted\n")
         planted.chmod(0o755)
         hide = 'mount --bind "$0" /proc; exec "$@"'
-        done = subprocess.run(["unshare", "-m", "sh", "-ec", hide, here, CAIRN, "prune"], cwd=here, capture_output=True, text=True)
+        done = subprocess.run(["unshare", "-m", "sh", "-ec", hide, here, CAIRN, "cat", "."], cwd=here, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout), (FOUND_BAD, ""), done.stderr)
         self.assertIn("/proc/self/exe", done.stderr)
 
