@@ -5,6 +5,7 @@
 namespace cairn {
 namespace {
 
+// Used in processes without LibTorch, such as the command `cairn`.
 constexpr DeviceFunctions kNone{
     [](const char*) noexcept -> void* { return nullptr; },
     [](void*) noexcept {},

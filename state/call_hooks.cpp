@@ -19,6 +19,7 @@ void reset_storage(Storage& storage, const std::string& checkpoint_id) {
   storage.reset(checkpoint_id);
 }
 
+// The hooks of SavePlanner and StorageWriter, as one object.
 class PlannedSave final : public SaveHooks {
  public:
   PlannedSave(const StateDict& state_dict, SavePlanner& planner, StorageWriter& writer)
@@ -50,6 +51,7 @@ class PlannedSave final : public SaveHooks {
   StorageWriter& writer_;
 };
 
+// The hooks of LoadPlanner and StorageReader, as one object.
 class PlannedLoad final : public LoadHooks {
  public:
   PlannedLoad(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit)

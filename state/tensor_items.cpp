@@ -9,19 +9,6 @@
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {
-namespace {
-
-class OnStreams final : public EnteredThread {
- public:
-  explicit OnStreams(const CurrentStreams& streams) : scope_(streams) {}
-
- private:
-  const CurrentStreams::Scope scope_;
-};
-
-}  // namespace
-
-std::unique_ptr<EnteredThread> PlannedSource::enter_thread() const { return std::make_unique<OnStreams>(streams_); }
 
 std::shared_ptr<const ElementRun> PlannedSource::elements_of(const WriteItem& item) {
   const std::string& name = plan_.names[item.name];
@@ -48,8 +35,6 @@ Bytes PlannedSource::bytes_of(const WriteItem& item) {
                                           "\" to a tensor, but planned a bytes object: plan it as a tensor");
   return std::move(*bytes);
 }
-
-std::unique_ptr<EnteredThread> PlannedDestination::enter_thread() const { return std::make_unique<OnStreams>(streams_); }
 
 std::shared_ptr<const ElementRun> PlannedDestination::elements_for(const ReadItem& item, DType stored) {
   const std::string& name = plan_.names[item.storage_name];

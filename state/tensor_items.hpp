@@ -11,11 +11,12 @@
 
 namespace cairn {
 
-// Both keep references to their arguments.
+// Both keep references to their arguments, and the current streams of the thread that makes them.
+// Runs that they return are TensorBytes.
 class PlannedSource final : public ItemSource {
  public:
   PlannedSource(const SavePlan& plan, SavePlanner& planner) : plan_(plan), planner_(planner) {}
-  std::unique_ptr<EnteredThread> enter_thread() const override;
+  std::shared_ptr<void> enter_thread() const override { return std::make_shared<CurrentStreams::Scope>(streams_); }
   std::shared_ptr<const ElementRun> elements_of(const WriteItem& item) override;
   Bytes bytes_of(const WriteItem& item) override;
 
@@ -28,7 +29,7 @@ class PlannedSource final : public ItemSource {
 class PlannedDestination final : public ItemDestination {
  public:
   PlannedDestination(const LoadPlan& plan, LoadPlanner& planner) : plan_(plan), planner_(planner) {}
-  std::unique_ptr<EnteredThread> enter_thread() const override;
+  std::shared_ptr<void> enter_thread() const override { return std::make_shared<CurrentStreams::Scope>(streams_); }
   std::shared_ptr<const ElementRun> elements_for(const ReadItem& item, DType stored) override;
   void commit(const ReadItem& item, const ElementRun& elements) override;
   void take_bytes(const ReadItem& item, Bytes bytes) override;

@@ -17,7 +17,9 @@ namespace cairn {
 class ElementRun {
  public:
   virtual ~ElementRun() = default;
+  // Returns the length of the run.
   virtual std::uint64_t size_bytes() const = 0;
+  // Returns false for memory of a device, which is copied best through page-locked blocks.
   virtual bool is_on_host() const = 0;
   // Returns the memory that holds the run, if it is on the host, contiguous and needs no
   // conversion; otherwise nullptr.
@@ -31,12 +33,6 @@ class ElementRun {
   virtual void write(std::uint64_t first, ByteSpan source) const = 0;
 };
 
-// Lives as long as a thread of an engine calls hooks of the caller.
-class EnteredThread {
- public:
-  virtual ~EnteredThread() = default;
-};
-
 // Made on the caller's thread. Its other functions are called on threads of an engine, several at
 // once.
 class ItemHooks {
@@ -44,14 +40,16 @@ class ItemHooks {
   virtual ~ItemHooks() = default;
   // Orders the thread's work on devices after what the caller's thread had queued when this object
   // was made, until the result is destroyed.
-  virtual std::unique_ptr<EnteredThread> enter_thread() const = 0;
+  virtual std::shared_ptr<void> enter_thread() const = 0;
 };
 
 // Gives a writer the data of planned items. Throws kMismatch or kUnsupported if they do not fit
 // the plan, and any exception of the user's planner.
 class ItemSource : public ItemHooks {
  public:
+  // Returns the elements of a tensor item. The run keeps its tensor alive.
   virtual std::shared_ptr<const ElementRun> elements_of(const WriteItem& item) = 0;
+  // Returns the bytes of a bytes item. Called once for each.
   virtual Bytes bytes_of(const WriteItem& item) = 0;
 };
 
@@ -62,6 +60,7 @@ class ItemDestination : public ItemHooks {
   virtual std::shared_ptr<const ElementRun> elements_for(const ReadItem& item, DType stored) = 0;
   // Ends an item whose elements have all been written to the run of `elements_for`.
   virtual void commit(const ReadItem& item, const ElementRun& elements) = 0;
+  // Takes the bytes of a bytes item, and ends it.
   virtual void take_bytes(const ReadItem& item, Bytes bytes) = 0;
 };
 

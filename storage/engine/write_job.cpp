@@ -95,16 +95,12 @@ void WriteJob::stop_if_failed() const {
 
 void WriteJob::run() noexcept {
   if (request_.low_priority) lower_thread_priority();
-  std::unique_ptr<EnteredThread> entered;
-  try {
-    entered = request_.source->enter_thread();
-  } catch (...) {
-    fail(std::current_exception());
-  }
+  std::shared_ptr<void> entered;
   File* own = nullptr;
   while (true) {
     std::optional<Task> task;
     try {
+      if (!entered) entered = request_.source->enter_thread();
       MutexLock lock(mutex_);
       changed_.wait(mutex_, [&]() CAIRN_REQUIRES(mutex_) {
         return failed_ || closed_ == files_.size() || (task = next_task(own)).has_value();
