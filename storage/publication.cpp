@@ -1,6 +1,7 @@
 #include <cairn/storage/publication.hpp>
 
 #include <algorithm>
+#include <future>
 #include <limits>
 #include <set>
 #include <system_error>
@@ -9,7 +10,6 @@
 #include <cairn/base/clock.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
-#include <cairn/base/mutex.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
@@ -96,37 +96,6 @@ std::optional<std::uint64_t> sequence_in(Store& run, const ObjectName& name, boo
     return std::nullopt;
   }
 }
-
-// Reads the commit sequences of places one by one, possibly on its own thread, so that the caller
-// can stop waiting. Shared with that thread, which may outlive the call.
-struct Look {
-  Look(std::shared_ptr<Store> of, std::vector<ObjectName> at) : store(std::move(of)), places(std::move(at)) {}
-
-  void run() {
-    for (const ObjectName& place : places) {
-      std::optional<std::uint64_t> sequence = 0;
-      std::string trouble;
-      try {
-        sequence = sequence_in(*store, record_below(place), true);
-      } catch (const std::exception& error) {
-        trouble = error.what();
-      }
-      MutexLock lock(mutex);
-      largest = std::max(largest, sequence.value_or(sequence_of_now() - 1));
-      if (!trouble.empty()) troubled.emplace_back(place, trouble);
-      ++done;
-      changed.notify_all();
-    }
-  }
-
-  const std::shared_ptr<Store> store;
-  const std::vector<ObjectName> places;
-  Mutex mutex;
-  CondVar changed;
-  std::size_t done CAIRN_GUARDED_BY(mutex) = 0;
-  std::uint64_t largest CAIRN_GUARDED_BY(mutex) = 0;
-  std::vector<std::pair<ObjectName, std::string>> troubled CAIRN_GUARDED_BY(mutex);
-};
 
 // Adds the generation that ".metadata" names now, unless that is `current`.
 void keep_published(Store& store, const Metadata& current, FileSet& kept) {
@@ -222,30 +191,27 @@ void CommitSequence::pass_over(const Store& run, const ObjectName& place, const 
 std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& run, const std::vector<ObjectName>& places,
                                                 int rank) {
   std::uint64_t largest = 0;
-  for (std::size_t begin = 0; begin < places.size();) {
-    const auto first = places.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto look = std::make_shared<Look>(run, std::vector<ObjectName>(first, places.end()));
-    bool looks_apart = false;
-    if (patience_) {
-      try {
-        const SignalsBlocked blocked;
-        std::thread([look] { look->run(); }).detach();  // not joined: it may hang
-        looks_apart = true;
-      } catch (const std::system_error&) {  // no thread available: read on this one
-      }
+  for (const ObjectName& place : places) {
+    const auto look = std::make_shared<std::packaged_task<std::uint64_t()>>(
+        [run, name = record_below(place)] { return sequence_in(*run, name, true).value_or(sequence_of_now() - 1); });
+    std::future<std::uint64_t> found = look->get_future();
+    bool looks_apart = patience_.has_value();
+    try {
+      const SignalsBlocked blocked;
+      if (looks_apart) std::thread([look] { (*look)(); }).detach();  // not joined: it may hang
+    } catch (const std::system_error&) {  // no thread available: read on this one
+      looks_apart = false;
     }
-    if (!looks_apart) look->run();
-    MutexLock lock(look->mutex);
-    // The patience counts anew for each place.
-    for (std::size_t seen = 0; look->done < look->places.size(); seen = look->done) {
-      const auto has_moved_on = [&]() CAIRN_REQUIRES(look->mutex) { return look->done != seen; };
-      if (look->changed.wait_for(look->mutex, *patience_, has_moved_on)) continue;
-      pass_over(*run, look->places[look->done], "it did not answer in time", rank);
-      break;
+    if (!looks_apart) (*look)();
+    if (looks_apart && found.wait_for(*patience_) != std::future_status::ready) {
+      pass_over(*run, place, "it did not answer in time", rank);
+      continue;
     }
-    largest = std::max(largest, look->largest);
-    for (const auto& [place, why] : look->troubled) pass_over(*run, place, why, rank);
-    begin += look->done + 1;  // also skips the place that did not answer
+    try {
+      largest = std::max(largest, found.get());
+    } catch (const std::exception& error) {
+      pass_over(*run, place, error.what(), rank);
+    }
   }
   return largest;
 }

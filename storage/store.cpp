@@ -88,6 +88,8 @@ std::vector<ObjectName> Store::children() {
   return found;
 }
 
+std::optional<PlaceContents> Store::seen_by_children(const ObjectName&) { return std::nullopt; }
+
 PlaceContents Store::contents() {
   PlaceContents found;
   found.objects = list();
@@ -105,22 +107,28 @@ bool Store::has_attempt(const std::string& save_id) {
 void Store::retract() { remove(kCommitRecordName); }
 
 void Store::retract_with_mark(const ObjectName& mark, const std::string& text) {
+  create_mark(*this, mark, text);
+  retract();
+}
+
+void create_whole(Store& store, const ObjectName& name, const std::string& content) {
   CreateOptions options;
-  options.expected_bytes = text.size();
+  options.expected_bytes = content.size();
+  const auto writer = store.create(name, options);
+  writer->write_at(0, content);
+  writer->sync(content.size());
+}
+
+void create_mark(Store& store, const ObjectName& mark, const std::string& text) {
   try {
     // The mark of an interrupted removal may be incomplete.
-    const auto known = read_end(mark, text.size());
+    const auto known = store.read_end(mark, text.size());
     const bool is_whole = known && known->object_bytes == text.size() && known->content == text;
-    if (known && !is_whole) remove(mark);
-    if (!is_whole) {
-      const auto writer = create(mark, options);
-      writer->write_at(0, text);
-      writer->sync(text.size());
-    }
+    if (known && !is_whole) store.remove(mark);
+    if (!is_whole) create_whole(store, mark, text);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNoSpace) throw;
   }
-  retract();
 }
 
 bool Store::leads_elsewhere() { return false; }

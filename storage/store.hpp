@@ -160,6 +160,10 @@ class Store {
   // object. The default calls `list`; stores that can avoid visiting every object should override
   // it.
   virtual std::vector<ObjectName> children();
+  // Returns what the last call of `children` has seen at a place one level below the root, if it has
+  // seen everything there, as `contents` returns it. The place may have changed since. The default
+  // returns nothing.
+  virtual std::optional<PlaceContents> seen_by_children(const ObjectName& place);
   // Returns the place one level below the root whose record was published last, as it was when this
   // process called `children`, if the store keeps this apart from its lists. Returns nothing if the
   // store does not, as the default does not, or if the record was removed by `remove` or `retract`.
@@ -196,7 +200,8 @@ class Store {
   // Returns all objects and attempts. An object in it whose save has not ended is of an attempt in
   // it, or of one that began during the call. The default lists the objects, then the open
   // attempts, and then the fenced ones, because a fence may come between the two. Stores that find
-  // all of them in one look should override it.
+  // all of them in one look should override it. The first call after `publish` may return what
+  // `publish` found when the record was there.
   virtual PlaceContents contents();
   // Returns whether the attempt is open, or fenced and not cleared. The default searches both;
   // stores that can look up one name should override it, because every rank that writes, except the
@@ -233,6 +238,11 @@ class Store {
 };
 
 inline constexpr const char* kCommitRecordName = ".metadata";
+
+// Creates the object `name` with this content, durably.
+void create_whole(Store& store, const ObjectName& name, const std::string& content);
+// Creates the mark of a removal, as `retract_with_mark` does.
+void create_mark(Store& store, const ObjectName& mark, const std::string& text);
 
 // Throw kInvalidArgument, with the reason, if a name, prefix or save id breaks the rules that all
 // stores share. For use in implementations of stores.

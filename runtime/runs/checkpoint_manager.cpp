@@ -230,7 +230,7 @@ struct CheckpointManager::Implementation {
 
   void check_is_run(bool is_checkpoint) const;
   void check_writable() const;
-  std::string choose(const std::vector<PassedOver>& damaged) const;
+  std::string choose(const std::vector<PassedOver>& damaged);
   void note_damage(const CheckpointInfo& info, const FailureMap& failures) const;
 
   const CheckpointManagerOptions options;
@@ -578,11 +578,12 @@ void CheckpointManager::Implementation::check_writable() const {
 
 // Returns the checkpoint to restore and those that were skipped, packed; "" if the run has no
 // checkpoint.
-std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) const {
+std::string CheckpointManager::Implementation::choose(const std::vector<PassedOver>& damaged) {
   check_writable();
   const auto chosen = choose_checkpoint(run, options.data_without_record, damaged);
   is_run = true;
   if (!chosen) return "";
+  if (cleanup && !started_cleanup && !chosen->all.empty()) started_cleanup = cleanup->take(chosen->all);
   std::vector<std::string> texts;
   add_texts(texts, chosen->checkpoint);
   for (const PassedOver& one : chosen->passed_over) texts.insert(texts.end(), {one.name, one.why});

@@ -196,6 +196,9 @@ std::optional<ChosenCheckpoint> choose_checkpoint(const RunDirectory& run, DataW
         continue;
       }
       log_other_names(*order, run);
+    } else if (found->passed_over.empty() && order->without_record.empty()) {
+      const auto is_own = [](const RunCheckpoint& one) { return !one.head.save_id.empty() && is_checkpoint_name(one.name); };
+      if (std::all_of(order->candidates.begin(), order->candidates.end(), is_own)) found->all = order->candidates;
     }
     return found;
   }

@@ -37,6 +37,8 @@ std::optional<ResumeOrder> resume_order(const RunDirectory& run, DataWithoutReco
 struct ChosenCheckpoint {
   RunCheckpoint checkpoint;
   std::vector<PassedOver> passed_over;
+  // The checkpoints of the run, the latest first, if it has nothing else; empty otherwise.
+  std::vector<RunCheckpoint> all = {};
 };
 // Returns the first candidate for which `fault_of` returns "", and the checkpoints that were
 // skipped. Returns nothing if the run has none. Throws kCorrupt if it has some but none is sound.

@@ -109,6 +109,14 @@ void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged,
   }
 }
 
+bool RunCleanup::take(const std::vector<RunCheckpoint>& all) {
+  std::vector<CheckpointInfo> infos;
+  for (const RunCheckpoint& checkpoint : all) infos.push_back(info_of(worker_->run, checkpoint));
+  if (worker_->policy.keep_last && kept_by(worker_->policy, infos).size() < infos.size()) return false;
+  worker_->settled = std::move(infos);
+  return worker_->ended_attempts = true;  // there were none in places without a record
+}
+
 void RunCleanup::wait(std::optional<std::chrono::milliseconds> deadline) {
   MutexLock lock(worker_->mutex);
   worker_->wait(deadline, [this]() CAIRN_REQUIRES(worker_->mutex) { return !worker_->runs; });

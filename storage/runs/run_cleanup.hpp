@@ -42,6 +42,10 @@ class RunCleanup {
   // not look at the run if the last clean-up left nothing to do and `saved` gives no reason to
   // remove another. If no thread can be started, cleans up before it returns.
   void start(std::set<ObjectName> busy, std::set<std::string> damaged, std::optional<RunCheckpoint> saved = {});
+  // Takes the checkpoints of a run that has nothing else, the latest first, instead of a first look
+  // at the run. Returns false if there is something to remove: then `start` must look itself. Only
+  // while no clean-up runs.
+  bool take(const std::vector<RunCheckpoint>& all);
   // Waits until no clean-up runs or is pending, for at most `deadline` and the grace period.
   void wait(std::optional<std::chrono::milliseconds> deadline = std::nullopt);
   // Returns a function that each save calls with its checkpoint's id. The function may outlive this

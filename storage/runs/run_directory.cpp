@@ -68,14 +68,6 @@ std::string read_text(Store& store, const ObjectName& name, std::size_t bytes_ma
   return end && end->object_bytes == end->content.size() ? end->content : "";
 }
 
-void create_text(Store& store, const ObjectName& name, const std::string& text) {
-  CreateOptions options;
-  options.expected_bytes = text.size();
-  const auto writer = store.create(name, options);
-  writer->write_at(0, text);
-  writer->sync(text.size());
-}
-
 void add_marks(Store& place, const std::vector<ObjectInfo>& objects, Dead& dead) {
   for (const ObjectInfo& object : objects) {
     const auto id = save_id_of_mark(object.name);
@@ -309,10 +301,16 @@ std::string RunDirectory::why_unreadable(const ObjectName& name) const {
 }
 
 std::string RunDirectory::fault_of(const ObjectName& name, const std::string& save_id) const {
+  // An older look can show that all is well, but no fault.
+  const auto seen = run_->seen_by_children(name);
+  return seen && fault_in(name, save_id, &*seen).empty() ? "" : fault_in(name, save_id, nullptr);
+}
+
+std::string RunDirectory::fault_in(const ObjectName& name, const std::string& save_id, const PlaceContents* seen) const {
   try {
     const std::shared_ptr<Store> place = open(name);
     // One look, instead of a request for each file.
-    const PlaceContents found = contents_of(*place, true);
+    const PlaceContents found = seen != nullptr ? *seen : contents_of(*place, true);
     if (!save_id.empty() && has_name(found.objects, kFindingName))
       if (const std::string finding = finding_of({name, {save_id, 0, {}, {}}}); !finding.empty()) return finding;
     const Metadata metadata = read_metadata(*place, found);
@@ -366,7 +364,7 @@ std::string RunDirectory::find_damage(const RunCheckpoint& checkpoint, const std
 void RunDirectory::note_damage(const RunCheckpoint& checkpoint, const std::string& finding) const {
   const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
   place->remove(kFindingName);
-  if (!finding.empty()) create_text(*place, kFindingName, checkpoint.head.save_id + "\n" + finding + "\n");
+  if (!finding.empty()) create_whole(*place, kFindingName, checkpoint.head.save_id + "\n" + finding + "\n");
 }
 
 std::string RunDirectory::finding_of(const RunCheckpoint& checkpoint) const {
@@ -407,7 +405,8 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
   const std::string& save_id = checkpoint.head.save_id;
   // Removal is safe only in this order of steps: see the header.
-  const PlaceContents found = place->contents();
+  const auto seen = run_->seen_by_children(checkpoint.name);
+  const PlaceContents found = seen ? *seen : place->contents();
   const std::vector<ObjectInfo>& objects = found.objects;
   // Looks twice, because a list may lag behind.
   if (has_name(objects, kPinName) || is_pinned(checkpoint.name)) return "it is pinned";

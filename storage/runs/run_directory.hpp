@@ -18,7 +18,9 @@
 // except for leftovers that the next clean-up removes, because the mark names them.
 //
 //  1  list its objects, then its open attempts; if another save's attempt is open, stop
-//  2  read the record again; if it is not the expected one, stop
+//  2  read the record again; if it is not the expected one, stop. A store that lists a run with all
+//     objects replaces the record in 4 only if it has not changed since, and may take 1 and 2 from
+//     that list
 //  3  create the mark ".removed-<save id>", durably. It contains the names of files that the record
 //     lists or retires and whose names do not contain this save id. Without space for it, go on
 //  4  remove the record, durably                                    Store::retract_with_mark: 3, 4
@@ -146,6 +148,7 @@ class RunDirectory {
   std::shared_ptr<Store> open_to_change(const ObjectName& name) const;
   void remove_remains_of(const ObjectName& name, bool end_attempts, const MayChange& may_change) const;
   ObjectName lost_latest(const Listing& listing) const;
+  std::string fault_in(const ObjectName& name, const std::string& save_id, const PlaceContents* seen) const;
   std::set<ObjectName> unexplained(const ObjectName& name) const;
   bool has_unrecorded(const ObjectName& name) const;
 

@@ -61,12 +61,17 @@ FileStore::FileStore(const std::string& path, FileSystem& files) : root_(absolut
 
 std::string FileStore::path_of(const ObjectName& name) const { return root_.back() == '/' ? root_ + name : root_ + "/" + name; }
 
-bool FileStore::is_directory(const std::string& path) {
+std::optional<FileStatus> FileStore::status_at(const std::string& path, bool follow, const char* action) {
   FileStatus found;
-  const int result = files_.status(path, true, found);
-  if (means_absent(result)) return false;
-  if (result < 0) throw system_error("inspect", path, -result);
-  return found.kind == FileKind::kDirectory;
+  const int result = files_.status(path, follow, found);
+  if (means_absent(result)) return std::nullopt;
+  if (result < 0) throw system_error(action, path, -result);
+  return found;
+}
+
+bool FileStore::is_directory(const std::string& path) {
+  const auto found = status_at(path, true, "inspect");
+  return found && found->kind == FileKind::kDirectory;
 }
 
 StoreTraits FileStore::traits() const {
@@ -178,30 +183,21 @@ void FileStore::read(const ObjectName& name, const std::vector<ReadRange>& range
 std::uint64_t FileStore::size_bytes(const ObjectName& name) {
   check_object_name(name);
   const std::string path = path_of(name);
-  FileStatus found;
-  const int result = files_.status(path, true, found);
-  if (means_absent(result)) throw Error(ErrorCode::kNotFound, std::string(system_error("find the size of", path, ENOENT).what()));
-  if (result < 0) throw system_error("find the size of", path, -result);
-  if (found.kind != FileKind::kRegular) throw not_an_object(path);
-  return found.size_bytes;
+  const auto found = status_at(path, true, "find the size of");
+  if (!found) throw Error(ErrorCode::kNotFound, std::string(system_error("find the size of", path, ENOENT).what()));
+  if (found->kind != FileKind::kRegular) throw not_an_object(path);
+  return found->size_bytes;
 }
 
 bool FileStore::exists(const ObjectName& name) {
   check_object_name(name);
-  FileStatus found;
-  const int result = files_.status(path_of(name), true, found);
-  if (means_absent(result)) return false;
-  if (result < 0) throw system_error("look for", path_of(name), -result);
-  return found.kind == FileKind::kRegular;
+  const auto found = status_at(path_of(name), true, "look for");
+  return found && found->kind == FileKind::kRegular;
 }
 
 bool FileStore::is_taken(const ObjectName& name) {
   check_object_name(name);
-  FileStatus found;
-  const int result = files_.status(path_of(name), false, found);
-  if (means_absent(result)) return false;
-  if (result < 0) throw system_error("look for", path_of(name), -result);
-  return true;
+  return status_at(path_of(name), false, "look for").has_value();
 }
 
 std::vector<ObjectInfo> FileStore::list(const ObjectName& prefix) {
@@ -281,11 +277,8 @@ void FileStore::sync_removals() {
 }
 
 bool FileStore::leads_elsewhere() {
-  FileStatus found;
-  const int looked = files_.status(root_, false, found);
-  if (means_absent(looked)) return false;
-  if (looked < 0) throw system_error("inspect", root_, -looked);
-  return found.kind == FileKind::kLink;
+  const auto found = status_at(root_, false, "inspect");
+  return found && found->kind == FileKind::kLink;
 }
 
 void FileStore::retract() {

@@ -20,6 +20,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,8 @@ class FileStore : public Store {
   void make_parents(const ObjectName& name);
   void refuse_links_above(const ObjectName& name);
   void require_directory_of_ours(const std::string& path);
+  // Returns nothing if there is no such entry, or if a parent in the path is a file.
+  std::optional<FileStatus> status_at(const std::string& path, bool follow, const char* action);
   bool is_directory(const std::string& path);
   void sync_names_up_from(std::string directory);
   void remember_durable(const std::string& directory);

@@ -176,14 +176,15 @@ std::unique_ptr<ObjectWriter> MemoryStore::create(const ObjectName& name, const 
   return std::make_unique<Writer>(memory_, full_name(name), child_url(url(), name), options);
 }
 
-void MemoryStore::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
+std::shared_ptr<const std::string> MemoryStore::content_of(const ObjectName& name) {
   check_object_name(name);
-  std::shared_ptr<const std::string> content;
-  {
-    MutexLock lock(memory_->mutex);
-    const auto object = memory_->objects.find(full_name(name));
-    if (object != memory_->objects.end()) content = object->second.content;
-  }
+  MutexLock lock(memory_->mutex);
+  const auto object = memory_->objects.find(full_name(name));
+  return object == memory_->objects.end() ? nullptr : object->second.content;
+}
+
+void MemoryStore::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
+  const auto content = content_of(name);
   if (!content) throw Error(ErrorCode::kNotFound, "cannot read " + child_url(url(), name) + ": there is no such object");
   for (const ReadRange& range : ranges) {
     const std::size_t size = range.destination.size();
@@ -197,20 +198,13 @@ void MemoryStore::read(const ObjectName& name, const std::vector<ReadRange>& ran
 }
 
 std::uint64_t MemoryStore::size_bytes(const ObjectName& name) {
-  check_object_name(name);
-  MutexLock lock(memory_->mutex);
-  const auto object = memory_->objects.find(full_name(name));
-  if (object == memory_->objects.end() || !object->second.content)
+  const auto content = content_of(name);
+  if (!content)
     throw Error(ErrorCode::kNotFound, "cannot find the size of " + child_url(url(), name) + ": there is no such object");
-  return object->second.content->size();
+  return content->size();
 }
 
-bool MemoryStore::exists(const ObjectName& name) {
-  check_object_name(name);
-  MutexLock lock(memory_->mutex);
-  const auto object = memory_->objects.find(full_name(name));
-  return object != memory_->objects.end() && object->second.content != nullptr;
-}
+bool MemoryStore::exists(const ObjectName& name) { return content_of(name) != nullptr; }
 
 bool MemoryStore::is_taken(const ObjectName& name) {
   check_object_name(name);

@@ -49,6 +49,8 @@ class MemoryStore : public Store {
 
   std::string full_name(const ObjectName& name) const { return place_ + name; }
   std::vector<std::string> attempts_that_are(bool open);
+  // Returns null if there is no such object, or if it is being written.
+  std::shared_ptr<const std::string> content_of(const ObjectName& name);
 
   std::string name_;
   std::string place_;  // "" or a path that ends with '/'

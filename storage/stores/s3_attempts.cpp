@@ -27,7 +27,8 @@
 //            3  if a removal mark is there, write it to .removed-<save id>;
 //               write the record to .metadata, if the ETag is
 //               still that of 1; otherwise begin again           <- now the checkpoint exists
-//               (but end with an error if an answer was lost and the record of another is there)
+//               (but end with an error if an answer was lost and the record of another is there).
+//               Confirm by a list of the place, or by a read, that it is there
 //            4  take the place out of the index as begin does after its
 //               step 4, if 3 replaced a mark that begin 3 did not write;
 //               in the same write name this place as the latest, unless
@@ -94,12 +95,10 @@
 // takes the name out before the record goes. A crash between these steps leaves an index that names
 // an older place, or none, which contradicts nothing.
 #include <algorithm>
-#include <future>
-#include <iterator>
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/base/signals_blocked.hpp>
+#include <cairn/base/parallel.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -162,8 +161,8 @@ S3Store::Record S3Store::find_record(const ObjectName& name, std::size_t end_byt
 }
 
 std::optional<std::string> S3Store::replace_record(const ObjectName& name, const std::string& seen, ByteSpan content,
-                                                   bool* was_repeated) {
-  return client_->put_if(key_of(name), content, seen.empty() ? std::nullopt : std::optional(seen), was_repeated);
+                                                   bool* was_repeated, const S3Client::Confirms& confirms) {
+  return client_->put_if(key_of(name), content, seen.empty() ? std::nullopt : std::optional(seen), was_repeated, confirms);
 }
 
 void S3Store::retract_with_mark(const ObjectName& mark, const std::string& text) {
@@ -201,21 +200,18 @@ void S3Store::retract_record(const ObjectName& name, const std::string& mark) {
 
 std::string S3Store::write_first_mark() {
   // If this write is lost, the condition on its ETag fails.
-  return client_->put_if(key_of(kCommitRecordName), fence_mark(), std::nullopt, nullptr, false).value_or("");
+  return client_->put_if(key_of(kCommitRecordName), fence_mark(), std::nullopt, nullptr, S3Client::trust_answer).value_or("");
 }
 
 void S3Store::begin_attempt(const std::string& save_id, Overwrite overwrite) {
   check_attempt_id(save_id);
   const std::string mark = key_of(kOpenMark + save_id);
-  // 1, beside 2: their order does not matter
-  std::future<void> unlisted;
-  {
-    const SignalsBlocked on_the_thread;
-    unlisted = std::async([this] { unlist_root(false); });
-  }
-  // 2
-  const bool begun = client_->put_if(mark, "open\n", std::nullopt, nullptr, false).has_value();
-  unlisted.get();
+  // 1 beside 2: their order does not matter
+  bool begun = false;
+  for_each_in_parallel(2, 2, [&](std::size_t step) {
+    if (step == 0) unlist_root(false);
+    if (step == 1) begun = client_->put_if(mark, "open\n", std::nullopt, nullptr, S3Client::trust_answer).has_value();
+  });
   if (!begun && !has_object(kFencedMark + save_id))
     throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
   if (const std::string ignored = client_->ignored_condition(mark); !ignored.empty()) {
@@ -247,22 +243,26 @@ void S3Store::begin_attempt(const std::string& save_id, Overwrite overwrite) {
 
 // A fence may have written the record again since, so its ETag tells nothing.
 bool S3Store::is_published(ByteSpan record) {
-  const Record seen = find_record(kCommitRecordName);
-  if (!seen.is_live || seen.bytes != record.size()) return false;
-  Bytes content(record.size(), '\0');
-  try {
-    read_range(kCommitRecordName, 0, {content.data(), content.size()});
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound) return false;  // replaced meanwhile
-    throw;
-  }
-  return std::equal(content.begin(), content.end(), record.data());
+  const Record seen = find_record(kCommitRecordName, record.size());
+  return seen.is_live && seen.bytes == record.size() && seen.end == record.view();
 }
 
 void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
   check_attempt_id(save_id);
   std::optional<std::string> unanswered;  // the ETag that a write replaced, if it was carried out
   bool is_reused = false;
+  std::optional<PlaceContents> found;
+  const auto is_listed = [&](const std::string& etag) {
+    const std::string end(record.view().substr(record.size() - std::min(record.size(), kRecordEndBytes)));
+    remember(kCommitRecordName, {etag, record.size(), true, end, ""});
+    try {
+      PlaceContents listed = contents_below("");
+      const auto& [bytes, content] = listed.record;
+      if (!end.empty() && bytes == record.size() && content == end) found = std::move(listed);
+    } catch (const Error&) {  // a read of the record tells
+    }
+    return found.has_value();
+  };
   std::string first_mark;
   {
     MutexLock lock(mutex_);
@@ -298,16 +298,21 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
         client_->put_if(key_of(removal_mark_name(seen.removed)), *text);
       }
       bool was_repeated = false;
-      const auto etag = replace_record(kCommitRecordName, seen.etag, record, &was_repeated);
+      const auto etag = replace_record(kCommitRecordName, seen.etag, record, &was_repeated, is_listed);
       if (!etag && was_repeated) unanswered = seen.etag;
       if (!etag) continue;
-      seen.etag = *etag;
     }
     // 4
-    note_published(record, seen.etag, is_reused);
+    note_published(record, is_reused);
     // 5
     try {
       client_->remove(key_of(kOpenMark + save_id));
+      if (found) {
+        auto& open = found->open_attempts;
+        open.erase(std::remove(open.begin(), open.end(), save_id), open.end());
+      }
+      MutexLock lock(mutex_);
+      published_ = std::move(found);
     } catch (const Error&) {
       // The checkpoint exists. A later save clears the attempt.
     }
@@ -330,57 +335,20 @@ void S3Store::fence(const std::string& save_id) {
     if (++tries == kTriesMax) throw changes_too_often(url_of(kCommitRecordName));
   }
   bool was_replaced = seen.etag.empty();
-  Bytes content(static_cast<std::size_t>(seen.bytes), '\0');
-  try {
-    if (seen.bytes > 0) {
-      // Reads twice, because the record is written again: an answer that was damaged in transit
-      // must not become the record.
-      Bytes again = content;
-      read_range(kCommitRecordName, 0, {content.data(), content.size()});
-      read_range(kCommitRecordName, 0, {again.data(), again.size()});
-      if (content != again)
-        throw Error(ErrorCode::kUnavailable,
-                    "cannot end save " + save_id + ": two reads of " + url_of(kCommitRecordName) + " differ");
-    }
-  } catch (const Error&) {
-    // Replaced by a shorter one: it has changed, which is enough.
-    was_replaced = find_record(kCommitRecordName).etag != seen.etag;
-    if (!was_replaced) throw;
+  // Reads twice, because the record is written again: an answer that was damaged in transit must not
+  // become the record.
+  if (seen.bytes > 0) seen.end = find_record(kCommitRecordName, seen.bytes).end;
+  if (seen.bytes > 0 && find_record(kCommitRecordName, seen.bytes).end != seen.end) {
+    was_replaced = find_record(kCommitRecordName).etag != seen.etag;  // it has changed, which is enough
+    if (!was_replaced)
+      throw Error(ErrorCode::kUnavailable,
+                  "cannot end save " + save_id + ": two reads of " + url_of(kCommitRecordName) + " differ");
   }
   // 4. If the record was replaced between the two reads, the condition does not hold.
-  if (!was_replaced) replace_record(kCommitRecordName, seen.etag, content + fence_mark());
+  if (!was_replaced) replace_record(kCommitRecordName, seen.etag, seen.end + fence_mark());
   // 5
   client_->remove(key_of(kOpenMark + save_id));
 }
-
-void S3Store::Attempts::add(const ObjectName& name) {
-  if (name.find('/') != std::string::npos) return;
-  for (auto& [mark, ids] : {std::pair(std::string(kOpenMark), &open), {kFencedMark, &ended}})
-    if (name.rfind(mark, 0) == 0 && name.size() > mark.size()) ids->insert(name.substr(mark.size()));
-}
-
-// A fence that is not done may look done. `clear_attempt` looks for it itself.
-std::vector<std::string> S3Store::Attempts::fenced() const {
-  std::vector<std::string> fenced;
-  std::set_difference(ended.begin(), ended.end(), open.begin(), open.end(), std::back_inserter(fenced));
-  return fenced;
-}
-
-S3Store::Attempts S3Store::marked_attempts(const std::string& prefix) {
-  Attempts marked;
-  visit(prefix, false, [&](const ObjectInfo& object) {
-    marked.add(object.name);
-    return true;
-  });
-  return marked;
-}
-
-std::vector<std::string> S3Store::open_attempts() {
-  const Attempts marked = marked_attempts(kOpenMark);
-  return {marked.open.begin(), marked.open.end()};
-}
-
-std::vector<std::string> S3Store::fenced_attempts() { return marked_attempts(".").fenced(); }
 
 bool S3Store::has_attempt(const std::string& save_id) {
   check_attempt_id(save_id);

@@ -61,10 +61,12 @@ class S3Client {
   // new ETag, or nothing if the condition did not hold. `was_repeated` is set as in S3Response. If
   // it is true, "nothing" may also mean that this write succeeded, its answer was lost, and another
   // write has replaced the object since. Looks at the object afterwards, and writes again if the
-  // answer contradicts it. If `is_confirmed` is false, trusts an answer that says it was written.
-  // Throws as `send` does.
+  // answer contradicts it. Does not look if `confirms`, called with the ETag in the answer, returns
+  // true. Throws as `send` does.
+  using Confirms = std::function<bool(const std::string& etag)>;
+  static bool trust_answer(const std::string&) { return true; }
   std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {},
-                                    bool* was_repeated = nullptr, bool is_confirmed = true);
+                                    bool* was_repeated = nullptr, const Confirms& confirms = nullptr);
   // Removes an object that no other process writes again.
   void remove(const std::string& key);
 

@@ -24,7 +24,7 @@ constexpr const char* kNoEtag = "00000000000000000000000000000000";
 }  // namespace
 
 std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag,
-                                            bool* was_repeated, bool is_confirmed) {
+                                            bool* was_repeated, const Confirms& confirms) {
   const std::string nonce = new_nonce();
   S3Request request{"PUT", "write", "s3:PutObject", key};
   request.body = content;
@@ -40,7 +40,7 @@ std::optional<std::string> S3Client::put_if(const std::string& key, ByteSpan con
     if (!response.succeeded() && response.status != 412 && !is_gone)
       throw Error(ErrorCode::kUnavailable, "cannot write s3://" + bucket_ + "/" + printable_utf8(key) + ": the server answered " +
                                                std::to_string(response.status));
-    if (response.succeeded() && !is_confirmed) return response.etag;
+    if (response.succeeded() && confirms && confirms(response.etag)) return response.etag;
     // An object that is in the way may be this one, written by a try whose answer was lost. libcurl
     // itself sends a request again if a reused connection turns out to be closed.
     const S3Object found = look(key);

@@ -1,16 +1,13 @@
 // The index of a run in a bucket, and the list of its places. s3_attempts.cpp says when an attempt
 // changes the index.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <exception>
-#include <future>
 #include <iterator>
 #include <sstream>
 #include <utility>
 
 #include <cairn/base/digest.hpp>
-#include <cairn/base/signals_blocked.hpp>
+#include <cairn/base/parallel.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -19,7 +16,7 @@
 namespace cairn {
 namespace {
 
-constexpr std::size_t kReadersMax = 8;         // threads that read the records of a run
+constexpr unsigned kReadersMax = 8;            // threads that read the records of a run
 constexpr const char* kLatestWord = "latest";  // in the index
 
 // Returns whether `end` is a whole record, and its checksum is right.
@@ -43,12 +40,17 @@ std::vector<ObjectName> S3Store::children() {
   if (!is_known) index = read_index(place_);
   std::set<ObjectName> names;
   std::map<ObjectName, std::string> records;
+  std::map<ObjectName, std::vector<Listed>> seen;
   std::string etag_of_index;
   const auto look = [&](const ObjectName& expected) {
     records = {{kCommitRecordName, ""}};
+    seen.clear();
     const auto add = [&](const Listed& object) {
       const std::size_t slash = object.name.find('/');
-      if (slash != std::string::npos && slash > 0) names.insert(object.name.substr(0, slash));
+      if (slash != std::string::npos && slash > 0) {
+        names.insert(object.name.substr(0, slash));
+        seen[object.name.substr(0, slash)].push_back({{object.name.substr(slash + 1), object.size_bytes}, object.etag});
+      }
       if (object.name.substr(slash + 1) == kCommitRecordName) records[object.name] = object.etag;
       if (object.name == kRunIndexName) etag_of_index = object.etag;
       return true;
@@ -73,10 +75,22 @@ std::vector<ObjectName> S3Store::children() {
   {
     MutexLock lock(mutex_);
     listed_ = std::move(records);
+    seen_ = is_large ? decltype(seen)() : std::move(seen);
   }
   std::vector<ObjectName> found;
   std::set_difference(names.begin(), names.end(), index.removed.begin(), index.removed.end(), std::back_inserter(found));
   return found;
+}
+
+std::optional<PlaceContents> S3Store::seen_by_children(const ObjectName& place) {
+  std::vector<Listed> listed;
+  {
+    MutexLock lock(mutex_);
+    const auto seen = seen_.find(place);
+    if (seen == seen_.end()) return std::nullopt;
+    listed = seen->second;
+  }
+  return S3Store(bucket_, place_ + place, client_).contents_in(listed, "");
 }
 
 std::optional<S3Store::Record> S3Store::remembered_record(const ObjectName& name) const {
@@ -125,33 +139,18 @@ std::optional<S3Store::Record> S3Store::listed_record(const ObjectName& name) {
     const auto known = remembered_record(one.first);
     return known && known->etag == one.second;
   };
-  std::vector<std::pair<ObjectName, std::string>> unknown;
-  if (!is_known(std::pair(name, etag)))
+  std::vector<std::pair<ObjectName, std::string>> unknown{{name, etag}};
+  if (!is_known(unknown.front()))
     for (const auto& one : listed)
       if (!one.second.empty() && !is_known(one)) unknown.push_back(one);
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i = next++; i < unknown.size(); i = next++) {
-      try {
-        record_in_list(unknown[i].first, unknown[i].second);
-      } catch (const Error&) {  // the call that reads this record throws it
-      }
-    }
-  };
-  std::vector<std::future<void>> helpers;
-  {
-    const SignalsBlocked on_the_threads;
-    while (helpers.size() < std::min(unknown.size(), kReadersMax)) helpers.push_back(std::async(work));
-  }
   Record record;
-  std::exception_ptr failure;
-  try {
-    record = record_in_list(name, etag);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  for (auto& helper : helpers) helper.get();
-  if (failure) std::rethrow_exception(failure);
+  for_each_in_parallel(kReadersMax, unknown.size(), [&](std::size_t i) {
+    if (i == 0) record = record_in_list(name, etag);
+    try {
+      if (i > 0) record_in_list(unknown[i].first, unknown[i].second);
+    } catch (const Error&) {  // the call that reads this record throws it
+    }
+  });
   return record;
 }
 
@@ -205,7 +204,7 @@ bool S3Store::write_index(const std::string& run, Index index, bool is_confirmed
   content += fence_mark();
   zip::put_u32(content, crc32(0, content));
   const std::optional<std::string> seen = index.etag.empty() ? std::nullopt : std::optional(index.etag);
-  const auto etag = client_->put_if(escaped_key(run + kRunIndexName), content, seen, nullptr, is_confirmed);
+  const auto etag = client_->put_if(escaped_key(run + kRunIndexName), content, seen, nullptr, is_confirmed ? nullptr : S3Client::trust_answer);
   if (!etag) return false;
   index.etag = *etag;
   const std::shared_ptr<Memory> memory = memory_of(run);
@@ -256,15 +255,12 @@ void S3Store::unlist_root(bool is_reused) {
                [&, &place = name](Index& index) { return index.removed.erase(place) > 0 || (is_reused && !is_part); });
 }
 
-void S3Store::note_published(ByteSpan record, const std::string& etag, bool is_reused) {
+void S3Store::note_published(ByteSpan record, bool is_reused) {
   const auto [run, name] = place_in_run(place_);
   // A part of a rank is no checkpoint of a run.
   const bool is_in_run = !name.empty() && !part_of_name(name) && name.find('\n') == std::string::npos;
   const auto head = is_in_run ? commit_head_in(record) : std::nullopt;
-  remember(kCommitRecordName, {});
   if (!head) return is_reused ? unlist_root(true) : void();
-  const std::size_t end = std::min(record.size(), kRecordEndBytes);
-  remember(kCommitRecordName, {etag, record.size(), true, std::string(record.view().substr(record.size() - end)), ""});
   change_index(run, remembered_index(run), is_reused, [&, &place = name](Index& index) {
     const bool was_removed = index.removed.erase(place) > 0;
     const auto& [latest, sequence] = index.latest;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <utility>
@@ -120,52 +121,44 @@ void S3Store::read_range(const ObjectName& name, std::uint64_t offset, MutableBy
 void S3Store::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
   check_object_name(name);
   bool reads = false;
-  const auto mark = removal_mark(name);
-  std::optional<Record> record;
-  if (is_record(name)) record = find_record(name);
+  const auto record = record_or_mark(name);
   if (record && !record->is_live) throw not_found("read", url_of(name));
   for (const ReadRange& range : ranges) {
-    if (range.destination.empty()) continue;
+    const std::size_t size = range.destination.size();
+    if (size == 0) continue;
     reads = true;
-    const std::optional<std::uint64_t> bytes = mark ? mark->size() : record ? std::optional(record->bytes) : std::nullopt;
-    if (bytes && (range.offset > *bytes || *bytes - range.offset < range.destination.size()))
-      throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(range.destination.size()) + " bytes at " +
-                                           std::to_string(range.offset) + " of " + url_of(name) + ": it ends at " +
-                                           std::to_string(*bytes));
-    if (mark)
-      std::memcpy(range.destination.data(), mark->data() + range.offset, range.destination.size());
+    if (record && (range.offset > record->bytes || record->bytes - range.offset < size))
+      throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(size) + " bytes at " + std::to_string(range.offset) +
+                                           " of " + url_of(name) + ": it ends at " + std::to_string(record->bytes));
+    if (record && !is_record(name))
+      std::memcpy(range.destination.data(), record->end.data() + range.offset, size);
     else
       read_range(name, range.offset, range.destination);
   }
-  if (!reads && !record && !mark && !has_object(name)) throw not_found("read", url_of(name));
+  if (!reads && !record && !has_object(name)) throw not_found("read", url_of(name));
 }
 
 std::uint64_t S3Store::size_bytes(const ObjectName& name) {
   check_object_name(name);
-  if (is_record(name)) {
-    const Record record = find_record(name);
-    if (!record.is_live) throw not_found("find the size of", url_of(name));
-    return record.bytes;
-  }
-  if (const auto text = removal_mark(name)) return text->size();
-  const S3Object found = client_->look(key_of(name));
+  const auto record = record_or_mark(name);
+  const S3Object found = record ? S3Object{record->is_live, "", "", record->bytes} : client_->look(key_of(name));
   if (!found.is_there) throw not_found("find the size of", url_of(name));
   return found.bytes;
 }
 
 bool S3Store::exists(const ObjectName& name) {
   check_object_name(name);
-  return is_record(name) ? find_record(name).is_live : removal_mark(name) || has_object(name);
+  const auto record = record_or_mark(name);
+  return record ? record->is_live : has_object(name);
 }
 
 std::optional<ObjectEnd> S3Store::read_end(const ObjectName& name, std::size_t bytes_max) {
   check_object_name(name);
-  if (const auto text = removal_mark(name))
-    return ObjectEnd{text->size(), text->substr(text->size() - std::min(text->size(), bytes_max))};
   auto listed = bytes_max <= kRecordEndBytes ? listed_record(name) : std::nullopt;
-  const bool is_new = !listed;
+  const bool is_new = !listed && bytes_max == kRecordEndBytes && is_record(name);
+  if (!listed) listed = record_or_mark(name, bytes_max);
   Record record = listed ? *std::move(listed) : find_record(name, bytes_max);
-  if (is_new && bytes_max == kRecordEndBytes && is_record(name)) remember(name, record);
+  if (is_new) remember(name, record);
   if (!record.is_live) return std::nullopt;
   if (record.end.size() > bytes_max) record.end.erase(0, record.end.size() - bytes_max);
   return ObjectEnd{record.bytes, std::move(record.end)};
@@ -232,33 +225,44 @@ void S3Store::visit(const ObjectName& prefix, bool children_only, const std::fun
 
 PlaceContents S3Store::contents_below(const ObjectName& prefix) {
   check_object_prefix(prefix);
-  std::vector<Listed> objects;
-  Attempts attempts;
   std::string index_etag = remembered_index(place_in_run(place_).first).etag;
-  std::string mark_etag;
-  std::size_t count = 0;
+  std::vector<Listed> listed;
   visit(prefix, false, [&](const Listed& object) {
-    attempts.add(object.name);
-    ++count;
-    // Other programs make empty objects with names like "a/", as if they were directories.
-    if (!object.name.empty() && object.name.back() != '/' && !is_hidden(object.name)) objects.push_back(object);
+    listed.push_back(object);
     return true;
   });
+  PlaceContents found = contents_in(listed, prefix);
+  if (!prefix.empty()) return found;
+  const bool has_mark = listed.size() == 1 && listed[0].name == kCommitRecordName && found.record.object_bytes == 0;
+  const auto mark = has_mark ? remembered_record(kCommitRecordName) : std::nullopt;
+  MutexLock lock(mutex_);
+  emptied_ = {std::move(index_etag), mark && !mark->is_live && mark->etag == listed[0].etag ? mark->etag : ""};
+  return found;
+}
+
+PlaceContents S3Store::contents_in(const std::vector<Listed>& listed, const ObjectName& prefix) {
+  PlaceContents found;
+  std::vector<Listed> objects;
+  std::set<std::string> open, ended;  // attempts, by their marks
+  for (const Listed& object : listed) {
+    for (auto& [mark, ids] : {std::pair(std::string(kOpenMark), &open), {kFencedMark, &ended}})
+      if (object.name.rfind(mark, 0) == 0 && object.name.size() > mark.size() && object.name.find('/') == std::string::npos)
+        ids->insert(object.name.substr(mark.size()));
+    // Other programs make empty objects with names like "a/", as if they were directories.
+    if (!object.name.empty() && object.name.back() != '/' && !is_hidden(object.name)) objects.push_back(object);
+  }
   Record record;
   // A list of marks does not have the record.
   if (!prefix.empty() && prefix.rfind(kRemovalMark, 0) == 0) record = find_record(kCommitRecordName, kRecordEndBytes);
-  PlaceContents found;
-  found.open_attempts.assign(attempts.open.begin(), attempts.open.end());
-  found.fenced_attempts = attempts.fenced();
+  found.open_attempts.assign(open.begin(), open.end());
+  // A fence that is not done may look done. `clear_attempt` looks for it itself.
+  std::set_difference(ended.begin(), ended.end(), open.begin(), open.end(), std::back_inserter(found.fenced_attempts));
   for (Listed& object : objects) {
     if (is_record(object.name)) {
-      const Record listed = record_in_list(object.name, object.etag);
-      object.size_bytes = listed.bytes;
-      if (object.name == kCommitRecordName) {
-        record = listed;
-        if (!listed.is_live && listed.etag == object.etag) mark_etag = object.etag;
-      }
-      if (!listed.is_live) continue;
+      const Record known = record_in_list(object.name, object.etag);
+      object.size_bytes = known.bytes;
+      if (object.name == kCommitRecordName) record = known;
+      if (!known.is_live) continue;
     }
     found.objects.push_back(std::move(object));
   }
@@ -266,12 +270,14 @@ PlaceContents S3Store::contents_below(const ObjectName& prefix) {
   if (ObjectName mark = removal_mark_name(record.removed);
       !record.removed.empty() && mark.rfind(prefix, 0) == 0 && !has_name(found.objects, mark))
     found.objects.push_back({std::move(mark), removal_text(record).size()});
-  if (prefix.empty()) {
-    MutexLock lock(mutex_);
-    emptied_ = {std::move(index_etag), count == 1 ? std::move(mark_etag) : ""};
-  }
   std::sort(found.objects.begin(), found.objects.end(), [](const ObjectInfo& a, const ObjectInfo& b) { return a.name < b.name; });
   return found;
+}
+
+std::optional<S3Store::Record> S3Store::record_or_mark(const ObjectName& name, std::size_t end_bytes) {
+  if (is_record(name)) return find_record(name, end_bytes);
+  auto text = removal_mark(name);
+  return text ? std::optional(Record{"", text->size(), true, *std::move(text), ""}) : std::nullopt;
 }
 
 std::optional<std::string> S3Store::removal_mark(const ObjectName& name) {
@@ -292,7 +298,14 @@ std::string S3Store::removal_text(const Record& record) {
 
 std::vector<ObjectInfo> S3Store::list(const ObjectName& prefix) { return contents_below(prefix).objects; }
 
-PlaceContents S3Store::contents() { return contents_below(""); }
+PlaceContents S3Store::contents() {
+  std::optional<PlaceContents> published;
+  {
+    MutexLock lock(mutex_);
+    published.swap(published_);
+  }
+  return published ? *std::move(published) : contents_below("");
+}
 
 void S3Store::remove(const ObjectName& name) {
   check_object_name(name);

@@ -46,14 +46,15 @@ class S3Store : public Store {
   std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override;
   std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
   std::vector<ObjectName> children() override;
+  std::optional<PlaceContents> seen_by_children(const ObjectName& place) override;
   std::optional<LatestPlace> latest_place() override;
   void remove(const ObjectName& name) override;
 
   void begin_attempt(const std::string& save_id, Overwrite overwrite = Overwrite::kAllowed) override;
   void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override;
   void fence(const std::string& save_id) override;
-  std::vector<std::string> open_attempts() override;
-  std::vector<std::string> fenced_attempts() override;
+  std::vector<std::string> open_attempts() override { return contents_below(kOpenMark).open_attempts; }
+  std::vector<std::string> fenced_attempts() override { return contents_below(".").fenced_attempts; }
   PlaceContents contents() override;
   bool has_attempt(const std::string& save_id) override;
   void clear_attempt(const std::string& save_id) override;
@@ -107,16 +108,18 @@ class S3Store : public Store {
   void unlist_root(bool is_reused);
   // Does the same, and names this place as the latest checkpoint, if the record is one of Cairn's
   // and the index names none of a larger sequence.
-  void note_published(ByteSpan record, const std::string& etag, bool is_reused);
+  void note_published(ByteSpan record, bool is_reused);
   // Replaces the object `name` with `content` if the object's ETag is still `seen`, or if `seen` is
   // "" and the object is absent. Returns the new ETag, or nothing if the object has changed.
-  // `was_repeated`: see S3Client::put_if.
+  // `was_repeated`, `confirms`: see S3Client::put_if.
   std::optional<std::string> replace_record(const ObjectName& name, const std::string& seen, ByteSpan content,
-                                            bool* was_repeated = nullptr);
+                                            bool* was_repeated = nullptr, const S3Client::Confirms& confirms = nullptr);
   // Leaves `mark` and a fence mark in place of the record.
   void retract_record(const ObjectName& name, const std::string& mark = "");
-  // Returns the text of the mark `name`, if that is a part of the record's object.
-  std::optional<std::string> removal_mark(const ObjectName& name);
+  // Returns the record `name`, or the mark of a removal that is a part of the record's object, as a
+  // record that has the text of the mark. Returns nothing for other objects.
+  std::optional<Record> record_or_mark(const ObjectName& name, std::size_t end_bytes = 0);
+  std::optional<std::string> removal_mark(const ObjectName& name);  // its text
   std::string removal_text(const Record& record);
   // How often an object may change under a writer. Each change is one of another process.
   static constexpr int kTriesMax = 64;
@@ -147,20 +150,16 @@ class S3Store : public Store {
   };
   void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const Listed&)>& object,
              const ObjectName& expected = "", bool* is_cut = nullptr);
-  // The save ids of attempts with marks in a list.
-  struct Attempts {
-    std::set<std::string> open, ended;
-    void add(const ObjectName& name);
-    std::vector<std::string> fenced() const;
-  };
-  Attempts marked_attempts(const std::string& prefix);
   PlaceContents contents_below(const ObjectName& prefix);
+  PlaceContents contents_in(const std::vector<Listed>& listed, const ObjectName& prefix);
   void abort_uploads_of(const std::string& save_id);
   const std::string bucket_;
   const std::string place_;  // "" or a prefix of names that ends with '/'
   const std::shared_ptr<S3Client> client_;
   Mutex mutex_;
   std::map<ObjectName, std::string> listed_ CAIRN_GUARDED_BY(mutex_);  // ETags of records, from the last call of `children`
+  std::map<ObjectName, std::vector<Listed>> seen_ CAIRN_GUARDED_BY(mutex_);  // by place, from that call, unless the run is large
+  std::optional<PlaceContents> published_ CAIRN_GUARDED_BY(mutex_);  // for the first `contents` after a publication
   std::map<std::string, std::string> first_marks_ CAIRN_GUARDED_BY(mutex_);  // ETags of marks that attempts made when they began
   // ETags of the run's index before the last list of this place, and of the fence mark, if the list
   // has nothing else; otherwise "".

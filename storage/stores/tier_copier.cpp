@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include <pthread.h>
@@ -218,8 +219,13 @@ void TierCopier::start() {
   if (stopping_ || thread_.joinable()) return;
   const SignalsBlocked blocked;
   process_ = ::getpid();
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error& error) {
+    last_error_ = error.what();  // the next job tries again: an error now would leave an attempt open
+    return;
+  }
   serving_ = true;
-  thread_ = std::thread([this] { serve(); });
   pthread_setname_np(thread_.native_handle(), "cairn-tiers");
 }
 

@@ -128,15 +128,9 @@ std::vector<Entry> merged(std::vector<Entry> first, const std::vector<Entry>& se
 // Queues the object to be copied once it is complete.
 class TieredStore::Writer final : public ObjectWriter {
  public:
-  Writer(std::unique_ptr<ObjectWriter> inner, std::shared_ptr<TierCopier> copier, std::shared_ptr<Store> near,
-         std::shared_ptr<Store> far, const std::string& place, ObjectName name)
-      : inner_(std::move(inner)),
-        copier_(std::move(copier)),
-        near_(std::move(near)),
-        far_(std::move(far)),
-        path_(place + "/" + name),
-        name_(std::move(name)) {
-    copier_->writer_opened();
+  Writer(std::unique_ptr<ObjectWriter> inner, const TieredStore& store, const ObjectName& name)
+      : inner_(std::move(inner)), store_(store), path_(store.place_ + "/" + name), name_(name) {
+    store_.copier_->writer_opened();
   }
   ~Writer() override {
     inner_.reset();
@@ -159,8 +153,8 @@ class TieredStore::Writer final : public ObjectWriter {
     if (!is_complete_) return;
     is_complete_ = false;
     try {
-      if (near_->is_taken(name_)) return;  // another object has the name now
-      if (!copier_->drop_object(path_)) far_->remove(name_);  // otherwise it has not been copied
+      if (store_.near_->is_taken(name_)) return;  // another object has the name now
+      if (!store_.copier_->drop_object(path_)) store_.far_->remove(name_);  // otherwise it has not been copied
     } catch (const std::exception&) {
       // The next clean-up of the place removes it.
     }
@@ -169,17 +163,15 @@ class TieredStore::Writer final : public ObjectWriter {
  private:
   void complete(std::uint64_t length) {
     is_complete_ = true;
-    copier_->add_object(path_, length);
+    store_.copier_->add_object(path_, length);
     end();
   }
   void end() noexcept {
-    if (std::exchange(is_open_, false)) copier_->writer_closed();
+    if (std::exchange(is_open_, false)) store_.copier_->writer_closed();
   }
 
   std::unique_ptr<ObjectWriter> inner_;
-  const std::shared_ptr<TierCopier> copier_;
-  const std::shared_ptr<Store> near_;
-  const std::shared_ptr<Store> far_;
+  const TieredStore store_;
   const std::string path_;
   const ObjectName name_;
   bool is_open_ = true;
@@ -205,8 +197,6 @@ void TieredStore::create_root() {
 
 std::unique_ptr<ObjectWriter> TieredStore::create(const ObjectName& name, const CreateOptions& options) {
   check_object_name(name);
-  // The far tier has a mark of its own: the fence that `retract` puts there.
-  if (save_id_of_mark(name)) return near_->create(name, options);
   const auto far_has = [&] {
     try {
       return far_->exists(name);
@@ -227,7 +217,7 @@ std::unique_ptr<ObjectWriter> TieredStore::create(const ObjectName& name, const 
     create_root();
     writer = near_->create(name, options);
   }
-  return std::make_unique<Writer>(std::move(writer), copier_, near_, far_, place_, name);
+  return std::make_unique<Writer>(std::move(writer), *this, name);
 }
 
 void TieredStore::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
@@ -322,11 +312,6 @@ void TieredStore::publish(const std::string& save_id, ByteSpan record, Overwrite
   copier_->add_checkpoint(place_, save_id, false);
 }
 
-bool TieredStore::has_attempt(const std::string& save_id) {
-  check_attempt_id(save_id);
-  return near_->has_attempt(save_id);
-}
-
 // tier_copier.hpp says why a copy that is in progress cannot bring the checkpoint back.
 // `remove_root` removes the far tier's data, and the mark last.
 void TieredStore::retract() {
@@ -350,6 +335,13 @@ void TieredStore::retract() {
     throw;
   }
   retract_far();
+}
+
+// The far tier has a mark of its own: the fence that `retract` puts there. A mark that a removal of
+// the far tier alone has left says nothing about the near one.
+void TieredStore::retract_with_mark(const ObjectName& mark, const std::string& text) {
+  create_mark(*near_, mark, text);
+  retract();
 }
 
 void TieredStore::retract_far() {
@@ -395,34 +387,32 @@ void register_tier(const std::string& name, const TierOptions& options) {
 
 bool is_tiered(const std::string& url) { return split_url(url).scheme == "tiered"; }
 
+// Calls `act` with the pair and the place in it; returns `otherwise` for another URL.
+template <class Act, class Result>
+static Result in_tiers(const std::string& url, Result otherwise, const Act& act) {
+  if (!is_tiered(url)) return otherwise;
+  const TieredUrl parts = split_tiered(url);
+  return act(*find_tier(parts.tier), parts.place);
+}
+
 std::vector<LostCheckpoint> resume_copies(const std::string& run_url) {
-  if (!is_tiered(run_url)) return {};
-  const TieredUrl parts = split_tiered(run_url);
-  return find_tier(parts.tier)->resume(parts.place);
+  return in_tiers(run_url, std::vector<LostCheckpoint>(), [](TierCopier& tier, const auto& run) { return tier.resume(run); });
 }
 
 void expect_saves(const std::string& run_url) {
-  if (!is_tiered(run_url)) return;
-  const TieredUrl parts = split_tiered(run_url);
-  find_tier(parts.tier)->expect_saves(parts.place);
+  in_tiers(run_url, 0, [](TierCopier& tier, const auto& run) { return tier.expect_saves(run), 0; });
 }
 
 bool wait_for_copies(const std::string& url, std::optional<std::chrono::milliseconds> deadline) {
-  if (!is_tiered(url)) return true;
-  const TieredUrl parts = split_tiered(url);
-  return find_tier(parts.tier)->wait(parts.place, deadline, nullptr);
+  return in_tiers(url, true, [&](TierCopier& tier, const auto& place) { return tier.wait(place, deadline, nullptr); });
 }
 
 bool wait_for_copies(const std::string& url, const std::function<bool()>& goes_on) {
-  if (!is_tiered(url)) return true;
-  const TieredUrl parts = split_tiered(url);
-  return find_tier(parts.tier)->wait(parts.place, std::nullopt, goes_on);
+  return in_tiers(url, true, [&](TierCopier& tier, const auto& place) { return tier.wait(place, std::nullopt, goes_on); });
 }
 
 bool is_copied(const std::string& url, const std::string& save_id) {
-  if (!is_tiered(url)) return true;
-  const TieredUrl parts = split_tiered(url);
-  return find_tier(parts.tier)->is_copied(parts.place, save_id);
+  return in_tiers(url, true, [&](TierCopier& tier, const auto& place) { return tier.is_copied(place, save_id); });
 }
 
 TierProgress tier_progress(const std::string& name) { return find_tier(name)->progress(); }

@@ -40,10 +40,10 @@ class TieredStore : public Store {
   void fence(const std::string& save_id) override { near_->fence(save_id); }
   std::vector<std::string> open_attempts() override { return near_->open_attempts(); }
   std::vector<std::string> fenced_attempts() override { return near_->fenced_attempts(); }
-  bool has_attempt(const std::string& save_id) override;
   void clear_attempt(const std::string& save_id) override { near_->clear_attempt(save_id); }
 
   void retract() override;
+  void retract_with_mark(const ObjectName& mark, const std::string& text) override;
   bool leads_elsewhere() override;
   void remove_root() override;
   std::shared_ptr<Store> fallback() override { return far_; }

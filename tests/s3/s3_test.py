@@ -26,8 +26,8 @@ SERVER = pathlib.Path(__file__).with_name("s3_server.sh")
 SKIPPED = 77  # SKIP_RETURN_CODE
 FINE, FOUND_BAD, WRONG_USE = 0, 1, 2
 PLACE = "s3://cairn-test/commands"
-REQUESTS_TO_RESUME = 21  # from one kept checkpoint: restore it, and save once
-REQUESTS_TO_REMOVE = 7
+REQUESTS_TO_RESUME = 18  # from one kept checkpoint: restore it, and save once
+REQUESTS_TO_REMOVE = 6
 
 
 # Nothing of the machine's own: no keys, and no metadata service that it may have.

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <thread>
 
+#include <pthread.h>
+
 #include <cairn/base/digest.hpp>
 #include <cairn/state/hugging_face.hpp>
 #include <cairn/storage/format/commit_head.hpp>
@@ -532,6 +534,32 @@ TEST_CASE_FIXTURE(Tiers, "a removal while the far tier is down fails, and the ch
   REQUIRE(wait_for_copies(run, std::chrono::minutes(5)));  // the copier may have met the failure, too
   CHECK_FALSE(checkpoints.remove(found.back()));
   CHECK_FALSE(std::filesystem::exists(far("/run/step_1")));
+}
+
+TEST_CASE("an interrupted removal leaves a mark in a near tier in memory, whatever mark the far one has") {
+  TierOptions options;
+  options.near_url = "mem://near-of-marks";
+  options.far_url = "mem://far-of-marks";
+  register_tier("marks", options);
+  const std::string place = "/run/step_1";
+  save_value("tiered://marks" + place, 1);
+  REQUIRE(wait_for_copies("tiered://marks/run"));
+  const ObjectName mark = removal_mark_name(local_save_id(1));
+  create_whole(*open_store(options.far_url + place), mark, "\n");
+  const RunDirectory run("tiered://marks/run");
+  const auto found = run.list().checkpoints;
+  int asked = 0;
+  run.remove(found.front(), [&](const ObjectName&) { return ++asked == 1; });
+  CHECK(asked > 1);
+  CHECK_FALSE(has_checkpoint(options.near_url + place));
+  CHECK_FALSE(files_at(options.near_url + place).empty());
+  CHECK(open_store(options.near_url + place)->exists(mark));
+  CHECK(run.remove_remains({}, false).empty());
+  CHECK(open_store(options.near_url + place)->list().empty());
+  CHECK(open_store(options.far_url + place)->list().empty());
+  forget_tier("marks");
+  forget_memory("near-of-marks");
+  forget_memory("far-of-marks");
 }
 
 TEST_CASE_FIXTURE(Tiers, "nothing is copied while a writer of the process is open") {
