@@ -160,8 +160,8 @@ class Store {
   // object. The default calls `list`; stores that can avoid visiting every object should override
   // it.
   virtual std::vector<ObjectName> children();
-  // Returns what the last call of `children` has seen at a place one level below the root, if it has
-  // seen everything there, as `contents` returns it. The place may have changed since. The default
+  // Returns what the last call of `children` has seen at a place one level below the root, if that
+  // is all that was there, as `contents` returns it. The place may have changed since. The default
   // returns nothing.
   virtual std::optional<PlaceContents> seen_by_children(const ObjectName& place);
   // Returns the place one level below the root whose record was published last, as it was when this

@@ -335,17 +335,25 @@ void S3Store::fence(const std::string& save_id) {
     if (++tries == kTriesMax) throw changes_too_often(url_of(kCommitRecordName));
   }
   bool was_replaced = seen.etag.empty();
-  // Reads twice, because the record is written again: an answer that was damaged in transit must not
-  // become the record.
-  if (seen.bytes > 0) seen.end = find_record(kCommitRecordName, seen.bytes).end;
-  if (seen.bytes > 0 && find_record(kCommitRecordName, seen.bytes).end != seen.end) {
-    was_replaced = find_record(kCommitRecordName).etag != seen.etag;  // it has changed, which is enough
-    if (!was_replaced)
-      throw Error(ErrorCode::kUnavailable,
-                  "cannot end save " + save_id + ": two reads of " + url_of(kCommitRecordName) + " differ");
+  Bytes content(static_cast<std::size_t>(seen.bytes), '\0');
+  try {
+    if (seen.bytes > 0) {
+      // Reads twice, because the record is written again: an answer that was damaged in transit
+      // must not become the record.
+      Bytes again = content;
+      read_range(kCommitRecordName, 0, {content.data(), content.size()});
+      read_range(kCommitRecordName, 0, {again.data(), again.size()});
+      if (content != again)
+        throw Error(ErrorCode::kUnavailable,
+                    "cannot end save " + save_id + ": two reads of " + url_of(kCommitRecordName) + " differ");
+    }
+  } catch (const Error&) {
+    // Replaced by a shorter one: it has changed, which is enough.
+    was_replaced = find_record(kCommitRecordName).etag != seen.etag;
+    if (!was_replaced) throw;
   }
   // 4. If the record was replaced between the two reads, the condition does not hold.
-  if (!was_replaced) replace_record(kCommitRecordName, seen.etag, seen.end + fence_mark());
+  if (!was_replaced) replace_record(kCommitRecordName, seen.etag, content + fence_mark());
   // 5
   client_->remove(key_of(kOpenMark + save_id));
 }

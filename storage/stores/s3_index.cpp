@@ -204,7 +204,8 @@ bool S3Store::write_index(const std::string& run, Index index, bool is_confirmed
   content += fence_mark();
   zip::put_u32(content, crc32(0, content));
   const std::optional<std::string> seen = index.etag.empty() ? std::nullopt : std::optional(index.etag);
-  const auto etag = client_->put_if(escaped_key(run + kRunIndexName), content, seen, nullptr, is_confirmed ? nullptr : S3Client::trust_answer);
+  const S3Client::Confirms confirms = is_confirmed ? nullptr : S3Client::trust_answer;
+  const auto etag = client_->put_if(escaped_key(run + kRunIndexName), content, seen, nullptr, confirms);
   if (!etag) return false;
   index.etag = *etag;
   const std::shared_ptr<Memory> memory = memory_of(run);
