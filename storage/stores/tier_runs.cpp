@@ -102,9 +102,14 @@ void TierCopier::drop_data(const std::string& place, const std::string& save_id)
   std::map<ObjectName, std::uint64_t> there;
   for (const ObjectInfo& object : far(place)->list(kDataFilePrefix)) there.emplace(object.name, object.size_bytes);
   MutexLock lock(near_mutex_);
-  if (!near_store->open_attempts().empty()) return;
   const auto head = read_commit_head(*near_store);
   if (!head || head->save_id != save_id) return;
+  for (const std::string& id : near_store->open_attempts()) {
+    if (id != save_id) return;
+    // Its process died after the record was published and before the attempt was removed.
+    near_store->fence(id);
+    near_store->clear_attempt(id);
+  }
   for (const ObjectInfo& object : near_store->list(kDataFilePrefix)) {
     const auto found = there.find(object.name);
     if (found != there.end() && found->second == object.size_bytes) near_store->remove(object.name);

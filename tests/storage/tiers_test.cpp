@@ -185,6 +185,25 @@ TEST_CASE_FIXTURE(Tiers, "the near tier keeps the newest copied checkpoints, and
   CHECK(loaded_value(far("/run/step_1")) == 9);
 }
 
+TEST_CASE_FIXTURE(Tiers, "a checkpoint whose process died after it was published leaves the near tier in its turn") {
+  keep_near = 1;
+  restart();
+  const std::string run = "tiered://first/run", id = local_save_id(1);
+  save_value(run + "/step_1", 1);
+  REQUIRE(wait_for_copies(run));
+  open_store(near("/run/step_1"))->begin_attempt(id);  // as if the process had died before it removed this
+  save_value(run + "/step_2", 2);
+  REQUIRE(wait_for_copies(run));
+  CHECK(files_at(near("/run/step_1")).empty());
+  CHECK_FALSE(open_store(near("/run/step_1"))->has_attempt(id));
+  CHECK(loaded_value(run + "/step_1") == 1);
+  // The files of another save stay.
+  open_store(near("/run/step_2"))->begin_attempt("other");
+  save_value(run + "/step_3", 3);
+  REQUIRE(wait_for_copies(run));
+  CHECK_FALSE(files_at(near("/run/step_2")).empty());
+}
+
 TEST_CASE_FIXTURE(Tiers, "a place of its own is taken without the far tier once the near one knows the run") {
   const std::string run = "tiered://first/run";
   save_value(run + "/step_1", 1);
