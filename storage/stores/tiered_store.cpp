@@ -340,7 +340,11 @@ void TieredStore::retract() {
 // The far tier has a mark of its own: the fence that `retract` puts there. A mark that a removal of
 // the far tier alone has left says nothing about the near one.
 void TieredStore::retract_with_mark(const ObjectName& mark, const std::string& text) {
-  create_mark(*near_, mark, text);
+  try {
+    create_mark(*near_, mark, text);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;  // otherwise the near tier does not have the place
+  }
   retract();
 }
 

@@ -204,6 +204,20 @@ TEST_CASE_FIXTURE(Tiers, "a checkpoint whose process died after it was published
   CHECK_FALSE(files_at(near("/run/step_2")).empty());
 }
 
+TEST_CASE_FIXTURE(Tiers, "a checkpoint that the far tier alone has can be removed") {
+  const std::string run = "tiered://first/run";
+  save_value(run + "/step_1", 1);
+  save_value(run + "/step_2", 2);
+  REQUIRE(wait_for_copies(run));
+  stop();
+  lose_near();
+  start();
+  const RunDirectory checkpoints(run);
+  CHECK_FALSE(checkpoints.remove(checkpoints.list().checkpoints.back()));
+  CHECK_FALSE(std::filesystem::exists(far("/run/step_1")));
+  CHECK(loaded_value(run + "/step_2") == 2);
+}
+
 TEST_CASE_FIXTURE(Tiers, "a place of its own is taken without the far tier once the near one knows the run") {
   const std::string run = "tiered://first/run";
   save_value(run + "/step_1", 1);
