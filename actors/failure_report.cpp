@@ -85,7 +85,7 @@ bool write_text(const std::string& path, const std::string& text) {
 
 // Returns whether `report_name` could have made this name.
 bool is_report_name(std::string_view name) {
-  constexpr std::string_view prefix = kPrefix;
+  const std::string_view prefix = kPrefix;
   if (name.substr(0, prefix.size()) != prefix) return false;
   std::string rest(name.substr(prefix.size()));
   if (const std::size_t call = rest.find(kCall); call != std::string::npos)
@@ -123,6 +123,7 @@ std::vector<fs::path> earlier_reports(const fs::path& directory, const fs::path&
   }
   std::sort(found.begin(), found.end());
   std::vector<fs::path> paths;
+  paths.reserve(found.size());
   for (auto& [time, path] : found) paths.push_back(std::move(path));
   return paths;
 }

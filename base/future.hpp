@@ -87,17 +87,17 @@ class Promise {
 
   const Future<T>& future() const { return future_; }
   void set_value(T value) { fulfil(std::move(value), nullptr); }
-  void set_exception(std::exception_ptr exception) { fulfil(std::nullopt, std::move(exception)); }
+  void set_exception(const std::exception_ptr& exception) { fulfil(std::nullopt, exception); }
 
  private:
-  void fulfil(std::optional<T> value, std::exception_ptr exception) {
+  void fulfil(std::optional<T> value, const std::exception_ptr& exception) {
     std::vector<std::function<void(const Future<T>&)>> callbacks;
     auto state = future_.state_;
     {
       MutexLock lock(state->mutex);
       if (state->done()) throw InternalError("a promise was fulfilled twice");
       if (value) state->value.emplace(std::move(*value));
-      state->exception = std::move(exception);
+      state->exception = exception;
       callbacks.swap(state->callbacks);
     }
     state->changed.notify_all();

@@ -43,7 +43,7 @@ std::string to_string(const Placement& placement) {
   return "Replicate()";
 }
 
-DeviceMesh::DeviceMesh(std::vector<std::int64_t> shape, std::vector<std::string> axis_names)
+DeviceMesh::DeviceMesh(const std::vector<std::int64_t>& shape, std::vector<std::string> axis_names)
     : DeviceMesh(shape, first_ranks(shape), std::move(axis_names)) {}
 
 DeviceMesh::DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, std::vector<std::string> axis_names) {

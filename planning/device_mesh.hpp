@@ -32,7 +32,7 @@ class DeviceMesh {
   // Arranges ranks 0, 1, … in row-major order. `shape` has the sizes of the axes. Throws
   // kInvalidArgument if `shape` is empty or a size is below 1. `axis_names` must be empty or have
   // one distinct name for each axis; otherwise throws kInvalidArgument.
-  explicit DeviceMesh(std::vector<std::int64_t> shape, std::vector<std::string> axis_names = {});
+  explicit DeviceMesh(const std::vector<std::int64_t>& shape, std::vector<std::string> axis_names = {});
   // Arranges `ranks` in row-major order. A mesh need not contain all ranks of the job. Throws as
   // above, and throws kInvalidArgument if a rank is negative or repeated, or if the number of ranks
   // is not the product of `shape`.

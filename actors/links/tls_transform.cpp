@@ -254,8 +254,8 @@ bool looks_like_tls(ByteSpan first_bytes) {
 }
 
 void say_tls_failure(Transform::Wire& wire) {
-  constexpr char fatal_handshake_failure[] = {kAlert, 3, 3, 0, 2, 2, 40};
-  wire.insert(wire.end(), std::begin(fatal_handshake_failure), std::end(fatal_handshake_failure));
+  constexpr char kFatalHandshakeFailure[] = {kAlert, 3, 3, 0, 2, 2, 40};
+  wire.insert(wire.end(), std::begin(kFatalHandshakeFailure), std::end(kFatalHandshakeFailure));
 }
 
 }  // namespace cairn

@@ -19,8 +19,8 @@ void CoordinatorMachine::on(const TimerFired& fired) {
   if (fired.timer == Timer::kWaiting && (state_ == State::kJoining || collects())) return warn_of_waiting();
   if (fired.timer != Timer::kPhase || state_ == State::kIdle) return ignore_timer();
   if (hurried_ && !stopping_) return tell_to_stop();
-  const auto silent = [&](int rank, std::string what) {
-    return failure_of(rank, FailureKind::kSilent, ErrorCode::kDeadline, "coordinator", std::move(what));
+  const auto silent = [&](int rank, const std::string& what) {
+    return failure_of(rank, FailureKind::kSilent, ErrorCode::kDeadline, "coordinator", what);
   };
   FailureMap failures = std::exchange(outcome_.failures, {});
   if (state_ == State::kJoining) {
@@ -32,7 +32,7 @@ void CoordinatorMachine::on(const TimerFired& fired) {
         failures.emplace(rank, silent(rank, "rank " + std::to_string(rank) + " did not join the " + call + " by checkpointer \"" +
                                                 identity_.checkpointer + "\" within " + in_seconds(options_.join_deadline) + "; " +
                                                 name_ranks(present) + " did"));
-    return end(std::move(failures), Committed::kNo);
+    return end(failures, Committed::kNo);
   }
   if (stopping_) {
     std::vector<int> failed;
@@ -43,21 +43,21 @@ void CoordinatorMachine::on(const TimerFired& fired) {
                                           "rank " + std::to_string(rank) + " was told to stop its " + to_string(phase()) +
                                               " phase after the failure of " + name_ranks(failed) + ", and had not after " +
                                               in_seconds(options_.cancel_grace) + "; its call returns when its hook does"));
-    return end(std::move(failures), Committed::kNo);
+    return end(failures, Committed::kNo);
   }
   if (collects()) {
     for (const auto& [rank, join] : joins_)
       if (answered_.count(rank) == 0)
         failures.emplace(rank, silent(rank, "rank " + std::to_string(rank) + " did not end its " + to_string(phase()) +
                                                 " phase within " + in_seconds(options_.phase_deadline)));
-    return end(std::move(failures), Committed::kNo);
+    return end(failures, Committed::kNo);
   }
-  if (settled_) return end(std::move(failures), *settled_);
+  if (settled_) return end(failures, *settled_);
   // A hook of this rank is running. It is user code and cannot be interrupted.
   const Duration waited = state_ == State::kSettling ? options_.cancel_grace : options_.phase_deadline;
   failures.emplace(identity_.rank, silent(identity_.rank, own_hook() + " had not ended within " + in_seconds(waited)));
   const bool may_exist = state_ == State::kFinishing || state_ == State::kSettling;
-  end(std::move(failures), may_exist ? Committed::kUnknown : Committed::kNo);
+  end(failures, may_exist ? Committed::kUnknown : Committed::kNo);
 }
 
 void CoordinatorMachine::on(const PeerDown& down) {
@@ -141,7 +141,7 @@ void CoordinatorMachine::on(const Cancelled& cancelled) {
   failures.emplace(identity_.rank,
                    failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kCancelled, "supervisor", cancelled.why));
   const bool may_exist = state_ == State::kFinishing || state_ == State::kSettling;
-  end(std::move(failures), may_exist ? Committed::kUnknown : Committed::kNo);
+  end(failures, may_exist ? Committed::kUnknown : Committed::kNo);
 }
 
 // Handles a Cancel from a rank's caller. That rank stays in the call and gets the same outcome as

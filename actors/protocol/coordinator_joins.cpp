@@ -200,7 +200,7 @@ void CoordinatorMachine::join_if_complete() {
   if (failures.empty())
     begin();
   else
-    end(std::move(failures), Committed::kNo);
+    end(failures, Committed::kNo);
 }
 
 // Probes ranks that were lost but may be back and about to join. Sending a message makes the links
@@ -292,7 +292,7 @@ FailureMap CoordinatorMachine::judge_joins() const {
       what = other + " called " + describe_call(join) + " with options that differ from those of " + self + ": " +
              first_difference(join, other, own, self) + "; pass the same options on every rank";
     if (!what.empty())
-      failures.emplace(rank, failure_of(rank, FailureKind::kRaised, ErrorCode::kMismatch, "coordinator", std::move(what)));
+      failures.emplace(rank, failure_of(rank, FailureKind::kRaised, ErrorCode::kMismatch, "coordinator", what));
   }
   return failures;
 }

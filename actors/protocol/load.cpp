@@ -31,7 +31,7 @@ void CoordinatorMachine::plan_load_globally() {
                                   "the checkpoint was replaced while the ranks opened it: rank " + std::to_string(rank) +
                                       " has read the metadata of save \"" + metadata_save_ids_[static_cast<std::size_t>(rank)] +
                                       "\"; load again, and see whether all ranks share the directory"));
-    return end(std::move(failures), Committed::kNo);
+    return end(failures, Committed::kNo);
   }
   become(State::kGlobalPlan);
   start_timer(options_.phase_deadline);

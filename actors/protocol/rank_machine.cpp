@@ -192,13 +192,13 @@ void RankMachine::on(const TimerFired& fired) {
                      ", sent nothing before the deadline; see whether its process is alive and whether it made the same call";
   tell_coordinator_of_leaving("waited for the coordinator, rank " + std::to_string(coordinator) +
                               ", until the deadline and then gave up");
-  end_alone(failure_of(coordinator, FailureKind::kSilent, ErrorCode::kDeadline, "supervisor", std::move(what)),
+  end_alone(failure_of(coordinator, FailureKind::kSilent, ErrorCode::kDeadline, "supervisor", what),
             committed_unheard());
 }
 
-void RankMachine::tell_coordinator_of_leaving(std::string why) {
+void RankMachine::tell_coordinator_of_leaving(const std::string& why) {
   send(Cancel{call_.ticket,
-              failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kDeadline, "supervisor", std::move(why))});
+              failure_of(identity_.rank, FailureKind::kCancelled, ErrorCode::kDeadline, "supervisor", why)});
 }
 
 // The call names a coordinator that is not a rank. Used when the registrar, which would have told

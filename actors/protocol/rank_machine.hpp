@@ -174,7 +174,7 @@ class RankMachine : private CallOnRank {
   void report(Failure failure);
   void report_stopped();
   void wait_for_coordinator(Duration deadline);
-  void tell_coordinator_of_leaving(std::string why);
+  void tell_coordinator_of_leaving(const std::string& why);
   void pass_deadline(const char* running_hook);
   void cancel_call(ErrorCode code, const std::string& why);
   void end_alone(Failure failure, Committed committed);

@@ -18,7 +18,7 @@ constexpr unsigned kThreadsMax = 1024;
 }  // namespace
 
 // Linux keeps 15 bytes of a thread's name and refuses longer ones.
-WorkerPool::WorkerPool(unsigned threads, std::string name) : threads_wanted_(threads), name_(name.substr(0, 15)) {
+WorkerPool::WorkerPool(unsigned threads, const std::string& name) : threads_wanted_(threads), name_(name.substr(0, 15)) {
   if (threads > kThreadsMax)
     throw Error(ErrorCode::kInvalidArgument,
                 "threads (" + std::to_string(threads) + ") must be at most " + std::to_string(kThreadsMax));

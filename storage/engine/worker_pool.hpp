@@ -33,7 +33,7 @@ class WorkerPool {
  public:
   // `threads` may be 0: `start` then does the whole work on the calling thread, so no work may wait
   // for other work. `name` is the name of the threads in debuggers, at most 15 characters.
-  WorkerPool(unsigned threads, std::string name);
+  WorkerPool(unsigned threads, const std::string& name);
   // Cancels all started work and waits for it: `finish` is called for every work.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;

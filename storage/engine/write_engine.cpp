@@ -16,9 +16,9 @@ unsigned blocks_needed(bool changes_items) { return changes_items ? 2 : 1; }
 
 std::size_t staging_block_bytes(const WriteEngineOptions& options) {
   const unsigned blocks_min = blocks_needed(options.changes.any());
-  if (options.bytes_in_flight_max < blocks_min * kChecksumBlockBytes || options.block_bytes < kChecksumBlockBytes)
+  if (options.bytes_in_flight_max < blocks_min * std::uint64_t{kChecksumBlockBytes} || options.block_bytes < kChecksumBlockBytes)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max (" + std::to_string(options.bytes_in_flight_max) +
-                                                 ") must be at least " + std::to_string(blocks_min * kChecksumBlockBytes) +
+                                                 ") must be at least " + std::to_string(blocks_min * std::uint64_t{kChecksumBlockBytes}) +
                                                  ", and block_bytes (" + std::to_string(options.block_bytes) + ") at least " +
                                                  std::to_string(kChecksumBlockBytes));
   // Whole checksum blocks, so that each block can be checksummed alone.
@@ -75,7 +75,7 @@ std::shared_ptr<StagingRing> WriteEngine::ring_for(const WriteRequest& request) 
                                                  request.store->url() + " takes these files in parts of at least " +
                                                  std::to_string(needed) + " bytes");
   // Two blocks for each thread: one is filled while the other is sent.
-  const std::uint64_t share = bytes_in_flight_max_ / (2 * std::max(1u, pool_.threads()));
+  const std::uint64_t share = bytes_in_flight_max_ / (std::uint64_t{2} * std::max(1u, pool_.threads()));
   if (request.store->traits().part_bytes_min > 0)
     while (2 * needed <= std::min(share, kPartBytesGood)) needed *= 2;
   MutexLock lock(mutex_);

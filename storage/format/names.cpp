@@ -47,7 +47,7 @@ std::string data_file_name(int rank, int index, const std::string& save_id) {
 }
 
 std::optional<std::string> save_id_of_file(const std::string& name) {
-  constexpr std::string_view prefix = kDataFilePrefix;
+  const std::string_view prefix = kDataFilePrefix;
   std::string_view rest = name;
   if (rest.size() < prefix.size() + kFileSuffix.size() || rest.substr(0, prefix.size()) != prefix ||
       rest.substr(rest.size() - kFileSuffix.size()) != kFileSuffix)

@@ -111,6 +111,7 @@ void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged,
 
 bool RunCleanup::take(const std::vector<RunCheckpoint>& all) {
   std::vector<CheckpointInfo> infos;
+  infos.reserve(all.size());
   for (const RunCheckpoint& checkpoint : all) infos.push_back(info_of(worker_->run, checkpoint));
   if (worker_->policy.keep_last && kept_by(worker_->policy, infos).size() < infos.size()) return false;
   worker_->settled = std::move(infos);

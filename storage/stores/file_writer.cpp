@@ -49,7 +49,7 @@ FileWriter::FileWriter(FileSystem& files, std::string root, std::string path, co
 }
 
 FileWriter::~FileWriter() {
-  if (state_ == State::kWriting) discard();
+  if (state_ == State::kWriting) FileWriter::discard();
 }
 
 void FileWriter::require_writing(const char* action) const {

@@ -71,7 +71,7 @@ class MemoryStore::Writer : public ObjectWriter {
   }
 
   ~Writer() override {
-    if (!finished_) discard();
+    if (!finished_) Writer::discard();
   }
 
   void write_at(std::uint64_t offset, ByteSpan bytes) override {

@@ -23,7 +23,7 @@ S3Writer::~S3Writer() {
     MutexLock lock(mutex_);
     finished = finished_;
   }
-  if (!finished) discard();
+  if (!finished) S3Writer::discard();
 }
 
 S3Request S3Writer::request_to(const char* method) const { return {method, "write", "s3:PutObject", key_}; }

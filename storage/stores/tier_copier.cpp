@@ -312,7 +312,7 @@ void TierCopier::give_up(const Job& job, const std::string& what, bool is_lost) 
 }
 
 void TierCopier::run(const std::shared_ptr<Job>& next) {
-  const std::shared_ptr<Job> job = next;
+  const std::shared_ptr<Job> job = next;  // NOLINT(performance-unnecessary-copy-initialization): `next` may be in a queue
   running_ = job;
   cancelled_ = false;
   is_job_next_ = job->kind == Job::kCopy;  // otherwise no checkpoint would be published while objects keep coming
