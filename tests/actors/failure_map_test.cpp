@@ -59,7 +59,10 @@ void run_saves(ActorWorld& world, int coordinator, const std::vector<Case>& case
       for (const auto& outcome : outcomes) CHECK(outcome.committed == (tried_to_publish ? Committed::kUnknown : Committed::kNo));
       for (int rank = 0; rank < world.size(); ++rank) {
         const auto log = world.rank(rank).script.log();
-        CHECK(log.back() == "writer.abandon");
+        // While the outcome is unknown, other ranks may publish the files of this one.
+        const bool discards = !tried_to_publish || rank == coordinator;
+        CHECK(log.back() == (discards ? "writer.discard" : "writer.abandon"));
+        CHECK(world.rank(rank).script.count("writer.discard") == (discards ? 1 : 0));
         CHECK(world.rank(rank).script.count("writer.abandon") == 1);
         CHECK(world.rank(rank).script.count("writer.committed") == (tried_to_publish && rank == coordinator ? 1 : 0));
       }

@@ -180,6 +180,7 @@ class ScriptedWriter : public StorageWriter {
     return script_.committed;
   }
   void abandon() noexcept override { script_.hook("writer.abandon"); }
+  void discard(bool) noexcept override { script_.hook("writer.discard"); }
 
   std::vector<StorageContext> contexts;
   std::vector<std::uint64_t> written;

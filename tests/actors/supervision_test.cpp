@@ -171,7 +171,10 @@ TEST_CASE("a task result for a dead coordinator does not reach its replacement")
     gate.wait_until_reached();
     world.kill_coordinator(0);
     gate.open();
-    for (const auto& outcome : ActorWorld::collect(futures)) CHECK_FALSE(outcome.ok());
+    for (const auto& outcome : ActorWorld::collect(futures)) {
+      REQUIRE(ranks_of(outcome.failures) == std::set<int>{0});
+      CHECK(outcome.failures.at(0).what.find("the coordinator actor of rank 0 died") != std::string::npos);
+    }
     world.rank(0).script.clear();
     for (const auto& outcome : world.save()) CHECK(outcome.ok());
   }

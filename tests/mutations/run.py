@@ -37,7 +37,7 @@ from plants import ROOT, applied, faults_of, read_plants
 SKIPPED = 77
 SPARE_SECONDS = 30
 # Folders whose tests cover another one's sources first; others are covered by tests of their own name.
-OWN_TESTS = {"actors": "actors|protocol", "formats": "state|storage", "state": "state|storage", "storage": "storage|runtime"}
+OWN_TESTS = {"actors": "actors|protocol", "formats": "state|storage", "state": "state|storage", "storage": "storage|runtime|s3"}
 LEFT_OUT = re.compile(r"house|install|large|gpu|pytorch")
 
 

@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include <cairn/base/digest.hpp>
+#include <cairn/formats/zip_format.hpp>
+#include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
 #include <cairn/tests/s3/answering_server.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
@@ -51,6 +54,14 @@ std::string part_of_object(const std::string& body, const std::string& range) {
   return http_answer("206 Partial Content", body, "ETag: \"tag\"\r\nContent-Range: bytes " + range + "\r\n");
 }
 
+// The object of a run that names its latest checkpoint.
+std::string run_index(const std::string& lines) {
+  std::string index = lines + std::string(kFenceMarkBytes, 'm');
+  zip::put_u32(index, crc32(0, index));
+  return index;
+}
+
+const std::string kEmptyListing = http_answer("200 OK", "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>");
 const std::string kForeign404 = http_answer("404 Not Found", "default backend - 404");
 const std::string kPage = http_answer("200 OK", "<html><body>It works</body></html>", "Content-Type: text/html\r\n");
 const std::string kEmpty = http_answer("200 OK");
@@ -136,6 +147,10 @@ TEST_CASE("S3 answers: an answer that is not S3's own is an error of the store")
            {"no permission to read", kFindRecord, {kDenied}, "s3:GetObject, and s3:ListBucket in case", ErrorCode::kPermission},
            {"no permission to list", kList, {kDenied}, "the permission s3:ListBucket", ErrorCode::kPermission},
            {"no bucket", kFindRecord, {kNoBucket}, "there is no bucket"},
+           {"a listing without the latest checkpoint, whose record is there", kChildren,
+            {http_answer("200 OK", run_index("latest 2 step_2\n"), "ETag: \"index\"\r\n"), kEmptyListing,
+             part_of_object("x", "0-0/1"), kEmptyListing},
+            "the listing lacks step_2"},
        }) {
     const Outcome outcome = outcome_of(row.act, row.answers);
     CAPTURE(std::string(row.name));
@@ -148,7 +163,6 @@ TEST_CASE("S3 answers: an answer that is not S3's own is an error of the store")
 }
 
 TEST_CASE("S3 answers: a request succeeds after wrong answers and temporary refusals") {
-  const std::string listing = http_answer("200 OK", "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>");
   const std::string whole = part_of_object("xy", "4-5/10");
   struct Row {
     const char* name;
@@ -158,7 +172,7 @@ TEST_CASE("S3 answers: a request succeeds after wrong answers and temporary refu
   for (const Row& row : std::vector<Row>{
            {"absent in the store's own words", kFindRecord, {kNoSuchKey}},
            {"a 404 of something between", kFindRecord, {kForeign404, kForeign404, kNoSuchKey}},
-           {"a page", kList, {kPage, kEmpty, listing}},
+           {"a page", kList, {kPage, kEmpty, kEmptyListing}},
            {"a range", kReadTwo, {kPage, part_of_object("x", "4-4/10"), whole}},
            {"a token that is renewed", kReadTwo, {kExpired, kExpired, whole}},
            {"a clock that is set", kReadTwo, {kSkewed, whole}},

@@ -237,6 +237,24 @@ TEST_CASE("checkpoint writer: a planner that changes its items in finish_plan fa
   }
 }
 
+TEST_CASE("checkpoint writer: a chunk that two ranks have written fails the save") {
+  const Memory memory("writer");
+  class Repeating : public DefaultSavePlanner {
+   public:
+    GlobalSavePlan create_global_plan(std::vector<SavePlan> plans) override {
+      GlobalSavePlan global = DefaultSavePlanner::create_global_plan(plans);
+      global.plans = std::move(plans);  // each with the chunk
+      return global;
+    }
+  } first, second;
+  const StateDict state{{"weight", torch::ones({4})}};
+  const auto writers = {make_writer(), make_writer()};
+  CHECK(thrown_by([&] {
+          save_locally(save_to("mem://writer/x", 1),
+                       {{&state, &first, writers.begin()->get()}, {&state, &second, std::next(writers.begin())->get()}});
+        }) == Saying{ErrorCode::kMismatch, "of \"weight\" was written more than once"});
+}
+
 TEST_CASE("checkpoint writer: planners transform data when saving, and back when loading") {
   const Memory memory("writer");
   const std::string url = "mem://writer/x";
