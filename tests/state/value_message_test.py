@@ -5,6 +5,7 @@ usage: value_message_test.py BUILD_DIRECTORY
 """
 
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,11 +19,8 @@ SOURCE = """#include <cairn/state/state_dict.hpp>
 struct Own {};
 enum class Choice { kOne };
 struct Converts { operator cairn::Value() const { return 1; } };
-const cairn::StateDict& state() {
-  static const cairn::StateDict held{{"key", %s}};
-  return held;
-}
 """
+LINE = "const cairn::StateDict held_%d{{\"key\", %s}};\n"
 HELD = ["torch::Tensor()", "1", "1.5f", "true", '"text"', "std::string()", "cairn::Blob{}", "cairn::List{1}", "Converts()", "c10::IValue(1)"]
 NOT_HELD = ["Own()", "Choice::kOne", "std::map<int, int>()", "std::vector<Own>()", "std::make_shared<Own>()", "[] {}"]
 
@@ -30,13 +28,18 @@ NOT_HELD = ["Own()", "Choice::kOne", "std::map<int, int>()", "std::vector<Own>()
 def main():
     flags, faults = flags_of_runtime(pathlib.Path(sys.argv[1]).resolve()), []
     with tempfile.TemporaryDirectory() as scratch:
-        # All that compile are in one source, because LibTorch's headers take seconds.
-        for name, values in [("held", HELD), *((value, [value]) for value in NOT_HELD)]:
-            unit = pathlib.Path(scratch, "unit.cpp")
-            unit.write_text(SOURCE % '}, {"key", '.join(values), encoding="utf-8")
+        # Two sources, one line for each value, because LibTorch's headers take seconds.
+        for name, values in [("held", HELD), ("not_held", NOT_HELD)]:
+            unit = pathlib.Path(scratch, name + ".cpp")
+            unit.write_text(SOURCE + "".join(LINE % pair for pair in enumerate(values)), encoding="utf-8")
             done = subprocess.run([*flags, "-fsyntax-only", unit], capture_output=True, text=True, errors="replace", check=False)
-            if (done.returncode == 0) != (name == "held") or (MESSAGE in done.stderr) == (name == "held"):
-                faults.append(f"{name}: exit code {done.returncode}\n{done.stderr[:4000]}")
+            # An error says from which line its template was asked for.
+            refused = {int(line) for said in done.stderr.split(MESSAGE)[:-1]
+                       for line in re.findall(rf"{name}\.cpp:(\d+):\d+:\s+required from here", said)[-1:]}
+            first = SOURCE.count("\n") + 1
+            wanted = set(range(first, first + len(values))) if name == "not_held" else set()
+            if (done.returncode == 0) != (name == "held") or refused != wanted:
+                faults.append(f"{name}: exit code {done.returncode}, refused in the lines {refused}\n{done.stderr[:4000]}")
     print("\n".join(faults) or f"{len(HELD)} types are held, {len(NOT_HELD)} are refused with a message")
     return 1 if faults else 0
 
