@@ -17,7 +17,7 @@ using testing::thrown_by;
 
 // The deadline that tests let pass. Far above the time that several ranks need, on a busy machine,
 // for the steps before it.
-constexpr milliseconds kDeadline{2000};
+constexpr milliseconds kDeadline{1000};
 
 // --- joining -------------------------------------------------------------------------------------
 
@@ -27,6 +27,24 @@ TEST_CASE("a save on one rank and a load on another") {
   CHECK(all_equal(outcomes));
   CHECK(outcomes[0].failures.at(1).code == ErrorCode::kMismatch);
   CHECK(outcomes[0].failures.at(1).what.find("load") != std::string::npos);
+}
+
+TEST_CASE("ranks that name different coordinators fail at once, and the next call works") {
+  RuntimeOptions options;
+  options.join_deadline = std::chrono::hours(1);
+  for (const std::vector<int>& named : {std::vector<int>{0, 1, 2}, {1, 1, 0}, {2, 8, 2}}) {
+    ActorWorld world(3, options);
+    std::vector<Future<CallResult>> futures;
+    for (int rank = 0; rank < 3; ++rank) {
+      CallSettings settings;
+      settings.coordinator_rank = named[static_cast<std::size_t>(rank)];
+      futures.push_back(world.start_save(rank, settings));
+    }
+    const auto outcomes = ActorWorld::collect(futures);
+    CHECK(all_equal(outcomes));
+    CHECK_FALSE(outcomes[0].ok());
+    CHECK(world.save()[0].ok());
+  }
 }
 
 TEST_CASE("a call whose Join cannot be sent fails on all ranks") {
@@ -87,7 +105,7 @@ TEST_CASE("a rank whose hook does not end is silent, and its call ends with the 
     CHECK_FALSE(stuck.ready());
     gate.open();
     CHECK((stuck.get().failures == outcome.failures));
-    CHECK(world.rank(1).script.log().back() == "writer.abandon");
+    CHECK(world.rank(1).script.count("writer.abandon") == 1);
   }
 }
 

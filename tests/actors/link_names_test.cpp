@@ -53,7 +53,7 @@ TEST_CASE("a host name that never resolves is the reason why its rank is lost") 
     throw Error(ErrorCode::kUnavailable, "nobody knows the name");
   });
   auto options = usual_options();
-  options.connect_deadline = std::chrono::seconds(3);
+  options.connect_deadline = std::chrono::seconds(1);
   LinkRank zero(*world.system, *world.factory, 0, options);
   zero.send(1, "where are you");
   const auto down = zero.log().wait_down(1);

@@ -136,8 +136,8 @@ TEST_CASE_TEMPLATE("silent connections are closed, and ranks are served meanwhil
 
 TEST_CASE_TEMPLATE("a peer that falls silent is down", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
-  options.heartbeat_timeout = std::chrono::seconds(1);
-  options.connect_deadline = std::chrono::seconds(2);
+  options.heartbeat_timeout = std::chrono::milliseconds(500);
+  options.connect_deadline = std::chrono::seconds(1);
   Door<Kind> door(options);
   Stranger data = door.knock();
   data.link(2, 3);
@@ -253,7 +253,7 @@ TEST_CASE_TEMPLATE("last frames wait until the drain deadline for a peer that do
 
 TEST_CASE_TEMPLATE("heartbeats arrive while a long message is in flight", Kind, TcpKind, TlsKind) {
   auto options = usual_options();
-  options.heartbeat_timeout = std::chrono::seconds(5);
+  options.heartbeat_timeout = std::chrono::seconds(3);
   Door<Kind> door(options);
   Stranger data = door.knock();
   data.link(2, 3);
@@ -311,16 +311,16 @@ TEST_CASE_TEMPLATE("an opener waits twice as long with each connection that is n
   LinkWorld<Kind> world(2);
   Impostor<Kind> rank_1(world.kind, 1);
   auto options = usual_options();
-  options.handshake_deadline = std::chrono::milliseconds(100);
-  options.connect_deadline = std::chrono::seconds(3);
-  options.heartbeat_timeout = std::chrono::milliseconds(80);  // for short ticks
+  options.handshake_deadline = std::chrono::milliseconds(50);
+  options.connect_deadline = std::chrono::milliseconds(1500);
+  options.heartbeat_timeout = std::chrono::milliseconds(40);  // for short ticks
   LinkRank zero = world.come(0, options);
   zero.send(1, "hello");
   // The kernel completes each connection and queues it, but the test accepts none.
   const auto down = zero.log().wait_down(1);
   CHECK(down.cause == LinkDownCause::kUnreachable);
   CHECK(down.why.find("no answer to a hello") != std::string::npos);
-  // 100 + 200 + 400 + 800 + 1600 ms exceed connect_deadline.
+  // 50 + 100 + 200 + 400 + 800 ms exceed connect_deadline.
   CHECK(rank_1.count_queued() <= 5);
 }
 

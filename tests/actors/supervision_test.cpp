@@ -183,7 +183,7 @@ TEST_CASE("a task result for a dead coordinator does not reach its replacement")
 
 TEST_CASE("the store decides if a coordinator is lost while it publishes") {
   RuntimeOptions options;
-  options.heartbeat_timeout = milliseconds(1000);  // a successor waits for twice as long
+  options.heartbeat_timeout = milliseconds(500);  // a successor waits for twice as long
   for (const auto answer : {Committed::kYes, Committed::kNo, Committed::kUnknown}) {
     SupervisedRanks world(4, options);
     Gate gate;

@@ -1,4 +1,4 @@
-// Two ranks that cannot connect to each other, in a world where all other pairs can.
+// A rank that cannot connect to some others, in a world where all other pairs can.
 #include "actor_world.hpp"
 
 #include <caf/event_based_actor.hpp>
@@ -7,11 +7,11 @@
 namespace cairn::test {
 namespace {
 
-// Passes the supervisor's messages on to its links. Answers messages for one rank with LinkDown.
+// Passes the supervisor's messages on to its links. Answers messages for blocked ranks with LinkDown.
 class Blocking : public caf::event_based_actor {
  public:
-  Blocking(caf::actor_config& config, caf::actor links, caf::actor owner, int blocked)
-      : caf::event_based_actor(config), links_(std::move(links)), owner_(std::move(owner)), blocked_(blocked) {}
+  Blocking(caf::actor_config& config, caf::actor links, caf::actor owner, std::set<int> blocked)
+      : caf::event_based_actor(config), links_(std::move(links)), owner_(std::move(owner)), blocked_(std::move(blocked)) {}
 
  protected:
   caf::behavior make_behavior() override {
@@ -32,29 +32,31 @@ class Blocking : public caf::event_based_actor {
  private:
   template <class Message>
   void pass(const Message& message) {
-    if (message.rank == blocked_)
-      caf::anon_send(owner_, LinkDown{blocked_, LinkDownCause::kUnreachable, "no route to rank " + std::to_string(blocked_)});
+    const int to = message.rank;
+    if (blocked_.count(to) != 0)
+      caf::anon_send(owner_, LinkDown{to, LinkDownCause::kUnreachable, "no route to rank " + std::to_string(to)});
     else
       caf::anon_send(links_, message);
   }
   caf::actor links_;
   caf::actor owner_;
-  const int blocked_;
+  const std::set<int> blocked_;
 };
 
-class BlockedPair : public LinksFactory {
+class BlockedRank : public LinksFactory {
  public:
-  BlockedPair(int world_size, int one, int other) : links_(make_memory_links(world_size)), one_(one), other_(other) {}
+  BlockedRank(int world_size, int one, std::set<int> others)
+      : links_(make_memory_links(world_size)), one_(one), others_(std::move(others)) {}
   caf::actor spawn(caf::actor_system& system, int rank, const RuntimeOptions& options, const caf::actor& owner) override {
     const caf::actor links = links_->spawn(system, rank, options, owner);
-    if (rank != one_ && rank != other_) return links;
-    return system.spawn<Blocking>(links, owner, rank == one_ ? other_ : one_);
+    if (rank != one_ && others_.count(rank) == 0) return links;
+    return system.spawn<Blocking>(links, owner, rank == one_ ? others_ : std::set<int>{one_});
   }
 
  private:
   const std::shared_ptr<LinksFactory> links_;
   const int one_;
-  const int other_;
+  const std::set<int> others_;
 };
 
 TEST_CASE("an unreachable coordinator ends the call on all ranks, with the reason") {
@@ -62,7 +64,7 @@ TEST_CASE("an unreachable coordinator ends the call on all ranks, with the reaso
     CAPTURE(coordinator);
     RuntimeOptions options;
     options.join_deadline = std::chrono::hours(1);
-    ActorWorld world(4, options, 2, std::make_shared<BlockedPair>(4, coordinator, cut_off));
+    ActorWorld world(4, options, 2, std::make_shared<BlockedRank>(4, coordinator, std::set<int>{cut_off}));
     CallSettings settings;
     settings.coordinator_rank = coordinator;
     const auto outcomes = world.save(settings);
@@ -72,6 +74,21 @@ TEST_CASE("an unreachable coordinator ends the call on all ranks, with the reaso
     CHECK(failure.kind == FailureKind::kLost);
     CHECK_MESSAGE(failure.what.find("no route to rank ") != std::string::npos, failure.what);
     CHECK(outcomes[0].committed == Committed::kNo);
+  }
+}
+
+TEST_CASE("a coordinator that no rank can reach is lost on all others, whoever calls first") {
+  for (const std::vector<int>& order : {std::vector<int>{0, 2, 3}, {3, 2, 0}, {2, 0, 3}}) {
+    RuntimeOptions options;
+    options.join_deadline = std::chrono::hours(1);
+    ActorWorld world(4, options, 2, std::make_shared<BlockedRank>(4, 1, std::set<int>{0, 2, 3}));
+    CallSettings settings;
+    settings.coordinator_rank = 1;
+    std::vector<Future<CallResult>> futures;
+    for (const int rank : order) futures.push_back(world.start_save(rank, settings));
+    const auto outcomes = ActorWorld::collect(futures);
+    CHECK(all_equal(outcomes));
+    CHECK(ranks_of(outcomes[0].failures) == std::set<int>{1});
   }
 }
 

@@ -1,6 +1,5 @@
 // Agreements: each rank sends a text with its Join, the coordinator decides, and its Outcome
 // carries the answer.
-#include "endings.hpp"
 #include "steps.hpp"
 
 namespace cairn::test {
@@ -31,20 +30,6 @@ RunTask decide(CoordinatorSteps& coordinator, int world_size) {
   CHECK(coordinator.machine().state() == State::kDeciding);
   return hooks[0];
 }
-
-void start(MachineWorld& world, std::uint64_t ticket, int coordinator = 0) {
-  for (int rank = 0; rank < world.size(); ++rank) world.start(rank, agreement_of(rank, ticket, coordinator));
-}
-
-// Checks that every call which succeeded was answered from the texts of all ranks.
-void check_answers(const MachineWorld& world) {
-  std::string all;
-  for (int rank = 0; rank < world.size(); ++rank) all += "of " + std::to_string(rank) + ";";
-  for (int rank = 0; rank < world.size(); ++rank)
-    for (const CallResult& finished : world.finished(rank)) CHECK(finished.answer == (finished.failures.empty() ? all : ""));
-}
-
-// --- machine by machine --------------------------------------------------------------------------
 
 TEST_CASE("agreement: a rank waits for the others, and for the decision") {
   const auto waits = [](const CallStarted& call) { return all_of<StartTimer>(RankSteps(1, 2).step(call)).at(0).after; };
@@ -84,83 +69,6 @@ TEST_CASE("agreement: a slow decision fails it, and so does a caller's deadline"
   if (expected.size() == 2)
     CHECK(told[0].second.failures.at(1).what == "enough; rank 0, which coordinates, was waiting for its own decide");
   CHECK(was_ignored(coordinator.step(TaskEnded{hook.sequence, Answer{"late"}})));
-}
-
-// --- worlds --------------------------------------------------------------------------------------
-
-TEST_CASE("agreement: two messages a rank, and one hook") {
-  MachineWorld world(5, 1);
-  start(world, 1);
-  REQUIRE(world.run());
-  check_all_ended_once(world, 1);
-  check_answers(world);
-  CHECK(world.sent.size() == 10);
-  CHECK(world.tasks_run == std::vector<std::string>{"0 Decide"});
-}
-
-TEST_CASE("agreement: in any order of events, with duplicates, all get the answer") {
-  for (unsigned seed = 0; seed < 200; seed += testing::kStride) {
-    CAPTURE(seed);
-    const int size = 1 + static_cast<int>(seed % 5);
-    Trouble trouble;
-    trouble.duplicate = seed % 2 ? 20 : 0;
-    MachineWorld world(size, seed, trouble);
-    for (std::uint64_t call = 1; call <= 3; ++call) {
-      start(world, call, static_cast<int>(seed / 5) % size);
-      REQUIRE(world.run());
-      check_all_ended_once(world, call);
-      CHECK(world.finished(0).back().failures.empty());
-    }
-    check_answers(world);
-    CHECK_FALSE(world.deadline_passed());
-  }
-}
-
-// Whether a rank calls again before the others have made the same call for the first time is the
-// scheduler's choice.
-TEST_CASE("agreement: a call that some ranks cannot join fails, and later calls succeed") {
-  constexpr int kRanks = 3;
-  constexpr std::uint64_t kCalls = 4;
-  int ahead = 0;
-  for (unsigned seed = 0; seed < 600; seed += testing::kStride) {
-    CAPTURE(seed);
-    std::mt19937 random(seed);
-    std::set<std::pair<int, std::uint64_t>> unsendable;  // rank and call
-    for (int rank = 1; rank < kRanks; ++rank)
-      for (std::uint64_t call = 1; call < kCalls; ++call)
-        if (random() % 3 == 0) unsendable.emplace(rank, call);
-    MachineWorld world(kRanks, seed);
-    std::vector<std::uint64_t> begun(kRanks);
-    const auto is_over = [&] {
-      return std::all_of(begun.begin(), begun.end(), [](std::uint64_t calls) { return calls == kCalls; });
-    };
-    for (int step = 0; step < 2000 && !is_over(); ++step) {
-      const int rank = static_cast<int>(random() % kRanks);
-      std::uint64_t& calls = begun[static_cast<std::size_t>(rank)];
-      if (calls < kCalls && world.finished(rank).size() == calls && random() % 4 == 0) {
-        CallStarted call = agreement_of(rank, ++calls);
-        if (unsendable.count({rank, calls}) != 0) call.text = world.unsendable;
-        world.start(rank, call);
-        if (calls > *std::min_element(begun.begin(), begun.end()) + 1) ++ahead;
-      }
-      world.settle(1);
-    }
-    REQUIRE(is_over());
-    REQUIRE(world.settle());
-    for (int rank = 0; rank < kRanks; ++rank) {
-      REQUIRE(world.finished(rank).size() == kCalls);
-      for (std::uint64_t call = 1; call <= kCalls; ++call) {
-        CAPTURE(call);
-        const CallResult& finished = world.finished(rank)[call - 1];
-        bool is_joined = true;
-        for (int other = 1; other < kRanks; ++other) is_joined = is_joined && unsendable.count({other, call}) == 0;
-        CHECK(finished.failures.empty() == is_joined);
-        for (const auto& [failed, failure] : finished.failures) CHECK(unsendable.count({failed, call}) != 0);
-      }
-    }
-    CHECK_FALSE(world.deadline_passed());
-  }
-  CHECK(ahead > 100 / testing::kStride);
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
-// Calls that a caller cancels, or that exceed their deadline: machine by machine in every state,
-// and in seeded worlds at any moment.
-#include "endings.hpp"
+// Calls that a caller cancels, or that exceed their deadline: machine by machine in every state.
 #include "steps.hpp"
 
 namespace cairn::test {
@@ -166,44 +164,6 @@ TEST_CASE("a call that waits for another one to end can be cancelled too") {
   check_outcome(sent<Outcome>(coordinator.receive(2, cancel_of(2, 2), 0)), 2, 2);
   const auto late = sent<Outcome>(coordinator.receive(3, join_of(2, Operation::kSave, 0, 4), 0));
   check_outcome(late, 1, 2);
-}
-
-// --- worlds --------------------------------------------------------------------------------------
-
-TEST_CASE("calls may be cancelled at any moment, all ranks agree, the next succeed") {
-  int cancelled_worlds = 0;
-  int too_late = 0;
-  for (unsigned seed = 0; seed < 1500; seed += testing::kStride) {
-    CAPTURE(seed);
-    Trouble trouble;
-    trouble.cancel_call = 1 + static_cast<int>(seed % 3);
-    trouble.duplicate = seed % 2 ? 10 : 0;
-    MachineWorld world(1 + static_cast<int>(seed % 5), seed, trouble);
-    const Operation operation = seed % 4 ? Operation::kSave : Operation::kLoad;
-    world.start(call_of(1, operation, static_cast<int>(seed / 7) % world.size()));
-    REQUIRE(world.run());
-    check_all_ended_once(world, 1);
-    check_all_agree(world);
-    const CallResult& first = world.finished(0).back();
-    for (const auto& [rank, failure] : first.failures) {
-      CHECK(failure.kind == FailureKind::kCancelled);
-      CHECK(world.cancelled_calls().count(rank) != 0);
-    }
-    if (operation == Operation::kSave) {
-      CHECK(first.committed == (first.failures.empty() ? Committed::kYes : Committed::kNo));
-      CHECK(world.has_published() == first.failures.empty());
-    }
-    cancelled_worlds += first.failures.empty() ? 0 : 1;
-    too_late += first.failures.empty() && !world.cancelled_calls().empty() ? 1 : 0;
-    CHECK_FALSE(world.deadline_passed());
-
-    world.calm();
-    world.start(call_of(2, Operation::kSave, static_cast<int>(seed / 7) % world.size()));
-    REQUIRE(world.run());
-    for (int rank = 0; rank < world.size(); ++rank) CHECK(world.finished(rank).back().committed == Committed::kYes);
-  }
-  CHECK(cancelled_worlds > 300 / testing::kStride);
-  CHECK(too_late > 10 / testing::kStride);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // Progress reports: the messages between ranks and coordinator, and that no call depends on them.
-#include "endings.hpp"
 #include "steps.hpp"
 
 namespace cairn::test {
@@ -146,8 +145,6 @@ TEST_CASE("progress: sums of invalid reports do not overflow") {
   const auto job = sent<JobProgress>(coordinator.receive(1, progress_of(1, {5, 5, 5, 5}))).at(0).second;
   CHECK(job.moved == Moved{most, most, most, most});
 }
-
-// --- all together --------------------------------------------------------------------------------
 
 }  // namespace
 }  // namespace cairn::test

@@ -1,7 +1,10 @@
 // Drives one machine, one event at a time, and returns its effects.
 #pragma once
 
+#include <cairn/tests/support/plain.hpp>
+
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -9,13 +12,73 @@
 #include <variant>
 #include <vector>
 
+#include <cairn/actors/protocol/coordinator_machine.hpp>
+#include <cairn/actors/protocol/rank_machine.hpp>
 #include <cairn/tests/support/failure_maps.hpp>
-
-#include "machine_world.hpp"
 
 namespace cairn::test {
 
+using namespace cairn::protocol;
 using testing::ranks_of;
+
+inline const char* const kIncarnation = "0123456789abcdef0123456789abcdef";
+
+inline Identity identity_of(int rank, int world_size) { return {rank, world_size, kIncarnation, "main"}; }
+
+inline std::shared_ptr<SavePlan> plan_of(int rank, std::uint64_t content = 1) {
+  auto plan = std::make_shared<SavePlan>();
+  WriteItem tensor;
+  tensor.name = plan->names.intern("weight");
+  tensor.type = WriteItemType::kShard;
+  tensor.size = {64, 2};
+  tensor.chunk = Box{{rank, 0}, {1, 2}};
+  plan->items.push_back(tensor);
+  WriteItem bytes;
+  bytes.name = plan->names.intern("bytes." + std::to_string(rank));
+  bytes.content_hash = content;
+  bytes.content_bytes = 16;
+  plan->items.push_back(bytes);
+  return plan;
+}
+
+inline CallStarted call_of(std::uint64_t ticket, Operation operation = Operation::kSave, int coordinator = 0) {
+  CallStarted call;
+  call.ticket = call.ordinal = ticket;
+  call.operation = operation;
+  call.checkpoint_id = "step_1";
+  call.coordinator_rank = coordinator;
+  return call;
+}
+
+// Returns the result with which a well-behaved planner, writer or reader ends a task.
+inline TaskResult answer_to(const RunTask& run, int rank, std::uint64_t content = 1) {
+  if (std::holds_alternative<GatherState>(run.task)) return StateGathered{};
+  if (std::holds_alternative<CreateLocalPlan>(run.task)) {
+    if (run.operation == Operation::kLoad) return LocalLoadPlan{std::make_shared<LoadPlan>(), "seen"};
+    const auto plan = plan_of(rank, content);
+    return LocalSavePlan{plan, plan_digest(*plan)};
+  }
+  if (const auto* save = std::get_if<CreateGlobalSavePlan>(&run.task)) {
+    GlobalSavePlans made{{}, std::make_shared<Metadata>()};
+    for (const auto& plan : save->local_plans) made.plans.push_back(std::make_shared<const SavePlan>(*plan));
+    return made;
+  }
+  if (const auto* load = std::get_if<CreateGlobalLoadPlan>(&run.task)) return GlobalLoadPlans{load->local_plans};
+  if (std::holds_alternative<Write>(run.task)) {
+    auto results = std::make_shared<WriteResults>();
+    results->files.push_back({"file " + std::to_string(rank), 1, 2, 1, {}});
+    return Written{results};
+  }
+  if (std::holds_alternative<Read>(run.task)) return ReadDone{};
+  if (std::holds_alternative<Finish>(run.task)) return Published{};
+  if (std::holds_alternative<AskCommitted>(run.task)) return Committed::kNo;
+  if (const auto* decide = std::get_if<Decide>(&run.task)) {
+    Answer answer;
+    for (const auto& text : decide->texts) answer.text += text + ";";
+    return answer;
+  }
+  return Released{};
+}
 
 // An Outcome with its failures by rank.
 struct Told {

@@ -1,6 +1,5 @@
 // No call waits for ranks that have ended or are unreachable. A warning names the ranks that a call
 // waits for.
-#include "endings.hpp"
 #include "steps.hpp"
 
 namespace cairn::test {
@@ -53,24 +52,6 @@ TEST_CASE("a call that all ranks join at once asks nobody") {
   CHECK(sent<StatusRequest>(coordinator.step(TimerFired{Timer::kProbe})).empty());
 }
 
-TEST_CASE("a rank that ended before its first message is lost before any deadline") {
-  for (const int coordinator : {0, 1, 3}) {
-    for (unsigned seed = 0; seed < 50; ++seed) {
-      CAPTURE(seed);
-      MachineWorld world(4, seed);
-      world.vanish(2);
-      for (const int rank : {0, 1, 3}) world.start(rank, call_of(1, Operation::kSave, coordinator));
-      REQUIRE(world.run());
-      for (const int rank : {0, 1, 3}) {
-        REQUIRE(world.finished(rank).size() == 1);
-        CHECK(ranks_of(world.finished(rank)[0].failures) == std::set<int>{2});
-        CHECK(world.finished(rank)[0].failures.at(2).kind == FailureKind::kLost);
-      }
-      CHECK(world.passed() < std::chrono::seconds(2));
-    }
-  }
-}
-
 TEST_CASE("an attempt's outcome is not taken for that of a call that has not begun") {
   CoordinatorSteps coordinator(2);
   coordinator.receive(0, join_of(2), 0);
@@ -81,69 +62,6 @@ TEST_CASE("an attempt's outcome is not taken for that of a call that has not beg
   answer.ending = make_ending({}, Committed::kYes, "an earlier one");
   CHECK(sent<Outcome>(coordinator.receive(1, answer, 7)).empty());
   CHECK(sent<Begin>(coordinator.receive(1, join_of(2), 0)).size() == 2);
-}
-
-TEST_CASE("a rank that cannot reach the coordinator gets the same outcome as others") {
-  int called_first = 0;
-  for (unsigned seed = 0; seed < 480; seed += testing::kStride) {
-    CAPTURE(seed);
-    MachineWorld world(4, seed);
-    const int coordinator = static_cast<int>(seed % 4);
-    const int cut_off = (coordinator + 1 + static_cast<int>(seed / 4 % 3)) % 4;
-    world.block(coordinator, cut_off);
-    std::vector<int> order = {0, 1, 2, 3};
-    std::mt19937 random(seed);
-    std::shuffle(order.begin(), order.end(), random);
-    called_first += order.front() == cut_off ? 1 : 0;
-    const auto operation = seed / 12 % 3 == 0 ? Operation::kSave : seed / 12 % 3 == 1 ? Operation::kLoad : Operation::kAgree;
-    for (const int rank : order) {
-      world.start(rank, call_of(1, operation, coordinator));
-      const bool settled = world.settle(seed % 5 == 0 ? static_cast<int>(random() % 8) : 200000);
-      REQUIRE((settled || seed % 5 == 0));
-    }
-    REQUIRE(world.run());
-    check_all_ended_once(world, 1);
-    for (int rank = 0; rank < 4; ++rank) {
-      CAPTURE(rank);
-      const FailureMap& failures = world.finished(rank)[0].failures;
-      CAPTURE(describe(failures));
-      CHECK(same(world.finished(rank)[0], world.finished(coordinator)[0]));
-      REQUIRE(ranks_of(failures) == std::set<int>{cut_off});
-      CHECK(failures.at(cut_off).kind == FailureKind::kLost);
-      CHECK(failures.at(cut_off).what.find("no route to host") != std::string::npos);
-    }
-    CHECK(world.passed() < std::chrono::seconds(2));
-  }
-  CHECK(called_first > 60 / testing::kStride);
-}
-
-TEST_CASE("a coordinator that no rank can reach is lost on all others, whoever calls first") {
-  for (unsigned seed = 0; seed < 300; seed += testing::kStride) {
-    CAPTURE(seed);
-    MachineWorld world(5, seed);
-    const int coordinator = static_cast<int>(seed % 5);
-    std::vector<int> others;
-    for (int rank = 0; rank < 5; ++rank)
-      if (rank != coordinator) others.push_back(rank);
-    for (const int rank : others) world.block(coordinator, rank);
-    std::mt19937 random(seed);
-    std::shuffle(others.begin(), others.end(), random);
-    for (const int rank : others) {
-      world.start(rank, call_of(1, Operation::kSave, coordinator));
-      if (seed % 2 != 0) world.settle(static_cast<int>(random() % 30));
-    }
-    REQUIRE(world.run());
-    for (const int rank : others) {
-      CAPTURE(rank);
-      REQUIRE(world.finished(rank).size() == 1);
-      CAPTURE(describe(world.finished(rank)[0].failures));
-      CHECK(same(world.finished(rank)[0], world.finished(others.front())[0]));
-      CHECK(ranks_of(world.finished(rank)[0].failures) == std::set<int>{coordinator});
-      CHECK(world.rank(rank).is_idle());
-      CHECK(world.coordinator(rank).is_idle());
-    }
-    CHECK(world.passed() < std::chrono::seconds(2));
-  }
 }
 
 TEST_CASE("a rank that cannot reach the coordinator asks other ranks before itself") {
