@@ -1,8 +1,9 @@
 #!/bin/bash
-# Installs what is needed, builds, and runs all tests: as users run Cairn (preset `release`), and all but the largest ones under the
-# address and undefined-behaviour sanitizers (preset `asan`). The tests that find most come first.
+# Installs what is needed, builds, and runs all tests: as users run Cairn (preset `release`), all but the largest ones under the
+# address and undefined-behaviour sanitizers (preset `asan`), and those of staging, engine and tiers under the thread sanitizer (preset
+# `tsan`). The tests that find most come first.
 #
-#   tests/run.sh                  both, and the builds of `tests/builds.sh --ci`
+#   tests/run.sh                  all three, and the builds of `tests/builds.sh --ci`
 #   tests/run.sh --preset dev     that preset only; may be given more than once
 #   tests/run.sh --quick          `release` only, without the largest tests
 #   tests/run.sh --minutes 85     leaves out, and names, what would not end in this time. The first tests always run.
@@ -29,11 +30,12 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-# Each part: a preset (or `builds`), an option of ctest that selects tests, and how long the part takes, in percent of the time until the first has ended.
+# Each part: a preset (or `builds`), an option of ctest that selects tests, how long the part takes, in percent of the time until the first
+# has ended, and the targets to build, if these are not all.
 parts=()
 if [ ${#presets[@]} -eq 0 ]; then
   parts=("release -LE large 0")
-  $quick || parts+=("asan -LE process 40" "builds --ci . 25" "release -L large 30" "asan -L process 60")
+  $quick || parts+=("asan -LE process 40" "builds --ci . 25" "tsan -R ^(state|storage)$ 15 cairn_state_tests cairn_storage_tests" "release -L large 30" "asan -L process 60")
 else
   for preset in "${presets[@]}"; do
     if $quick; then parts+=("$preset -LE large 100"); else parts+=("$preset -E ^$ 100"); fi
@@ -66,7 +68,7 @@ closing=()
 failed=false
 first_took=0
 for part in "${parts[@]}"; do
-  read -r preset option value percent <<<"$part"
+  read -r preset option value percent targets <<<"$part"
   elapsed=$((SECONDS - started))
   if [ -n "$minutes" ] && [ "$first_took" -gt 0 ] && [ $((elapsed + first_took * percent / 100)) -gt $((minutes * 60)) ]; then
     closing+=("=== $preset $option $value" "NOT RUN: this machine is too slow to end it within $minutes minutes")
@@ -79,7 +81,8 @@ for part in "${parts[@]}"; do
     continue
   fi
   step "configure $preset" cmake --preset "$preset"
-  step "build $preset" cmake --build --preset "$preset" --parallel "$jobs"
+  # shellcheck disable=SC2086
+  step "build $preset" cmake --build --preset "$preset" --parallel "$jobs" ${targets:+--target $targets}
   log=build/$preset/tests.log
   run_tests() { ctest --preset "$preset" --no-tests=error --parallel "$jobs" "$option" "$value" 2>&1 | tee "$log"; }
   step "test $preset $option $value" run_tests || failed=true
