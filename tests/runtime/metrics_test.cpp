@@ -243,11 +243,11 @@ TEST_CASE("metrics: the start of the oldest save in progress is told") {
 TEST_CASE("metrics: a rank that waits for others to write is in the phase write, not in finish") {
   const auto metrics = std::make_shared<PrometheusMetrics>();
   CallNotifier notifier(0, {metrics}, nullptr);
-  const auto record = [&](int milliseconds, EventKind kind, const What& what) {
+  const auto record = [&](int time_ms, EventKind kind, const What& what) {
     ObservedEvent event;
     event.kind = kind;
     event.what = what;
-    event.time = MonotonicTime(std::chrono::milliseconds(milliseconds));
+    event.time = MonotonicTime(std::chrono::milliseconds(time_ms));
     event.call = event.attempt = event.checkpointer = 1;
     notifier.on_event(event);
   };

@@ -287,8 +287,8 @@ TEST_CASE("an opaque option survives a load that keeps it and a save, and fails 
 }
 
 TEST_CASE("a parameter that an optimizer lists twice is saved once, and loads from either") {
-  struct Tied : Net {
-    Tied() { tied = register_parameter("tied", body->weight); }
+  struct TiedNet : Net {
+    TiedNet() { tied = register_parameter("tied", body->weight); }
     torch::Tensor tied;
   };
   const TemporaryDirectory directory;
@@ -296,19 +296,19 @@ TEST_CASE("a parameter that an optimizer lists twice is saved once, and loads fr
   using Groups = std::vector<optim::OptimizerParamGroup>;
   const auto check = [&](const std::string& name, const auto& make) {
     // Listed once, twice in a group, and in two groups.
-    const std::vector<std::function<Groups(const Tied&)>> listed{
-        [&](const Tied& net) {
+    const std::vector<std::function<Groups(const TiedNet&)>> listed{
+        [&](const TiedNet& net) {
           return Groups{group({net.tied, net.body->bias}), group({net.head->weight})};
         },
-        [&](const Tied& net) {
+        [&](const TiedNet& net) {
           return Groups{group({net.tied, net.body->bias, net.body->weight}), group({net.head->weight})};
         },
-        [&](const Tied& net) {
+        [&](const TiedNet& net) {
           return Groups{group({net.tied, net.body->bias}), group({net.head->weight, net.tied})};
         }};
     for (std::size_t from = 0; from < listed.size(); ++from) {
       for (const bool named : {true, false}) {
-        auto net = std::make_shared<Tied>();
+        auto net = std::make_shared<TiedNet>();
         const auto optimizer = make(listed[from](*net));
         net->head(net->body(torch::ones({1, 4}))).sum().backward();
         optimizer->step();
@@ -317,7 +317,7 @@ TEST_CASE("a parameter that an optimizer lists twice is saved once, and loads fr
         const Dict saved = optimizer_state_dict(*optimizer, named ? net.get() : nullptr);
         for (const auto& into : listed) {
           CAPTURE(place);
-          auto other = std::make_shared<Tied>();
+          auto other = std::make_shared<TiedNet>();
           const auto fresh = make(into(*other));
           StateDict state{{"model", other}, {"optimizer", stateful(fresh, named ? other : nullptr)}};
           load(state, place);

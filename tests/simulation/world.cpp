@@ -260,8 +260,8 @@ World::~World() {
 
 void World::trace(const std::string& who, const std::string& what) const {
   if (!tracing) return;
-  const auto microseconds = std::chrono::duration_cast<std::chrono::microseconds>(time.now()).count();
-  std::printf("%12.6f  %-16s %s\n", static_cast<double>(microseconds) / 1e6, who.c_str(), what.c_str());
+  const auto time_us = std::chrono::duration_cast<std::chrono::microseconds>(time.now()).count();
+  std::printf("%12.6f  %-16s %s\n", static_cast<double>(time_us) / 1e6, who.c_str(), what.c_str());
 }
 
 void World::record(const ObservedEvent& event) {
