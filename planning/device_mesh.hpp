@@ -39,10 +39,10 @@ class DeviceMesh {
   DeviceMesh(std::vector<std::int64_t> shape, std::vector<int> ranks, std::vector<std::string> axis_names = {});
   // Without these two constructors, DeviceMesh({2, 2}, {"dp", "tp"}) and DeviceMesh({2}, {4, 6})
   // would be ambiguous.
-  DeviceMesh(std::vector<std::int64_t> shape, std::initializer_list<const char*> axis_names)
-      : DeviceMesh(std::move(shape), std::vector<std::string>(axis_names.begin(), axis_names.end())) {}
-  DeviceMesh(std::vector<std::int64_t> shape, std::initializer_list<int> ranks)
-      : DeviceMesh(std::move(shape), std::vector<int>(ranks)) {}
+  DeviceMesh(const std::vector<std::int64_t>& shape, std::initializer_list<const char*> axis_names)
+      : DeviceMesh(shape, std::vector<std::string>(axis_names.begin(), axis_names.end())) {}
+  DeviceMesh(const std::vector<std::int64_t>& shape, std::initializer_list<int> ranks)
+      : DeviceMesh(shape, std::vector<int>(ranks)) {}
 
   const std::vector<std::int64_t>& shape() const { return grid_->shape; }
   const std::vector<int>& ranks() const { return grid_->ranks; }
