@@ -7,7 +7,8 @@
 namespace cairn::test {
 namespace {
 
-// Passes the supervisor's messages on to its links. Answers messages for blocked ranks with LinkDown.
+// Passes the supervisor's messages on to its links. Answers messages for blocked ranks with
+// LinkDown.
 class Blocking : public caf::event_based_actor {
  public:
   Blocking(caf::actor_config& config, caf::actor links, caf::actor owner, std::set<int> blocked)

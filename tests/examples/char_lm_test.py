@@ -59,7 +59,7 @@ class CharLm(unittest.TestCase):
 
     def test_losses_do_not_depend_on_the_number_of_ranks(self):
         self.assertEqual(len(set(self.reference().values())), STEPS, "it learns: no two steps have the same loss")
-        for ranks in (1, 2, 3, 4):
+        for ranks in (1, 3, 4):  # two ranks: in the test of saving in the background
             self.assertEqual(self.train(ranks, self.root / str(ranks), "--steps", STEPS, "--save-every", 0), self.reference())
 
     def test_a_run_goes_on_at_another_number_of_ranks(self):
@@ -73,7 +73,7 @@ class CharLm(unittest.TestCase):
     def test_saving_in_the_background_saves_what_was_trained_until_then(self):
         trained = self.train(2, self.root / "run", "--steps", STEPS, "--save-every", 1, "--async")
         self.assertEqual(trained, self.reference())
-        for step in range(1, STEPS):
+        for step in (1, STEPS - 1):
             alone = self.root / f"from_{step}"
             alone.mkdir()
             shutil.copytree(self.root / "run" / f"step_{step}", alone / f"step_{step}")

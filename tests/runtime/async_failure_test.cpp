@@ -86,24 +86,6 @@ TEST_CASE("a failure before async_save returns is in every rank's handle") {
   });
 }
 
-TEST_CASE("a deadline and a cancellation of the caller's hold for asynchronous saves") {
-  Checkpointer checkpointer(World::single());
-  const Cancellation cancellation;
-  const auto gate = std::make_shared<Gate>();
-  SaveOptions options = gated("set_up_storage_writer", gate);
-  options.cancellation = cancellation;
-  const TemporaryDirectory directory;
-  const auto saving = checkpointer.async_save(state_of(1, checkpointer.world()), directory.path() + "/step", options);
-  gate->wait_until_reached();
-  cancellation.cancel("preempted");
-  gate->open();
-  CHECK(failures_in(saving).at(0).code == ErrorCode::kCancelled);
-  SaveOptions late;
-  late.deadline = milliseconds(0);
-  CHECK(failures_in(checkpointer.async_save(state_of(1, checkpointer.world()), directory.path() + "/step", late)).at(0).code ==
-        ErrorCode::kDeadline);
-}
-
 TEST_CASE("an unread failure is thrown by the next save, which saves all the same") {
   const TemporaryDirectory directory;
   on_all_ranks(2, [&](World& world) {

@@ -150,27 +150,6 @@ TEST_CASE("a save is not cancelled any more once it is being published") {
   }
 }
 
-TEST_CASE_FIXTURE(LeakCheck, "a load that is cancelled fails on all ranks alike, in whatever phase") {
-  const Moments moments{{"reset", Phase::kLocalPlan},
-                        {"read_metadata", Phase::kLocalPlan},
-                        {"prepare_local_plan", Phase::kLocalPlan},
-                        {"prepare_global_plan", Phase::kLocalPlan},
-                        {"read_data", Phase::kRead}};
-  for (const int size : {1, 2, 4}) {
-    CAPTURE(size);
-    const TemporaryDirectory directory;
-    on_ranks(size, directory.path() + "/step", [&](Rank& self) {
-      self.save(1);
-      cancel_at_each(moments, self, [&](const BeforeHook& before, const std::optional<Cancellation>& cancellation) {
-        LoadOptions options;
-        options.storage_reader = std::make_shared<WatchedReader>(before);
-        options.cancellation = cancellation;
-        self.load(options);
-      });
-    });
-  }
-}
-
 TEST_CASE("a cancelled Cancellation ends each call that is given it") {
   for (const int size : {1, 4}) {
     CAPTURE(size);

@@ -125,12 +125,6 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a run that is not there has no checkpoint
   CHECK_FALSE(fs::exists(run));
 }
 
-TEST_CASE_FIXTURE(RunOnDisk, "manager: a run that cannot be written to fails the save on all ranks alike") {
-  std::ofstream(run) << "a file";
-  const LeakCheck nothing_left_behind;
-  failure_on_all(run, {}, ErrorCode::kAlreadyExists, [](CheckpointManager& manager) { save_steps(manager, {1}); });
-}
-
 TEST_CASE_FIXTURE(RunOnDisk, "manager: ranks that save different or negative steps are told so, and can go on") {
   const std::string text = failure_on_all(run, {}, ErrorCode::kMismatch, [](CheckpointManager& manager) {
     const std::int64_t own = 10 + manager.world().rank();

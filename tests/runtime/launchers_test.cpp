@@ -101,46 +101,9 @@ TEST_CASE("launchers: explicit variables are read as cairn-launch and PyTorchJob
   CHECK(place_in(without(kExplicit, "LOCAL_RANK")).local_rank == 1);
 }
 
-TEST_CASE("launchers: Open MPI on one node needs nothing else") {
-  check_rank_1_of_4(kOpenMpi, "openmpi");
-  const Place place = place_in(kOpenMpi);
-  CHECK(place.local_rank == 1);
-  CHECK(place.master_host == "127.0.0.1");
-  CHECK(place.master_port >= 15000);
-  CHECK(place.master_port < 30000);
-  CHECK(place.job == "openmpi 1139539969");
-  const Place other_job = place_in(with(kOpenMpi, "PMIX_NAMESPACE", "1139539970"));
-  CHECK(other_job.master_port != place.master_port);
-}
-
 TEST_CASE("launchers: an IPv6 address of rank 0 may be in brackets") {
   for (const char* const host : {"::1", "[::1]"}) CHECK(place_in(with(kExplicit, "MASTER_ADDR", host)).master_host == "::1");
   CHECK(place_in(with(kExplicit, "MASTER_ADDR", "[]")).master_host == "[]");
-}
-
-TEST_CASE("launchers: Open MPI on several nodes needs MASTER_ADDR, and says so") {
-  const Variables several = with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "2");
-  CHECK(names(refused(several), "MASTER_ADDR"));
-  const Place place = place_in(with(several, "MASTER_ADDR", "node7"));
-  CHECK(place.master_host == "node7");
-  CHECK(place.master_port == place_in(kOpenMpi).master_port);
-  CHECK(place_in(with(with(several, "MASTER_ADDR", "node7"), "MASTER_PORT", "29500")).master_port == 29500);
-}
-
-TEST_CASE("launchers: MPICH on one node needs nothing else") {
-  check_rank_1_of_4(kMpich, "pmi");
-  const Place place = place_in(kMpich);
-  CHECK(place.local_rank == 1);
-  CHECK(place.master_host == "127.0.0.1");
-  CHECK(place.job == "pmi 4711");
-}
-
-TEST_CASE("launchers: MPICH on several nodes needs MASTER_ADDR and MASTER_PORT, and says so") {
-  // Each node has a process of its own behind PMI_FD: its id names no port for all of them.
-  const Variables several = with(kMpich, "MPI_LOCALNRANKS", "2");
-  CHECK(names(refused(several), "MASTER_ADDR"));
-  CHECK(names(refused(with(several, "MASTER_ADDR", "node7")), "MASTER_PORT"));
-  CHECK(place_in(with(with(several, "MASTER_ADDR", "node7"), "MASTER_PORT", "29500")).job.empty());
 }
 
 TEST_CASE("launchers: a Slurm step meets on its first node, at one port per restart") {

@@ -195,22 +195,6 @@ TEST_CASE("rank 0 logs a line for each phase of a save, an asynchronous save and
                            "info rank 0: loaded '" + id});
 }
 
-TEST_CASE("nothing of progress is logged unless somebody wants to see it") {
-  const TemporaryDirectory directory;
-  {
-    const CapturedLog log;  // captures warnings, as by default
-    Checkpointer checkpointer(World::single());
-    checkpointer.save({{"a", 1}}, directory.path() + "/step");
-    CHECK(log.text().empty());
-  }
-  const CapturedLog log(LogLevel::kTrace);
-  WorldOptions off;
-  off.show_progress = ShowProgress::kOff;
-  Checkpointer checkpointer(World::single(off));
-  checkpointer.save({{"a", 1}}, directory.path() + "/step");
-  CHECK(log.text().empty());
-}
-
 TEST_CASE("on a terminal a save is one line, which is redrawn, and gone in the end") {
   const std::string text = stderr_of_case("progress child: a save that waits for its terminal", {{"TERM", "xterm"}},
                                           ChildStderr::kTerminal, 100, "writing");

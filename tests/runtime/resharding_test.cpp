@@ -1,8 +1,5 @@
 // Saves in every layout and world size, and loads in every other, in one process.
-#include <filesystem>
-
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/state/hugging_face.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/stride.hpp>
@@ -36,40 +33,3 @@ TEST_CASE("B4.3 bytes agree for every pair of world sizes and layouts in process
     });
 }
 
-TEST_CASE("safetensors files agree for every pair of world sizes and layouts in process") {
-  const std::vector<int> sizes{1, 2, 3};
-  for (const HuggingFaceFiles files : {HuggingFaceFiles::kModel, HuggingFaceFiles::kDistributed}) {
-    const auto id = [&](int size, const std::string& layout) {
-      return "mem://resharding/safetensors_" + std::to_string(static_cast<int>(files)) + "_" + std::to_string(size) + "/" + layout;
-    };
-    for (const int size : sizes)
-      on_all_ranks(size, [&](World& world) {
-        Checkpointer checkpointer(world);
-        HuggingFaceWriterOptions writer;
-        writer.files = files;
-        SaveOptions options;
-        options.storage_writer = std::make_shared<HuggingFaceStorageWriter>(writer);
-        for (const auto& layout : layout_names()) {
-          const StateDict state = state_in_layout(layout, world.rank(), size);
-          if (layout == "dim-1")  // one of them asynchronously
-            checkpointer.async_save(state, id(size, layout), options).result();
-          else
-            checkpointer.save(state, id(size, layout), options);
-        }
-      });
-    for (const int size : sizes)
-      on_all_ranks(size, [&](World& world) {
-        Checkpointer checkpointer(world);
-        LoadOptions options;
-        options.storage_reader = std::make_shared<HuggingFaceStorageReader>();
-        for (const int saved : sizes)
-          for (const auto& from : layout_names())
-            for (const auto& to : layout_names()) {
-              StateDict state = state_in_layout(to, world.rank(), size, true);
-              checkpointer.load(state, id(saved, from), options);
-              CHECK_MESSAGE(holds_expected(state, to, world.rank(), size),
-                            "saved by " << saved << " as " << from << ", loaded by " << size << " as " << to);
-            }
-      });
-  }
-}

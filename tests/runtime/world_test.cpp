@@ -26,7 +26,6 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cairn/actors/links/socket.hpp>
@@ -133,20 +132,6 @@ TEST_CASE("two worlds live side by side on one store") {
   CHECK(worlds[0][0].incarnation() == worlds[1][0].incarnation());
   CHECK(worlds[0][1].incarnation() == worlds[1][1].incarnation());
   CHECK(worlds[0][0].incarnation() != worlds[0][1].incarnation());
-}
-
-TEST_CASE("the trainer's own store serves, and stays usable") {
-  StoreLeakCheck leaks;
-  const auto server = hosted_store();
-  c10d::TCPStoreOptions options;
-  options.waitWorkers = false;
-  options.port = server->getPort();
-  all_succeed(2, [&](int rank) {
-    const auto mine = rank == 0 ? server : open_tcp_store("127.0.0.1", options);
-    const World world = World::from_store(c10::make_intrusive<c10d::PrefixStore>("trainer", mine), rank, 2);
-    mine->set("after " + std::to_string(rank), {1});
-  });
-  CHECK(server->check({"after 0", "after 1"}));
 }
 
 TEST_CASE("a job that torchrun restarts meets in its agent's store") {
@@ -609,20 +594,6 @@ TEST_CASE("a place that is none, an address that is none") {
   CHECK(thrown_by([&] { World::from_store(store, 0, 1, options); }).says("0.0.0.0"));
   options.bind_address = "203.0.113.1";  // no interface has this address
   CHECK(thrown_by([&] { World::from_store(store, 0, 1, options); }).says("203.0.113.1"));
-}
-
-TEST_CASE("worlds within one process") {
-  StoreLeakCheck leaks;
-  const auto worlds = World::in_process(3);
-  REQUIRE(worlds.size() == 3);
-  for (int rank = 0; rank < 3; ++rank) {
-    CHECK(worlds[static_cast<std::size_t>(rank)].rank() == rank);
-    CHECK(worlds[static_cast<std::size_t>(rank)].size() == 3);
-    CHECK(worlds[static_cast<std::size_t>(rank)].one_process());
-    CHECK(worlds[static_cast<std::size_t>(rank)].incarnation() == worlds[0].incarnation());
-  }
-  CHECK(World::single().size() == 1);
-  CHECK(thrown_by([] { World::in_process(0); }).code == ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("shutting down may be asked for twice, by any copy") {

@@ -157,7 +157,7 @@ TEST_CASE("what was promised holds in worlds of 64 ranks, too") {
     world.check_end(2);
     for (const auto& violation : world.violations()) FAIL_CHECK(violation);
   }
-  if (seeds < 200) return;
+  if (seeds < 160) return;
   for (const std::string branch : {"coordinator lost in a save: joining", "coordinator lost in a save: moving", "load succeeded",
                                    "save failed, committed no", "agreement succeeded", "settled: committed"})
     CHECK_MESSAGE(coverage[branch] > 0, "no world of 64 ranks met \"", branch, "\"");
