@@ -23,6 +23,7 @@ set(CAIRN_PUBLIC_HEADERS
     planning/metadata.hpp
     planning/plan.hpp
     planning/resharding.hpp
+    formats/blob.hpp
     tracing/trace_chain.hpp
     tracing/trace_diagnosis.hpp
     tracing/trace_directory.hpp
@@ -31,9 +32,11 @@ set(CAIRN_PUBLIC_HEADERS
     tracing/trace_findings.hpp
     tracing/trace_messages.hpp
     tracing/trace_text.hpp
+    storage/checkpoint_save.hpp
     storage/read_metadata.hpp
     storage/runs/checkpoint_info.hpp
     storage/runs/retention_policy.hpp
+    storage/safetensors_files.hpp
     storage/storage_context.hpp
     storage/store.hpp
     storage/store_observer.hpp

@@ -17,6 +17,18 @@ std::string to_string(const Path& path) {
   return text;
 }
 
+std::string describe_path(const Path& path) {
+  std::string text;
+  for (const PathElement& step : path) {
+    if (const auto* index = std::get_if<std::int64_t>(&step)) {
+      text += '[' + std::to_string(*index) + ']';
+    } else {
+      text += "[\"" + std::get<std::string>(step) + "\"]";
+    }
+  }
+  return text.empty() ? "[]" : text;
+}
+
 const Metadata::Entry* Metadata::find(const std::string& fqn) const {
   // Two threads may build the index at once. Both build the same one, and the later store wins.
   auto map = index_.load();

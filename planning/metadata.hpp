@@ -71,6 +71,9 @@ struct BytesStorageMetadata {
 using PathElement = std::variant<std::string, std::int64_t>;
 using Path = std::vector<PathElement>;
 std::string to_string(const Path& path);  // joined with '.', as in DCP's flattened names
+// Returns a path for error texts: `["model"]["net1.weight"][0]`. Unlike to_string(Path), it
+// distinguishes keys that contain dots from nested keys.
+std::string describe_path(const Path& path);
 
 // Information that Cairn's commit record adds to PyTorch's metadata. Absent in checkpoints that
 // PyTorch wrote.

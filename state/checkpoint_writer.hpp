@@ -3,58 +3,18 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <cairn/base/cpu_share.hpp>
 #include <cairn/state/storage.hpp>
+#include <cairn/storage/checkpoint_save.hpp>
 #include <cairn/storage/read_metadata.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
-
-struct CheckpointWriterOptions {
-  // True: one file per rank, or several where the system would run the writes to one file one after
-  // another. False: one file per item.
-  bool single_file_per_rank = true;
-  // Limits the files of all ranks together; a rank that writes has at least one. No effect if there
-  // is one file per item. The coordinator's value counts.
-  std::uint32_t files_max = 4096;
-  bool sync_files = true;                         // false: faster, but a power loss may lose the checkpoint
-  bool overwrite = true;                          // false: fails with "Checkpoint already exists" if there is one
-  unsigned threads = cpu_share();                 // for copying, checksums and writing; 0: the calling thread
-  std::uint64_t bytes_in_flight_max = 64u << 20;  // staging memory of one rank
-  std::uint64_t block_bytes = 4u << 20;           // unit of copying, checksums and writing
-  bool direct_io = true;                          // if the store and its file system support it
-  // 0: no compression. 1 to 19: compresses tensors with zstd at this level; 1 and 3 are fast. Each
-  // thread then needs some MiB beyond `bytes_in_flight_max`. `copy_first` has no effect, so an
-  // `async_save` with StagingOptions::stream returns only when nearly all is written. No space is
-  // reserved in advance, so a full disk is noticed only while the rank writes. PyTorch reads such a
-  // checkpoint if the Python package zstandard is installed.
-  int zstd_level = 0;
-  // Descriptors of registered transforms, such as "stream.rot13/1" (storage/stream_transform.hpp).
-  // Every item passes through them from the last to the first. Tensors are compressed before that.
-  // Readers undo the first transform first, as PyTorch's readers do. With transforms, a load that
-  // needs only a part of an item reads the item from its start. `copy_first` has no effect.
-  std::vector<std::string> transforms;
-  // Fills the staging memory before writing anything. Meant for saves whose caller waits only until
-  // the state has been copied.
-  bool copy_first = false;
-  // URL of the run in which the checkpoint gets its commit sequence. "": the checkpoint's parent.
-  std::string run_url;
-  // Number of replaced checkpoints at this place whose data files are kept for loads that still
-  // read them; at least 1. The next save to the same place removes the files of older ones.
-  std::uint32_t retired_keep = 1;
-  bool low_priority = false;  // runs the writing threads at the lowest CPU and I/O priority
-  // Called on the coordinator with the checkpoint's id, on the thread that runs the save's hooks,
-  // before anything is created in the store. If it throws, the save fails. A checkpointer reuses
-  // its writer for later saves whose options differ only in this function. A reused writer still
-  // calls the first save's function. The function may report to `observer` how long it waited;
-  // without traces, `observer` is null.
-  std::function<void(const std::string& checkpoint_id, StoreObserver* observer)> before_attempt;
-};
 
 struct CheckpointReaderOptions {
   unsigned threads = cpu_share();
@@ -65,33 +25,33 @@ struct CheckpointReaderOptions {
   bool verify_first = false;  // before it changes any value, checks all bytes that this rank needs
 };
 
-class DataFormat;
-
 class CheckpointWriter : public StorageWriter {
  public:
   explicit CheckpointWriter(CheckpointWriterOptions options = {});
   ~CheckpointWriter() override;
-  void reset(const std::string& checkpoint_id) override;
-  void set_up_storage_writer(const StorageContext& context) override;
-  SavePlan prepare_local_plan(SavePlan plan) override;
-  std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) override;
+  void reset(const std::string& checkpoint_id) override { save_.reset(checkpoint_id); }
+  void set_up_storage_writer(const StorageContext& context) override { save_.set_up(context); }
+  SavePlan prepare_local_plan(SavePlan plan) override { return save_.prepare_local_plan(std::move(plan)); }
+  std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans) override {
+    return save_.prepare_global_plan(std::move(plans));
+  }
   Future<WriteResults> write_data(const SavePlan& plan, SavePlanner& planner) override;
-  void finish(Metadata metadata, std::vector<WriteResults> results) override;
-  Committed committed(const std::string& save_id) override;
-  void abandon() noexcept override;
-  void discard(bool ends_attempt) noexcept override;
-  std::uint64_t staging_bytes() const override;
-  void prepare_staging(std::uint64_t bytes) override;
-  void release_staging() noexcept override;
-  bool validate_checkpoint_id(const std::string& checkpoint_id) const override;
+  void finish(Metadata metadata, std::vector<WriteResults> results) override {
+    save_.finish(std::move(metadata), std::move(results));
+  }
+  Committed committed(const std::string& save_id) override { return save_.committed(save_id); }
+  void abandon() noexcept override { save_.abandon(); }
+  void discard(bool ends_attempt) noexcept override { save_.discard(ends_attempt); }
+  std::uint64_t staging_bytes() const override { return save_.staging_bytes(); }
+  void prepare_staging(std::uint64_t bytes) override { save_.prepare_staging(bytes); }
+  void release_staging() noexcept override { save_.release_staging(); }
 
  protected:
   // Writes data files in another format, with the same protocol. Null: Cairn's own format.
   CheckpointWriter(CheckpointWriterOptions options, std::unique_ptr<DataFormat> format);
 
  private:
-  struct Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  CheckpointSave save_;
 };
 
 class CheckpointReader : public StorageReader {

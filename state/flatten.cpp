@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <cairn/base/error.hpp>
+#include <cairn/planning/flat_names.hpp>
 #include <cairn/state/state_dict.hpp>
 
 namespace cairn {
@@ -65,28 +66,11 @@ class Flattener {
   FlatStateDict take() { return std::move(entries_); }
 
  private:
-  void add(Value value) {
-    std::string fqn = to_string(path_);
-    const auto [known, is_new] = positions_.emplace(fqn, entries_.size());
-    if (!is_new) {
-      throw Error(ErrorCode::kAlreadyExists, "state dict: " + describe_path(entries_[known->second].path) + " and " +
-                                                 describe_path(path_) + " both flatten to \"" + fqn + "\"; rename one of the keys");
-    }
-    names_bytes_ += fqn.size();
-    if (names_bytes_ > kNamesFreeBytes + entries_.size() * kBytesPerName)
-      throw Error(ErrorCode::kUnsupported, "state dict: the names of its values take more than " + std::to_string(kBytesPerName) +
-                                               " bytes each; shorten the key that begins \"" + fqn.substr(0, 40) + '"');
-    entries_.push_back({std::move(fqn), path_, std::move(value)});
-  }
-
-  // A file may share one long key among many values, but each of them gets a name of its own.
-  static constexpr std::size_t kNamesFreeBytes = std::size_t{64} << 20;
-  static constexpr std::size_t kBytesPerName = 1024;
+  void add(Value value) { entries_.push_back({names_.add(path_), path_, std::move(value)}); }
 
   Path path_;
   FlatStateDict entries_;
-  std::size_t names_bytes_ = 0;
-  std::unordered_map<std::string, std::size_t> positions_;  // indices into `entries_`, by name
+  FlatNames names_;
 };
 
 // Returns the value one step below `container`; creates it if it does not exist.
@@ -164,18 +148,6 @@ const Value* find_at(const StateDict& state_dict, const Path& path) {
     }
   }
   return place;
-}
-
-std::string describe_path(const Path& path) {
-  std::string text;
-  for (const PathElement& step : path) {
-    if (const auto* index = std::get_if<std::int64_t>(&step)) {
-      text += '[' + std::to_string(*index) + ']';
-    } else {
-      text += "[\"" + std::get<std::string>(step) + "\"]";
-    }
-  }
-  return text.empty() ? "[]" : text;
 }
 
 }  // namespace cairn

@@ -14,13 +14,15 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include <cairn/planning/dtype.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
+#include <cairn/storage/safetensors_files.hpp>
 
 namespace cairn {
+
+class CheckpointBytes;
 
 // The files that a save makes.
 enum class HuggingFaceFiles : std::uint8_t {
@@ -64,18 +66,6 @@ class HuggingFaceStorageWriter : public CheckpointWriter {
   explicit HuggingFaceStorageWriter(const HuggingFaceWriterOptions& options = {});
 };
 
-// The names of safetensors files, each with the tensors that an index says it contains.
-using SafetensorsFiles = std::map<std::string, std::set<std::string>>;
-
-// Returns the files that an index in `store` names. The index is the file `index`. If `index` is
-// "", it is model.safetensors.index.json, or if that does not exist, the only index at the root. If
-// there is no index, returns all safetensors files at the root, perhaps none. Throws kCorrupt if
-// the index is damaged, or if `index` is "" and there are several indexes, none of them named
-// model.safetensors.index.json. Two more checks apply to files without an index and a commit
-// record. Throws kCorrupt if a save to this place has begun and not ended. Throws kNotFound if a
-// file of a set `model-<file>-of-<files>` is missing.
-SafetensorsFiles find_safetensors_files(Store& store, const std::string& index = "");
-
 struct HuggingFaceReaderOptions {
   CheckpointReaderOptions reader;
   // Multiplies quantised weights by their scales and loads them as this type, which must be
@@ -95,6 +85,7 @@ struct HuggingFaceReaderOptions {
 class HuggingFaceStorageReader : public CheckpointReader {
  public:
   explicit HuggingFaceStorageReader(const HuggingFaceReaderOptions& options = {});
+  ~HuggingFaceStorageReader() override;
   void reset(const std::string& checkpoint_id) override;
   // Throws kNotFound if there are no safetensors files, or if a file of a set
   // `model-<file>-of-<files>` is missing. Throws kCorrupt for files that are damaged, do not fit
@@ -121,7 +112,7 @@ class HuggingFaceStorageReader : public CheckpointReader {
   const HuggingFaceReaderOptions options_;
   // State of the current attempt:
   std::map<std::string, Quantized> quantized_;  // by the name of the weight
-  std::unique_ptr<CheckpointReader> stored_;    // reads the tensors in `quantized_`
+  std::unique_ptr<CheckpointBytes> stored_;     // reads the tensors in `quantized_`
 };
 
 // Reads safetensors files at `from`, of any kind that HuggingFaceStorageReader reads, and makes a

@@ -10,8 +10,7 @@
 #include <cairn/base/random.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/planning/pieces.hpp>
-#include <cairn/state/read_part.hpp>
-#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/checkpoint_bytes.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 
@@ -84,13 +83,11 @@ void require_undamaged(Store& store, unsigned threads) {
       throw Error(ErrorCode::kCorrupt, "cannot consolidate " + store.url() + ": " + fault.object + ": " + fault.what);
 }
 
-void copy(CheckpointReader& reader, const SafetensorsTensor& tensor, const TensorStorageMetadata& stored, std::uint64_t memory,
+void copy(CheckpointBytes& reader, const SafetensorsTensor& tensor, const TensorStorageMetadata& stored, std::uint64_t memory,
           SequentialObject& to) {
   const auto elements_max = static_cast<std::int64_t>(memory / element_size(tensor.dtype));
-  for_each_piece(tensor.shape, elements_max, [&](const Box& box, std::int64_t) {
-    const torch::Tensor piece = read_part(reader, tensor.name, stored, box);
-    to.append({piece.data_ptr(), piece.nbytes()});
-  });
+  for_each_piece(tensor.shape, elements_max,
+                 [&](const Box& box, std::int64_t) { to.append(reader.elements(tensor.name, stored, box)); });
 }
 
 // A save without data of its own: its files are made from others when it is completed.
@@ -162,24 +159,17 @@ void HuggingFaceFormat::join(Store& store, const std::string& url, Metadata& met
     tensors.push_back({name, tensor.properties.dtype, tensor.size, {}, {}});
     entries.push_back(&tensor);
   }
-  CheckpointReaderOptions reader_options;
-  reader_options.threads = options_.writer.threads;
   // A third each for the staging memory of the reader, the piece that it fills and the block that
   // is written.
   const std::uint64_t third = std::max<std::uint64_t>(options_.writer.bytes_in_flight_max / 3, std::uint64_t{1} << 20);
-  reader_options.bytes_in_flight_max = third;
-  CheckpointReader reader(reader_options);
-  reader.reset(url);
-  StorageContext context;
-  context.checkpoint_id = url;
-  reader.set_up_storage_reader(metadata, context);
+  CheckpointBytes reader(open_store(url), metadata, true, {options_.writer.threads, third});
 
   const auto dealt = deal_out(tensors, options_.file_bytes_max);
   std::vector<FileInfo> files;
   std::vector<StorageInfo> places(tensors.size());
   for (std::size_t i = 0; i < dealt.size(); ++i) {
     const FileLayout layout = lay_out(tensors, dealt[i]);
-    const ObjectName name = file_name(i, dealt.size());
+    const ObjectName name = safetensors_file_name(i, dealt.size());
     SequentialObject file(store, name, layout.tensors_end, third);
     file.append(layout.head);
     for (const PlacedTensor& placed : layout.tensors) {

@@ -37,8 +37,6 @@ class HuggingFaceFormat final : public DataFormat {
   std::function<void()> complete(const std::shared_ptr<Store>& store, const std::string& url, Metadata& metadata,
                                  WrittenNames& written) override;
 
-  // PyTorch counts ranks and files from 1.
-  static std::string file_name(std::size_t file, std::size_t files, std::optional<int> rank = {});
   static CheckpointWriterOptions writer_options(const HuggingFaceWriterOptions& options);
 
  private:

@@ -2,7 +2,6 @@
 #include <cairn/state/hugging_face_format.hpp>
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <sstream>
 #include <unordered_map>
@@ -56,15 +55,6 @@ std::vector<SafetensorsTensor> tensors_of(const SavePlan& plan, bool as_parts) {
 }
 
 }  // namespace
-
-std::string HuggingFaceFormat::file_name(std::size_t file, std::size_t files, std::optional<int> rank) {
-  char text[96];
-  if (rank)
-    std::snprintf(text, sizeof text, "shard-%05d-model-%05zu-of-%05zu%s", *rank + 1, file + 1, files, kSafetensorsEnd);
-  else
-    std::snprintf(text, sizeof text, "model-%05zu-of-%05zu%s", file + 1, files, kSafetensorsEnd);
-  return text;
-}
 
 std::vector<std::vector<std::uint32_t>> HuggingFaceFormat::deal_out(const std::vector<SafetensorsTensor>& tensors,
                                                                     std::uint64_t bytes_max) {
@@ -164,10 +154,11 @@ std::vector<FileLayout> HuggingFaceFormat::layouts(const SavePlan& plan, const s
 ObjectName HuggingFaceFormat::name(int rank, std::size_t file, std::size_t files, const std::string& arrangement,
                                    const std::string& save_id) const {
   const Arrangement arranged(arrangement);
-  if (arranged.is_whole()) return file_name(arranged.first + file, arranged.files);
+  if (arranged.is_whole()) return safetensors_file_name(arranged.first + file, arranged.files);
   // Parts that are joined have the names of Cairn's own format, by which later saves remove those
   // that a killed save left.
-  return arranged.kind == "parts" ? data_file_name(rank, static_cast<int>(file), save_id) : file_name(file, files, rank);
+  return arranged.kind == "parts" ? data_file_name(rank, static_cast<int>(file), save_id)
+                                  : safetensors_file_name(file, files, rank);
 }
 
 std::string HuggingFaceFormat::line(const std::string& name, const std::string& objection) {

@@ -2,11 +2,10 @@
 #include <vector>
 
 #include <cairn/base/error.hpp>
-#include <cairn/formats/pickler.hpp>
+#include <cairn/formats/saved_value.hpp>
 #include <cairn/formats/tensor_pickle.hpp>
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/state/leaf_reader.hpp>
-#include <cairn/state/leaf_writer.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/tensor_types.hpp>
 
@@ -38,12 +37,15 @@ class LeafPickler {
   // Bytes are compact only from protocol 3 on. torch.load(weights_only=True) reads neither protocol
   // 4 nor a BytesIO, so protocol 4 costs nothing here. All other leaves use protocol 2, which it
   // reads.
-  LeafPickler(const Value& value, BlobsAs blobs, const CarriedTypes& carried)
-      : blobs_(blobs), carried_(carried), out_(blobs == BlobsAs::kOwnType && holds_blob(value) ? 4 : 2) {
-    add(value, 0);
-  }
+  explicit LeafPickler(const Value& value) : out_(holds_blob(value) ? 4 : 2) { add(value, 0); }
 
-  PickledValue finish() && { return {std::move(out_).finish(), std::move(tensors_)}; }
+  Bytes finish() && {
+    const Bytes pickle = std::move(out_).finish();
+    std::vector<ByteSpan> storages;
+    storages.reserve(tensors_.size());
+    for (const auto& tensor : tensors_) storages.emplace_back(tensor.data_ptr(), tensor.nbytes());
+    return write_torch_archive(pickle, storages);
+  }
 
  private:
   static void check_depth(int depth) {
@@ -54,7 +56,7 @@ class LeafPickler {
     check_depth(depth);
     if (value.is_ivalue()) return add(value.ivalue(), depth);
     if (value.is_tensor()) return add_tensor(value.tensor());
-    if (value.is_blob()) return add_blob(value.blob());
+    if (value.is_blob()) return put_blob(out_, value.blob(), BlobsAs::kOwnType);
     if (value.is_dict()) {
       out_.empty_dict();
       if (value.dict().empty()) return;
@@ -83,11 +85,11 @@ class LeafPickler {
     if (value.isInt()) return out_.integer(value.toInt());
     if (value.isDouble()) return out_.real(value.toDouble());
     if (value.isString()) return out_.text(value.toStringRef());
-    if (value.isComplexDouble()) return add_complex(value.toComplexDouble());
+    if (value.isComplexDouble()) return put_complex(out_, value.toComplexDouble().real(), value.toComplexDouble().imag());
     if (value.isTensor()) return add_tensor(value.toTensor());
-    if (value.isDevice()) return add_device(value.toDevice());
+    if (value.isDevice()) return put_device(out_, value.toDevice().str());
     if (const auto dtype = dtype_name_in(value)) return out_.global("torch", *dtype);
-    if (const auto blob = blob_in(value)) return add_blob(*blob);
+    if (const auto blob = blob_in(value)) return put_blob(out_, *blob, BlobsAs::kOwnType);
     if (!value.isTuple() && !value.isList() && !value.isGenericDict())
       fail_unsupported("a value of LibTorch's kind " + value.tagKind() + " cannot be saved; Python could not read it");
 
@@ -141,73 +143,24 @@ class LeafPickler {
     out_.tuple(elements.size());
   }
 
-  void add_complex(c10::complex<double> value) {
-    out_.global("builtins", "complex");
-    out_.real(value.real());
-    out_.real(value.imag());
-    out_.tuple(2);
-    out_.reduce();
-  }
-
-  void add_device(const c10::Device& device) {
-    out_.global("torch", "device");
-    out_.text(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
-    if (device.has_index()) out_.integer(device.index());
-    out_.tuple(device.has_index() ? 2 : 1);
-    out_.reduce();
-  }
-
-  void add_blob(const Blob& blob) {
-    if (blobs_ == BlobsAs::kBytes || blob.type == BytesType::kBytes) return out_.bytes(blob.bytes);
-    if (blob.type == BytesType::kByteArray) {
-      out_.global("builtins", "bytearray");
-      out_.bytes(blob.bytes);
-      out_.tuple(1);
-      return out_.reduce();
-    }
-    // As Python pickles a BytesIO: the class, and a state of content, position and attributes.
-    out_.global("_io", "BytesIO");
-    out_.tuple(0);
-    out_.new_object();
-    out_.bytes(blob.bytes);
-    out_.integer(0);  // the read position
-    out_.none();
-    out_.tuple(3);
-    out_.build();
-  }
-
   void add_tensor(const torch::Tensor& tensor) {
-    if (const auto found = carried_.find(tensor.unsafeGetTensorImpl()); found != carried_.end())
-      return add_dense(tensor, found->second.dtype, found->second.requires_grad);
-    const auto dtype = dtype_of(tensor.scalar_type());
-    // Only size and type are written here. The caller has the elements.
-    if (tensor.is_meta() && dtype) return add_dense(tensor, *dtype, tensor.requires_grad());
     if (const auto reason = why_not_storable(tensor); !reason.empty()) fail_unsupported("a tensor in it " + reason);
     const auto dense = with_torch("copy a tensor out of a plain value",
                                   [&] { return tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous(); });
-    add_dense(dense, *dtype, tensor.requires_grad());
-  }
-
-  // Each tensor gets a storage of its own. Tensors that share memory are separate ones after a
-  // load.
-  void add_dense(const torch::Tensor& dense, DType dtype, bool requires_grad) {
-    put_tensor(out_, std::to_string(tensors_.size()), dtype, extents_of(dense.sizes()), requires_grad);
+    // Each tensor gets a storage of its own. Tensors that share memory are separate ones after a
+    // load.
+    put_tensor(out_, std::to_string(tensors_.size()), *dtype_of(tensor.scalar_type()), extents_of(dense.sizes()),
+               tensor.requires_grad());
     tensors_.push_back(dense);
   }
 
-  const BlobsAs blobs_;
-  const CarriedTypes& carried_;
   Pickler out_;
-  std::vector<torch::Tensor> tensors_;            // contiguous, on the CPU or meta device; index = storage key
+  std::vector<torch::Tensor> tensors_;            // contiguous, on the CPU; index = storage key
   c10::IValue::HashAliasedIValueMap containers_;  // containers already written, with their memo slots
   c10::IValue::HashAliasedIValues open_;          // containers being written
 };
 
 }  // namespace
-
-PickledValue pickle_value(const Value& value, BlobsAs blobs, const CarriedTypes& carried) {
-  return LeafPickler(value, blobs, carried).finish();
-}
 
 Bytes serialize_leaf(const Value& value) {
   if (value.is_opaque()) {
@@ -215,11 +168,7 @@ Bytes serialize_leaf(const Value& value) {
     if (archive.empty()) fail_unsupported(value.opaque().why());
     return archive;
   }
-  const PickledValue pickled = pickle_value(value, BlobsAs::kOwnType);
-  std::vector<ByteSpan> storages;
-  storages.reserve(pickled.tensors.size());
-  for (const auto& tensor : pickled.tensors) storages.emplace_back(tensor.data_ptr(), tensor.nbytes());
-  return write_torch_archive(pickled.pickle, storages);
+  return LeafPickler(value).finish();
 }
 
 Value deserialize_leaf(ByteSpan bytes) {

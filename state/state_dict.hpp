@@ -18,6 +18,7 @@
 #include <torch/types.h>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/formats/blob.hpp>
 #include <cairn/state/sharded_tensor.hpp>
 #include <cairn/state/stateful.hpp>
 
@@ -65,17 +66,6 @@ class Dict {
 };
 
 using StateDict = Dict;
-
-// The Python type that PyTorch returns for bytes.
-enum class BytesType : std::uint8_t { kBytesIO = 1, kBytes, kByteArray };
-
-// Bytes that are saved unchanged. A load gives them the type that they were saved with. Bytes of
-// different types are equal if their contents are.
-struct Blob {
-  Bytes bytes;
-  BytesType type = BytesType::kBytesIO;
-  friend bool operator==(const Blob& a, const Blob& b) { return a.bytes == b.bytes; }
-};
 
 // Convert bytes to and from a plain value, which a tuple can hold. `blob_in` returns nothing for
 // other values.
@@ -315,9 +305,6 @@ const Value* find_at(const StateDict& state_dict, const Path& path);
 inline Value* find_at(StateDict& state_dict, const Path& path) {
   return const_cast<Value*>(find_at(static_cast<const StateDict&>(state_dict), path));
 }
-// Returns a path for error texts: `["model"]["net1.weight"][0]`. Unlike to_string(Path), it
-// distinguishes keys that contain dots from nested keys.
-std::string describe_path(const Path& path);
 
 template <class Object, class>
 Value::Value(std::shared_ptr<Object> object) : Value(std::shared_ptr<KnownBase<Object>>(std::move(object))) {}

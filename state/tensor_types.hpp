@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -24,16 +23,6 @@ std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept;
 // that type, the integer type of the same width (uint8, int16, int32, int64). Returns nothing for
 // kUnknown.
 std::optional<at::ScalarType> carrier_type_of(DType dtype) noexcept;
-
-// The real type of a tensor whose elements are held in another type. CarriedTypes is keyed by
-// TensorImpl, and valid while the tensors live. `requires_grad` is kept here because LibTorch does
-// not allow it on integer tensors.
-struct CarriedType {
-  DType dtype = DType::kUnknown;
-  bool requires_grad = false;
-  std::string unknown_dtype;  // PyTorch's name of the type if `dtype` is kUnknown
-};
-using CarriedTypes = std::unordered_map<const c10::TensorImpl*, CarriedType>;
 
 // Returns a torch.dtype as a plain value: an IValue enum with PyTorch's name of the type, such as
 // "float16". `name` must satisfy is_dtype_name; LibTorch need not have the type. Equal names give

@@ -5,11 +5,7 @@
 //   cairn::load(state, "run/checkpoint_100", options);
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
-#include <cairn/state/storage.hpp>
+#include <cairn/state/torch_save.hpp>
 
 namespace cairn {
 
@@ -20,30 +16,15 @@ namespace cairn {
 // saved, each rank gets its own. Otherwise the ranks that saved it must have saved the same, which
 // every rank gets. A DTensor that the record does not declare is opaque. `read_metadata` opens the
 // files of all ranks, on every rank. Files are mapped, as TorchSaveReader does.
-class TorchCheckpointingReader : public StorageReader {
+class TorchCheckpointingReader : public SavedFilesReader {
  public:
+  // `read_metadata` throws kNotFound if the place has no files of torch_checkpointing, or lacks one
+  // that the record needs. It throws kCorrupt for a file that is empty, cut short or damaged, as a
+  // save that failed leaves it, or that does not hold what the record says. It throws kUnsupported
+  // for a place that is no directory, and for a record that Cairn cannot read
+  // (storage/format/items_record.hpp). `read_data` throws kMismatch for a value that ranks saved
+  // differently, if it has none for this rank.
   TorchCheckpointingReader();
-  ~TorchCheckpointingReader() override;
-  void reset(const std::string& checkpoint_id) override;
-  // Throws kNotFound if the place has no files of torch_checkpointing, or lacks one that the record
-  // needs. Throws kCorrupt for a file that is empty, cut short or damaged, as a save that failed
-  // leaves it, or that does not hold what the record says. Throws kUnsupported for a place that is
-  // no directory, and for a record that Cairn cannot read (storage/format/items_record.hpp).
-  Metadata read_metadata() override;
-  void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
-  // Checks as TorchSaveReader does. Throws kMismatch for a value that ranks saved differently, if
-  // it has none for this rank.
-  Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
-
-  // For tools. Call these after `read_metadata`. `value` throws as `read_data` does.
-  // `why_unreadable` returns why `value`, or a load, would throw kMismatch or kUnsupported, or "".
-  Value value(const std::string& fqn);
-  std::string why_unreadable(const std::string& fqn) const;
-
- private:
-  struct Implementation;
-  std::string path_;
-  std::unique_ptr<Implementation> implementation_;  // the open checkpoint
 };
 
 }  // namespace cairn

@@ -117,7 +117,11 @@ int run(int argc, char** argv) {
   add_doctor(app, chosen);
   add_trace(app, chosen);
   add_status(app, chosen);
-  add_tensor_commands(app, chosen);
+  add_verify(app, chosen);
+  add_cat(app, chosen);
+  add_diff(app, chosen);
+  add_convert(app, chosen);
+  add_merge(app, chosen);
   add_prune(app, chosen);
 
   check_command(app, argc, argv);
@@ -145,7 +149,6 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_DFL);
   int code = kFoundBad;
   try {
-    become_program_for(argc, argv);
     code = run(argc, argv);
   } catch (const cairn::Error& error) {
     code = report(exit_code_of(error), error.what());

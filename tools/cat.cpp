@@ -4,11 +4,9 @@
 #include <iostream>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 #include <CLI/CLI.hpp>
 
 #include <cairn/planning/closest_names.hpp>
-#include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/value_text.hpp>
@@ -129,10 +127,27 @@ constexpr std::int64_t kInMemoryMax = std::int64_t{1} << 28;
 // The shown part of a tensor: per dimension one range, or two with a gap between them.
 struct Shown {
   DType dtype = DType::kUnknown;
-  Extents sizes;              // of `tensor`
+  Extents sizes;              // of what is shown
   std::vector<bool> has_gap;  // by dimension: whether there is a gap after its first kEnds
-  torch::Tensor tensor;       // dense; numbers_of the elements
+  Bytes elements;             // in row-major order
+
+  std::int64_t count() const { return volume(sizes); }
+  const char* at(std::int64_t index) const { return elements.data() + static_cast<std::size_t>(index) * element_size(dtype); }
 };
+
+// Puts the elements of `part`, of size `sizes`, at `offsets` of what is shown.
+void place(const Bytes& part, const Extents& sizes, const Extents& offsets, Shown& shown) {
+  const std::size_t width = element_size(shown.dtype);
+  for (std::int64_t from = 0; from < volume(sizes); ++from) {
+    std::int64_t rest = from, to = 0, stride = 1;
+    for (std::size_t dim = sizes.size(); dim > 0; --dim) {
+      to += (rest % sizes[dim - 1] + offsets[dim - 1]) * stride;
+      rest /= sizes[dim - 1];
+      stride *= shown.sizes[dim - 1];
+    }
+    shown.elements.replace(static_cast<std::size_t>(to) * width, width, part, static_cast<std::size_t>(from) * width, width);
+  }
+}
 
 Shown read_shown(TensorSource& source, const std::string& key, DType dtype, const Box& box, bool all) {
   Shown shown;
@@ -165,15 +180,14 @@ Shown read_shown(TensorSource& source, const std::string& key, DType dtype, cons
       }
     }
     if (!exists) continue;
-    torch::Tensor part = source.read(key, from);
-    if (!shown.tensor.defined() && part.numel() == volume(shown.sizes)) {
-      shown.tensor = std::move(part);
+    Bytes part = source.read(key, from);
+    if (volume(from.sizes) == shown.count()) {
+      shown.elements = std::move(part);
       break;
     }
-    if (!shown.tensor.defined()) shown.tensor = torch::empty(array_of(shown.sizes), part.options());
-    part_of(shown.tensor, to, from.sizes).copy_(part);
+    shown.elements.resize(static_cast<std::size_t>(shown.count()) * element_size(dtype));
+    place(part, from.sizes, to, shown);
   }
-  shown.tensor = numbers_of(shown.tensor, dtype);
   return shown;
 }
 
@@ -181,8 +195,8 @@ Shown read_shown(TensorSource& source, const std::string& key, DType dtype, cons
 class TensorText {
  public:
   TensorText(const Shown& shown, const Slice& slice) : shown_(shown) {
-    for (std::int64_t i = 0; i < shown.tensor.numel(); ++i) {
-      texts_.push_back(element_text(shown.tensor, shown.dtype, i));
+    for (std::int64_t i = 0; i < shown.count(); ++i) {
+      texts_.push_back(element_text(shown.at(i), shown.dtype));
       width_ = std::max(width_, texts_.back().size());
     }
     for (std::size_t dim = 0; dim < slice.is_index.size(); ++dim)
@@ -190,7 +204,7 @@ class TensorText {
   }
 
   void print(std::ostream& out) {
-    if (shown_.tensor.numel() == 0) {
+    if (shown_.count() == 0) {
       out << "[]\n";
       return;
     }
@@ -229,7 +243,7 @@ class TensorText {
 
 Json nested(const Shown& shown, const Slice& slice, std::size_t dim, std::int64_t& next) {
   while (dim < slice.is_index.size() && slice.is_index[dim]) ++dim;
-  if (dim == slice.is_index.size()) return element_json(shown.tensor, shown.dtype, next++);
+  if (dim == slice.is_index.size()) return element_json(shown.at(next++), shown.dtype);
   Json list = Json::array();
   for (std::int64_t i = 0; i < shown.sizes[dim]; ++i) list.push_back(nested(shown, slice, dim + 1, next));
   return list;
@@ -259,7 +273,7 @@ int cat_value(TensorSource& source, const CatOptions& options) {
   std::string kind = "bytes", text;
   int code = kFine;
   try {
-    const Value value = source.read_value(options.key);
+    const SavedValue value = source.read_value(options.key);
     kind = value_kind(value);
     text = value_text(value, options.full ? std::string::npos / 2 : 4000);
   } catch (const Error& error) {
@@ -312,7 +326,7 @@ int cat(const CatOptions& options) {
 
 void add_cat(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<CatOptions>();
-  auto* const command = app.add_subcommand(kCatCommand.name, kCatCommand.description);
+  auto* const command = app.add_subcommand("cat", "Print the elements of a tensor, or a value");
   command->footer(kCatExamples);
   command->add_option("DIR", options->checkpoint, "The checkpoint, torch.save file or safetensors file")->required();
   command->add_option("KEY", options->key, "The key, as cairn inspect --json prints it")->required();

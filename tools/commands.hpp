@@ -1,5 +1,4 @@
 // The commands of `cairn`: functions that add them to the command line, and functions they share.
-// This header does not include LibTorch, which only commands that use tensors need.
 //
 // A command describes its options where it is defined. If the command line names the command, the
 // command stores the function to run in `chosen`. That function prints its result to standard
@@ -68,37 +67,11 @@ void add_doctor(CLI::App& app, Run& chosen);
 void add_trace(CLI::App& app, Run& chosen);
 void add_status(CLI::App& app, Run& chosen);
 void add_prune(CLI::App& app, Run& chosen);
-void add_tensor_commands(CLI::App& app, Run& chosen);  // adds the commands below; in `cairn`, only their names
 void add_verify(CLI::App& app, Run& chosen);
 void add_cat(CLI::App& app, Run& chosen);
 void add_diff(CLI::App& app, Run& chosen);
 void add_convert(CLI::App& app, Run& chosen);
 void add_merge(CLI::App& app, Run& chosen);
-
-// --- the two programs ---
-//
-// Loading LibTorch takes half a second of processor time. So `cairn` is built without LibTorch, and
-// has only the commands that need no tensors. The program cairn-tensors has all commands. For a
-// command that needs tensors, `cairn` replaces itself with cairn-tensors (execv). It also does so
-// in `cairn inspect`, for files and for values that hold tensors or other objects.
-
-struct CommandSummary {
-  const char* name;
-  const char* description;
-};
-// The commands of cairn-tensors that `cairn` knows by name only.
-inline constexpr CommandSummary kVerifyCommand{"verify", "Read every byte of checkpoints and list all faults"};
-inline constexpr CommandSummary kCatCommand{"cat", "Print the elements of a tensor, or a value"};
-inline constexpr CommandSummary kDiffCommand{"diff", "Compare the keys, shapes, types and values of two checkpoints"};
-inline constexpr CommandSummary kConvertCommand{"convert", "Write a checkpoint in another format or layout"};
-inline constexpr CommandSummary kMergeCommand{"merge", "Make one checkpoint of the parts that ranks saved for themselves"};
-
-// In `cairn`: replaces this process with cairn-tensors if the command line needs tensors. Throws if
-// that program cannot be started. In cairn-tensors: does nothing. Call it first, and keep `argv`.
-void become_program_for(int argc, char** argv);
-// Replaces `cairn` with cairn-tensors, with the same command line. Call it before any output.
-// Throws if that program cannot be started, and InternalError in cairn-tensors.
-[[noreturn]] void become_tensor_program();
 
 // --- shared by the commands ---
 

@@ -13,29 +13,11 @@
 
 #include <fmt/format.h>
 
-#include <cairn/state/tensor_types.hpp>
+#include <cairn/planning/elements.hpp>
 #include <cairn/tools/commands.hpp>
-#include <cairn/tools/value_text.hpp>
 
 namespace cairn::tools {
 namespace {
-
-bool is_floating(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-    case DType::kFloat64:
-    case DType::kFloat16:
-    case DType::kBFloat16:
-    case DType::kFloat8E4M3Fn:
-    case DType::kFloat8E5M2:
-    case DType::kFloat8E4M3FnUz:
-    case DType::kFloat8E5M2FnUz:
-    case DType::kFloat8E8M0Fnu:
-      return true;
-    default:
-      return false;
-  }
-}
 
 // Returns the path of a renamed key. It keeps the leading levels that the new name still begins
 // with. The rest becomes a single key, dots included, because that is how modules name their
@@ -72,10 +54,9 @@ Conversion::Conversion(const ConvertOptions& options)
   std::optional<DType> cast;
   if (!options_.cast.empty()) {
     cast = dtype_from_name(options_.cast);
-    if (!cast || !is_floating(*cast) || !scalar_type_of(*cast))
-      throw WrongUse(fmt::format(
-          "--cast {}: give a type of floating point that the LibTorch in use can hold, such as float32, bfloat16 or float16",
-          printable(options_.cast)));
+    if (!cast || !is_cast_target(*cast))
+      throw WrongUse(fmt::format("--cast {}: give a type of floating point, such as float32, bfloat16, float16 or float8_e4m3fn",
+                                 printable(options_.cast)));
   }
   const Metadata& metadata = source_->metadata();
   std::unordered_map<std::string, const Path*> paths;
@@ -158,15 +139,14 @@ void Conversion::drop_values() {
               keys_.end());
 }
 
-torch::Tensor Conversion::read(const ConvertedKey& key, const Box& box) {
+Bytes Conversion::read(const ConvertedKey& key, const Box& box) {
   check_signal("converting " + source_->name());
   if (!bytes_) require_room();
-  torch::Tensor tensor = key.dtype == DType::kUnknown ? source_->read_packed(key.source, box) : source_->read(key.source, box);
-  if (key.dtype != key.stored.properties.dtype)
-    tensor = numbers_of(tensor, key.stored.properties.dtype).to(*scalar_type_of(key.dtype));
-  done_ += tensor.nbytes();
+  Bytes elements = key.dtype == DType::kUnknown ? source_->read_packed(key.source, box) : source_->read(key.source, box);
+  if (key.dtype != key.stored.properties.dtype) elements = convert_elements(elements, key.stored.properties.dtype, key.dtype);
+  done_ += elements.size();
   progress_.update(done_, *bytes_);
-  return tensor;
+  return elements;
 }
 
 void Conversion::require_room() {

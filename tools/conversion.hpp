@@ -9,8 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <torch/types.h>
-
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/terminal.hpp>
@@ -60,10 +58,10 @@ class Conversion {
   // them.
   void drop_values();
 
-  // Reads a part of a tensor, converts it to the target dtype, and returns it dense, in the
-  // carrier_type_of that dtype; bytes of a tensor that as_packed_bytes describes. Throws kCancelled
-  // after a signal that EndingSignals catches. The first call calls `require_room`.
-  torch::Tensor read(const ConvertedKey& key, const Box& box);
+  // Reads a part of a tensor, converts it to the target dtype, and returns its elements in
+  // row-major order; bytes of a tensor that as_packed_bytes describes. Throws kCancelled after a
+  // signal that EndingSignals catches. The first call calls `require_room`.
+  Bytes read(const ConvertedKey& key, const Box& box);
   // Throws kNoSpace if the tensors do not fit into the free space at the destination. Call it
   // before making a plan of the tensors, because the plan's size grows with theirs.
   void require_room();

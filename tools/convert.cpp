@@ -85,7 +85,7 @@ void add_shared(CLI::App& command, ConvertOptions& options) {
 void add_merge(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<ConvertOptions>();
   options->format = "dcp";
-  auto* const command = app.add_subcommand(kMergeCommand.name, kMergeCommand.description);
+  auto* const command = app.add_subcommand("merge", "Make one checkpoint of the parts that ranks saved for themselves");
   command->footer(kMergeExamples);
   command->add_option("SRC", options->source, "The checkpoint of which each rank saved its part")->required();
   command->add_option("DST", options->destination, "The directory to write")->required();
@@ -104,7 +104,7 @@ void add_merge(CLI::App& app, Run& chosen) {
 
 void add_convert(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<ConvertOptions>();
-  auto* const command = app.add_subcommand(kConvertCommand.name, kConvertCommand.description);
+  auto* const command = app.add_subcommand("convert", "Write a checkpoint in another format or layout");
   command->footer(kConvertExamples);
   command->add_option("SRC", options->source, "The checkpoint, torch.save file or safetensors file to read")->required();
   command->add_option("DST", options->destination, "The file or directory to write")->required();

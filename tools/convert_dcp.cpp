@@ -2,7 +2,10 @@
 // rank after another, with the steps of storage/publication.hpp. A conversion that is killed leaves
 // an open attempt with files. The next conversion or save to this place removes them.
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -10,11 +13,13 @@
 #include <cairn/base/random.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/planning/device_mesh.hpp>
+#include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/pieces.hpp>
-#include <cairn/state/checkpoint_writer.hpp>
-#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/checkpoint_save.hpp>
+#include <cairn/storage/engine/item_data.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
+#include <cairn/storage/read_metadata.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/conversion.hpp>
 
@@ -74,25 +79,41 @@ class Layout {
   int world_ = 1;
 };
 
-// Reads data from the source when the writer asks for it.
-class ConversionPlanner : public SavePlanner {
+// Elements that were read, as the writer takes them.
+class ReadElements final : public ElementRun {
  public:
-  explicit ConversionPlanner(Conversion& conversion) : conversion_(conversion) {
+  explicit ReadElements(Bytes bytes) : bytes_(std::move(bytes)) {}
+  std::uint64_t size_bytes() const override { return bytes_.size(); }
+  bool is_on_host() const override { return true; }
+  char* direct() const override { return bytes_.data(); }
+  void read(std::uint64_t first, MutableByteSpan to) const override { std::memcpy(to.data(), bytes_.data() + first, to.size()); }
+  void write(std::uint64_t, ByteSpan) const override { throw InternalError("elements that were read are not written to"); }
+
+ private:
+  mutable Bytes bytes_;
+};
+
+// Reads data from the source when the writer asks for it.
+class ConversionSource final : public ItemSource {
+ public:
+  ConversionSource(Conversion& conversion, const SavePlan& plan) : conversion_(conversion), plan_(plan) {
     for (const ConvertedKey& key : conversion.keys()) keys_[key.key] = &key;
   }
-  void set_up_planner(const StateDict&, int, bool) override {}
-  SavePlan create_local_plan() override { return {}; }
-  GlobalSavePlan create_global_plan(std::vector<SavePlan>) override { return {}; }
-  SavePlan finish_plan(SavePlan new_plan) override { return new_plan; }
-  ResolvedData resolve_data(const SavePlan& plan, const WriteItem& item) override {
-    const ConvertedKey& key = *keys_.at(plan.names[item.name]);
+  std::shared_ptr<void> enter_thread() const override { return nullptr; }
+  std::shared_ptr<const ElementRun> elements_of(const WriteItem& item) override {
     const MutexLock one_at_a_time(mutex_);
-    if (item.type == WriteItemType::kByteIO) return conversion_.source().read_bytes(key.source);
-    return conversion_.read(key, item.chunk);
+    return std::make_shared<const ReadElements>(conversion_.read(key_of(item), item.chunk));
+  }
+  Bytes bytes_of(const WriteItem& item) override {
+    const MutexLock one_at_a_time(mutex_);
+    return conversion_.source().read_bytes(key_of(item).source);
   }
 
  private:
+  const ConvertedKey& key_of(const WriteItem& item) const { return *keys_.at(plan_.names[item.name]); }
+
   Conversion& conversion_;
+  const SavePlan& plan_;
   std::unordered_map<std::string, const ConvertedKey*> keys_;
   Mutex mutex_;  // a source is read by one thread at a time
 };
@@ -157,22 +178,21 @@ Converted write_checkpoint(Conversion& conversion, const Layout& layout, const s
   CheckpointWriterOptions options;
   options.overwrite = conversion.options().force;
   options.bytes_in_flight_max = std::clamp<std::uint64_t>(conversion.options().memory / 2, 16u << 20, 256u << 20);
-  CheckpointWriter coordinator(options);
+  CheckpointSave coordinator(options);
   coordinator.reset(directory);
   Converted converted;
   try {
-    coordinator.set_up_storage_writer(context);
+    coordinator.set_up(context);
     global.plans = coordinator.prepare_global_plan(std::move(global.plans));
-    ConversionPlanner planner(conversion);
     std::vector<WriteResults> results;
     for (const SavePlan& plan : global.plans) {
-      CheckpointWriter writer(options);
+      CheckpointSave writer(options);
       writer.reset(directory);
       StorageContext own = context;
       own.rank = static_cast<int>(results.size());
       own.is_coordinator = false;
-      writer.set_up_storage_writer(own);
-      results.push_back(writer.write_data(plan, planner).get());
+      writer.set_up(own);
+      results.push_back(writer.write(plan, std::make_shared<ConversionSource>(conversion, plan)).get());
       for (const FileResult& file : results.back().files) converted.bytes += file.length_bytes;
     }
     coordinator.finish(std::move(global.metadata), std::move(results));

@@ -3,21 +3,16 @@
 #include <unordered_map>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <cairn/formats/safetensors.hpp>
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/planning/pieces.hpp>
-#include <cairn/state/leaf_writer.hpp>
-#include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/conversion.hpp>
 #include <cairn/tools/partial_file.hpp>
 
 namespace cairn::tools {
 namespace {
-
-ByteSpan bytes_of(const torch::Tensor& tensor) { return {tensor.data_ptr(), tensor.nbytes()}; }
 
 void require_file_destination(const std::string& destination) {
   if (destination.find("://") != std::string::npos)
@@ -31,46 +26,89 @@ void require_file_destination(const std::string& destination) {
 
 Existing existing_of(const ConvertOptions& options) { return options.force ? Existing::kReplaced : Existing::kRefused; }
 
-// A tree with an empty tensor in the place of each tensor of the source.
-struct Skeleton {
-  StateDict tree;
-  std::unordered_map<const void*, const ConvertedKey*> tensors;  // by TensorImpl
-  CarriedTypes carried;
-  std::size_t values = 0;
+// One place of the nested state in the file: a leaf, a dict or a list.
+struct Node {
+  const ConvertedKey* leaf = nullptr;
+  bool is_list = false;
+  std::vector<std::pair<std::string, Node>> children{};      // of a list, by index; one without a leaf and children is None
+  std::unordered_map<std::string, std::size_t> positions{};  // of a dict: indices into `children`
 };
 
-Skeleton skeleton_of(Conversion& conversion) {
-  std::unordered_map<std::string, Value> values;
-  conversion.leave_out([&](const ConvertedKey& key) -> std::string {
-    if (key.is_tensor) return conversion.source().why_unreadable(key.source);
-    try {
-      Value value = conversion.source().read_value(key.source);
-      pickle_value(value, BlobsAs::kBytes);
-      values.emplace(key.source, std::move(value));
-      return "";
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kUnsupported) throw;
-      return printable(error.what());
-    }
-  });
-  Skeleton skeleton;
-  for (const ConvertedKey& key : conversion.keys()) {
-    if (!key.is_tensor) {
-      set_at(skeleton.tree, key.path, std::move(values.at(key.source)));
-      ++skeleton.values;
-      continue;
-    }
-    torch::Tensor placeholder =
-        torch::empty(array_of(key.stored.size), torch::TensorOptions().dtype(*carrier_type_of(key.dtype)).device(torch::kMeta));
-    if (!scalar_type_of(key.dtype))
-      skeleton.carried.emplace(placeholder.unsafeGetTensorImpl(), CarriedType{key.dtype, key.stored.properties.requires_grad, {}});
-    else if (key.stored.properties.requires_grad && (placeholder.is_floating_point() || placeholder.is_complex()))
-      placeholder.requires_grad_();
-    skeleton.tensors.emplace(placeholder.unsafeGetTensorImpl(), &key);
-    set_at(skeleton.tree, key.path, std::move(placeholder));
+Node& child(Node& node, const PathElement& step, const Path& path) {
+  const auto* const index = std::get_if<std::int64_t>(&step);
+  if (node.leaf == nullptr && node.children.empty()) node.is_list = index != nullptr;
+  const auto fail = [&](const std::string& why) {
+    throw Error(ErrorCode::kMismatch, "state dict: cannot put a value at " + describe_path(path) + ": " + why);
+  };
+  if (node.leaf != nullptr || (node.is_list && index == nullptr)) fail("a value above it has no such place");
+  if (!node.is_list) {
+    // A path of PyTorch's may have whole numbers as keys.
+    const std::string key = index != nullptr ? std::to_string(*index) : std::get<std::string>(step);
+    const auto [known, is_new] = node.positions.emplace(key, node.children.size());
+    return is_new ? node.children.emplace_back(key, Node()).second : node.children[known->second].second;
   }
-  return skeleton;
+  constexpr std::int64_t kListMax = std::int64_t{1} << 20;
+  if (*index < 0 || *index >= kListMax) fail("lists are made with at most " + std::to_string(kListMax) + " elements");
+  if (static_cast<std::size_t>(*index) >= node.children.size()) node.children.resize(static_cast<std::size_t>(*index) + 1);
+  return node.children[static_cast<std::size_t>(*index)].second;
 }
+
+// Puts a state into a pickle. Collects its tensors in the order of their storages: keys whose
+// elements are elsewhere, and, in values, the bytes of the elements.
+class StatePickler {
+ public:
+  explicit StatePickler(Conversion& conversion) : conversion_(conversion) {}
+
+  struct Storage {
+    const ConvertedKey* key = nullptr;
+    Bytes elements{};
+  };
+
+  Bytes pickle(const Node& root) {
+    put(root, true, 0);
+    return std::move(out_).finish();
+  }
+  const std::vector<Storage>& storages() const { return storages_; }
+
+ private:
+  void put(const Node& node, bool is_root, int depth) {
+    constexpr int kDepthMax = 100;
+    if (depth > kDepthMax)
+      throw Error(ErrorCode::kUnsupported, "values are nested more than " + std::to_string(kDepthMax) + " deep");
+    if (node.leaf != nullptr) return put(*node.leaf);
+    if (node.children.empty() && !is_root) return out_.none();
+    node.is_list ? out_.empty_list() : out_.empty_dict();
+    if (node.children.empty()) return;
+    out_.mark();
+    for (const auto& [name, below] : node.children) {
+      if (!node.is_list) out_.text(name);
+      put(below, false, depth + 1);
+    }
+    node.is_list ? out_.appends() : out_.set_items();
+  }
+
+  void put(const ConvertedKey& key) {
+    if (key.is_tensor) {
+      pickler_.put_tensor(key.dtype, key.stored.size, key.stored.properties.requires_grad);
+      storages_.push_back({&key});
+      return;
+    }
+    const SavedValue value = conversion_.source().read_value(key.source);
+    values_.push_back(value);  // shared parts are found by their addresses
+    pickler_.put(value);
+    if (pickler_.tensors().size() == storages_.size()) return;
+    const Bytes bytes = conversion_.source().read_bytes(key.source);
+    const TorchArchive archive(bytes, "a value");
+    for (int i = 0; pickler_.tensors().size() > storages_.size(); ++i)
+      storages_.push_back({nullptr, archive.read_storage(std::to_string(i))});
+  }
+
+  Conversion& conversion_;
+  Pickler out_{2};
+  SavedPickler pickler_{out_, BlobsAs::kBytes};
+  std::vector<SavedValue> values_;
+  std::vector<Storage> storages_;
+};
 
 }  // namespace
 
@@ -102,9 +140,9 @@ Converted convert_to_safetensors(Conversion& conversion) {
     const ConvertedKey& key = *by_name.at(tensor.name);
     const auto packed = as_packed_bytes(key.stored);
     for_each_piece(packed ? packed->size : key.stored.size, conversion.piece_elements(key), [&](const Box& box, std::int64_t) {
-      const torch::Tensor piece = conversion.read(key, box);
-      file.write_at(at, bytes_of(piece));
-      at += piece.nbytes();
+      const Bytes piece = conversion.read(key, box);
+      file.write_at(at, piece);
+      at += piece.size();
     });
   }
   file.finish(at);
@@ -114,27 +152,41 @@ Converted convert_to_safetensors(Conversion& conversion) {
 Converted convert_to_torch(Conversion& conversion) {
   const ConvertOptions& options = conversion.options();
   require_file_destination(options.destination);
-  const Skeleton skeleton = skeleton_of(conversion);
-  const PickledValue pickled = pickle_value(skeleton.tree, BlobsAs::kBytes, skeleton.carried);
+  conversion.leave_out([&](const ConvertedKey& key) -> std::string {
+    if (key.is_tensor) return conversion.source().why_unreadable(key.source);
+    try {
+      pickle_leaf(conversion.source().read_value(key.source), BlobsAs::kBytes);
+      return "";
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      return printable(error.what());
+    }
+  });
+  Node root;
+  std::size_t values = 0;
+  for (const ConvertedKey& key : conversion.keys()) {
+    Node* place = &root;
+    for (const PathElement& step : key.path) place = &child(*place, step, key.path);
+    *place = Node{&key};
+    values += !key.is_tensor;
+  }
+  StatePickler pickler(conversion);
+  const Bytes pickle = pickler.pickle(root);
 
   PartialFile file(options.destination, existing_of(options));
-  TorchArchiveWriter archive(pickled.pickle, [&](std::uint64_t offset, ByteSpan bytes) { file.write_at(offset, bytes); });
-  for (const torch::Tensor& tensor : pickled.tensors) {
-    const auto found = skeleton.tensors.find(tensor.unsafeGetTensorImpl());
-    if (found == skeleton.tensors.end()) {  // a tensor inside a value: it is small, and already in memory
-      archive.begin_storage(tensor.nbytes());
-      archive.append(bytes_of(tensor));
-    } else {
-      const ConvertedKey& key = *found->second;
-      archive.begin_storage(key.bytes());
-      for_each_piece(key.stored.size, conversion.piece_elements(key),
-                     [&](const Box& box, std::int64_t) { archive.append(bytes_of(conversion.read(key, box))); });
-    }
+  TorchArchiveWriter archive(pickle, [&](std::uint64_t offset, ByteSpan bytes) { file.write_at(offset, bytes); });
+  for (const StatePickler::Storage& storage : pickler.storages()) {
+    archive.begin_storage(storage.key == nullptr ? storage.elements.size() : storage.key->bytes());
+    if (storage.key == nullptr)
+      archive.append(storage.elements);
+    else
+      for_each_piece(storage.key->stored.size, conversion.piece_elements(*storage.key),
+                     [&](const Box& box, std::int64_t) { archive.append(conversion.read(*storage.key, box)); });
     archive.end_storage();
   }
   const std::uint64_t length = archive.finish();
   file.finish(length);
-  return {pickled.tensors.size(), skeleton.values, length, file.starts_over()};
+  return {pickler.storages().size(), values, length, file.starts_over()};
 }
 
 }  // namespace cairn::tools

@@ -6,16 +6,11 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/planning/pieces.hpp>
-#include <cairn/state/leaf_reader.hpp>
-#include <cairn/state/leaf_writer.hpp>
-#include <cairn/state/planner.hpp>
-#include <cairn/state/tensor_types.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/python_text.hpp>
 #include <cairn/tools/tensor_source.hpp>
@@ -46,13 +41,8 @@ struct DiffOptions {
 };
 
 // The differences between the elements of one tensor.
-struct ElementDifference {
-  std::int64_t elements = 0;
-  std::int64_t different = 0;  // beyond the tolerance
-  std::int64_t one_nan = 0;    // of these: NaN on one side only
-  double max = 0;              // the largest absolute difference, without NaN
-  double sum = 0;
-  std::vector<std::int64_t> first;  // index of the first element that differs
+struct TensorDifference : ElementDifference {
+  std::vector<std::int64_t> index;  // of the first element that differs
   std::string first_a, first_b;
 
   double mean() const { return elements > one_nan ? sum / static_cast<double>(elements - one_nan) : 0; }
@@ -62,90 +52,45 @@ struct KeyDifference {
   std::string key;
   const char* what = "";  // "only_a", "only_b", "kind", "shape", "dtype", "values", "value", "unreadable"
   std::string a, b;       // both sides as text
-  std::optional<ElementDifference> elements;
+  std::optional<TensorDifference> elements;
 };
 
-bool are_whole(const torch::Tensor& numbers) { return !numbers.is_floating_point() && !numbers.is_complex(); }
-
-// Represents each number exactly as a sum of two doubles, because a 64-bit integer does not fit
-// into one. For all types, the difference of two close numbers is exact, and a difference is 0 only
-// if the numbers are equal.
-struct SplitNumbers {
-  torch::Tensor coarse;
-  torch::Tensor fine;  // has the sign of `coarse`, if neither is 0
-};
-
-SplitNumbers split_number(const torch::Tensor& numbers, DType dtype) {
-  if (!are_whole(numbers))
-    return {numbers.to(numbers.is_complex() ? at::kComplexDouble : at::kDouble), torch::zeros({}, at::kDouble)};
-  constexpr std::int64_t kHalf = std::int64_t{1} << 32;
-  const torch::Tensor bits = numbers.to(at::kLong);
-  const bool may_exceed = dtype == DType::kUInt64;
-  const torch::Tensor high = may_exceed ? bits.bitwise_right_shift(32).bitwise_and(kHalf - 1) : bits.div(kHalf, "trunc");
-  const torch::Tensor low = may_exceed ? bits.bitwise_and(kHalf - 1) : bits - high * kHalf;
-  return {high.to(at::kDouble) * static_cast<double>(kHalf), low.to(at::kDouble)};
-}
-
-// A piece of one of the two tensors.
-struct Piece {
-  torch::Tensor numbers;  // flat
-  DType dtype;
-
-  Piece(const torch::Tensor& elements, DType type) : numbers(numbers_of(elements, type).reshape({-1})), dtype(type) {}
-};
-
-void compare_piece(const Piece& piece_a, const Piece& piece_b, std::int64_t begin, const Extents& size, double tolerance,
-                   ElementDifference& found) {
-  const torch::NoGradGuard no_grad;
-  const torch::Tensor &flat_a = piece_a.numbers, &flat_b = piece_b.numbers;
-  found.elements += flat_a.numel();
-  if (piece_a.dtype == piece_b.dtype && !flat_a.ne(flat_b).any().item<bool>()) return;
-  const SplitNumbers a = split_number(flat_a, piece_a.dtype), b = split_number(flat_b, piece_b.dtype);
-  const torch::Tensor nan_a = a.coarse.isnan(), nan_b = b.coarse.isnan();
-  const torch::Tensor difference = a.coarse - b.coarse + (a.fine - b.fine);
-  const torch::Tensor distance = difference.abs();
-  // Compare floating-point numbers directly: `coarse` holds all of each, and the difference of
-  // equal infinities is NaN.
-  torch::Tensor differs = are_whole(flat_a) || are_whole(flat_b) ? difference.ne(0) : a.coarse.ne(b.coarse);
-  differs.logical_and_(nan_a.logical_and(nan_b).logical_not());
-  const torch::Tensor one_nan = nan_a.logical_xor(nan_b);
-  const torch::Tensor beyond = tolerance > 0 ? differs.logical_and(distance.le(tolerance).logical_not()) : differs;
-  const torch::Tensor counted = torch::where(differs.logical_and(one_nan.logical_not()), distance, torch::zeros_like(distance));
-  found.max = std::max(found.max, counted.max().item<double>());
-  found.sum += counted.sum().item<double>();
-  found.one_nan += one_nan.sum().item<std::int64_t>();
-  const auto different = beyond.sum().item<std::int64_t>();
-  if (different > 0 && found.different == 0) {
-    const auto at = beyond.to(at::kByte).argmax().item<std::int64_t>();
-    found.first_a = element_text(flat_a, piece_a.dtype, at);
-    found.first_b = element_text(flat_b, piece_b.dtype, at);
-    std::int64_t rest = begin + at;
-    found.first.assign(size.size(), 0);
-    for (std::size_t dim = size.size(); dim > 0; --dim) {
-      found.first[dim - 1] = rest % size[dim - 1];
-      rest /= size[dim - 1];
-    }
+// Compares a piece of both tensors. Its elements begin at `begin` of tensors of size `size`.
+void compare_piece(const Bytes& a, DType dtype_a, const Bytes& b, DType dtype_b, const Extents& size, double tolerance,
+                   TensorDifference& found) {
+  const std::int64_t begin = found.elements;
+  const bool is_first = found.first < 0;
+  compare_elements(a, dtype_a, b, dtype_b, tolerance, found);
+  if (!is_first || found.first < 0) return;
+  const auto at = static_cast<std::size_t>(found.first - begin);
+  found.first_a = element_text(a.data() + at * element_size(dtype_a), dtype_a);
+  found.first_b = element_text(b.data() + at * element_size(dtype_b), dtype_b);
+  std::int64_t rest = found.first;
+  found.index.assign(size.size(), 0);
+  for (std::size_t dim = size.size(); dim > 0; --dim) {
+    found.index[dim - 1] = rest % size[dim - 1];
+    rest /= size[dim - 1];
   }
-  found.different += different;
 }
 
 // Returns what equal values have in common. Files of torch.save may have bytes in place of an
 // io.BytesIO.
-Bytes content_of(const Value& value, bool with_elements) {
+Bytes content_of(TensorSource& source, const std::string& key, const SavedValue& value, bool with_elements) {
   constexpr std::size_t kOpaqueTextMax = std::size_t{1} << 28;  // shared parts are written once for each use
+  Bytes content;
   if (value.is_opaque()) {
     PythonText text(kOpaqueTextMax, /*is_exact=*/true);
-    put_pickle(text, dynamic_cast<const SavedOpaque&>(value.opaque()).pickle());
-    Bytes content = text.take();
+    put_pickle(text, value.value);
+    content = text.take();
     if (!with_elements) return content;
-    const Bytes bytes = value.opaque().archive();
-    const TorchArchive archive(bytes, "an opaque value");
-    for (int i = 0; archive.has_storage(std::to_string(i)); ++i) content += archive.read_storage(std::to_string(i));
-    return content;
+  } else {
+    const PickledLeaf pickled = pickle_leaf(value, BlobsAs::kBytes);
+    content = pickled.pickle;
+    if (pickled.tensors.empty()) return content;
   }
-  const PickledValue pickled = pickle_value(value, BlobsAs::kBytes);
-  Bytes content = pickled.pickle;
-  for (const torch::Tensor& tensor : pickled.tensors) content.append(static_cast<const char*>(tensor.data_ptr()), tensor.nbytes());
+  const Bytes bytes = source.read_bytes(key);
+  const TorchArchive archive(bytes, "a value");
+  for (int i = 0; archive.has_storage(std::to_string(i)); ++i) content += archive.read_storage(std::to_string(i));
   return content;
 }
 
@@ -201,14 +146,14 @@ class Comparison {
     for (const auto& one : differences_) {
       Json entry{{"key", one.key}, {"what", one.what}, {"a", one.a}, {"b", one.b}};
       if (one.elements) {
-        const ElementDifference& found = *one.elements;
+        const TensorDifference& found = *one.elements;
         const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value)); };
         entry.update({{"elements", found.elements},
                       {"different", found.different},
                       {"one_nan", found.one_nan},
                       {"max", number(found.max)},
                       {"mean", number(found.mean())},
-                      {"first", found.first}});
+                      {"first", found.index}});
       }
       json["differences"].push_back(std::move(entry));
     }
@@ -226,9 +171,9 @@ class Comparison {
     return what == "kind" ? "kind" : what == "shape" ? "shape" : what == "dtype" ? "dtype" : what == "values" ? "values" : "value";
   }
 
-  static std::string told(const ElementDifference& found) {
+  static std::string told(const TensorDifference& found) {
     std::string index;
-    for (const auto i : found.first) index += (index.empty() ? "" : ", ") + std::to_string(i);
+    for (const auto i : found.index) index += (index.empty() ? "" : ", ") + std::to_string(i);
     return fmt::format("{} of {} elements{}: max {:.6g}, mean {:.6g}; first at [{}]: {} / {}", found.different, found.elements,
                        found.one_nan > 0 ? fmt::format(", NaN in one of the two in {}", found.one_nan) : "", found.max,
                        found.mean(), index, found.first_a, found.first_b);
@@ -262,11 +207,13 @@ class Comparison {
 
   void compare_values(const std::string& key) {
     // Compare values, not bytes: different programs serialize the same value to different bytes.
-    const Value value_a = a_->read_value(key), value_b = b_->read_value(key);
-    // In a file of torch.save, the tensors in an opaque value have keys of their own.
-    const auto is_part = [](const Value& value) { return value.is_opaque() && value.opaque().archive().empty(); };
-    const bool with_elements = !is_part(value_a) && !is_part(value_b);
-    if (content_of(value_a, with_elements) == content_of(value_b, with_elements)) return;
+    const SavedValue value_a = a_->read_value(key), value_b = b_->read_value(key);
+    // In files of others, the tensors in an opaque value have keys of their own.
+    const auto is_part = [](const TensorSource& source, const SavedValue& value) {
+      return value.is_opaque() && !source.has_archives();
+    };
+    const bool with_elements = !is_part(*a_, value_a) && !is_part(*b_, value_b);
+    if (content_of(*a_, key, value_a, with_elements) == content_of(*b_, key, value_b, with_elements)) return;
     constexpr std::size_t kTextMax = 200;
     add(key, "value", value_text(value_a, kTextMax), value_text(value_b, kTextMax));
   }
@@ -277,14 +224,14 @@ class Comparison {
     const auto packed_a = as_packed_bytes(a), packed_b = as_packed_bytes(b);
     if (packed_a && packed_b && a.unknown_dtype == b.unknown_dtype)
       return compare_elements(key, *packed_a, *packed_b, progress, true);
-    // For two pieces and the temporaries of the comparison: per element some doubles and flags.
-    constexpr std::uint64_t kBytesPerElement = 96;
-    const auto elements_max = static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / kBytesPerElement));
     const std::size_t width = element_size(a.properties.dtype) + element_size(b.properties.dtype);
-    ElementDifference found;
-    for_each_piece(a.size, elements_max, [&](const Box& box, std::int64_t begin) {
-      compare_piece({read(*a_, box), a.properties.dtype}, {read(*b_, box), b.properties.dtype}, begin, a.size, options_.tolerance,
-                    found);
+    // A piece of both. Half of the limit is left for the readers' own buffers.
+    const auto elements_max =
+        static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.memory / 2 / std::max<std::size_t>(1, width)));
+    TensorDifference found;
+    for_each_piece(a.size, elements_max, [&](const Box& box, std::int64_t) {
+      const Bytes piece_a = read(*a_, box), piece_b = read(*b_, box);
+      compare_piece(piece_a, a.properties.dtype, piece_b, b.properties.dtype, a.size, options_.tolerance, found);
       done_ += static_cast<std::uint64_t>(volume(box.sizes)) * width;
       progress.update(done_, bytes_);
     });
@@ -314,7 +261,7 @@ int diff(const DiffOptions& options) {
 
 void add_diff(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<DiffOptions>();
-  auto* const command = app.add_subcommand(kDiffCommand.name, kDiffCommand.description);
+  auto* const command = app.add_subcommand("diff", "Compare the keys, shapes, types and values of two checkpoints");
   command->footer(kDiffExamples);
   command->add_option("A", options->a, "A checkpoint, torch.save file or safetensors file")->required();
   command->add_option("B", options->b, "The one to compare it with")->required();

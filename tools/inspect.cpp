@@ -14,8 +14,9 @@
 
 #include <cairn/base/rank_text.hpp>
 #include <cairn/tools/commands.hpp>
-#include <cairn/tools/inspect.hpp>
+#include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/terminal.hpp>
+#include <cairn/tools/value_text.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -41,7 +42,7 @@ using Entry = std::pair<std::string, Metadata::Entry>;
 
 // The selected part of a checkpoint.
 struct Inspected {
-  const InspectSource& source;
+  TensorSource& source;
   const Metadata& metadata;
   std::vector<const Entry*> entries;
   std::unordered_map<std::string, const Path*> paths;
@@ -150,8 +151,8 @@ Json json_of(const Inspected& inspected, const BytesStorageMetadata& bytes) {
 
 Json json_of(const Inspected& inspected) {
   const Metadata& metadata = inspected.metadata;
-  Json json{{"checkpoint", inspected.source.name},
-            {"writer", lower_case(inspected.source.writer)},
+  Json json{{"checkpoint", inspected.source.name()},
+            {"writer", lower_case(inspected.source.writer())},
             {"writer_version", metadata.commit ? metadata.commit->writer_version : metadata.version},
             {"save_id", metadata.save_id}};
   if (metadata.commit) {
@@ -172,8 +173,8 @@ Json json_of(const Inspected& inspected) {
     }
     key.update(std::visit([&](const auto& kind) { return json_of(inspected, kind); }, entry->second));
     // The values of a file are in its pickle, which has been read.
-    if (inspected.source.is_file && std::holds_alternative<BytesStorageMetadata>(entry->second))
-      if (const std::string opaque = inspected.source.value(entry->first, 0).opaque; !opaque.empty()) key["opaque"] = opaque;
+    if (inspected.source.is_file() && std::holds_alternative<BytesStorageMetadata>(entry->second))
+      if (const std::string opaque = inspected.source.read_value(entry->first).opaque; !opaque.empty()) key["opaque"] = opaque;
     keys.push_back(std::move(key));
   }
   json["keys"] = std::move(keys);
@@ -211,9 +212,9 @@ void print_head(const Inspected& inspected) {
     }
   }
   const auto line = [](const char* name, const std::string& value) { std::cout << fmt::format("{:<13}{}\n", name, value); };
-  line(inspected.source.is_file ? "file" : "checkpoint", inspected.source.name);
+  line(inspected.source.is_file() ? "file" : "checkpoint", inspected.source.name());
   const std::string version = printable(metadata.commit ? metadata.commit->writer_version : metadata.version);
-  line("written by", inspected.source.writer + (version.empty() ? "" : " " + version));
+  line("written by", std::string(inspected.source.writer()) + (version.empty() ? "" : " " + version));
   if (!metadata.save_id.empty()) line("save id", printable(metadata.save_id));
   if (metadata.commit) {
     const CommitInfo& commit = *metadata.commit;
@@ -239,27 +240,33 @@ std::string ranks_text(const std::set<int>& ranks) {
   return ranks.empty() || *ranks.begin() < 0 ? "" : name_ranks({ranks.begin(), ranks.end()});
 }
 
+// A value for people.
+struct ShownValue {
+  std::string text;
+  std::string opaque;  // its class, if it is opaque
+};
+
 // Reads small values, to show them.
 class SmallValues {
  public:
-  explicit SmallValues(const InspectSource& source) : source_(source) {}
+  explicit SmallValues(TensorSource& source) : source_(source) {}
 
   // Returns the value; empty texts if it is large, cannot be read, or after kReadMax others.
-  InspectedValue value_of(const std::string& fqn, const BytesStorageMetadata& bytes) {
+  ShownValue value_of(const std::string& fqn, const BytesStorageMetadata& bytes) {
     constexpr std::uint64_t kBytesMax = 4096;
     constexpr std::size_t kReadMax = 256;  // a remote store takes a request for each
     constexpr std::size_t kTextMax = 40;
     if (bytes.storage && (bytes.storage->length > kBytesMax || read_++ >= kReadMax)) return {};
     try {
-      const InspectedValue value = source_.value(fqn, kTextMax);
-      return {printable(value.text), printable(value.opaque)};
+      const SavedValue value = source_.read_value(fqn);
+      return {printable(value_text(value, kTextMax)), printable(value.opaque)};
     } catch (const std::exception&) {  // `cairn verify` tells what is wrong
       return {};
     }
   }
 
  private:
-  const InspectSource& source_;
+  TensorSource& source_;
   std::size_t read_ = 0;
 };
 
@@ -326,7 +333,7 @@ class Tree {
     if (const auto* tensor = std::get_if<TensorStorageMetadata>(&node.entry->second)) {
       for (const auto& storage : tensor->storage) ranks.insert(inspected_.rank_of(storage).value_or(-1));
       table_.add({name, tensor->type_name(), to_string(tensor->size),
-                  inspected_.source.is_file ? "" : counted(tensor->chunks.size(), "chunk"), human_bytes(tensor_bytes(*tensor)),
+                  inspected_.source.is_file() ? "" : counted(tensor->chunks.size(), "chunk"), human_bytes(tensor_bytes(*tensor)),
                   ranks_text(ranks)});
       for (std::size_t i = 0; i < tensor->chunks.size(); ++i)
         places.push_back({indent, "", to_string(tensor->chunks[i]), "", "",
@@ -334,7 +341,7 @@ class Tree {
     } else {
       const auto& storage = std::get<BytesStorageMetadata>(node.entry->second).storage;
       if (storage) ranks.insert(inspected_.rank_of(*storage).value_or(-1));
-      const std::string size = storage ? human_bytes(storage->length) : inspected_.source.is_file ? "" : "not recorded";
+      const std::string size = storage ? human_bytes(storage->length) : inspected_.source.is_file() ? "" : "not recorded";
       const auto value = values_.value_of(node.entry->first, std::get<BytesStorageMetadata>(node.entry->second));
       const char* const kind = value.text.empty() ? "bytes" : value.opaque.empty() ? "value" : "opaque";
       // Shows the name of the class in full.
@@ -373,22 +380,22 @@ void print_files(const Inspected& inspected) {
 }
 
 int inspect(const InspectOptions& options) {
-  const InspectSource source = open_inspect_source(options.checkpoint);
-  if (source.is_file && options.chunks)
+  const std::unique_ptr<TensorSource> source = open_tensor_source(options.checkpoint, CheckParts::kNo);
+  if (source->is_file() && options.chunks)
     throw WrongUse(printable(options.checkpoint) + " is no checkpoint: it has no ranks and no chunks to show");
-  const Metadata& metadata = *source.metadata;
-  Inspected inspected{source, metadata, {}, {}};
+  const Metadata& metadata = source->metadata();
+  Inspected inspected{*source, metadata, {}, {}};
   for (const Entry& entry : metadata.state_dict_metadata)
     if (options.tensors.empty() || matches_any(entry.first, options.tensors)) inspected.entries.push_back(&entry);
   for (const auto& [fqn, path] : metadata.planner_data) inspected.paths[fqn] = &path;
   if (inspected.entries.empty() && !options.tensors.empty())
     throw WrongUse(fmt::format("no key of {} matches --tensors; * matches any text; without --tensors all keys are listed",
-                               inspected.source.name));
+                               inspected.source.name()));
   if (options.json) {
     print_json(json_of(inspected));
     return kFine;
   }
-  const Tree tree(inspected, options.chunks);  // before any output, because `value` may start another program
+  const Tree tree(inspected, options.chunks);
   print_head(inspected);
   std::cout << '\n';
   tree.print();

@@ -5,46 +5,39 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/formats/safetensors.hpp>
 #include <cairn/formats/torch_archive.hpp>
-#include <cairn/state/hugging_face.hpp>
-#include <cairn/state/planner.hpp>
-#include <cairn/state/read_part.hpp>
-#include <cairn/state/torch_checkpointing.hpp>
-#include <cairn/state/torch_save.hpp>
+#include <cairn/storage/checkpoint_bytes.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/mapped_file.hpp>
 #include <cairn/storage/read_metadata.hpp>
+#include <cairn/storage/safetensors_files.hpp>
+#include <cairn/storage/saved_files.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
 namespace {
 
-// A place of which TorchSaveReader or TorchCheckpointingReader knows the values.
-template <class Reader>
-class ValueSource final : public TensorSource {
+class SavedFilesSource final : public TensorSource {
  public:
-  ValueSource(const std::filesystem::path& path, const char* writer)
-      : path_(std::filesystem::absolute(path).lexically_normal().string()), writer_(writer) {
-    reader_.reset(path_);
-    metadata_ = reader_.read_metadata();
-  }
+  SavedFilesSource(const std::filesystem::path& path, bool is_file)
+      : path_(std::filesystem::absolute(path).lexically_normal().string()),
+        is_file_(is_file),
+        files_(is_file ? open_torch_save(path_) : open_torch_checkpointing(path_)) {}
 
-  const Metadata& metadata() const override { return metadata_; }
+  const Metadata& metadata() const override { return files_->metadata(); }
   std::string name() const override { return printable(path_); }
-  const char* writer() const override { return writer_; }
+  const char* writer() const override { return is_file_ ? "torch.save" : "torch_checkpointing"; }
+  bool is_file() const override { return is_file_; }
 
-  torch::Tensor read(const std::string& fqn, const Box& box) override {
-    return read_part(reader_, fqn, std::get<TensorStorageMetadata>(*metadata_.find(fqn)), box);
-  }
-  Bytes read_bytes(const std::string& fqn) override { return serialize_leaf(read_value(fqn)); }
-  Value read_value(const std::string& fqn) override { return reader_.value(fqn); }
-  std::string why_unreadable(const std::string& fqn) const override { return reader_.why_unreadable(fqn); }
+  Bytes read(const std::string& fqn, const Box& box) override { return files_->read(fqn, box); }
+  Bytes read_bytes(const std::string& fqn) override { return files_->bytes(fqn); }
+  SavedValue read_value(const std::string& fqn) override { return files_->value(fqn); }
+  std::string why_unreadable(const std::string& fqn) const override { return files_->why_unreadable(fqn); }
 
  private:
   const std::string path_;
-  const char* const writer_;
-  Reader reader_;
-  Metadata metadata_;
+  const bool is_file_;
+  const std::unique_ptr<SavedFiles> files_;
 };
 
 class SafetensorsSource final : public TensorSource {
@@ -52,33 +45,32 @@ class SafetensorsSource final : public TensorSource {
   SafetensorsSource(std::string name, const std::vector<TensorFile>& files) : name_(std::move(name)) {
     SafetensorsFiles chosen;
     for (const auto& [path, promised] : files) chosen[path.filename().string()] = promised;
-    StorageContext context;
-    context.checkpoint_id = std::filesystem::absolute(files.front().path).parent_path().string();
-    reader_.reset(context.checkpoint_id);
-    metadata_ = reader_.read_metadata_of(chosen);
+    auto store = open_store(std::filesystem::absolute(files.front().path).parent_path().string());
+    metadata_ = safetensors_metadata(*store, chosen);
     Metadata readable = metadata_;
     for (auto& [fqn, entry] : readable.state_dict_metadata)
       if (auto packed = as_packed_bytes(std::get<TensorStorageMetadata>(entry))) entry = std::move(*packed);
-    reader_.set_up_storage_reader(readable, context);
+    reader_.emplace(std::move(store), std::move(readable), true);
   }
 
   const Metadata& metadata() const override { return metadata_; }
   std::string name() const override { return name_; }
   const char* writer() const override { return "safetensors"; }
+  bool is_file() const override { return true; }
 
-  torch::Tensor read(const std::string& fqn, const Box& box) override {
+  Bytes read(const std::string& fqn, const Box& box) override {
     require_readable(fqn);
-    return read_part(reader_, fqn, std::get<TensorStorageMetadata>(*metadata_.find(fqn)), box);
+    return reader_->elements(fqn, std::get<TensorStorageMetadata>(*metadata_.find(fqn)), box);
   }
-  torch::Tensor read_packed(const std::string& fqn, const Box& box) override {
-    return read_part(reader_, fqn, *as_packed_bytes(std::get<TensorStorageMetadata>(*metadata_.find(fqn))), box);
+  Bytes read_packed(const std::string& fqn, const Box& box) override {
+    return reader_->elements(fqn, *as_packed_bytes(std::get<TensorStorageMetadata>(*metadata_.find(fqn))), box);
   }
-  Bytes read_bytes(const std::string& fqn) override { return serialize_leaf(read_value(fqn)); }
-  Value read_value(const std::string& fqn) override { throw InternalError("no value is in " + name_ + ": " + fqn); }
+  Bytes read_bytes(const std::string& fqn) override { throw InternalError("no value is in " + name_ + ": " + fqn); }
+  SavedValue read_value(const std::string& fqn) override { throw InternalError("no value is in " + name_ + ": " + fqn); }
 
  private:
   const std::string name_;
-  HuggingFaceStorageReader reader_;
+  std::optional<CheckpointBytes> reader_;
   Metadata metadata_;
 };
 
@@ -105,10 +97,10 @@ std::vector<TensorFile> tensor_files_at(const std::string& place) {
 std::unique_ptr<TensorSource> open_tensor_files(const std::string& place, const std::vector<TensorFile>& files) {
   std::error_code error;
   if (std::filesystem::is_directory(files.front().path, error))
-    return std::make_unique<ValueSource<TorchCheckpointingReader>>(files.front().path, "torch_checkpointing");
+    return std::make_unique<SavedFilesSource>(files.front().path, false);
   if (files.size() > 1 || is_safetensors(MappedFile(files.front().path.string()).bytes()))
     return std::make_unique<SafetensorsSource>(printable(place), files);
-  return std::make_unique<ValueSource<TorchSaveReader>>(files.front().path, "torch.save");
+  return std::make_unique<SavedFilesSource>(files.front().path, true);
 }
 
 std::vector<VerifyFault> verify_tensor_files(const std::string& place, const std::vector<TensorFile>& files,

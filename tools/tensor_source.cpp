@@ -15,75 +15,51 @@
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
-#include <cairn/state/leaf_reader.hpp>
-#include <cairn/state/planner.hpp>
-#include <cairn/state/read_part.hpp>
-#include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/checkpoint_bytes.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
+#include <cairn/storage/read_metadata.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/value_text.hpp>
 
 namespace cairn::tools {
 namespace {
 
-class OneValue : public ReadyPlan {
- public:
-  void load_bytes(const LoadPlan&, const ReadItem&, Bytes read) override { bytes = std::move(read); }
-
-  Bytes bytes;
-};
-
-Bytes read_item(CheckpointReader& reader, const std::string& name) {
-  OneValue planner;
-  LoadPlan plan;
-  ReadItem item;
-  item.type = LoadItemType::kByteIO;
-  item.dest_name = item.storage_name = plan.names.intern(name);
-  plan.items.push_back(std::move(item));
-  reader.read_data(plan, planner).get();
-  return std::move(planner.bytes);
-}
-
-void set_up(CheckpointReader& reader, const std::string& url, const Metadata& metadata) {
-  reader.reset(url);
-  StorageContext context;
-  context.checkpoint_id = url;
-  reader.set_up_storage_reader(metadata, context);
-}
-
 class CheckpointSource : public TensorSource {
  public:
-  CheckpointSource(const std::string& url, OpenedCheckpoint opened, CheckParts check)
-      : opened_(std::move(opened)), check_(check), unchecked_(without_checks()) {
-    for (CheckpointReader* reader : {&checked_, &unchecked_}) set_up(*reader, url, opened_.metadata);
-  }
+  CheckpointSource(OpenedCheckpoint opened, CheckParts check)
+      : opened_(std::move(opened)),
+        check_(check),
+        checked_(opened_.store, opened_.metadata, true),
+        unchecked_(opened_.store, opened_.metadata, false) {}
 
   const Metadata& metadata() const override { return opened_.metadata; }
   std::string name() const override { return printable(opened_.store->url()); }
   const char* writer() const override { return written_by_cairn(opened_.metadata) ? "Cairn" : "PyTorch"; }
+  bool has_archives() const override { return true; }
 
-  torch::Tensor read(const std::string& fqn, const Box& box) override {
+  Bytes read(const std::string& fqn, const Box& box) override {
     const auto& stored = std::get<TensorStorageMetadata>(*opened_.metadata.find(fqn));
     require_chunks(fqn, stored, box);
     require_readable(fqn);
-    CheckpointReader* reader = &checked_;
+    CheckpointBytes* reader = &checked_;
     if (is_archived(stored) && box != Box::whole(stored.size)) {
       reader = &unchecked_;
       if (check_ == CheckParts::kYes)
         for (const std::uint32_t chunk : ChunkIndex(stored.chunks).find(box)) check_archive(fqn, stored, chunk);
     }
-    return read_part(*reader, fqn, stored, box);
+    return reader->elements(fqn, stored, box);
   }
 
   Bytes read_bytes(const std::string& fqn) override {
     require_readable(fqn);
-    return read_item(checked_, fqn);
+    return checked_.value(fqn);
   }
 
-  Value read_value(const std::string& fqn) override {
+  SavedValue read_value(const std::string& fqn) override {
+    const Bytes bytes = read_bytes(fqn);
     try {
-      return read_leaf(read_bytes(fqn));
+      return saved_value(TorchArchive(bytes, "a saved value"));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kUnsupported) throw;
       throw Error(error.code(), fmt::format("\"{}\": {}", printable(fqn), error.what()));
@@ -91,12 +67,6 @@ class CheckpointSource : public TensorSource {
   }
 
  private:
-  static CheckpointReaderOptions without_checks() {
-    CheckpointReaderOptions options;
-    options.verify = false;
-    return options;
-  }
-
   // Throws kCorrupt if the chunks do not cover `box`, or overlap: the tool must not invent data
   // that the checkpoint lacks.
   void require_chunks(const std::string& fqn, const TensorStorageMetadata& stored, const Box& box) {
@@ -136,11 +106,11 @@ class CheckpointSource : public TensorSource {
         what);
     const TorchArchive archive(item.size_bytes, item.read_at, what);
     const TorchArchive::Storage elements = read_archived_tensor(archive).storage;
-    constexpr std::uint64_t kBlockBytes = 4u << 20;
+    constexpr std::uint64_t kReadBytes = 4u << 20;
     Bytes block;
     std::uint32_t crc = 0;
     for (std::uint64_t at = 0; at < elements.size_bytes; at += block.size()) {
-      block.resize(std::min(kBlockBytes, elements.size_bytes - at));
+      block.resize(std::min(kReadBytes, elements.size_bytes - at));
       item.read_at(elements.offset + at, {block.data(), block.size()});
       crc = crc32(crc, block);
     }
@@ -150,8 +120,8 @@ class CheckpointSource : public TensorSource {
 
   OpenedCheckpoint opened_;
   const CheckParts check_;
-  CheckpointReader checked_;
-  CheckpointReader unchecked_;
+  CheckpointBytes checked_;
+  CheckpointBytes unchecked_;
   std::set<std::pair<std::uint32_t, std::uint64_t>> checked_archives_;
   std::map<std::string, std::optional<CoverageFault>> first_faults_;  // of each tensor read so far; nothing if there is no fault
 };
@@ -168,10 +138,10 @@ struct JoinedParts {
 
 class PartsSource final : public CheckpointSource {
  public:
-  PartsSource(const std::string& url, JoinedParts parts, CheckParts check)
-      : CheckpointSource(url, std::move(parts.checkpoint), check), parts_(std::move(parts)) {
-    set_up(values_, url, parts_.values);
-  }
+  PartsSource(JoinedParts parts, CheckParts check)
+      : CheckpointSource({parts.checkpoint.store, std::move(parts.checkpoint.metadata)}, check),
+        parts_(std::move(parts)),
+        values_(parts_.checkpoint.store, parts_.values, true) {}
 
   std::string why_unreadable(const std::string& fqn) const override {
     auto fault = parts_.faults.find(fqn);
@@ -186,7 +156,7 @@ class PartsSource final : public CheckpointSource {
     const auto held = parts_.holders.find(fqn);
     if (held == parts_.holders.end()) return "";
     const std::vector<int>& ranks = held->second;
-    const auto value_on = [&](int rank) { return read_item(values_, part_name(rank, parts_.world_size) + "/" + fqn); };
+    const auto value_on = [&](int rank) { return values_.value(part_name(rank, parts_.world_size) + "/" + fqn); };
     const Bytes first = ranks.size() > 1 ? value_on(ranks.front()) : Bytes();
     std::vector<int> others;
     Bytes other;
@@ -196,13 +166,13 @@ class PartsSource final : public CheckpointSource {
         others.push_back(ranks[i]);
       }
     if (others.empty()) return "";
-    const auto shown = [](const Bytes& bytes) { return value_text(read_leaf(bytes), 64); };
+    const auto shown = [](const Bytes& bytes) { return value_text(saved_value(TorchArchive(bytes, "a saved value")), 64); };
     return fmt::format("its value on {} differs from that on rank {}: {} on rank {}, {} on rank {}", name_ranks(others),
                        ranks.front(), shown(first), ranks.front(), shown(other), others.front());
   }
 
   mutable JoinedParts parts_;  // `faults` grows by the values that have been compared, with "" if they are equal
-  mutable CheckpointReader values_;
+  mutable CheckpointBytes values_;
 };
 
 // Returns the records of the parts at `store`, by rank; nothing if there are none. Throws kMismatch
@@ -373,7 +343,7 @@ std::string TensorSource::why_unreadable(const std::string& fqn) const {
   if (stored == nullptr) return "";
   for (const StorageInfo& storage : stored->storage)
     if (const std::string reason = why_not_undone(storage.transforms); !reason.empty()) return printable(reason);
-  if (carrier_type_of(stored->properties.dtype)) return "";
+  if (stored->properties.dtype != DType::kUnknown) return "";
   if (as_packed_bytes(*stored))
     return fmt::format(
         "its type is {}, which this version of Cairn does not know; `cairn convert --to safetensors` copies its bytes",
@@ -381,7 +351,7 @@ std::string TensorSource::why_unreadable(const std::string& fqn) const {
   return fmt::format("its type is torch.{}, which this version of Cairn does not know", stored->unknown_dtype);
 }
 
-torch::Tensor TensorSource::read_packed(const std::string& fqn, const Box&) { throw InternalError("no packed tensor: " + fqn); }
+Bytes TensorSource::read_packed(const std::string& fqn, const Box&) { throw InternalError("no packed tensor: " + fqn); }
 
 std::optional<TensorStorageMetadata> as_packed_bytes(const TensorStorageMetadata& stored) {
   if (stored.properties.dtype != DType::kUnknown || stored.storage.size() != 1 || stored.storage[0].payload_offset == 0) return {};
@@ -395,8 +365,8 @@ std::optional<TensorStorageMetadata> as_packed_bytes(const TensorStorageMetadata
 std::string TensorSource::why_not_convertible(const std::string& fqn) {
   const std::string reason = why_unreadable(fqn);
   if (!reason.empty() || !std::holds_alternative<BytesStorageMetadata>(*metadata().find(fqn))) return reason;
-  const Value value = read_value(fqn);
-  return value.is_opaque() ? printable(value.opaque().why()) : "";
+  const SavedValue value = read_value(fqn);
+  return value.is_opaque() ? printable(value.why) : "";
 }
 
 void TensorSource::require_readable(const std::string& fqn) const {
@@ -409,8 +379,8 @@ std::unique_ptr<TensorSource> open_tensor_source(const std::string& place, Check
   auto store = open_store(place);
   int world_size = 0;
   if (auto records = records_of_parts(*store, world_size); !records.empty())
-    return std::make_unique<PartsSource>(place, join(std::move(store), std::move(records), world_size), check);
-  return std::make_unique<CheckpointSource>(place, open_checkpoint(place), check);
+    return std::make_unique<PartsSource>(join(std::move(store), std::move(records), world_size), check);
+  return std::make_unique<CheckpointSource>(open_checkpoint(place), check);
 }
 
 }  // namespace cairn::tools

@@ -10,12 +10,9 @@
 #include <string>
 #include <vector>
 
-#include <torch/types.h>
-
 #include <cairn/base/bytes.hpp>
+#include <cairn/formats/saved_entries.hpp>
 #include <cairn/planning/metadata.hpp>
-#include <cairn/state/checkpoint_writer.hpp>
-#include <cairn/state/state_dict.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 
 namespace cairn::tools {
@@ -38,17 +35,21 @@ class TensorSource {
   // Returns the program or format: "Cairn", "PyTorch", "torch.save" or "safetensors".
   virtual const char* writer() const = 0;
 
-  // Returns the elements of `box` of a tensor, dense, in host memory, in the carrier_type_of the
-  // stored dtype. Throws kUnsupported for a dtype without a carrier type, kCorrupt for damaged
-  // data, and the store's errors.
-  virtual torch::Tensor read(const std::string& fqn, const Box& box) = 0;
+  // Returns whether this is a file, which no rank wrote, and of which nothing is known of places.
+  virtual bool is_file() const { return false; }
+  // Returns whether each value has bytes of its own, which `read_bytes` returns as they are.
+  virtual bool has_archives() const { return false; }
+
+  // Returns the elements of `box` of a tensor, in row-major order. Throws kUnsupported for an
+  // unknown dtype, kCorrupt for damaged data, and the store's errors.
+  virtual Bytes read(const std::string& fqn, const Box& box) = 0;
   // Returns bytes of a tensor for which as_packed_bytes returns something; `box` counts bytes.
-  virtual torch::Tensor read_packed(const std::string& fqn, const Box& box);
+  virtual Bytes read_packed(const std::string& fqn, const Box& box);
   // Return the content of a key that is not a tensor: `read_bytes` as torch.save bytes,
-  // `read_value` as a value, which may be opaque. Throw kUnsupported for tensors within values in
-  // files if LibTorch lacks their dtype.
+  // `read_value` as a value, which may be opaque. Throw kUnsupported for tensors of unknown types
+  // within values in files. `read_bytes` does so for opaque values in files, too.
   virtual Bytes read_bytes(const std::string& fqn) = 0;
-  virtual Value read_value(const std::string& fqn) = 0;
+  virtual SavedValue read_value(const std::string& fqn) = 0;
 
   // Returns the reason why a tensor or a value cannot be read, as far as it is known without
   // reading elements of tensors; "" if no reason is known.

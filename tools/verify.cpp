@@ -13,9 +13,9 @@
 
 #include <cairn/base/cpu_share.hpp>
 #include <cairn/base/rank_text.hpp>
-#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/format/missing_parts.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/read_metadata.hpp>
 #include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tools/commands.hpp>
@@ -254,7 +254,7 @@ int verify(const VerifyOptions& options) {
 
 void add_verify(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<VerifyOptions>();
-  auto* const command = app.add_subcommand(kVerifyCommand.name, kVerifyCommand.description);
+  auto* const command = app.add_subcommand("verify", "Read every byte of checkpoints and list all faults");
   command->footer(kVerifyExamples);
   command->add_option("DIR", options->places, "Checkpoints, runs or files; a run means all of its checkpoints")->required();
   command

@@ -16,7 +16,7 @@
 #include <cairn/state/load_destinations.hpp>
 #include <cairn/state/optimizer_loading.hpp>
 #include <cairn/state/rank_names.hpp>
-#include <cairn/state/read_part.hpp>
+#include <cairn/state/ready_plan.hpp>
 #include <cairn/state/tensor_types.hpp>
 
 namespace cairn {

@@ -9,6 +9,7 @@
 #include <cairn/messages/trailer.pb.h>
 #include <cairn/base/digest.hpp>
 #include <cairn/formats/item_archive.hpp>
+#include <cairn/formats/saved_entries.hpp>
 #include <cairn/formats/tensor_pickle.hpp>
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/formats/torch_metadata.hpp>
@@ -154,18 +155,10 @@ bool run_leaf(ByteSpan input) {
            serialize_leaf(value);
          }) |
          goes_through([&] {
-           // As a file of torch.save, whose opaque values cannot be saved.
+           // As a file of torch.save, without LibTorch.
            const TorchArchive archive(input, "a file");
-           CarriedTypes carried;
-           const LoadStorage in_memory = [&](const std::string& key, at::ScalarType type) {
-             const Bytes bytes = archive.read_storage(key);
-             torch::Tensor elements = torch::empty({static_cast<std::int64_t>(bytes.size() / c10::elementSize(type))}, type);
-             std::memcpy(elements.data_ptr(), bytes.data(), elements.nbytes());
-             return elements;
-           };
-           for (const auto& [key, held] : read_saved_dict(archive, in_memory, carried))
-             if (held.is_opaque() && !held.opaque().archive().empty())
-               throw FuzzFault("a part of a file has an archive of its own");
+           for (const SavedEntry& entry : saved_entries(archive))
+             if (!entry.value.tensor) goes_through([&] { pickle_leaf(entry.value, BlobsAs::kBytes); });
          });
 }
 

@@ -204,7 +204,7 @@ class Parts(Configured):
 
     def test_each_part_adds_its_programs(self):
         self.assertEqual(self.programs(), set())
-        commands = {"cairn_command", "cairn_tensors"}
+        commands = {"cairn_command"}
         self.assertEqual(self.programs("-DCAIRN_BUILD_COMMANDS=ON"), commands)
         self.assertTrue(next(self.build.rglob("cairn-launch")).is_file())
         self.assertEqual(self.programs("-DCAIRN_BUILD_EXAMPLES=ON"), {"char_lm", "slowest_hooks"})

@@ -77,7 +77,7 @@ case $action in
   shell)
     within "$root" "cd /cairn/source; $command" ;;
   units)
-    targets="cairn_shared cairn_training_shared cairn_command cairn_tensors"
+    targets="cairn_shared cairn_training_shared cairn_command"
     for folder in $folders; do targets+=" cairn_${folder}_tests"; done
     within "$root" "
       cd /cairn/source

@@ -17,7 +17,7 @@
 
 #include <cairn/formats/torch_metadata.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
-#include <cairn/state/read_part.hpp>
+#include <cairn/state/ready_plan.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -28,6 +28,7 @@
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/read_part.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/support/wrapped_store.hpp>

@@ -13,7 +13,6 @@
 #include <cairn/base/error.hpp>
 #include <cairn/formats/safetensors.hpp>
 #include <cairn/state/hugging_face.hpp>
-#include <cairn/state/read_part.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/recorded_storage.hpp>
@@ -21,6 +20,7 @@
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
+#include <cairn/tests/support/read_part.hpp>
 #include <cairn/tests/support/safetensors.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>

@@ -12,6 +12,7 @@
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/torch_checkpointing.hpp>
 #include <cairn/storage/format/items_record.hpp>
+#include <cairn/storage/saved_files.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/safetensors.hpp>
@@ -199,7 +200,8 @@ TEST_CASE("torch_checkpointing: without a record a DTensor is refused, and the r
   const Metadata metadata = reader.read_metadata();
   CHECK(std::get<BytesStorageMetadata>(*metadata.find("model.w")).opaque == "torch.distributed.tensor.DTensor");
   CHECK(metadata.find("model.w.3.1._local_tensor") == nullptr);
-  CHECK(reader.why_unreadable("model.w").find("metadata.pkl does not tell its place") != std::string::npos);
+  const std::string why = open_torch_checkpointing(place.path)->why_unreadable("model.w");
+  CHECK(why.find("metadata.pkl does not tell its place") != std::string::npos);
   std::vector<StateDict> states(3);
   for (StateDict& state : states) state = {{"step", 0}, {"model", Dict{{"nested", Dict{{"s", torch::tensor(0.0f)}}}}}};
   load_items(place.path, states);

@@ -10,7 +10,7 @@
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
-#include <cairn/state/read_part.hpp>
+#include <cairn/state/ready_plan.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/support/local_protocol.hpp>

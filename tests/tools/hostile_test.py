@@ -53,7 +53,7 @@ class Guarded(Command):
     def setUp(self):
         super().setUp()
         self.marker = self.root / "marker"
-        self.idle_memory = run("cat", "--help")[2]  # of a program that has loaded LibTorch
+        self.idle_memory = run("cat", "--help")[2]
 
     def harmless(self, path, command, told):
         """Runs the command on what is at `path`, in a directory of its own; returns its exit code."""

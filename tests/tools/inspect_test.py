@@ -2,10 +2,7 @@
 """`cairn inspect` from outside. Started as cairn_command.py says."""
 
 import json
-import os
-import pathlib
 import shutil
-import subprocess
 
 import torch_file
 from cairn_command import CAIRN, cairn, Command, FINE, FIXTURES, FOUND_BAD, run_tests, WEIGHT, WRONG_USE
@@ -28,34 +25,6 @@ class Inspect(Command):
         done = cairn("inspect", path)
         self.assertEqual(done.returncode, FINE, done.stderr)
         self.assertRegex(done.stdout, r"(?m)^step +bytes +\d+ B +rank 0$")
-
-    def loads_libtorch(self, *arguments):
-        done = cairn(*arguments, env={**os.environ, "LD_DEBUG": "files"})  # the loader lists on standard error what it loads
-        self.assertEqual(done.returncode, FINE, done.stderr)
-        self.assertIn("libc.so", done.stderr)
-        return "libtorch" in done.stderr
-
-    def test_libtorch_is_loaded_only_for_what_needs_it(self):
-        path = self.checkpoint()
-        for options in ([], ["--json"], ["--chunks"], ["--tensors", "model*"]):
-            self.assertFalse(self.loads_libtorch("inspect", path, *options), options)
-        self.assertFalse(self.loads_libtorch("inspect", FIXTURES / "threads"))
-        for others in (["--help"], ["inspect", "--help"], ["ls", self.root], ["trace", "--help"]):
-            self.assertFalse(self.loads_libtorch(*others), others)
-        file = self.root / "a.pt"
-        torch_file.save(file, {"weight": torch_file.Tensor("Float", [1, 2, 3])})
-        self.assertTrue(self.loads_libtorch("inspect", file))
-
-    def test_values_read_the_same_with_and_without_libtorch(self):
-        with_libtorch = pathlib.Path(CAIRN).parent.parent / "libexec/cairn/cairn-tensors"
-        places = [self.checkpoint(), self.checkpoint("--more", name="more"), self.checkpoint("--zstd", name="compressed"),
-                  *(record.parent for record in FIXTURES.rglob(".metadata"))]
-        self.assertGreater(len(places), 4)
-        for place in places:
-            for options in ([], ["--chunks"], ["--json"]):
-                expected = subprocess.run([with_libtorch, "inspect", place, *options], capture_output=True, text=True, check=False)
-                done = cairn("inspect", place, *options)
-                self.assertEqual((done.returncode, done.stdout, done.stderr), (expected.returncode, expected.stdout, expected.stderr))
 
     def test_of_some_keys_only(self):
         told = json.loads(cairn("inspect", self.checkpoint(), "--json", "--tensors", "model.*t", "--tensors", "st?p").stdout)

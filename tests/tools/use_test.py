@@ -150,19 +150,6 @@ class Use(Command):
             self.skipTest("only its owner may start cairn here")
         self.assertEqual(len(done.stderr.splitlines()), 1)
 
-    def test_without_proc_no_program_of_the_current_directory_is_started(self):
-        if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0:
-            self.skipTest("needs the right to mount")
-        here, planted = self.root / "here", self.root / "libexec/cairn/cairn-tensors"
-        for directory in (here, planted.parent):
-            directory.mkdir(parents=True)
-        planted.write_text("#!/bin/sh\necho planted\n")
-        planted.chmod(0o755)
-        hide = 'mount --bind "$0" /proc; exec "$@"'
-        done = subprocess.run(["unshare", "-m", "sh", "-ec", hide, here, CAIRN, "cat", "."], cwd=here, capture_output=True, text=True)
-        self.assertEqual((done.returncode, done.stdout), (FOUND_BAD, ""), done.stderr)
-        self.assertIn("/proc/self/exe", done.stderr)
-
     def test_lines_break_between_words_where_the_terminal_ends(self):
         path = self.checkpoint()
         for command in (("ls", self.root), ("inspect", path), ("verify", path), ("diff", path, path)):

@@ -1,0 +1,203 @@
+#include <cairn/formats/saved_entries.hpp>
+
+#include <unordered_set>
+#include <utility>
+
+#include <cairn/base/error.hpp>
+#include <cairn/planning/flat_names.hpp>
+
+namespace cairn {
+namespace {
+
+// Reads the values of an archive. Without an archive, the pickle has no tensors.
+class SavedReader {
+ public:
+  SavedReader(std::shared_ptr<const SavedPickle> saved, const TorchArchive* archive, std::string what)
+      : saved_(std::move(saved)), archive_(archive), rules_(*saved_, std::move(what)) {}
+
+  // Returns a value that is not split, which may be opaque.
+  SavedValue whole(const PickleValue& from) {
+    SavedValue result{saved_, from};
+    try {
+      if (is_tensor(from)) {
+        result.tensor = complete(from);
+      } else if (!blob_of(from)) {
+        // Tries to write it.
+        Pickler scratch(2);
+        SavedPickler pickler(scratch, BlobsAs::kBytes);
+        pickler.put(from, rules_, nullptr);
+        for (const TensorDescription& tensor : pickler.tensors()) require_storage(from, tensor);
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported || rules_.is_spent()) throw;
+      return opaque(from, error.what());
+    }
+    return result;
+  }
+
+  SavedValue opaque(const PickleValue& from, std::string why) {
+    std::unordered_set<std::uint32_t> seen;
+    std::string name = opaque_name_in(from, seen);
+    if (name.empty()) name = to_string(from.kind());
+    const auto part = distributed_part(from);
+    if (part) {
+      name = "torch.distributed.tensor.DTensor";
+      why = "this is the part " + to_string(part->box) + " of a DTensor of size " + to_string(part->size) +
+            ", and the files of other ranks, beside this one and with names that differ in one number, do not complete it";
+    }
+    return {saved_, from, std::nullopt, std::move(name), std::move(why), part};
+  }
+
+  std::vector<SavedEntry> entries(const std::string& key) {
+    if (!key.empty()) path_ = {key};
+    visit(saved_->tree.root());
+    const std::size_t count = entries_.size();
+    for (std::size_t i = 0; i < count; ++i)
+      if (entries_[i].value.is_opaque()) {
+        std::unordered_set<std::uint32_t> seen;
+        const SavedEntry opaque = entries_[i];  // a copy, because the list grows
+        const std::size_t first = entries_.size();
+        add_tensors_in(opaque.value.value, opaque.fqn, opaque.path, seen);
+        for (std::size_t added = first; added < entries_.size(); ++added) entries_[added].within = opaque.fqn;
+      }
+    return std::move(entries_);
+  }
+
+ private:
+  void visit(const PickleValue& from) {
+    std::optional<PickleValue> pairs;
+    std::vector<std::string> keys;
+    std::optional<std::string> why;
+    bool is_split = false;
+    try {
+      if (!is_tensor(from) && (pairs = pairs_of(from))) {
+        rules_.spend(from, SavedRules::kContainerBytes);
+        keys = rules_.keys_of(*pairs);
+      }
+      is_split = from.is(PickleKind::kList) && from.size() > 0 && rules_.nesting(from) == SavedRules::Nesting::kSplit;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported || rules_.is_spent()) throw;
+      why = error.what();
+    }
+    if (why) {
+      add(opaque(from, *why));
+    } else if (!keys.empty() || (pairs && path_.empty())) {
+      for (std::size_t i = 0; i < keys.size(); ++i) descend(keys[i], pairs->mapped(i));
+    } else if (is_split) {
+      rules_.spend(from, SavedRules::kContainerBytes);
+      for (std::size_t i = 0; i < from.size(); ++i) descend(static_cast<std::int64_t>(i), from[i]);
+    } else {
+      add(whole(from));
+    }
+  }
+
+  void descend(PathElement step, const PickleValue& value) {
+    path_.push_back(std::move(step));
+    visit(value);
+    path_.pop_back();
+  }
+
+  void add(SavedValue value) {
+    rules_.spend(value.value, SavedRules::kKeyBytes);
+    if (path_.empty()) path_ = {value.opaque};
+    entries_.push_back({names_.add(path_), path_, std::move(value)});
+  }
+
+  TensorDescription complete(const PickleValue& from) {
+    TensorDescription tensor = described_tensor(from);
+    rules_.spend(from, 16 * tensor.sizes.size());
+    if (tensor.dtype != DType::kUnknown) require_storage(from, tensor);
+    return tensor;
+  }
+
+  void require_storage(const PickleValue& from, const TensorDescription& tensor) const {
+    if (archive_ == nullptr) corrupt(from, "a tensor without an archive");
+    const std::uint64_t bytes = archive_->storage(tensor.storage_key).size_bytes;
+    if (bytes < tensor.storage_bytes)
+      corrupt(from,
+              "a storage of " + std::to_string(bytes) + " bytes, where " + std::to_string(tensor.storage_bytes) + " are described");
+  }
+
+  static bool has_parts(const PickleValue& value) {
+    return value.shape() >= PickleKind::kList && value.shape() != PickleKind::kGlobal;
+  }
+
+  // Returns the name of what makes a value opaque.
+  std::string opaque_name_in(const PickleValue& value, std::unordered_set<std::uint32_t>& seen) {
+    if (value.is(PickleKind::kOpaque)) return value.opaque_name();
+    std::string name;
+    if (!has_parts(value) || !seen.insert(value.id()).second) return name;
+    for_each_part(value, [&](std::string_view, const PickleValue& part) {
+      rules_.spend(value, SavedRules::kPartBytes);
+      if (name.empty()) name = opaque_name_in(part, seen);
+    });
+    return name;
+  }
+
+  // Lists the complete tensors of an opaque value. Of parts with one name, the first counts.
+  void add_tensors_in(const PickleValue& value, const std::string& above, const Path& path,
+                      std::unordered_set<std::uint32_t>& seen) {
+    if (!has_parts(value) || !seen.insert(value.id()).second) return;
+    std::size_t index = 0;
+    std::unordered_set<std::string> names;
+    for_each_part(value, [&](std::string_view given, const PickleValue& part) {
+      rules_.spend(value, SavedRules::kPartBytes);
+      std::string name = given.empty() ? std::to_string(index) : std::string(given);
+      ++index;
+      if (names.count(name) > 0) return;
+      const std::size_t before = entries_.size();
+      const std::string fqn = above + "." + name;
+      rules_.spend(value, SavedRules::kKeyBytes + 2 * fqn.size());
+      Path below = path;
+      below.emplace_back(name);
+      if (is_tensor(part)) {
+        try {
+          SavedValue found{saved_, part};
+          found.tensor = complete(part);
+          entries_.push_back({fqn, std::move(below), std::move(found)});
+        } catch (const Error& error) {
+          if ((error.code() != ErrorCode::kUnsupported && error.code() != ErrorCode::kCorrupt) || rules_.is_spent()) throw;
+        }
+      } else {
+        add_tensors_in(part, fqn, below, seen);
+      }
+      if (entries_.size() > before) names.insert(std::move(name));
+    });
+  }
+
+  const std::shared_ptr<const SavedPickle> saved_;
+  const TorchArchive* const archive_;
+  SavedRules rules_;
+  Path path_;
+  FlatNames names_;
+  std::vector<SavedEntry> entries_;
+};
+
+}  // namespace
+
+std::vector<SavedEntry> saved_entries(const TorchArchive& archive, const std::string& key) {
+  constexpr std::uint64_t kPickleBytesMax = std::uint64_t{1} << 30;  // a sparse file may claim any size
+  const auto saved = std::make_shared<SavedPickle>(archive, kPickleBytesMax);
+  const PickleValue root = saved->tree.root();
+  if (key.empty() && !pairs_of(root) && !root.is(PickleKind::kOpaque))
+    throw Error(ErrorCode::kUnsupported, archive.what() + " holds " + to_string(root.kind()) + ", not a state dict");
+  return SavedReader(saved, &archive, archive.what()).entries(key);
+}
+
+std::vector<SavedEntry> saved_entries(Bytes pickle, const std::string& what) {
+  return SavedReader(std::make_shared<SavedPickle>(std::move(pickle), what), nullptr, what).entries("");
+}
+
+SavedValue saved_value(const TorchArchive& archive) {
+  const auto saved = std::make_shared<SavedPickle>(archive);
+  const SavedValue value = SavedReader(saved, &archive, archive.what()).whole(saved->tree.root());
+  if (!value.is_opaque() && !value.tensor)
+    for (const TensorDescription& tensor : pickle_leaf(value, BlobsAs::kBytes).tensors) archive.read_storage(tensor.storage_key);
+  return value;
+}
+
+SavedValue opaque_value(const std::shared_ptr<const SavedPickle>& saved, const TorchArchive& archive, const std::string& why) {
+  return SavedReader(saved, &archive, archive.what()).opaque(saved->tree.root(), why);
+}
+
+}  // namespace cairn

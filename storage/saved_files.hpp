@@ -1,0 +1,57 @@
+// States in files of others, without tensors of LibTorch: a file of torch.save, the files of
+// torch_checkpointing, a file of safetensors. Internal.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <cairn/formats/saved_entries.hpp>
+#include <cairn/planning/metadata.hpp>
+#include <cairn/planning/plan.hpp>
+#include <cairn/storage/storage_context.hpp>
+
+namespace cairn {
+
+// Elements in memory: a strided view of a mapped file, or of a copy.
+struct SavedElements {
+  DType dtype = DType::kFloat32;
+  char* first = nullptr;  // may be unaligned
+  Extents sizes;
+  Extents strides;                     // in elements
+  std::shared_ptr<const void> memory;  // owns the elements, if they are not in a mapped file
+
+  // Returns the part of the view that `box` describes.
+  SavedElements part(const Box& box) const;
+  // Returns the elements in row-major order.
+  Bytes dense() const;
+};
+
+// Files are mapped: if one is truncated meanwhile, the process dies of SIGBUS. Not thread-safe, but
+// not bound to a thread either.
+class SavedFiles {
+ public:
+  virtual ~SavedFiles() = default;
+  virtual const Metadata& metadata() const = 0;
+  // Returns why `value` or `elements` would throw kUnsupported or kMismatch, or "".
+  virtual std::string why_unreadable(const std::string& fqn) = 0;
+  // Returns what is no tensor. Throws kUnsupported, naming the key, if it cannot be read.
+  virtual SavedValue value(const std::string& fqn) = 0;
+  // Returns it as bytes of torch.save. Throws kUnsupported for an opaque value, too.
+  virtual Bytes bytes(const std::string& fqn) = 0;
+  // Returns the elements of chunk `chunk` of a tensor. Checks the storage that holds them against
+  // its checksum, if it has one, before it is first read. Throws kCorrupt, kMismatch and
+  // kUnsupported.
+  virtual SavedElements elements(const std::string& fqn, std::size_t chunk) = 0;
+  // Returns the elements of a box of a tensor in row-major order, from all its chunks.
+  Bytes read(const std::string& fqn, const Box& box);
+  // Says which rank reads, of how many. Otherwise it is the only one.
+  virtual void set_context(const StorageContext&) {}
+};
+
+// Opens a file of torch.save, as TorchSaveReader (state/torch_save.hpp) says.
+std::unique_ptr<SavedFiles> open_torch_save(const std::string& path, const std::string& key = "");
+// Opens a directory of torch_checkpointing, as TorchCheckpointingReader says.
+std::unique_ptr<SavedFiles> open_torch_checkpointing(const std::string& url);
+
+}  // namespace cairn
