@@ -265,7 +265,8 @@ void entries_from_proto(const v1::Metadata& message, const NameTable& names, Met
     ++tensors;
     // A chunk count is accepted only if the columns have as many entries. 0-dim chunks have no
     // entries, so they have a fixed limit.
-    const std::size_t most = dims > 0 ? static_cast<std::size_t>(message.chunk_extents_size()) / (std::size_t{2} * dims) : kScalarChunksMax;
+    const std::size_t most =
+        dims > 0 ? static_cast<std::size_t>(message.chunk_extents_size()) / (std::size_t{2} * dims) : kScalarChunksMax;
     check_decode(chunks <= most, kWhat, "a tensor has more chunks than there are");
     tensor.chunks.reserve(chunks);
     for (std::uint32_t c = 0; c < chunks; ++c) {

@@ -15,10 +15,10 @@ namespace {
 unsigned blocks_needed(bool changes_items) { return changes_items ? 2 : 1; }
 
 std::size_t staging_block_bytes(const WriteEngineOptions& options) {
-  const unsigned blocks_min = blocks_needed(options.changes.any());
-  if (options.bytes_in_flight_max < blocks_min * std::uint64_t{kChecksumBlockBytes} || options.block_bytes < kChecksumBlockBytes)
+  const std::uint64_t bytes_min = blocks_needed(options.changes.any()) * std::uint64_t{kChecksumBlockBytes};
+  if (options.bytes_in_flight_max < bytes_min || options.block_bytes < kChecksumBlockBytes)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max (" + std::to_string(options.bytes_in_flight_max) +
-                                                 ") must be at least " + std::to_string(blocks_min * std::uint64_t{kChecksumBlockBytes}) +
+                                                 ") must be at least " + std::to_string(bytes_min) +
                                                  ", and block_bytes (" + std::to_string(options.block_bytes) + ") at least " +
                                                  std::to_string(kChecksumBlockBytes));
   // Whole checksum blocks, so that each block can be checksummed alone.
