@@ -15,7 +15,8 @@ namespace {
 unsigned blocks_needed(bool changes_items) { return changes_items ? 2 : 1; }
 
 std::size_t staging_block_bytes(const WriteEngineOptions& options) {
-  const std::uint64_t bytes_min = blocks_needed(options.changes.any()) * std::uint64_t{kChecksumBlockBytes};
+  const std::uint64_t blocks_min = blocks_needed(options.changes.any());
+  const std::uint64_t bytes_min = blocks_min * kChecksumBlockBytes;
   if (options.bytes_in_flight_max < bytes_min || options.block_bytes < kChecksumBlockBytes)
     throw Error(ErrorCode::kInvalidArgument, "bytes_in_flight_max (" + std::to_string(options.bytes_in_flight_max) +
                                                  ") must be at least " + std::to_string(bytes_min) +

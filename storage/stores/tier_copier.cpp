@@ -336,7 +336,8 @@ void TierCopier::run(const std::shared_ptr<Job>& next) {
   const auto listed = std::find(jobs_.begin(), jobs_.end(), job);
   if (listed == jobs_.end()) return;
   const Time now = SteadyClock::now();
-  job->due = now + std::max<Time::duration>(options_.retry_min, std::min<Time::duration>((now - job->changed) / 4, kLookInterval));
+  const Time::duration longest = std::min<Time::duration>(kLookInterval, options_.retry_max);
+  job->due = now + std::max<Time::duration>(options_.retry_min, std::min<Time::duration>((now - job->changed) / 4, longest));
   if (cancelled_ || stopping_) return;  // an object was dropped: this job looks again
   if (failure && (failure->code() != ErrorCode::kCorrupt || job->kind > Job::kPublish))
     return note_failed_try(*job, failure->what());
