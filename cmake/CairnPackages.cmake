@@ -42,7 +42,7 @@ set(CPACK_DEBIAN_CAIRN_DEVELOPMENT_DESCRIPTION "${PROJECT_DESCRIPTION}\nHeaders,
 set(CPACK_DEBIAN_CAIRN_TOOLS_PACKAGE_NAME cairn-tools)
 set(CPACK_DEBIAN_CAIRN_TOOLS_PACKAGE_SECTION utils)
 set(CPACK_DEBIAN_CAIRN_TOOLS_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_CAIRN_TOOLS_PACKAGE_DEPENDS "${same_version}, python3")
+set(CPACK_DEBIAN_CAIRN_TOOLS_PACKAGE_DEPENDS python3)
 set(CPACK_DEBIAN_CAIRN_TOOLS_DESCRIPTION "${PROJECT_DESCRIPTION}\nThe commands cairn and cairn-launch.")
 
 # Debian expects the licence of each package in a place of its own; only packages have these files.

@@ -18,19 +18,20 @@ class SavedReader {
   // Returns a value that is not split, which may be opaque.
   SavedValue whole(const PickleValue& from) {
     SavedValue result{saved_, from};
+    Pickler scratch(2);
+    SavedPickler pickler(scratch, BlobsAs::kBytes);
     try {
       if (is_tensor(from)) {
         result.tensor = complete(from);
       } else if (!blob_of(from)) {
-        // Tries to write it.
-        Pickler scratch(2);
-        SavedPickler pickler(scratch, BlobsAs::kBytes);
-        pickler.put(from, rules_, nullptr);
+        pickler.put(from, rules_, nullptr);  // tries to write it
         for (const TensorDescription& tensor : pickler.tensors()) require_storage(from, tensor);
       }
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kUnsupported || rules_.is_spent()) throw;
-      return opaque(from, error.what());
+      if (pickler.tensors().empty() || pickler.tensors().back().dtype != DType::kUnknown) return opaque(from, error.what());
+      result.why = "it holds, in a tuple, a tensor of torch." + pickler.tensors().back().unknown_dtype +
+                   ", which this version of Cairn does not know";
     }
     return result;
   }
@@ -190,7 +191,9 @@ std::vector<SavedEntry> saved_entries(Bytes pickle, const std::string& what) {
 
 SavedValue saved_value(const TorchArchive& archive) {
   const auto saved = std::make_shared<SavedPickle>(archive);
-  const SavedValue value = SavedReader(saved, &archive, archive.what()).whole(saved->tree.root());
+  SavedReader reader(saved, &archive, archive.what());
+  const SavedValue value = reader.whole(saved->tree.root());
+  if (!value.is_opaque() && !value.why.empty()) return reader.opaque(value.value, value.why);
   if (!value.is_opaque() && !value.tensor)
     for (const TensorDescription& tensor : pickle_leaf(value, BlobsAs::kBytes).tensors) archive.read_storage(tensor.storage_key);
   return value;

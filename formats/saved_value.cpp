@@ -176,12 +176,12 @@ class ValueWriter {
   // Each tensor gets a storage of its own. Tensors that share memory are separate ones after a
   // load.
   void put_tensor_of(const PickleValue& from) {
-    TensorDescription found = described_tensor(from);
+    const TensorDescription found = described_tensor(from);
     rules_.spend(from, 16 * found.sizes.size());
+    tensors_.push_back(found);
     if (found.dtype == DType::kUnknown)
       unsupported(from, "a tensor of torch." + found.unknown_dtype + ", which this version of Cairn does not know");
-    put_tensor(out_, std::to_string(tensors_.size()), found.dtype, found.sizes, found.requires_grad);
-    tensors_.push_back(std::move(found));
+    put_tensor(out_, std::to_string(tensors_.size() - 1), found.dtype, found.sizes, found.requires_grad);
   }
 
   SavedRules& rules_;

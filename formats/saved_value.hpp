@@ -99,7 +99,7 @@ struct SavedValue {
   PickleValue value;
   std::optional<TensorDescription> tensor{};  // if it is a tensor
   std::string opaque{};                       // the class that makes it opaque; "" if it is not
-  std::string why{};                          // why it is opaque
+  std::string why{};                          // why it is opaque, or cannot be read
   std::optional<DistributedPart> part{};      // of a DTensor that is opaque because the rest is elsewhere
 
   bool is_opaque() const { return !opaque.empty(); }

@@ -73,7 +73,7 @@ class TorchSaveFile final : public SavedFiles {
     const SavedValue& found = values_.at(fqn);
     if (found.tensor && found.tensor->dtype == DType::kUnknown)
       return "its type is torch." + found.tensor->unknown_dtype + ", which this version of Cairn does not know";
-    return "";
+    return found.is_opaque() ? "" : found.why;
   }
 
   SavedValue value(const std::string& fqn) override {
