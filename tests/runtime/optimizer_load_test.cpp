@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/formats/torch_archive.hpp>
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include <cairn/formats/torch_archive.hpp>
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/tests/support/thrown.hpp>
