@@ -36,6 +36,7 @@ class SavedReader {
     return result;
   }
 
+  // Returns a value that is not understood. Of a DTensor it says which part this is.
   SavedValue opaque(const PickleValue& from, std::string why) {
     std::unordered_set<std::uint32_t> seen;
     std::string name = opaque_name_in(from, seen);
@@ -65,6 +66,7 @@ class SavedReader {
   }
 
  private:
+  // Splits dicts, and lists that have tensors or dicts. The depth is bounded by that of the pickle.
   void visit(const PickleValue& from) {
     std::optional<PickleValue> pairs;
     std::vector<std::string> keys;
@@ -98,12 +100,14 @@ class SavedReader {
     path_.pop_back();
   }
 
+  // The name of a value that is not in a dict, because it is opaque as a whole, is its class.
   void add(SavedValue value) {
     rules_.spend(value.value, SavedRules::kKeyBytes);
     if (path_.empty()) path_ = {value.opaque};
     entries_.push_back({names_.add(path_), path_, std::move(value)});
   }
 
+  // Returns the description of a tensor whose storage is in the archive and long enough.
   TensorDescription complete(const PickleValue& from) {
     TensorDescription tensor = described_tensor(from);
     rules_.spend(from, 16 * tensor.sizes.size());
@@ -119,6 +123,7 @@ class SavedReader {
               "a storage of " + std::to_string(bytes) + " bytes, where " + std::to_string(tensor.storage_bytes) + " are described");
   }
 
+  // Values of one piece come before lists in PickleKind, but for globals.
   static bool has_parts(const PickleValue& value) {
     return value.shape() >= PickleKind::kList && value.shape() != PickleKind::kGlobal;
   }

@@ -27,11 +27,13 @@ const std::vector<PickleGlobal>& saved_globals() {
   return globals;
 }
 
+// Returns whether `blob_of` would find bytes, without a copy of them.
 bool is_blob(const PickleValue& value) {
   return value.is(PickleKind::kBytes) || value.is_object_of("_codecs", "encode") || value.is_object_of("builtins", "bytearray") ||
          value.is_object_of("builtins", "bytes") || value.is_object_of("_io", "BytesIO");
 }
 
+// Returns a key as the text that stands for it in names of a state.
 std::string key_text(const PickleValue& key) {
   switch (key.kind()) {
     case PickleKind::kText:
@@ -129,6 +131,7 @@ class ValueWriter {
     remember();  // after its elements, because Python makes it from them
   }
 
+  // A dict outside of tuples: its keys become texts, as in a state dict.
   void put_named(const PickleValue& pairs, int depth) {
     const std::vector<std::string> keys = rules_.keys_of(pairs);
     if (keys.empty()) return;
@@ -162,6 +165,7 @@ class ValueWriter {
     out_.set_items();
   }
 
+  // A call of one of the classes above. What else they make is a blob or a tensor.
   void put_object(const PickleValue& from) {
     const auto arguments = from.arguments();
     if (from.is_object_of("builtins", "complex")) {
@@ -201,6 +205,7 @@ SavedPickle::SavedPickle(Bytes from, const std::string& what)
 
 namespace {
 
+// Python refuses to load a tensor of whole numbers that requires a gradient.
 bool may_require_grad(DType dtype) {
   switch (dtype) {
     case DType::kInt8:
@@ -358,6 +363,7 @@ void SavedPickler::put_tensor(DType dtype, const Extents& sizes, bool requires_g
 
 namespace {
 
+// Looks as deep as values outside of tuples go: there, bytes are of their own type.
 bool holds_blob(const PickleValue& value, SavedRules& rules) {
   if (is_tensor(value)) return false;
   if (is_blob(value)) return true;

@@ -25,14 +25,19 @@ struct FloatFormat {
   unsigned sign() const { return 1u << (exponent_bits + mantissa_bits); }
 };
 
+// IEEE 754's half precision, and the first 16 bits of single precision.
 constexpr FloatFormat kFloat16Format{5, 10, 15, 0x7bff, 0x7c00, 0x7e00, true};
 constexpr FloatFormat kBFloat16Format{8, 7, 127, 0x7f7f, 0x7f80, 0x7fc0, true};
+// The formats of one byte of the Open Compute Project. "Fn": finite, without infinity.
+// "Uz": with one zero, whose negative is NaN.
 constexpr FloatFormat kE4M3FnFormat{4, 3, 7, 0x7e, 0x7f, 0x7f, true};
 constexpr FloatFormat kE5M2Format{5, 2, 15, 0x7b, 0x7c, 0x7f, true};
 constexpr FloatFormat kE4M3FnUzFormat{4, 3, 8, 0x7f, 0x80, 0x80, false};
 constexpr FloatFormat kE5M2FnUzFormat{5, 2, 16, 0x7f, 0x80, 0x80, false};
 constexpr FloatFormat kE2M1Format{2, 1, 1, 0x7, 0x7, 0x7, true};
 
+// Returns how a type packs a number, or the parts of a complex one; null for float32, float64 and
+// types that are not packed like this.
 const FloatFormat* format_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
@@ -60,6 +65,7 @@ Value value_at(const char* bytes) {
   return value;
 }
 
+// Returns the number that `bits` stand for. Each is exact as a double.
 double decode(unsigned bits, const FloatFormat& format) {
   const unsigned magnitude = bits & (format.sign() - 1);
   const bool is_negative = (bits & format.sign()) != 0;
@@ -79,6 +85,7 @@ double decode(unsigned bits, const FloatFormat& format) {
   return is_negative ? -value : value;
 }
 
+// Returns the bits of the nearest number, of which the last bit is 0 if two are as near.
 unsigned encode(float value, const FloatFormat& format) {
   const unsigned sign = std::signbit(value) ? format.sign() : 0;
   if (std::isnan(value)) return format.has_negative_zero ? sign | format.nan : format.nan;
@@ -96,6 +103,7 @@ unsigned encode(float value, const FloatFormat& format) {
   return bits == format.beyond || bits == 0 ? bits : sign | bits;
 }
 
+// Returns a real number, or the real part of a complex one.
 double real_at(const char* bytes, DType dtype) {
   const FloatFormat* const format = format_of(dtype);
   if (format != nullptr)
@@ -125,6 +133,7 @@ struct SplitNumber {
   bool is_nan() const { return std::isnan(coarse.real()) || std::isnan(coarse.imag()); }
 };
 
+// Both parts of a 64-bit integer are whole numbers below 2^53 times a power of two.
 SplitNumber split_number(const Element& element) {
   constexpr std::int64_t kHalf = std::int64_t{1} << 32;
   return std::visit(
@@ -142,6 +151,7 @@ SplitNumber split_number(const Element& element) {
 
 }  // namespace
 
+// Integers keep their sign and 64 bits. All others are exact as one or two doubles.
 Element element_at(const char* bytes, DType dtype) {
   switch (dtype) {
     case DType::kBool:
@@ -189,6 +199,8 @@ Bytes convert_elements(ByteSpan elements, DType from, DType to) {
   const std::size_t count = elements.size() / width;
   const FloatFormat* const format = format_of(to);
   Bytes converted(count * new_width, '\0');
+  // Every type but float64 is within float32, so the first rounding changes float64 alone. LibTorch
+  // converts float64 to the short types in these two steps, too.
   for (std::size_t i = 0; i < count; ++i) {
     const double value = real_at(elements.data() + i * width, from);
     char* const place = converted.data() + i * new_width;
@@ -218,6 +230,7 @@ void compare_elements(ByteSpan a, DType dtype_a, ByteSpan b, DType dtype_b, doub
         continue;
       }
     }
+    // Exact, whatever the two types are: a checkpoint may have changed from one to the other.
     const SplitNumber first = split_number(element_at(a.data() + i * width_a, dtype_a));
     const SplitNumber second = split_number(element_at(b.data() + i * width_b, dtype_b));
     const bool nan_first = first.is_nan(), nan_second = second.is_nan();

@@ -9,6 +9,7 @@
 namespace cairn {
 namespace {
 
+// A run of elements in a buffer of MemoryDestination, which outlives it.
 class MemoryRun final : public ElementRun {
  public:
   explicit MemoryRun(const StridedBytes& bytes) : bytes_(bytes) {}
@@ -22,7 +23,8 @@ class MemoryRun final : public ElementRun {
   const StridedBytes bytes_;
 };
 
-// The elements of one box, or the bytes of one value.
+// The elements of one box in row-major order, or the bytes of one value. Reads of different parts
+// of the box write to it from several threads at once.
 class MemoryDestination final : public ItemDestination {
  public:
   MemoryDestination(Extents sizes, std::size_t element_bytes)
@@ -59,6 +61,7 @@ CheckpointBytes::CheckpointBytes(std::shared_ptr<Store> store, Metadata metadata
       opened_(std::make_shared<OpenedFiles>(options.bytes_in_flight_max)),
       engine_(options) {}
 
+// The plan has one read for each chunk that overlaps the box.
 Bytes CheckpointBytes::elements(const std::string& fqn, const TensorStorageMetadata& stored, const Box& box) {
   const auto destination = std::make_shared<MemoryDestination>(box.sizes, element_size(stored.properties.dtype));
   LoadPlan plan;

@@ -67,7 +67,8 @@ void put_json(Pickler& out, const nlohmann::ordered_json& json, int depth = 0) {
   json.is_object() ? out.set_items() : out.appends();
 }
 
-// A file of JSON, or of bytes.
+// A file of JSON, or of bytes. The content is pickled here as torch.save would pickle it, so that
+// the values of all formats are flattened and saved in one way.
 class PlainItemFile final : public SavedFiles {
  public:
   PlainItemFile(const std::string& path, const ItemFile& file) {
@@ -104,6 +105,7 @@ class PlainItemFile final : public SavedFiles {
   std::unordered_map<std::string, SavedValue> values_;
 };
 
+// A file of safetensors. Its tensors have no strides, and are read where they are in the file.
 class SafetensorsItemFile final : public SavedFiles {
  public:
   SafetensorsItemFile(const std::string& directory, const ItemFile& file) : mapped_(directory + "/" + file.path) {
@@ -133,6 +135,7 @@ class SafetensorsItemFile final : public SavedFiles {
   Metadata metadata_;
 };
 
+// Opens a file that a rank wrote for an item, by the format that the record or its name says.
 std::unique_ptr<SavedFiles> open_item(const std::string& directory, const ItemFile& file) {
   const std::string path = directory + "/" + file.path;
   if (file.format == ItemFormat::kTorch) return open_torch_save(path, file.item);
@@ -249,6 +252,7 @@ class TorchCheckpointingFiles final : public SavedFiles {
     }
   }
 
+  // Opens a file of the record. An error names the file, and says that a save may have failed.
   std::unique_ptr<SavedFiles> open(std::uint32_t file) const {
     try {
       return open_item(directory_, record_.files[file]);

@@ -46,6 +46,7 @@ std::vector<std::vector<std::string>> siblings_of(const std::filesystem::path& p
   return siblings;
 }
 
+// Describes a tensor of one chunk. A file of torch.save has no larger unit.
 TensorStorageMetadata stored_as(const TensorDescription& tensor) {
   TensorStorageMetadata stored;
   stored.properties.dtype = tensor.dtype;
@@ -56,6 +57,8 @@ TensorStorageMetadata stored_as(const TensorDescription& tensor) {
   return stored;
 }
 
+// One file, and those beside it that have other parts of its DTensors. Elements are read where they
+// are in the file.
 class TorchSaveFile final : public SavedFiles {
  public:
   // `alone`: without joining the parts of DTensors.
@@ -76,6 +79,7 @@ class TorchSaveFile final : public SavedFiles {
     return found.is_opaque() ? "" : found.why;
   }
 
+  // Checks the elements of tensors in the value, too, such as those in a tuple.
   SavedValue value(const std::string& fqn) override {
     const SavedValue& found = readable(fqn);
     if (!found.is_opaque() && !found.tensor)
@@ -98,6 +102,8 @@ class TorchSaveFile final : public SavedFiles {
     return owner->elements_of(local);
   }
 
+  // Returns the elements of a tensor of this file, without those of its siblings. Each storage is
+  // checked once, however many tensors are views of it.
   SavedElements elements_of(const TensorDescription& tensor) {
     const TorchArchive::Storage storage = archive_.storage(tensor.storage_key);
     SavedElements elements{tensor.dtype, file_.begin() + storage.offset, tensor.sizes, tensor.strides, nullptr};
@@ -117,7 +123,10 @@ class TorchSaveFile final : public SavedFiles {
   }
 
  private:
-  // Makes tensors of the DTensors that this file and its siblings have all parts of.
+  // Makes tensors of the DTensors that this file and its siblings have all parts of. Tries one set
+  // of siblings after the other, because it is not known which number in the name is the rank. A
+  // sibling's part counts only if size and type are the same, and only if no other part has its
+  // box.
   void join_parts(std::vector<SavedEntry>& entries, const std::filesystem::path& path) {
     if (std::none_of(entries.begin(), entries.end(), [](const SavedEntry& entry) { return entry.value.part.has_value(); })) return;
     for (const std::vector<std::string>& names : siblings_of(path)) {
@@ -154,6 +163,7 @@ class TorchSaveFile final : public SavedFiles {
     }
   }
 
+  // Takes the first of several entries with one name. Those within opaque values come last.
   void add(SavedEntry entry) {
     if (values_.count(entry.fqn) > 0) return;
     Metadata::Entry described = BytesStorageMetadata{};
@@ -208,6 +218,7 @@ Bytes SavedElements::dense() const {
   return bytes;
 }
 
+// Chunks do not overlap, so their order does not matter. What no chunk covers is 0.
 Bytes SavedFiles::read(const std::string& fqn, const Box& box) {
   const auto& stored = std::get<TensorStorageMetadata>(*metadata().find(fqn));
   const std::size_t width = element_size(stored.properties.dtype);
@@ -216,6 +227,7 @@ Bytes SavedFiles::read(const std::string& fqn, const Box& box) {
   for (std::size_t chunk = 0; chunk < stored.chunks.size(); ++chunk) {
     const auto common = intersect(stored.chunks[chunk], box);
     if (!common) continue;
+    // From here on relative to the chunk, and `at` is its place in the result.
     Box from = *common;
     std::int64_t at = 0;
     for (std::size_t dim = 0; dim < box.sizes.size(); ++dim) {
