@@ -27,7 +27,7 @@ void train(const cairn::World& world, const std::string& run, std::int64_t steps
 
   cairn::CheckpointManagerOptions options;
   options.save_every_steps = 100;
-  options.save_on_signal = {SIGTERM};  // schedulers send it before they end a job
+  options.save_on_signal = {SIGTERM};  // schedulers send it before they end a job; should_save is then true on all ranks
   options.retention.keep_last = 3;
   cairn::CheckpointManager manager(world, run, options);
   manager.restore_latest(state);  // the checkpoint may come from any number of ranks; does nothing if there is no checkpoint
