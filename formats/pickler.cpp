@@ -65,9 +65,12 @@ void Pickler::real(double value) {
   for (int i = 7; i >= 0; --i) out_.push_back(static_cast<char>((bits >> (8 * i)) & 0xff));
 }
 
-void Pickler::text(std::string_view value) {
+Pickler::Slot Pickler::text(std::string_view value) {
   std::string key(value);
-  if (const auto known = texts_.find(key); known != texts_.end()) return recall(known->second);
+  if (const auto known = texts_.find(key); known != texts_.end()) {
+    recall(known->second);
+    return known->second;
+  }
   if (!is_utf8(value, Surrogates::kAllowed))
     throw Error(ErrorCode::kInvalidArgument, "the text \"" + printable(value) + "\" is not UTF-8: Python could not read it back");
   if (protocol_ >= 4 && value.size() <= kMax8) {
@@ -85,7 +88,7 @@ void Pickler::text(std::string_view value) {
   }
   out_.append(value);
   // Python's pickler memoises texts as well. Key names repeat once per parameter.
-  texts_.emplace(std::move(key), remember());
+  return texts_.emplace(std::move(key), remember()).first->second;
 }
 
 void Pickler::bytes(ByteSpan value) {

@@ -21,6 +21,8 @@ namespace cairn {
 
 class Pickler {
  public:
+  using Slot = std::uint32_t;  // of the memo
+
   // `protocol` must be 2 or 4. torch.save writes protocol 2, and torch.load(weights_only=True)
   // reads only that. Protocol 4 is more compact, and the only one for texts and bytes above 4 GiB.
   explicit Pickler(int protocol);
@@ -29,7 +31,7 @@ class Pickler {
   void boolean(bool value);
   void integer(std::int64_t value);
   void real(double value);
-  void text(std::string_view value);  // throws kInvalidArgument unless it is UTF-8
+  Slot text(std::string_view value);  // throws kInvalidArgument unless it is UTF-8; returns its slot
   void bytes(ByteSpan value);         // a Python bytes object
   void global(std::string_view module, std::string_view name);
 
@@ -47,7 +49,6 @@ class Pickler {
 
   // `remember` stores the top value in a slot of the memo. `recall` pushes the stored value again;
   // Python then sees one shared object.
-  using Slot = std::uint32_t;
   Slot remember();
   void recall(Slot slot);
 

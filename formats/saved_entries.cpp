@@ -23,7 +23,9 @@ class SavedReader {
     try {
       if (is_tensor(from)) {
         result.tensor = complete(from);
-      } else if (!blob_of(from)) {
+      } else if (const auto blob = blob_of(from)) {
+        rules_.spend(from, blob->bytes.size());  // a copy for each place of shared bytes
+      } else {
         pickler.put(from, rules_, nullptr);  // tries to write it
         for (const TensorDescription& tensor : pickler.tensors()) require_storage(from, tensor);
       }
@@ -41,7 +43,15 @@ class SavedReader {
     std::unordered_set<std::uint32_t> seen;
     std::string name = opaque_name_in(from, seen);
     if (name.empty()) name = to_string(from.kind());
-    const auto part = distributed_part(from);
+    // The local tensor is read if the other parts are found, so it must be complete, too. One that
+    // cannot be described is no part.
+    auto part = distributed_part(from);
+    try {
+      if (part && archive_ != nullptr) complete(part->local);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported || rules_.is_spent()) throw;
+      part.reset();
+    }
     if (part) {
       name = "torch.distributed.tensor.DTensor";
       why = "this is the part " + to_string(part->box) + " of a DTensor of size " + to_string(part->size) +

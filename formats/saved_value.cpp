@@ -1,6 +1,8 @@
 #include <cairn/formats/saved_value.hpp>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
@@ -77,8 +79,12 @@ class ValueWriter {
         return out_.integer(from.as_int());
       case PickleKind::kFloat:
         return out_.real(from.as_float());
-      case PickleKind::kText:
-        return out_.text(from.as_text());
+      case PickleKind::kText: {
+        // By id first: a long text may be in very many places.
+        if (const auto known = slots_.find(from.id()); known != slots_.end()) return out_.recall(known->second);
+        slots_.emplace(from.id(), out_.text(from.as_text()));
+        return;
+      }
       case PickleKind::kGlobal:
         return out_.global("torch", dtype_name_of(from));
       case PickleKind::kOpaque:
@@ -271,10 +277,26 @@ std::string dtype_name_of(const PickleValue& value) {
   return std::string(global.name);
 }
 
+// Returns whether PyTorch takes this name: a type of device that it has, and perhaps an index
+// without leading zeros. Any other would be saved as something else than what it was.
+static bool is_device_name(std::string_view name) {
+  static constexpr std::array<std::string_view, 21> kTypes{
+      "cpu", "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip",  "ve",  "fpga", "maia",       "ort",
+      "xla", "lazy", "vulkan", "mps",    "meta",   "hpu",   "mtia", "xpu", "ipu",  "privateuseone"};
+  const auto colon = name.find(':');
+  if (std::find(kTypes.begin(), kTypes.end(), name.substr(0, colon)) == kTypes.end()) return false;
+  if (colon == std::string_view::npos) return true;
+  const std::string_view index = name.substr(colon + 1);
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (index.empty() || index.size() > 5 || (index.size() > 1 && index[0] == '0')) return false;
+  return std::all_of(index.begin(), index.end(), is_digit);
+}
+
 std::string device_name_of(const PickleValue& device) {
   const auto arguments = device.arguments();
   std::string name(arguments[0].as_text());
   if (arguments.size() > 1) name += ":" + std::to_string(arguments[1].as_int());
+  if (!is_device_name(name)) unsupported(device, "the device \"" + printable(name) + "\", which PyTorch does not know");
   return name;
 }
 

@@ -40,7 +40,7 @@ std::optional<PickleValue> pairs_of(const PickleValue& value);
 TensorDescription described_tensor(const PickleValue& value);
 // Returns the name of a dtype. Throws kUnsupported for any other global.
 std::string dtype_name_of(const PickleValue& global);
-// Returns the text of a torch.device: "cuda:0".
+// Returns the text of a torch.device: "cuda:0". Throws kUnsupported for what PyTorch would refuse.
 std::string device_name_of(const PickleValue& device);
 
 enum class BlobsAs : std::uint8_t {

@@ -84,7 +84,7 @@ class LeafPickler {
     if (value.isBool()) return out_.boolean(value.toBool());
     if (value.isInt()) return out_.integer(value.toInt());
     if (value.isDouble()) return out_.real(value.toDouble());
-    if (value.isString()) return out_.text(value.toStringRef());
+    if (value.isString()) return void(out_.text(value.toStringRef()));
     if (value.isComplexDouble()) return put_complex(out_, value.toComplexDouble().real(), value.toComplexDouble().imag());
     if (value.isTensor()) return add_tensor(value.toTensor());
     if (value.isDevice()) return put_device(out_, value.toDevice().str());

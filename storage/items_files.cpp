@@ -56,7 +56,7 @@ void put_json(Pickler& out, const nlohmann::ordered_json& json, int depth = 0) {
       throw Error(ErrorCode::kUnsupported, "its value " + json.dump() + " does not fit into 64 bits with a sign");
     return out.integer(json.get<std::int64_t>());
   }
-  if (json.is_string()) return out.text(json.get_ref<const std::string&>());
+  if (json.is_string()) return void(out.text(json.get_ref<const std::string&>()));
   json.is_object() ? out.empty_dict() : out.empty_list();
   if (json.empty()) return;
   out.mark();

@@ -12,6 +12,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/formats/tensor_pickle.hpp>
 #include <cairn/formats/unicode.hpp>
+#include <cairn/messages/columns.hpp>
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/storage/engine/strided_bytes.hpp>
 #include <cairn/storage/mapped_file.hpp>
@@ -72,6 +73,7 @@ class TorchSaveFile final : public SavedFiles {
 
   const Metadata& metadata() const override { return metadata_; }
 
+  // An opaque value can be read as what it is: an archive.
   std::string why_unreadable(const std::string& fqn) override {
     const SavedValue& found = values_.at(fqn);
     if (found.tensor && found.tensor->dtype == DType::kUnknown)
@@ -106,6 +108,10 @@ class TorchSaveFile final : public SavedFiles {
   // checked once, however many tensors are views of it.
   SavedElements elements_of(const TensorDescription& tensor) {
     const TorchArchive::Storage storage = archive_.storage(tensor.storage_key);
+    // Also checked when the file was opened. Reading on would read what is not the file's.
+    if (storage.size_bytes < tensor.storage_bytes)
+      throw Error(ErrorCode::kCorrupt, archive_.what() + " is damaged: a storage has " + std::to_string(storage.size_bytes) +
+                                           " bytes, where " + std::to_string(tensor.storage_bytes) + " are described");
     SavedElements elements{tensor.dtype, file_.begin() + storage.offset, tensor.sizes, tensor.strides, nullptr};
     if (tensor.is_conjugated || tensor.is_negated) {
       // All of the storage, because a view may claim any number of elements.
@@ -213,6 +219,9 @@ SavedElements SavedElements::part(const Box& box) const {
 }
 
 Bytes SavedElements::dense() const {
+  // An expanded tensor has few bytes in its file, and may have any size.
+  if (!columns::is_countable(sizes, element_size(dtype)))
+    throw Error(ErrorCode::kUnsupported, "a tensor of size " + to_string(sizes) + " has more bytes than can be counted");
   Bytes bytes(static_cast<std::size_t>(volume(sizes)) * element_size(dtype), '\0');
   if (!bytes.empty()) StridedBytes(first, sizes, strides, element_size(dtype)).read(0, {bytes.data(), bytes.size()});
   return bytes;

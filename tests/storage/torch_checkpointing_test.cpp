@@ -70,12 +70,12 @@ Thrown error_of_items(const std::string& path) {
 // Pickles a record that is spelled as JSON. Keys of digits are ints.
 void put_record(Pickler& out, const nlohmann::ordered_json& json) {
   if (json.is_null()) return out.none();
-  if (json.is_string()) return out.text(json.get<std::string>());
+  if (json.is_string()) return void(out.text(json.get<std::string>()));
   if (json.is_number()) return out.integer(json.get<std::int64_t>());
   json.is_array() ? out.empty_list() : out.empty_dict();
   out.mark();
   for (const auto& [key, element] : json.items()) {
-    if (json.is_object()) std::isdigit(key[0]) != 0 ? out.integer(std::stoi(key)) : out.text(key);
+    if (json.is_object()) std::isdigit(key[0]) != 0 ? out.integer(std::stoi(key)) : void(out.text(key));
     put_record(out, element);
   }
   json.is_array() ? out.appends() : out.set_items();

@@ -1,6 +1,7 @@
 // State dicts in files of torch.save, loaded by TorchSaveReader. serialize_leaf writes such files.
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include <cairn/tests/support/torch.hpp>
 
@@ -8,6 +9,7 @@
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/state/leaf_reader.hpp>
 #include <cairn/state/torch_save.hpp>
+#include <cairn/storage/mapped_file.hpp>
 #include <cairn/storage/saved_files.hpp>
 #include <cairn/tests/storage/damage.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
@@ -136,6 +138,34 @@ TEST_CASE("torch.save: a DTensor is joined with the parts in the files of other 
   CHECK(torch::equal(states[0].at("w").tensor(), whole));
   states[0]["p"] = torch::zeros({5, 4});
   CHECK(thrown_by([&] { load_file(alone, states); }) == Saying{ErrorCode::kMismatch, "\"p\""});
+
+  // A part without all of its elements is damaged, whatever the other files have.
+  const MappedFile mapped(data + "rank1.pt");
+  const TorchArchive archive(mapped.bytes(), "rank1.pt");
+  std::vector<Bytes> storages;
+  const auto key = [&] { return std::to_string(storages.size()); };
+  while (archive.has_storage(key())) storages.push_back(archive.read_storage(key()));
+  REQUIRE(storages.size() > 3);
+  int damaged = 0;  // of "w", "p", "r" and "plain"; the others have the ranks of a mesh
+  for (Bytes& storage : storages) {
+    const Bytes kept = std::exchange(storage, Bytes("short"));
+    const std::string path = put(directory, write_torch_archive(archive.pickle(), {storages.begin(), storages.end()}));
+    damaged += thrown_by([&] { open_torch_save(path); }) == Saying{ErrorCode::kCorrupt, "are described"};
+    storage = kept;
+  }
+  CHECK(damaged == 4);
+}
+
+TEST_CASE("torch.save: a device that PyTorch would refuse is opaque") {
+  const TemporaryDirectory directory;
+  const auto text = [](const std::string& value) { return "X"s + static_cast<char>(value.size()) + "\0\0\0"s + value; };
+  for (const char* name : {"cuda:zzz", "cuda:", "cuda:-7", "cuda:01", "cuda: +1", "cuda:1:1", "cuda:99999999999", "banana", ""}) {
+    CAPTURE(name);
+    const std::string pickle = "\x80\x02}" + text("device") + "ctorch\ndevice\n" + text(name) + "\x85Rs.";
+    const auto file = open_torch_save(put(directory, write_torch_archive(pickle, {})));
+    CHECK(file->value("device").is_opaque());
+    CHECK(file->value("device").why.find("which PyTorch does not know") != std::string::npos);
+  }
 }
 
 TEST_CASE("torch.save: buffers and whole DTensors are tensors") {
