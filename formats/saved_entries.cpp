@@ -127,10 +127,7 @@ class SavedReader {
 
   void require_storage(const PickleValue& from, const TensorDescription& tensor) const {
     if (archive_ == nullptr) corrupt(from, "a tensor without an archive");
-    const std::uint64_t bytes = archive_->storage(tensor.storage_key).size_bytes;
-    if (bytes < tensor.storage_bytes)
-      corrupt(from,
-              "a storage of " + std::to_string(bytes) + " bytes, where " + std::to_string(tensor.storage_bytes) + " are described");
+    if (const std::string why = archive_->shortage(tensor); !why.empty()) corrupt(from, why);
   }
 
   // Values of one piece come before lists in PickleKind, but for globals.

@@ -49,10 +49,6 @@ std::string key_text(const PickleValue& key) {
   }
 }
 
-// Nesting limit of what is written. It is below the reader's (PickleLimits::depth_max), because a
-// tensor or Blob takes several levels there.
-constexpr int kDepthMax = 100;
-
 // Puts a value that is not split, in the order in which CPython would pickle it.
 class ValueWriter {
  public:
@@ -63,8 +59,7 @@ class ValueWriter {
   // `is_shared`: the value is in a tuple, or in a list that is neither split nor has bytes.
   // Containers there are shared as in Python, and dicts keep whole numbers as keys.
   void put(const PickleValue& from, int depth = 0, bool is_shared = false) {
-    if (depth > kDepthMax)
-      throw Error(ErrorCode::kUnsupported, "values are nested more than " + std::to_string(kDepthMax) + " deep");
+    check_nesting(depth);
     if (is_tensor(from)) return put_tensor_of(from);
     if (const auto blob = blob_of(from)) {
       rules_.spend(from, blob->bytes.size());
@@ -298,6 +293,12 @@ std::string device_name_of(const PickleValue& device) {
   if (arguments.size() > 1) name += ":" + std::to_string(arguments[1].as_int());
   if (!is_device_name(name)) unsupported(device, "the device \"" + printable(name) + "\", which PyTorch does not know");
   return name;
+}
+
+void check_nesting(int depth) {
+  constexpr int kDepthMax = 100;
+  if (depth > kDepthMax)
+    throw Error(ErrorCode::kUnsupported, "values are nested more than " + std::to_string(kDepthMax) + " deep");
 }
 
 void put_blob(Pickler& out, const Blob& blob, BlobsAs as) {

@@ -48,6 +48,11 @@ enum class BlobsAs : std::uint8_t {
   kBytes,        // as Python bytes
 };
 
+// Throws kUnsupported for values that are nested deeper than what is written may be. The limit is
+// below the reader's (PickleLimits::depth_max), because a tensor or Blob takes several levels
+// there.
+void check_nesting(int depth);
+
 // Put values into a pickle as Python does. A device has a name such as "cuda:0".
 void put_blob(Pickler& out, const Blob& blob, BlobsAs as);
 void put_complex(Pickler& out, double real, double imaginary);

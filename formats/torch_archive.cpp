@@ -82,6 +82,12 @@ TorchArchive::Storage TorchArchive::storage(std::string_view key) const {
   return {zip_.data_offset(found), found.size_bytes, found.crc32};
 }
 
+std::string TorchArchive::shortage(const TensorDescription& tensor) const {
+  const std::uint64_t bytes = storage(tensor.storage_key).size_bytes;
+  if (bytes >= tensor.storage_bytes) return "";
+  return "a storage of " + std::to_string(bytes) + " bytes, where " + std::to_string(tensor.storage_bytes) + " are described";
+}
+
 Bytes TorchArchive::read_storage(std::string_view key) const { return zip_.read(entry("data/" + std::string(key))); }
 
 // Reads the pickle alone, which is small. The elements stay where they are.

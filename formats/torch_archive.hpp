@@ -18,6 +18,8 @@
 
 namespace cairn {
 
+struct TensorDescription;
+
 // An open archive. All its entries lie in one folder, which may have any name.
 class TorchArchive {
  public:
@@ -39,6 +41,8 @@ class TorchArchive {
   bool has_storage(std::string_view key) const { return zip_.find(folder_ + "data/" + std::string(key)) != nullptr; }
   Storage storage(std::string_view key) const;     // throws kCorrupt if there is none
   Bytes read_storage(std::string_view key) const;  // checks the CRC-32, if there is one
+  // Returns how a tensor's storage falls short of what the pickle says of it; "" if it does not.
+  std::string shortage(const TensorDescription& tensor) const;
 
   bool has_checksums() const { return zip_.has_checksums(); }
   const std::string& what() const { return zip_.what(); }

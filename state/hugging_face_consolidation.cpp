@@ -162,7 +162,7 @@ void HuggingFaceFormat::join(Store& store, const std::string& url, Metadata& met
   // A third each for the staging memory of the reader, the piece that it fills and the block that
   // is written.
   const std::uint64_t third = std::max<std::uint64_t>(options_.writer.bytes_in_flight_max / 3, std::uint64_t{1} << 20);
-  CheckpointBytes reader(open_store(url), metadata, true, {options_.writer.threads, third});
+  CheckpointBytes reader(open_store(url), std::make_shared<const Metadata>(metadata), true, {options_.writer.threads, third});
 
   const auto dealt = deal_out(tensors, options_.file_bytes_max);
   std::vector<FileInfo> files;

@@ -96,11 +96,11 @@ Metadata HuggingFaceStorageReader::with_target_types(Metadata metadata) {
 void HuggingFaceStorageReader::set_up_storage_reader(const Metadata& metadata, const StorageContext& context) {
   CheckpointReader::set_up_storage_reader(metadata, context);
   if (quantized_.empty()) return;
-  Metadata stored = metadata;
+  const auto stored = std::make_shared<Metadata>(metadata);
   for (const auto& [name, tensors] : quantized_)
-    if (auto* const entry = stored.find(name)) *entry = tensors.weight;
+    if (auto* const entry = stored->find(name)) *entry = tensors.weight;
   stored_ = std::make_unique<CheckpointBytes>(
-      observe_operations(open_store(context.checkpoint_id), context.store_observer), std::move(stored), options_.reader.verify,
+      observe_operations(open_store(context.checkpoint_id), context.store_observer), stored, options_.reader.verify,
       ReadEngineOptions{options_.reader.threads, options_.reader.bytes_in_flight_max}, context.rank);
 }
 

@@ -12,10 +12,6 @@
 namespace cairn {
 namespace {
 
-// Nesting limit. It is below the reader's (PickleLimits::depth_max), because a tensor or Blob takes
-// several levels there.
-constexpr int kDepthMax = 100;
-
 [[noreturn]] void fail_unsupported(const std::string& why) { throw Error(ErrorCode::kUnsupported, why); }
 
 bool holds_blob(const Value& value) {
@@ -48,12 +44,8 @@ class LeafPickler {
   }
 
  private:
-  static void check_depth(int depth) {
-    if (depth > kDepthMax) fail_unsupported("values are nested more than " + std::to_string(kDepthMax) + " deep");
-  }
-
   void add(const Value& value, int depth) {
-    check_depth(depth);
+    check_nesting(depth);
     if (value.is_ivalue()) return add(value.ivalue(), depth);
     if (value.is_tensor()) return add_tensor(value.tensor());
     if (value.is_blob()) return put_blob(out_, value.blob(), BlobsAs::kOwnType);
@@ -79,7 +71,7 @@ class LeafPickler {
   }
 
   void add(const c10::IValue& value, int depth) {
-    check_depth(depth);
+    check_nesting(depth);
     if (value.isNone()) return out_.none();
     if (value.isBool()) return out_.boolean(value.toBool());
     if (value.isInt()) return out_.integer(value.toInt());

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include <cairn/formats/tensor_pickle.hpp>
 #include <cairn/planning/resharding.hpp>
 #include <cairn/storage/engine/strided_bytes.hpp>
 
@@ -29,16 +28,14 @@ class MemoryDestination final : public ItemDestination {
  public:
   MemoryDestination(Extents sizes, std::size_t element_bytes)
       : bytes(static_cast<std::size_t>(volume(sizes)) * element_bytes, '\0'),
-        strides_(contiguous_strides(sizes)),
+        sizes_(std::move(sizes)),
         element_bytes_(element_bytes) {}
   MemoryDestination() = default;
 
   std::shared_ptr<void> enter_thread() const override { return nullptr; }
   std::shared_ptr<const ElementRun> elements_for(const ReadItem& item, DType) override {
-    std::int64_t at = 0;
-    for (std::size_t dim = 0; dim < strides_.size(); ++dim) at += item.dest_offsets[dim] * strides_[dim];
-    char* const first = bytes.data() + static_cast<std::size_t>(at) * element_bytes_;
-    return std::make_shared<const MemoryRun>(StridedBytes(first, item.lengths, strides_, element_bytes_));
+    const Box part{item.dest_offsets, item.lengths};
+    return std::make_shared<const MemoryRun>(part_of_dense(bytes.data(), sizes_, part, element_bytes_));
   }
   void commit(const ReadItem&, const ElementRun&) override {}
   void take_bytes(const ReadItem&, Bytes read) override { bytes = std::move(read); }
@@ -46,16 +43,16 @@ class MemoryDestination final : public ItemDestination {
   Bytes bytes;
 
  private:
-  Extents strides_;
+  Extents sizes_;
   std::size_t element_bytes_ = 1;
 };
 
 }  // namespace
 
-CheckpointBytes::CheckpointBytes(std::shared_ptr<Store> store, Metadata metadata, bool verify, const ReadEngineOptions& options,
-                                 int rank)
+CheckpointBytes::CheckpointBytes(std::shared_ptr<Store> store, std::shared_ptr<const Metadata> metadata, bool verify,
+                                 const ReadEngineOptions& options, int rank)
     : store_(std::move(store)),
-      metadata_(std::make_shared<const Metadata>(std::move(metadata))),
+      metadata_(std::move(metadata)),
       verify_(verify),
       rank_(rank),
       opened_(std::make_shared<OpenedFiles>(options.bytes_in_flight_max)),

@@ -16,8 +16,8 @@ namespace cairn {
 class CheckpointBytes {
  public:
   // `verify`: checks the bytes read, as CheckpointReaderOptions::verify does.
-  CheckpointBytes(std::shared_ptr<Store> store, Metadata metadata, bool verify, const ReadEngineOptions& options = {cpu_share()},
-                  int rank = 0);
+  CheckpointBytes(std::shared_ptr<Store> store, std::shared_ptr<const Metadata> metadata, bool verify,
+                  const ReadEngineOptions& options = {cpu_share()}, int rank = 0);
 
   // Returns the elements of `box` of tensor `fqn`, in row-major order. `stored` is its entry. The
   // chunks of `stored` should cover the box: elements outside of them are 0. Throws what

@@ -109,9 +109,8 @@ class TorchSaveFile final : public SavedFiles {
   SavedElements elements_of(const TensorDescription& tensor) {
     const TorchArchive::Storage storage = archive_.storage(tensor.storage_key);
     // Also checked when the file was opened. Reading on would read what is not the file's.
-    if (storage.size_bytes < tensor.storage_bytes)
-      throw Error(ErrorCode::kCorrupt, archive_.what() + " is damaged: a storage has " + std::to_string(storage.size_bytes) +
-                                           " bytes, where " + std::to_string(tensor.storage_bytes) + " are described");
+    if (const std::string why = archive_.shortage(tensor); !why.empty())
+      throw Error(ErrorCode::kCorrupt, archive_.what() + " is damaged: it has " + why);
     SavedElements elements{tensor.dtype, file_.begin() + storage.offset, tensor.sizes, tensor.strides, nullptr};
     if (tensor.is_conjugated || tensor.is_negated) {
       // All of the storage, because a view may claim any number of elements.
@@ -231,20 +230,16 @@ Bytes SavedElements::dense() const {
 Bytes SavedFiles::read(const std::string& fqn, const Box& box) {
   const auto& stored = std::get<TensorStorageMetadata>(*metadata().find(fqn));
   const std::size_t width = element_size(stored.properties.dtype);
-  const Extents strides = contiguous_strides(box.sizes);
   Bytes result(static_cast<std::size_t>(volume(box.sizes)) * width, '\0');
   for (std::size_t chunk = 0; chunk < stored.chunks.size(); ++chunk) {
     const auto common = intersect(stored.chunks[chunk], box);
     if (!common) continue;
-    // From here on relative to the chunk, and `at` is its place in the result.
-    Box from = *common;
-    std::int64_t at = 0;
+    Box from = *common, to = *common;  // relative to the chunk, and to the result
     for (std::size_t dim = 0; dim < box.sizes.size(); ++dim) {
-      at += (from.offsets[dim] - box.offsets[dim]) * strides[dim];
       from.offsets[dim] -= stored.chunks[chunk].offsets[dim];
+      to.offsets[dim] -= box.offsets[dim];
     }
-    const Bytes part = elements(fqn, chunk).part(from).dense();
-    StridedBytes(result.data() + static_cast<std::size_t>(at) * width, from.sizes, strides, width).write(0, part);
+    part_of_dense(result.data(), box.sizes, to, width).write(0, elements(fqn, chunk).part(from).dense());
   }
   return result;
 }

@@ -72,9 +72,7 @@ class StatePickler {
 
  private:
   void put(const Node& node, bool is_root, int depth) {
-    constexpr int kDepthMax = 100;
-    if (depth > kDepthMax)
-      throw Error(ErrorCode::kUnsupported, "values are nested more than " + std::to_string(kDepthMax) + " deep");
+    check_nesting(depth);
     if (node.leaf != nullptr) return put(*node.leaf);
     if (node.children.empty() && !is_root) return out_.none();
     node.is_list ? out_.empty_list() : out_.empty_dict();

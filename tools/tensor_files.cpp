@@ -50,7 +50,7 @@ class SafetensorsSource final : public TensorSource {
     Metadata readable = metadata_;
     for (auto& [fqn, entry] : readable.state_dict_metadata)
       if (auto packed = as_packed_bytes(std::get<TensorStorageMetadata>(entry))) entry = std::move(*packed);
-    reader_.emplace(std::move(store), std::move(readable), true);
+    reader_.emplace(std::move(store), std::make_shared<const Metadata>(std::move(readable)), true);
   }
 
   const Metadata& metadata() const override { return metadata_; }

@@ -28,18 +28,19 @@ namespace {
 class CheckpointSource : public TensorSource {
  public:
   CheckpointSource(OpenedCheckpoint opened, CheckParts check)
-      : opened_(std::move(opened)),
+      : store_(std::move(opened.store)),
+        metadata_(std::make_shared<const Metadata>(std::move(opened.metadata))),
         check_(check),
-        checked_(opened_.store, opened_.metadata, true),
-        unchecked_(opened_.store, opened_.metadata, false) {}
+        checked_(store_, metadata_, true),
+        unchecked_(store_, metadata_, false) {}
 
-  const Metadata& metadata() const override { return opened_.metadata; }
-  std::string name() const override { return printable(opened_.store->url()); }
-  const char* writer() const override { return written_by_cairn(opened_.metadata) ? "Cairn" : "PyTorch"; }
+  const Metadata& metadata() const override { return *metadata_; }
+  std::string name() const override { return printable(store_->url()); }
+  const char* writer() const override { return written_by_cairn(*metadata_) ? "Cairn" : "PyTorch"; }
   bool has_archives() const override { return true; }
 
   Bytes read(const std::string& fqn, const Box& box) override {
-    const auto& stored = std::get<TensorStorageMetadata>(*opened_.metadata.find(fqn));
+    const auto& stored = std::get<TensorStorageMetadata>(*metadata_->find(fqn));
     require_chunks(fqn, stored, box);
     require_readable(fqn);
     CheckpointBytes* reader = &checked_;
@@ -89,19 +90,19 @@ class CheckpointSource : public TensorSource {
   // Returns whether the only checksum covers the whole chunk, as in PyTorch's checkpoints. Cairn's
   // have block checksums.
   bool is_archived(const TensorStorageMetadata& stored) const {
-    return !opened_.metadata.commit && !stored.storage.empty() && stored.storage.front().payload_offset == 0;
+    return !metadata_->commit && !stored.storage.empty() && stored.storage.front().payload_offset == 0;
   }
 
   // Verifies a whole chunk of a PyTorch checkpoint against its checksum, once.
   void check_archive(const std::string& fqn, const TensorStorageMetadata& stored, std::uint32_t chunk) {
     const StorageInfo& storage = stored.storage[chunk];
     if (!checked_archives_.emplace(storage.file, storage.offset).second) return;
-    const std::string& file = opened_.metadata.files.at(storage.file).name;
+    const std::string& file = metadata_->files.at(storage.file).name;
     const std::string what = fmt::format("\"{}\" in {} at offset {}", fqn, file, storage.offset);
     const PlainItem item = undo_transforms(
         storage, stored.properties.dtype, &stored.chunks[chunk].sizes,
         [&](std::uint64_t offset, MutableByteSpan to) {
-          opened_.store->read(file, {{storage.offset + offset, to}});
+          store_->read(file, {{storage.offset + offset, to}});
         },
         what);
     const TorchArchive archive(item.size_bytes, item.read_at, what);
@@ -118,7 +119,8 @@ class CheckpointSource : public TensorSource {
       throw Error(ErrorCode::kCorrupt, archive.what() + " is damaged: the checksum of its elements does not match");
   }
 
-  OpenedCheckpoint opened_;
+  const std::shared_ptr<Store> store_;
+  const std::shared_ptr<const Metadata> metadata_;
   const CheckParts check_;
   CheckpointBytes checked_;
   CheckpointBytes unchecked_;
@@ -141,7 +143,7 @@ class PartsSource final : public CheckpointSource {
   PartsSource(JoinedParts parts, CheckParts check)
       : CheckpointSource({parts.checkpoint.store, std::move(parts.checkpoint.metadata)}, check),
         parts_(std::move(parts)),
-        values_(parts_.checkpoint.store, parts_.values, true) {}
+        values_(parts_.checkpoint.store, std::make_shared<const Metadata>(std::move(parts_.values)), true) {}
 
   std::string why_unreadable(const std::string& fqn) const override {
     auto fault = parts_.faults.find(fqn);

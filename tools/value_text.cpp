@@ -71,28 +71,11 @@ std::string value_kind(const SavedValue& value) {
   const PickleValue& plain = value.value;
   if (blob_of(plain)) return "bytes";
   if (const auto pairs = pairs_of(plain)) return counted("a dict", pairs->size());
-  switch (plain.kind()) {
-    case PickleKind::kNone:
-      return "None";
-    case PickleKind::kBool:
-      return "a bool";
-    case PickleKind::kInt:
-      return "an int";
-    case PickleKind::kFloat:
-      return "a float";
-    case PickleKind::kText:
-      return "a str";
-    case PickleKind::kGlobal:
-      return "a torch.dtype";
-    case PickleKind::kTuple:
-      return counted("a tuple", plain.size());
-    case PickleKind::kList:
-      return counted("a list", plain.size());
-    default:
-      break;
-  }
+  if (plain.is(PickleKind::kTuple) || plain.is(PickleKind::kList)) return counted(to_string(plain.kind()), plain.size());
+  if (plain.is(PickleKind::kGlobal)) return "a torch.dtype";
   if (plain.is_object_of("torch", "Size")) return counted("a tuple", extents_of(plain).size());
-  return plain.is_object_of("builtins", "complex") ? "ComplexDouble" : "Device";
+  if (plain.is(PickleKind::kObject)) return plain.is_object_of("builtins", "complex") ? "ComplexDouble" : "Device";
+  return to_string(plain.kind());
 }
 
 std::string element_text(const char* bytes, DType dtype) { return std::visit(ToText{dtype}, element_at(bytes, dtype)); }

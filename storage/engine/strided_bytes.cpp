@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/formats/tensor_pickle.hpp>
 
 namespace cairn {
 namespace {
@@ -151,6 +152,13 @@ void StridedBytes::copy(std::uint64_t first, char* bytes, std::uint64_t length) 
 
 template void StridedBytes::copy<true>(std::uint64_t, char*, std::uint64_t) const;
 template void StridedBytes::copy<false>(std::uint64_t, char*, std::uint64_t) const;
+
+StridedBytes part_of_dense(char* first, const Extents& sizes, const Box& box, std::size_t element_bytes) {
+  const Extents strides = contiguous_strides(sizes);
+  std::int64_t at = 0;
+  for (std::size_t dim = 0; dim < sizes.size(); ++dim) at += box.offsets[dim] * strides[dim];
+  return {first + static_cast<std::size_t>(at) * element_bytes, box.sizes, strides, element_bytes};
+}
 
 void apply_lazy_bits(MutableByteSpan elements, DType dtype, bool is_conjugated, bool is_negated) {
   const bool conjugates = is_conjugated && is_complex(dtype);

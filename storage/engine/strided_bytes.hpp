@@ -39,6 +39,9 @@ class StridedBytes {
   std::vector<std::int64_t> strides_;
 };
 
+// Returns the elements of a box of dense memory, which has the size `sizes` and begins at `first`.
+StridedBytes part_of_dense(char* first, const Extents& sizes, const Box& box, std::size_t element_bytes);
+
 // Does to contiguous elements what PyTorch does to them only when they are used: negates them, and
 // conjugates complex numbers.
 void apply_lazy_bits(MutableByteSpan elements, DType dtype, bool is_conjugated, bool is_negated);
