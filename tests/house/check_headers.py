@@ -2,10 +2,12 @@
 """Every header of the product compiles alone: includes what it uses, guards against being included twice. Every header that the
 users' documents name is public.
 
-usage: check_headers.py BUILD_DIRECTORY [REGEX]
+usage: check_headers.py BUILD_DIRECTORY [REGEX] [--rest]
 
-REGEX: only headers whose path matches. A header is compiled with the flags of runtime/, taken from the build's compile_commands.json, and
-without a precompiled header, which would hide what is missing. tests/builds.sh runs this.
+REGEX: only headers whose path matches. --rest: of the folders without LibTorch, only headers that no source of their name includes first.
+The others are checked where each source is compiled alone, since nothing is precompiled for them. Here a header is compiled with the flags of
+runtime/, taken from the build's compile_commands.json, and without a precompiled header, which would hide what is missing. tests/builds.sh
+runs this.
 """
 
 import concurrent.futures
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-from layers import FOLDERS, ROOT, finish, public_headers, relative, sources
+from layers import FOLDERS, FORBIDDEN_LIBRARIES, ROOT, TORCH, finish, includes, own_part, public_headers, relative, sources
 
 NAMED = re.compile(r"(?<![\w./-])(?:cairn/)?((?:\w+/)+\w+\.hpp)")
 OF_THE_SOURCE = {"architecture.md", "protocol.md"}  # documents for those who change Cairn
@@ -46,6 +48,13 @@ def flags_of_runtime(build):
     return kept
 
 
+def is_first_in_source(name):
+    """Whether the source of its name, which includes no header of LibTorch, begins with this header."""
+    source = (ROOT / name).with_suffix(".cpp")
+    return (TORCH in FORBIDDEN_LIBRARIES.get(own_part(name), []) and source.is_file()
+            and next(includes(source), (0, "", False))[1] == f"cairn/{name}")
+
+
 def fault_of(name, flags, scratch):
     unit = pathlib.Path(scratch, name.replace("/", "_") + ".cpp")
     unit.write_text(f"#include <cairn/{name}>\n#include <cairn/{name}>\n", encoding="utf-8")
@@ -66,8 +75,11 @@ def faults_of_documents(public):
 
 
 def main():
-    build, wanted = pathlib.Path(sys.argv[1]).resolve(), re.compile(sys.argv[2] if len(sys.argv) > 2 else "")
+    words = [word for word in sys.argv[1:] if word != "--rest"]
+    build, wanted = pathlib.Path(words[0]).resolve(), re.compile(words[1] if len(words) > 1 else "")
     headers = [relative(path) for folder in FOLDERS for path in sources(folder, ".hpp") if wanted.search(relative(path))]
+    if "--rest" in sys.argv:
+        headers = [name for name in headers if not is_first_in_source(name)]
     flags = flags_of_runtime(build)
     with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         faults = [fault for fault in pool.map(lambda name: fault_of(name, flags, scratch), headers) if fault]
