@@ -161,6 +161,7 @@ class Matrix:
         if test.has_fixtures:
             command = ["ctest", "--test-dir", self.binary, "-R", f"^{re.escape(test.name)}$", "--timeout", str(int(bound))]
         with tempfile.TemporaryDirectory() as directory:
+            os.chmod(directory, 0o755)  # some cases look as another user
             report = pathlib.Path(directory) / "report.xml"
             if test.is_doctest and not test.has_fixtures:
                 command = [*command, "--reporters=xml", f"--out={report}"]
