@@ -27,7 +27,10 @@ bool same(const WriteItem& a, const WriteItem& b) {
 }
 
 std::string text_of(const WriteItem& item) {
-  if (item.type == WriteItemType::kByteIO) return "a value of " + std::to_string(item.content_bytes) + " bytes";
+  if (item.type == WriteItemType::kByteIO) {
+    std::string value = short_text_in(item.content_hash);
+    return value.empty() ? "a value of " + std::to_string(item.content_bytes) + " bytes" : value;
+  }
   return "a " + std::string(to_string(item.properties.dtype)) + " tensor of size " + to_string(item.size);
 }
 

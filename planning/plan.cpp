@@ -1,11 +1,16 @@
 #include <cairn/planning/plan.hpp>
 
+#include <algorithm>
 #include <limits>
 
 #include <cairn/base/error.hpp>
 
 namespace cairn {
 namespace {
+
+constexpr std::size_t kShortTextMax = 7;  // bytes; the eighth, the highest, is 0
+
+bool is_shown(char c) { return c >= ' ' && c <= '~'; }
 
 std::uint32_t hash_of(std::string_view name) {
   const std::size_t hash = std::hash<std::string_view>{}(name);
@@ -14,6 +19,19 @@ std::uint32_t hash_of(std::string_view name) {
 }
 
 }  // namespace
+
+std::uint64_t hash_of_short_text(std::string_view text) noexcept {
+  if (text.size() > kShortTextMax || !std::all_of(text.begin(), text.end(), is_shown)) return 0;
+  std::uint64_t hash = 0;
+  for (const char c : text) hash = hash << 8 | static_cast<unsigned char>(c);
+  return hash;
+}
+
+std::string short_text_in(std::uint64_t content_hash) {
+  std::string text;
+  for (; content_hash != 0; content_hash >>= 8) text.insert(text.begin(), static_cast<char>(content_hash & 0xFF));
+  return text.size() <= kShortTextMax && std::all_of(text.begin(), text.end(), is_shown) ? text : "";
+}
 
 std::size_t NameTable::Contents::slot_of(std::string_view name, std::uint32_t hash) const {
   // Linear probing. It ends, because at least half of the slots are free.

@@ -60,6 +60,13 @@ struct MetadataIndex {
   std::optional<Extents> offset;
 };
 
+// Packs the text of a value into a WriteItem::content_hash, so that an error can show the value.
+// Returns 0 for texts that are empty, longer than seven bytes, or not printable ASCII. Other hashes
+// must have a first byte of at least 0x80.
+std::uint64_t hash_of_short_text(std::string_view text) noexcept;
+// Returns the text in such a hash; "" for other hashes.
+std::string short_text_in(std::uint64_t content_hash);
+
 enum class WriteItemType : std::uint8_t {
   kByteIO = 1,  // a bytes object
   kTensor,      // a whole plain tensor
@@ -73,8 +80,8 @@ struct WriteItem {
   TensorProperties properties;
   Extents size;  // the size of the global tensor
   Box chunk;     // the part of the global tensor in this item
-  // For bytes objects only: used to compare their values between ranks. Neither content_hash nor
-  // content_bytes is part of the plan digest.
+  // For bytes objects only: used to compare their values between ranks. A hash of `hash_of_short_text` is
+  // shown as its text. Neither content_hash nor content_bytes is part of the plan digest.
   std::uint64_t content_hash = 0;
   std::uint64_t content_bytes = 0;
   // Bytes objects and plain tensors: the value may differ between ranks on purpose (see per_rank in

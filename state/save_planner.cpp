@@ -1,4 +1,7 @@
 // The default save planner: binds the leaves of a state dict to items.
+#include <array>
+#include <charconv>
+#include <cmath>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -17,12 +20,28 @@ namespace {
 // are serialised again for writing.
 constexpr std::uint64_t kKeptBytesMax = std::uint64_t{256} << 20;
 
-std::uint64_t content_hash(const Bytes& bytes) {
+// Returns a number, bool, None or short string as Python writes it; "" for other values.
+std::string text_of(const Value& value) {
+  if (value.is_none()) return "None";
+  if (!value.is_ivalue()) return "";
+  const c10::IValue& plain = value.ivalue();
+  if (plain.isBool()) return plain.toBool() ? "True" : "False";
+  if (plain.isInt()) return std::to_string(plain.toInt());
+  if (plain.isString()) return "'" + plain.toStringRef() + "'";
+  if (!plain.isDouble() || !std::isfinite(plain.toDouble())) return "";
+  std::array<char, 32> digits{};  // 17 digits, a sign, a point and an exponent
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), plain.toDouble()).ptr;
+  const std::string text(digits.data(), end);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+
+std::uint64_t content_hash(const Value& value, const Bytes& bytes) {
+  if (const std::uint64_t text = hash_of_short_text(text_of(value))) return text;
   const Digest digest = sha256(bytes);
   std::uint64_t hash = 0;
-  // 64 bits are enough to notice values that differ by accident.
+  // 63 bits are enough to notice values that differ by accident.
   for (std::size_t i = 0; i < sizeof hash; ++i) hash = hash << 8 | digest[i];
-  return hash;
+  return hash | std::uint64_t{1} << 63;
 }
 
 TensorProperties properties_of(const torch::Tensor& tensor, bool uses_cuda) {
@@ -94,7 +113,7 @@ struct DefaultSavePlanner::Implementation {
       if (reason.empty() && !value.is_tensor() && !value.is_sharded()) {
         try {
           Bytes bytes = serialize(leaf);
-          item.content_hash = content_hash(bytes);
+          item.content_hash = content_hash(value, bytes);
           item.content_bytes = bytes.size();
           leaf.bytes.reset();
           if (kept + bytes.size() <= kKeptBytesMax) {

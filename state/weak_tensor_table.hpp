@@ -21,7 +21,7 @@ class WeakTensorTable {
   void put(const torch::Tensor& tensor, Entry entry) {
     const MutexLock lock(mutex_);
     if (known_.size() >= sweep_at_) sweep();
-    const auto pointer = tensor.getIntrusivePtr();
+    const auto& pointer = tensor.getIntrusivePtr();
     known_.insert_or_assign(pointer.get(), std::make_pair(WeakPointer(pointer), std::move(entry)));
   }
 

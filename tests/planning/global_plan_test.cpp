@@ -174,6 +174,21 @@ TEST_CASE("a tensor on one rank and bytes on another is refused, as are values t
   CHECK(mentions(value, "per_rank"));
 }
 
+TEST_CASE("short values that differ are shown") {
+  const std::string text = mismatch_of(plans_of(3, [](SavePlan& plan, int rank) {
+    add_bytes(plan, "lr", hash_of_short_text(rank == 1 ? "0.01" : "0.001"));
+    add_bytes(plan, "name", rank == 1 ? hash_of_short_text("'adam'") : std::uint64_t{1} << 63);
+  }));
+  CHECK(mentions(text, "'lr' is 0.001 on ranks 0, 2, 0.01 on rank 1"));
+  CHECK(mentions(text, "'name' is a value of 10 bytes on ranks 0, 2, 'adam' on rank 1"));
+}
+
+TEST_CASE("the hash of a short text holds it") {
+  for (const std::string text : {"0", "-1e-300", "'a b'"}) CHECK(short_text_in(hash_of_short_text(text)) == text);
+  for (const std::string text : {"", "12345678", "'\n'", "'\xc3\xa4'"}) CHECK(hash_of_short_text(text) == 0);
+  for (const std::uint64_t hash : {std::uint64_t{0}, std::uint64_t{10}, ~std::uint64_t{0}}) CHECK(short_text_in(hash).empty());
+}
+
 TEST_CASE("every key that ranks disagree on is told, up to a bound") {
   const std::string text = mismatch_of(plans_of(2, [](SavePlan& plan, int rank) {
     for (int key = 0; key < 50; ++key) add_bytes(plan, "key" + std::to_string(key), static_cast<std::uint64_t>(rank));

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include <cairn/base/error.hpp>
 #include <cairn/tests/messages/allocation_meter.hpp>
 #include <cairn/tests/state/memory_checkpoint.hpp>
@@ -150,6 +152,16 @@ TEST_CASE("bytes are the value's at planning, and can be asked for again") {
   CHECK(deserialize_leaf(std::get<Bytes>(planner.resolve_data(plan, item_of(plan, "a")))).to_text() == "text");
 }
 
+TEST_CASE("the texts of short plain values are in the plan") {
+  DefaultSavePlanner planner;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const SavePlan plan = local_plan(planner, {{"0.001", 0.001}, {"2.0", 2.0}, {"7", 7}, {"True", true}, {"'adam'", "adam"},
+                                             {"None", Value()}, {"nan", nan}, {"1e+100", 1e100}, {"long", 12345678}});
+  for (const char* text : {"0.001", "2.0", "7", "True", "'adam'", "None", "1e+100"})
+    CHECK(short_text_in(item_of(plan, text).content_hash) == text);
+  for (const char* name : {"nan", "long"}) CHECK(short_text_in(item_of(plan, name).content_hash).empty());
+}
+
 TEST_CASE("a later save names ranks that disagree on a value") {
   DefaultSavePlanner coordinator;
   DefaultSavePlanner ranks[2];
@@ -158,7 +170,7 @@ TEST_CASE("a later save names ranks that disagree on a value") {
                                            local_plan(ranks[1], {{"t", torch::zeros(4)}, {"loss", second}}, 1)});
   };
   plan(1, 1);
-  CHECK(thrown_by([&] { plan(1, 2); }) == Saying{ErrorCode::kMismatch, "loss"});
+  CHECK(thrown_by([&] { plan(1, 2); }) == Saying{ErrorCode::kMismatch, "'loss' is 1 on rank 0, 2 on rank 1"});
   CHECK(code_of([&] { plan(2, 1); }) == ErrorCode::kMismatch);
   const GlobalSavePlan agreed = plan(3, 3);
   CHECK(agreed.plans.size() == 2);
