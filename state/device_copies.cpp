@@ -104,7 +104,7 @@ void* begin_range(const char* name) noexcept {
 void end_range(void* range) noexcept { delete static_cast<at::RecordFunction*>(range); }
 
 // All code that copies tensors is linked with this file.
-[[maybe_unused]] const bool functions_are_set = [] {
+[[maybe_unused]] const bool kFunctionsAreSet = [] {
   set_device_functions({begin_range, end_range, lock_host_memory, unlock_host_memory, []() noexcept { return uses_cuda(); }});
   return true;
 }();
