@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint64_t kKeptBytesMax = std::uint64_t{256} << 20;
 
 // Returns a number, bool, None or short string as Python writes it; "" for other values.
-std::string text_of(const Value& value) {
+std::string short_text_of(const Value& value) {
   if (value.is_none()) return "None";
   if (!value.is_ivalue()) return "";
   const c10::IValue& plain = value.ivalue();
@@ -36,7 +36,7 @@ std::string text_of(const Value& value) {
 }
 
 std::uint64_t content_hash(const Value& value, const Bytes& bytes) {
-  if (const std::uint64_t text = hash_of_short_text(text_of(value))) return text;
+  if (const std::uint64_t text = hash_of_short_text(short_text_of(value))) return text;
   const Digest digest = sha256(bytes);
   std::uint64_t hash = 0;
   // 63 bits are enough to notice values that differ by accident.
