@@ -80,8 +80,9 @@ struct WriteItem {
   TensorProperties properties;
   Extents size;  // the size of the global tensor
   Box chunk;     // the part of the global tensor in this item
-  // For bytes objects only: used to compare their values between ranks. A hash of `hash_of_short_text` is
-  // shown as its text. Neither content_hash nor content_bytes is part of the plan digest.
+  // For bytes objects only: used to compare their values between ranks. A hash of
+  // `hash_of_short_text` is shown as its text. Neither content_hash nor content_bytes is part of
+  // the plan digest.
   std::uint64_t content_hash = 0;
   std::uint64_t content_bytes = 0;
   // Bytes objects and plain tensors: the value may differ between ranks on purpose (see per_rank in
