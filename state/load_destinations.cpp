@@ -94,10 +94,10 @@ Value like(const Value& held, Value loaded) {
     }
     // If the caller's list is shorter, its last element is the pattern for the rest. An empty list
     // means List at every level.
-    static const Value kList{List{}};
+    static const Value any_list{List{}};
     const List& patterns = held.list();
     for (std::size_t i = 0; i < elements.size(); ++i) {
-      const Value& pattern = patterns.empty() ? kList : patterns[std::min(i, patterns.size() - 1)];
+      const Value& pattern = patterns.empty() ? any_list : patterns[std::min(i, patterns.size() - 1)];
       elements[i] = like(pattern, std::move(elements[i]));
     }
     return Value(std::move(elements));
