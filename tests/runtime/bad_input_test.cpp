@@ -2,6 +2,7 @@
 // and nothing is lost or leaked.
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
 
@@ -189,6 +190,22 @@ TEST_CASE("bad input: all mismatches are reported at once, before a byte is chan
       },
       ErrorCode::kMismatch, {"\"a\"", "\"b\"", "\"absent\"", "[2, 3]", "[3, 3]", "int64", "float32"});
   for (const auto& tensor : good) CHECK(torch::equal(tensor, torch::zeros({2})));
+}
+
+TEST_CASE("bad input: a load that fails on one rank changes no plain value on any") {
+  const SavedCheckpoint saved;
+  for (const auto& file : fs::directory_iterator(saved.id)) {
+    if (file.path().filename().string().rfind("__1_", 0) != 0) continue;
+    std::fstream part(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const int first = part.get();
+    part.seekp(0).put(static_cast<char>(first ^ 1));
+  }
+  std::vector<StateDict> states;
+  for (int rank = 0; rank < kRanks; ++rank) states.push_back(simple_state(rank));
+  for (StateDict& state : states) state["step"] = 3;
+  expect_failure([&](Checkpointer& c, int rank) { c.load(states[static_cast<std::size_t>(rank)], saved.id); }, ErrorCode::kCorrupt,
+                 {"rank 1 ", "\"weight\""});
+  for (const StateDict& state : states) CHECK(state.at("step").to_int() == 3);
 }
 
 TEST_CASE("bad input: ranks that disagree on the id or the options") {

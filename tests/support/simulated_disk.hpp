@@ -106,8 +106,8 @@ class SimulatedDisk {
       const bool onto_directory = is_directory(target.node);
       if (is_directory(source.node) && !onto_directory) return -ENOTDIR;
       if (!is_directory(source.node) && onto_directory) return -EISDIR;
+      if (onto_directory && !replaces_directories) return -EINVAL;  // also if it is not empty
       if (onto_directory && !entries(target.node).empty()) return -ENOTEMPTY;
-      if (onto_directory && !replaces_directories) return -EEXIST;
       nodes_[target.node].removed = onto_directory;
     }
     const bool between = source.directory != target.directory;
