@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include <cairn/formats/torch_metadata.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/tests/storage/damage.hpp>
@@ -204,6 +205,20 @@ TEST_CASE("corruption: a rank's file in the place of another's of the same lengt
     CHECK((outcome.thrown.says(first) || outcome.thrown.says(second)));
     CHECK_FALSE(checkpoint.faults().empty());
   }
+}
+
+TEST_CASE("corruption: files named as Cairn's need checksums also where the record is PyTorch's") {
+  const Written written(1);
+  DamagedCheckpoint checkpoint("damaged", written.url());
+  const Metadata& metadata = checkpoint.metadata();
+  checkpoint.spoil(kCommitRecordName, pickle_torch_metadata(metadata, metadata.save_id));
+  CHECK(checkpoint.outcome().intact);
+  const StorageInfo item = std::get<TensorStorageMetadata>(*metadata.find("w")).storage.at(0);
+  const ObjectName file = metadata.files.at(item.file).name;
+  Bytes bytes = checkpoint.objects().at(file);
+  bytes.replace(item.offset, item.length, without_checksums(bytes.substr(item.offset, item.length)));
+  const auto outcome = checkpoint.outcome_of(file, bytes);
+  CHECK(outcome.thrown == Saying{ErrorCode::kCorrupt, "has no checksums"});
 }
 
 TEST_CASE("corruption: exchanged files of PyTorch's are refused if their shapes differ") {
