@@ -1,4 +1,11 @@
 // Converts to the single-file formats: safetensors, and the one that torch.load reads.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <unordered_map>
 
@@ -7,9 +14,9 @@
 #include <cairn/formats/safetensors.hpp>
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/planning/pieces.hpp>
+#include <cairn/storage/stores/file_system.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/conversion.hpp>
-#include <cairn/tools/partial_file.hpp>
 
 namespace cairn::tools {
 namespace {
@@ -24,7 +31,116 @@ void require_file_destination(const std::string& destination) {
     throw WrongUse(fmt::format("cannot write {}: there is no directory {}", printable(destination), printable(folder)));
 }
 
-Existing existing_of(const ConvertOptions& options) { return options.force ? Existing::kReplaced : Existing::kRefused; }
+void sync_folder_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  if (const int result = system_files().sync_directory(folder); result < 0) throw system_error("sync", folder, -result);
+}
+
+Error already_there(const std::string& path) {
+  return Error(ErrorCode::kAlreadyExists, fmt::format("{} exists already; --force replaces it", printable(path)));
+}
+
+// A file that appears under its name only when it is complete. Until then it is written beside that
+// name, as "<name>.cairn-partial". A process that is killed with SIGKILL leaves the partial file,
+// which the next one empties.
+class PartialFile {
+ public:
+  // Locks the partial file until it is finished or removed. Throws kAlreadyExists if the path
+  // exists; if `replaces`, only if it is neither a regular file nor a symbolic link. Throws
+  // kPrecondition if another process has locked the partial file, and file system errors.
+  PartialFile(std::string path, bool replaces)
+      : path_(std::move(path)), partial_path_(path_ + ".cairn-partial"), replaces_(replaces) {
+    struct stat status {};
+    if (::lstat(path_.c_str(), &status) == 0) {
+      if (!replaces_) throw already_there(path_);
+      // Renaming over a device or a pipe would replace it for everyone who uses it.
+      if (!S_ISREG(status.st_mode) && !S_ISLNK(status.st_mode))
+        throw Error(ErrorCode::kAlreadyExists, fmt::format("{} is {}: name the file to write", printable(path_),
+                                                           S_ISDIR(status.st_mode) ? "a directory" : "no regular file"));
+    }
+    descriptor_ = ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (descriptor_ < 0) throw system_error("create", partial_path_, errno);
+    try {
+      open();
+    } catch (...) {
+      ::close(descriptor_);
+      throw;
+    }
+  }
+  // Removes the partial file if it is unfinished.
+  ~PartialFile() {
+    if (!finished_) ::unlink(partial_path_.c_str());
+    ::close(descriptor_);
+  }
+  PartialFile(const PartialFile&) = delete;
+  PartialFile& operator=(const PartialFile&) = delete;
+
+  // Returns whether an earlier process left bytes in the partial file, which are gone now.
+  bool starts_over() const { return starts_over_; }
+
+  void write_at(std::uint64_t offset, ByteSpan bytes) {
+    std::size_t done = 0;
+    while (done < bytes.size()) {
+      const ssize_t written = ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) throw system_error(fmt::format("write {} bytes to", bytes.size() - done), partial_path_, errno);
+      done += static_cast<std::size_t>(written);
+    }
+  }
+
+  // Completes the file: truncates it to `length`, syncs it and renames it into place, so that it
+  // survives power loss. Unless it replaces one, throws kAlreadyExists if a file has appeared
+  // meanwhile.
+  void finish(std::uint64_t length) {
+    if (::ftruncate(descriptor_, static_cast<off_t>(length)) != 0) throw system_error("cut", partial_path_, errno);
+    if (::fsync(descriptor_) != 0) throw system_error("sync", partial_path_, errno);
+    rename_into_place();
+    finished_ = true;
+    sync_folder_of(path_);
+  }
+
+ private:
+  void open() {
+    struct stat opened {};
+    struct stat named {};
+    const bool is_locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+    if (!is_locked && errno != EWOULDBLOCK) throw system_error("lock", partial_path_, errno);
+    if (::fstat(descriptor_, &opened) != 0) throw system_error("examine", partial_path_, errno);
+    // Between the opening and the lock, another process may have renamed the file into place.
+    if (!is_locked || ::lstat(partial_path_.c_str(), &named) != 0 || named.st_ino != opened.st_ino)
+      throw Error(ErrorCode::kPrecondition,
+                  fmt::format("another conversion writes there now ({} is locked)", printable(partial_path_)));
+    starts_over_ = opened.st_size > 0;
+    if (::ftruncate(descriptor_, 0) != 0) throw system_error("cut", partial_path_, errno);
+  }
+
+  void rename_into_place() {
+    const char* const from = partial_path_.c_str();
+    const char* const to = path_.c_str();
+    if (replaces_) {
+      if (std::rename(from, to) != 0) throw system_error("rename into place", path_, errno);
+      return;
+    }
+    if (::renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return;
+    // The file system lacks RENAME_NOREPLACE. link() also fails if the name exists.
+    if (errno == EINVAL || errno == ENOSYS) {
+      if (::link(from, to) == 0) {
+        ::unlink(from);
+        return;
+      }
+    }
+    if (errno == EEXIST) throw already_there(path_);
+    throw system_error("rename into place", path_, errno);
+  }
+
+  const std::string path_;
+  const std::string partial_path_;
+  const bool replaces_;
+  int descriptor_ = -1;
+  bool starts_over_ = false;
+  bool finished_ = false;
+};
 
 // One place of the nested state in the file: a leaf, a dict or a list.
 struct Node {
@@ -131,7 +247,7 @@ Converted convert_to_safetensors(Conversion& conversion) {
   if (metadata.commit) pairs["cairn_save_id"] = metadata.save_id;
   const SafetensorsLayout layout = lay_out_safetensors(std::move(tensors), pairs);
 
-  PartialFile file(options.destination, existing_of(options));
+  PartialFile file(options.destination, options.force);
   std::uint64_t at = layout.head.size();
   file.write_at(0, layout.head);
   for (const SafetensorsTensor& tensor : layout.tensors) {
@@ -171,7 +287,7 @@ Converted convert_to_torch(Conversion& conversion) {
   StatePickler pickler(conversion);
   const Bytes pickle = pickler.pickle(root);
 
-  PartialFile file(options.destination, existing_of(options));
+  PartialFile file(options.destination, options.force);
   TorchArchiveWriter archive(pickle, [&](std::uint64_t offset, ByteSpan bytes) { file.write_at(offset, bytes); });
   for (const StatePickler::Storage& storage : pickler.storages()) {
     archive.begin_storage(storage.key == nullptr ? storage.elements.size() : storage.key->bytes());

@@ -12,7 +12,6 @@
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/planning/pieces.hpp>
 #include <cairn/tools/commands.hpp>
-#include <cairn/tools/python_text.hpp>
 #include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/terminal.hpp>
 #include <cairn/tools/value_text.hpp>

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -10,6 +12,38 @@
 #include <cairn/tools/commands.hpp>
 
 namespace cairn::tools {
+
+// Builds the text of a value as Python writes it, up to a length.
+class PythonText {
+ public:
+  // `is_exact`: the texts of different values differ, except those of tensors.
+  explicit PythonText(std::size_t length_max, bool is_exact = false) : length_max_(length_max), is_exact_(is_exact) {}
+
+  bool is_full() const { return text_.size() > length_max_; }
+  void put(const std::string& text) { text_ += text; }
+  void put_bytes(std::size_t count, std::string_view bytes) { put_short("<" + human_bytes(count) + ">", bytes); }
+  void put_short(const std::string& text, std::string_view exact) {
+    put(text);
+    if (is_exact_) text_ += exact;
+  }
+
+  // Returns the text, cut off with "…" if it is too long.
+  std::string take() {
+    if (!is_full()) return std::move(text_);
+    std::size_t end = length_max_;
+    while (end > 0 && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) --end;  // do not cut inside a character
+    return text_.substr(0, end) + "…";
+  }
+
+ private:
+  const std::size_t length_max_;
+  const bool is_exact_;
+  std::string text_;
+};
+
+// Appends a value in a pickle: tensors by type and size, bytes by length, and opaque values as
+// Python code that would make them.
+void put_pickle(PythonText& out, const PickleValue& value);
 
 // Returns the value as Python would write it: `[0.1, 'a', None]`. Shows tensors by shape and bytes
 // by length. Cuts off after `length_max` bytes, with "…".
