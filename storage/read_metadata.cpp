@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
-#include <unordered_map>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/rank_text.hpp>
@@ -62,49 +60,6 @@ std::string why_none(Store& store, const std::vector<std::string>& open_attempts
   if (found.empty()) return "there is nothing at all, no such directory or an empty one. Check the path";
   return "what is there (" + found.front() + (found.size() > 1 ? ", …" : "") + ") is no checkpoint. Check the path";
 }
-
-// Adds the entries and files of the record of one rank. `chunks`: those of each tensor so far.
-class JoinedRecords {
- public:
-  void add(Metadata record) {
-    // Each record numbers its files from 0.
-    const auto files_before = static_cast<std::uint32_t>(joined_.files.size());
-    for (auto& [fqn, entry] : record.state_dict_metadata) {
-      if (auto* const bytes = std::get_if<BytesStorageMetadata>(&entry); bytes && bytes->storage)
-        bytes->storage->file += files_before;
-      auto* const tensor = std::get_if<TensorStorageMetadata>(&entry);
-      for (std::size_t i = 0; tensor && i < tensor->storage.size(); ++i) tensor->storage[i].file += files_before;
-      const auto [known, is_new] = entries_.try_emplace(fqn);
-      // If several ranks have saved a whole value, that of the lowest one counts.
-      if (is_new) {
-        known->second.index = joined_.state_dict_metadata.size();
-        if (tensor) known->second.chunks.insert(tensor->chunks.begin(), tensor->chunks.end());
-        joined_.state_dict_metadata.emplace_back(fqn, std::move(entry));
-      } else if (auto* const to = std::get_if<TensorStorageMetadata>(&joined_.state_dict_metadata[known->second.index].second);
-                 to && tensor && to->size == tensor->size && to->type_name() == tensor->type_name()) {
-        for (std::size_t i = 0; i < tensor->chunks.size(); ++i) {
-          if (!known->second.chunks.insert(tensor->chunks[i]).second) continue;
-          to->chunks.push_back(tensor->chunks[i]);
-          if (i < tensor->storage.size()) to->storage.push_back(tensor->storage[i]);
-        }
-      }
-    }
-    for (auto& [fqn, path] : record.planner_data)
-      if (paths_.insert(fqn).second) joined_.planner_data.emplace_back(fqn, std::move(path));
-    joined_.files.insert(joined_.files.end(), record.files.begin(), record.files.end());
-    joined_.version = record.version;
-  }
-  Metadata take() { return std::move(joined_); }
-
- private:
-  struct Entry {
-    std::size_t index = 0;
-    std::set<Box> chunks{};  // of a tensor
-  };
-  Metadata joined_;
-  std::unordered_map<std::string, Entry> entries_;
-  std::set<std::string> paths_;
-};
 
 // Joins the records of all ranks. Throws kNotFound, with the name, if a rank's record or a file is
 // missing, and kMismatch if the parts do not cover the tensors.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
-#include <optional>
-#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -16,6 +14,7 @@
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
 #include <cairn/storage/checkpoint_bytes.hpp>
+#include <cairn/storage/format/missing_parts.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/read_metadata.hpp>
@@ -222,23 +221,6 @@ void require_one_save(const std::string& place, const std::map<int, Metadata>& r
                   place, text));
 }
 
-WriteItem item_of(NameId name, const TensorStorageMetadata& tensor, const Box& chunk) {
-  WriteItem item;
-  item.name = name;
-  item.type = WriteItemType::kShard;
-  item.properties = tensor.properties;
-  item.size = tensor.size;
-  item.chunk = chunk;
-  return item;
-}
-
-bool are_of_one_kind(const Metadata::Entry& a, const Metadata::Entry& b) {
-  const auto* first = std::get_if<TensorStorageMetadata>(&a);
-  const auto* second = std::get_if<TensorStorageMetadata>(&b);
-  if (first == nullptr || second == nullptr) return first == second;
-  return first->size == second->size && first->properties.dtype == second->properties.dtype;
-}
-
 std::string kind_of(const Metadata::Entry& entry) {
   const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
   return tensor == nullptr ? "a value"
@@ -249,80 +231,39 @@ JoinedParts join(std::shared_ptr<Store> store, std::map<int, Metadata> records, 
   JoinedParts joined;
   const std::string place = printable(store->url());
   require_one_save(place, records);
-  // Each rank's plan is what it saved, so that planning drops duplicates and finds differences.
-  std::vector<SavePlan> plans(static_cast<std::size_t>(world_size));
-  std::vector<FileInfo> files;
-  std::unordered_map<std::string, std::pair<int, const Metadata::Entry*>> firsts;  // by key: the entry of the lowest rank
-  std::unordered_map<std::string, std::pair<int, const Path*>> paths;
+  std::optional<CommitInfo> commit = records.begin()->second.commit;
+  commit->user_metadata.erase(kPartWorldKey);
+  commit->world_size = joined.world_size = world_size;
+  JoinedRecords all;
+  std::unordered_map<std::string, std::pair<int, std::string>> kinds;  // by key: the lowest rank, and what it is there
+  std::unordered_map<std::string, std::pair<int, Path>> paths;
   for (auto& [rank, record] : records) {
-    SavePlan& plan = plans[static_cast<std::size_t>(rank)];
-    const auto in_joined = [first = static_cast<std::uint32_t>(files.size())](StorageInfo& storage) { storage.file += first; };
-    for (FileInfo& file : record.files) {
-      file.name = part_name(rank, world_size) + "/" + file.name;
-      files.push_back(file);
-    }
-    for (auto& [fqn, entry] : record.state_dict_metadata) {
-      const auto [lowest, entry_of_lowest] = firsts.try_emplace(fqn, rank, &entry).first->second;
-      if (!are_of_one_kind(*entry_of_lowest, entry)) {
-        joined.faults.emplace(
-            fqn, fmt::format("it is {} on rank {}, and {} on rank {}", kind_of(*entry_of_lowest), lowest, kind_of(entry), rank));
-        continue;
-      }
-      const NameId name = plan.names.intern(fqn);
-      if (auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
-        for (const Box& chunk : tensor->chunks) plan.items.push_back(item_of(name, *tensor, chunk));
-        for (StorageInfo& storage : tensor->storage) in_joined(storage);
-      } else if (auto& storage = std::get<BytesStorageMetadata>(entry).storage) {
-        plan.items.emplace_back().name = name;
-        in_joined(*storage);
-        joined.values.state_dict_metadata.emplace_back(part_name(rank, world_size) + "/" + fqn, entry);
+    const std::string part = part_name(rank, world_size) + "/";
+    for (FileInfo& file : record.files) file.name = part + file.name;
+    for (const auto& [fqn, entry] : record.state_dict_metadata) {
+      const std::string kind = kind_of(entry);
+      const auto& [lowest, kind_there] = kinds.try_emplace(fqn, rank, kind).first->second;
+      if (kind != kind_there) {
+        joined.faults.emplace(fqn, fmt::format("it is {} on rank {}, and {} on rank {}", kind_there, lowest, kind, rank));
+      } else if (const auto* const value = std::get_if<BytesStorageMetadata>(&entry); value != nullptr && value->storage) {
+        BytesStorageMetadata placed = *value;
+        placed.storage->file += all.file_count();
+        joined.values.state_dict_metadata.emplace_back(part + fqn, std::move(placed));
         joined.holders[fqn].push_back(rank);
       }
     }
     for (const auto& [fqn, path] : record.planner_data) {
-      const auto name = plan.names.find(fqn);
-      if (!name) continue;
-      const auto [lowest, path_of_lowest] = paths.try_emplace(fqn, rank, &path).first->second;
-      if (path == *path_of_lowest)
-        plan.mappings.edit().emplace_back(*name, path);
-      else
+      const auto& [lowest, path_there] = paths.try_emplace(fqn, rank, path).first->second;
+      if (path != path_there)
         joined.faults.emplace(fqn,
                               fmt::format("its path of dicts and lists on rank {} differs from that on rank {}", rank, lowest));
     }
+    all.add(std::move(record));
   }
-  GlobalPlanOptions lowest_rank;
-  lowest_rank.dedup = Dedup::kLowestRank;
-  lowest_rank.split_above_bytes = 0;
-  GlobalSavePlan global = create_global_save_plan(std::move(plans), lowest_rank);
-
   Metadata& metadata = joined.checkpoint.metadata;
-  metadata = std::move(global.metadata);
-  for (const auto& [rank, record] : records) {
-    const SavePlan& plan = global.plans[static_cast<std::size_t>(rank)];
-    for (const WriteItem& item : plan.items) {
-      const std::string& fqn = plan.names[item.name];
-      if (item.type == WriteItemType::kByteIO) {
-        std::get<BytesStorageMetadata>(*metadata.find(fqn)) = std::get<BytesStorageMetadata>(*record.find(fqn));
-        continue;
-      }
-      auto& to = std::get<TensorStorageMetadata>(*metadata.find(fqn));
-      const auto& from = std::get<TensorStorageMetadata>(*record.find(fqn));
-      to.storage.resize(to.chunks.size());
-      const auto stored = std::find(from.chunks.begin(), from.chunks.end(), item.chunk) - from.chunks.begin();
-      const auto position = std::lower_bound(to.chunks.begin(), to.chunks.end(), item.chunk) - to.chunks.begin();
-      to.storage.at(static_cast<std::size_t>(position)) = from.storage.at(static_cast<std::size_t>(stored));
-    }
-  }
-  // Tensors of which only missing parts have elements.
-  for (const auto& [rank, record] : records)
-    for (const auto& named : record.state_dict_metadata)
-      if (firsts.at(named.first).second == &named.second && metadata.find(named.first) == nullptr)
-        metadata.state_dict_metadata.push_back(named);
+  metadata = all.take();
   metadata.reindex();
-  metadata.files = std::move(files);
-  metadata.commit = records.begin()->second.commit;
-  metadata.commit->user_metadata.erase(kPartWorldKey);
-  metadata.commit->world_size = joined.world_size = world_size;
+  metadata.commit = std::move(commit);
   joined.values.files = metadata.files;
   joined.values.commit = metadata.commit;
 
