@@ -10,7 +10,6 @@
 #include <torch/types.h>
 
 #include <cairn/base/bytes.hpp>
-#include <cairn/storage/engine/item_data.hpp>
 #include <cairn/storage/engine/strided_bytes.hpp>
 
 namespace cairn {

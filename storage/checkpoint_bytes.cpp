@@ -8,20 +8,6 @@
 namespace cairn {
 namespace {
 
-// A run of elements in a buffer of MemoryDestination, which outlives it.
-class MemoryRun final : public ElementRun {
- public:
-  explicit MemoryRun(const StridedBytes& bytes) : bytes_(bytes) {}
-  std::uint64_t size_bytes() const override { return bytes_.size_bytes(); }
-  bool is_on_host() const override { return true; }
-  char* direct() const override { return bytes_.direct(); }
-  void read(std::uint64_t first, MutableByteSpan destination) const override { bytes_.read(first, destination); }
-  void write(std::uint64_t first, ByteSpan source) const override { bytes_.write(first, source); }
-
- private:
-  const StridedBytes bytes_;
-};
-
 // The elements of one box in row-major order, or the bytes of one value. Reads of different parts
 // of the box write to it from several threads at once.
 class MemoryDestination final : public ItemDestination {
@@ -35,7 +21,7 @@ class MemoryDestination final : public ItemDestination {
   std::shared_ptr<void> enter_thread() const override { return nullptr; }
   std::shared_ptr<const ElementRun> elements_for(const ReadItem& item, DType) override {
     const Box part{item.dest_offsets, item.lengths};
-    return std::make_shared<const MemoryRun>(part_of_dense(bytes.data(), sizes_, part, element_bytes_));
+    return std::make_shared<const StridedBytes>(part_of_dense(bytes.data(), sizes_, part, element_bytes_));
   }
   void commit(const ReadItem&, const ElementRun&) override {}
   void take_bytes(const ReadItem&, Bytes read) override { bytes = std::move(read); }

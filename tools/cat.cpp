@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cairn/planning/closest_names.hpp>
+#include <cairn/storage/engine/strided_bytes.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/value_text.hpp>
@@ -135,20 +136,6 @@ struct Shown {
   const char* at(std::int64_t index) const { return elements.data() + static_cast<std::size_t>(index) * element_size(dtype); }
 };
 
-// Puts the elements of `part`, of size `sizes`, at `offsets` of what is shown.
-void place(const Bytes& part, const Extents& sizes, const Extents& offsets, Shown& shown) {
-  const std::size_t width = element_size(shown.dtype);
-  for (std::int64_t from = 0; from < volume(sizes); ++from) {
-    std::int64_t rest = from, to = 0, stride = 1;
-    for (std::size_t dim = sizes.size(); dim > 0; --dim) {
-      to += (rest % sizes[dim - 1] + offsets[dim - 1]) * stride;
-      rest /= sizes[dim - 1];
-      stride *= shown.sizes[dim - 1];
-    }
-    shown.elements.replace(static_cast<std::size_t>(to) * width, width, part, static_cast<std::size_t>(from) * width, width);
-  }
-}
-
 Shown read_shown(TensorSource& source, const std::string& key, DType dtype, const Box& box, bool all) {
   Shown shown;
   shown.dtype = dtype;
@@ -186,7 +173,7 @@ Shown read_shown(TensorSource& source, const std::string& key, DType dtype, cons
       break;
     }
     shown.elements.resize(static_cast<std::size_t>(shown.count()) * element_size(dtype));
-    place(part, from.sizes, to, shown);
+    part_of_dense(shown.elements.data(), shown.sizes, {to, from.sizes}, element_size(dtype)).write(0, part);
   }
   return shown;
 }

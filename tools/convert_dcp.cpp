@@ -2,7 +2,6 @@
 // rank after another, with the steps of storage/publication.hpp. A conversion that is killed leaves
 // an open attempt with files. The next conversion or save to this place removes them.
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <unordered_map>
 #include <utility>
@@ -16,7 +15,7 @@
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/pieces.hpp>
 #include <cairn/storage/checkpoint_save.hpp>
-#include <cairn/storage/engine/item_data.hpp>
+#include <cairn/storage/engine/strided_bytes.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/read_metadata.hpp>
@@ -79,20 +78,6 @@ class Layout {
   int world_ = 1;
 };
 
-// Elements that were read, as the writer takes them.
-class ReadElements final : public ElementRun {
- public:
-  explicit ReadElements(Bytes bytes) : bytes_(std::move(bytes)) {}
-  std::uint64_t size_bytes() const override { return bytes_.size(); }
-  bool is_on_host() const override { return true; }
-  char* direct() const override { return bytes_.data(); }
-  void read(std::uint64_t first, MutableByteSpan to) const override { std::memcpy(to.data(), bytes_.data() + first, to.size()); }
-  void write(std::uint64_t, ByteSpan) const override { throw InternalError("elements that were read are not written to"); }
-
- private:
-  mutable Bytes bytes_;
-};
-
 // Reads data from the source when the writer asks for it.
 class ConversionSource final : public ItemSource {
  public:
@@ -102,7 +87,9 @@ class ConversionSource final : public ItemSource {
   std::shared_ptr<void> enter_thread() const override { return nullptr; }
   std::shared_ptr<const ElementRun> elements_of(const WriteItem& item) override {
     const MutexLock one_at_a_time(mutex_);
-    return std::make_shared<const ReadElements>(conversion_.read(key_of(item), item.chunk));
+    const auto bytes = std::make_shared<Bytes>(conversion_.read(key_of(item), item.chunk));
+    const Extents length{static_cast<std::int64_t>(bytes->size())};
+    return {new StridedBytes(bytes->data(), length, {1}, 1), [bytes](const StridedBytes* run) { delete run; }};
   }
   Bytes bytes_of(const WriteItem& item) override {
     const MutexLock one_at_a_time(mutex_);

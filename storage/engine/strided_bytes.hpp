@@ -8,21 +8,22 @@
 #include <cairn/base/bytes.hpp>
 #include <cairn/planning/box.hpp>
 #include <cairn/planning/dtype.hpp>
+#include <cairn/storage/engine/item_data.hpp>
 
 namespace cairn {
 
-// Copies run on the calling thread. LibTorch's would start threads of their own.
-class StridedBytes {
+// Borrows the memory. Copies run on the calling thread. LibTorch's would start threads of their own.
+class StridedBytes final : public ElementRun {
  public:
   StridedBytes() = default;
   // `first` is the address of the first element, and null for other memory. Strides count elements.
   StridedBytes(char* first, const Extents& sizes, const Extents& strides, std::size_t element_bytes);
 
-  std::uint64_t size_bytes() const { return size_bytes_; }
-  char* direct() const { return direct_; }
-  // See ElementRun (item_data.hpp).
-  void read(std::uint64_t first, MutableByteSpan destination) const { copy<true>(first, destination.data(), destination.size()); }
-  void write(std::uint64_t first, ByteSpan source) const {
+  std::uint64_t size_bytes() const override { return size_bytes_; }
+  bool is_on_host() const override { return true; }
+  char* direct() const override { return direct_; }
+  void read(std::uint64_t first, MutableByteSpan to) const override { copy<true>(first, to.data(), to.size()); }
+  void write(std::uint64_t first, ByteSpan source) const override {
     copy<false>(first, const_cast<char*>(source.data()), source.size());  // never written to when copying in this direction
   }
 
