@@ -4,11 +4,8 @@
 #include <array>
 #include <csignal>
 #include <thread>
-#include <utility>
 
 #include <unistd.h>
-
-#include <cairn/base/mutex.hpp>
 
 namespace cairn {
 namespace {

@@ -2,7 +2,6 @@
 // CAIRN_STATUS_TERMINAL names. It is redrawn in place, and other output appears above it. Internal.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 namespace cairn {

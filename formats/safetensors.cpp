@@ -10,6 +10,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/git_lfs.hpp>
 #include <cairn/formats/unicode.hpp>
+#include <cairn/formats/zip_format.hpp>
 
 namespace cairn {
 namespace {
@@ -66,18 +67,6 @@ void set_dtype(StoredSafetensor& tensor) {
 
 // Returns the bits of an element of a type that Cairn lacks; 0 for types that are not known here.
 std::uint64_t bits_of(const std::string& type) { return type == "F4" ? 4 : type == "F6_E2M3" || type == "F6_E3M2" ? 6 : 0; }
-
-std::uint64_t header_bytes(ByteSpan file) {
-  std::uint64_t bytes = 0;
-  for (std::size_t i = sizeof bytes; i > 0; --i) bytes = bytes << 8 | static_cast<unsigned char>(file.data()[i - 1]);
-  return bytes;
-}
-
-std::string little_endian(std::uint64_t value) {
-  std::string bytes(sizeof value, '\0');
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
-  return bytes;
-}
 
 // Throws what `refuse` returns for a value nested too deeply, which could overflow the stack, and
 // for two equal keys of an object, of which readers choose different ones.
@@ -170,12 +159,14 @@ SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, st
     throw Error(ErrorCode::kUnsupported, "the header for " + std::to_string(tensors.size()) + " tensors takes " +
                                              std::to_string(header.size()) + " bytes, the format allows " +
                                              std::to_string(kHeaderBytesMax) + ". Save them in several files");
-  return {std::move(tensors), little_endian(header.size()) + header};
+  Bytes head;
+  zip::put_u64(head, header.size());
+  return {std::move(tensors), head + header};
 }
 
 bool is_safetensors(ByteSpan file) {
   return file.size() > sizeof(std::uint64_t) && file.data()[sizeof(std::uint64_t)] == '{' &&
-         header_bytes(file) <= file.size() - sizeof(std::uint64_t);
+         zip::get_u64(file.data()) <= file.size() - sizeof(std::uint64_t);
 }
 
 std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const ReadBytes& read, const std::string& what) {
@@ -186,7 +177,7 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
   if (file_bytes < header.size()) throw refuse("it has no header");
   read(0, {header.data(), header.size()});
   if (is_git_lfs_pointer(header)) throw Error(ErrorCode::kCorrupt, what + ": " + kGitLfsPointer);
-  const std::uint64_t length = header_bytes(header);
+  const std::uint64_t length = zip::get_u64(header.data());
   const std::uint64_t first = sizeof(std::uint64_t) + length;
   if (length > file_bytes - sizeof(std::uint64_t)) throw refuse("it has no header");
   if (length > kHeaderBytesMax) {

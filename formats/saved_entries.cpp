@@ -1,4 +1,4 @@
-#include <cairn/formats/saved_entries.hpp>
+#include <cairn/formats/saved_value.hpp>
 
 #include <unordered_set>
 #include <utility>

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
-#include <cairn/formats/pickler.hpp>
 #include <cairn/formats/tensor_pickle.hpp>
 #include <cairn/formats/unicode.hpp>
+#include <cairn/planning/elements.hpp>
 
 namespace cairn {
 namespace {
@@ -204,28 +204,11 @@ SavedPickle::SavedPickle(const TorchArchive& archive, std::uint64_t bytes_max)
 SavedPickle::SavedPickle(Bytes from, const std::string& what)
     : pickle(std::move(from)), tree(unpickle(pickle, what, saved_globals(), {}, OpaqueValues::kKept)) {}
 
-namespace {
-
-// Python refuses to load a tensor of whole numbers that requires a gradient.
-bool may_require_grad(DType dtype) {
-  switch (dtype) {
-    case DType::kInt8:
-    case DType::kUInt8:
-    case DType::kInt16:
-    case DType::kInt32:
-    case DType::kInt64:
-    case DType::kBool:
-      return false;
-    default:
-      return true;
-  }
-}
-
-}  // namespace
-
 TensorDescription described_tensor(const PickleValue& value) {
   TensorDescription tensor = describe_tensor(value);
-  tensor.requires_grad = tensor.requires_grad && may_require_grad(tensor.dtype);
+  // Python refuses to load a tensor of whole numbers that requires a gradient.
+  const bool may_be_whole = !is_floating(tensor.dtype) && !is_complex(tensor.dtype);
+  if (may_be_whole && tensor.dtype != DType::kFloat4E2M1FnX2 && tensor.dtype != DType::kUnknown) tensor.requires_grad = false;
   return tensor;
 }
 

@@ -3,50 +3,27 @@
 #include <array>
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace cairn {
 
 // Types that PyTorch added later have no typed storage class. The pickle then names the dtype
 // itself.
 StorageClass storage_class(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return {"torch", "FloatStorage"};
-    case DType::kFloat64:
-      return {"torch", "DoubleStorage"};
-    case DType::kFloat16:
-      return {"torch", "HalfStorage"};
-    case DType::kBFloat16:
-      return {"torch", "BFloat16Storage"};
-    case DType::kInt8:
-      return {"torch", "CharStorage"};
-    case DType::kUInt8:
-      return {"torch", "ByteStorage"};
-    case DType::kInt16:
-      return {"torch", "ShortStorage"};
-    case DType::kInt32:
-      return {"torch", "IntStorage"};
-    case DType::kInt64:
-      return {"torch", "LongStorage"};
-    case DType::kBool:
-      return {"torch", "BoolStorage"};
-    case DType::kComplex64:
-      return {"torch", "ComplexFloatStorage"};
-    case DType::kComplex128:
-      return {"torch", "ComplexDoubleStorage"};
-    case DType::kComplex32:
-    case DType::kUInt16:
-    case DType::kUInt32:
-    case DType::kUInt64:
-    case DType::kFloat8E4M3Fn:
-    case DType::kFloat8E5M2:
-    case DType::kFloat8E4M3FnUz:
-    case DType::kFloat8E5M2FnUz:
-    case DType::kFloat8E8M0Fnu:
-    case DType::kFloat4E2M1FnX2:
-    case DType::kUnknown:
-      break;
-  }
+  static constexpr std::pair<DType, std::string_view> kTyped[] = {{DType::kFloat32, "FloatStorage"},
+                                                                  {DType::kFloat64, "DoubleStorage"},
+                                                                  {DType::kFloat16, "HalfStorage"},
+                                                                  {DType::kBFloat16, "BFloat16Storage"},
+                                                                  {DType::kInt8, "CharStorage"},
+                                                                  {DType::kUInt8, "ByteStorage"},
+                                                                  {DType::kInt16, "ShortStorage"},
+                                                                  {DType::kInt32, "IntStorage"},
+                                                                  {DType::kInt64, "LongStorage"},
+                                                                  {DType::kBool, "BoolStorage"},
+                                                                  {DType::kComplex64, "ComplexFloatStorage"},
+                                                                  {DType::kComplex128, "ComplexDoubleStorage"}};
+  for (const auto& [type, name] : kTyped)
+    if (type == dtype) return {"torch", name};
   return {"torch.storage", "UntypedStorage", false};
 }
 

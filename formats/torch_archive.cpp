@@ -7,7 +7,6 @@
 #include <cairn/base/error.hpp>
 #include <cairn/formats/unicode.hpp>
 #include <cairn/formats/unpickler.hpp>
-#include <cairn/formats/zip_format.hpp>
 
 namespace cairn {
 namespace {

@@ -190,6 +190,10 @@ Element element_at(const char* bytes, DType dtype) {
 
 bool is_floating(DType dtype) noexcept { return is_cast_target(dtype) || dtype == DType::kFloat8E8M0Fnu; }
 
+bool is_complex(DType dtype) noexcept {
+  return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
+}
+
 bool is_cast_target(DType dtype) noexcept {
   return dtype == DType::kFloat32 || dtype == DType::kFloat64 || (format_of(dtype) != nullptr && dtype != DType::kComplex32);
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <complex>
-#include <cstddef>
 #include <cstdint>
 #include <variant>
 
@@ -25,6 +24,7 @@ Element element_at(const char* bytes, DType dtype);
 
 // Returns whether `dtype` is one of real floating-point numbers.
 bool is_floating(DType dtype) noexcept;
+bool is_complex(DType dtype) noexcept;
 // Returns whether `convert_elements` can convert to a type: floating-point types, but for
 // float8_e8m0fnu.
 bool is_cast_target(DType dtype) noexcept;

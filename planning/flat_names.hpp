@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
 #include <cairn/planning/metadata.hpp>
 

@@ -1,7 +1,5 @@
 #include <cairn/planning/metadata.hpp>
 
-#include <utility>
-
 namespace cairn {
 
 std::string to_string(const Path& path) {

@@ -2,7 +2,6 @@
 // be loaded in any other layout.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include <cairn/planning/metadata.hpp>

@@ -1,4 +1,3 @@
-#include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/checkpoint_writer.hpp>

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -16,13 +17,14 @@
 #include <cairn/base/cpu_share.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/parallel.hpp>
 #include <cairn/state/device_copies.hpp>
-#include <cairn/state/pageable_copies.hpp>
 #include <cairn/state/staged_values.hpp>
 #include <cairn/state/staging.hpp>
 #include <cairn/state/staging_pool.hpp>
 #include <cairn/state/tensor_memory.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/engine/staging_memory.hpp>
 
 namespace cairn {
 namespace {
@@ -57,6 +59,42 @@ struct Leaf {
   std::size_t region = 0;
   bool is_staged = false;  // false: it has no bytes or cannot be copied
 };
+
+// A copy out of a device's memory into memory that is not page-locked.
+struct PageableCopy {
+  torch::Tensor from;  // bytes
+  char* to = nullptr;
+  std::shared_ptr<const GivenWork> after;  // of the device
+};
+
+// Performs the copies in several threads, each through a small page-locked block of its own: a
+// device writes to such blocks much faster than to other memory.
+void copy_through_blocks(const std::vector<PageableCopy>& copies, unsigned threads) {
+  constexpr std::int64_t kBlockBytes = 4 << 20;
+  std::vector<PageableCopy> parts;
+  for (const PageableCopy& copy : copies)
+    for (std::int64_t at = 0; at < copy.from.numel(); at += kBlockBytes)
+      parts.push_back({copy.from.narrow(0, at, std::min(kBlockBytes, copy.from.numel() - at)), copy.to + at, copy.after});
+  std::atomic<std::size_t> next{0};
+  std::atomic<bool> failed{false};
+  threads = static_cast<unsigned>(std::min<std::size_t>(threads, parts.size()));
+  for_each_in_parallel(threads, threads, [&](std::size_t) {
+    const torch::NoGradGuard no_grad;
+    const StagingMemory memory(static_cast<std::uint64_t>(kBlockBytes));
+    memory.lock();
+    try {
+      for (std::size_t i = next++; i < parts.size() && !failed; i = next++) {
+        const std::int64_t bytes = parts[i].from.numel();
+        OwnStream stream(parts[i].from.device(), *parts[i].after);
+        torch::from_blob(memory.data(), {bytes}, torch::kUInt8).copy_(parts[i].from);
+        std::memcpy(parts[i].to, memory.data(), static_cast<std::size_t>(bytes));
+      }
+    } catch (...) {
+      failed = true;
+      throw;
+    }
+  });
+}
 
 const char* memory_of(const c10::Storage& storage) { return static_cast<const char*>(storage.unsafeGetStorageImpl()->data()); }
 
@@ -327,6 +365,16 @@ class DefaultStaging final : public Staging {
   DeviceCopies copies_;  // last, so destroyed first
 };
 
+// Copies no tensors. The writer copies them through its own bounded memory.
+class StreamingStaging final : public Staging {
+ public:
+  explicit StreamingStaging(StateDict state) : state_(std::move(state)) {}
+  StateDict finish() override { return std::move(state_); }
+
+ private:
+  StateDict state_;
+};
+
 }  // namespace
 
 struct DefaultStager::Implementation {
@@ -388,5 +436,12 @@ void DefaultStager::prepare(const StateDict& state) {
 void DefaultStager::release() { implementation_->pool->release(); }
 
 std::uint64_t DefaultStager::bytes_held() const { return implementation_->pool->bytes_held(); }
+
+std::unique_ptr<Staging> StreamingStager::begin(const StateDict& state) {
+  Value whole{StateDict(state)};
+  // Plain values are small, and the trainer may change them before the writer reads them.
+  copy_plain_values(whole);
+  return std::make_unique<StreamingStaging>(std::move(whole.dict()));
+}
 
 }  // namespace cairn

@@ -1,11 +1,9 @@
-// The files of HuggingFaceStorageWriter. hugging_face_writer.cpp lays them out as they are saved,
-// hugging_face_consolidation.cpp makes them from others. Internal.
+// The files of HuggingFaceStorageWriter, as they are saved, or made from others. Implemented in
+// hugging_face_writer.cpp. Internal.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

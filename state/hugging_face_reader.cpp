@@ -2,12 +2,16 @@
 #include <cairn/state/hugging_face_format.hpp>
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <utility>
+
+#include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
 #include <cairn/formats/unicode.hpp>
+#include <cairn/planning/elements.hpp>
 #include <cairn/planning/pieces.hpp>
-#include <cairn/state/block_scales.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/checkpoint_bytes.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -20,6 +24,56 @@ constexpr const char* kScalesEnd = "_scale_inv";  // follows the name of a quant
 
 // Whether weights can be loaded as this type, and scales stored in it.
 bool is_float(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
+
+// Returns whether weights of this type may be quantised in blocks, as in DeepSeek's models: the
+// elements of each square block share one scale, by which they are multiplied.
+bool is_quantized_type(DType dtype) {
+  return dtype == DType::kFloat8E4M3Fn || dtype == DType::kFloat8E5M2 || dtype == DType::kInt8;
+}
+
+// Returns the box of the scales that cover `box` of a two-dimensional weight. There is one scale
+// per block; a block has `block_size` elements in each dimension.
+Box scales_of(const Box& box, std::int64_t block_size) {
+  Box scales = box;
+  for (std::size_t dim = 0; dim < box.sizes.size(); ++dim) {
+    scales.offsets[dim] = box.offsets[dim] / block_size;
+    const std::int64_t end = box.offsets[dim] + box.sizes[dim];
+    scales.sizes[dim] = end / block_size + (end % block_size != 0) - scales.offsets[dim];
+  }
+  return scales;
+}
+
+// By a table, because the LibTorch in use may lack the type.
+torch::Tensor as_float32(const torch::Tensor& weight, DType dtype) {
+  if (dtype == DType::kInt8) return weight.to(torch::kFloat32);
+  Bytes elements(256, '\0');
+  std::iota(elements.begin(), elements.end(), '\0');
+  const Bytes table = convert_elements(elements, dtype, DType::kFloat32);
+  const torch::Tensor bytes = weight.contiguous();
+  torch::Tensor numbers = torch::empty(bytes.sizes(), torch::kFloat32);
+  const auto* from = static_cast<const unsigned char*>(bytes.data_ptr());
+  auto* to = numbers.data_ptr<float>();
+  for (std::int64_t i = 0; i < bytes.numel(); ++i) std::memcpy(to + i, table.data() + from[i] * sizeof(float), sizeof(float));
+  return numbers;
+}
+
+// Returns the elements of `box` of a weight, multiplied by their scales in float32, as type
+// `target`. `weight` holds these elements in carrier_type_of(dtype); `scales` holds the scales in
+// scales_of(box, block_size).
+torch::Tensor dequantize_blocks(const torch::Tensor& weight, DType dtype, const torch::Tensor& scales, const Box& box,
+                                std::int64_t block_size, at::ScalarType target) {
+  const Box covered = scales_of(box, block_size);
+  const torch::Tensor columns = torch::arange(box.offsets[1], box.offsets[1] + box.sizes[1], torch::kInt64);
+  const torch::Tensor by_column = scales.to(torch::kFloat32).index_select(1, columns.floor_divide(block_size) - covered.offsets[1]);
+  // One row of blocks at a time, so that the scales are never as large as the weight.
+  torch::Tensor numbers = as_float32(weight, dtype);
+  for (std::int64_t row = 0; row < covered.sizes[0]; ++row) {
+    const std::int64_t begin = std::max(box.offsets[0], (covered.offsets[0] + row) * block_size) - box.offsets[0];
+    const std::int64_t end = std::min(box.sizes[0], (covered.offsets[0] + row + 1) * block_size - box.offsets[0]);
+    numbers.narrow(0, begin, end - begin).mul_(by_column[row]);
+  }
+  return numbers.to(target);
+}
 
 }  // namespace
 

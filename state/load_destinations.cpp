@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <string_view>
 
 #include <cairn/base/error.hpp>
 #include <cairn/formats/unicode.hpp>
 #include <cairn/planning/closest_names.hpp>
 #include <cairn/planning/global_plan.hpp>
-#include <cairn/state/leaf_reader.hpp>
+#include <cairn/state/leaf_bytes.hpp>
 #include <cairn/state/libtorch_compat.hpp>
 #include <cairn/state/rank_names.hpp>
 #include <cairn/state/tensor_memory.hpp>

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
-#include <set>
 
 #include <cairn/state/libtorch_compat.hpp>
 #include <cairn/state/optimizer_fields.hpp>

@@ -1,8 +1,6 @@
 // Objects that save and restore their own state. Modelled on DCP's `Stateful` protocol.
 #pragma once
 
-#include <memory>
-
 namespace cairn {
 
 class Dict;

@@ -15,7 +15,6 @@
 #include <cairn/formats/unicode.hpp>
 #include <cairn/storage/format/items_record.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/mapped_file.hpp>
 #include <cairn/storage/safetensors_files.hpp>
 #include <cairn/storage/saved_files.hpp>
 #include <cairn/storage/store.hpp>

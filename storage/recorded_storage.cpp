@@ -59,12 +59,7 @@ StorageRecorder::StorageRecorder(Metadata& metadata, std::vector<std::string> of
 }
 
 std::uint32_t StorageRecorder::add_file(const FileResult& file) {
-  FileInfo info;
-  info.name = file.name;
-  info.length = file.length_bytes;
-  info.crc32 = file.crc32;
-  info.trailer_length = file.trailer_length_bytes;
-  metadata_.files.push_back(std::move(info));
+  metadata_.files.push_back({file.name, file.length_bytes, file.crc32, file.trailer_length_bytes});
   return static_cast<std::uint32_t>(metadata_.files.size() - 1);
 }
 

@@ -126,10 +126,7 @@ Metadata safetensors_metadata(Store& store, const SafetensorsFiles& files) {
     }
     if (!missing.empty())
       throw Error(ErrorCode::kCorrupt, what + " lacks \"" + printable(*missing.begin()) + "\", which the index says is there");
-    FileInfo info;
-    info.name = name;
-    info.length = length;
-    metadata.files.push_back(std::move(info));
+    metadata.files.push_back({name, length, {}, {}});
   }
   require_coverage(metadata, "cannot read the safetensors files at " + store.url());
   return metadata;

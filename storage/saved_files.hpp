@@ -2,16 +2,38 @@
 // torch_checkpointing, a file of safetensors. Internal.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <memory>
 #include <string>
 
-#include <cairn/formats/saved_entries.hpp>
+#include <sys/stat.h>
+
+#include <cairn/base/bytes.hpp>
+#include <cairn/formats/saved_value.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/storage/storage_context.hpp>
 
 namespace cairn {
+
+// A file mapped into memory. If it is truncated meanwhile, a process that reads it dies of SIGBUS.
+class MappedFile {
+ public:
+  // Throws kNotFound and kPermission, and kCorrupt for anything but a regular file. Does not block
+  // on a pipe that has no writer.
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::size_t size() const { return static_cast<std::size_t>(status_.st_size); }
+  char* begin() const { return begin_; }
+  ByteSpan bytes() const { return {begin_, size()}; }
+
+ private:
+  struct stat status_ {};
+  char* begin_ = nullptr;
+};
 
 // Elements in memory: a strided view of a mapped file, or of a copy.
 struct SavedElements {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
-#include <cairn/formats/saved_entries.hpp>
+#include <cairn/formats/saved_value.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 

@@ -15,7 +15,7 @@
 #include <memory>
 
 #include <cairn/base/future.hpp>
-#include <cairn/storage/engine/current_job.hpp>
+#include <cairn/storage/engine/job_end.hpp>
 #include <cairn/storage/engine/read_job.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>

@@ -8,7 +8,6 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/profiler_range.hpp>
-#include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 

@@ -3,10 +3,10 @@
 #include <array>
 #include <cstring>
 #include <string>
-#include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/formats/tensor_pickle.hpp>
+#include <cairn/planning/elements.hpp>
 
 namespace cairn {
 namespace {
@@ -53,8 +53,6 @@ void copy_run(char* strided, std::int64_t stride, char* dense, std::int64_t coun
       throw InternalError("no element has " + std::to_string(element_bytes) + " bytes");
   }
 }
-
-bool is_complex(DType dtype) { return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128; }
 
 // Whether the highest bit of a number is its sign, and nothing else.
 bool has_sign_bit(DType dtype) {

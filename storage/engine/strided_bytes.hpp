@@ -12,7 +12,8 @@
 
 namespace cairn {
 
-// Borrows the memory. Copies run on the calling thread. LibTorch's would start threads of their own.
+// Borrows the memory. Copies run on the calling thread. LibTorch's would start threads of their
+// own.
 class StridedBytes final : public ElementRun {
  public:
   StridedBytes() = default;

@@ -1,7 +1,6 @@
 #include <cairn/storage/engine/write_engine.hpp>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
 

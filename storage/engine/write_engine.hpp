@@ -18,7 +18,7 @@
 #include <cairn/base/future.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/planning/plan.hpp>
-#include <cairn/storage/engine/current_job.hpp>
+#include <cairn/storage/engine/job_end.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/engine/write_job.hpp>

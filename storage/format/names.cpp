@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <string_view>
 #include <system_error>
 
 #include <cairn/base/save_id.hpp>

@@ -13,6 +13,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/formats/item_archive.hpp>
+#include <cairn/formats/zip_format.hpp>
 #include <cairn/storage/format/streamed_item.hpp>
 
 namespace cairn {
@@ -38,10 +39,6 @@ std::uint64_t plain_bytes_max(std::uint64_t stored_bytes, DType dtype, const Ext
 
 // PyTorch reads any minor version, too.
 bool is_zstd(const std::string& transform) { return is_version_of(transform, kZstdTransform); }
-
-void append_u32(Bytes& to, std::uint32_t value) {
-  for (int i = 0; i < 4; ++i) to.push_back(static_cast<char>(value >> (8 * i)));
-}
 
 }  // namespace
 
@@ -87,10 +84,8 @@ PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents
     };
   }
   const std::uint64_t bytes_max = plain_bytes_max(storage.length, dtype, chunk_sizes);
-  if (storage.transforms.size() == 1 && is_zstd(storage.transforms.front())) {
-    const auto item = std::make_shared<ZstdItem>(storage.length, std::move(read_stored), bytes_max, what);
-    return {item->size_bytes(), [item](std::uint64_t offset, MutableByteSpan to) { item->read(offset, to); }};
-  }
+  if (storage.transforms.size() == 1 && is_zstd(storage.transforms.front()))
+    return zstd_item(storage.length, std::move(read_stored), bytes_max, what);
   std::vector<std::function<ByteSource(ByteSource)>> steps;
   for (const std::string& transform : storage.transforms)
     if (is_zstd(transform))
@@ -110,15 +105,15 @@ PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents
 
 Bytes encode_seek_table(const std::vector<ZstdFrame>& frames) {
   Bytes table;
-  append_u32(table, kSkippableMagic);
-  append_u32(table, static_cast<std::uint32_t>(frames.size() * kSeekEntryBytes + kSeekFooterBytes));
+  zip::put_u32(table, kSkippableMagic);
+  zip::put_u32(table, static_cast<std::uint32_t>(frames.size() * kSeekEntryBytes + kSeekFooterBytes));
   for (const ZstdFrame& frame : frames) {
-    append_u32(table, frame.stored_bytes);
-    append_u32(table, frame.bytes);
+    zip::put_u32(table, frame.stored_bytes);
+    zip::put_u32(table, frame.bytes);
   }
-  append_u32(table, static_cast<std::uint32_t>(frames.size()));
+  zip::put_u32(table, static_cast<std::uint32_t>(frames.size()));
   table.push_back('\0');  // no checksums here: each frame has its own
-  append_u32(table, kSeekableMagic);
+  zip::put_u32(table, kSeekableMagic);
   return table;
 }
 
@@ -133,12 +128,6 @@ struct FreeContext {
   void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
   void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
 };
-
-std::uint32_t u32_at(const char* at) {
-  std::uint32_t value = 0;
-  for (int i = 0; i < 4; ++i) value |= std::uint32_t{static_cast<unsigned char>(at[i])} << (8 * i);
-  return value;
-}
 
 // Decompresses frames, or a stream of them. Not thread-safe.
 class Decompressor {
@@ -201,16 +190,10 @@ class ZstdStream {
   bool in_frame_ = false;
 };
 
-}  // namespace
-
-ByteSource zstd_stream(ByteSource stored, const std::string& what) {
-  const auto stream = std::make_shared<ZstdStream>(std::move(stored), what);
-  return [stream](MutableByteSpan to) { return stream->read(to); };
-}
-
-class ZstdItem::Implementation {
+// Reads a compressed item.
+class ZstdItem {
  public:
-  Implementation(std::uint64_t stored_bytes, ZipReader::ReadAt read_at, std::uint64_t bytes_max, std::string what)
+  ZstdItem(std::uint64_t stored_bytes, ZipReader::ReadAt read_at, std::uint64_t bytes_max, std::string what)
       : stored_bytes_(stored_bytes), read_at_(std::move(read_at)), bytes_max_(bytes_max), zstd_(std::move(what)) {
     if (read_seek_table()) return;
     const auto open = [this] { return zstd_stream(stream_of(stored_bytes_, read_at_), zstd_.what()); };
@@ -244,8 +227,8 @@ class ZstdItem::Implementation {
     if (stored_bytes_ < kSkippableHeaderBytes + kSeekFooterBytes) return false;
     char footer[kSeekFooterBytes];
     read_at_(stored_bytes_ - kSeekFooterBytes, {footer, sizeof(footer)});
-    if (u32_at(footer + 5) != kSeekableMagic) return false;
-    const std::uint64_t count = u32_at(footer);
+    if (zip::get_u32(footer + 5) != kSeekableMagic) return false;
+    const std::uint64_t count = zip::get_u32(footer);
     const auto descriptor = static_cast<unsigned char>(footer[4]);
     const std::size_t entry_bytes = kSeekEntryBytes + ((descriptor & kSeekChecksums) != 0 ? 4 : 0);
     const std::uint64_t table_bytes = kSkippableHeaderBytes + count * entry_bytes + kSeekFooterBytes;
@@ -254,13 +237,14 @@ class ZstdItem::Implementation {
     const std::uint64_t table_begin = stored_bytes_ - table_bytes;
     Bytes table(static_cast<std::size_t>(table_bytes - kSeekFooterBytes), '\0');
     read_at_(table_begin, {table.data(), table.size()});
-    if (u32_at(table.data()) != kSkippableMagic || u32_at(table.data() + 4) != table_bytes - kSkippableHeaderBytes) return false;
+    if (zip::get_u32(table.data()) != kSkippableMagic || zip::get_u32(table.data() + 4) != table_bytes - kSkippableHeaderBytes)
+      return false;
 
     std::vector<Frame> frames(static_cast<std::size_t>(count));
     std::uint64_t stored_end = 0;
     for (std::size_t i = 0; i < frames.size(); ++i) {
       const char* at = table.data() + kSkippableHeaderBytes + i * entry_bytes;
-      frames[i] = {stored_end, size_bytes_, {u32_at(at), u32_at(at + 4)}};
+      frames[i] = {stored_end, size_bytes_, {zip::get_u32(at), zip::get_u32(at + 4)}};
       const ZstdFrame& lengths = frames[i].lengths;
       // Nothing would look at a frame that is said to be empty.
       if (lengths.bytes > kFrameBytesMax || (lengths.bytes == 0 && lengths.stored_bytes > 0)) {
@@ -321,11 +305,17 @@ class ZstdItem::Implementation {
   std::optional<StreamedItem> streamed_;  // without one
 };
 
-ZstdItem::ZstdItem(std::uint64_t stored_bytes, ZipReader::ReadAt read_at, std::uint64_t bytes_max, std::string what)
-    : implementation_(std::make_unique<Implementation>(stored_bytes, std::move(read_at), bytes_max, std::move(what))) {}
-ZstdItem::~ZstdItem() = default;
-std::uint64_t ZstdItem::size_bytes() const { return implementation_->size_bytes(); }
-void ZstdItem::read(std::uint64_t offset, MutableByteSpan to) { implementation_->read(offset, to); }
+}  // namespace
+
+ByteSource zstd_stream(ByteSource stored, const std::string& what) {
+  const auto stream = std::make_shared<ZstdStream>(std::move(stored), what);
+  return [stream](MutableByteSpan to) { return stream->read(to); };
+}
+
+PlainItem zstd_item(std::uint64_t stored_bytes, ZipReader::ReadAt read_stored, std::uint64_t bytes_max, const std::string& what) {
+  const auto item = std::make_shared<ZstdItem>(stored_bytes, std::move(read_stored), bytes_max, what);
+  return {item->size_bytes(), [item](std::uint64_t offset, MutableByteSpan to) { item->read(offset, to); }};
+}
 
 class ZstdCompressor::Implementation {
  public:
@@ -367,11 +357,7 @@ namespace {
 
 ByteSource zstd_stream(ByteSource, const std::string&) { refuse_zstd(); }
 
-class ZstdItem::Implementation {};
-ZstdItem::ZstdItem(std::uint64_t, ZipReader::ReadAt, std::uint64_t, std::string) { refuse_zstd(); }
-ZstdItem::~ZstdItem() = default;
-std::uint64_t ZstdItem::size_bytes() const { return 0; }
-void ZstdItem::read(std::uint64_t, MutableByteSpan) { refuse_zstd(); }
+PlainItem zstd_item(std::uint64_t, ZipReader::ReadAt, std::uint64_t, const std::string&) { refuse_zstd(); }
 
 class ZstdCompressor::Implementation {};
 ZstdCompressor::ZstdCompressor(int) { refuse_zstd(); }

@@ -3,14 +3,13 @@
 // format (storage/FORMAT.md, "Compressed items"), so that a part of an item can be read. PyTorch
 // writes one frame, which is decompressed from its start.
 //
-// Without CAIRN_WITH_ZSTD, the constructors throw kUnsupported.
+// Without CAIRN_WITH_ZSTD, what compresses or decompresses throws kUnsupported.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
@@ -36,7 +35,7 @@ struct PlainItem {
 // offset within the stored item, and is kept. `chunk_sizes` is null for a bytes object. Throws
 // kCorrupt if the item is implausibly large: more than 64 MiB above the size of such a chunk or,
 // for a bytes object, above 1000 times its stored length. Throws kUnsupported if this program
-// cannot undo the transforms. Also throws as ZstdItem's constructor does. An item whose only
+// cannot undo the transforms. Also throws as zstd_item does. An item whose only
 // transform is zstd is read by its seek table, any other as a stream, from front to back. A stored
 // item of at most kZstdFrameBytes is read into memory at once.
 PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents* chunk_sizes, ZipReader::ReadAt read_stored,
@@ -45,25 +44,14 @@ PlainItem undo_transforms(const StorageInfo& storage, DType dtype, const Extents
 // Returns a stream of the decompressed bytes of `stored`. Error texts start with `what`.
 ByteSource zstd_stream(ByteSource stored, const std::string& what);
 
-// Reads a compressed item. Memory: a few MiB, and 24 bytes for each frame. Not thread-safe.
-class ZstdItem {
- public:
-  // `read_at` fills a buffer from an offset within the stored item, and is kept. Throws kCorrupt if
-  // the item is damaged or has more than `bytes_max` bytes. Error texts start with `what`. If the
-  // item has no seek table, or has frames above 4 MiB, the constructor decompresses it once, and
-  // throws kUnsupported if a frame needs a window of more than 8 MiB.
-  ZstdItem(std::uint64_t stored_bytes, ZipReader::ReadAt read_at, std::uint64_t bytes_max, std::string what);
-  ~ZstdItem();
-
-  std::uint64_t size_bytes() const;
-  // Fills `to` with the bytes at `offset`. With a seek table, decompresses only the frames that it
-  // needs; without one, everything from the last position or from the start. Throws kCorrupt.
-  void read(std::uint64_t offset, MutableByteSpan to);
-
- private:
-  class Implementation;
-  std::unique_ptr<Implementation> implementation_;
-};
+// Decompresses an item. `read_stored` fills a buffer from an offset within the stored item, and is
+// kept. Throws kCorrupt if the item is damaged or has more than `bytes_max` bytes. Error texts
+// start with `what`. If the item has no seek table, or has frames above 4 MiB, decompresses it
+// once, and throws kUnsupported if a frame needs a window of more than 8 MiB. `read_at` of the
+// result throws kCorrupt. With a seek table, it decompresses only the frames that it needs; without
+// one, everything from the last position or from the start. Memory: a few MiB, and 24 bytes for
+// each frame.
+PlainItem zstd_item(std::uint64_t stored_bytes, ZipReader::ReadAt read_stored, std::uint64_t bytes_max, const std::string& what);
 
 // Compresses frames. Not thread-safe.
 class ZstdCompressor {

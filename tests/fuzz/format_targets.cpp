@@ -9,7 +9,7 @@
 #include <cairn/messages/trailer.pb.h>
 #include <cairn/base/digest.hpp>
 #include <cairn/formats/item_archive.hpp>
-#include <cairn/formats/saved_entries.hpp>
+#include <cairn/formats/saved_value.hpp>
 #include <cairn/formats/tensor_pickle.hpp>
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/formats/torch_metadata.hpp>
@@ -18,7 +18,7 @@
 #include <cairn/formats/zip_reader.hpp>
 #include <cairn/messages/metadata_codec.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
-#include <cairn/state/leaf_reader.hpp>
+#include <cairn/state/leaf_bytes.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
@@ -205,12 +205,12 @@ bool run_zstd_item(ByteSpan input) {
   };
   Bytes by_frames;
   const bool accepted = goes_through([&] {
-    ZstdItem item(input.size(), read_at, kPlainBytesMax, "an item");
-    by_frames.resize(static_cast<std::size_t>(item.size_bytes()));
+    const PlainItem item = zstd_item(input.size(), read_at, kPlainBytesMax, "an item");
+    by_frames.resize(static_cast<std::size_t>(item.size_bytes));
     // Backwards, in parts.
     for (std::size_t end = by_frames.size(); end > 0;) {
       const std::size_t begin = end - std::min<std::size_t>(end, 3000);
-      item.read(begin, {by_frames.data() + begin, end - begin});
+      item.read_at(begin, {by_frames.data() + begin, end - begin});
       end = begin;
     }
   });

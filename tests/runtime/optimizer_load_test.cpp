@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <cairn/runtime/cairn.hpp>
 #include <cairn/formats/torch_archive.hpp>
-#include <cairn/state/leaf_reader.hpp>
+#include <cairn/runtime/cairn.hpp>
+#include <cairn/state/leaf_bytes.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/runtime/checkpoints/tensor_leases.hpp>
+#include <cairn/runtime/checkpoints/async_hooks.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/tests/support/controlled_run.hpp>
 #include <cairn/tests/support/failure_maps.hpp>

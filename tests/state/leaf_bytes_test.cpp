@@ -6,10 +6,10 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <cairn/base/digest.hpp>
-#include <cairn/formats/saved_entries.hpp>
+#include <cairn/formats/saved_value.hpp>
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/formats/unpickler.hpp>
-#include <cairn/state/leaf_reader.hpp>
+#include <cairn/state/leaf_bytes.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/staged_values.hpp>
 #include <cairn/state/tensor_types.hpp>

@@ -9,7 +9,6 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/formats/torch_archive.hpp>
-#include <cairn/state/tensor_bytes.hpp>
 #include <cairn/state/tensor_items.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/engine/write_engine.hpp>

@@ -9,7 +9,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/formats/pickler.hpp>
 #include <cairn/formats/safetensors.hpp>
-#include <cairn/state/leaf_reader.hpp>
+#include <cairn/state/leaf_bytes.hpp>
 #include <cairn/state/torch_checkpointing.hpp>
 #include <cairn/storage/format/items_record.hpp>
 #include <cairn/storage/saved_files.hpp>

@@ -7,9 +7,8 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/formats/torch_archive.hpp>
-#include <cairn/state/leaf_reader.hpp>
+#include <cairn/state/leaf_bytes.hpp>
 #include <cairn/state/torch_save.hpp>
-#include <cairn/storage/mapped_file.hpp>
 #include <cairn/storage/saved_files.hpp>
 #include <cairn/tests/storage/damage.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>

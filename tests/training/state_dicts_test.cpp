@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include <cairn/formats/torch_archive.hpp>
-#include <cairn/state/leaf_reader.hpp>
+#include <cairn/state/leaf_bytes.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/training/sharded_models.hpp>

@@ -1,4 +1,5 @@
-// Reads a single value written by torch.save, from Cairn or from PyTorch.
+// Reads a single value written by torch.save, from Cairn or from PyTorch. serialize_leaf
+// (state/planner.hpp) writes one.
 #pragma once
 
 #include <cairn/base/bytes.hpp>
