@@ -1,13 +1,14 @@
 #include <cairn/training/distributed_tensor.hpp>
 
 #include <algorithm>
+#include <functional>
 
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/adapters.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/training/differentiable.hpp>
+#include <cairn/training/torch_compat.hpp>
 
 namespace cairn::training {
 namespace {
@@ -19,6 +20,42 @@ using Placements = std::vector<TensorPlacement>;
 const Shard* shard_in(const TensorPlacement& placement) { return std::get_if<Shard>(&placement); }
 bool is_partial(const TensorPlacement& placement) { return std::holds_alternative<Partial>(placement); }
 bool cuts(const TensorPlacement& placement, std::int64_t dim) { return placement == TensorPlacement(Shard{dim}); }
+
+using TensorMap = std::function<torch::Tensor(const torch::Tensor&)>;
+
+// A function of one tensor that has its own backward function, such as a function that sends
+// tensors between ranks.
+class Mapped : public torch::autograd::Node {
+ public:
+  explicit Mapped(TensorMap backward) : backward_(std::move(backward)) {}
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    if (!gradients[0].defined() || !should_compute_output(0)) return {torch::Tensor()};
+    return {backward_(gradients[0])};
+  }
+  std::string name() const override { return "CairnMapped"; }
+
+ private:
+  TensorMap backward_;
+};
+
+// Returns `forward(input)`, computed without a graph. `forward` must return a new tensor or `input`
+// itself. `backward` maps the gradient of the result to the gradient of the input. If `backward` is
+// differentiable, so are the gradients.
+torch::Tensor differentiable(const torch::Tensor& input, const TensorMap& forward, TensorMap backward) {
+  torch::Tensor result;
+  {
+    const torch::NoGradGuard no_grad;
+    result = forward(input);
+  }
+  if (!torch::GradMode::is_enabled() || !input.requires_grad()) return result;
+  // The history of the result must not replace that of the input.
+  if (result.is_same(input)) result = input.detach();
+  const auto node = make_node<Mapped>(std::move(backward));
+  node->set_next_edges(torch::autograd::collect_next_edges(input));
+  torch::autograd::set_history(result, node);
+  return result;
+}
 
 // Negative dimensions are resolved here, so that placements can be compared.
 Placements checked(Placements placements, const Extents& size, const ProcessMesh& mesh) {

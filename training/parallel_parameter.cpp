@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include <torch/library.h>
 #include <torch/torch.h>

@@ -17,7 +17,6 @@
 #include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/parallel_parameter.hpp>
 #include <cairn/training/parameter_layout.hpp>
-#include <cairn/training/ranks_alike.hpp>
 #include <cairn/training/sharded_unit.hpp>
 #include <cairn/training/torch_compat.hpp>
 

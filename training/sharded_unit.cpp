@@ -8,7 +8,6 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/state/tensor_types.hpp>
-#include <cairn/training/gather_on_use.hpp>
 #include <cairn/training/parallel_parameter.hpp>
 #include <cairn/training/tensor_bytes.hpp>
 #include <cairn/training/torch_compat.hpp>
