@@ -130,15 +130,6 @@ std::optional<std::string> death_line(const OpenedTrace& opened, const Diagnosis
                                    : "after its part of this call");
 }
 
-std::string in_store(const TracedStoreOperation& store) {
-  std::string text = fmt::format("{} took {}", subject_text(store), human_duration(store.duration));
-  if (!store.object.empty()) text += ": " + printable(store.object);
-  if (store.bytes != 0)
-    text += fmt::format(", {}, {}/s", human_bytes(store.bytes),
-                        human_bytes(static_cast<std::uint64_t>(static_cast<double>(store.bytes) / in_seconds(store.duration))));
-  return text;
-}
-
 std::string for_long(const Diagnosis& diagnosis, Duration duration) {
   std::string text = "for " + human_duration(duration);
   if (diagnosis.duration > Duration(0))
@@ -153,7 +144,7 @@ std::string longest_line(const Diagnosis& diagnosis, const PathStep& step) {
   std::string text = fmt::format("rank {} {}, {}", step.rank, printable(step.what), for_long(diagnosis, step.duration));
   // A store operation belongs to the step if most of it lies within.
   const auto& store = diagnosis.slow_store;
-  if (store && store->rank == step.rank && 2 * store->duration > step.duration) text += "; " + in_store(*store);
+  if (store && store->rank == step.rank && 2 * store->duration > step.duration) text += "; " + printable(describe(*store));
   return text;
 }
 

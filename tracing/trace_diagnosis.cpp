@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <cairn/base/failure.hpp>
-#include <cairn/tracing/trace_failure_maps.hpp>
 #include <cairn/tracing/trace_notices.hpp>
 #include <cairn/tracing/trace_phases.hpp>
 #include <cairn/tracing/trace_text.hpp>

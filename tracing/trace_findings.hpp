@@ -75,6 +75,8 @@ struct TracedFailure {
 // operations have phrases of their own: "the removal of old checkpoints" and "the copy of its
 // state".
 std::string subject_text(const TracedStoreOperation& operation);
+// Returns "write of its store took 1.2 s: OBJECT, 4.0 MiB, 3.3 MiB/s".
+std::string describe(const TracedStoreOperation& operation);
 std::string kind_text(const TracedFailure& failure);  // "raised"; "unfinished" if it has no kind
 
 struct TracedPhase {

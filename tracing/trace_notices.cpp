@@ -8,7 +8,7 @@
 
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/units.hpp>
-#include <cairn/tracing/trace_failure_maps.hpp>
+#include <cairn/tracing/trace_phases.hpp>
 #include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
@@ -266,14 +266,6 @@ struct Noticing {
                         " failed, and the call went on: " + std::string(event.text));
     if (const auto& slow = diagnosis.slow_store)
       add_slowness(slow->rank, "rank " + std::to_string(slow->rank) + ": " + describe(*slow));
-  }
-
-  static std::string describe(const TracedStoreOperation& operation) {
-    std::string text = subject_text(operation) + " took " + human_duration(operation.duration);
-    if (!operation.object.empty()) text += ": " + operation.object;
-    if (operation.bytes == 0) return text;
-    const double rate = static_cast<double>(operation.bytes) / std::chrono::duration<double>(operation.duration).count();
-    return text + ", " + human_bytes(operation.bytes) + ", " + human_bytes(static_cast<std::uint64_t>(rate)) + "/s";
   }
 };
 

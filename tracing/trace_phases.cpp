@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <tuple>
 #include <utility>
 
 #include <cairn/base/call_phase.hpp>
+#include <cairn/tracing/trace_text.hpp>
 
 namespace cairn {
 namespace {
@@ -124,6 +124,21 @@ void add_parts(TracedPhase& phase, const PhaseNames& names, const Trace& trace, 
   // median.
   phase.median = std::get<Duration>(parts[(parts.size() - 1) / 2]);
   std::tie(std::ignore, phase.slowest, phase.slowest_rank) = parts.back();
+}
+
+// Returns the failure map that each rank received.
+std::map<int, EventsByRank> told_maps(const Trace& trace) {
+  std::map<int, EventsByRank> maps;
+  for (const auto& [rank, events] : trace.events)
+    for (const auto& event : events)
+      if (event.kind == EventKind::kFailure) maps[rank].emplace(event.peer < 0 ? rank : event.peer, &event);
+  return maps;
+}
+
+std::string summary_of(const EventsByRank& map) {
+  std::string text;
+  for (const auto& [rank, event] : map) text += std::to_string(rank) + " " + name_of(*event) + "\n";
+  return text;
 }
 
 }  // namespace
@@ -244,6 +259,19 @@ std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& cl
     if (!longest || wait.duration > longest->duration) longest = std::move(wait);
   }
   return longest;
+}
+
+std::optional<EventsByRank> common_map(const Trace& trace, std::vector<int>& others) {
+  const auto maps = told_maps(trace);
+  std::map<std::string, std::vector<int>> ranks;
+  // Maps that name the same ranks and kinds count as the same, whatever their texts.
+  for (const auto& [rank, map] : maps) ranks[summary_of(map)].push_back(rank);
+  const auto most =
+      std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  if (most == ranks.end()) return std::nullopt;
+  for (const auto& [rank, map] : maps)
+    if (summary_of(map) != most->first) others.push_back(rank);
+  return maps.at(most->second.front());
 }
 
 }  // namespace cairn

@@ -1,7 +1,8 @@
-// The states of each rank and of the coordinator over time, and the phases and waits that follow
-// from these states. Internal.
+// The states of each rank and of the coordinator over time, the phases and waits that follow from
+// these states, and the failure maps that ranks received. Internal.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -54,5 +55,11 @@ bool ends_part(MessageKind kind);
 
 // Returns the longest time that the coordinator waited for the last ranks' answers in a phase.
 std::optional<TracedWait> longest_wait(const Trace& trace, const TraceClocks& clocks, int coordinator);
+
+using EventsByRank = std::map<int, const ObservedEvent*>;  // by the failing rank
+
+// Returns the map that most ranks received; nothing if no rank received one. Adds to `others` the
+// ranks that received another map, such as those that were cut off or frozen.
+std::optional<EventsByRank> common_map(const Trace& trace, std::vector<int>& others);
 
 }  // namespace cairn
