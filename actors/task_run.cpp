@@ -5,7 +5,6 @@
 #include <cairn/actors/call_events.hpp>
 #include <cairn/actors/links/exit_reason.hpp>
 #include <cairn/actors/links/links.hpp>
-#include <cairn/actors/local_messages.hpp>
 
 namespace cairn {
 namespace {

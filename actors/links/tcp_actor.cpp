@@ -28,12 +28,10 @@
 #include <cairn/actors/links/tcp_actor.hpp>
 
 #include <algorithm>
-#include <utility>
 
 #include <sys/resource.h>
 
 #include <caf/io/middleman.hpp>
-#include <caf/send.hpp>
 
 #include <cairn/base/utf8.hpp>
 

@@ -2,8 +2,6 @@
 
 #include <cairn/actors/protocol/events.hpp>
 
-#include <string>
-
 namespace cairn::protocol {
 
 std::string describe_call(Operation operation, const std::string& checkpoint_id) {

@@ -1,7 +1,6 @@
 #include <cairn/runtime/checkpoints/async_save.hpp>
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <system_error>
@@ -14,6 +13,7 @@
 #include <cairn/base/profiler_range.hpp>
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
+#include <cairn/runtime/checkpoints/async_handle.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/state/call_hooks.hpp>
 #include <cairn/state/staged_values.hpp>
@@ -335,5 +335,17 @@ bool AsyncSave::abandon(std::shared_ptr<void> needed) {
   if (thread_.joinable()) thread_.detach();
   return true;
 }
+
+// --- the handle that users have ---
+
+bool AsyncSaveResponse::staged() const { return save_->staged(); }
+bool AsyncSaveResponse::wait_staged(std::optional<std::chrono::milliseconds> deadline) const {
+  return save_->wait_staged(deadline);
+}
+bool AsyncSaveResponse::done() const { return save_->done(); }
+bool AsyncSaveResponse::wait(std::optional<std::chrono::milliseconds> deadline) const { return save_->wait(deadline); }
+std::string AsyncSaveResponse::result() const { return save_->result(); }
+SaveProgress AsyncSaveResponse::progress() const { return save_->progress(); }
+void AsyncSaveResponse::cancel(const std::string& why) const { save_->cancel(why); }
 
 }  // namespace cairn

@@ -29,7 +29,6 @@
 #include <cairn/runtime/checkpoints/async_hooks.hpp>
 #include <cairn/runtime/checkpoints/cancellation.hpp>
 #include <cairn/runtime/checkpoints/options.hpp>
-#include <cairn/runtime/checkpoints/tensor_leases.hpp>
 #include <cairn/runtime/observation/progress_display.hpp>
 #include <cairn/runtime/worlds/caller_executor.hpp>
 #include <cairn/state/device_copies.hpp>

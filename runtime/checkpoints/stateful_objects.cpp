@@ -1,7 +1,6 @@
 #include <cairn/runtime/checkpoints/stateful_objects.hpp>
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <utility>
 

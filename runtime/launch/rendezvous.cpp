@@ -27,7 +27,6 @@
 #include <cairn/base/log.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
-#include <cairn/base/wait.hpp>
 #include <cairn/runtime/launch/meeting_store.hpp>
 
 namespace cairn {

@@ -2,7 +2,6 @@
 // these functions with one Deadline, and so takes no longer than that.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <vector>
 

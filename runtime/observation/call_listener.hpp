@@ -24,7 +24,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include <cairn/base/clock.hpp>
 #include <cairn/base/failure.hpp>

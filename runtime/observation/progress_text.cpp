@@ -5,6 +5,7 @@
 #include <iterator>
 #include <vector>
 
+#include <cairn/base/enum_names.hpp>
 #include <cairn/base/utf8.hpp>
 
 namespace cairn {
@@ -233,6 +234,11 @@ std::string end_text(const ShownProgress& progress, bool ok, milliseconds took) 
   if (!progress.of_all_ranks && progress.ranks > 1) text += " of this rank's";
   const double rate = rate_of({0, 0, progress.moved.bytes, progress.moved.bytes}, took);
   return rate > 0 ? text + " at " + rate_text(rate) : text;
+}
+
+const char* to_string(SaveProgress::Step step) noexcept {
+  static constexpr const char* kNames[] = {"staging", "queued", "planning", "writing", "publishing", "done"};
+  return name_in<SaveProgress::Step::kDone>(kNames, step, "unknown");
 }
 
 }  // namespace cairn

@@ -8,7 +8,6 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/signals_blocked.hpp>
-#include <cairn/runtime/observation/signal_watch.hpp>
 
 namespace cairn {
 namespace {

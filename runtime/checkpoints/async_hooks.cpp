@@ -1,4 +1,4 @@
-#include <cairn/runtime/checkpoints/tensor_leases.hpp>
+#include <cairn/runtime/checkpoints/async_hooks.hpp>
 
 #include <utility>
 #include <vector>
