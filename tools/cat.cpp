@@ -54,6 +54,10 @@ std::vector<std::string> split(const std::string& text, char at) {
   return parts;
 }
 
+// Parses a Python slice such as "0:4,:": a range, ":" or a number per dimension; negative numbers
+// count from the end. "..." stands for the dimensions between. Dimensions omitted at the end are
+// taken whole. Ranges are clipped to the tensor. Throws WrongUse for an index out of range, too
+// many dimensions, or steps.
 class SliceReader {
  public:
   SliceReader(const std::string& text, const Extents& size) : text_(text), size_(size) {}
@@ -113,12 +117,6 @@ class SliceReader {
   const std::string& text_;
   const Extents& size_;
 };
-
-// Parses a Python slice such as "0:4,:": a range, ":" or a number per dimension; negative numbers
-// count from the end. "..." stands for the dimensions between. Dimensions omitted at the end are
-// taken whole. Ranges are clipped to the tensor. Throws WrongUse for an index out of range, too
-// many dimensions, or steps.
-Slice parse_slice(const std::string& text, const Extents& size) { return SliceReader(text, size).read(); }
 
 // Larger tensors are summarised: only the ends of each dimension are read and shown.
 constexpr std::int64_t kShownMax = 1000;
@@ -237,7 +235,7 @@ Json nested(const Shown& shown, const Slice& slice, std::size_t dim, std::int64_
 }
 
 void cat_tensor(TensorSource& source, const CatOptions& options, const TensorStorageMetadata& stored) {
-  const Slice slice = parse_slice(options.slice, stored.size);
+  const Slice slice = SliceReader(options.slice, stored.size).read();
   const Shown shown = read_shown(source, options.key, stored.properties.dtype, slice.box, options.full || options.json);
   if (options.json) {
     std::int64_t next = 0;
@@ -313,15 +311,14 @@ int cat(const CatOptions& options) {
 
 void add_cat(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<CatOptions>();
-  auto* const command = app.add_subcommand("cat", "Print the elements of a tensor, or a value");
-  command->footer(kCatExamples);
+  auto* const command = add_command(app, chosen, "cat", "Print the elements of a tensor, or a value",
+                                    kCatExamples, [options] { return cat(*options); });
   command->add_option("DIR", options->checkpoint, "The checkpoint, torch.save file or safetensors file")->required();
   command->add_option("KEY", options->key, "The key, as cairn inspect --json prints it")->required();
   command->add_option("--slice", options->slice, "The part to print: a range, a number or ':' for each dimension")
       ->type_name("0:4,:");
   command->add_flag("--full", options->full, "Print all elements, at most 2^28");
   command->add_flag("--json", options->json, "Print JSON with all elements, at most 2^28");
-  command->callback([options, &chosen] { chosen = [options] { return cat(*options); }; });
 }
 
 }  // namespace cairn::tools

@@ -102,6 +102,13 @@ OpenedCheckpoint open_checkpoint(const std::string& url) {
 
 void print_json(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
 
+CLI::App* add_command(CLI::App& app, Run& chosen, const char* name, const char* what, const std::string& examples, Run run) {
+  auto* const command = app.add_subcommand(name, what);
+  command->footer(examples);
+  command->callback([&chosen, run = std::move(run)] { chosen = run; });
+  return command;
+}
+
 void add_patterns(CLI::App& command, const std::string& name, std::vector<std::string>& patterns, const std::string& what) {
   command.add_option(name, patterns, what + "; may be repeated")->type_name("PATTERN")->allow_extra_args(false);
 }
@@ -153,12 +160,9 @@ std::string human_seconds(double seconds) {
 
 std::string printable(const std::string& text) { return printable_utf8(text); }
 
-bool written_by_cairn(const Metadata& metadata) { return metadata.commit.has_value(); }
-
-bool matches(const std::string& name, const std::string& pattern) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }
-
 bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
-  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(name, pattern); });
+  const auto matches = [&](const std::string& pattern) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; };
+  return std::any_of(patterns.begin(), patterns.end(), matches);
 }
 
 }  // namespace cairn::tools

@@ -94,6 +94,8 @@ std::optional<std::filesystem::path> file_at(const std::string& place);
 
 // Prints to standard output. Invalid UTF-8 is replaced.
 void print_json(const Json& json);
+// Adds a command. If the command line names it, `run` is `chosen`. `examples` end its help.
+CLI::App* add_command(CLI::App& app, Run& chosen, const char* name, const char* what, const std::string& examples, Run run);
 // Add options that several commands have.
 void add_patterns(CLI::App& command, const std::string& name, std::vector<std::string>& patterns, const std::string& what);
 void add_memory(CLI::App& command, std::uint64_t& bytes);
@@ -120,12 +122,9 @@ std::string human_seconds(double seconds);
 // Replaces invalid UTF-8 bytes and control characters by \xNN: names come from files, and terminals
 // obey escape sequences.
 std::string printable(const std::string& text);
-// Returns whether Cairn wrote the checkpoint, rather than PyTorch.
-bool written_by_cairn(const Metadata& metadata);
 
-// Returns whether `name` matches a pattern. In patterns, `*` stands for any text (dots included),
+// Returns whether `name` matches any pattern. In patterns, `*` stands for any text (dots included),
 // `?` for one character, and `[a-c]` for one of these characters.
-bool matches(const std::string& name, const std::string& pattern);
 bool matches_any(const std::string& name, const std::vector<std::string>& patterns);
 
 }  // namespace cairn::tools

@@ -260,8 +260,8 @@ int diff(const DiffOptions& options) {
 
 void add_diff(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<DiffOptions>();
-  auto* const command = app.add_subcommand("diff", "Compare the keys, shapes, types and values of two checkpoints");
-  command->footer(kDiffExamples);
+  auto* const command = add_command(app, chosen, "diff", "Compare the keys, shapes, types and values of two checkpoints",
+                                    kDiffExamples, [options] { return diff(*options); });
   command->add_option("A", options->a, "A checkpoint, torch.save file or safetensors file")->required();
   command->add_option("B", options->b, "The one to compare it with")->required();
   add_patterns(*command, "--tensors", options->tensors, "Compare only keys that match this pattern");
@@ -270,7 +270,6 @@ void add_diff(CLI::App& app, Run& chosen) {
       ->capture_default_str();
   add_memory(*command, options->memory);
   command->add_flag("--json", options->json, "Print JSON");
-  command->callback([options, &chosen] { chosen = [options] { return diff(*options); }; });
 }
 
 }  // namespace cairn::tools

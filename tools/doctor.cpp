@@ -432,15 +432,14 @@ int doctor(const DoctorOptions& options) {
 
 void add_doctor(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<DoctorOptions>();
-  auto* const command = app.add_subcommand("doctor", "Find what would make saves slow or fail on this machine");
-  command->footer(kDoctorExamples);
+  auto* const command = add_command(app, chosen, "doctor", "Find what would make saves slow or fail on this machine",
+                                    kDoctorExamples, [options] { return doctor(*options); });
   command->add_option("DIR", options->directory, "The directory in which checkpoints will be saved");
   command->add_option("--test-size", options->test_bytes, "Largest size of the file that measures the disk")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE")
       ->default_str("256MiB");
   command->add_flag("--json", options->json, "Print JSON");
-  command->callback([options, &chosen] { chosen = [options] { return doctor(*options); }; });
 }
 
 }  // namespace cairn::tools

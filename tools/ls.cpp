@@ -152,24 +152,23 @@ int print_latest(const std::string& url) {
 
 void add_ls(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<LsOptions>();
-  auto* const command = app.add_subcommand("ls", "List the checkpoints of a run, the latest first, and leftovers");
-  command->footer(kLsExamples);
+  auto* const command = add_command(app, chosen, "ls", "List the checkpoints of a run, the latest first, and leftovers",
+                                    kLsExamples, [options] { return ls(*options); });
   command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
   command->add_flag("--json", options->json, "Print JSON");
-  command->callback([options, &chosen] { chosen = [options] { return ls(*options); }; });
 }
 
 void add_latest(CLI::App& app, Run& chosen) {
   const auto run = std::make_shared<std::string>();
-  auto* const command = app.add_subcommand("latest", "Print the place of the checkpoint from which a run resumes");
-  command->footer(R"TEXT(Examples:
+  auto* const command = add_command(app, chosen, "latest", "Print the place of the checkpoint from which a run resumes",
+                                    R"TEXT(Examples:
   cairn verify "$(cairn latest run)"
 
 This is the checkpoint that restore_latest takes. latest reads no data, so that restore_latest may
 still find it damaged, and take an earlier one.
-Exits with 1 if there is none, or if restore_latest would throw.)TEXT");
+Exits with 1 if there is none, or if restore_latest would throw.)TEXT",
+                                    [run] { return print_latest(*run); });
   command->add_option("RUN", *run, "The directory or URL that holds the checkpoints")->required();
-  command->callback([run, &chosen] { chosen = [run] { return print_latest(*run); }; });
 }
 
 }  // namespace cairn::tools

@@ -271,8 +271,8 @@ int prune(const PruneOptions& options) {
 
 void add_prune(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<PruneOptions>();
-  auto* const command = app.add_subcommand("prune", "Remove old checkpoints of a run");
-  command->footer(kPruneExamples);
+  auto* const command = add_command(app, chosen, "prune", "Remove old checkpoints of a run",
+                                    kPruneExamples, [options] { return prune(*options); });
   command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
   command->add_option("--keep", options->keep, "Checkpoints to keep: last=K, every=N or best=K:METRIC[:higher]; may be repeated")
       ->allow_extra_args(false)
@@ -281,7 +281,6 @@ void add_prune(CLI::App& app, Run& chosen) {
   command->add_flag("--damaged", options->damaged, "Remove damaged checkpoints, after reading them again");
   command->add_flag("--yes", options->yes, "Remove without asking");
   command->add_flag("--dry-run", options->dry_run, "Show what would be removed, and remove nothing");
-  command->callback([options, &chosen] { chosen = [options] { return prune(*options); }; });
 }
 
 }  // namespace cairn::tools

@@ -92,7 +92,7 @@ std::map<std::string, Going> look(const RmOptions& options) {
 // then empty.
 void remove_foreign(Store& place) {
   const Metadata metadata = read_metadata(place);
-  if (written_by_cairn(metadata) || !place.open_attempts().empty())
+  if (metadata.commit || !place.open_attempts().empty())
     throw Error(ErrorCode::kPrecondition, "Cairn has saved there meanwhile, or is about to");
   place.retract();
   for (const auto& [rank, record] : rank_records(place)) place.remove(record);
@@ -152,15 +152,14 @@ int rm(const RmOptions& options) {
 
 void add_rm(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<RmOptions>();
-  auto* const command = app.add_subcommand("rm", "Remove checkpoints by name");
-  command->footer(kRmExamples);
+  auto* const command = add_command(app, chosen, "rm", "Remove checkpoints by name",
+                                    kRmExamples, [options] { return rm(*options); });
   command->add_option("CHECKPOINT", options->checkpoints, "The directories or URLs of checkpoints")->required();
   command->add_flag("--pinned", options->pinned, "Remove pinned checkpoints, too");
   command->add_flag("--last-sound", options->last_sound, "Remove the last sound checkpoint of a run, too");
   command->add_flag("--foreign", options->foreign, "Remove checkpoints that PyTorch saved, too");
   command->add_flag("--yes", options->yes, "Remove without asking");
   command->add_flag("--dry-run", options->dry_run, "Show what would be removed, and remove nothing");
-  command->callback([options, &chosen] { chosen = [options] { return rm(*options); }; });
 }
 
 }  // namespace cairn::tools

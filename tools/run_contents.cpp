@@ -29,7 +29,7 @@ std::optional<double> written_at(const std::string& url, const char* record = kC
 void read_record(const RunDirectory& run, ListedCheckpoint& listed) {
   const auto place = run.open(listed.name);
   const Metadata metadata = read_metadata(*place);
-  listed.by_cairn = written_by_cairn(metadata);
+  listed.by_cairn = metadata.commit.has_value();
   listed.save_id = metadata.save_id;
   int ranks = 0;
   for (const FileInfo& file : metadata.files) {

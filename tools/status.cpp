@@ -206,24 +206,21 @@ void add_status(CLI::App& app, Run& chosen) {
     bool json = false;
   };
   const auto options = std::make_shared<Options>();
-  auto* const command = app.add_subcommand("status", "Show what a job does now: running saves, the last one, failures, dead ranks");
-  command->footer(kStatusExamples);
+  const char* const what = "Show what a job does now: running saves, the last one, failures, dead ranks";
+  auto* const command = add_command(app, chosen, "status", what, kStatusExamples, [options] {
+    Json list = Json::array();
+    for (const std::string& place : options->places) {
+      const Status status = status_of(place);
+      list.push_back(status.json);
+      if (options->json) continue;
+      if (options->places.size() > 1) std::cout << coloured(Colour::kBold, printable(place) + ":") << '\n';
+      for (const std::string& text : status.lines) print_line(text, kNameColumns);
+    }
+    if (options->json) print_json(list);
+    return kFine;
+  });
   command->add_option("DIR", options->places, "Directories with traces or metrics, or runs")->required();
   command->add_flag("--json", options->json, "Print JSON: a list with an entry for each DIR");
-  command->callback([options, &chosen] {
-    chosen = [options] {
-      Json list = Json::array();
-      for (const std::string& place : options->places) {
-        const Status status = status_of(place);
-        list.push_back(status.json);
-        if (options->json) continue;
-        if (options->places.size() > 1) std::cout << coloured(Colour::kBold, printable(place) + ":") << '\n';
-        for (const std::string& text : status.lines) print_line(text, kNameColumns);
-      }
-      if (options->json) print_json(list);
-      return kFine;
-    };
-  });
 }
 
 }  // namespace cairn::tools
