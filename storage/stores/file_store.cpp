@@ -142,7 +142,7 @@ std::unique_ptr<ObjectWriter> FileStore::create(const ObjectName& name, const Cr
   check_object_name(name);
   make_parents(name);
   try {
-    return std::make_unique<FileWriter>(files_, root_, path_of(name), options);
+    return make_file_writer(files_, root_, path_of(name), options);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kNotFound && !is_directory(root_))
       throw Error(ErrorCode::kNotFound, std::string(error.what()) + " (the store's root does not exist: make it with create_root)");

@@ -1,9 +1,13 @@
 #include <cairn/storage/stores/file_writer.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
+#include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/shared_mutex.hpp>
 
 namespace cairn {
 namespace {
@@ -19,141 +23,168 @@ std::string range_text(std::uint64_t offset, std::size_t size) {
   return std::to_string(size) + " bytes at " + std::to_string(offset);
 }
 
-}  // namespace
-
-FileWriter::FileWriter(FileSystem& files, std::string root, std::string path, const CreateOptions& options)
-    : files_(files),
-      root_(std::move(root)),
-      final_path_(std::move(path)),
-      path_(options.appears_whole ? final_path_ + ".part" : final_path_) {
-  file_ = files_.create_exclusively(path_);
-  if (file_ < 0) throw system_error("create", path_, -file_);
-  try {
-    if (const int result = files_.status_of(file_, identity_); result < 0) throw system_error("inspect", path_, -result);
-    if (options.expected_bytes > 0) {
-      // A full disk is found now, before anything is written. File systems without reservation find
-      // it later.
-      const int result = files_.allocate(file_, options.expected_bytes);
-      if (result < 0 && result != -EOPNOTSUPP && result != -ENOSYS && result != -EINVAL)
-        throw system_error("reserve " + std::to_string(options.expected_bytes) + " bytes for", path_, -result);
+// Many threads may write at once. `sync`, `close` and `discard` wait for running writes.
+class FileWriter final : public ObjectWriter {
+ public:
+  FileWriter(FileSystem& files, std::string root, std::string path, const CreateOptions& options)
+      : files_(files),
+        root_(std::move(root)),
+        final_path_(std::move(path)),
+        path_(options.appears_whole ? final_path_ + ".part" : final_path_) {
+    file_ = files_.create_exclusively(path_);
+    if (file_ < 0) throw system_error("create", path_, -file_);
+    try {
+      if (const int result = files_.status_of(file_, identity_); result < 0) throw system_error("inspect", path_, -result);
+      if (options.expected_bytes > 0) {
+        // A full disk is found now, before anything is written. File systems without reservation
+        // find it later.
+        const int result = files_.allocate(file_, options.expected_bytes);
+        if (result < 0 && result != -EOPNOTSUPP && result != -ENOSYS && result != -EINVAL)
+          throw system_error("reserve " + std::to_string(options.expected_bytes) + " bytes for", path_, -result);
+      }
+      if (options.direct && files_.bypass_cache(file_, true) >= 0) {
+        bypasses_cache_ = true;
+        alignment_ = kDirectAlignment;
+      }
+    } catch (...) {
+      files_.remove_file(path_);
+      files_.close(file_);
+      throw;
     }
-    if (options.direct && files_.bypass_cache(file_, true) >= 0) {
-      bypasses_cache_ = true;
-      alignment_ = kDirectAlignment;
-    }
-  } catch (...) {
-    files_.remove_file(path_);
-    files_.close(file_);
-    throw;
   }
-}
 
-FileWriter::~FileWriter() {
-  if (state_ == State::kWriting) FileWriter::discard();
-}
+  ~FileWriter() override {
+    if (state_ == State::kWriting) discard();
+  }
 
-void FileWriter::require_writing(const char* action) const {
-  if (state_ == State::kWriting) return;
-  throw Error(ErrorCode::kPrecondition, std::string("cannot ") + action + " " + path_ + ": its writer was already " +
-                                            (state_ == State::kFinished ? "synced or closed" : "discarded"));
-}
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
 
-void FileWriter::write_at(std::uint64_t offset, ByteSpan bytes) {
-  // Shared: several threads write different parts. `finish` and `discard` wait for all of them.
-  SharedLock lock(mutex_);
-  require_writing("write to");
-  if (offset % alignment_ != 0 || bytes.size() % alignment_ != 0 ||
-      reinterpret_cast<std::uintptr_t>(bytes.data()) % alignment_ != 0)
-    throw Error(ErrorCode::kInvalidArgument, "cannot write " + range_text(offset, bytes.size()) + " to " + path_ +
-                                                 ": offset, size and address must be multiples of " + std::to_string(alignment_) +
-                                                 ", because it was opened for direct I/O");
-  while (!bytes.empty()) {
-    const std::size_t asked = std::min(bytes.size(), kWriteBytesMax);
-    // Read before the write, because another thread may be turning direct I/O off at this moment.
-    const bool bypassing = bypasses_cache_.load(std::memory_order_acquire);
-    ssize_t result = files_.write_at(file_, bytes.data(), asked, offset);
-    if (bypassing) {
-      // A file system may accept direct I/O and still refuse the write: fall back to the page
-      // cache. After a partial write, the rest must start at an aligned offset again.
-      if (result > 0 && static_cast<std::size_t>(result) < asked) result -= result % static_cast<ssize_t>(alignment_);
-      if (result == -EINVAL || result == 0) {
-        const int through_cache = files_.bypass_cache(file_, false);
-        if (through_cache < 0) throw system_error("leave direct I/O on", path_, -through_cache);
-        bypasses_cache_.store(false, std::memory_order_release);
-        continue;
+  void write_at(std::uint64_t offset, ByteSpan bytes) override {
+    // Shared: several threads write different parts. `finish` and `discard` wait for all of them.
+    SharedLock lock(mutex_);
+    require_writing("write to");
+    if (offset % alignment_ != 0 || bytes.size() % alignment_ != 0 ||
+        reinterpret_cast<std::uintptr_t>(bytes.data()) % alignment_ != 0)
+      throw Error(ErrorCode::kInvalidArgument, "cannot write " + range_text(offset, bytes.size()) + " to " + path_ +
+                                                   ": offset, size and address must be multiples of " + std::to_string(alignment_) +
+                                                   ", because it was opened for direct I/O");
+    while (!bytes.empty()) {
+      const std::size_t asked = std::min(bytes.size(), kWriteBytesMax);
+      // Read before the write, because another thread may be turning direct I/O off at this moment.
+      const bool bypassing = bypasses_cache_.load(std::memory_order_acquire);
+      ssize_t result = files_.write_at(file_, bytes.data(), asked, offset);
+      if (bypassing) {
+        // A file system may accept direct I/O and still refuse the write: fall back to the page
+        // cache. After a partial write, the rest must start at an aligned offset again.
+        if (result > 0 && static_cast<std::size_t>(result) < asked) result -= result % static_cast<ssize_t>(alignment_);
+        if (result == -EINVAL || result == 0) {
+          const int through_cache = files_.bypass_cache(file_, false);
+          if (through_cache < 0) throw system_error("leave direct I/O on", path_, -through_cache);
+          bypasses_cache_.store(false, std::memory_order_release);
+          continue;
+        }
+      }
+      if (result < 0) throw system_error("write " + range_text(offset, bytes.size()) + " to", path_, static_cast<int>(-result));
+      if (result == 0)
+        throw system_error("write " + range_text(offset, bytes.size()) + " to", path_, EIO);  // neither progress nor an error
+      bytes = bytes.subspan(static_cast<std::size_t>(result), bytes.size() - static_cast<std::size_t>(result));
+      offset += static_cast<std::uint64_t>(result);
+    }
+  }
+
+  std::size_t alignment_bytes() const override { return alignment_; }
+  void sync(std::uint64_t length) override { finish(length, true); }
+  void close(std::uint64_t length) override { finish(length, false); }
+  void discard() noexcept override {
+    ExclusiveLock lock(mutex_);
+    if (state_ == State::kDiscarded) return;
+    state_ = State::kDiscarded;
+    // Removes the name before closing: the open handle keeps the inode number from being reused.
+    if (names_this_file()) files_.remove_file(path_);
+    if (file_ >= 0) files_.close(file_);
+    file_ = -1;
+  }
+
+ private:
+  enum class State : std::uint8_t { kWriting, kFinished, kDiscarded };
+
+  void require_writing(const char* action) const CAIRN_REQUIRES_SHARED(mutex_) {
+    if (state_ == State::kWriting) return;
+    throw Error(ErrorCode::kPrecondition, std::string("cannot ") + action + " " + path_ + ": its writer was already " +
+                                              (state_ == State::kFinished ? "synced or closed" : "discarded"));
+  }
+
+  void finish(std::uint64_t length, bool durable) {
+    ExclusiveLock lock(mutex_);
+    require_writing(durable ? "sync" : "close");
+    if (const int result = files_.truncate(file_, length); result < 0)
+      throw system_error("cut to " + std::to_string(length) + " bytes", path_, -result);
+    if (durable) {
+      // After a failed fsync the kernel may mark unwritten pages as clean, so a retry could succeed
+      // without writing them. Only a new file is safe.
+      if (const int result = files_.sync_data(file_); result < 0) throw system_error("sync", path_, -result);
+    }
+    // After the sync and before the success is reported: a fence by another job may have removed
+    // the file meanwhile.
+    if (!names_this_file())
+      throw Error(ErrorCode::kNotFound,
+                  "cannot finish writing " + path_ + ": it was removed or replaced; another process may have ended its save");
+    if (path_ != final_path_) take_name();
+    const int closed = files_.close(file_);
+    file_ = -1;
+    if (closed < 0) throw system_error("close", path_, -closed);
+    if (durable) {
+      // Every directory from the file up to the root is synced: any rank may have just created a
+      // parent.
+      std::string directory = path_;
+      while (directory.size() > root_.size()) {
+        const std::size_t slash = directory.rfind('/');
+        if (slash == std::string::npos) break;
+        directory.resize(std::max(slash, root_.size()));
+        if (const int result = files_.sync_directory(directory); result < 0)
+          throw system_error("sync directory", directory, -result);
       }
     }
-    if (result < 0) throw system_error("write " + range_text(offset, bytes.size()) + " to", path_, static_cast<int>(-result));
-    if (result == 0)
-      throw system_error("write " + range_text(offset, bytes.size()) + " to", path_, EIO);  // neither progress nor an error
-    bytes = bytes.subspan(static_cast<std::size_t>(result), bytes.size() - static_cast<std::size_t>(result));
-    offset += static_cast<std::uint64_t>(result);
+    state_ = State::kFinished;
   }
-}
 
-void FileWriter::sync(std::uint64_t length) { finish(length, true); }
-
-void FileWriter::close(std::uint64_t length) { finish(length, false); }
-
-void FileWriter::finish(std::uint64_t length, bool durable) {
-  ExclusiveLock lock(mutex_);
-  require_writing(durable ? "sync" : "close");
-  if (const int result = files_.truncate(file_, length); result < 0)
-    throw system_error("cut to " + std::to_string(length) + " bytes", path_, -result);
-  if (durable) {
-    // After a failed fsync the kernel may mark unwritten pages as clean, so a retry could succeed
-    // without writing them. Only a new file is safe.
-    if (const int result = files_.sync_data(file_); result < 0) throw system_error("sync", path_, -result);
-  }
-  // After the sync and before the success is reported: a fence by another job may have removed the
-  // file meanwhile.
-  if (!names_this_file())
-    throw Error(ErrorCode::kNotFound,
-                "cannot finish writing " + path_ + ": it was removed or replaced; another process may have ended its save");
-  if (path_ != final_path_) take_name();
-  const int closed = files_.close(file_);
-  file_ = -1;
-  if (closed < 0) throw system_error("close", path_, -closed);
-  if (durable) {
-    // Every directory from the file up to the root is synced: any rank may have just created a
-    // parent.
-    std::string directory = path_;
-    while (directory.size() > root_.size()) {
-      const std::size_t slash = directory.rfind('/');
-      if (slash == std::string::npos) break;
-      directory.resize(std::max(slash, root_.size()));
-      if (const int result = files_.sync_directory(directory); result < 0) throw system_error("sync directory", directory, -result);
+  // Gives a complete file its final name.
+  void take_name() CAIRN_REQUIRES(mutex_) {
+    int result = files_.rename_exclusively(path_, final_path_);
+    if (result == -EINVAL || result == -ENOSYS) {  // not every file system can
+      result = files_.link(path_, final_path_);
+      if (result >= 0) files_.remove_file(path_);
     }
+    if (result < 0) throw system_error("give its name to", final_path_, -result);
+    path_ = final_path_;
   }
-  state_ = State::kFinished;
-}
 
-// Gives a complete file its final name.
-void FileWriter::take_name() {
-  int result = files_.rename_exclusively(path_, final_path_);
-  if (result == -EINVAL || result == -ENOSYS) {  // not every file system can
-    result = files_.link(path_, final_path_);
-    if (result >= 0) files_.remove_file(path_);
+  // Returns whether the path still names this writer's file. If another file has its name now, this
+  // writer must not remove or report that one.
+  bool names_this_file() noexcept {
+    FileStatus found;
+    return files_.status(path_, false, found) == 0 && found.device == identity_.device && found.serial == identity_.serial;
   }
-  if (result < 0) throw system_error("give its name to", final_path_, -result);
-  path_ = final_path_;
-}
 
-// Returns whether the path still names this writer's file. If another file has its name now, this
-// writer must not remove or report that one.
-bool FileWriter::names_this_file() noexcept {
-  FileStatus found;
-  return files_.status(path_, false, found) == 0 && found.device == identity_.device && found.serial == identity_.serial;
-}
+  FileSystem& files_;
+  const std::string root_;
+  const std::string final_path_;
+  std::string path_;  // with `appears_whole`, a temporary name until the file is complete
+  std::size_t alignment_ = 1;
 
-void FileWriter::discard() noexcept {
-  ExclusiveLock lock(mutex_);
-  if (state_ == State::kDiscarded) return;
-  state_ = State::kDiscarded;
-  // Removes the name before closing: the open handle keeps the inode number from being reused.
-  if (names_this_file()) files_.remove_file(path_);
-  if (file_ >= 0) files_.close(file_);
-  file_ = -1;
+  SharedMutex mutex_;  // shared while writing; exclusive to change the members below
+  State state_ CAIRN_GUARDED_BY(mutex_) = State::kWriting;
+  int file_ CAIRN_GUARDED_BY(mutex_) = -1;
+  FileStatus identity_;
+  std::atomic<bool> bypasses_cache_{false};
+};
+
+}  // namespace
+
+std::unique_ptr<ObjectWriter> make_file_writer(FileSystem& files, const std::string& root, const std::string& path,
+                                               const CreateOptions& options) {
+  return std::make_unique<FileWriter>(files, root, path, options);
 }
 
 }  // namespace cairn

@@ -95,7 +95,7 @@ std::unique_ptr<ObjectWriter> S3Store::create(const ObjectName& name, const Crea
   const bool is_small = options.expected_bytes > 0 && (options.part_bytes == 0 || options.expected_bytes < options.part_bytes);
   if (!(is_small && (save_id_of_file(name) || save_id_of_mark(name))) && exists(name))
     throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_of(name) + ": an object of this name exists");
-  return std::make_unique<S3Writer>(client_, key_of(name), url_of(name), options, kPartBytesMin);
+  return make_s3_writer(client_, key_of(name), url_of(name), options, kPartBytesMin);
 }
 
 void S3Store::read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination) {

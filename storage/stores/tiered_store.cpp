@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/publication.hpp>
+#include <cairn/storage/stores/tier_copier.hpp>
 #include <cairn/storage/stores/url.hpp>
 
 namespace cairn {
@@ -25,11 +29,9 @@ Tiers& tiers() {
   static Tiers* const instance = [] {
     // Threads that still copy would use what the exit of the process destroys.
     std::atexit([] {
-      std::map<std::string, std::shared_ptr<TierCopier>> all;
-      {
-        MutexLock lock(tiers().mutex);
-        all = tiers().by_name;
-      }
+      MutexLock lock(tiers().mutex);
+      const auto all = tiers().by_name;
+      lock.unlock();
       for (const auto& entry : all) entry.second->stop();
     });
     return new Tiers;
@@ -112,27 +114,24 @@ bool names_record(const ObjectName& name) { return name == record_beside(name); 
 
 bool is_data_file(const ObjectName& name) { return save_id_of_file(name.substr(name.rfind('/') + 1)).has_value(); }
 
-// Merges two sorted lists by `name_of`. Takes the first list's entry for a name that both have.
-template <class Entry, class NameOf>
-std::vector<Entry> merged(std::vector<Entry> first, const std::vector<Entry>& second, NameOf name_of) {
-  std::map<std::string, Entry> all;
-  for (auto* list : {static_cast<const std::vector<Entry>*>(&first), &second})
-    for (const Entry& entry : *list) all.emplace(name_of(entry), entry);
-  first.clear();
-  for (auto& [name, entry] : all) first.push_back(std::move(entry));
-  return first;
+// Merges two sorted lists. Takes the first list's entry for a name that both have.
+template <class Entry>
+std::vector<Entry> merged(const std::vector<Entry>& first, const std::vector<Entry>& second) {
+  std::vector<Entry> all;
+  std::set_union(first.begin(), first.end(), second.begin(), second.end(), std::back_inserter(all),
+                 [](const Entry& a, const Entry& b) { return listed_name(a) < listed_name(b); });
+  return all;
 }
 
-}  // namespace
-
 // Queues the object to be copied once it is complete.
-class TieredStore::Writer final : public ObjectWriter {
+class TieredWriter final : public ObjectWriter {
  public:
-  Writer(std::unique_ptr<ObjectWriter> inner, const TieredStore& store, const ObjectName& name)
-      : inner_(std::move(inner)), store_(store), path_(store.place_ + "/" + name), name_(name) {
-    store_.copier_->writer_opened();
+  TieredWriter(std::unique_ptr<ObjectWriter> inner, std::shared_ptr<TierCopier> copier, const std::string& place,
+               const ObjectName& name)
+      : inner_(std::move(inner)), copier_(std::move(copier)), place_(place), name_(name) {
+    copier_->writer_opened();
   }
-  ~Writer() override {
+  ~TieredWriter() override {
     inner_.reset();
     end();
   }
@@ -153,8 +152,8 @@ class TieredStore::Writer final : public ObjectWriter {
     if (!is_complete_) return;
     is_complete_ = false;
     try {
-      if (store_.near_->is_taken(name_)) return;  // another object has the name now
-      if (!store_.copier_->drop_object(path_)) store_.far_->remove(name_);  // otherwise it has not been copied
+      if (copier_->near(place_)->is_taken(name_)) return;                      // another object has the name now
+      if (!copier_->drop_object(path())) copier_->far(place_)->remove(name_);  // otherwise it has not been copied
     } catch (const std::exception&) {
       // The next clean-up of the place removes it.
     }
@@ -163,205 +162,230 @@ class TieredStore::Writer final : public ObjectWriter {
  private:
   void complete(std::uint64_t length) {
     is_complete_ = true;
-    store_.copier_->add_object(path_, length);
+    copier_->add_object(path(), length);
     end();
   }
+  std::string path() const { return place_ + "/" + name_; }
   void end() noexcept {
-    if (std::exchange(is_open_, false)) store_.copier_->writer_closed();
+    if (std::exchange(is_open_, false)) copier_->writer_closed();
   }
 
   std::unique_ptr<ObjectWriter> inner_;
-  const TieredStore store_;
-  const std::string path_;
+  const std::shared_ptr<TierCopier> copier_;
+  const std::string place_;
   const ObjectName name_;
   bool is_open_ = true;
   bool is_complete_ = false;
 };
 
-TieredStore::TieredStore(std::shared_ptr<TierCopier> copier, const std::string& place)
-    : copier_(std::move(copier)), place_(place), near_(copier_->near(place)), far_(copier_->far(place)) {}
+// The commit protocol runs in the near tier alone. Reads take an object from the near tier if it is
+// there, and from the far one otherwise. The near tier's record is as new as that of the far tier,
+// or newer: resume_copies removes it if another node has saved later.
+class TieredStore final : public Store {
+ public:
+  // `place` is a path below the tiers, such as "/run/step_1".
+  TieredStore(std::shared_ptr<TierCopier> copier, const std::string& place)
+      : copier_(std::move(copier)), place_(place), near_(copier_->near(place)), far_(copier_->far(place)) {}
 
-// Looks into the far tier. Returns `if_known` instead if this process saves to the run, and the
-// near tier is known to tell as much. A process that only reads may have another near tier than the
-// one that saves.
-template <class Act, class Result>
-Result TieredStore::look_far(Act act, Result if_known) const {
-  return copier_->saves_to(place_) && copier_->is_known(place_) ? if_known : act();
-}
+  std::string url() const override { return copier_->url(place_); }
+  bool is_shared() const override { return far_->is_shared(); }
+  StoreTraits traits() const override { return near_->traits(); }
+  void create_root() override {
+    copier_->expect_saves(place_);
+    copier_->is_known(place_);  // a new root would hide that the near tier was lost
+    near_->create_root();
+  }
 
-void TieredStore::create_root() {
-  copier_->expect_saves(place_);
-  copier_->is_known(place_);  // a new root would hide that the near tier was lost
-  near_->create_root();
-}
-
-std::unique_ptr<ObjectWriter> TieredStore::create(const ObjectName& name, const CreateOptions& options) {
-  check_object_name(name);
-  const auto far_has = [&] {
+  std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) override {
+    check_object_name(name);
+    const auto far_has = [&] {
+      try {
+        return far_->exists(name);
+      } catch (const Error& error) {
+        // In a save, the coordinator has looked before it opened the attempt.
+        if (tells_of_the_record(error) || near_->open_attempts().empty()) throw;
+        return false;
+      }
+    };
+    if (!is_data_file(name) && !near_->is_taken(name) && look_far(far_has))
+      throw Error(ErrorCode::kAlreadyExists, "cannot create " + child_url(url(), name) + ": an object of this name exists");
+    std::unique_ptr<ObjectWriter> writer;
     try {
-      return far_->exists(name);
+      writer = near_->create(name, options);
     } catch (const Error& error) {
-      // In a save, the coordinator has looked before it opened the attempt.
-      if (tells_of_the_record(error) || near_->open_attempts().empty()) throw;
-      return false;
+      // The near tier may have been lost, and a checkpoint be pinned that the far one alone has.
+      if (error.code() != ErrorCode::kNotFound || !far_->exists(record_beside(name))) throw;
+      create_root();
+      writer = near_->create(name, options);
     }
-  };
-  if (!is_data_file(name) && !near_->is_taken(name) && look_far(far_has, false))
-    throw Error(ErrorCode::kAlreadyExists, "cannot create " + child_url(url(), name) + ": an object of this name exists");
-  std::unique_ptr<ObjectWriter> writer;
-  try {
-    writer = near_->create(name, options);
-  } catch (const Error& error) {
-    // The near tier may have been lost, and a checkpoint be pinned that the far one alone has.
-    if (error.code() != ErrorCode::kNotFound || !far_->exists(record_beside(name))) throw;
-    create_root();
-    writer = near_->create(name, options);
+    return std::make_unique<TieredWriter>(std::move(writer), copier_, place_, name);
   }
-  return std::make_unique<Writer>(std::move(writer), *this, name);
-}
 
-void TieredStore::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
-  try {
-    return near_->read(name, ranges);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kInvalidArgument) throw;
-    if (error.code() != ErrorCode::kNotFound && !far_->exists(name)) throw;
+  void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
+    try {
+      return near_->read(name, ranges);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInvalidArgument) throw;
+      if (error.code() != ErrorCode::kNotFound && !far_->exists(name)) throw;
+    }
+    far_->read(name, ranges);
   }
-  far_->read(name, ranges);
-}
 
-std::uint64_t TieredStore::size_bytes(const ObjectName& name) {
-  try {
-    return near_->size_bytes(name);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNotFound) throw;
+  std::uint64_t size_bytes(const ObjectName& name) override {
+    try {
+      return near_->size_bytes(name);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kNotFound) throw;
+    }
+    return far_->size_bytes(name);
   }
-  return far_->size_bytes(name);
-}
 
-bool TieredStore::exists(const ObjectName& name) {
-  if (near_->exists(name)) return true;
-  if (is_data_file(name)) return far_->exists(name);  // the near tier may have dropped it
-  return look_far([&] { return far_->exists(name); }, false);
-}
-
-std::optional<ObjectEnd> TieredStore::read_end(const ObjectName& name, std::size_t bytes_max) {
-  if (near_->exists(name)) return Store::read_end(name, bytes_max);
-  if (is_data_file(name)) return far_->read_end(name, bytes_max);  // the near tier may have dropped it
-  return look_far([&] { return far_->read_end(name, bytes_max); }, std::optional<ObjectEnd>());
-}
-
-bool TieredStore::is_taken(const ObjectName& name) {
-  return near_->is_taken(name) || look_far([&] { return far_->is_taken(name); }, false);
-}
-
-std::vector<ObjectInfo> TieredStore::list(const ObjectName& prefix) {
-  std::vector<ObjectInfo> near_objects = near_->list(prefix);
-  std::vector<ObjectInfo> far_objects = look_far([&] { return far_->list(prefix); }, std::vector<ObjectInfo>());
-  const auto is_unfinished = [](const ObjectInfo& object) { return ends_with(object.name, kUnfinishedEnd); };
-  far_objects.erase(std::remove_if(far_objects.begin(), far_objects.end(), is_unfinished), far_objects.end());
-  return merged(std::move(near_objects), far_objects, [](const ObjectInfo& object) { return object.name; });
-}
-
-std::vector<ObjectName> TieredStore::children() {
-  return merged(near_->children(), look_far([&] { return far_->children(); }, std::vector<ObjectName>()),
-                [](const ObjectName& name) { return name; });
-}
-
-std::optional<LatestPlace> TieredStore::latest_place() {
-  return look_far([&] { return far_->latest_place(); }, std::optional<LatestPlace>());
-}
-
-void TieredStore::remove_far(const ObjectName& name) {
-  far_->remove(name);
-  if (far_->traits().create_takes_name) far_->remove(name + kUnfinishedEnd);
-}
-
-// The far tier's record names data files that the near tier's does not. They are removed after the
-// next publication there (TierCopier::sweep), unless the far tier has no record.
-void TieredStore::remove(const ObjectName& name) {
-  check_object_name(name);
-  if (names_record(name))
-    return TieredStore(copier_, name == kCommitRecordName ? place_ : parent_of(place_ + "/" + name)).retract();
-  copier_->drop_object(place_ + "/" + name);
-  if (!is_data_file(name)) {
-    remove_far(name);  // first: near objects are copied again, far ones are not
-    return near_->remove(name);
+  bool exists(const ObjectName& name) override {
+    if (near_->exists(name)) return true;
+    if (is_data_file(name)) return far_->exists(name);  // the near tier may have dropped it
+    return look_far([&] { return far_->exists(name); });
   }
-  near_->remove(name);
-  const ObjectName record = record_beside(name);
-  if (!near_->exists(record) && !far_->exists(record)) remove_far(name);
-}
 
-void TieredStore::begin_attempt(const std::string& save_id, Overwrite overwrite) {
-  check_overwrite(*this, save_id, overwrite);
-  copier_->begin_attempt(*near_, save_id);
-  copier_->begin_saves(parent_of(place_));
-}
-
-void TieredStore::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
-  if (overwrite == Overwrite::kRefused && exists(kCommitRecordName) && !near_->exists(kCommitRecordName))
-    throw Error(ErrorCode::kAlreadyExists, "cannot publish save " + save_id + ": " + child_url(url(), kCommitRecordName) +
-                                               " is there already. Nothing was changed");
-  try {
-    near_->publish(save_id, record, overwrite);
-  } catch (const Error& error) {
-    if (!tells_of_the_record(error)) copier_->add_checkpoint(place_, save_id, false);  // it may have been published
-    throw;
+  std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override {
+    if (near_->exists(name)) return Store::read_end(name, bytes_max);
+    if (is_data_file(name)) return far_->read_end(name, bytes_max);  // the near tier may have dropped it
+    return look_far([&] { return far_->read_end(name, bytes_max); });
   }
-  copier_->add_checkpoint(place_, save_id, false);
-}
 
-// tier_copier.hpp says why a copy that is in progress cannot bring the checkpoint back.
-// `remove_root` removes the far tier's data, and the mark last.
-void TieredStore::retract() {
-  if (copier_->is_failing())
-    throw Error(ErrorCode::kUnavailable,
-                "cannot remove " + url() + ": the far tier is not available (" + copier_->progress().last_error + ")");
-  const auto dropped = copier_->drop_checkpoint(place_);
-  std::string id = dropped.value_or("");
-  try {
-    if (const auto head = id.empty() ? read_commit_head(*this) : std::nullopt) id = head->save_id;
-  } catch (const Error& error) {
-    if (!tells_of_the_record(error)) throw;
+  bool is_taken(const ObjectName& name) override {
+    return near_->is_taken(name) || look_far([&] { return far_->is_taken(name); });
   }
-  try {
-    if (!id.empty()) far_->fence(id);  // the mark of the removal
+
+  std::vector<ObjectInfo> list(const ObjectName& prefix = "") override {
+    const std::vector<ObjectInfo> near_objects = near_->list(prefix);
+    std::vector<ObjectInfo> far_objects = look_far([&] { return far_->list(prefix); });
+    const auto is_unfinished = [](const ObjectInfo& object) { return ends_with(object.name, kUnfinishedEnd); };
+    far_objects.erase(std::remove_if(far_objects.begin(), far_objects.end(), is_unfinished), far_objects.end());
+    return merged(near_objects, far_objects);
+  }
+
+  std::vector<ObjectName> children() override {
+    return merged(near_->children(), look_far([&] { return far_->children(); }));
+  }
+
+  std::optional<LatestPlace> latest_place() override {
+    return look_far([&] { return far_->latest_place(); });
+  }
+
+  // The far tier's record names data files that the near tier's does not. They are removed after
+  // the next publication there (TierCopier::sweep), unless the far tier has no record.
+  void remove(const ObjectName& name) override {
+    check_object_name(name);
+    if (names_record(name))
+      return TieredStore(copier_, name == kCommitRecordName ? place_ : parent_of(place_ + "/" + name)).retract();
+    copier_->drop_object(place_ + "/" + name);
+    if (!is_data_file(name)) {
+      remove_far(name);  // first: near objects are copied again, far ones are not
+      return near_->remove(name);
+    }
+    near_->remove(name);
+    const ObjectName record = record_beside(name);
+    if (!near_->exists(record) && !far_->exists(record)) remove_far(name);
+  }
+
+  void begin_attempt(const std::string& save_id, Overwrite overwrite = Overwrite::kAllowed) override {
+    check_overwrite(*this, save_id, overwrite);
+    copier_->begin_attempt(*near_, save_id);
+    copier_->begin_saves(parent_of(place_));
+  }
+
+  void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override {
+    if (overwrite == Overwrite::kRefused && exists(kCommitRecordName) && !near_->exists(kCommitRecordName))
+      throw Error(ErrorCode::kAlreadyExists, "cannot publish save " + save_id + ": " + child_url(url(), kCommitRecordName) +
+                                                 " is there already. Nothing was changed");
+    try {
+      near_->publish(save_id, record, overwrite);
+    } catch (const Error& error) {
+      if (!tells_of_the_record(error)) copier_->add_checkpoint(place_, save_id, false);  // it may have been published
+      throw;
+    }
+    copier_->add_checkpoint(place_, save_id, false);
+  }
+
+  void fence(const std::string& save_id) override { near_->fence(save_id); }
+  std::vector<std::string> open_attempts() override { return near_->open_attempts(); }
+  std::vector<std::string> fenced_attempts() override { return near_->fenced_attempts(); }
+  void clear_attempt(const std::string& save_id) override { near_->clear_attempt(save_id); }
+
+  // tier_copier.hpp says why a copy that is in progress cannot bring the checkpoint back.
+  // `remove_root` removes the far tier's data, and the mark last.
+  void retract() override {
+    if (copier_->is_failing())
+      throw Error(ErrorCode::kUnavailable,
+                  "cannot remove " + url() + ": the far tier is not available (" + copier_->progress().last_error + ")");
+    const auto dropped = copier_->drop_checkpoint(place_);
+    std::string id = dropped.value_or("");
+    try {
+      if (const auto head = id.empty() ? read_commit_head(*this) : std::nullopt) id = head->save_id;
+    } catch (const Error& error) {
+      if (!tells_of_the_record(error)) throw;
+    }
+    try {
+      if (!id.empty()) far_->fence(id);  // the mark of the removal
+      retract_far();
+      near_->retract();
+    } catch (...) {
+      // If the near record is still there, the far one must be there again.
+      if (!id.empty()) copier_->add_checkpoint(place_, id, !dropped);
+      throw;
+    }
     retract_far();
-    near_->retract();
-  } catch (...) {
-    // If the near record is still there, the far one must be there again.
-    if (!id.empty()) copier_->add_checkpoint(place_, id, !dropped);
-    throw;
   }
-  retract_far();
-}
 
-// The far tier has a mark of its own: the fence that `retract` puts there. A mark that a removal of
-// the far tier alone has left says nothing about the near one.
-void TieredStore::retract_with_mark(const ObjectName& mark, const std::string& text) {
-  try {
-    create_mark(*near_, mark, text);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNotFound) throw;  // otherwise the near tier does not have the place
+  // The far tier has a mark of its own: the fence that `retract` puts there. A mark that a removal
+  // of the far tier alone has left says nothing about the near one.
+  void retract_with_mark(const ObjectName& mark, const std::string& text) override {
+    try {
+      create_mark(*near_, mark, text);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kNotFound) throw;  // otherwise the near tier does not have the place
+    }
+    retract();
   }
-  retract();
-}
 
-void TieredStore::retract_far() {
-  for (const std::string& id : far_->open_attempts()) far_->fence(id);
-  far_->retract();
-}
+  bool leads_elsewhere() override {
+    return near_->leads_elsewhere() || look_far([&] { return far_->leads_elsewhere(); });
+  }
 
-bool TieredStore::leads_elsewhere() {
-  return near_->leads_elsewhere() || look_far([&] { return far_->leads_elsewhere(); }, false);
-}
+  void remove_root() override {
+    near_->remove_root();
+    if (copier_->is_failing()) return;  // a later process clears it
+    if (!near_->exists(kCommitRecordName) && !far_->exists(kCommitRecordName)) copier_->clear_far(place_);
+  }
 
-void TieredStore::remove_root() {
-  near_->remove_root();
-  if (copier_->is_failing()) return;  // a later process clears it
-  if (!near_->exists(kCommitRecordName) && !far_->exists(kCommitRecordName)) copier_->clear_far(place_);
-}
+  std::shared_ptr<Store> fallback() override { return far_; }
+
+ private:
+  // Looks into the far tier. Returns an empty result instead if this process saves to the run, and
+  // the near tier is known to tell as much. A process that only reads may have another near tier
+  // than the one that saves.
+  template <class Act>
+  std::invoke_result_t<Act> look_far(Act act) const {
+    return copier_->saves_to(place_) && copier_->is_known(place_) ? std::invoke_result_t<Act>() : act();
+  }
+
+  void retract_far() {
+    for (const std::string& id : far_->open_attempts()) far_->fence(id);
+    far_->retract();
+  }
+
+  void remove_far(const ObjectName& name) {
+    far_->remove(name);
+    if (far_->traits().create_takes_name) far_->remove(name + kUnfinishedEnd);
+  }
+
+  const std::shared_ptr<TierCopier> copier_;
+  const std::string place_;
+  const std::shared_ptr<Store> near_;
+  const std::shared_ptr<Store> far_;
+};
+
+}  // namespace
 
 std::shared_ptr<Store> open_tiered_store(const std::string& url) {
   const TieredUrl parts = split_tiered(url);
@@ -369,15 +393,10 @@ std::shared_ptr<Store> open_tiered_store(const std::string& url) {
 }
 
 void forget_tier(const std::string& name) {
-  std::shared_ptr<TierCopier> tier;
-  {
-    MutexLock lock(tiers().mutex);
-    const auto found = tiers().by_name.find(name);
-    if (found == tiers().by_name.end()) return;
-    tier = std::move(found->second);
-    tiers().by_name.erase(found);
-  }
-  tier->stop();
+  MutexLock lock(tiers().mutex);
+  const auto tier = tiers().by_name.extract(name);
+  lock.unlock();
+  if (tier) tier.mapped()->stop();
 }
 
 // --- storage/tiers.hpp ---
