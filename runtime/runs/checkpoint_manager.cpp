@@ -584,8 +584,7 @@ std::string CheckpointManager::Implementation::choose(const std::vector<PassedOv
   is_run = true;
   if (!chosen) return "";
   if (cleanup && !started_cleanup && !chosen->all.empty()) started_cleanup = cleanup->take(chosen->all);
-  std::vector<std::string> texts;
-  add_texts(texts, chosen->checkpoint);
+  std::vector<std::string> texts{checkpoint_text(chosen->checkpoint)};
   for (const PassedOver& one : chosen->passed_over) texts.insert(texts.end(), {one.name, one.why});
   return pack_texts(texts);
 }
@@ -617,9 +616,8 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
     const std::vector<std::string> texts = unpack_texts(answer);
     std::optional<ValidCheckpoint> chosen;
     if (!texts.empty()) {
-      std::size_t at = 0;
-      chosen.emplace().checkpoint = info_of(self.run, take_checkpoint(texts, at));
-      for (; at + 1 < texts.size(); at += 2) chosen->passed_over.push_back({texts[at], texts[at + 1]});
+      chosen.emplace().checkpoint = info_of(self.run, checkpoint_in(texts.front()));
+      for (std::size_t at = 1; at + 1 < texts.size(); at += 2) chosen->passed_over.push_back({texts[at], texts[at + 1]});
       try {
         chosen->report = self.checkpointer->load(state, chosen->checkpoint.checkpoint_id, options);
       } catch (const CheckpointException& failed) {
@@ -653,14 +651,12 @@ ValidCheckpoint CheckpointManager::restore(std::int64_t step, StateDict& state, 
   if (self.cleanup) self.cleanup->wait();  // so that nothing is removed during the load
   const auto choose = [&](const std::vector<std::string>&) {
     const ResumeOrder order = resume_order(self.run, self.run.list());
-    self.check_is_run(order.is_checkpoint);
-    std::vector<std::string> texts;
+    self.check_is_run(order.listing.is_checkpoint);
     std::set<std::int64_t> steps;
     for (const RunCheckpoint& checkpoint : order.candidates) {
-      if (texts.empty() && checkpoint.head.step == step) add_texts(texts, checkpoint);
+      if (checkpoint.head.step == step) return checkpoint_text(checkpoint);
       if (checkpoint.head.step) steps.insert(*checkpoint.head.step);
     }
-    if (!texts.empty()) return pack_texts(texts);
     std::string names;
     for (auto other = steps.rbegin(); other != steps.rend() && names.size() < kStepsTextMax; ++other)
       names += (names.empty() ? "" : ", ") + std::to_string(*other);
@@ -668,10 +664,8 @@ ValidCheckpoint CheckpointManager::restore(std::int64_t step, StateDict& state, 
                                           (names.empty() ? ": it has none" : "; the last of its steps are " + names));
   };
   const std::string about = "which checkpoint of step " + std::to_string(step) + " of " + self.run.url() + " to restore";
-  const std::vector<std::string> texts = unpack_texts(self.agreement.reach(about, "", choose));
-  std::size_t at = 0;
   ValidCheckpoint chosen;
-  chosen.checkpoint = info_of(self.run, take_checkpoint(texts, at));
+  chosen.checkpoint = info_of(self.run, checkpoint_in(self.agreement.reach(about, "", choose)));
   chosen.report = self.checkpointer->load(state, chosen.checkpoint.checkpoint_id, options);
   self.safe_step = step;
   if (unread) std::rethrow_exception(unread);

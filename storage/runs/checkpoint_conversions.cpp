@@ -4,6 +4,7 @@
 #include <charconv>
 #include <string_view>
 
+#include <cairn/messages/metadata.pb.h>
 #include <cairn/base/error.hpp>
 
 namespace cairn {
@@ -64,39 +65,29 @@ CheckpointInfo info_of(const RunDirectory& run, const RunCheckpoint& checkpoint)
   return info;
 }
 
-void add_texts(std::vector<std::string>& texts, const RunCheckpoint& checkpoint) {
-  const CommitHead& head = checkpoint.head;
-  // With the number of entries, so that other texts can follow the checkpoint.
-  texts.insert(texts.end(), {checkpoint.name, head.save_id, std::to_string(head.sequence),
-                             head.step ? std::to_string(*head.step) : "", std::to_string(head.user_metadata.size())});
-  for (const auto& [key, value] : head.user_metadata) texts.insert(texts.end(), {key, value});
+// In the form of a commit record.
+std::string checkpoint_text(const RunCheckpoint& checkpoint) {
+  v1::Metadata record;
+  record.set_checkpoint_id(checkpoint.name);
+  record.set_save_id(checkpoint.head.save_id);
+  record.mutable_commit()->set_sequence(checkpoint.head.sequence);
+  if (checkpoint.head.step) record.mutable_commit()->set_step(*checkpoint.head.step);
+  for (const auto& [key, value] : checkpoint.head.user_metadata) {
+    v1::UserMetadata& entry = *record.mutable_commit()->add_user_metadata();
+    entry.set_key(key);
+    entry.set_value(value);
+  }
+  return record.SerializeAsString();
 }
 
-RunCheckpoint take_checkpoint(const std::vector<std::string>& texts, std::size_t& at) {
-  const auto next = [&]() -> const std::string& {
-    // The texts come from another process, so nothing in them is taken for granted.
-    if (at >= texts.size()) throw Error(ErrorCode::kCorrupt, "cannot read what rank 0 says of a checkpoint: it ends too early");
-    return texts[at++];
-  };
-  const auto next_number = [&](auto& value) {
-    const std::string& text = next();
-    if (!read_number(text, value))
-      throw Error(ErrorCode::kCorrupt, "cannot read what rank 0 says of a checkpoint: '" + text + "' is no number");
-  };
-  RunCheckpoint checkpoint;
-  checkpoint.name = next();
-  checkpoint.head.save_id = next();
-  next_number(checkpoint.head.sequence);
-  if (at < texts.size() && texts[at].empty())
-    ++at;
-  else
-    next_number(checkpoint.head.step.emplace());
-  std::uint64_t entries = 0;
-  next_number(entries);
-  for (std::uint64_t i = 0; i < entries; ++i) {
-    const std::string& key = next();
-    checkpoint.head.user_metadata.emplace(key, next());
-  }
+RunCheckpoint checkpoint_in(const std::string& text) {
+  v1::Metadata record;
+  // The text comes from another process, so nothing in it is taken for granted.
+  if (!record.ParseFromString(text) || !record.has_commit())
+    throw Error(ErrorCode::kCorrupt, "cannot read what rank 0 says of a checkpoint");
+  RunCheckpoint checkpoint{record.checkpoint_id(), {record.save_id(), record.commit().sequence(), {}, {}}};
+  if (record.commit().has_step()) checkpoint.head.step = record.commit().step();
+  for (const auto& entry : record.commit().user_metadata()) checkpoint.head.user_metadata.emplace(entry.key(), entry.value());
   return checkpoint;
 }
 

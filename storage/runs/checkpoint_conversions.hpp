@@ -4,7 +4,6 @@
 
 #include <map>
 #include <string>
-#include <vector>
 
 #include <cairn/storage/runs/checkpoint_info.hpp>
 #include <cairn/storage/runs/run_directory.hpp>
@@ -19,9 +18,8 @@ std::map<std::string, std::string> user_metadata_of(const std::map<std::string, 
 
 CheckpointInfo info_of(const RunDirectory& run, const RunCheckpoint& checkpoint);
 
-// `add_texts` appends the fields of a checkpoint to `texts`. `take_checkpoint` reads them from
-// index `at` on, moves `at` behind them, and throws kCorrupt if they are malformed.
-void add_texts(std::vector<std::string>& texts, const RunCheckpoint& checkpoint);
-RunCheckpoint take_checkpoint(const std::vector<std::string>& texts, std::size_t& at);
+// Returns a text for another rank, and the checkpoint in it. Throws kCorrupt for another text.
+std::string checkpoint_text(const RunCheckpoint& checkpoint);
+RunCheckpoint checkpoint_in(const std::string& text);
 
 }  // namespace cairn
