@@ -45,15 +45,13 @@ void visit_prefix(const Map& map, const std::string& prefix, Visit visit) {
 struct MemoryStore::Memory {
   struct Object {
     std::shared_ptr<const std::string> content;  // null while it is being written
-    std::uint64_t generation = 0;                // counts creations, to tell an object from its replacement
   };
   enum class Attempt : std::uint8_t { kOpen, kFenced };
 
   Mutex mutex;
-  std::map<std::string, Object> objects CAIRN_GUARDED_BY(mutex);  // by full name
+  std::map<std::string, std::shared_ptr<Object>> objects CAIRN_GUARDED_BY(mutex);  // by full name
   std::map<std::string, Attempt> attempts
       CAIRN_GUARDED_BY(mutex);  // by place + save id, because an attempt belongs to one checkpoint
-  std::uint64_t last_generation CAIRN_GUARDED_BY(mutex) = 0;
 };
 
 // The name is taken at once, and the content appears when the writer closes, as in a file store
@@ -65,9 +63,8 @@ class MemoryStore::Writer : public ObjectWriter {
     // Before the name is taken, so that running out of memory leaves nothing behind.
     resize_or_fail(*content_, options.expected_bytes, url_);
     MutexLock lock(memory_->mutex);
-    const auto [object, added] = memory_->objects.emplace(name_, Memory::Object{});
-    if (!added) throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_ + ": an object of this name exists");
-    generation_ = object->second.generation = ++memory_->last_generation;
+    if (!memory_->objects.emplace(name_, object_).second)
+      throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_ + ": an object of this name exists");
   }
 
   ~Writer() override {
@@ -87,11 +84,7 @@ class MemoryStore::Writer : public ObjectWriter {
     }
     ExclusiveLock lock(mutex_);
     require_writing();
-    if (end > content_->size()) {
-      // Doubles the capacity, so that appending takes amortised constant time per byte.
-      if (end > content_->capacity() && content_->capacity() < std::numeric_limits<std::size_t>::max() / 4) reserve(end);
-      resize_or_fail(*content_, end, url_);
-    }
+    if (end > content_->size()) resize_or_fail(*content_, end, url_);
     copy(offset, bytes);
   }
 
@@ -102,13 +95,12 @@ class MemoryStore::Writer : public ObjectWriter {
     require_writing();
     resize_or_fail(*content_, length, url_);
     MutexLock memory_lock(memory_->mutex);
+    // The name may belong to another object by now.
     const auto object = memory_->objects.find(name_);
-    // The name may belong to another object by now. A generation tells them apart, as an inode does
-    // in a file store.
-    if (object == memory_->objects.end() || object->second.generation != generation_)
+    if (object == memory_->objects.end() || object->second != object_)
       throw Error(ErrorCode::kNotFound,
                   "cannot finish writing " + url_ + ": it was removed or replaced; another process may have ended its save");
-    object->second.content = content_;
+    object_->content = content_;
     finished_ = true;
   }
 
@@ -117,20 +109,12 @@ class MemoryStore::Writer : public ObjectWriter {
     finished_ = true;
     MutexLock memory_lock(memory_->mutex);
     const auto object = memory_->objects.find(name_);
-    if (object != memory_->objects.end() && object->second.generation == generation_) memory_->objects.erase(object);
+    if (object != memory_->objects.end() && object->second == object_) memory_->objects.erase(object);
   }
 
  private:
   void copy(std::uint64_t offset, ByteSpan bytes) CAIRN_REQUIRES_SHARED(mutex_) {
     if (!bytes.empty()) std::memcpy(content_->data() + offset, bytes.data(), bytes.size());
-  }
-
-  void reserve(std::uint64_t end) CAIRN_REQUIRES(mutex_) {
-    try {
-      content_->reserve(std::max(static_cast<std::size_t>(end), content_->capacity() * 2));
-    } catch (const std::exception&) {
-      // The exact size may still fit.
-    }
   }
 
   void require_writing() const CAIRN_REQUIRES_SHARED(mutex_) {
@@ -141,7 +125,7 @@ class MemoryStore::Writer : public ObjectWriter {
   const std::shared_ptr<Memory> memory_;
   const std::string name_;
   const std::string url_;
-  std::uint64_t generation_ = 0;
+  const std::shared_ptr<Memory::Object> object_ = std::make_shared<Memory::Object>();
   SharedMutex mutex_;  // shared while copying into existing bytes; exclusive to resize or finish
   bool finished_ CAIRN_GUARDED_BY(mutex_) = false;
   std::shared_ptr<std::string> content_ CAIRN_GUARDED_BY(mutex_);
@@ -180,7 +164,7 @@ std::shared_ptr<const std::string> MemoryStore::content_of(const ObjectName& nam
   check_object_name(name);
   MutexLock lock(memory_->mutex);
   const auto object = memory_->objects.find(full_name(name));
-  return object == memory_->objects.end() ? nullptr : object->second.content;
+  return object == memory_->objects.end() ? nullptr : object->second->content;
 }
 
 void MemoryStore::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
@@ -217,7 +201,7 @@ std::vector<ObjectInfo> MemoryStore::list(const ObjectName& prefix) {
   std::vector<ObjectInfo> found;
   MutexLock lock(memory_->mutex);
   visit_prefix(memory_->objects, full_name(prefix), [&](const auto& entry) {
-    if (entry.second.content) found.push_back({entry.first.substr(place_.size()), entry.second.content->size()});
+    if (entry.second->content) found.push_back({entry.first.substr(place_.size()), entry.second->content->size()});
   });
   return found;
 }
@@ -252,11 +236,11 @@ void MemoryStore::publish(const std::string& save_id, ByteSpan record, Overwrite
     throw Error(ErrorCode::kFenced,
                 "cannot publish save " + save_id + " in " + url() +
                     ": its attempt is not open; it was ended by another rank or job, or never begun. Nothing was changed");
-  const auto [object, added] = memory_->objects.emplace(full_name(kCommitRecordName), Memory::Object{});
-  if (!added && overwrite == Overwrite::kRefused)
+  std::shared_ptr<Memory::Object>& object = memory_->objects[full_name(kCommitRecordName)];
+  if (object && overwrite == Overwrite::kRefused)
     throw Error(ErrorCode::kAlreadyExists, "cannot publish save " + save_id + ": " + child_url(url(), kCommitRecordName) +
                                                " is there already. Nothing was changed");
-  object->second = {content, ++memory_->last_generation};
+  object = std::make_shared<Memory::Object>(Memory::Object{content});
   memory_->attempts.erase(attempt);
 }
 
@@ -298,7 +282,7 @@ std::shared_ptr<Store> open_memory_store(const std::string& url) {
   if (parts.authority.empty())
     throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url + "\": memory needs a name, as in mem://name/path");
   std::string path = parts.path;
-  path.erase(0, path.find_first_not_of('/') == std::string::npos ? path.size() : path.find_first_not_of('/'));
+  path.erase(0, std::min(path.find_first_not_of('/'), path.size()));
   while (!path.empty() && path.back() == '/') path.pop_back();
   return std::make_shared<MemoryStore>(parts.authority, path);
 }

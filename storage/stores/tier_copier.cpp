@@ -143,8 +143,7 @@ bool TierCopier::has_failures() const {
 }
 
 bool TierCopier::is_idle(const std::string& place) const {
-  if (!logs_.empty()) return false;  // callers that stop waiting find the reason in the log
-  for (const auto& job : jobs_)      // a run that is being resumed may have copies for a place within it
+  for (const auto& job : jobs_)  // a run that is being resumed may have copies for a place within it
     if (is_within(job->path, place) || (job->kind == Job::kBegin && is_within(place, job->path))) return false;
   return true;
 }
@@ -254,7 +253,6 @@ std::shared_ptr<TierCopier::Job> TierCopier::earliest(const std::function<bool(c
 void TierCopier::serve() {
   MutexLock lock(mutex_);
   while (!stopping_) {
-    write_logs();
     const Time now = SteadyClock::now();
     // Before anything is copied: this job first announces its checkpoint in the far tier.
     std::shared_ptr<Job> next = earliest([](const Job& job) { return job.kind == Job::kPublish && job.due == Time{}; });
@@ -272,43 +270,26 @@ void TierCopier::serve() {
     else
       run(next);
   }
-  write_logs();
   serving_ = false;
   changed_.notify_all();
 }
 
-void TierCopier::write_logs() {
-  if (logs_.empty()) return;
-  while (!logs_.empty()) {
-    const auto [level, text] = logs_.front();
-    mutex_.unlock();
-    write_log(level, -1, text);
-    mutex_.lock();
-    logs_.erase(logs_.begin());
-  }
-  changed_.notify_all();
-}
-
-void TierCopier::note_failed_try(Job& job, const std::string& what) {
-  last_error_ = what;
+void TierCopier::note_failed_try(Job& job) {
   last_failure_ = SteadyClock::now();
   if (!has_failures()) {
     pause_ = milliseconds(0);
     failing_since_ = std::chrono::system_clock::now();
-    logs_.emplace_back(LogLevel::kWarning, "cannot copy to the far tier of " + url("") + "; it is tried again: " + what);
   }
   job.has_failed = true;
   pause_ = std::clamp(pause_ * 2, options_.retry_min, options_.retry_max);
   retry_at_ = last_failure_ + pause_;
 }
 
-void TierCopier::give_up(const Job& job, const std::string& what, bool is_lost) {
+void TierCopier::give_up(const Job& job, bool is_lost) {
   const std::string place = job.kind == Job::kCopy ? parent_of(job.path) : job.path;
-  last_error_ = what;
-  if (job.kind == Job::kCopy) damaged_[job.path] = what;  // publish() reports it too, if this process publishes
+  if (job.kind == Job::kCopy) damaged_[job.path] = last_error_;  // publish() reports it too, if this process publishes
   given_up_[place] = is_lost ? job.save_id : "";
   if (is_lost) runs_[parent_of(place)].is_begun = false;
-  logs_.emplace_back(LogLevel::kError, is_lost ? what : url(job.path) + " is not copied to the far tier: " + what);
 }
 
 void TierCopier::run(const std::shared_ptr<Job>& next) {
@@ -333,26 +314,32 @@ void TierCopier::run(const std::shared_ptr<Job>& next) {
   running_.reset();
   copying_.clear();
   changed_.notify_all();
-  const auto listed = std::find(jobs_.begin(), jobs_.end(), job);
-  if (listed == jobs_.end()) return;
+  if (std::find(jobs_.begin(), jobs_.end(), job) == jobs_.end()) return;
   const Time now = SteadyClock::now();
   const Time::duration longest = std::min<Time::duration>(kLookInterval, options_.retry_max);
   job->due = now + std::max<Time::duration>(options_.retry_min, std::min<Time::duration>((now - job->changed) / 4, longest));
   if (cancelled_ || stopping_) return;  // an object was dropped: this job looks again
-  if (failure && (failure->code() != ErrorCode::kCorrupt || job->kind > Job::kPublish))
-    return note_failed_try(*job, failure->what());
-  if (failure) {
-    // A record that was replaced while it was read looks damaged once.
-    if (job->kind == Job::kPublish && ++job->times_damaged < 2) return;
-    give_up(*job, failure->what(), false);
-  } else if (outcome == Outcome::kLost) {
-    give_up(*job, text_of_loss(url(job->path), job->save_id), true);
-  } else if (outcome == Outcome::kWaits) {
-    return;
-  } else if (outcome == Outcome::kCopied) {
-    last_progress_ = now;
+  const bool is_lost = outcome == Outcome::kLost;
+  const bool goes_on = failure && (failure->code() != ErrorCode::kCorrupt || job->kind > Job::kPublish);
+  if (outcome == Outcome::kWaits) return;
+  // A record that was replaced while it was read looks damaged once.
+  if (failure && !goes_on && job->kind == Job::kPublish && ++job->times_damaged < 2) return;
+  if (failure || is_lost) {
+    last_error_ = is_lost ? text_of_loss(url(job->path), job->save_id) : failure->what();
+    std::string text = is_lost ? last_error_ : url(job->path) + " is not copied to the far tier: " + last_error_;
+    if (goes_on) text = "cannot copy to the far tier of " + url("") + "; it is tried again: " + last_error_;
+    const bool is_known = goes_on && has_failures();
+    // Before the job ends: callers that stop waiting find the reason in the log.
+    mutex_.unlock();
+    if (!is_known) write_log(goes_on ? LogLevel::kWarning : LogLevel::kError, -1, text);
+    mutex_.lock();
+    if (std::find(jobs_.begin(), jobs_.end(), job) == jobs_.end()) return;
+    if (goes_on) return note_failed_try(*job);
+    give_up(*job, is_lost);
   }
-  jobs_.erase(listed);
+  if (outcome == Outcome::kCopied) last_progress_ = now;
+  jobs_.remove(job);
+  changed_.notify_all();
 }
 
 void TierCopier::check_wanted() {

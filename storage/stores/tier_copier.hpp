@@ -167,11 +167,10 @@ class TierCopier {
   void serve();
   std::shared_ptr<Job> earliest(const std::function<bool(const Job&)>& is_wanted) const CAIRN_REQUIRES(mutex_);
   void run(const std::shared_ptr<Job>& job) CAIRN_REQUIRES(mutex_);
-  void write_logs() CAIRN_REQUIRES(mutex_);
-  void note_failed_try(Job& job, const std::string& what) CAIRN_REQUIRES(mutex_);
+  void note_failed_try(Job& job) CAIRN_REQUIRES(mutex_);
   // Marks a checkpoint as lost or damaged in the near tier. It is not copied until it is saved
   // again.
-  void give_up(const Job& job, const std::string& what, bool is_lost) CAIRN_REQUIRES(mutex_);
+  void give_up(const Job& job, bool is_lost) CAIRN_REQUIRES(mutex_);
   bool is_queued(const std::string& place, const std::string& save_id) const;  // a checkpoint
   bool has_failures() const CAIRN_REQUIRES(mutex_);
   bool is_idle(const std::string& place) const CAIRN_REQUIRES(mutex_);
@@ -240,7 +239,6 @@ class TierCopier {
   Time retry_at_ CAIRN_GUARDED_BY(mutex_){};
   Time last_progress_ CAIRN_GUARDED_BY(mutex_){};
   Time last_failure_ CAIRN_GUARDED_BY(mutex_){};
-  std::vector<std::pair<LogLevel, std::string>> logs_ CAIRN_GUARDED_BY(mutex_);  // to be written without the lock
 };
 
 }  // namespace cairn

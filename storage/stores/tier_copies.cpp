@@ -19,15 +19,7 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-struct SplitPath {
-  std::string place;
-  ObjectName name;
-};
-
-SplitPath split_path(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return {path.substr(0, slash), path.substr(slash + 1)};
-}
+ObjectName name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 std::optional<std::uint64_t> size_in(Store& store, const ObjectName& name) {
   try {
@@ -101,7 +93,7 @@ void TierCopier::note_takeover(const std::string& path) {
 
 // Returns nothing if another process has begun the copy, or has finished it.
 std::unique_ptr<ObjectWriter> TierCopier::begin_copy(const std::string& path, Store& far, const CreateOptions& options) {
-  const ObjectName name = split_path(path).name;
+  const ObjectName name = name_of(path);
   for (bool again = true;; again = false) {
     try {
       return far.create(name, options);
@@ -138,11 +130,12 @@ TierCopier::Outcome TierCopier::copy_object(const std::string& path) {
 }
 
 TierCopier::Outcome TierCopier::try_copy(const std::string& path) {
-  const auto [place, name] = split_path(path);
+  const std::string place = parent_of(path);
+  const ObjectName name = name_of(path);
   const auto near_store = near(place), far_store = far(place);
   const auto bytes = size_in(*near_store, name);
   if (!bytes) return Outcome::kNotNeeded;
-  const auto look = [&, &object = name] { return size_in(*far_store, object) == bytes ? Outcome::kCopied : Outcome::kWaits; };
+  const auto look = [&] { return size_in(*far_store, name) == bytes ? Outcome::kCopied : Outcome::kWaits; };
   if (look() == Outcome::kCopied) return Outcome::kCopied;
   const auto id = save_id_of_file(name);
   const auto is_unexplained = [&] {
@@ -182,7 +175,7 @@ TierCopier::Outcome TierCopier::try_copy(const std::string& path) {
 
 void TierCopier::write_pieces(Store& near, ObjectWriter& writer, const std::string& path, std::uint64_t bytes,
                               std::uint64_t piece_bytes, const Trailer* trailer) {
-  const ObjectName name = split_path(path).name;
+  const ObjectName name = name_of(path);
   const auto fill = [&](std::uint64_t begin, MutableByteSpan piece) {
     check_wanted();
     try {
