@@ -56,6 +56,11 @@ bool has_name(const List& list, const std::string& name) {
   return std::any_of(list.begin(), list.end(), [&](const auto& entry) { return listed_name(entry) == name; });
 }
 
+// Returns whether there are parts of ranks among the places below a checkpoint's.
+inline bool has_parts(const std::vector<ObjectName>& places) {
+  return std::any_of(places.begin(), places.end(), [](const ObjectName& place) { return part_of_name(place).has_value(); });
+}
+
 // Returns whether a place has objects. It has none below a file: saves to it say so.
 inline bool has_objects(Store& place) {
   try {

@@ -85,13 +85,12 @@ std::string record_below(const ObjectName& place) { return place + "/" + kCommit
 // Returns the commit sequence in the record `name`; 0 if there is no record of Cairn's; nothing if
 // there is one that cannot or must not be read. Throws the store's other errors, and kPermission in
 // a foreign place.
-std::optional<std::uint64_t> sequence_in(Store& run, const ObjectName& name, bool is_foreign = false) {
+std::optional<std::uint64_t> sequence_in(Store& run, const ObjectName& name, const PlaceContents* seen, bool is_foreign = false) {
   try {
-    const auto head = read_commit_head(run, name);
+    const auto head = read_commit_head(run, name, seen);
     if (head && head->sequence > kSequenceMax) return std::nullopt;
     return head ? head->sequence : 0;
   } catch (const Error& error) {
-    if (presence_by(error) == Presence::kAbsent) return 0;
     if (!tells_of_the_record(error) && (is_foreign || error.code() != ErrorCode::kPermission)) throw;
     return std::nullopt;
   }
@@ -159,25 +158,30 @@ Replaced generation_to_replace(Store& store) {
 std::uint64_t CommitSequence::next(const std::shared_ptr<Store>& run, const std::string& own_url, int rank) {
   std::vector<ObjectName> own, others;
   std::uint64_t largest = 0;
-  const auto look_at = [&](const ObjectName& name) {
-    largest = std::max(largest, sequence_in(*run, name).value_or(sequence_of_now() - 1));
+  RunContents found;
+  const auto look_at = [&](const ObjectName& name, const PlaceContents* seen) {
+    largest = std::max(largest, sequence_in(*run, name, seen).value_or(sequence_of_now() - 1));
   };
   try {
-    for (ObjectName& child : run->children()) {
+    found = run->look();
+    for (ObjectName& child : found.places) {
       const std::string url = child_url(run->url(), child);
       if (url == own_url || passed_over_.count(url) > 0) continue;
       // Places named like Cairn's are read in any case: the store's errors about them fail the
       // save. Other directories may belong to anybody and may hang.
-      (is_checkpoint_name(child) ? own : others).push_back(std::move(child));
+      const PlaceContents* const seen = found.at(child);
+      const bool is_read = seen != nullptr && seen->record.object_bytes > 0;
+      (is_checkpoint_name(child) || is_read ? own : others).push_back(std::move(child));
     }
     // The record may be gone, and its number must not be used again.
-    if (const auto latest = run->latest_place()) largest = latest->sequence;
+    if (found.latest) largest = found.latest->sequence;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPermission) throw;
     largest = sequence_of_now() - 1;
   }
-  look_at(kCommitRecordName);
-  for (const ObjectName& place : own) look_at(record_below(place));
+  const PlaceContents* const root = found.at("");
+  if (root == nullptr || has_name(root->objects, kCommitRecordName)) look_at(kCommitRecordName, root);
+  for (const ObjectName& place : own) look_at(record_below(place), found.at(place));
   return std::max(largest, largest_of_others(run, others, rank)) + 1;
 }
 
@@ -193,13 +197,13 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
   std::uint64_t largest = 0;
   for (const ObjectName& place : places) {
     const auto look = std::make_shared<std::packaged_task<std::uint64_t()>>(
-        [run, name = record_below(place)] { return sequence_in(*run, name, true).value_or(sequence_of_now() - 1); });
+        [run, name = record_below(place)] { return sequence_in(*run, name, nullptr, true).value_or(sequence_of_now() - 1); });
     std::future<std::uint64_t> found = look->get_future();
     bool looks_apart = patience_.has_value();
     try {
       const SignalsBlocked blocked;
       if (looks_apart) std::thread([look] { (*look)(); }).detach();  // not joined: it may hang
-    } catch (const std::system_error&) {  // no thread available: read on this one
+    } catch (const std::system_error&) {                             // no thread available: read on this one
       looks_apart = false;
     }
     if (!looks_apart) (*look)();

@@ -10,6 +10,7 @@
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/missing_parts.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/publication.hpp>
 
 namespace cairn {
@@ -43,7 +44,7 @@ std::string why_none(Store& store, const std::vector<std::string>& open_attempts
   if (!open_attempts.empty())
     return "a save began there and has not ended: it still runs, or it died half-way. Load the checkpoint before it";
   const std::vector<ObjectName> places = store.children();
-  if (std::any_of(places.begin(), places.end(), [](const ObjectName& place) { return part_of_name(place).has_value(); }))
+  if (has_parts(places))
     return "each rank has saved its part for itself there" + why_incomplete(store, places) +
            ": load it with use_collectives off, or " + kMergeAdvice;
   for (std::size_t i = 0; i < std::min(places.size(), kPlacesLookedAtMax); ++i)

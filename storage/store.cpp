@@ -88,8 +88,6 @@ std::vector<ObjectName> Store::children() {
   return found;
 }
 
-std::optional<PlaceContents> Store::seen_by_children(const ObjectName&) { return std::nullopt; }
-
 PlaceContents Store::contents() {
   PlaceContents found;
   found.objects = list();

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,24 @@ struct PlaceContents {
 struct LatestPlace {
   ObjectName name;
   std::uint64_t sequence = 0;  // the commit sequence in the record
+};
+
+// The places one level below the root, at one look.
+struct RunContents {
+  std::vector<ObjectName> places;  // as `children` returns them
+  // What was seen at places, and at the root itself, "", without the places below it. May lack any
+  // place. A place may have changed since.
+  std::map<ObjectName, PlaceContents> seen{};
+  // The place whose record was published last, if the store keeps this apart from its lists, and
+  // the record was not removed by `remove` or `retract`. If there is no record at the place,
+  // another program has removed it.
+  std::optional<LatestPlace> latest{};
+
+  // Returns null for a place that was not seen.
+  const PlaceContents* at(const ObjectName& place) const {
+    const auto found = seen.find(place);
+    return found == seen.end() ? nullptr : &found->second;
+  }
 };
 
 struct ReadRange {
@@ -143,10 +162,8 @@ class Store {
   virtual std::uint64_t size_bytes(const ObjectName& name) = 0;
   virtual bool exists(const ObjectName& name) = 0;
   // Returns the last `bytes_max` bytes of an object, or all of a smaller one. Returns nothing if
-  // there is no such object. Throws as `read` does. The first call for the record of a place one
-  // level below the root, or of the root, after `children` may return what `children` found. The
-  // default calls `exists`, `size_bytes` and `read`; stores where each of them is a request should
-  // override it.
+  // there is no such object. Throws as `read` does. The default calls `exists`, `size_bytes` and
+  // `read`; stores where each of them is a request should override it.
   virtual std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max);
   // Returns whether anything has this name: an object, or something that blocks the name (a
   // directory, a pipe, a dangling link). The default calls `exists`, which is enough for stores
@@ -160,16 +177,9 @@ class Store {
   // object. The default calls `list`; stores that can avoid visiting every object should override
   // it.
   virtual std::vector<ObjectName> children();
-  // Returns what the last call of `children` has seen at a place one level below the root, if that
-  // is all that was there, as `contents` returns it. The place may have changed since. The default
-  // returns nothing.
-  virtual std::optional<PlaceContents> seen_by_children(const ObjectName& place);
-  // Returns the place one level below the root whose record was published last, as it was when this
-  // process called `children`, if the store keeps this apart from its lists. Returns nothing if the
-  // store does not, as the default does not, or if the record was removed by `remove` or `retract`.
-  // If there is no record at the place, another program has removed it. A store that wraps another
-  // one should forward this call.
-  virtual std::optional<LatestPlace> latest_place() { return std::nullopt; }
+  // Returns the places, and what a list of them shows besides. The default calls `children`, and
+  // has seen nothing. A store that wraps another one should forward this call.
+  virtual RunContents look() { return {children()}; }
   // Removes an object. Idempotent: removing an absent object succeeds. Throws kPermission,
   // kUnavailable.
   virtual void remove(const ObjectName& name) = 0;

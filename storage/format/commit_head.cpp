@@ -158,8 +158,8 @@ CommitHead walk_section(Store* store, const ObjectName& name, const CommitFooter
 
 // With `must_be_sound`, also throws kCorrupt if all of the record was read and its checksum does
 // not match.
-std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool must_be_sound) {
-  auto found = store.read_end(name, kRecordEndBytes);
+std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool must_be_sound, const PlaceContents* seen = nullptr) {
+  auto found = seen != nullptr && seen->record.object_bytes > 0 ? seen->record : store.read_end(name, kRecordEndBytes);
   if (!found) return std::nullopt;
   std::uint64_t size = found->object_bytes;
   std::string end = std::move(found->content);
@@ -180,7 +180,7 @@ std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool mus
 
 }  // namespace
 
-std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name) {
+std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name, const PlaceContents* seen) try {
   const std::shared_ptr<Store> other = store.fallback();
   // The record may have been replaced during the first read. Only real damage appears in both
   // reads.
@@ -191,7 +191,10 @@ std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name)
       if (error.code() != ErrorCode::kCorrupt) throw;
     }
   }
-  return head_in(other && other->exists(name) ? *other : store, name, false);
+  return head_in(other && other->exists(name) ? *other : store, name, false, seen);
+} catch (const Error& error) {
+  if (error.code() != ErrorCode::kNotFound) throw;
+  return std::nullopt;  // removed during the read
 }
 
 std::optional<CommitHead> commit_head_in(ByteSpan record) {

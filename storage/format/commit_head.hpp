@@ -22,9 +22,11 @@ struct CommitHead {
 // Cairn's. Reads the last 64 KiB, which are all of most records. In a longer record, skips from
 // field to field of Cairn's section. Does not check the record's CRC-32. If the store has a second
 // copy of the record (Store::fallback), checks the CRC-32 of a record of up to 64 KiB, and reads
-// the second copy if the first is damaged. Throws kCorrupt if the record is damaged or cut off, or
-// is replaced during the read. Throws the store's errors.
-std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name = kCommitRecordName);
+// the second copy if the first is damaged. Begins with `seen`, if it has an end of the record that
+// was read before. Throws kCorrupt if the record is damaged or cut off, or is replaced during the
+// read. Throws the store's errors.
+std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name = kCommitRecordName,
+                                           const PlaceContents* seen = nullptr);
 // Returns the head of a whole record in memory, without a fence mark; nothing if it is not Cairn's.
 // Throws kCorrupt.
 std::optional<CommitHead> commit_head_in(ByteSpan record);

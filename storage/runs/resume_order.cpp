@@ -24,8 +24,7 @@ std::optional<std::int64_t> recorded_step(const RunCheckpoint& checkpoint) {
 // Returns why a place has a record for each rank, instead of one for all; "" if it has none.
 std::string why_by_ranks(Store& place) {
   try {
-    const std::vector<ObjectName> places = place.children();
-    if (std::any_of(places.begin(), places.end(), [](const ObjectName& child) { return part_of_name(child).has_value(); }))
+    if (has_parts(place.children()))
       return std::string("each rank has saved its part for itself (use_collectives off): ") + kMergeAdvice;
   } catch (const Error& error) {
     // Trouble of the store says nothing about the place.
@@ -67,8 +66,9 @@ struct GoneMeanwhile {};  // the checkpoint that is being looked at
 ResumeOrder resume_order(const RunDirectory& run, RunDirectory::Listing listing) {
   if (listing.refusal) std::rethrow_exception(listing.refusal);
   ResumeOrder order;
+  order.listing = std::move(listing);
   std::vector<RunCheckpoint> by_pytorch;
-  for (const ObjectName& name : listing.others) {
+  for (const ObjectName& name : order.listing.others) {
     const auto step = step_of_name(name);
     if (!step)
       order.other_names.push_back(name);
@@ -81,7 +81,7 @@ ResumeOrder resume_order(const RunDirectory& run, RunDirectory::Listing listing)
     return std::tie(*a.head.step, a.name) > std::tie(*b.head.step, b.name);
   });
 
-  const std::vector<RunCheckpoint>& by_cairn = listing.checkpoints;
+  const std::vector<RunCheckpoint>& by_cairn = order.listing.checkpoints;
   std::int64_t largest_step = -1;
   // If a run was set back, earlier checkpoints have larger steps than the latest.
   for (const RunCheckpoint& checkpoint : by_cairn) largest_step = std::max(largest_step, recorded_step(checkpoint).value_or(-1));
@@ -104,11 +104,8 @@ ResumeOrder resume_order(const RunDirectory& run, RunDirectory::Listing listing)
   order.candidates.insert(order.candidates.end(), by_cairn.begin(), by_cairn.end());
   order.candidates.insert(order.candidates.end(), first_earlier, by_pytorch.end());
 
-  order.without_record = std::move(listing.without_record);
-  order.lost_latest = std::move(listing.lost_latest);
-  order.is_checkpoint = listing.is_checkpoint;
   const auto first_step = order.candidates.empty() ? std::nullopt : recorded_step(order.candidates.front());
-  for (const ObjectName& name : order.without_record) {
+  for (const ObjectName& name : order.listing.without_record) {
     const auto step = step_of_name(name);
     // Earlier places would not be resumed from in any case.
     if (!step || (first_step && *step <= *first_step)) continue;
@@ -119,8 +116,9 @@ ResumeOrder resume_order(const RunDirectory& run, RunDirectory::Listing listing)
 
 std::optional<ResumeOrder> resume_order(const RunDirectory& run, DataWithoutRecord policy) {
   ResumeOrder order = resume_order(run, run.list());
-  const std::vector<ObjectName> unrecorded = run.unrecorded(order.without_record);
-  if (unrecorded.empty() && order.lost_latest.empty()) return order;
+  const std::vector<ObjectName> unrecorded = run.unrecorded(order.listing.without_record);
+  const ObjectName& lost = order.listing.lost_latest;
+  if (unrecorded.empty() && lost.empty()) return order;
   std::string names;
   for (const ObjectName& name : unrecorded) {
     names += (names.empty() ? "" : ", ") + printable_utf8(name);
@@ -132,10 +130,10 @@ std::optional<ResumeOrder> resume_order(const RunDirectory& run, DataWithoutReco
            ". The run may have been copied without hidden files: " + printable_utf8(run.url());
     advice = ". Restore the records or move these places away, or choose by ";
   } else {
-    text = "the latest checkpoint was " + printable_utf8(order.lost_latest) +
+    text = "the latest checkpoint was " + printable_utf8(lost) +
            ", and its record is gone, although Cairn has not removed it: " + printable_utf8(run.url());
     advice = ". Put it back, or go on without it by ";
-    order.passed_over.push_back({order.lost_latest, "its record is gone"});
+    order.passed_over.push_back({lost, "its record is gone"});
   }
   if (policy == DataWithoutRecord::kRefuse)
     throw Error(ErrorCode::kCorrupt, text + advice + "CheckpointManagerOptions::data_without_record");
@@ -173,7 +171,7 @@ std::optional<ChosenCheckpoint> choose_checkpoint(const RunDirectory& run, DataW
   std::vector<ObjectName> seen;  // places in the previous look
   for (int tries = 1;; ++tries) {
     const auto order = resume_order(run, policy);
-    require_run(run, order ? order->is_checkpoint : run.is_checkpoint());
+    require_run(run, order ? order->listing.is_checkpoint : run.is_checkpoint());
     if (!order) return std::nullopt;
     std::optional<ChosenCheckpoint> found;
     try {
@@ -191,12 +189,12 @@ std::optional<ChosenCheckpoint> choose_checkpoint(const RunDirectory& run, DataW
     if (!found) {
       // Each checkpoint may have been removed while later ones were saved. A second look must
       // agree.
-      if (order->without_record != seen && tries < kRestoreTriesMax) {
-        seen = order->without_record;
+      if (order->listing.without_record != seen && tries < kRestoreTriesMax) {
+        seen = order->listing.without_record;
         continue;
       }
       log_other_names(*order, run);
-    } else if (found->passed_over.empty() && order->without_record.empty()) {
+    } else if (found->passed_over.empty() && order->listing.without_record.empty()) {
       const auto is_own = [](const RunCheckpoint& one) { return !one.head.save_id.empty() && is_checkpoint_name(one.name); };
       if (std::all_of(order->candidates.begin(), order->candidates.end(), is_own)) found->all = order->candidates;
     }

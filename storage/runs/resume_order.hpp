@@ -20,9 +20,7 @@ struct ResumeOrder {
   std::vector<PassedOver> passed_over;
   // Places with a record that is not Cairn's or cannot be read, under names that no manager gives.
   std::vector<ObjectName> other_names;
-  std::vector<ObjectName> without_record;  // all other places
-  ObjectName lost_latest;                  // see RunDirectory::Listing
-  bool is_checkpoint = false;              // as well
+  RunDirectory::Listing listing;  // of which the order was made
 };
 
 // Takes the records in `listing`. Orders Cairn's checkpoints by their commits. A checkpoint of

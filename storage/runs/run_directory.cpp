@@ -167,15 +167,10 @@ RunDirectory::RunDirectory(std::shared_ptr<Store> run, OpenPlace open_place)
 
 RunDirectory::Listing RunDirectory::list() const {
   Listing listing;
-  for (const ObjectName& name : run_->children()) {
+  RunContents found = run_->look();
+  for (const ObjectName& name : found.places) {
     try {
-      std::optional<CommitHead> head;
-      try {
-        head = read_commit_head(*run_, record_of(name));
-      } catch (const Error& error) {
-        if (presence_by(error) != Presence::kAbsent) throw;  // removed during the read
-      }
-      if (head)
+      if (auto head = read_commit_head(*run_, record_of(name), found.at(name)))
         listing.checkpoints.push_back({name, std::move(*head)});
       else
         (has_record(name) ? listing.others : listing.without_record).push_back(name);
@@ -185,8 +180,10 @@ RunDirectory::Listing RunDirectory::list() const {
       listing.others.push_back(name);
     }
   }
-  listing.lost_latest = lost_latest(listing);
-  listing.is_checkpoint = run_->read_end(kCommitRecordName, 0).has_value();
+  listing.lost_latest = lost_latest(listing, std::move(found.latest));
+  const PlaceContents* const own = found.at("");
+  listing.is_checkpoint = own != nullptr ? has_name(own->objects, kCommitRecordName) : run_->exists(kCommitRecordName);
+  seen_ = std::move(found.seen);
   // Saves that publish at the same moment may have the same sequence. The save id then gives an
   // order that is the same for every process.
   std::sort(listing.checkpoints.begin(), listing.checkpoints.end(), [](const RunCheckpoint& a, const RunCheckpoint& b) {
@@ -195,15 +192,14 @@ RunDirectory::Listing RunDirectory::list() const {
   return listing;
 }
 
-ObjectName RunDirectory::lost_latest(const Listing& listing) const {
+ObjectName RunDirectory::lost_latest(const Listing& listing, std::optional<LatestPlace> latest) const {
   ObjectName lost;
   // Looks twice, because another process may remove that checkpoint just now.
-  for (auto latest = run_->latest_place(); latest; latest = run_->latest_place()) {
+  for (; latest; latest = run_->look().latest) {
     const auto is_it = [&](const RunCheckpoint& checkpoint) { return checkpoint.name == latest->name; };
     if (std::any_of(listing.checkpoints.begin(), listing.checkpoints.end(), is_it) || has_record(latest->name)) break;
     if (latest->name == lost) return lost;
     lost = latest->name;
-    run_->children();  // reads which place is the latest
   }
   return "";
 }
@@ -280,9 +276,7 @@ std::string RunDirectory::why_occupied(const ObjectName& name) const {
   if (is_link(name)) return child_url(url(), name) + " is a symbolic link";
   const std::vector<ObjectName> places = run_->children();
   if (has_name(places, name)) {
-    const std::vector<ObjectName> below = open(name)->children();
-    const bool has_parts = std::any_of(below.begin(), below.end(), [](const ObjectName& child) { return part_of_name(child); });
-    if (has_parts) return child_url(url(), name) + " holds parts that ranks saved with use_collectives off";
+    if (has_parts(open(name)->children())) return child_url(url(), name) + " holds parts that ranks saved with use_collectives off";
     return has_unrecorded(name) ? child_url(url(), name) + " holds data files without a commit record" : "";
   }
   if (!run_->is_taken(name)) return "";  // a clean-up has removed what a dead save left
@@ -302,8 +296,8 @@ std::string RunDirectory::why_unreadable(const ObjectName& name) const {
 
 std::string RunDirectory::fault_of(const ObjectName& name, const std::string& save_id) const {
   // An older look can show that all is well, but no fault.
-  const auto seen = run_->seen_by_children(name);
-  return seen && fault_in(name, save_id, &*seen).empty() ? "" : fault_in(name, save_id, nullptr);
+  const auto seen = seen_.find(name);
+  return seen != seen_.end() && fault_in(name, save_id, &seen->second).empty() ? "" : fault_in(name, save_id, nullptr);
 }
 
 std::string RunDirectory::fault_in(const ObjectName& name, const std::string& save_id, const PlaceContents* seen) const {
@@ -405,8 +399,8 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
   const std::string& save_id = checkpoint.head.save_id;
   // Removal is safe only in this order of steps: see the header.
-  const auto seen = run_->seen_by_children(checkpoint.name);
-  const PlaceContents found = seen ? *seen : place->contents();
+  const auto seen = seen_.find(checkpoint.name);
+  const PlaceContents found = seen != seen_.end() ? seen->second : place->contents();
   const std::vector<ObjectInfo>& objects = found.objects;
   // Looks twice, because a list may lag behind.
   if (has_name(objects, kPinName) || is_pinned(checkpoint.name)) return "it is pinned";

@@ -6,7 +6,8 @@
 //   run/step_100/.pinned   keeps the checkpoint from being removed
 //   run/...                anything else is not Cairn's and is never changed
 //
-// Nothing is cached: each call reads the commit records again.
+// Each call reads the commit records again, except that `fault_of` and `remove` begin with the
+// objects that the last `list` has seen at the place, if the store has shown them.
 //
 // A place that is a symbolic link can be read. Nothing is removed, renamed or created in it.
 //
@@ -41,6 +42,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -147,13 +149,14 @@ class RunDirectory {
   static bool may_change_all(const ObjectName&) { return true; }
   std::shared_ptr<Store> open_to_change(const ObjectName& name) const;
   void remove_remains_of(const ObjectName& name, bool end_attempts, const MayChange& may_change) const;
-  ObjectName lost_latest(const Listing& listing) const;
+  ObjectName lost_latest(const Listing& listing, std::optional<LatestPlace> latest) const;
   std::string fault_in(const ObjectName& name, const std::string& save_id, const PlaceContents* seen) const;
   std::set<ObjectName> unexplained(const ObjectName& name) const;
   bool has_unrecorded(const ObjectName& name) const;
 
   std::shared_ptr<Store> run_;
   OpenPlace open_place_;
+  mutable std::map<ObjectName, PlaceContents> seen_;  // by the last `list`, for `fault_of` and `remove`
 };
 
 }  // namespace cairn

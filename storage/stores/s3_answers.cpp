@@ -88,4 +88,42 @@ bool is_refusal(const S3Response& response) {
          code == "InvalidToken" || code == "TokenRefreshRequired" || code == "NoSuchBucket";
 }
 
+std::string s3_etag(std::string quoted) {
+  if (quoted.size() >= 2 && quoted.front() == '"' && quoted.back() == '"') return quoted.substr(1, quoted.size() - 2);
+  return quoted;
+}
+
+std::string s3_encode(const std::string& text, bool keep_slashes) {
+  constexpr char kHex[] = "0123456789ABCDEF";
+  std::string encoded;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' ||
+        c == '~' || (c == '/' && keep_slashes))
+      encoded += c;
+    else
+      encoded += {'%', kHex[byte >> 4], kHex[byte & 15]};
+  }
+  return encoded;
+}
+
+std::string s3_decode(const std::string& text, bool plus_is_space) {
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+  };
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0) {
+      decoded += static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2]));
+      i += 2;
+    } else {
+      decoded += plus_is_space && text[i] == '+' ? ' ' : text[i];
+    }
+  }
+  return decoded;
+}
+
 }  // namespace cairn

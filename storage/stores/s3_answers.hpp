@@ -72,4 +72,12 @@ bool may_pass(const S3Response& response);
 // Returns whether the server may have carried out a request that it answered with this error.
 bool may_have_run(const S3Response& response);
 
+// Returns an ETag without its quotes.
+std::string s3_etag(std::string quoted);
+// Returns `text` as it stands in a URL and in its signature: all but letters, digits and "-._~" is
+// percent-encoded.
+std::string s3_encode(const std::string& text, bool keep_slashes = false);
+// Decodes "%41". With `plus_is_space`, '+' stands for a space, as in listings.
+std::string s3_decode(const std::string& text, bool plus_is_space = false);
+
 }  // namespace cairn

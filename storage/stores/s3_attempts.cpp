@@ -91,9 +91,9 @@
 // The index also names the latest checkpoint of the run. `children` compares: a listing without
 // this place, although its record is there, is an error of the store. So a list that lags behind
 // takes no job back. If the record is not there, somebody has removed it without Cairn, and
-// `latest_place` tells. A publication names its place after the record is there, and a removal
-// takes the name out before the record goes. A crash between these steps leaves an index that names
-// an older place, or none, which contradicts nothing.
+// `look` tells. A publication names its place after the record is there, and a removal takes the
+// name out before the record goes. A crash between these steps leaves an index that names an older
+// place, or none, which contradicts nothing.
 #include <algorithm>
 #include <utility>
 
@@ -104,7 +104,6 @@
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
-#include <cairn/storage/stores/s3_xml.hpp>
 
 namespace cairn {
 namespace {
@@ -133,36 +132,16 @@ std::string removed_in(std::string_view bytes) {
 Bytes S3Store::fence_mark() { return make_fence_mark(client_->new_nonce().substr(0, 16)); }
 
 S3Store::Record S3Store::find_record(const ObjectName& name, std::size_t end_bytes) {
-  Bytes end(std::max(end_bytes, kRemovalEndBytes) + kFenceMarkBytes, '\0');
-  S3Request request{"GET", "read", "s3:GetObject", key_of(name)};
-  request.destination = {end.data(), end.size()};
-  const S3Response response = client_->send(request);
-  Record record;
-  if (response.status == 404) return record;
-  if (response.status == 416) {
-    // An empty object has no last bytes. The answer does not have its ETag.
-    const S3Object found = client_->look(request.key);
-    record.is_live = found.is_there;
-    record.etag = found.etag;
-    return record;
-  }
-  record.is_live = true;
-  record.etag = response.etag;
-  record.bytes = response.object_bytes;
-  end.resize(static_cast<std::size_t>(response.received));
-  if (ends_in_fence_mark(end)) {
+  S3Object found = client_->look(key_of(name), std::max(end_bytes, kRemovalEndBytes) + kFenceMarkBytes);
+  Record record{std::move(found.etag), found.bytes, found.is_there, std::move(found.end), ""};
+  if (is_record(name) && ends_in_fence_mark(record.end)) {
     record.bytes -= kFenceMarkBytes;
-    end.resize(end.size() - kFenceMarkBytes);
-    record.removed = removed_in(end);
+    record.end.resize(record.end.size() - kFenceMarkBytes);
+    record.removed = removed_in(record.end);
     record.is_live = record.bytes > 0 && record.removed.empty();
   }
-  record.end = end.size() > end_bytes ? end.substr(end.size() - end_bytes) : std::move(end);
+  if (record.end.size() > end_bytes) record.end.erase(0, record.end.size() - end_bytes);
   return record;
-}
-
-std::optional<std::string> S3Store::replace_record(const ObjectName& name, const std::string& seen, ByteSpan content,
-                                                   bool* was_repeated, const S3Client::Confirms& confirms) {
-  return client_->put_if(key_of(name), content, seen.empty() ? std::nullopt : std::optional(seen), was_repeated, confirms);
 }
 
 void S3Store::retract_with_mark(const ObjectName& mark, const std::string& text) {
@@ -192,15 +171,15 @@ void S3Store::retract_record(const ObjectName& name, const std::string& mark) {
         throw Error(ErrorCode::kPrecondition, "cannot remove save " + removed_in(mark) + " in " + url() + ": save " +
                                                   head->save_id + " has replaced it. Nothing was changed");
     }
-    const auto etag = replace_record(name, seen.etag, mark + fence_mark());
-    if (etag) return remember(name, {*etag, mark.size(), false, mark, removed_in(mark)});
+    const S3Put put = client_->put_if(key_of(name), mark + fence_mark(), seen.etag);
+    if (put) return remember(name, {put.etag, mark.size(), false, mark, removed_in(mark)});
   }
   throw changes_too_often(url_of(name));
 }
 
 std::string S3Store::write_first_mark() {
   // If this write is lost, the condition on its ETag fails.
-  return client_->put_if(key_of(kCommitRecordName), fence_mark(), std::nullopt, nullptr, S3Client::trust_answer).value_or("");
+  return client_->put_if(key_of(kCommitRecordName), fence_mark(), "", S3Client::trust_answer).etag;
 }
 
 void S3Store::begin_attempt(const std::string& save_id, Overwrite overwrite) {
@@ -210,7 +189,7 @@ void S3Store::begin_attempt(const std::string& save_id, Overwrite overwrite) {
   bool begun = false;
   for_each_in_parallel(2, 2, [&](std::size_t step) {
     if (step == 0) unlist_root(false);
-    if (step == 1) begun = client_->put_if(mark, "open\n", std::nullopt, nullptr, S3Client::trust_answer).has_value();
+    if (step == 1) begun = bool(client_->put_if(mark, "open\n", "", S3Client::trust_answer));
   });
   if (!begun && !has_object(kFencedMark + save_id))
     throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
@@ -293,14 +272,13 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
       // The files of the removed checkpoint may still be there, and nothing else says that they are
       // dead.
       if (!seen.removed.empty()) {
-        const auto text = removal_mark(removal_mark_name(seen.removed));
-        if (!text) continue;  // the removal has ended meanwhile
-        client_->put_if(key_of(removal_mark_name(seen.removed)), *text);
+        const Record removal = find_record(kCommitRecordName, kRecordEndBytes);
+        if (removal.removed != seen.removed) continue;  // the removal has ended meanwhile
+        client_->put_if(key_of(removal_mark_name(seen.removed)), removal_text(removal));
       }
-      bool was_repeated = false;
-      const auto etag = replace_record(kCommitRecordName, seen.etag, record, &was_repeated, is_listed);
-      if (!etag && was_repeated) unanswered = seen.etag;
-      if (!etag) continue;
+      const S3Put put = client_->put_if(key_of(kCommitRecordName), record, seen.etag, is_listed);
+      if (!put && put.was_repeated) unanswered = seen.etag;
+      if (!put) continue;
     }
     // 4
     note_published(record, is_reused);
@@ -326,12 +304,13 @@ void S3Store::fence(const std::string& save_id) {
   // 1
   client_->put_if(key_of(kFencedMark + save_id), "fenced\n");
   // 2
+  const std::string record = key_of(kCommitRecordName);
   const auto is_open = [&] { return has_object(kOpenMark + save_id); };
-  if (!is_open() && (replace_record(kCommitRecordName, "", fence_mark()) || !is_open())) return;
+  if (!is_open() && (client_->put_if(record, fence_mark()) || !is_open())) return;
   // 3
   Record seen = find_record(kCommitRecordName);
   for (int tries = 0; seen.etag.empty(); seen = find_record(kCommitRecordName)) {
-    if (replace_record(kCommitRecordName, "", fence_mark())) break;
+    if (client_->put_if(record, fence_mark())) break;
     if (++tries == kTriesMax) throw changes_too_often(url_of(kCommitRecordName));
   }
   bool was_replaced = seen.etag.empty();
@@ -353,7 +332,7 @@ void S3Store::fence(const std::string& save_id) {
     if (!was_replaced) throw;
   }
   // 4. If the record was replaced between the two reads, the condition does not hold.
-  if (!was_replaced) replace_record(kCommitRecordName, seen.etag, content + fence_mark());
+  if (!was_replaced) client_->put_if(record, content + fence_mark(), seen.etag);
   // 5
   client_->remove(key_of(kOpenMark + save_id));
 }
@@ -375,45 +354,17 @@ void S3Store::clear_attempt(const std::string& save_id) {
 
 // A process that was killed leaves the parts of its files, which no listing of objects shows.
 void S3Store::abort_uploads_of(const std::string& save_id) {
-  struct Upload {
-    std::string key, id;
-  };
-  std::vector<Upload> uploads;
   S3Request listing{"GET", "list the uploads to", "s3:ListBucketMultipartUploads"};
-  const std::string file_end = "_" + save_id + ".distcp";
-  std::string key_marker, id_marker;
-  bool is_truncated = true;
-  while (is_truncated) {
-    const std::pair before(key_marker, id_marker);
-    listing.query = {{"uploads", ""}, {"encoding-type", "url"}, {"prefix", key_of("__")}};
-    if (!key_marker.empty())
-      listing.query.insert(listing.query.end(), {{"key-marker", key_marker}, {"upload-id-marker", id_marker}});
-    const std::size_t known = uploads.size();
-    const auto parse = [&](const S3Response& response) {
-      uploads.resize(known);
-      Upload current;
-      std::string truncated;
-      visit_s3_xml(response.body, "a listing of uploads", [&](const std::string& path, const std::string& text) {
-        if (path == "ListMultipartUploadsResult/Upload/Key") current.key = s3_decode(text, true);
-        if (path == "ListMultipartUploadsResult/Upload/UploadId") current.id = text;
-        if (path == "ListMultipartUploadsResult/Upload" && ends_with(current.key, file_end)) uploads.push_back(current);
-        if (path == "ListMultipartUploadsResult/NextKeyMarker") key_marker = s3_decode(text, true);
-        if (path == "ListMultipartUploadsResult/NextUploadIdMarker") id_marker = text;
-        if (path == "ListMultipartUploadsResult/IsTruncated") truncated = text;
-      });
-      if (truncated != "true" && truncated != "false") throw Error(ErrorCode::kUnavailable, "the answer is not a whole listing");
-      is_truncated = truncated == "true";
-    };
-    listing.check = parse;
-    parse(client_->send(listing));
-    if (is_truncated && before == std::pair(key_marker, id_marker))
-      throw Error(ErrorCode::kUnavailable, "cannot list the uploads to " + url() + ": the server's listing does not advance");
-  }
-  for (const Upload& upload : uploads) {
-    S3Request request{"DELETE", "abort the upload of", "s3:AbortMultipartUpload", upload.key};
-    request.query = {{"uploadId", upload.id}};
-    client_->send(request);
-  }
+  listing.query = {{"uploads", ""}, {"encoding-type", "url"}, {"prefix", key_of(kDataFilePrefix)}};
+  S3Page page;
+  do {
+    page = client_->list(listing, page.next);
+    for (auto& upload : page.entries) {
+      S3Request request{"DELETE", "abort the upload of", "s3:AbortMultipartUpload", s3_decode(upload["Key"], true)};
+      request.query = {{"uploadId", upload["UploadId"]}};
+      if (ends_with(request.key, "_" + save_id + ".distcp")) client_->send(request);
+    }
+  } while (!page.next.empty());
 }
 
 }  // namespace cairn

@@ -385,15 +385,16 @@ S3Response S3Client::send(const S3Request& request) {
   }
 }
 
-S3Object S3Client::look(const std::string& key) {
-  char byte = 0;
-  S3Request request{"GET", "look for", "s3:GetObject", key};
-  request.destination = {&byte, 1};
-  request.offset = 0;
+S3Object S3Client::look(const std::string& key, std::size_t end_bytes) {
+  std::string bytes(std::max<std::size_t>(end_bytes, 1), '\0');
+  S3Request request{"GET", end_bytes > 0 ? "read" : "look for", "s3:GetObject", key};
+  request.destination = {bytes.data(), bytes.size()};
+  if (end_bytes == 0) request.offset = 0;
   S3Response response = send(request);
+  bytes.resize(std::min<std::size_t>(response.received, end_bytes));
   const bool is_empty = response.status == 416;
   if (is_empty) {
-    // An empty object has no first byte. Such an answer has no ETag.
+    // An empty object has no first and no last byte. Such an answer has no ETag.
     request.destination = {};
     request.check = [](const S3Response& whole) {
       if (!whole.body.empty()) throw Error(ErrorCode::kUnavailable, "the answers about its length do not agree");
@@ -401,7 +402,35 @@ S3Object S3Client::look(const std::string& key) {
     response = send(request);
   }
   if (!response.succeeded()) return {};
-  return {true, response.etag, response.nonce, is_empty ? 0 : response.object_bytes};
+  return {true, response.etag, response.nonce, is_empty ? 0 : response.object_bytes, std::move(bytes)};
+}
+
+S3Page S3Client::list(S3Request request, const S3Fields& next, const std::function<void(const S3Page&)>& check) {
+  request.query.insert(request.query.end(), next.begin(), next.end());
+  S3Page page;
+  request.check = [&](const S3Response& response) {
+    page = {};
+    std::map<std::string, std::string> entry;
+    std::string truncated;
+    visit_s3_xml(response.body, "a listing of s3://" + bucket_, [&](const std::string& path, const std::string& text) {
+      const auto depth = std::count(path.begin(), path.end(), '/');
+      const std::string element = path.substr(path.rfind('/') + 1);
+      if (depth == 2) entry[element] = text;
+      if (depth != 1) return;
+      if (!entry.empty()) page.entries.push_back(std::exchange(entry, {}));
+      if (element == "IsTruncated") truncated = text;
+      if (element == "NextContinuationToken" && !text.empty()) page.next.emplace_back("continuation-token", text);
+      if (element == "NextKeyMarker" && !text.empty()) page.next.emplace_back("key-marker", s3_decode(text, true));
+      if (element == "NextUploadIdMarker" && !text.empty()) page.next.emplace_back("upload-id-marker", text);
+    });
+    if (truncated == "false") page.next.clear();
+    if (truncated != "false" && truncated != "true") throw Error(ErrorCode::kUnavailable, "the answer is not a whole listing");
+    if (truncated == "true" && (page.next.empty() || page.next == next))
+      throw Error(ErrorCode::kUnavailable, "the answer does not say how the listing goes on");
+    if (check) check(page);
+  };
+  request.check(send(request));
+  return page;
 }
 
 Error S3Client::failure(const S3Request& request, const Attempt& attempt, const S3Settings& with) const {
@@ -439,44 +468,6 @@ Error S3Client::failure(const S3Request& request, const Attempt& attempt, const 
     return Error(ErrorCode::kPermission, what + answer + "; the credentials need the permission " + request.permission +
                                              (is_read ? ", and s3:ListBucket in case the object does not exist" : ""));
   return Error(ErrorCode::kUnavailable, what + answer);
-}
-
-std::string s3_etag(std::string quoted) {
-  if (quoted.size() >= 2 && quoted.front() == '"' && quoted.back() == '"') return quoted.substr(1, quoted.size() - 2);
-  return quoted;
-}
-
-std::string s3_encode(const std::string& text, bool keep_slashes) {
-  constexpr char kHex[] = "0123456789ABCDEF";
-  std::string encoded;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' ||
-        c == '~' || (c == '/' && keep_slashes))
-      encoded += c;
-    else
-      encoded += {'%', kHex[byte >> 4], kHex[byte & 15]};
-  }
-  return encoded;
-}
-
-std::string s3_decode(const std::string& text, bool plus_is_space) {
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-  };
-  std::string decoded;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0) {
-      decoded += static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2]));
-      i += 2;
-    } else {
-      decoded += plus_is_space && text[i] == '+' ? ' ' : text[i];
-    }
-  }
-  return decoded;
 }
 
 }  // namespace cairn

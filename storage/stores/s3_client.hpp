@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,21 @@ struct S3Object {
   std::string etag;
   std::string nonce;
   std::uint64_t bytes = 0;
+  std::string end;  // its last bytes, if they were asked for
+};
+
+// The outcome of a conditional write.
+struct S3Put {
+  std::string etag;           // "": the condition did not hold
+  bool was_repeated = false;  // as in S3Response
+  explicit operator bool() const { return !etag.empty(); }
+};
+
+// A page of a listing: the elements of each entry by name, such as "Key", and what to add to the
+// query of the next page; nothing for the last one.
+struct S3Page {
+  std::vector<std::map<std::string, std::string>> entries;
+  S3Fields next;
 };
 
 // Thread-safe. Keeps connections for later requests: as many as requests were in flight at the same
@@ -54,19 +70,20 @@ class S3Client {
   // Virtual for tests.
   virtual S3Response send(const S3Request& request);
 
-  // Looks for an object. Reads a byte of it, because an answer to HEAD has no body and so cannot
-  // prove absence. Throws as `send` does.
-  S3Object look(const std::string& key);
-  // Writes a whole object if it is absent or, given `etag`, if it still has that ETag. Returns the
-  // new ETag, or nothing if the condition did not hold. `was_repeated` is set as in S3Response. If
-  // it is true, "nothing" may also mean that this write succeeded, its answer was lost, and another
-  // write has replaced the object since. Looks at the object afterwards, and writes again if the
-  // answer contradicts it. Does not look if `confirms`, called with the ETag in the answer, returns
-  // true. Throws as `send` does.
+  // Looks for an object, and reads up to `end_bytes` of its end. Otherwise reads a byte of it,
+  // because an answer to HEAD has no body and so cannot prove absence. Throws as `send` does.
+  S3Object look(const std::string& key, std::size_t end_bytes = 0);
+  // Returns the page of a listing that follows a page with `next`, or the first one. An answer that
+  // is not a whole page, or for which `check` throws, is repeated as by `send`.
+  S3Page list(S3Request request, const S3Fields& next, const std::function<void(const S3Page&)>& check = nullptr);
+  // Writes a whole object if it is absent or, given `etag`, if it still has that ETag. If the
+  // condition did not hold and `was_repeated` is true, this write may also have succeeded, its
+  // answer was lost, and another write has replaced the object since. Looks at the object
+  // afterwards, and writes again if the answer contradicts it. Does not look if `confirms`, called
+  // with the ETag in the answer, returns true. Throws as `send` does.
   using Confirms = std::function<bool(const std::string& etag)>;
   static bool trust_answer(const std::string&) { return true; }
-  std::optional<std::string> put_if(const std::string& key, ByteSpan content, const std::optional<std::string>& etag = {},
-                                    bool* was_repeated = nullptr, const Confirms& confirms = nullptr);
+  S3Put put_if(const std::string& key, ByteSpan content, const std::string& etag = "", const Confirms& confirms = nullptr);
   // Removes an object that no other process writes again.
   void remove(const std::string& key);
 
@@ -99,7 +116,13 @@ class S3Client {
   // Sleeps for between half of `most` and all of it, or for `at_least` if that is longer. Ranks
   // that the server refused at the same moment must not retry at the same moment.
   void pause(std::chrono::milliseconds most, std::chrono::milliseconds at_least = {});
-  std::string place();  // endpoint and bucket
+  // The behaviour of a server that was tried.
+  struct KnownServer {
+    bool obeys_on_writing = false;
+    std::optional<bool> obeys_on_removal;
+  };
+  // Returns what this process knows of the server, after it has learnt something.
+  KnownServer known_server(const std::function<void(KnownServer&)>& learn = nullptr);
   std::unique_ptr<Connection> take_connection();
 
   const std::string bucket_;
@@ -111,13 +134,5 @@ class S3Client {
   std::chrono::system_clock::time_point renew_at_ CAIRN_GUARDED_BY(mutex_);  // if the credentials expire
   std::vector<std::unique_ptr<Connection>> idle_ CAIRN_GUARDED_BY(mutex_);
 };
-
-// Returns an ETag without its quotes.
-std::string s3_etag(std::string quoted);
-// Returns `text` as it stands in a URL and in its signature: all but letters, digits and "-._~" is
-// percent-encoded.
-std::string s3_encode(const std::string& text, bool keep_slashes = false);
-// Decodes "%41". With `plus_is_space`, '+' stands for a space, as in listings.
-std::string s3_decode(const std::string& text, bool plus_is_space = false);
 
 }  // namespace cairn

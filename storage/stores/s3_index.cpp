@@ -27,78 +27,82 @@ bool is_sound(ByteSpan end, std::uint64_t record_bytes) {
 
 }  // namespace
 
-std::vector<ObjectName> S3Store::children() {
-  const std::shared_ptr<Memory> memory = memory_of(place_);
-  bool is_large = false;
-  Index index;
-  {
-    MutexLock lock(memory->mutex);
-    is_large = memory->is_large;
-    index = memory->index;
-  }
+S3Store::Places S3Store::places(bool& is_large) {
+  MutexLock lock(memory_mutex_);
+  is_large = memory_of(place_).is_large;
+  Index index = memory_of(place_).index;
+  lock.unlock();
   const bool is_known = !index.etag.empty() && !is_large;
   if (!is_known) index = read_index(place_);
-  std::set<ObjectName> names;
-  std::map<ObjectName, std::string> records;
-  std::map<ObjectName, std::vector<Listed>> seen;
+  Places found;
   std::string etag_of_index;
   const auto look = [&](const ObjectName& expected) {
-    records = {{kCommitRecordName, ""}};
-    seen.clear();
-    const auto add = [&](const Listed& object) {
-      const std::size_t slash = object.name.find('/');
-      if (slash != std::string::npos && slash > 0) {
-        names.insert(object.name.substr(0, slash));
-        seen[object.name.substr(0, slash)].push_back({{object.name.substr(slash + 1), object.size_bytes}, object.etag});
-      }
-      if (object.name.substr(slash + 1) == kCommitRecordName) records[object.name] = object.etag;
-      if (object.name == kRunIndexName) etag_of_index = object.etag;
-      return true;
-    };
     // A list of all objects tells which records are new. Of a large run, it would take many pages.
-    if (!is_large) visit("", false, add, expected, &is_large);
-    if (is_large) records.clear();
-    if (is_large) visit("", true, add, expected);
+    std::vector<Listed> all;
+    if (!is_large) all = listed("", false, expected, &is_large);
+    if (is_large) all = listed("", true, expected);
+    found = {{"", {}}};
+    for (Listed& object : all) {
+      const std::size_t slash = object.name.find('/');
+      const ObjectName place = slash == std::string::npos ? "" : object.name.substr(0, slash);
+      if (slash != 0) found[place].push_back({{object.name.substr(slash + 1), object.size_bytes}, object.etag});
+      if (object.name == kRunIndexName) etag_of_index = object.etag;
+    }
   };
   look("");
   if (is_known && etag_of_index != index.etag) index = read_index(place_);
   // The record decides, because somebody may have removed the checkpoint without Cairn.
   const ObjectName& latest = index.latest.name;
-  if (!latest.empty() && names.count(latest) == 0 && find_record(latest + "/" + kCommitRecordName, 0).is_live) look(latest + "/");
-  {
-    MutexLock lock(memory->mutex);
-    memory->is_large = is_large;
-    for (auto known = memory->records.begin(); known != memory->records.end();)
-      known = names.count(known->first) == 0 ? memory->records.erase(known) : std::next(known);
-  }
-  for (const ObjectName& name : index.removed) records.erase(name + "/" + kCommitRecordName);
-  {
-    MutexLock lock(mutex_);
-    listed_ = std::move(records);
-    seen_ = is_large ? decltype(seen)() : std::move(seen);
-  }
-  std::vector<ObjectName> found;
-  std::set_difference(names.begin(), names.end(), index.removed.begin(), index.removed.end(), std::back_inserter(found));
+  if (!latest.empty() && found.count(latest) == 0 && find_record(latest + "/" + kCommitRecordName).is_live) look(latest + "/");
+  lock.lock();
+  Memory& memory = memory_of(place_);
+  memory.is_large = is_large;
+  for (auto known = memory.records.begin(); known != memory.records.end();)
+    known = found.count(known->first) == 0 ? memory.records.erase(known) : std::next(known);
+  for (const ObjectName& name : index.removed) found.erase(name);
   return found;
 }
 
-std::optional<PlaceContents> S3Store::seen_by_children(const ObjectName& place) {
-  std::vector<Listed> listed;
-  {
-    MutexLock lock(mutex_);
-    const auto seen = seen_.find(place);
-    if (seen == seen_.end()) return std::nullopt;
-    listed = seen->second;
+std::vector<ObjectName> S3Store::children() {
+  bool is_large = false;
+  std::vector<ObjectName> names;
+  for (const auto& place : places(is_large))
+    if (!place.first.empty()) names.push_back(place.first);
+  return names;
+}
+
+RunContents S3Store::look() {
+  bool is_large = false;
+  const Places found = places(is_large);
+  RunContents run;
+  if (Index index = remembered_index(place_); !index.latest.name.empty()) run.latest = std::move(index.latest);
+  std::vector<const Places::value_type*> whole;
+  for (const auto& place : found) {
+    if (!place.first.empty()) run.places.push_back(place.first);
+    // The records of parts are read by those who need them.
+    const auto is_of_part = [](const Listed& object) { return part_of_name(object.name).has_value(); };
+    if ((!is_large || place.first.empty()) && std::none_of(place.second.begin(), place.second.end(), is_of_part)) whole.push_back(&place);
   }
-  return S3Store(bucket_, place_ + place, client_).contents_in(listed, "");
+  // Reads all new records at once, because the caller looks at one after another.
+  std::vector<std::optional<PlaceContents>> contents(whole.size());
+  for_each_in_parallel(kReadersMax, whole.size(), [&](std::size_t i) {
+    try {
+      const std::string prefix = place_ + whole[i]->first;
+      contents[i] = S3Store(bucket_, prefix.substr(0, prefix.find_last_not_of('/') + 1), client_).contents_in(whole[i]->second, "");
+    } catch (const Error&) {  // the call that reads this record throws it
+    }
+  });
+  for (std::size_t i = 0; i < whole.size(); ++i)
+    if (contents[i]) run.seen.emplace(whole[i]->first, *std::move(contents[i]));
+  return run;
 }
 
 std::optional<S3Store::Record> S3Store::remembered_record(const ObjectName& name) const {
   const auto [run, place] = place_of_record(name);
-  const std::shared_ptr<Memory> memory = memory_of(run);
-  MutexLock lock(memory->mutex);
-  const auto known = memory->records.find(place);
-  return known == memory->records.end() ? std::nullopt : std::optional(known->second);
+  MutexLock lock(memory_mutex_);
+  const auto& records = memory_of(run).records;
+  const auto known = records.find(place);
+  return known == records.end() ? std::nullopt : std::optional(known->second);
 }
 
 S3Store::Record S3Store::record_in_list(const ObjectName& name, const std::string& etag) {
@@ -115,58 +119,23 @@ S3Store::Record S3Store::record_in_list(const ObjectName& name, const std::strin
 void S3Store::remember(const ObjectName& name, Record record) {
   const auto [run, place] = place_of_record(name);
   if (part_of_name(place)) return;  // nobody lists the parts of ranks again, so that none would be forgotten
-  const std::shared_ptr<Memory> memory = memory_of(run);
-  MutexLock lock(memory->mutex);
+  MutexLock lock(memory_mutex_);
   if (record.etag.empty())
-    memory->records.erase(place);
+    memory_of(run).records.erase(place);
   else
-    memory->records[place] = std::move(record);
+    memory_of(run).records[place] = std::move(record);
 }
 
-std::optional<S3Store::Record> S3Store::listed_record(const ObjectName& name) {
-  std::map<ObjectName, std::string> listed;
-  std::string etag;
-  {
-    MutexLock lock(mutex_);
-    const auto own = listed_.extract(name);
-    if (own.empty()) return std::nullopt;
-    etag = own.mapped();
-    listed = listed_;
-  }
-  if (etag.empty()) return Record();  // a whole list does not have it
-  // Reads all that are new at once, because the caller reads one after another.
-  const auto is_known = [&](const auto& one) {
-    const auto known = remembered_record(one.first);
-    return known && known->etag == one.second;
-  };
-  std::vector<std::pair<ObjectName, std::string>> unknown{{name, etag}};
-  if (!is_known(unknown.front()))
-    for (const auto& one : listed)
-      if (!one.second.empty() && !is_known(one)) unknown.push_back(one);
-  Record record;
-  for_each_in_parallel(kReadersMax, unknown.size(), [&](std::size_t i) {
-    if (i == 0) record = record_in_list(name, etag);
-    try {
-      if (i > 0) record_in_list(unknown[i].first, unknown[i].second);
-    } catch (const Error&) {  // the call that reads this record throws it
-    }
-  });
-  return record;
-}
+Mutex S3Store::memory_mutex_;
 
-std::shared_ptr<S3Store::Memory> S3Store::memory_of(const std::string& run) const {
-  static auto* const mutex = new Mutex;
-  static auto* const memories = new std::map<std::string, std::shared_ptr<Memory>>;
-  MutexLock lock(*mutex);
-  std::shared_ptr<Memory>& memory = (*memories)[bucket_ + "/" + run];
-  if (!memory) memory = std::make_shared<Memory>();
-  return memory;
+S3Store::Memory& S3Store::memory_of(const std::string& run) const {
+  static auto* const memories = new std::map<std::string, Memory>;
+  return (*memories)[bucket_ + "/" + run];
 }
 
 S3Store::Index S3Store::remembered_index(const std::string& run) const {
-  const std::shared_ptr<Memory> memory = memory_of(run);
-  MutexLock lock(memory->mutex);
-  return memory->index;
+  MutexLock lock(memory_mutex_);
+  return memory_of(run).index;
 }
 
 // Lines: a removed place, or "latest <sequence> <place>". Then a mark that makes the ETag unique,
@@ -191,9 +160,8 @@ S3Store::Index S3Store::read_index(const std::string& run) {
     }
     break;
   }
-  const std::shared_ptr<Memory> memory = memory_of(run);
-  MutexLock lock(memory->mutex);
-  return memory->index = index;
+  MutexLock lock(memory_mutex_);
+  return memory_of(run).index = index;
 }
 
 bool S3Store::write_index(const std::string& run, Index index, bool is_confirmed) {
@@ -203,14 +171,12 @@ bool S3Store::write_index(const std::string& run, Index index, bool is_confirmed
   for (const ObjectName& name : index.removed) content += name + "\n";
   content += fence_mark();
   zip::put_u32(content, crc32(0, content));
-  const std::optional<std::string> seen = index.etag.empty() ? std::nullopt : std::optional(index.etag);
   const S3Client::Confirms confirms = is_confirmed ? nullptr : S3Client::trust_answer;
-  const auto etag = client_->put_if(escaped_key(run + kRunIndexName), content, seen, nullptr, confirms);
-  if (!etag) return false;
-  index.etag = *etag;
-  const std::shared_ptr<Memory> memory = memory_of(run);
-  MutexLock lock(memory->mutex);
-  memory->index = std::move(index);
+  const S3Put put = client_->put_if(escaped_key(run + kRunIndexName), content, index.etag, confirms);
+  if (!put) return false;
+  index.etag = put.etag;
+  MutexLock lock(memory_mutex_);
+  memory_of(run).index = std::move(index);
   return true;
 }
 
@@ -225,11 +191,6 @@ void S3Store::change_index(const std::string& run, Index seen, bool is_confirmed
     seen = read_index(run);
   }
   throw changes_too_often("s3://" + bucket_ + "/" + run + kRunIndexName);
-}
-
-std::optional<LatestPlace> S3Store::latest_place() {
-  const Index index = remembered_index(place_);
-  return index.latest.name.empty() ? std::nullopt : std::optional(index.latest);
 }
 
 std::pair<std::string, ObjectName> S3Store::place_of_record(const ObjectName& name) const {
@@ -291,12 +252,8 @@ void S3Store::remove_root() {
       const Record record = find_record(kCommitRecordName);
       if (record.etag.empty() || record.is_live) return false;
       mark = record.etag;
-      std::size_t others = 0;
-      visit("", false, [&](const ObjectInfo& object) {
-        if (object.name != kCommitRecordName) ++others;
-        return others == 0;
-      });
-      if (others > 0) return false;
+      for (const Listed& object : listed(""))
+        if (object.name != kCommitRecordName) return false;
     }
     if (client_->removes_on_condition()) {
       S3Request request{"DELETE", "remove", "s3:DeleteObject", key_of(kCommitRecordName)};

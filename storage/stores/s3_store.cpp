@@ -26,10 +26,6 @@ namespace {
 constexpr std::uint64_t kPartBytesMin = 8u << 20;
 constexpr std::size_t kKeyBytesMax = 1024;
 
-bool is_record(const ObjectName& name) {
-  return name == kCommitRecordName || ends_with(name, std::string("/") + kCommitRecordName);
-}
-
 // The objects of the commit protocol are no objects of the store.
 bool is_hidden(const ObjectName& name) {
   const std::string last = name.substr(name.rfind('/') + 1);  // all of it if there is no '/'
@@ -62,6 +58,10 @@ Error not_found(const char* action, const std::string& url) {
 
 S3Store::S3Store(const std::string& bucket, const std::string& prefix, std::shared_ptr<S3Client> client)
     : bucket_(bucket), place_(prefix.empty() ? "" : prefix + "/"), client_(std::move(client)) {}
+
+bool S3Store::is_record(const ObjectName& name) {
+  return name == kCommitRecordName || ends_with(name, std::string("/") + kCommitRecordName);
+}
 
 std::string S3Store::url() const { return "s3://" + bucket_ + (place_.empty() ? "" : "/" + place_.substr(0, place_.size() - 1)); }
 
@@ -120,123 +120,87 @@ void S3Store::read_range(const ObjectName& name, std::uint64_t offset, MutableBy
 
 void S3Store::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
   check_object_name(name);
-  bool reads = false;
-  const auto record = record_or_mark(name);
-  if (record && !record->is_live) throw not_found("read", url_of(name));
+  const bool reads = std::any_of(ranges.begin(), ranges.end(), [](const ReadRange& range) { return !range.destination.empty(); });
+  // A record may be followed by a fence mark, and a mark may be a part of a record.
+  const bool is_plain = !is_record(name) && !save_id_of_mark(name);
+  const Record found = reads && is_plain ? Record() : find(name);
+  if (!(reads && is_plain) && !found.is_live) throw not_found("read", url_of(name));
   for (const ReadRange& range : ranges) {
     const std::size_t size = range.destination.size();
     if (size == 0) continue;
-    reads = true;
-    if (record && (range.offset > record->bytes || record->bytes - range.offset < size))
+    if (!is_plain && (range.offset > found.bytes || found.bytes - range.offset < size))
       throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(size) + " bytes at " + std::to_string(range.offset) +
-                                           " of " + url_of(name) + ": it ends at " + std::to_string(record->bytes));
-    if (record && !is_record(name))
-      std::memcpy(range.destination.data(), record->end.data() + range.offset, size);
+                                           " of " + url_of(name) + ": it ends at " + std::to_string(found.bytes));
+    if (!is_plain && found.end.size() == found.bytes)
+      std::memcpy(range.destination.data(), found.end.data() + range.offset, size);
     else
       read_range(name, range.offset, range.destination);
   }
-  if (!reads && !record && !has_object(name)) throw not_found("read", url_of(name));
 }
 
 std::uint64_t S3Store::size_bytes(const ObjectName& name) {
   check_object_name(name);
-  const auto record = record_or_mark(name);
-  const S3Object found = record ? S3Object{record->is_live, "", "", record->bytes} : client_->look(key_of(name));
-  if (!found.is_there) throw not_found("find the size of", url_of(name));
+  const Record found = find(name);
+  if (!found.is_live) throw not_found("find the size of", url_of(name));
   return found.bytes;
 }
 
 bool S3Store::exists(const ObjectName& name) {
   check_object_name(name);
-  const auto record = record_or_mark(name);
-  return record ? record->is_live : has_object(name);
+  return find(name).is_live;
 }
 
 std::optional<ObjectEnd> S3Store::read_end(const ObjectName& name, std::size_t bytes_max) {
   check_object_name(name);
-  auto listed = bytes_max <= kRecordEndBytes ? listed_record(name) : std::nullopt;
-  const bool is_new = !listed && bytes_max == kRecordEndBytes && is_record(name);
-  if (!listed) listed = record_or_mark(name, bytes_max);
-  Record record = listed ? *std::move(listed) : find_record(name, bytes_max);
-  if (is_new) remember(name, record);
+  Record record = find(name, bytes_max);
+  if (bytes_max == kRecordEndBytes && is_record(name)) remember(name, record);
   if (!record.is_live) return std::nullopt;
   if (record.end.size() > bytes_max) record.end.erase(0, record.end.size() - bytes_max);
   return ObjectEnd{record.bytes, std::move(record.end)};
 }
 
-void S3Store::visit(const ObjectName& prefix, bool children_only, const std::function<bool(const Listed&)>& object,
-                    const ObjectName& expected, bool* is_cut) {
-  const std::string key_prefix = escaped(place_ + prefix);
-  const std::size_t place_bytes = place_.size();
-  std::string next;
-  bool is_truncated = true;  // until the last page
+std::vector<S3Store::Listed> S3Store::listed(const ObjectName& prefix, bool children_only, const ObjectName& expected,
+                                             bool* is_cut) {
+  S3Request request{"GET", "list", "s3:ListBucket"};
+  request.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", escaped(place_ + prefix)}};
+  if (children_only) request.query.emplace_back("delimiter", "/");
+  using Entry = std::map<std::string, std::string>;
+  const auto name_of = [&](const Entry& entry) {
+    const auto key = entry.find(entry.count("Key") > 0 ? "Key" : "Prefix");
+    const std::string name = key == entry.end() ? "" : s3_decode(s3_decode(key->second, true));
+    return name.size() >= place_.size() ? name.substr(place_.size()) : "";
+  };
+  std::vector<Listed> found;
   bool has_expected = expected.empty();
-  while (is_truncated) {
-    S3Request request{"GET", "list", "s3:ListBucket"};
-    request.query = {{"list-type", "2"}, {"encoding-type", "url"}, {"prefix", key_prefix}};
-    if (children_only) request.query.emplace_back("delimiter", "/");
-    if (!next.empty()) request.query.emplace_back("continuation-token", next);
-    const std::string before = next;
-    std::vector<Listed> found;
-    const auto parse = [&](const S3Response& response) {
-      found.clear();
-      next.clear();
-      std::string truncated;
-      Listed current;
-      bool has_size = false;
-      visit_s3_xml(response.body, "a listing of " + url(), [&](const std::string& path, const std::string& text) {
-        const auto name_of_key = [&] {
-          const std::string name = s3_decode(s3_decode(text, true));
-          return name.size() >= place_bytes ? name.substr(place_bytes) : "";
-        };
-        if (path == "ListBucketResult/Contents/Key") current.name = name_of_key();
-        if (path == "ListBucketResult/Contents/Size") {
-          current.size_bytes = std::strtoull(text.c_str(), nullptr, 10);
-          has_size = true;
-        }
-        if (path == "ListBucketResult/Contents") {
-          if (!std::exchange(has_size, false)) throw Error(ErrorCode::kUnavailable, "the listing lacks the size of an object");
-          found.push_back(current);
-        }
-        if (path == "ListBucketResult/Contents/ETag") current.etag = s3_etag(text);
-        if (path == "ListBucketResult/CommonPrefixes/Prefix" && children_only) found.push_back({{name_of_key(), 0}, ""});
-        if (path == "ListBucketResult/IsTruncated") truncated = text;
-        if (path == "ListBucketResult/NextContinuationToken") next = text;
-      });
-      if (truncated != "true" && truncated != "false") throw Error(ErrorCode::kUnavailable, "the answer is not a whole listing");
-      is_truncated = truncated == "true";
-      if (is_truncated && (next.empty() || next == before))
-        throw Error(ErrorCode::kUnavailable, "the answer does not say how the listing goes on");
-      for (const Listed& info : found) has_expected = has_expected || info.name.rfind(expected, 0) == 0;
-      if (!is_truncated && !has_expected)
+  S3Page page;
+  do {
+    page = client_->list(request, page.next, [&](const S3Page& answer) {
+      for (const Entry& entry : answer.entries) {
+        if (entry.count("Key") > 0 && entry.count("Size") == 0)
+          throw Error(ErrorCode::kUnavailable, "the listing lacks the size of an object");
+        has_expected = has_expected || name_of(entry).rfind(expected, 0) == 0;
+      }
+      if (answer.next.empty() && !has_expected)
         throw Error(ErrorCode::kUnavailable, "the listing lacks " + expected + ", which " + kRunIndexName +
                                                  " names as the latest checkpoint, and whose record is there");
-    };
-    request.check = parse;
-    parse(client_->send(request));
-    for (const Listed& info : found)
-      if (!object(info)) return;
-    if (is_cut != nullptr) {
-      *is_cut = is_truncated;
-      return;
-    }
-  }
+    });
+    for (Entry& entry : page.entries)
+      found.push_back({{name_of(entry), std::strtoull(entry["Size"].c_str(), nullptr, 10)}, s3_etag(entry["ETag"])});
+  } while (!page.next.empty() && is_cut == nullptr);
+  if (is_cut != nullptr) *is_cut = !page.next.empty();
+  return found;
 }
 
 PlaceContents S3Store::contents_below(const ObjectName& prefix) {
   check_object_prefix(prefix);
   std::string index_etag = remembered_index(place_in_run(place_).first).etag;
-  std::vector<Listed> listed;
-  visit(prefix, false, [&](const Listed& object) {
-    listed.push_back(object);
-    return true;
-  });
-  PlaceContents found = contents_in(listed, prefix);
+  const std::vector<Listed> all = listed(prefix);
+  PlaceContents found = contents_in(all, prefix);
   if (!prefix.empty()) return found;
-  const bool has_mark = listed.size() == 1 && listed[0].name == kCommitRecordName && found.record.object_bytes == 0;
+  const bool has_mark = all.size() == 1 && all[0].name == kCommitRecordName && found.record.object_bytes == 0;
   const auto mark = has_mark ? remembered_record(kCommitRecordName) : std::nullopt;
   MutexLock lock(mutex_);
-  emptied_ = {std::move(index_etag), mark && !mark->is_live && mark->etag == listed[0].etag ? mark->etag : ""};
+  emptied_ = {std::move(index_etag), mark && !mark->is_live && mark->etag == all[0].etag ? mark->etag : ""};
   return found;
 }
 
@@ -274,16 +238,15 @@ PlaceContents S3Store::contents_in(const std::vector<Listed>& listed, const Obje
   return found;
 }
 
-std::optional<S3Store::Record> S3Store::record_or_mark(const ObjectName& name, std::size_t end_bytes) {
-  if (is_record(name)) return find_record(name, end_bytes);
-  auto text = removal_mark(name);
-  return text ? std::optional(Record{"", text->size(), true, *std::move(text), ""}) : std::nullopt;
-}
-
-std::optional<std::string> S3Store::removal_mark(const ObjectName& name) {
-  const auto id = save_id_of_mark(name);
-  const Record record = id ? find_record(kCommitRecordName, kRecordEndBytes) : Record();
-  return id && record.removed == *id ? std::optional(removal_text(record)) : std::nullopt;
+S3Store::Record S3Store::find(const ObjectName& name, std::size_t end_bytes) {
+  if (const auto id = save_id_of_mark(name)) {
+    const Record record = find_record(kCommitRecordName, kRecordEndBytes);
+    if (record.removed == *id) {
+      std::string text = removal_text(record);
+      return {"", text.size(), true, std::move(text), ""};
+    }
+  }
+  return find_record(name, end_bytes);
 }
 
 // The text is all before the last line, which has the save id.
@@ -319,9 +282,9 @@ void S3Store::remove(const ObjectName& name) {
       // Nothing else is left, and `remove_root` hides this mark or removes it.
       if (emptied_.second == known->etag && is_checkpoint_name(place_in_run(place_).second)) return;
     }
-    const auto etag = replace_record(kCommitRecordName, known->etag, fence_mark());
-    remember(kCommitRecordName, etag ? Record{*etag, 0, false, "", ""} : Record());
-    if (etag) break;
+    const S3Put put = client_->put_if(key_of(kCommitRecordName), fence_mark(), known->etag);
+    remember(kCommitRecordName, {put.etag, 0, false, "", ""});
+    if (put) break;
   }
   client_->remove(key_of(name));
 }

@@ -46,8 +46,7 @@ class S3Store : public Store {
   std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override;
   std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
   std::vector<ObjectName> children() override;
-  std::optional<PlaceContents> seen_by_children(const ObjectName& place) override;
-  std::optional<LatestPlace> latest_place() override;
+  RunContents look() override;
   void remove(const ObjectName& name) override;
 
   void begin_attempt(const std::string& save_id, Overwrite overwrite = Overwrite::kAllowed) override;
@@ -71,32 +70,32 @@ class S3Store : public Store {
     std::string end;          // the last of these bytes
     std::string removed;      // the save id in the mark of a removal; "": there is none
   };
-  // One request. `end_bytes`: of Record::end, at most.
+  static bool is_record(const ObjectName& name);
+  // Looks at an object of any name, in one request. `end_bytes`: of Record::end, at most.
   Record find_record(const ObjectName& name, std::size_t end_bytes = 0);
+  // Does the same, but the mark of a removal that is a part of the record's object is found as a
+  // record that has the text of the mark.
+  Record find(const ObjectName& name, std::size_t end_bytes = 0);
   // Returns the record `name` that a list has with this ETag, and the end of it, as this process
   // has read or written it before; reads it otherwise.
   Record record_in_list(const ObjectName& name, const std::string& etag);
   std::optional<Record> remembered_record(const ObjectName& name) const;
   void remember(const ObjectName& name, Record record);
-  // For the first `read_end` of each record after `children`: returns the record as this process
-  // has read it before, if the list had the same ETag. If it had not, first reads all such records
-  // at once. Returns nothing for other objects.
-  std::optional<Record> listed_record(const ObjectName& name);
   // The index of a run: see s3_index.cpp.
   struct Index {
-    std::string etag;               // "": there is none
-    std::set<ObjectName> removed;   // places whose checkpoints were removed
-    LatestPlace latest;             // the name is "" if that is not known
-    bool is_latest_sure = true;     // false: nobody has looked whether the server has kept the name
+    std::string etag;              // "": there is none
+    std::set<ObjectName> removed;  // places whose checkpoints were removed
+    LatestPlace latest;            // the name is "" if that is not known
+    bool is_latest_sure = true;    // false: nobody has looked whether the server has kept the name
   };
   // This process's last look at a run. All stores of the process share it.
   struct Memory {
-    Mutex mutex;
-    Index index CAIRN_GUARDED_BY(mutex);
-    bool is_large CAIRN_GUARDED_BY(mutex) = false;  // a list of all its objects has more than one page
-    std::map<ObjectName, Record> records CAIRN_GUARDED_BY(mutex);  // by place, with kRecordEndBytes of the end, or all
+    Index index;
+    bool is_large = false;                   // a list of all its objects has more than one page
+    std::map<ObjectName, Record> records{};  // by place, with kRecordEndBytes of the end, or all
   };
-  std::shared_ptr<Memory> memory_of(const std::string& run) const;
+  static Mutex memory_mutex_;
+  Memory& memory_of(const std::string& run) const CAIRN_REQUIRES(memory_mutex_);
   Index read_index(const std::string& run);
   Index remembered_index(const std::string& run) const;
   bool write_index(const std::string& run, Index index, bool is_confirmed);
@@ -109,18 +108,9 @@ class S3Store : public Store {
   // Does the same, and names this place as the latest checkpoint, if the record is one of Cairn's
   // and the index names none of a larger sequence.
   void note_published(ByteSpan record, bool is_reused);
-  // Replaces the object `name` with `content` if the object's ETag is still `seen`, or if `seen` is
-  // "" and the object is absent. Returns the new ETag, or nothing if the object has changed.
-  // `was_repeated`, `confirms`: see S3Client::put_if.
-  std::optional<std::string> replace_record(const ObjectName& name, const std::string& seen, ByteSpan content,
-                                            bool* was_repeated = nullptr, const S3Client::Confirms& confirms = nullptr);
   // Leaves `mark` and a fence mark in place of the record.
   void retract_record(const ObjectName& name, const std::string& mark = "");
-  // Returns the record `name`, or the mark of a removal that is a part of the record's object, as a
-  // record that has the text of the mark. Returns nothing for other objects.
-  std::optional<Record> record_or_mark(const ObjectName& name, std::size_t end_bytes = 0);
-  std::optional<std::string> removal_mark(const ObjectName& name);  // its text
-  std::string removal_text(const Record& record);
+  std::string removal_text(const Record& record);  // of the mark of a removal in it
   // How often an object may change under a writer. Each change is one of another process.
   static constexpr int kTriesMax = 64;
   static Error changes_too_often(const std::string& url);
@@ -141,15 +131,19 @@ class S3Store : public Store {
   std::string url_of(const ObjectName& name) const;
   bool has_object(const ObjectName& name) { return client_->look(key_of(name)).is_there; }
   void read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination);
-  // Calls `object` for each name that begins with `prefix`, until a call returns false. With
-  // `children_only`, calls it for the objects of the root itself, and for each place one level
-  // below it, with a '/' at the end. A whole listing without an object or place `expected` is an
-  // error of the store. With `is_cut`, stops after the first page and sets whether there are more.
+  // Returns the objects whose names begin with `prefix`. With `children_only`, returns the objects
+  // of the root itself, and each place one level below it, with a '/' at the end. A whole listing
+  // without an object or place `expected` is an error of the store. With `is_cut`, stops after the
+  // first page and sets whether there are more.
   struct Listed : ObjectInfo {
     std::string etag;
   };
-  void visit(const ObjectName& prefix, bool children_only, const std::function<bool(const Listed&)>& object,
-             const ObjectName& expected = "", bool* is_cut = nullptr);
+  std::vector<Listed> listed(const ObjectName& prefix, bool children_only = false, const ObjectName& expected = "",
+                             bool* is_cut = nullptr);
+  // Returns the objects of a run by place, those of the run itself under "". A place of a large run
+  // has no objects. Places of removed checkpoints are left out.
+  using Places = std::map<ObjectName, std::vector<Listed>>;
+  Places places(bool& is_large);
   PlaceContents contents_below(const ObjectName& prefix);
   PlaceContents contents_in(const std::vector<Listed>& listed, const ObjectName& prefix);
   void abort_uploads_of(const std::string& save_id);
@@ -157,9 +151,7 @@ class S3Store : public Store {
   const std::string place_;  // "" or a prefix of names that ends with '/'
   const std::shared_ptr<S3Client> client_;
   Mutex mutex_;
-  std::map<ObjectName, std::string> listed_ CAIRN_GUARDED_BY(mutex_);  // ETags of records, from the last call of `children`
-  std::map<ObjectName, std::vector<Listed>> seen_ CAIRN_GUARDED_BY(mutex_);  // by place, from that call, unless the run is large
-  std::optional<PlaceContents> published_ CAIRN_GUARDED_BY(mutex_);  // for the first `contents` after a publication
+  std::optional<PlaceContents> published_ CAIRN_GUARDED_BY(mutex_);          // for the first `contents` after a publication
   std::map<std::string, std::string> first_marks_ CAIRN_GUARDED_BY(mutex_);  // ETags of marks that attempts made when they began
   // ETags of the run's index before the last list of this place, and of the fence mark, if the list
   // has nothing else; otherwise "".

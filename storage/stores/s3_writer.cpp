@@ -58,9 +58,8 @@ class S3Writer final : public ObjectWriter {
         throw Error(ErrorCode::kInvalidArgument, "cannot finish " + url_ + " at " + std::to_string(length) +
                                                      " bytes: so large an object must be written in parts");
       buffer_.resize(length);
-      const auto etag = client_->put_if(key_, buffer_);
-      if (!etag) throw already_exists();
-      etag_ = *etag;
+      etag_ = client_->put_if(key_, buffer_).etag;
+      if (etag_.empty()) throw already_exists();
       buffer_ = {};
     }
     finished_ = true;
@@ -131,11 +130,11 @@ class S3Writer final : public ObjectWriter {
       require_writing();
     }
     // Not under the lock: `discard` must not wait for the data. Nobody else writes this part.
-    const auto etag = client_->put_if(key_, bytes);
-    if (!etag) throw already_exists();
+    const S3Put put = client_->put_if(key_, bytes);
+    if (!put) throw already_exists();
     {
       MutexLock lock(mutex_);
-      etag_ = *etag;
+      etag_ = put.etag;
       length_ = bytes.size();
       if (!finished_) return;
     }

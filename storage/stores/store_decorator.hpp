@@ -62,11 +62,8 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   std::vector<ObjectName> children() override {
     return get({"children", {}}, [&] { return inner_->children(); });
   }
-  std::optional<PlaceContents> seen_by_children(const ObjectName& place) override {
-    return get({"list", {}}, [&] { return inner_->seen_by_children(place); });
-  }
-  std::optional<LatestPlace> latest_place() override {
-    return get({"children", {}}, [&] { return inner_->latest_place(); });
+  RunContents look() override {
+    return get({"children", {}}, [&] { return inner_->look(); });
   }
   void remove(const ObjectName& name) override {
     around({"remove", name}, [&] { inner_->remove(name); });

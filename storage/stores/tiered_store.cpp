@@ -268,8 +268,13 @@ class TieredStore final : public Store {
     return merged(near_->children(), look_far([&] { return far_->children(); }));
   }
 
-  std::optional<LatestPlace> latest_place() override {
-    return look_far([&] { return far_->latest_place(); });
+  RunContents look() override {
+    const std::vector<ObjectName> names = near_->children();
+    RunContents found = look_far([&] { return far_->look(); });
+    found.places = merged(names, found.places);
+    found.seen.erase("");
+    for (const ObjectName& name : names) found.seen.erase(name);  // the near tier tells
+    return found;
   }
 
   // The far tier's record names data files that the near tier's does not. They are removed after

@@ -472,8 +472,7 @@ TEST_CASE("a removal takes the name of the latest checkpoint out although the se
   REQUIRE_FALSE(is_swallowed);
   store_with(client, run + "/step_1")->retract();
   const auto store = open_store(run);
-  store->children();
-  CHECK_FALSE(store->latest_place().has_value());
+  CHECK_FALSE(store->look().latest.has_value());
 }
 
 TEST_CASE("a removal with a mark spares the record of a save that was published meanwhile") {

@@ -171,8 +171,7 @@ TEST_CASE("the latest place of a run is that of the largest sequence which Cairn
   SmallRun run(parent_url(new_s3_place()));
   const auto latest = [&] {
     const auto store = open_store(run.run);
-    store->children();
-    const auto found = store->latest_place();
+    const auto found = store->look().latest;
     return found ? found->name + " " + std::to_string(found->sequence) : "";
   };
   CHECK(latest() == "");
