@@ -18,21 +18,11 @@
 
 #include <cairn/base/utf8.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/read_metadata.hpp>
 
 namespace cairn::tools {
 namespace {
-
-// Returns what a directory without a commit record is most likely to be, and what to do.
-std::string why_no_record(const std::vector<ObjectInfo>& objects) {
-  for (const ObjectInfo& object : objects)
-    if (object.name == kItemsRecordName)
-      return "torch_checkpointing wrote them: inspect, cat, diff, convert and verify read it, and `cairn convert` makes a "
-             "checkpoint of it";
-  for (const ObjectInfo& object : objects)
-    if (std::string why = why_by_one_rank(object.name); !why.empty()) return why;
-  return "A save that did not finish leaves this; if the directory is a run, name one of its checkpoints";
-}
 
 std::atomic<int> caught_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only use lock-free atomics");
@@ -79,11 +69,13 @@ std::shared_ptr<Store> open_existing(const std::string& url) {
   if (const auto name = store->url().rfind('/'); store->url().substr(name + 1) == kCommitRecordName)
     throw WrongUse(fmt::format("{} is the record of a checkpoint: name the directory that it lies in", printable(store->url())));
   if (has_records(*store)) return store;
-  const auto objects = store->list();
-  if (objects.empty()) throw WrongUse(fmt::format("there is no checkpoint at {}: nothing is there", printable(store->url())));
-  throw Error(ErrorCode::kNotFound,
-              fmt::format("{} holds {} files but no complete checkpoint: {} is missing. {}", printable(store->url()),
-                          objects.size(), kCommitRecordName, why_no_record(objects)));
+  if (!has_objects(*store)) throw WrongUse(fmt::format("there is no checkpoint at {}: nothing is there", printable(store->url())));
+  if (is_torch_checkpointing(*store))
+    throw Error(ErrorCode::kNotFound, fmt::format("torch_checkpointing wrote what is at {}: inspect, cat, diff, convert and verify "
+                                                  "read it, and `cairn convert` makes a checkpoint of it",
+                                                  printable(store->url())));
+  read_metadata(*store);  // says what is there
+  return store;           // a save has ended just now
 }
 
 std::optional<std::filesystem::path> file_at(const std::string& place) {

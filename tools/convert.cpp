@@ -185,7 +185,7 @@ void Conversion::leave_out(const std::function<std::string(const ConvertedKey&)>
               keys_.end());
   if (!found.empty() && !options_.skip_unsupported) {
     std::string text =
-        fmt::format("cannot convert {}; --exclude, or convert's --skip-unsupported, leaves this out:", source_->name());
+        fmt::format("cannot convert {}; --exclude leaves this out, and so does --skip-unsupported of convert:", source_->name());
     for (const auto& reason : found) text += "\n  " + reason;
     throw Error(ErrorCode::kUnsupported, text);
   }
@@ -244,7 +244,7 @@ bool Conversion::report() const {
   std::cerr << fmt::format("left out: {} values that are no tensors:", values_.size());
   for (std::size_t i = 0; i < std::min(values_.size(), kNamesMax); ++i) std::cerr << ' ' << printable(values_[i]);
   std::cerr << (values_.size() > kNamesMax ? " …\n" : "\n");
-  if (!options_.skip_unsupported) std::cerr << "this counts as a fault, unless --skip-unsupported or --exclude leaves them out\n";
+  if (!options_.skip_unsupported) std::cerr << "the exit code is 1, unless --skip-unsupported or --exclude leaves them out\n";
   return options_.skip_unsupported;
 }
 

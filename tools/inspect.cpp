@@ -213,8 +213,10 @@ void print_head(const Inspected& inspected) {
   }
   const auto line = [](const char* name, const std::string& value) { std::cout << fmt::format("{:<13}{}\n", name, value); };
   line(inspected.source.is_file() ? "file" : "checkpoint", inspected.source.name());
+  // PyTorch numbers its records, and does not say of which release it was.
   const std::string version = printable(metadata.commit ? metadata.commit->writer_version : metadata.version);
-  line("written by", std::string(inspected.source.writer()) + (version.empty() ? "" : " " + version));
+  line("written by",
+       std::string(inspected.source.writer()) + (version.empty() ? "" : (metadata.commit ? " " : ", metadata version ") + version));
   if (!metadata.save_id.empty()) line("save id", printable(metadata.save_id));
   if (metadata.commit) {
     const CommitInfo& commit = *metadata.commit;

@@ -122,7 +122,7 @@ void add_run(const std::string& path, Status& status) {
   const auto last = std::find_if(contents.checkpoints.begin(), contents.checkpoints.end(),
                                  [](const ListedCheckpoint& one) { return one.may_resume && one.fault.empty(); });
   if (last == contents.checkpoints.end()) {
-    status.add("last save", "the run has no sound checkpoint");
+    status.add("last save", contents.checkpoints.empty() ? "there is no checkpoint" : "the run has no sound checkpoint");
   } else {
     status.add("last save",
                fmt::format("{}{}{}: {}", step_text(last->step), last->saved_at ? ago(time_of(*last->saved_at)) + ", " : "",

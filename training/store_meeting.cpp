@@ -37,6 +37,9 @@ class StoreMeeting {
     // The last rank opens the door for all.
     if (store_.add("agreed", 1) == size()) store_.set("all", "agreed");
     await("all");
+    if (store_.add("left", 1) == size()) store_.set("all left", "");
+    // The store may go away with this rank.
+    if (ranks_[place(rank_)] == 0) store_.stay_until([this] { return store_.has("all left"); });
   }
 
  private:

@@ -182,7 +182,8 @@ RunDirectory::Listing RunDirectory::list() const {
   }
   listing.lost_latest = lost_latest(listing, std::move(found.latest));
   const PlaceContents* const own = found.at("");
-  listing.is_checkpoint = own != nullptr ? has_name(own->objects, kCommitRecordName) : run_->exists(kCommitRecordName);
+  listing.is_checkpoint = has_parts(found.places) ||
+                          (own != nullptr ? has_name(own->objects, kCommitRecordName) : run_->exists(kCommitRecordName));
   seen_ = std::move(found.seen);
   // Saves that publish at the same moment may have the same sequence. The save id then gives an
   // order that is the same for every process.

@@ -80,7 +80,7 @@ class RunDirectory {
     // The place that the store names as the latest checkpoint, if its record is gone: another
     // program has removed it. "" otherwise.
     ObjectName lost_latest;
-    bool is_checkpoint = false;  // the run has a record itself
+    bool is_checkpoint = false;  // the run has a record itself, or parts that ranks saved for themselves
     std::exception_ptr refusal;              // kPermission of a place among `others` with a name that Cairn gives
   };
   // Lists the run, one level deep. Returns an empty listing if the run does not exist. Here and

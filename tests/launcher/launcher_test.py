@@ -580,7 +580,7 @@ class LauncherTest(unittest.TestCase):
     def test_the_time_limit(self):
         result = self.launch("-n", "2", "--timeout", "0.5", *shell('echo $$ > "%s/$RANK.pid"; sleep 1000' % self.directory.name))
         self.assertEqual(result.returncode, 124)
-        self.assertIn("still run after 0.5 s", result.stderr)
+        self.assertIn("after 0.5 s still running: ", result.stderr)
         self.assertAllGone(self.pids(2))
 
     def test_who_ignores_sigterm_is_killed(self):

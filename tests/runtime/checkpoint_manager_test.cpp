@@ -242,6 +242,24 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: the latest sound checkpoint stays if late
   CHECK(restored_step(run) == 1);
 }
 
+TEST_CASE_FIXTURE(ControlledRun, "manager: a checkpoint that cannot be removed is logged once, not after every save") {
+  const CapturedLog log;
+  managed(
+      run, keeping_last(1),
+      [&](CheckpointManager& manager) {
+        control->before = [](const std::string& operation) {
+          if (operation == "retract") throw Error(ErrorCode::kPermission, "the store keeps what it has");
+        };
+        save_steps(manager, {1, 2, 3, 4});
+        manager.wait_for_saves();
+        control->before = nullptr;
+      },
+      1);
+  const std::string text = log.text(), first = "step_1: the store keeps what it has";
+  REQUIRE(text.find(first) != std::string::npos);
+  CHECK(text.find(first) == text.rfind(first));
+}
+
 TEST_CASE_FIXTURE(ControlledRun, "manager: retention that fails is reported, fails no save, and is tried again") {
   managed(
       run, keeping_last(1),
@@ -636,6 +654,11 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a checkpoint is not taken for a run") {
   CHECK_MESSAGE(text.find(expected) != std::string::npos, text);
   failure_on_all(place("step_4"), {}, ErrorCode::kPrecondition, [](CheckpointManager& manager) { save_steps(manager, {5}); });
   CHECK_FALSE(fs::exists(place("step_4/step_5")));
+  SaveOptions alone;
+  alone.use_collectives = false;
+  on_all_ranks(kManagedRanks, [&](World& world) { Checkpointer(world).save(state_of_step(6, world), place("step_6"), alone); });
+  const std::string of_parts = failure_on_all(place("step_6"), {}, ErrorCode::kPrecondition, restore);
+  CHECK_MESSAGE(of_parts.find("is a checkpoint, not a run") != std::string::npos, of_parts);
 }
 
 TEST_CASE_FIXTURE(RunOnDisk, "manager: restore_latest reports a run that cannot be written to") {

@@ -104,6 +104,18 @@ TEST_CASE("verify: all faults are named, each with file, offset and tensor") {
   CHECK(faults[1].fqn == "c");
 }
 
+TEST_CASE("verify: damage in the last block of the content is placed there") {
+  const Saved saved(large_state());
+  Bytes bytes = get_object(*saved.store, saved.file);
+  const std::size_t last = bytes.size() - *read_metadata(*saved.store).files.at(0).trailer_length - 1;
+  bytes[last] = static_cast<char>(bytes[last] ^ 4);
+  replace_object(*saved.store, saved.file, bytes);
+  const auto faults = verify_checkpoint(*saved.store);
+  REQUIRE(faults.size() == 1);
+  CHECK(faults[0].offset == last / kChecksumBlockBytes * kChecksumBlockBytes);
+  CHECK_FALSE(faults[0].fqn.empty());
+}
+
 TEST_CASE("verify: the items of the record fill each file, one after another") {
   const Saved saved(large_state());
   const Metadata sound = read_metadata(*saved.store);

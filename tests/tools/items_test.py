@@ -86,7 +86,7 @@ class Items(Command):
         place = self.root / "step_3"
         place.mkdir()
         (place / "metadata.pkl").write_bytes(b"\x80\x04}.")
-        self.fails(FOUND_BAD, "inspect", place, text="no complete checkpoint")
+        self.fails(FOUND_BAD, "inspect", place, text="is no checkpoint")
 
 
 if __name__ == "__main__":

@@ -117,6 +117,10 @@ class Ls(Command):
         (self.root / "empty").mkdir()
         self.fails(WRONG_USE, "ls", self.root / "empty", text="the directory is empty")
 
+    def test_a_run_is_no_checkpoint(self):
+        for command in ("inspect", "verify"):
+            self.fails(FOUND_BAD, command, self.root, text=f"there is one below it, at {self.root}/step_")
+
 
 if __name__ == "__main__":
     run_tests()

@@ -44,6 +44,11 @@ class Merge(Command):
         self.same(self.merged, ordinary)
         self.assertEqual(cairn("verify", self.merged).returncode, FINE)
 
+    def test_parts_are_no_run(self):
+        parts = self.parts()
+        for command in ("ls", "latest"):
+            self.fails(WRONG_USE, command, parts, text="is a checkpoint, not a run: each rank saved its part for itself there: `cairn merge`")
+
     def test_compressed_parts_are_merged(self):
         self.merge(self.parts("--zstd"))
         self.same(self.merged, self.checkpoint("--more"))

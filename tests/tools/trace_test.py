@@ -504,7 +504,7 @@ class Running(unittest.TestCase):
                 self.assertRegex(cairn("list", traces).stdout, r"(?m)^save:\S+ .* running ")
                 text = on_terminal(CAIRN, "status", traces, os.path.join(root, "run"), columns=80)
                 self.assertRegex(text, r"now +save of .*\s+since .* UTC,\s+.* ago\s+waits +for rank 1, in write since .* UTC\s+runs +rank 1 ")
-                self.assertRegex(text, "the run has no sound checkpoint")
+                self.assertRegex(text, "last save +there is no checkpoint")
                 self.assertLessEqual(max(len(line) for line in text.splitlines()), 80)
                 told, = json.loads(subprocess.run([CAIRN, "status", traces, "--json"], stdout=subprocess.PIPE, check=True).stdout)
                 self.assertEqual([(call["operation"], call["hooks"][0]["rank"]) for call in told["running"]], [("save", 1)])

@@ -1,11 +1,13 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <atomic>
+#include <functional>
 #include <numeric>
 #include <thread>
 
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/environment.hpp>
+#include <cairn/tests/support/gate.hpp>
 #include <cairn/tests/support/on_ranks.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/training/group_from_environment.hpp>
@@ -41,6 +43,20 @@ class CountingStore : public c10d::HashStore {
   using c10d::HashStore::wait;
 
   std::atomic<int> calls{0};
+};
+
+// One rank's view of a store. Calls `before` with each key that is looked for.
+class WatchedStore : public c10d::PrefixStore {
+ public:
+  WatchedStore(c10::intrusive_ptr<c10d::Store> store, std::function<void(const std::string&)> before)
+      : PrefixStore("", std::move(store)), before_(std::move(before)) {}
+  bool check(const std::vector<std::string>& keys) override {
+    before_(keys.at(0));
+    return PrefixStore::check(keys);
+  }
+
+ private:
+  const std::function<void(const std::string&)> before_;
 };
 
 }  // namespace
@@ -134,6 +150,28 @@ TEST_CASE("process group: when a rank does not come, one rank looks for it, and 
       });
   for (auto& rank : ranks) rank.join();
   CHECK(store->calls < 12 * kRanks);
+}
+
+TEST_CASE("process group: the rank whose process hosts the store leaves last") {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  Gate host_stays_or_is_gone;
+  std::atomic<bool> is_gone{false};
+  WatchedStore host(store, [&](const std::string& key) {
+    if (key == "group/meeting/all left") host_stays_or_is_gone.open();
+  });
+  WatchedStore guest(store, [&](const std::string& key) {
+    if (key != "group/meeting/all") return;
+    host_stays_or_is_gone.pass();
+    if (is_gone) throw std::runtime_error("Broken pipe");
+  });
+  const std::chrono::milliseconds deadline(60'000);
+  std::thread first([&] {
+    training::meet_in_store(host, "group", 0, {0, 1}, deadline);
+    is_gone = true;
+    host_stays_or_is_gone.open();
+  });
+  CHECK_NOTHROW(training::meet_in_store(guest, "group", 1, {0, 1}, deadline));
+  first.join();
 }
 
 TEST_CASE("process group: ranks that disagree on the group's size all see both sizes") {
