@@ -41,8 +41,11 @@ struct Status {
 // Returns "step 3, ", or "" if the step is not known.
 std::string step_text(const std::optional<std::int64_t>& step) { return step ? fmt::format("step {}, ", *step) : ""; }
 
+// An agreement, which ranks make within a save of a CheckpointManager, is shown if it fails or takes
+// longer: the save waits for it.
+constexpr Duration kLongAgreement = std::chrono::seconds(1);
+
 // Adds what the traces tell about the job that began last.
-// Agreements of ranks are left out: a user asks for saves and loads.
 void add_traces(const std::string& path, Status& status) {
   const auto directory = std::make_shared<const TraceDirectory>(open_traces(path));
   if (directory->jobs().empty()) throw Error(ErrorCode::kNotFound, "the traces in " + path + " cannot be read");
@@ -51,10 +54,12 @@ void add_traces(const std::string& path, Status& status) {
   std::size_t saves = 0, failed = 0;
   status.json["running"] = Json::array();
   for (const TracedAttempt& attempt : directory->attempts()) {
-    if (attempt.job != job.incarnation || attempt.operation == Operation::kAgree) continue;
+    if (attempt.job != job.incarnation) continue;
+    const bool is_agreement = attempt.operation == Operation::kAgree;
     if (attempt.is_running) {
       const OpenedTrace opened{ChosenAttempt(directory, attempt)};
       const Diagnosis diagnosis = diagnose(opened.trace, opened.messages, opened.clocks);
+      if (is_agreement && system_clock().wall_now() - diagnosis.begin < kLongAgreement) continue;
       status.add("now",
                  fmt::format("{}, since {} UTC, {}", attempt.describe(), time_of_day(diagnosis.begin), ago(diagnosis.begin)));
       for (std::string& text : running_lines(opened, diagnosis)) status.lines.push_back(std::move(text));

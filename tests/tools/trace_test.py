@@ -516,6 +516,24 @@ class Running(unittest.TestCase):
             self.assertRegex(subprocess.run([CAIRN, "status", traces], stdout=subprocess.PIPE, text=True).stdout, "no save or load is running")
 
 
+    def test_an_agreement_that_takes_long_is_shown(self):
+        with tempfile.TemporaryDirectory() as root:
+            traces = os.path.join(root, "traces")
+            job = subprocess.Popen([LAUNCHER, "-n", "2", "--trace", traces, "--inject", "delay=300s@hook:decide,rank=0", "--", RANKS,
+                                    "manage", os.path.join(root, "run")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            try:
+                while "delay=300s" not in job.stdout.readline():
+                    self.assertIsNone(job.poll())
+                text = ""
+                while "agreement" not in text:
+                    self.assertIsNone(job.poll())
+                    text = subprocess.run([CAIRN, "status", traces], stdout=subprocess.PIPE, text=True).stdout
+                self.assertRegex(text, r"now +agreement of .*, since .* ago\nwaits +for rank 0, .*\nruns +rank 0 .* is in decide ")
+            finally:
+                job.terminate()
+                job.communicate()
+
+
 class ThrownStoreError(TraceTest):
     launch = staticmethod(lambda: Recording("attempt", "save", "0", "-1", options=["--inject", "disk-full@store:create,rank=1,nth=2"]))
 
