@@ -15,30 +15,7 @@ namespace {
 
 using torch::optim::Optimizer;
 
-class OptimizerState final : public FittedStateful {
- public:
-  OptimizerState(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<torch::nn::Module> module)
-      : optimizer_(std::move(optimizer)), module_(std::move(module)) {}
-  Dict state_dict() override { return optimizer_state_dict(*optimizer_, module_.get()); }
-  void load_state_dict(const Dict& state_dict) override { load_optimizer_state_dict(*optimizer_, state_dict, module_.get()); }
-  // No decision depends on the number of steps, and there is one for each parameter.
-  bool needs(const Path& path) const override { return path.size() != 3 || path.back() != PathElement("step"); }
-  Fitted fit(const Dict& stored) override {
-    // The planner reports that there are no groups.
-    const Value* groups = stored.find("param_groups");
-    if (groups == nullptr || !groups->is_list() || groups->list().empty()) return {state_dict(), {}};
-    const Dict state = fit_optimizer_state(*optimizer_, stored, module_.get());
-    return {state, [this, state](const Dict& filled) {
-              prepare_optimizer_load(*optimizer_, filled, module_.get(), WithoutState::kFitted, state)();
-            }};
-  }
-
- private:
-  std::shared_ptr<Optimizer> optimizer_;
-  std::shared_ptr<torch::nn::Module> module_;
-};
-
-// The states of several optimizers in one dict.
+// The state of an optimizer, or the states of several in one dict.
 class OptimizersState final : public FittedStateful {
  public:
   OptimizersState(std::vector<std::shared_ptr<Optimizer>> optimizers, std::shared_ptr<torch::nn::Module> module)
@@ -55,8 +32,10 @@ class OptimizersState final : public FittedStateful {
     return joined(parts);
   }
   void load_state_dict(const Dict& state_dict) override { load(split(state_dict), WithoutState::kFresh); }
+  // No decision depends on the number of steps, and there is one for each parameter.
   bool needs(const Path& path) const override { return path.size() != 3 || path.back() != PathElement("step"); }
   Fitted fit(const Dict& stored) override {
+    // The planner reports that there are no groups.
     const Value* groups = stored.find("param_groups");
     if (groups == nullptr || !groups->is_list() || groups->list().empty()) return {state_dict(), {}};
     std::vector<Part> fitted = split(stored);
@@ -86,6 +65,7 @@ class OptimizersState final : public FittedStateful {
   // Gives each optimizer the states of its parameters, and the groups that begin with one of them.
   // A group without parameters goes to the first.
   std::vector<Part> split(const Dict& joined) const {
+    if (optimizers_.size() == 1) return {{joined, {}}};
     const auto owner = owners();
     std::vector<Part> parts(optimizers_.size());
     for (Part& part : parts) part.dict = {{"state", Dict{}}, {"param_groups", List{}}};
@@ -109,6 +89,7 @@ class OptimizersState final : public FittedStateful {
 
   // Puts the groups back in their order in the whole dict, which positions in "params" refer to.
   static Dict joined(const std::vector<Part>& parts) {
+    if (parts.size() == 1) return parts.front().dict;
     Dict state;
     std::map<std::size_t, Value> groups;
     for (const Part& part : parts) {
@@ -202,7 +183,7 @@ void load_optimizer_state_dict(Optimizer& optimizer, const Dict& state_dict, con
 
 std::shared_ptr<Stateful> stateful(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<torch::nn::Module> module) {
   if (!optimizer) throw Error(ErrorCode::kInvalidArgument, "state dict: an optimizer is a null pointer; leave its key out");
-  return std::make_shared<OptimizerState>(std::move(optimizer), std::move(module));
+  return std::make_shared<OptimizersState>(std::vector{std::move(optimizer)}, std::move(module));
 }
 
 std::shared_ptr<Stateful> stateful(std::vector<std::shared_ptr<Optimizer>> optimizers, std::shared_ptr<torch::nn::Module> module) {
