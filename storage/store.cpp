@@ -65,8 +65,6 @@ void check_overwrite(Store& store, const std::string& save_id, Overwrite overwri
                                                " is there already. Nothing was changed");
 }
 
-bool Store::is_taken(const ObjectName& name) { return exists(name); }
-
 std::optional<ObjectEnd> Store::read_end(const ObjectName& name, std::size_t bytes_max) {
   if (!exists(name)) return std::nullopt;
   ObjectEnd end;
@@ -102,11 +100,9 @@ bool Store::has_attempt(const std::string& save_id) {
   return has(open_attempts()) || has(fenced_attempts());
 }
 
-void Store::retract() { remove(kCommitRecordName); }
-
-void Store::retract_with_mark(const ObjectName& mark, const std::string& text) {
+void Store::retract(const ObjectName& mark, const std::string& text) {
   create_mark(*this, mark, text);
-  retract();
+  remove(kCommitRecordName);
 }
 
 void create_whole(Store& store, const ObjectName& name, const std::string& content) {
@@ -118,6 +114,7 @@ void create_whole(Store& store, const ObjectName& name, const std::string& conte
 }
 
 void create_mark(Store& store, const ObjectName& mark, const std::string& text) {
+  if (mark.empty()) return;
   try {
     // The mark of an interrupted removal may be incomplete.
     const auto known = store.read_end(mark, text.size());
@@ -128,9 +125,5 @@ void create_mark(Store& store, const ObjectName& mark, const std::string& text) 
     if (error.code() != ErrorCode::kNoSpace) throw;
   }
 }
-
-bool Store::leads_elsewhere() { return false; }
-
-void Store::remove_root() {}
 
 }  // namespace cairn

@@ -125,9 +125,11 @@ class ObjectWriter {
   virtual std::size_t alignment_bytes() const { return 1; }
   // Truncates or extends the object to `length`, then makes its content and name survive power
   // loss. No writes may follow. Throws kNotFound if the object was removed or replaced meanwhile.
-  virtual void sync(std::uint64_t length) = 0;
+  void sync(std::uint64_t length) { finish(length, true); }
   // Finishes as `sync` does, but the object may not survive power loss (DCP's sync_files=False).
-  virtual void close(std::uint64_t length) = 0;
+  void close(std::uint64_t length) { finish(length, false); }
+  // What `sync`, if `is_durable`, and `close` do.
+  virtual void finish(std::uint64_t length, bool is_durable) = 0;
   // Removes the object being written. Idempotent. Never throws.
   virtual void discard() noexcept = 0;
 };
@@ -168,7 +170,7 @@ class Store {
   // Returns whether anything has this name: an object, or something that blocks the name (a
   // directory, a pipe, a dangling link). The default calls `exists`, which is enough for stores
   // that hold only objects.
-  virtual bool is_taken(const ObjectName& name);
+  virtual bool is_taken(const ObjectName& name) { return exists(name); }
   // Lists the objects whose names begin with `prefix`, at any depth, sorted. Returns nothing if the
   // root does not exist.
   virtual std::vector<ObjectInfo> list(const ObjectName& prefix = "") = 0;
@@ -224,22 +226,20 @@ class Store {
   // --- removing a checkpoint: storage/runs/run_directory.hpp describes the steps ---
 
   // Removes ".metadata" durably. After this returns, the checkpoint does not exist, even if its
-  // other objects remain. Idempotent. Throws kUnavailable. Throws kPermission if access is denied,
-  // or if the root is a link to another place. The default calls `remove`, which is enough if
-  // `remove` is durable.
-  virtual void retract();
-  // Creates the object `mark`, ".removed-<save id>", durably, with this text in it, and then does
-  // what `retract` does. Without space for the mark, goes on: a removal makes space. A store that
-  // can do both in one step should override it. It then lists and reads the mark like an object.
-  virtual void retract_with_mark(const ObjectName& mark, const std::string& text);
+  // other objects remain. Idempotent. With `mark`, ".removed-<save id>", first creates this object
+  // durably, with `text` in it. Without space for the mark, goes on: a removal makes space. Throws
+  // kUnavailable. Throws kPermission if access is denied, or if the root is a link to another
+  // place. The default calls `create_mark` and `remove`, which is enough if `remove` is durable. A
+  // store that does both in one step lists and reads the mark like an object.
+  virtual void retract(const ObjectName& mark = "", const std::string& text = "");
   // Returns whether the root is only a link to another place, such as a symbolic link. Clean-up
   // changes nothing there, because the target may belong to another run. A store that wraps another
   // one must forward this call. The default returns false.
-  virtual bool leads_elsewhere();
+  virtual bool leads_elsewhere() { return false; }
   // Removes the root itself if it is empty. Otherwise, or if the root does not exist, does nothing.
   // Throws kPermission, kUnavailable. The default does nothing, which is right for stores whose
   // places are only name prefixes.
-  virtual void remove_root();
+  virtual void remove_root() {}
 
   // Returns a store with a second copy of the same objects, which readers use when an object here
   // is damaged; null if there is none. A store that wraps another one must forward this call. The
@@ -251,7 +251,7 @@ inline constexpr const char* kCommitRecordName = ".metadata";
 
 // Creates the object `name` with this content, durably.
 void create_whole(Store& store, const ObjectName& name, const std::string& content);
-// Creates the mark of a removal, as `retract_with_mark` does.
+// Creates the mark of a removal, as `retract` does. Does nothing if `mark` is "".
 void create_mark(Store& store, const ObjectName& mark, const std::string& text);
 
 // Throw kInvalidArgument, with the reason, if a name, prefix or save id breaks the rules that all

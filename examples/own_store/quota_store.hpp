@@ -57,7 +57,7 @@ class QuotaStore : public Store {
   bool has_attempt(const std::string& save_id) override { return directory_->has_attempt(save_id); }
   void clear_attempt(const std::string& save_id) override { directory_->clear_attempt(save_id); }
 
-  void retract() override { directory_->retract(); }
+  void retract(const ObjectName& mark, const std::string& text) override { directory_->retract(mark, text); }
   bool leads_elsewhere() override { return directory_->leads_elsewhere(); }
   void remove_root() override { directory_->remove_root(); }
 

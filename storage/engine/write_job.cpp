@@ -295,10 +295,7 @@ void WriteJob::place_items(File& file) const {
 }
 
 void WriteJob::close(File& file) {
-  if (request_.sync)
-    file.writer->sync(file.result.length_bytes);
-  else
-    file.writer->close(file.result.length_bytes);
+  file.writer->finish(file.result.length_bytes, request_.sync);
   file.items = {};
   file.block_crc32 = {};
   file.staged_crc32 = {};

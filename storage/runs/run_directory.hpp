@@ -24,7 +24,7 @@
 //     that list
 //  3  create the mark ".removed-<save id>", durably. It contains the names of files that the record
 //     lists or retires and whose names do not contain this save id. Without space for it, go on
-//  4  remove the record, durably                                    Store::retract_with_mark: 3, 4
+//  4  remove the record, durably                                              Store::retract: 3, 4
 //  5  remove the files of the save and of fenced attempts, and those that the mark names; then
 //     clear fenced attempts, unless other safetensors files remain
 //  6  remove the mark, then the place, if nothing else is in it               Store::remove_root
@@ -81,7 +81,7 @@ class RunDirectory {
     // program has removed it. "" otherwise.
     ObjectName lost_latest;
     bool is_checkpoint = false;  // the run has a record itself, or parts that ranks saved for themselves
-    std::exception_ptr refusal;              // kPermission of a place among `others` with a name that Cairn gives
+    std::exception_ptr refusal;  // kPermission of a place among `others` with a name that Cairn gives
   };
   // Lists the run, one level deep. Returns an empty listing if the run does not exist. Here and
   // below, errors of the store itself (kUnavailable, kPermission) are thrown and never reported as

@@ -281,12 +281,12 @@ bool FileStore::leads_elsewhere() {
   return found && found->kind == FileKind::kLink;
 }
 
-void FileStore::retract() {
+void FileStore::retract(const ObjectName& mark, const std::string& text) {
   if (leads_elsewhere())
     throw Error(ErrorCode::kPermission,
                 "cannot remove the checkpoint at " + root_ +
                     ": that is a link, and what it leads to may belong to another run; remove the link itself");
-  remove(kCommitRecordName);
+  Store::retract(mark, text);
   // Done before anything else is removed, so that no power loss brings the record back without its
   // data.
   sync_removals();

@@ -57,7 +57,7 @@ class FileStore : public Store {
   bool has_attempt(const std::string& save_id) override;
   void clear_attempt(const std::string& save_id) override;
 
-  void retract() override;
+  void retract(const ObjectName& mark = "", const std::string& text = "") override;
   bool leads_elsewhere() override;
   void remove_root() override;
 

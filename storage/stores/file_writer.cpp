@@ -23,7 +23,7 @@ std::string range_text(std::uint64_t offset, std::size_t size) {
   return std::to_string(size) + " bytes at " + std::to_string(offset);
 }
 
-// Many threads may write at once. `sync`, `close` and `discard` wait for running writes.
+// Many threads may write at once. `finish` and `discard` wait for running writes.
 class FileWriter final : public ObjectWriter {
  public:
   FileWriter(FileSystem& files, std::string root, std::string path, const CreateOptions& options)
@@ -94,8 +94,40 @@ class FileWriter final : public ObjectWriter {
   }
 
   std::size_t alignment_bytes() const override { return alignment_; }
-  void sync(std::uint64_t length) override { finish(length, true); }
-  void close(std::uint64_t length) override { finish(length, false); }
+  void finish(std::uint64_t length, bool is_durable) override {
+    ExclusiveLock lock(mutex_);
+    require_writing(is_durable ? "sync" : "close");
+    if (const int result = files_.truncate(file_, length); result < 0)
+      throw system_error("cut to " + std::to_string(length) + " bytes", path_, -result);
+    if (is_durable) {
+      // After a failed fsync the kernel may mark unwritten pages as clean, so a retry could succeed
+      // without writing them. Only a new file is safe.
+      if (const int result = files_.sync_data(file_); result < 0) throw system_error("sync", path_, -result);
+    }
+    // After the sync and before the success is reported: a fence by another job may have removed
+    // the file meanwhile.
+    if (!names_this_file())
+      throw Error(ErrorCode::kNotFound,
+                  "cannot finish writing " + path_ + ": it was removed or replaced; another process may have ended its save");
+    if (path_ != final_path_) take_name();
+    const int closed = files_.close(file_);
+    file_ = -1;
+    if (closed < 0) throw system_error("close", path_, -closed);
+    if (is_durable) {
+      // Every directory from the file up to the root is synced: any rank may have just created a
+      // parent.
+      std::string directory = path_;
+      while (directory.size() > root_.size()) {
+        const std::size_t slash = directory.rfind('/');
+        if (slash == std::string::npos) break;
+        directory.resize(std::max(slash, root_.size()));
+        if (const int result = files_.sync_directory(directory); result < 0)
+          throw system_error("sync directory", directory, -result);
+      }
+    }
+    state_ = State::kFinished;
+  }
+
   void discard() noexcept override {
     ExclusiveLock lock(mutex_);
     if (state_ == State::kDiscarded) return;
@@ -113,40 +145,6 @@ class FileWriter final : public ObjectWriter {
     if (state_ == State::kWriting) return;
     throw Error(ErrorCode::kPrecondition, std::string("cannot ") + action + " " + path_ + ": its writer was already " +
                                               (state_ == State::kFinished ? "synced or closed" : "discarded"));
-  }
-
-  void finish(std::uint64_t length, bool durable) {
-    ExclusiveLock lock(mutex_);
-    require_writing(durable ? "sync" : "close");
-    if (const int result = files_.truncate(file_, length); result < 0)
-      throw system_error("cut to " + std::to_string(length) + " bytes", path_, -result);
-    if (durable) {
-      // After a failed fsync the kernel may mark unwritten pages as clean, so a retry could succeed
-      // without writing them. Only a new file is safe.
-      if (const int result = files_.sync_data(file_); result < 0) throw system_error("sync", path_, -result);
-    }
-    // After the sync and before the success is reported: a fence by another job may have removed
-    // the file meanwhile.
-    if (!names_this_file())
-      throw Error(ErrorCode::kNotFound,
-                  "cannot finish writing " + path_ + ": it was removed or replaced; another process may have ended its save");
-    if (path_ != final_path_) take_name();
-    const int closed = files_.close(file_);
-    file_ = -1;
-    if (closed < 0) throw system_error("close", path_, -closed);
-    if (durable) {
-      // Every directory from the file up to the root is synced: any rank may have just created a
-      // parent.
-      std::string directory = path_;
-      while (directory.size() > root_.size()) {
-        const std::size_t slash = directory.rfind('/');
-        if (slash == std::string::npos) break;
-        directory.resize(std::max(slash, root_.size()));
-        if (const int result = files_.sync_directory(directory); result < 0)
-          throw system_error("sync directory", directory, -result);
-      }
-    }
-    state_ = State::kFinished;
   }
 
   // Gives a complete file its final name.

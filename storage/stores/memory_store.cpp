@@ -88,9 +88,7 @@ class MemoryStore::Writer : public ObjectWriter {
     copy(offset, bytes);
   }
 
-  void sync(std::uint64_t length) override { close(length); }
-
-  void close(std::uint64_t length) override {
+  void finish(std::uint64_t length, bool /*is_durable*/) override {
     ExclusiveLock lock(mutex_);
     require_writing();
     resize_or_fail(*content_, length, url_);

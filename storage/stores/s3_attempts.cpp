@@ -144,7 +144,7 @@ S3Store::Record S3Store::find_record(const ObjectName& name, std::size_t end_byt
   return record;
 }
 
-void S3Store::retract_with_mark(const ObjectName& mark, const std::string& text) {
+void S3Store::retract(const ObjectName& mark, const std::string& text) {
   const auto id = save_id_of_mark(mark);
   retract_record(kCommitRecordName, id ? text + std::string(kRemovedWord) + *id + "\n" : "");
 }
@@ -188,7 +188,7 @@ void S3Store::begin_attempt(const std::string& save_id, Overwrite overwrite) {
   // 1 beside 2: their order does not matter
   bool begun = false;
   for_each_in_parallel(2, 2, [&](std::size_t step) {
-    if (step == 0) unlist_root(false);
+    if (step == 0) enter_index(false);
     if (step == 1) begun = bool(client_->put_if(mark, "open\n", "", S3Client::trust_answer));
   });
   if (!begun && !has_object(kFencedMark + save_id))
@@ -211,7 +211,7 @@ void S3Store::begin_attempt(const std::string& save_id, Overwrite overwrite) {
     if (begun) client_->remove(mark);
     throw Error(ErrorCode::kFenced, "cannot begin save " + save_id + " in " + url() + ": another rank or job has ended it");
   }
-  if (!find_record(kCommitRecordName).is_live) return unlist_root(true);
+  if (!find_record(kCommitRecordName).is_live) return enter_index(true);
   try {
     check_overwrite(*this, save_id, overwrite);
   } catch (...) {
@@ -281,7 +281,7 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
       if (!put) continue;
     }
     // 4
-    note_published(record, is_reused);
+    enter_index(is_reused, record);
     // 5
     try {
       client_->remove(key_of(kOpenMark + save_id));

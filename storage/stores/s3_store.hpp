@@ -57,7 +57,7 @@ class S3Store : public Store {
   PlaceContents contents() override;
   bool has_attempt(const std::string& save_id) override;
   void clear_attempt(const std::string& save_id) override;
-  void retract_with_mark(const ObjectName& mark, const std::string& text) override;
+  void retract(const ObjectName& mark = "", const std::string& text = "") override;
   void remove_root() override;
 
  private:
@@ -98,16 +98,13 @@ class S3Store : public Store {
   Memory& memory_of(const std::string& run) const CAIRN_REQUIRES(memory_mutex_);
   Index read_index(const std::string& run);
   Index remembered_index(const std::string& run) const;
-  bool write_index(const std::string& run, Index index, bool is_confirmed);
   // Changes the index, unless `change` returns false. Begins with `seen`, and again with the
   // current version if another process has changed it.
   void change_index(const std::string& run, Index seen, bool is_confirmed, const std::function<bool(Index&)>& change);
   // Removes this place from the index of removed places. `is_reused`: the place had a mark, so
-  // another process may be about to add it.
-  void unlist_root(bool is_reused);
-  // Does the same, and names this place as the latest checkpoint, if the record is one of Cairn's
-  // and the index names none of a larger sequence.
-  void note_published(ByteSpan record, bool is_reused);
+  // another process may be about to add it. With a published record of Cairn's, names this place as
+  // the latest checkpoint, if the index names none of a larger sequence.
+  void enter_index(bool is_reused, ByteSpan record = {});
   // Leaves `mark` and a fence mark in place of the record.
   void retract_record(const ObjectName& name, const std::string& mark = "");
   std::string removal_text(const Record& record);  // of the mark of a removal in it

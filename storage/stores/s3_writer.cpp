@@ -44,7 +44,7 @@ class S3Writer final : public ObjectWriter {
     std::memcpy(buffer_.data() + offset, bytes.data(), bytes.size());
   }
 
-  void sync(std::uint64_t length) override {
+  void finish(std::uint64_t length, bool /*is_durable*/) override {
     MutexLock lock(mutex_);
     require_writing();
     if (!upload_.empty()) {
@@ -65,7 +65,6 @@ class S3Writer final : public ObjectWriter {
     finished_ = true;
   }
 
-  void close(std::uint64_t length) override { sync(length); }
   // Removes the object only if it is this writer's: another save may have made one of the same
   // name.
   void discard() noexcept override {

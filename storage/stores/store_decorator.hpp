@@ -92,11 +92,8 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   void clear_attempt(const std::string& save_id) override {
     around({"clear_attempt", {}}, [&] { inner_->clear_attempt(save_id); });
   }
-  void retract() override {
-    around({"retract", {}}, [&] { inner_->retract(); });
-  }
-  void retract_with_mark(const ObjectName& mark, const std::string& text) override {
-    around({"retract", {}}, [&] { inner_->retract_with_mark(mark, text); });
+  void retract(const ObjectName& mark = "", const std::string& text = "") override {
+    around({"retract", {}}, [&] { inner_->retract(mark, text); });
   }
   bool leads_elsewhere() override { return inner_->leads_elsewhere(); }
   void remove_root() override {
@@ -130,11 +127,8 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
         : inner_(std::move(inner)), store_(std::move(store)), name_(std::move(name)) {}
     void write_at(std::uint64_t offset, ByteSpan bytes) override { store_->write_at(*inner_, name_, offset, bytes); }
     std::size_t alignment_bytes() const override { return inner_->alignment_bytes(); }
-    void sync(std::uint64_t length) override {
-      store_->around({"sync", name_, length}, [&] { inner_->sync(length); });
-    }
-    void close(std::uint64_t length) override {
-      store_->around({"close", name_, length}, [&] { inner_->close(length); });
+    void finish(std::uint64_t length, bool is_durable) override {
+      store_->around({is_durable ? "sync" : "close", name_, length}, [&] { inner_->finish(length, is_durable); });
     }
     void discard() noexcept override { inner_->discard(); }
 

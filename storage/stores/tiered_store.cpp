@@ -12,7 +12,6 @@
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
-#include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/tier_copier.hpp>
 #include <cairn/storage/stores/url.hpp>
 
@@ -138,13 +137,11 @@ class TieredWriter final : public ObjectWriter {
 
   void write_at(std::uint64_t offset, ByteSpan bytes) override { inner_->write_at(offset, bytes); }
   std::size_t alignment_bytes() const override { return inner_->alignment_bytes(); }
-  void sync(std::uint64_t length) override {
-    inner_->sync(length);
-    complete(length);
-  }
-  void close(std::uint64_t length) override {
-    inner_->close(length);
-    complete(length);
+  void finish(std::uint64_t length, bool is_durable) override {
+    inner_->finish(length, is_durable);
+    is_complete_ = true;
+    copier_->add_object(path(), length);
+    end();
   }
   void discard() noexcept override {
     inner_->discard();
@@ -160,11 +157,6 @@ class TieredWriter final : public ObjectWriter {
   }
 
  private:
-  void complete(std::uint64_t length) {
-    is_complete_ = true;
-    copier_->add_object(path(), length);
-    end();
-  }
   std::string path() const { return place_ + "/" + name_; }
   void end() noexcept {
     if (std::exchange(is_open_, false)) copier_->writer_closed();
@@ -269,11 +261,9 @@ class TieredStore final : public Store {
   }
 
   RunContents look() override {
-    const std::vector<ObjectName> names = near_->children();
     RunContents found = look_far([&] { return far_->look(); });
-    found.places = merged(names, found.places);
-    found.seen.erase("");
-    for (const ObjectName& name : names) found.seen.erase(name);  // the near tier tells
+    found.places = merged(near_->children(), found.places);
+    found.seen.clear();  // in the far tier alone
     return found;
   }
 
@@ -318,8 +308,15 @@ class TieredStore final : public Store {
   void clear_attempt(const std::string& save_id) override { near_->clear_attempt(save_id); }
 
   // tier_copier.hpp says why a copy that is in progress cannot bring the checkpoint back.
-  // `remove_root` removes the far tier's data, and the mark last.
-  void retract() override {
+  // `remove_root` removes the far tier's data, and the mark last. The far tier has a mark of its
+  // own, a fence. A mark that a removal of the far tier alone has left says nothing about the near
+  // one.
+  void retract(const ObjectName& mark = "", const std::string& text = "") override {
+    try {
+      create_mark(*near_, mark, text);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kNotFound) throw;  // otherwise the near tier does not have the place
+    }
     if (copier_->is_failing())
       throw Error(ErrorCode::kUnavailable,
                   "cannot remove " + url() + ": the far tier is not available (" + copier_->progress().last_error + ")");
@@ -340,17 +337,6 @@ class TieredStore final : public Store {
       throw;
     }
     retract_far();
-  }
-
-  // The far tier has a mark of its own: the fence that `retract` puts there. A mark that a removal
-  // of the far tier alone has left says nothing about the near one.
-  void retract_with_mark(const ObjectName& mark, const std::string& text) override {
-    try {
-      create_mark(*near_, mark, text);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kNotFound) throw;  // otherwise the near tier does not have the place
-    }
-    retract();
   }
 
   bool leads_elsewhere() override {

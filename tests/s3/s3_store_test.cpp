@@ -483,7 +483,7 @@ TEST_CASE("a removal with a mark spares the record of a save that was published 
   plain->publish(old, record_of(old), Overwrite::kRefused);
   plain->begin_attempt(later);
   const auto client = std::make_shared<OvertakenClient>([&] { plain->publish(later, record_of(later), Overwrite::kAllowed); });
-  CHECK(code_of([&] { store_with(client, place)->retract_with_mark(removal_mark_name(old), "\n"); }) == ErrorCode::kPrecondition);
+  CHECK(code_of([&] { store_with(client, place)->retract(removal_mark_name(old), "\n"); }) == ErrorCode::kPrecondition);
   CHECK(get_object(*plain, kCommitRecordName) == record_of(later));
   CHECK_FALSE(plain->exists(removal_mark_name(old)));
 }

@@ -480,8 +480,7 @@ TEST_CASE("compression: a store whose alignment no staging block has is refused"
     Aligned(std::unique_ptr<ObjectWriter> own, std::size_t bytes) : inner(std::move(own)), alignment(bytes) {}
     void write_at(std::uint64_t offset, ByteSpan bytes) override { inner->write_at(offset, bytes); }
     std::size_t alignment_bytes() const override { return alignment; }
-    void sync(std::uint64_t length) override { inner->sync(length); }
-    void close(std::uint64_t length) override { inner->close(length); }
+    void finish(std::uint64_t length, bool is_durable) override { inner->finish(length, is_durable); }
     void discard() noexcept override { inner->discard(); }
     std::unique_ptr<ObjectWriter> inner;
     std::size_t alignment;

@@ -508,8 +508,8 @@ inline void check_retract_with_mark(Store& store, Store& other) {
   for (const std::string& text : {std::string("\n"), "\n" + std::string(300, 'n') + "\n"}) {
     store.begin_attempt("first" + std::to_string(text.size()));
     store.publish("first" + std::to_string(text.size()), ByteSpan("record", 6), Overwrite::kRefused);
-    other.retract_with_mark(mark, text);
-    store.retract_with_mark(mark, text);
+    other.retract(mark, text);
+    store.retract(mark, text);
     CHECK_FALSE(store.exists(kCommitRecordName));
     CHECK(names_of(store.list()) == Names{mark});
     CHECK(names_of(store.list(mark)) == Names{mark});
@@ -523,7 +523,7 @@ inline void check_retract_with_mark(Store& store, Store& other) {
     CHECK(text_of_mark() == text);
     store.remove(mark);
     CHECK(names_of(other.list()) == Names{kCommitRecordName});
-    other.retract_with_mark(mark, text);
+    other.retract(mark, text);
     put_object(store, "data", "x");
     CHECK(names_of(other.list()) == Names{mark, "data"});
     other.remove(mark);
