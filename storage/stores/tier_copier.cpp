@@ -93,7 +93,7 @@ std::optional<std::string> TierCopier::drop(Job::Kind kind, const std::string& p
   std::optional<std::string> save_id;
   if (!dropped.empty()) save_id = dropped.back()->save_id;
   const Time end = SteadyClock::now() + bounded_wait(options_.drain_patience);
-  while ((copying_ == path || (running_ && running_->kind == kind && running_->path == path)) && !stopping_) {
+  while (running_ && running_->kind == kind && running_->path == path && !stopping_) {
     if (!save_id) save_id = "";
     cancelled_ = true;
     changed_.notify_all();
@@ -103,7 +103,6 @@ std::optional<std::string> TierCopier::drop(Job::Kind kind, const std::string& p
   }
   given_up_.erase(path);
   damaged_.erase(path);
-  unfinished_.erase(path);
   return save_id;
 }
 
@@ -301,7 +300,7 @@ void TierCopier::run(const std::shared_ptr<Job>& next) {
   std::optional<Error> failure;
   mutex_.unlock();
   try {
-    if (job->kind == Job::kCopy) outcome = copy_object(job->path);
+    if (job->kind == Job::kCopy) outcome = copy_object(*job);
     if (job->kind == Job::kPublish) outcome = publish(*job);
     if (job->kind == Job::kBegin) begin(job->path);
     if (job->kind == Job::kEvict) evict(job->path);
@@ -312,10 +311,11 @@ void TierCopier::run(const std::shared_ptr<Job>& next) {
   }
   mutex_.lock();
   running_.reset();
-  copying_.clear();
   changed_.notify_all();
-  if (std::find(jobs_.begin(), jobs_.end(), job) == jobs_.end()) return;
   const Time now = SteadyClock::now();
+  if (job->kind == Job::kCopy && outcome == Outcome::kCopied) ++objects_copied_;
+  if (outcome == Outcome::kCopied) last_progress_ = now;
+  if (std::find(jobs_.begin(), jobs_.end(), job) == jobs_.end()) return;
   const Time::duration longest = std::min<Time::duration>(kLookInterval, options_.retry_max);
   job->due = now + std::max<Time::duration>(options_.retry_min, std::min<Time::duration>((now - job->changed) / 4, longest));
   if (cancelled_ || stopping_) return;  // an object was dropped: this job looks again
@@ -337,7 +337,6 @@ void TierCopier::run(const std::shared_ptr<Job>& next) {
     if (goes_on) return note_failed_try(*job);
     give_up(*job, is_lost);
   }
-  if (outcome == Outcome::kCopied) last_progress_ = now;
   jobs_.remove(job);
   changed_.notify_all();
 }

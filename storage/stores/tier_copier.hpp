@@ -45,7 +45,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <sys/types.h>
@@ -126,6 +125,15 @@ class TierCopier {
 
  private:
   using Time = std::chrono::steady_clock::time_point;
+  // The unfinished copy of an object in the far tier.
+  struct Unfinished {
+    bool is_own = false;  // left by a copy of this process that failed
+    std::optional<std::uint64_t> bytes;
+    std::uint64_t furthest = 0;  // bytes that a try of this or another process has written
+    Time looked{};
+    Time changed{};
+    int takeovers = 0;  // by this process
+  };
   struct Job {
     enum Kind : std::uint8_t { kCopy, kPublish, kBegin, kEvict } kind = kCopy;
     std::string path;          // of the object, of the checkpoint's place, or of the run
@@ -139,17 +147,9 @@ class TierCopier {
     std::size_t missing = SIZE_MAX;                   // the fewest files found missing in the far tier so far
     Time changed = std::chrono::steady_clock::now();  // when their number changed
     int times_damaged = 0;
+    Unfinished unfinished = {};
   };
   enum class Outcome : std::uint8_t { kCopied, kWaits, kNotNeeded, kLost };
-  // The unfinished copy of an object in the far tier.
-  struct Unfinished {
-    bool is_own = false;  // left by a copy of this process that failed
-    std::optional<std::uint64_t> bytes;
-    std::uint64_t furthest = 0;  // bytes that a try of this or another process has written
-    Time looked{};
-    Time changed{};
-    int takeovers = 0;  // by this process
-  };
   static constexpr int kTakeoversMax = 7;  // no further doubling
   // The longest pause between two looks at what other processes have copied.
   static constexpr std::chrono::seconds kLookInterval{5};
@@ -183,18 +183,14 @@ class TierCopier {
   // now: it is this process's, or has not grown for `takeover_after`. This time doubles with each
   // takeover, because the copy may still be written or synced. Then its process gets kNotFound from
   // its sync, and becomes the one that waits.
-  bool may_take_over(const std::string& path, std::uint64_t bytes);
-  void note_takeover(const std::string& path);
-  std::unique_ptr<ObjectWriter> begin_copy(const std::string& path, Store& far, const CreateOptions& options);
-  Outcome copy_object(const std::string& path);
-  Outcome try_copy(const std::string& path);
-  void write_pieces(Store& near, ObjectWriter& writer, const std::string& path, std::uint64_t bytes, std::uint64_t piece_bytes,
-                    const Trailer* trailer);
+  bool may_take_over(Unfinished& seen, std::uint64_t bytes);
+  std::unique_ptr<ObjectWriter> begin_copy(Job& job, Store& far, const CreateOptions& options);
+  Outcome copy_object(Job& job);
   Outcome publish(Job& job);
   bool announce(const std::string& save_id, Store& far);
   bool has_near_run(const std::string& place) const;
   Outcome judge_absence(Job& job, Store& far);
-  std::size_t copy_missing(const Job& job, Store& near, Store& far, const Metadata& metadata);
+  std::size_t queue_missing(const Job& job, Store& near, Store& far, const Metadata& metadata);
   void sweep(const std::string& place);
   // Returns the head of the near tier's record. Throws kCorrupt for a damaged record, including a
   // truncated one, which looks like another program's.
@@ -224,13 +220,11 @@ class TierCopier {
   std::size_t writers_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::list<std::shared_ptr<Job>> jobs_ CAIRN_GUARDED_BY(mutex_);  // includes the one that is running
   std::shared_ptr<Job> running_ CAIRN_GUARDED_BY(mutex_);
-  std::string copying_ CAIRN_GUARDED_BY(mutex_);       // the path of an object; "": none
   bool is_job_next_ CAIRN_GUARDED_BY(mutex_) = false;  // an object was copied last: objects and other jobs take turns
   // By place: the save id of a lost checkpoint; "" for one that is damaged in the near tier.
   std::map<std::string, std::string> given_up_ CAIRN_GUARDED_BY(mutex_);
-  std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);    // objects of the near tier, and why
-  std::map<std::string, Run> runs_ CAIRN_GUARDED_BY(mutex_);               // by path
-  std::map<std::string, Unfinished> unfinished_ CAIRN_GUARDED_BY(mutex_);  // by path
+  std::map<std::string, std::string> damaged_ CAIRN_GUARDED_BY(mutex_);  // objects of the near tier, and why
+  std::map<std::string, Run> runs_ CAIRN_GUARDED_BY(mutex_);             // by path
   std::size_t objects_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::uint64_t bytes_copied_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::string last_error_ CAIRN_GUARDED_BY(mutex_);

@@ -9,7 +9,6 @@
 #include <cairn/base/save_id.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/storage/copy_checkpoint.hpp>
-#include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
@@ -69,10 +68,9 @@ struct NearIsGone {};  // the object that is being copied
 
 // --- one object ---
 
-bool TierCopier::may_take_over(const std::string& path, std::uint64_t bytes) {
+bool TierCopier::may_take_over(Unfinished& seen, std::uint64_t bytes) {
   MutexLock lock(mutex_);
   const Time now = SteadyClock::now();
-  Unfinished& seen = unfinished_[path];
   if (seen.is_own) return true;
   if (bytes > seen.furthest && std::exchange(seen.furthest, bytes) > 0) last_progress_ = now;
   // Time in which this process did not look proves nothing: both may have been stopped.
@@ -84,16 +82,9 @@ bool TierCopier::may_take_over(const std::string& path, std::uint64_t bytes) {
   return now - seen.changed >= bounded_wait(options_.takeover_after) * (1 << std::min(seen.takeovers, kTakeoversMax));
 }
 
-void TierCopier::note_takeover(const std::string& path) {
-  MutexLock lock(mutex_);
-  Unfinished& seen = unfinished_[path];
-  if (!std::exchange(seen.is_own, false)) ++seen.takeovers;
-  seen.bytes.reset();
-}
-
 // Returns nothing if another process has begun the copy, or has finished it.
-std::unique_ptr<ObjectWriter> TierCopier::begin_copy(const std::string& path, Store& far, const CreateOptions& options) {
-  const ObjectName name = name_of(path);
+std::unique_ptr<ObjectWriter> TierCopier::begin_copy(Job& job, Store& far, const CreateOptions& options) {
+  const ObjectName name = name_of(job.path);
   for (bool again = true;; again = false) {
     try {
       return far.create(name, options);
@@ -105,33 +96,17 @@ std::unique_ptr<ObjectWriter> TierCopier::begin_copy(const std::string& path, St
       if (error.code() != ErrorCode::kAlreadyExists) throw;
     }
     const auto unfinished = size_in(far, name + kUnfinishedEnd);
-    if (!again || !unfinished || !may_take_over(path, *unfinished)) return nullptr;
+    if (!again || !unfinished || !may_take_over(job.unfinished, *unfinished)) return nullptr;
     far.remove(name + kUnfinishedEnd);
-    note_takeover(path);
+    if (!std::exchange(job.unfinished.is_own, false)) ++job.unfinished.takeovers;
+    job.unfinished.bytes.reset();
   }
 }
 
-TierCopier::Outcome TierCopier::copy_object(const std::string& path) {
-  {
-    MutexLock lock(mutex_);
-    copying_ = path;
-  }
+TierCopier::Outcome TierCopier::copy_object(Job& job) {
   check_wanted();
-  const Outcome outcome = try_copy(path);
-  MutexLock lock(mutex_);
-  copying_.clear();
-  changed_.notify_all();
-  if (outcome != Outcome::kWaits) unfinished_.erase(path);
-  if (outcome == Outcome::kCopied) {
-    ++objects_copied_;
-    last_progress_ = SteadyClock::now();
-  }
-  return outcome;
-}
-
-TierCopier::Outcome TierCopier::try_copy(const std::string& path) {
-  const std::string place = parent_of(path);
-  const ObjectName name = name_of(path);
+  const std::string place = parent_of(job.path);
+  const ObjectName name = name_of(job.path);
   const auto near_store = near(place), far_store = far(place);
   const auto bytes = size_in(*near_store, name);
   if (!bytes) return Outcome::kNotNeeded;
@@ -152,18 +127,37 @@ TierCopier::Outcome TierCopier::try_copy(const std::string& path) {
   CreateOptions options;
   options.appears_whole = true;
   const std::uint64_t piece_bytes = prepare_pieces(far_store->traits(), *bytes, options_.piece_bytes, options);
-  const auto writer = begin_copy(path, *far_store, options);
+  const auto writer = begin_copy(job, *far_store, options);
   if (!writer) return look();
+  const auto fill = [&](std::uint64_t begin, MutableByteSpan piece) {
+    check_wanted();
+    try {
+      near_store->read(name, {{begin, piece}});
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kNotFound) throw NearIsGone();
+      throw;
+    }
+    if (trailer) check_blocks(*trailer, begin, piece, child_url(near_store->url(), name));
+  };
+  std::uint64_t written = 0;  // guarded by mutex_
+  const auto note_written = [&](std::size_t more) {
+    MutexLock lock(mutex_);
+    written += more;
+    bytes_copied_ += more;
+    if (written > job.unfinished.furthest) {
+      job.unfinished.furthest = written;
+      last_progress_ = SteadyClock::now();
+    }
+  };
   try {
-    write_pieces(*near_store, *writer, path, *bytes, piece_bytes, trailer ? &*trailer : nullptr);
+    write_pieces(*writer, *bytes, piece_bytes, options_.copy_threads, fill, note_written);
     writer->sync(*bytes);
   } catch (const NearIsGone&) {
     return Outcome::kNotNeeded;
   } catch (const Error& error) {
     // Another process has finished this object, or has taken it over.
     if (error.code() == ErrorCode::kAlreadyExists || error.code() == ErrorCode::kNotFound) return look();
-    MutexLock lock(mutex_);
-    unfinished_[path].is_own = true;  // if the far tier fails, the writer cannot remove what it has written
+    job.unfinished.is_own = true;  // if the far tier fails, the writer cannot remove what it has written
     throw;
   }
   if (!is_unexplained()) return Outcome::kCopied;
@@ -171,31 +165,6 @@ TierCopier::Outcome TierCopier::try_copy(const std::string& path) {
   if (has_save(*near_store, *id)) return Outcome::kCopied;
   clear_far(place);
   return Outcome::kNotNeeded;
-}
-
-void TierCopier::write_pieces(Store& near, ObjectWriter& writer, const std::string& path, std::uint64_t bytes,
-                              std::uint64_t piece_bytes, const Trailer* trailer) {
-  const ObjectName name = name_of(path);
-  const auto fill = [&](std::uint64_t begin, MutableByteSpan piece) {
-    check_wanted();
-    try {
-      near.read(name, {{begin, piece}});
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kNotFound) throw NearIsGone();
-      throw;
-    }
-    if (trailer != nullptr) check_blocks(*trailer, begin, piece, child_url(near.url(), name));
-  };
-  std::uint64_t written = 0;  // guarded by mutex_
-  cairn::write_pieces(writer, bytes, piece_bytes, options_.copy_threads, fill, [&](std::size_t more) {
-    MutexLock lock(mutex_);
-    written += more;
-    bytes_copied_ += more;
-    if (std::uint64_t& furthest = unfinished_[path].furthest; written > furthest) {
-      furthest = written;
-      last_progress_ = SteadyClock::now();
-    }
-  });
 }
 
 // --- one checkpoint ---
@@ -251,7 +220,7 @@ TierCopier::Outcome TierCopier::publish(Job& job) {
     if (!record) return Outcome::kWaits;
     const Metadata metadata = decode_commit_record(record->content, child_url(near_store->url(), kCommitRecordName));
     if (metadata.save_id != job.save_id) return Outcome::kWaits;
-    if (const std::size_t missing = copy_missing(job, *near_store, *far_store, metadata); missing > 0) {
+    if (const std::size_t missing = queue_missing(job, *near_store, *far_store, metadata); missing > 0) {
       if (missing < job.missing) {
         MutexLock lock(mutex_);
         job.changed = SteadyClock::now();
@@ -311,8 +280,8 @@ bool TierCopier::announce(const std::string& save_id, Store& far) {
   return true;
 }
 
-// Copies files that no process copies. Returns how many are missing in the far tier.
-std::size_t TierCopier::copy_missing(const Job& job, Store& near, Store& far, const Metadata& metadata) {
+// Returns how many files are missing in the far tier. Queues those that no process copies.
+std::size_t TierCopier::queue_missing(const Job& job, Store& near, Store& far, const Metadata& metadata) {
   const auto there = sizes_in(far);
   const auto is_there = [&](const ObjectName& name, std::uint64_t bytes) {
     const auto found = there.find(name);
@@ -340,7 +309,8 @@ std::size_t TierCopier::copy_missing(const Job& job, Store& near, Store& far, co
     if (*near_bytes != file.size_bytes)
       throw Error(ErrorCode::kCorrupt, child_url(near.url(), file.name) + " has " + std::to_string(*near_bytes) + " bytes, and " +
                                            std::to_string(file.size_bytes) + " were written");
-    if (!job.resumed || copy_object(path) != Outcome::kCopied) ++missing;
+    if (job.resumed) add_object(path, file.size_bytes);
+    ++missing;
   }
   return missing;
 }
