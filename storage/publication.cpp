@@ -40,6 +40,30 @@ std::optional<std::string> read_whole(Store& store, const ObjectName& name) {
   return content + end->content;
 }
 
+std::optional<Metadata> decoded_record(Store& store, const ObjectName& name) {
+  const std::string what = child_url(store.url(), name);
+  std::string before;
+  for (int tries = 1;; ++tries) {
+    const bool last = tries == kReadTriesMax;
+    std::optional<std::string> record;
+    try {
+      record = read_whole(store, name);
+    } catch (const Error& error) {
+      // The record was replaced by a shorter one, or removed, after its size was read.
+      if (last || (error.code() != ErrorCode::kNotFound && error.code() != ErrorCode::kCorrupt)) throw;
+      continue;
+    }
+    if (!record) return std::nullopt;
+    try {
+      return decode_commit_record(*record, what);
+    } catch (const Error&) {
+      // The same bytes twice are the real content, not parts of two records.
+      if (last || (tries > 1 && record == before)) throw;
+    }
+    before = std::move(*record);
+  }
+}
+
 // Names of files, and save ids. A save id stands for all files of its save.
 class FileSet {
  public:
@@ -110,37 +134,13 @@ void keep_published(Store& store, const Metadata& current, FileSet& kept) {
 }  // namespace
 
 std::optional<Metadata> published_metadata(Store& store, const ObjectName& name) {
-  const std::string what = child_url(store.url(), name);
-  std::string before;
-  for (int tries = 1;; ++tries) {
-    const bool last = tries == kReadTriesMax;
-    std::optional<std::string> record;
-    try {
-      record = read_whole(store, name);
-    } catch (const Error& error) {
-      // The record was replaced by a shorter one, or removed, after its size was read.
-      if (last || (error.code() != ErrorCode::kNotFound && error.code() != ErrorCode::kCorrupt)) throw;
-      continue;
-    }
-    if (!record) return std::nullopt;
-    try {
-      return decode_commit_record(*record, what);
-    } catch (const Error&) {
-      // The same bytes twice are the real content, not parts of two records.
-      if (last || (tries > 1 && record == before)) throw;
-    }
-    before = std::move(*record);
-  }
-}
-
-std::optional<Metadata> published_metadata(Store& store) {
   try {
-    return published_metadata(store, kCommitRecordName);
+    return decoded_record(store, name);
   } catch (const Error& error) {
     const std::shared_ptr<Store> other = error.code() == ErrorCode::kCorrupt ? store.fallback() : nullptr;
-    if (!other || !other->exists(kCommitRecordName)) throw;
+    if (!other || !other->exists(name)) throw;
     write_log(LogLevel::kWarning, -1, std::string(error.what()) + "; the record at " + other->url() + " is used instead");
-    return published_metadata(*other, kCommitRecordName);
+    return decoded_record(*other, name);
   }
 }
 

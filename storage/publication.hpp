@@ -76,12 +76,10 @@
 namespace cairn {
 
 // Reads and checks the whole commit record at `store`, whether Cairn or PyTorch wrote it. Returns
-// nothing if there is none. If the record is replaced while it is read, reads it again. Throws
-// kCorrupt and kUnsupported as decode_commit_record does, and the store's errors.
-std::optional<Metadata> published_metadata(Store& store);
-
-// Does the same for a record with another name.
-std::optional<Metadata> published_metadata(Store& store, const ObjectName& record);
+// nothing if there is none. If the record is replaced while it is read, reads it again. Reads the
+// store's second copy of a damaged record, if there is one. Throws kCorrupt and kUnsupported as
+// decode_commit_record does, and the store's errors.
+std::optional<Metadata> published_metadata(Store& store, const ObjectName& name = kCommitRecordName);
 
 // The checkpoint that ".metadata" names before a save replaces it.
 struct Replaced {

@@ -5,7 +5,6 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <tuple>
 
 #include <cairn/base/error.hpp>
@@ -94,8 +93,7 @@ ResumeOrder resume_order(const RunDirectory& run, RunDirectory::Listing listing)
   for (auto checkpoint = first_earlier; checkpoint != by_pytorch.end(); ++checkpoint) {
     if (latest_step && *checkpoint->head.step <= *latest_step) break;
     const std::string& latest = by_cairn.front().name;
-    const std::string reason =
-        latest_step ? "Cairn has also saved step " + std::to_string(largest_step) : latest + " has no step";
+    const std::string reason = latest_step ? "Cairn has also saved step " + std::to_string(largest_step) : latest + " has no step";
     order.passed_over.push_back(
         {checkpoint->name, "PyTorch saved it, and whether before or after " + latest + " is unknown: " + reason});
   }

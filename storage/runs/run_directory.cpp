@@ -409,9 +409,7 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   // own attempt.
   const bool has_own = has_name(found.open_attempts, save_id);
   if (found.open_attempts.size() > (has_own ? 1 : 0)) return "a save to it has begun, and has not ended";
-  const auto& [record_bytes, record] = found.record;
-  const bool is_read = record_bytes > 0 && record.size() == record_bytes;
-  const auto head = is_read ? commit_head_in(record) : read_commit_head(*place);
+  const auto head = read_commit_head(*place, kCommitRecordName, &found);
   if (!head || head->save_id != save_id) return "it was replaced or removed meanwhile";
   const auto may_go_on = [&] { return may_change(checkpoint.name); };
   if (!may_go_on()) return "its removal was stopped";
@@ -420,26 +418,19 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
     const auto id = save_id_of_file(object.name);
     return id ? *id != save_id : is_data(object.name);
   });
-  if (has_others) {
-    std::optional<Metadata> metadata;
-    try {
-      metadata = published_metadata(*place);
-    } catch (const Error& error) {
-      if (!tells_of_the_record(error)) throw;
-    }
-    if (metadata && metadata->save_id == save_id && metadata->commit) {
-      add_safetensors(*metadata, dead);
-      const std::set<std::string> retired(metadata->commit->retired.begin(), metadata->commit->retired.end());
-      for (const ObjectInfo& object : objects)
-        if (retired.count(file_key(object.name)) > 0) dead.names.push_back(object.name);
-    }
+  const auto metadata = has_others ? generation_to_replace(*place).generation : std::nullopt;
+  if (metadata && metadata->save_id == save_id && metadata->commit) {
+    add_safetensors(*metadata, dead);
+    const std::set<std::string> retired(metadata->commit->retired.begin(), metadata->commit->retired.end());
+    for (const ObjectInfo& object : objects)
+      if (retired.count(file_key(object.name)) > 0) dead.names.push_back(object.name);
   }
   if (has_own) place->fence(save_id);
   std::string names = "\n";  // a store may take an empty object for one that is not there yet
   for (const ObjectName& name : dead.names) names += name + "\n";
   // The point of no return. Files may go only after the record is gone for good.
   const ObjectName mark = removal_mark_name(save_id);
-  place->retract_with_mark(mark, names);
+  place->retract(mark, names);
   dead.ids.insert(save_id);
   dead.add_fenced(found.fenced_attempts);
   if (has_own) dead.fenced.push_back(save_id);

@@ -2,7 +2,6 @@
 // requests, retries and errors, but nothing of stores.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>

@@ -81,7 +81,8 @@ RunContents S3Store::look() {
     if (!place.first.empty()) run.places.push_back(place.first);
     // The records of parts are read by those who need them.
     const auto is_of_part = [](const Listed& object) { return part_of_name(object.name).has_value(); };
-    if ((!is_large || place.first.empty()) && std::none_of(place.second.begin(), place.second.end(), is_of_part)) whole.push_back(&place);
+    if ((!is_large || place.first.empty()) && std::none_of(place.second.begin(), place.second.end(), is_of_part))
+      whole.push_back(&place);
   }
   // Reads all new records at once, because the caller looks at one after another.
   std::vector<std::optional<PlaceContents>> contents(whole.size());
@@ -164,30 +165,27 @@ S3Store::Index S3Store::read_index(const std::string& run) {
   return memory_of(run).index = index;
 }
 
-bool S3Store::write_index(const std::string& run, Index index, bool is_confirmed) {
-  Bytes content;
-  if (const auto& [name, sequence] = index.latest; !name.empty())
-    content = std::string(kLatestWord) + " " + std::to_string(sequence) + " " + name + "\n";
-  for (const ObjectName& name : index.removed) content += name + "\n";
-  content += fence_mark();
-  zip::put_u32(content, crc32(0, content));
-  const S3Client::Confirms confirms = is_confirmed ? nullptr : S3Client::trust_answer;
-  const S3Put put = client_->put_if(escaped_key(run + kRunIndexName), content, index.etag, confirms);
-  if (!put) return false;
-  index.etag = put.etag;
-  MutexLock lock(memory_mutex_);
-  memory_of(run).index = std::move(index);
-  return true;
-}
-
 Error S3Store::changes_too_often(const std::string& url) {
   return Error(ErrorCode::kUnavailable,
                "cannot change " + url + ": other processes changed it " + std::to_string(kTriesMax) + " times in a row");
 }
 
 void S3Store::change_index(const std::string& run, Index seen, bool is_confirmed, const std::function<bool(Index&)>& change) {
+  const S3Client::Confirms confirms = is_confirmed ? nullptr : S3Client::trust_answer;
   for (int tries = 0; tries < kTriesMax; ++tries) {
-    if (!change(seen) || write_index(run, std::move(seen), is_confirmed)) return;
+    if (!change(seen)) return;
+    Bytes content;
+    if (const auto& [name, sequence] = seen.latest; !name.empty())
+      content = std::string(kLatestWord) + " " + std::to_string(sequence) + " " + name + "\n";
+    for (const ObjectName& name : seen.removed) content += name + "\n";
+    content += fence_mark();
+    zip::put_u32(content, crc32(0, content));
+    if (const S3Put put = client_->put_if(escaped_key(run + kRunIndexName), content, seen.etag, confirms)) {
+      seen.etag = put.etag;
+      MutexLock lock(memory_mutex_);
+      memory_of(run).index = std::move(seen);
+      return;
+    }
     seen = read_index(run);
   }
   throw changes_too_often("s3://" + bucket_ + "/" + run + kRunIndexName);
@@ -203,33 +201,27 @@ std::pair<std::string, ObjectName> S3Store::place_in_run(const std::string& full
   return {place.substr(0, slash), place.substr(slash)};
 }
 
-void S3Store::unlist_root(bool is_reused) {
+void S3Store::enter_index(bool is_reused, ByteSpan record) {
   std::pair<std::string, ObjectName> place_of = place_in_run(place_);
   // A removal at the place of the checkpoint has hidden its parts, too. Only a part that begins at
   // the moment of the removal can miss this: each rank that wrote the index would wait for others.
   const bool is_part = part_of_name(place_of.second).has_value();
   if (is_part) place_of = place_in_run(place_of.first);
   const auto& [run, name] = place_of;
-  if (!is_checkpoint_name(name)) return;  // the index has no other removed places
-  Index seen = remembered_index(run);
-  if (is_part || is_reused || seen.etag.empty()) seen = read_index(run);
-  change_index(run, std::move(seen), true,
-               [&, &place = name](Index& index) { return index.removed.erase(place) > 0 || (is_reused && !is_part); });
-}
-
-void S3Store::note_published(ByteSpan record, bool is_reused) {
-  const auto [run, name] = place_in_run(place_);
   // A part of a rank is no checkpoint of a run.
-  const bool is_in_run = !name.empty() && !part_of_name(name) && name.find('\n') == std::string::npos;
-  const auto head = is_in_run ? commit_head_in(record) : std::nullopt;
-  if (!head) return is_reused ? unlist_root(true) : void();
-  change_index(run, remembered_index(run), is_reused, [&, &place = name](Index& index) {
+  const bool is_in_run = !is_part && !name.empty() && name.find('\n') == std::string::npos;
+  const auto head = is_in_run && !record.empty() ? commit_head_in(record) : std::nullopt;
+  const bool has_nothing_new = !record.empty() && !is_reused;
+  if (!head && (has_nothing_new || !is_checkpoint_name(name))) return;  // the index has no other removed places
+  Index seen = remembered_index(run);
+  if (!head && (is_part || is_reused || seen.etag.empty())) seen = read_index(run);
+  change_index(run, std::move(seen), !head || is_reused, [&, &place = name](Index& index) {
     const bool was_removed = index.removed.erase(place) > 0;
     const auto& [latest, sequence] = index.latest;
-    const bool is_latest = latest.empty() || latest == place || sequence <= head->sequence;
+    const bool is_latest = head && (latest.empty() || latest == place || sequence <= head->sequence);
     if (is_latest) index.latest = {place, head->sequence};
     if (is_latest) index.is_latest_sure = is_reused;  // then the write is confirmed
-    return was_removed || is_reused || is_latest;
+    return was_removed || (is_reused && !is_part) || is_latest;
   });
 }
 
@@ -238,11 +230,9 @@ void S3Store::remove_root() {
   // 1
   Index index = remembered_index(run);
   if (index.removed.count(name) > 0) index = read_index(run);
-  std::pair<std::string, std::string> emptied;
-  {
-    MutexLock lock(mutex_);
-    emptied.swap(emptied_);
-  }
+  MutexLock lock(mutex_);
+  auto emptied = std::exchange(emptied_, {});
+  lock.unlock();
   change_index(run, std::move(index), false, [&, &place = name](Index& seen) {
     // 2
     // The last list counts if it came after the index that is known. Otherwise the mark is read

@@ -15,7 +15,6 @@
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
 #include <cairn/storage/stores/s3_writer.hpp>
-#include <cairn/storage/stores/s3_xml.hpp>
 #include <cairn/storage/stores/url.hpp>
 
 namespace cairn {
@@ -262,11 +261,9 @@ std::string S3Store::removal_text(const Record& record) {
 std::vector<ObjectInfo> S3Store::list(const ObjectName& prefix) { return contents_below(prefix).objects; }
 
 PlaceContents S3Store::contents() {
-  std::optional<PlaceContents> published;
-  {
-    MutexLock lock(mutex_);
-    published.swap(published_);
-  }
+  MutexLock lock(mutex_);
+  auto published = std::exchange(published_, std::nullopt);
+  lock.unlock();
   return published ? *std::move(published) : contents_below("");
 }
 
