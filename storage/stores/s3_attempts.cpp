@@ -202,6 +202,7 @@ void S3Store::begin_attempt(const std::string& save_id, Overwrite overwrite) {
   // 3
   const std::string etag = begun ? write_first_mark() : "";
   if (!etag.empty()) {
+    remember(kCommitRecordName, {etag, 0, false, "", ""});
     MutexLock lock(mutex_);
     first_marks_[save_id] = etag;
     return;
