@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,6 +55,16 @@ inline const std::string& listed_name(const std::string& name) noexcept { return
 template <class List>
 bool has_name(const List& list, const std::string& name) {
   return std::any_of(list.begin(), list.end(), [&](const auto& entry) { return listed_name(entry) == name; });
+}
+
+// Returns the name of the record of a place, relative to the run.
+inline ObjectName record_below(const ObjectName& place) { return place + "/" + kCommitRecordName; }
+
+// Returns the sizes of listed objects by name.
+inline std::map<ObjectName, std::uint64_t> sizes_of(const std::vector<ObjectInfo>& objects) {
+  std::map<ObjectName, std::uint64_t> sizes;
+  for (const ObjectInfo& object : objects) sizes.emplace(object.name, object.size_bytes);
+  return sizes;
 }
 
 // Returns whether there are parts of ranks among the places below a checkpoint's.

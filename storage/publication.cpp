@@ -104,8 +104,6 @@ bool succeeds(Act act) {
   }
 }
 
-std::string record_below(const ObjectName& place) { return place + "/" + kCommitRecordName; }
-
 // Returns the commit sequence in the record `name`; 0 if there is no record of Cairn's; nothing if
 // there is one that cannot or must not be read. Throws the store's other errors, and kPermission in
 // a foreign place.
@@ -158,7 +156,7 @@ Replaced generation_to_replace(Store& store) {
 std::uint64_t CommitSequence::next(const std::shared_ptr<Store>& run, const std::string& own_url, int rank) {
   std::vector<ObjectName> own, others;
   std::uint64_t largest = 0;
-  RunContents found;
+  RunView found;
   const auto look_at = [&](const ObjectName& name, const PlaceContents* seen) {
     largest = std::max(largest, sequence_in(*run, name, seen).value_or(sequence_of_now() - 1));
   };

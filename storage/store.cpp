@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <cairn/base/error.hpp>
+#include <cairn/storage/presence.hpp>
 
 namespace cairn {
 namespace {
@@ -96,8 +97,7 @@ PlaceContents Store::contents() {
 
 bool Store::has_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
-  const auto has = [&](const std::vector<std::string>& ids) { return std::find(ids.begin(), ids.end(), save_id) != ids.end(); };
-  return has(open_attempts()) || has(fenced_attempts());
+  return has_name(open_attempts(), save_id) || has_name(fenced_attempts(), save_id);
 }
 
 void Store::retract(const ObjectName& mark, const std::string& text) {

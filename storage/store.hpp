@@ -50,9 +50,9 @@ struct LatestPlace {
 };
 
 // The places one level below the root, at one look.
-struct RunContents {
+struct RunView {
   std::vector<ObjectName> places;  // as `children` returns them
-  // What was seen at places, and at the root itself, "", without the places below it. May lack any
+  // The contents of places, and of the root itself, "", without the places below it. May lack any
   // place. A place may have changed since.
   std::map<ObjectName, PlaceContents> seen{};
   // The place whose record was published last, if the store keeps this apart from its lists, and
@@ -128,7 +128,7 @@ class ObjectWriter {
   void sync(std::uint64_t length) { finish(length, true); }
   // Finishes as `sync` does, but the object may not survive power loss (DCP's sync_files=False).
   void close(std::uint64_t length) { finish(length, false); }
-  // What `sync`, if `is_durable`, and `close` do.
+  // Does what `sync` does, if `is_durable`, or what `close` does.
   virtual void finish(std::uint64_t length, bool is_durable) = 0;
   // Removes the object being written. Idempotent. Never throws.
   virtual void discard() noexcept = 0;
@@ -181,7 +181,7 @@ class Store {
   virtual std::vector<ObjectName> children();
   // Returns the places, and what a list of them shows besides. The default calls `children`, and
   // has seen nothing. A store that wraps another one should forward this call.
-  virtual RunContents look() { return {children()}; }
+  virtual RunView look() { return {children()}; }
   // Removes an object. Idempotent: removing an absent object succeeds. Throws kPermission,
   // kUnavailable.
   virtual void remove(const ObjectName& name) = 0;

@@ -20,8 +20,6 @@
 namespace cairn {
 namespace {
 
-std::string record_of(const ObjectName& place) { return place + "/" + kCommitRecordName; }
-
 constexpr const char* kPinName = ".pinned";
 constexpr const char* kFindingName = ".damaged";
 constexpr std::size_t kMarkBytesMax = 64 << 20;
@@ -167,10 +165,10 @@ RunDirectory::RunDirectory(std::shared_ptr<Store> run, OpenPlace open_place)
 
 RunDirectory::Listing RunDirectory::list() const {
   Listing listing;
-  RunContents found = run_->look();
+  RunView found = run_->look();
   for (const ObjectName& name : found.places) {
     try {
-      if (auto head = read_commit_head(*run_, record_of(name), found.at(name)))
+      if (auto head = read_commit_head(*run_, record_below(name), found.at(name)))
         listing.checkpoints.push_back({name, std::move(*head)});
       else
         (has_record(name) ? listing.others : listing.without_record).push_back(name);
@@ -206,12 +204,12 @@ ObjectName RunDirectory::lost_latest(const Listing& listing, std::optional<Lates
 }
 
 bool RunDirectory::has_record(const ObjectName& name) const {
-  return run_->is_taken(record_of(name)) || !rank_records(*open(name)).empty();
+  return run_->is_taken(record_below(name)) || !rank_records(*open(name)).empty();
 }
 
 bool RunDirectory::is_gone(const RunCheckpoint& checkpoint) const {
   try {
-    const auto head = read_commit_head(*run_, record_of(checkpoint.name));
+    const auto head = read_commit_head(*run_, record_below(checkpoint.name));
     return (head ? head->save_id : "") != checkpoint.head.save_id || !has_record(checkpoint.name);
   } catch (const Error& error) {
     if (!tells_of_the_record(error)) throw;
@@ -309,8 +307,7 @@ std::string RunDirectory::fault_in(const ObjectName& name, const std::string& sa
     if (!save_id.empty() && has_name(found.objects, kFindingName))
       if (const std::string finding = finding_of({name, {save_id, 0, {}, {}}}); !finding.empty()) return finding;
     const Metadata metadata = read_metadata(*place, found);
-    std::map<ObjectName, std::uint64_t> lengths;
-    for (const ObjectInfo& file : found.objects) lengths.emplace(file.name, file.size_bytes);
+    const std::map<ObjectName, std::uint64_t> lengths = sizes_of(found.objects);
     for (const FileInfo& file : metadata.files) {
       const auto listed = lengths.find(file.name);
       if (listed != lengths.end() && listed->second == file.length) continue;

@@ -71,10 +71,10 @@ std::vector<ObjectName> S3Store::children() {
   return names;
 }
 
-RunContents S3Store::look() {
+RunView S3Store::look() {
   bool is_large = false;
   const Places found = places(is_large);
-  RunContents run;
+  RunView run;
   if (Index index = remembered_index(place_); !index.latest.name.empty()) run.latest = std::move(index.latest);
   std::vector<const Places::value_type*> whole;
   for (const auto& place : found) {

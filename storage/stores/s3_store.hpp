@@ -46,7 +46,7 @@ class S3Store : public Store {
   std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override;
   std::vector<ObjectInfo> list(const ObjectName& prefix = "") override;
   std::vector<ObjectName> children() override;
-  RunContents look() override;
+  RunView look() override;
   void remove(const ObjectName& name) override;
 
   void begin_attempt(const std::string& save_id, Overwrite overwrite = Overwrite::kAllowed) override;

@@ -22,12 +22,10 @@ class S3Writer final : public ObjectWriter {
         buffer_max_(buffer_max),
         nonce_(client_->new_nonce()) {}
   ~S3Writer() override {
-    bool finished = false;
-    {
-      MutexLock lock(mutex_);
-      finished = finished_;
-    }
-    if (!finished) discard();
+    MutexLock lock(mutex_);
+    const bool is_finished = finished_;
+    lock.unlock();
+    if (!is_finished) discard();
   }
 
   void write_at(std::uint64_t offset, ByteSpan bytes) override {

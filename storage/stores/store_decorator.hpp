@@ -62,7 +62,7 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
   std::vector<ObjectName> children() override {
     return get({"children", {}}, [&] { return inner_->children(); });
   }
-  RunContents look() override {
+  RunView look() override {
     return get({"children", {}}, [&] { return inner_->look(); });
   }
   void remove(const ObjectName& name) override {

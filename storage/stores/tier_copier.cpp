@@ -85,11 +85,11 @@ void TierCopier::add_checkpoint(const std::string& place, const std::string& sav
 std::optional<std::string> TierCopier::drop(Job::Kind kind, const std::string& path) {
   MutexLock lock(mutex_);
   std::list<std::shared_ptr<Job>> dropped;
-  for (auto job = jobs_.begin(); job != jobs_.end();) {
-    const auto next = std::next(job);
-    if ((*job)->kind == kind && (*job)->path == path) dropped.splice(dropped.end(), jobs_, job);
-    job = next;
-  }
+  jobs_.remove_if([&](const std::shared_ptr<Job>& job) {
+    const bool is_it = job->kind == kind && job->path == path;
+    if (is_it) dropped.push_back(job);
+    return is_it;
+  });
   std::optional<std::string> save_id;
   if (!dropped.empty()) save_id = dropped.back()->save_id;
   const Time end = SteadyClock::now() + bounded_wait(options_.drain_patience);
@@ -170,12 +170,8 @@ bool TierCopier::wait(const std::string& place, std::optional<milliseconds> dead
     const Time end =
         deadline ? begin + bounded_wait(*deadline) : std::max(begin, last_progress_) + bounded_wait(options_.drain_patience);
     if (SteadyClock::now() >= end) break;
-    if (!goes_on) {
-      changed_.wait_until(mutex_, end);
-      continue;
-    }
     lock.unlock();
-    const bool may_go_on = goes_on();
+    const bool may_go_on = !goes_on || goes_on();
     lock.lock();
     if (!may_go_on) break;
     changed_.wait_until(mutex_, std::min<Time>(end, SteadyClock::now() + kAskInterval));

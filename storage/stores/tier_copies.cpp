@@ -2,7 +2,6 @@
 #include <cairn/storage/stores/tier_copier.hpp>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -18,7 +17,7 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-ObjectName name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+ObjectName object_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 std::optional<std::uint64_t> size_in(Store& store, const ObjectName& name) {
   try {
@@ -27,12 +26,6 @@ std::optional<std::uint64_t> size_in(Store& store, const ObjectName& name) {
     if (error.code() != ErrorCode::kNotFound) throw;
     return std::nullopt;
   }
-}
-
-std::map<ObjectName, std::uint64_t> sizes_in(Store& store) {
-  std::map<ObjectName, std::uint64_t> sizes;
-  for (const ObjectInfo& object : store.list()) sizes.emplace(object.name, object.size_bytes);
-  return sizes;
 }
 
 // Returns the save ids that a record names: its own, and those that it retires.
@@ -84,7 +77,7 @@ bool TierCopier::may_take_over(Unfinished& seen, std::uint64_t bytes) {
 
 // Returns nothing if another process has begun the copy, or has finished it.
 std::unique_ptr<ObjectWriter> TierCopier::begin_copy(Job& job, Store& far, const CreateOptions& options) {
-  const ObjectName name = name_of(job.path);
+  const ObjectName name = object_of(job.path);
   for (bool again = true;; again = false) {
     try {
       return far.create(name, options);
@@ -106,7 +99,7 @@ std::unique_ptr<ObjectWriter> TierCopier::begin_copy(Job& job, Store& far, const
 TierCopier::Outcome TierCopier::copy_object(Job& job) {
   check_wanted();
   const std::string place = parent_of(job.path);
-  const ObjectName name = name_of(job.path);
+  const ObjectName name = object_of(job.path);
   const auto near_store = near(place), far_store = far(place);
   const auto bytes = size_in(*near_store, name);
   if (!bytes) return Outcome::kNotNeeded;
@@ -282,11 +275,7 @@ bool TierCopier::announce(const std::string& save_id, Store& far) {
 
 // Returns how many files are missing in the far tier. Queues those that no process copies.
 std::size_t TierCopier::queue_missing(const Job& job, Store& near, Store& far, const Metadata& metadata) {
-  const auto there = sizes_in(far);
-  const auto is_there = [&](const ObjectName& name, std::uint64_t bytes) {
-    const auto found = there.find(name);
-    return found != there.end() && found->second == bytes;
-  };
+  const auto there = sizes_of(far.list());
   std::vector<ObjectInfo> wanted;
   for (const FileInfo& file : metadata.files)
     if (file.length) wanted.push_back({file.name, *file.length});
@@ -298,7 +287,7 @@ std::size_t TierCopier::queue_missing(const Job& job, Store& near, Store& far, c
         wanted.push_back(object);
   std::size_t missing = 0;
   for (const ObjectInfo& file : wanted) {
-    if (is_there(file.name, file.size_bytes)) continue;
+    if (const auto found = there.find(file.name); found != there.end() && found->second == file.size_bytes) continue;
     const std::string path = job.path + "/" + file.name;
     {
       MutexLock lock(mutex_);

@@ -99,8 +99,7 @@ void TierCopier::evict(const std::string& run) {
 // near tier alone tells what the run has.
 void TierCopier::drop_data(const std::string& place, const std::string& save_id) {
   const auto near_store = near(place);
-  std::map<ObjectName, std::uint64_t> there;
-  for (const ObjectInfo& object : far(place)->list(kDataFilePrefix)) there.emplace(object.name, object.size_bytes);
+  const std::map<ObjectName, std::uint64_t> there = sizes_of(far(place)->list(kDataFilePrefix));
   MutexLock lock(near_mutex_);
   const auto head = read_commit_head(*near_store);
   if (!head || head->save_id != save_id) return;

@@ -111,8 +111,6 @@ std::string record_beside(const ObjectName& name) { return name.substr(0, name.r
 
 bool names_record(const ObjectName& name) { return name == record_beside(name); }
 
-bool is_data_file(const ObjectName& name) { return save_id_of_file(name.substr(name.rfind('/') + 1)).has_value(); }
-
 // Merges two sorted lists. Takes the first list's entry for a name that both have.
 template <class Entry>
 std::vector<Entry> merged(const std::vector<Entry>& first, const std::vector<Entry>& second) {
@@ -199,7 +197,7 @@ class TieredStore final : public Store {
         return false;
       }
     };
-    if (!is_data_file(name) && !near_->is_taken(name) && look_far(far_has))
+    if (!is_cairns_file(name) && !near_->is_taken(name) && look_far(far_has))
       throw Error(ErrorCode::kAlreadyExists, "cannot create " + child_url(url(), name) + ": an object of this name exists");
     std::unique_ptr<ObjectWriter> writer;
     try {
@@ -234,13 +232,13 @@ class TieredStore final : public Store {
 
   bool exists(const ObjectName& name) override {
     if (near_->exists(name)) return true;
-    if (is_data_file(name)) return far_->exists(name);  // the near tier may have dropped it
+    if (is_cairns_file(name)) return far_->exists(name);  // the near tier may have dropped it
     return look_far([&] { return far_->exists(name); });
   }
 
   std::optional<ObjectEnd> read_end(const ObjectName& name, std::size_t bytes_max) override {
     if (near_->exists(name)) return Store::read_end(name, bytes_max);
-    if (is_data_file(name)) return far_->read_end(name, bytes_max);  // the near tier may have dropped it
+    if (is_cairns_file(name)) return far_->read_end(name, bytes_max);  // the near tier may have dropped it
     return look_far([&] { return far_->read_end(name, bytes_max); });
   }
 
@@ -260,8 +258,8 @@ class TieredStore final : public Store {
     return merged(near_->children(), look_far([&] { return far_->children(); }));
   }
 
-  RunContents look() override {
-    RunContents found = look_far([&] { return far_->look(); });
+  RunView look() override {
+    RunView found = look_far([&] { return far_->look(); });
     found.places = merged(near_->children(), found.places);
     found.seen.clear();  // in the far tier alone
     return found;
@@ -274,7 +272,7 @@ class TieredStore final : public Store {
     if (names_record(name))
       return TieredStore(copier_, name == kCommitRecordName ? place_ : parent_of(place_ + "/" + name)).retract();
     copier_->drop_object(place_ + "/" + name);
-    if (!is_data_file(name)) {
+    if (!is_cairns_file(name)) {
       remove_far(name);  // first: near objects are copied again, far ones are not
       return near_->remove(name);
     }
