@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <cairn/base/error.hpp>
-#include <cairn/storage/presence.hpp>
 
 namespace cairn {
 namespace {
@@ -97,7 +96,8 @@ PlaceContents Store::contents() {
 
 bool Store::has_attempt(const std::string& save_id) {
   check_attempt_id(save_id);
-  return has_name(open_attempts(), save_id) || has_name(fenced_attempts(), save_id);
+  const auto has = [&](const std::vector<std::string>& ids) { return std::find(ids.begin(), ids.end(), save_id) != ids.end(); };
+  return has(open_attempts()) || has(fenced_attempts());
 }
 
 void Store::retract(const ObjectName& mark, const std::string& text) {
