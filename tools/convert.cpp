@@ -267,8 +267,8 @@ void add_merge(CLI::App& app, Run& chosen) {
 
 void add_convert(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<ConvertOptions>();
-  auto* const command = add_command(app, chosen, "convert", "Write a checkpoint in another format or layout",
-                                    kConvertExamples, [options] { return convert(*options); });
+  auto* const command = add_command(app, chosen, "convert", "Write a checkpoint in another format or layout", kConvertExamples,
+                                    [options] { return convert(*options); });
   command->add_option("SRC", options->source, "The checkpoint, torch.save file or safetensors file to read")->required();
   command->add_option("DST", options->destination, "The file or directory to write")->required();
   command->add_option("--to", options->format, "The format of DST")

@@ -70,8 +70,8 @@ int cp(const CpOptions& options) {
 
 void add_cp(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<CpOptions>();
-  auto* const command = add_command(app, chosen, "cp", "Copy a checkpoint to another place or store",
-                                    kCpExamples, [options] { return until_signal([&] { return cp(*options); }); });
+  auto* const command = add_command(app, chosen, "cp", "Copy a checkpoint to another place or store", kCpExamples,
+                                    [options] { return until_signal([&] { return cp(*options); }); });
   command->add_option("SOURCE", options->source, "The directory or URL of a checkpoint")->required();
   command->add_option("TARGET", options->target, "The directory or URL of the copy")->required();
   command->add_option("--threads", options->threads, "Threads that copy; by default one per CPU, at least 2 and at most 16")

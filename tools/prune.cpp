@@ -271,8 +271,8 @@ int prune(const PruneOptions& options) {
 
 void add_prune(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<PruneOptions>();
-  auto* const command = add_command(app, chosen, "prune", "Remove old checkpoints of a run",
-                                    kPruneExamples, [options] { return prune(*options); });
+  auto* const command =
+      add_command(app, chosen, "prune", "Remove old checkpoints of a run", kPruneExamples, [options] { return prune(*options); });
   command->add_option("RUN", options->run, "The directory or URL that holds the checkpoints")->required();
   command->add_option("--keep", options->keep, "Checkpoints to keep: last=K, every=N or best=K:METRIC[:higher]; may be repeated")
       ->allow_extra_args(false)

@@ -152,8 +152,8 @@ int rm(const RmOptions& options) {
 
 void add_rm(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<RmOptions>();
-  auto* const command = add_command(app, chosen, "rm", "Remove checkpoints by name",
-                                    kRmExamples, [options] { return rm(*options); });
+  auto* const command =
+      add_command(app, chosen, "rm", "Remove checkpoints by name", kRmExamples, [options] { return rm(*options); });
   command->add_option("CHECKPOINT", options->checkpoints, "The directories or URLs of checkpoints")->required();
   command->add_flag("--pinned", options->pinned, "Remove pinned checkpoints, too");
   command->add_flag("--last-sound", options->last_sound, "Remove the last sound checkpoint of a run, too");

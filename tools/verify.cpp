@@ -254,8 +254,8 @@ int verify(const VerifyOptions& options) {
 
 void add_verify(CLI::App& app, Run& chosen) {
   const auto options = std::make_shared<VerifyOptions>();
-  auto* const command = add_command(app, chosen, "verify", "Read every byte of checkpoints and list all faults",
-                                    kVerifyExamples, [options] { return verify(*options); });
+  auto* const command = add_command(app, chosen, "verify", "Read every byte of checkpoints and list all faults", kVerifyExamples,
+                                    [options] { return verify(*options); });
   command->add_option("DIR", options->places, "Checkpoints, runs or files; a run means all of its checkpoints")->required();
   command
       ->add_option("--threads", options->threads, "Threads that read and check; by default one per CPU, at least 2 and at most 16")
