@@ -384,9 +384,11 @@ std::vector<Finding> check_place(const std::filesystem::path& directory, std::ui
   const bool is_writable = ::access(directory.c_str(), W_OK | X_OK) == 0;
   const int why_not = errno;
   std::vector<Finding> findings{
-      finding(is_writable, "directory", is_writable ? shown : fmt::format("{}: {}", shown, std::strerror(why_not)), Health::kProblem,
-              why_not == EROFS ? "every save fails: choose a file system that is not mounted read-only"
-                               : "every save fails with permission: run as the user who owns it, or change its mode"),
+      finding(is_writable, "directory", is_writable ? shown : fmt::format("{}: {}", shown, std::strerror(why_not)),
+              Health::kProblem,
+              why_not == EROFS
+                  ? "every save fails: choose a file system that is not mounted read-only"
+                  : "every save fails with permission: run as the user who owns it, or change its mode"),
       file_system(directory)};
   const std::uint64_t room = check_room(directory.string(), findings);
   if (!is_writable) return findings;

@@ -41,8 +41,8 @@ struct Status {
 // Returns "step 3, ", or "" if the step is not known.
 std::string step_text(const std::optional<std::int64_t>& step) { return step ? fmt::format("step {}, ", *step) : ""; }
 
-// An agreement, which ranks make within a save of a CheckpointManager, is shown if it fails or takes
-// longer: the save waits for it.
+// An agreement, which ranks make within a save of a CheckpointManager, is shown if it fails or
+// takes longer: the save waits for it.
 constexpr Duration kLongAgreement = std::chrono::seconds(1);
 
 // Adds what the traces tell about the job that began last.
