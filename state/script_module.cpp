@@ -20,8 +20,8 @@ bool gathers_on_use(const torch::jit::Module& script) {
 
 }  // namespace
 
-ScriptModuleImpl::ScriptModuleImpl(torch::jit::Module script)
-    : torch::nn::Module(script.type()->name() ? script.type()->name()->name() : "ScriptModule"), script_(std::move(script)) {
+ScriptModuleImpl::ScriptModuleImpl(const torch::jit::Module& script)
+    : torch::nn::Module(script.type()->name() ? script.type()->name()->name() : "ScriptModule"), script_(script) {
   // Registers the same tensors, not copies, so that both modules see every change.
   for (const auto& parameter : script_.named_parameters(/*recurse=*/false))
     register_parameter(parameter.name, parameter.value, parameter.value.requires_grad());

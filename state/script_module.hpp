@@ -29,7 +29,7 @@ namespace cairn {
 // registered.
 class ScriptModuleImpl : public torch::nn::Module {
  public:
-  explicit ScriptModuleImpl(torch::jit::Module script);
+  explicit ScriptModuleImpl(const torch::jit::Module& script);
 
   // Calls the script's `forward`. Throws kUnsupported if the result is not a single tensor. `run`
   // also calls `forward`, and accepts any result. Exceptions of the script pass through. If

@@ -229,7 +229,7 @@ Value::Value(std::shared_ptr<Stateful> object) : value_(std::move(object)) {
 Value::Value(std::shared_ptr<const Opaque> value) : value_(std::move(value)) {
   check_invariant(std::get<std::shared_ptr<const Opaque>>(value_) != nullptr, "an opaque value exists");
 }
-Value::Value(c10::IValue value) : value_(Unfolding().unfold(value, 1)) {}
+Value::Value(c10::IValue value) : value_(Unfolding().unfold(value, 1)) {}  // NOLINT(performance-unnecessary-value-param)
 
 // Throws instead of wrapping around, which would store a negative number.
 std::int64_t Value::in_int64(std::uint64_t value) {

@@ -54,8 +54,7 @@ void copy_in_steps(const torch::Tensor& tensor, torch::ScalarType dtype, std::in
       if constexpr (kRead) {
         dense.copy_(box);
       } else {
-        torch::Tensor destination = box;
-        destination.copy_(dense);
+        box.copy_(dense);
       }
       bytes += box.numel() * element_bytes;
     });

@@ -50,7 +50,7 @@ void add(OptionList& list, const CheckpointWriterOptions& options) {
 // throw the error.
 class UnmadeWriter final : public StorageWriter {
  public:
-  explicit UnmadeWriter(std::exception_ptr why) : why_(std::move(why)) {}
+  explicit UnmadeWriter(std::exception_ptr why) : why_(std::move(why)) {}  // NOLINT(bugprone-throw-keyword-missing)
   void reset(const std::string&) override { refuse(); }
   void set_up_storage_writer(const StorageContext&) override { refuse(); }
   SavePlan prepare_local_plan(SavePlan) override { refuse(); }
@@ -66,7 +66,7 @@ class UnmadeWriter final : public StorageWriter {
 
 class UnmadeReader final : public StorageReader {
  public:
-  explicit UnmadeReader(std::exception_ptr why) : why_(std::move(why)) {}
+  explicit UnmadeReader(std::exception_ptr why) : why_(std::move(why)) {}  // NOLINT(bugprone-throw-keyword-missing)
   void reset(const std::string&) override { refuse(); }
   Metadata read_metadata() override { refuse(); }
   void set_up_storage_reader(const Metadata&, const StorageContext&) override { refuse(); }

@@ -409,7 +409,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   const MonotonicTime start = system_clock().now();
   const auto progress = std::make_shared<CallProgress>();
   CountingLoadPlanner counting(*planner_of_call, *progress);
-  auto to_show = what_to_show(false, checkpoint_id);
+  const auto to_show = what_to_show(false, checkpoint_id);
   std::optional<ProgressDisplay> display;
   for (bool again : {true, false}) {
     StateDict working = state_dict;
@@ -443,7 +443,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
         world.runtime().load(std::move(call), [&executor](CallResult outcome) { executor.deliver(std::move(outcome)); });
     const auto watch = watch_cancellation(options.cancellation, ticket);
     // One display for both tries, which are one load to the user.
-    if (!display) display.emplace(std::move(to_show), progress);
+    if (!display) display.emplace(to_show, progress);
     CallResult outcome = executor.run();
     if (outcome.ok()) {
       display->end(true);

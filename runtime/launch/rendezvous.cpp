@@ -488,7 +488,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
 
 c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& host, c10d::TCPStoreOptions options) {
   if (!options.isServer) switch_off_libuv(options, 0);
-  const auto end = steady_clock::now() + options.timeout;
+  const auto end = steady_clock::now() + options.timeout;  // NOLINT(clang-analyzer-deadcode.DeadStores): a later try reads it
   while (true) {
     try {
       return c10::make_intrusive<c10d::TCPStore>(host, options);
@@ -514,7 +514,8 @@ c10::intrusive_ptr<c10d::Store> open_store(const Place& place, Deadline deadline
   return store;
 }
 
-Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, Deadline deadline, Duration first_notice) {
+Secret share_secret(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, Deadline deadline,
+                    Duration first_notice) {
   const std::string nothing_came = "rank " + std::to_string(rank) + " got no secret from rank 0 through the store within " +
                                    seconds(deadline.whole()) +
                                    ": see whether rank 0 runs, and set CAIRN_SECRET=store, or secret_from_store, on all ranks";
@@ -544,8 +545,8 @@ std::string host_of_store(c10d::Store& store) {
   return served != nullptr ? served->getHost() : "";
 }
 
-Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address, Deadline deadline,
-                  const Secret& secret, Duration first_notice) {
+Assembly assemble(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, const std::string& address,
+                  Deadline deadline, const Secret& secret, Duration first_notice) {
   return bounded_talk<Assembly>(
       [=] {
         Meeting meeting(*store, rank, world_size, deadline, secret, first_notice);

@@ -41,7 +41,7 @@ std::string host_of_store(c10d::Store& store);
 // returns at once. Each call uses a new secret; all ranks must call it the same number of times.
 // Throws kDeadline. During the wait, rank 1 logs warnings. Every rank also logs them in its second
 // and later calls: a second process with the same rank would look like a second call.
-Secret share_secret(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, Deadline deadline,
+Secret share_secret(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, Deadline deadline,
                     Duration first_notice = WaitNotices::kFirst);
 
 struct Assembly {
@@ -65,7 +65,7 @@ struct Assembly {
 // Keys are "cairn/<generation>/…". A rank's generation is the number of times that it has called
 // this function with this store, counted in the store itself. So several worlds, one after another
 // or at the same time, do not collide if all ranks create them in the same order.
-Assembly assemble(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const std::string& address, Deadline deadline,
-                  const Secret& secret = Secret(), Duration first_notice = WaitNotices::kFirst);
+Assembly assemble(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, const std::string& address,
+                  Deadline deadline, const Secret& secret = Secret(), Duration first_notice = WaitNotices::kFirst);
 
 }  // namespace cairn
