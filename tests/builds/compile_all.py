@@ -8,8 +8,8 @@ usage: compile_all.py BUILD_DIRECTORY [--only REGEX | --none] [--seen FILE] [--t
 --seen   a file that lists what has compiled before, in other build folders, too. The same file with the same flags is not compiled again.
 --times  shows how long each file took
 
-Headers and sources that the build generates are made first, and the precompiled header of LibTorch. Files that include no header of LibTorch
-are compiled without it.
+Headers and sources that the build generates are made first, and the precompiled header of LibTorch if a file needs it. Files that include
+no header of LibTorch are compiled without it.
 """
 
 import argparse
@@ -90,11 +90,11 @@ def main():
     parser.add_argument("--times", action="store_true")
     given = parser.parse_args()
 
-    generate(given.build, precompile=not given.none)
+    entries = [] if given.none else json.loads((given.build / "compile_commands.json").read_text(encoding="utf-8"))
+    units = [unit for unit in (Unit(entry, given.build) for entry in entries) if given.only.search(unit.name) or given.only.search(unit.target)]
+    generate(given.build, precompile=any("cmake_pch" in word for unit in units for word in unit.words))
     if given.none:
         return
-    entries = json.loads((given.build / "compile_commands.json").read_text(encoding="utf-8"))
-    units = [unit for unit in (Unit(entry, given.build) for entry in entries) if given.only.search(unit.name) or given.only.search(unit.target)]
     seen = set(given.seen.read_text().split()) if given.seen and given.seen.exists() else set()
     units = list({unit.digest: unit for unit in units if unit.path.is_file()}.values())
     new = [unit for unit in units if unit.digest not in seen]
