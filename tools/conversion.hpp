@@ -81,7 +81,7 @@ class Conversion {
   std::vector<std::string> values_;       // keys of values that were left out
   std::optional<std::uint64_t> bytes_;    // the size of all tensors, once there is room for them
   std::uint64_t done_ = 0;
-  ProgressBar progress_{"converting"};
+  ProgressBar progress_{"writing"};
 };
 
 // The totals for the last line of output.
