@@ -186,12 +186,12 @@ std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name,
   // reads.
   for (int tries = 0; other && tries < 2; ++tries) {
     try {
-      return head_in(store, name, true);
+      return head_in(store, name, true, tries == 0 ? seen : nullptr);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt) throw;
     }
   }
-  return head_in(other && other->exists(name) ? *other : store, name, false, seen);
+  return head_in(other && other->exists(name) ? *other : store, name, false, other ? nullptr : seen);
 } catch (const Error& error) {
   if (error.code() != ErrorCode::kNotFound) throw;
   return std::nullopt;  // removed during the read

@@ -182,7 +182,10 @@ RunDirectory::Listing RunDirectory::list() const {
   const PlaceContents* const own = found.at("");
   listing.is_checkpoint = has_parts(found.places) ||
                           (own != nullptr ? has_name(own->objects, kCommitRecordName) : run_->exists(kCommitRecordName));
-  seen_ = std::move(found.seen);
+  {
+    const MutexLock lock(seen_->mutex);
+    seen_->places = std::move(found.seen);
+  }
   // Saves that publish at the same moment may have the same sequence. The save id then gives an
   // order that is the same for every process.
   std::sort(listing.checkpoints.begin(), listing.checkpoints.end(), [](const RunCheckpoint& a, const RunCheckpoint& b) {
@@ -295,8 +298,14 @@ std::string RunDirectory::why_unreadable(const ObjectName& name) const {
 
 std::string RunDirectory::fault_of(const ObjectName& name, const std::string& save_id) const {
   // An older look can show that all is well, but no fault.
-  const auto seen = seen_.find(name);
-  return seen != seen_.end() && fault_in(name, save_id, &seen->second).empty() ? "" : fault_in(name, save_id, nullptr);
+  const auto seen = seen_at(name);
+  return seen && fault_in(name, save_id, &*seen).empty() ? "" : fault_in(name, save_id, nullptr);
+}
+
+std::optional<PlaceContents> RunDirectory::seen_at(const ObjectName& name) const {
+  const MutexLock lock(seen_->mutex);
+  const auto seen = seen_->places.find(name);
+  return seen == seen_->places.end() ? std::nullopt : std::optional(seen->second);
 }
 
 std::string RunDirectory::fault_in(const ObjectName& name, const std::string& save_id, const PlaceContents* seen) const {
@@ -397,8 +406,8 @@ std::optional<std::string> RunDirectory::remove(const RunCheckpoint& checkpoint,
   const std::shared_ptr<Store> place = open_to_change(checkpoint.name);
   const std::string& save_id = checkpoint.head.save_id;
   // Removal is safe only in this order of steps: see the header.
-  const auto seen = seen_.find(checkpoint.name);
-  const PlaceContents found = seen != seen_.end() ? seen->second : place->contents();
+  const auto seen = seen_at(checkpoint.name);
+  const PlaceContents found = seen ? *seen : place->contents();
   const std::vector<ObjectInfo>& objects = found.objects;
   // Looks twice, because a list may lag behind.
   if (has_name(objects, kPinName) || is_pinned(checkpoint.name)) return "it is pinned";

@@ -49,6 +49,7 @@
 #include <string>
 #include <vector>
 
+#include <cairn/base/mutex.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/store.hpp>
 
@@ -156,7 +157,13 @@ class RunDirectory {
 
   std::shared_ptr<Store> run_;
   OpenPlace open_place_;
-  mutable std::map<ObjectName, PlaceContents> seen_;  // by the last `list`, for `fault_of` and `remove`
+  // By the last `list`, for `fault_of` and `remove`. Copies share it.
+  struct Seen {
+    Mutex mutex;
+    std::map<ObjectName, PlaceContents> places CAIRN_GUARDED_BY(mutex);
+  };
+  std::optional<PlaceContents> seen_at(const ObjectName& name) const;
+  std::shared_ptr<Seen> seen_ = std::make_shared<Seen>();
 };
 
 }  // namespace cairn

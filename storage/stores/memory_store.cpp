@@ -228,6 +228,7 @@ void MemoryStore::publish(const std::string& save_id, ByteSpan record, Overwrite
   const auto content = std::make_shared<std::string>();
   resize_or_fail(*content, record.size(), child_url(url(), kCommitRecordName));
   if (!record.empty()) std::memcpy(content->data(), record.data(), record.size());
+  auto published = std::make_shared<Memory::Object>(Memory::Object{content});
   MutexLock lock(memory_->mutex);
   const auto attempt = memory_->attempts.find(full_name(save_id));
   if (attempt == memory_->attempts.end() || attempt->second != Memory::Attempt::kOpen)
@@ -238,7 +239,7 @@ void MemoryStore::publish(const std::string& save_id, ByteSpan record, Overwrite
   if (object && overwrite == Overwrite::kRefused)
     throw Error(ErrorCode::kAlreadyExists, "cannot publish save " + save_id + ": " + child_url(url(), kCommitRecordName) +
                                                " is there already. Nothing was changed");
-  object = std::make_shared<Memory::Object>(Memory::Object{content});
+  object = std::move(published);
   memory_->attempts.erase(attempt);
 }
 

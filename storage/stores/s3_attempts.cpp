@@ -357,15 +357,17 @@ void S3Store::clear_attempt(const std::string& save_id) {
 void S3Store::abort_uploads_of(const std::string& save_id) {
   S3Request listing{"GET", "list the uploads to", "s3:ListBucketMultipartUploads"};
   listing.query = {{"uploads", ""}, {"encoding-type", "url"}, {"prefix", key_of(kDataFilePrefix)}};
+  std::vector<S3Request> uploads;  // aborted later: the marker of a page names one of them
   S3Page page;
   do {
     page = client_->list(listing, page.next);
     for (auto& upload : page.entries) {
       S3Request request{"DELETE", "abort the upload of", "s3:AbortMultipartUpload", s3_decode(upload["Key"], true)};
       request.query = {{"uploadId", upload["UploadId"]}};
-      if (ends_with(request.key, "_" + save_id + ".distcp")) client_->send(request);
+      if (ends_with(request.key, "_" + save_id + ".distcp")) uploads.push_back(std::move(request));
     }
   } while (!page.next.empty());
+  for (const S3Request& request : uploads) client_->send(request);
 }
 
 }  // namespace cairn

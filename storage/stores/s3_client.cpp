@@ -415,7 +415,8 @@ S3Page S3Client::list(S3Request request, const S3Fields& next, const std::functi
     visit_s3_xml(response.body, "a listing of s3://" + bucket_, [&](const std::string& path, const std::string& text) {
       const auto depth = std::count(path.begin(), path.end(), '/');
       const std::string element = path.substr(path.rfind('/') + 1);
-      if (depth == 2) entry[element] = text;
+      // One element may name several prefixes.
+      if (depth == 2 && !entry.emplace(element, text).second) page.entries.push_back(std::exchange(entry, {{element, text}}));
       if (depth != 1) return;
       if (!entry.empty()) page.entries.push_back(std::exchange(entry, {}));
       if (element == "IsTruncated") truncated = text;

@@ -53,7 +53,11 @@ S3Store::Places S3Store::places(bool& is_large) {
   if (is_known && etag_of_index != index.etag) index = read_index(place_);
   // The record decides, because somebody may have removed the checkpoint without Cairn.
   const ObjectName& latest = index.latest.name;
-  if (!latest.empty() && found.count(latest) == 0 && find_record(latest + "/" + kCommitRecordName).is_live) look(latest + "/");
+  if (!latest.empty() && found.count(latest) == 0 && find_record(latest + "/" + kCommitRecordName).is_live) {
+    Places before = std::move(found);
+    look(latest + "/");
+    found.merge(before);
+  }
   lock.lock();
   Memory& memory = memory_of(place_);
   memory.is_large = is_large;

@@ -175,8 +175,8 @@ std::vector<S3Store::Listed> S3Store::listed(const ObjectName& prefix, bool chil
   do {
     page = client_->list(request, page.next, [&](const S3Page& answer) {
       for (const Entry& entry : answer.entries) {
-        if (entry.count("Key") > 0 && entry.count("Size") == 0)
-          throw Error(ErrorCode::kUnavailable, "the listing lacks the size of an object");
+        if (entry.count("Prefix") == 0 && (entry.count("Key") == 0 || entry.count("Size") == 0))
+          throw Error(ErrorCode::kUnavailable, "the listing lacks the name or the size of an object");
         has_expected = has_expected || name_of(entry).rfind(expected, 0) == 0;
       }
       if (answer.next.empty() && !has_expected)

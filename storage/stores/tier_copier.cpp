@@ -78,6 +78,8 @@ void TierCopier::add_checkpoint(const std::string& place, const std::string& sav
     for (const std::string& path : {place, parent_of(place)})
       if (auto& known = runs_[path].known) known = true;
     given_up_.erase(place);
+    for (auto known = damaged_.begin(); resumed && known != damaged_.end();)  // looks again
+      known = is_within(known->first, place) ? damaged_.erase(known) : std::next(known);
   }
   add({Job::kPublish, place, save_id, 0, resumed});
 }
@@ -253,7 +255,13 @@ void TierCopier::serve() {
     std::shared_ptr<Job> next = earliest([](const Job& job) { return job.kind == Job::kPublish && job.due == Time{}; });
     const bool is_new = next != nullptr;
     if (!is_new) {
-      next = earliest([](const Job& job) { return job.kind != Job::kCopy; });
+      // A publication that was resumed waits for the copies of its objects.
+      const auto may_run = [this](const Job& job) CAIRN_REQUIRES(mutex_) {
+        return job.kind != Job::kCopy && !(job.resumed && earliest([&](const Job& other) {
+          return other.kind == Job::kCopy && is_within(other.path, job.path);
+        }));
+      };
+      next = earliest(may_run);
       const std::shared_ptr<Job> copy = earliest([](const Job& job) { return job.kind == Job::kCopy; });
       if (copy && (!next || next->due > now || (copy->due <= now && !is_job_next_))) next = copy;
     }
@@ -318,8 +326,8 @@ void TierCopier::run(const std::shared_ptr<Job>& next) {
   const bool is_lost = outcome == Outcome::kLost;
   const bool goes_on = failure && (failure->code() != ErrorCode::kCorrupt || job->kind > Job::kPublish);
   if (outcome == Outcome::kWaits) return;
-  // A record that was replaced while it was read looks damaged once.
-  if (failure && !goes_on && job->kind == Job::kPublish && ++job->times_damaged < 2) return;
+  // A record that was replaced while it was read looks damaged once, as a file may.
+  if (failure && !goes_on && ++job->times_damaged < 2) return;
   if (failure || is_lost) {
     last_error_ = is_lost ? text_of_loss(url(job->path), job->save_id) : failure->what();
     std::string text = is_lost ? last_error_ : url(job->path) + " is not copied to the far tier: " + last_error_;

@@ -109,6 +109,8 @@ TieredUrl split_tiered(const std::string& url) {
 
 std::string record_beside(const ObjectName& name) { return name.substr(0, name.rfind('/') + 1) + kCommitRecordName; }
 
+bool is_unfinished(const ObjectInfo& object) { return ends_with(object.name, kUnfinishedEnd); }
+
 bool names_record(const ObjectName& name) { return name == record_beside(name); }
 
 // Merges two sorted lists. Takes the first list's entry for a name that both have.
@@ -249,7 +251,6 @@ class TieredStore final : public Store {
   std::vector<ObjectInfo> list(const ObjectName& prefix = "") override {
     const std::vector<ObjectInfo> near_objects = near_->list(prefix);
     std::vector<ObjectInfo> far_objects = look_far([&] { return far_->list(prefix); });
-    const auto is_unfinished = [](const ObjectInfo& object) { return ends_with(object.name, kUnfinishedEnd); };
     far_objects.erase(std::remove_if(far_objects.begin(), far_objects.end(), is_unfinished), far_objects.end());
     return merged(near_objects, far_objects);
   }
@@ -260,8 +261,17 @@ class TieredStore final : public Store {
 
   RunView look() override {
     RunView found = look_far([&] { return far_->look(); });
-    found.places = merged(near_->children(), found.places);
-    found.seen.clear();  // in the far tier alone
+    const std::vector<ObjectName> near_places = near_->children();
+    found.places = merged(near_places, found.places);
+    // What the far tier shows is all only of places that the near tier does not have. Its attempts
+    // are those of copies.
+    for (auto seen = found.seen.begin(); seen != found.seen.end();) {
+      seen->second.open_attempts.clear();
+      seen->second.fenced_attempts.clear();
+      const bool is_all = !seen->first.empty() && !has_name(near_places, seen->first) &&
+                          std::none_of(seen->second.objects.begin(), seen->second.objects.end(), is_unfinished);
+      seen = is_all ? std::next(seen) : found.seen.erase(seen);
+    }
     return found;
   }
 
