@@ -263,7 +263,7 @@ class TieredStore final : public Store {
     RunView found = look_far([&] { return far_->look(); });
     const std::vector<ObjectName> near_places = near_->children();
     found.places = merged(near_places, found.places);
-    // What the far tier shows is all only of places that the near tier does not have. Its attempts
+    // The far tier shows all of a place only if the near tier does not have the place. Its attempts
     // are those of copies.
     for (auto seen = found.seen.begin(); seen != found.seen.end();) {
       seen->second.open_attempts.clear();
