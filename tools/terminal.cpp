@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -92,10 +93,9 @@ void print_line(const std::string& text, std::size_t indent) {
     const std::size_t end = std::min(text.find(' ', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
     std::size_t gap = begin - at;
-    if (used > 0 && used + gap + display_width(word) > columns) {
-      std::cout << '\n';
-      used = 0;
-      gap = indent;
+    if (used + gap + display_width(word) > columns) {
+      if (std::exchange(used, 0) > 0) std::cout << '\n';
+      gap = std::min(gap, indent);
     }
     std::cout << std::string(gap, ' ') << word;
     used += gap + display_width(word);

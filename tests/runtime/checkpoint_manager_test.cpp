@@ -656,6 +656,7 @@ TEST_CASE_FIXTURE(RunOnDisk, "manager: a checkpoint is not taken for a run") {
   CHECK_FALSE(fs::exists(place("step_4/step_5")));
   SaveOptions alone;
   alone.use_collectives = false;
+  alone.step = 6;
   on_all_ranks(kManagedRanks, [&](World& world) { Checkpointer(world).save(state_of_step(6, world), place("step_6"), alone); });
   const std::string of_parts = failure_on_all(place("step_6"), {}, ErrorCode::kPrecondition, restore);
   CHECK_MESSAGE(of_parts.find("is a checkpoint, not a run") != std::string::npos, of_parts);

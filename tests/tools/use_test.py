@@ -152,7 +152,8 @@ class Use(Command):
 
     def test_lines_break_between_words_where_the_terminal_ends(self):
         path = self.checkpoint()
-        for command in (("ls", self.root), ("inspect", path), ("verify", path), ("diff", path, path)):
+        for command in (("ls", self.root), ("inspect", path), ("inspect", path, "--chunks"), ("verify", path),
+                        ("diff", path, path)):
             text = re.sub(r"\033\[\d+m", "", on_terminal(CAIRN, *command, columns=72).replace("\r\n", "\n"))
             self.assertLessEqual(max(map(len, text.splitlines())), 72, text)
             age = r"\d+ s"
