@@ -211,8 +211,9 @@ TEST_CASE("corruption: files named as Cairn's need checksums also where the reco
   const Written written(1);
   DamagedCheckpoint checkpoint("damaged", written.url());
   const Metadata& metadata = checkpoint.metadata();
-  checkpoint.spoil(kCommitRecordName, pickle_torch_metadata(metadata, metadata.save_id));
-  CHECK(checkpoint.outcome().intact);
+  checkpoint.spoil(kCommitRecordName, pickle_torch_metadata(metadata, ""));
+  const auto whole = checkpoint.outcome();
+  CHECK_MESSAGE((!whole.thrown.is_error && whole.intact), whole.thrown.what);
   const StorageInfo item = std::get<TensorStorageMetadata>(*metadata.find("w")).storage.at(0);
   const ObjectName file = metadata.files.at(item.file).name;
   Bytes bytes = checkpoint.objects().at(file);

@@ -93,7 +93,7 @@ class Inspect(Command):
         (place / "__0_0.distcp").write_text("x")
         (place / "other").write_text("x")
         for command in ("inspect", "verify"):
-            self.fails(FOUND_BAD, command, place, text="did not finish")
+            self.fails(FOUND_BAD, command, place, text="died half-way")
 
     def test_pytorchs_records_of_single_ranks(self):
         source = FIXTURES.parent / "pytorch-2.14" / "rank_local"

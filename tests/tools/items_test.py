@@ -55,7 +55,7 @@ class Items(Command):
                           ("step_3", "torch_checkpointing", 3, 2, True)])
         self.assertEqual((told["latest"], told["leftovers"]), ("step_7", []))
         self.assertIn("3 of 3 checkpoints are fine", cairn("verify", self.root).stdout)
-        self.assertIn("torch_checkpointing wrote them", cairn("rm", self.root / "step_3", "--yes").stderr)
+        self.assertIn("torch_checkpointing wrote what is at", cairn("rm", self.root / "step_3", "--yes").stderr)
 
     def test_the_files_of_a_failed_save_are_named(self):
         place = self.place()
