@@ -94,8 +94,8 @@ void print_line(const std::string& text, std::size_t indent) {
     const std::string word = text.substr(begin, end - begin);
     std::size_t gap = begin - at;
     if (used + gap + display_width(word) > columns) {
+      gap = used > 0 ? indent : std::min(gap, indent);
       if (std::exchange(used, 0) > 0) std::cout << '\n';
-      gap = std::min(gap, indent);
     }
     std::cout << std::string(gap, ' ') << word;
     used += gap + display_width(word);
