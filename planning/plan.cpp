@@ -8,9 +8,9 @@
 namespace cairn {
 namespace {
 
-constexpr std::size_t kShortTextMax = 7;  // bytes; the eighth, the highest, is 0
-
-bool is_shown(char c) { return c >= ' ' && c <= '~'; }
+bool is_short_text(std::string_view text) {
+  return text.size() <= 7 && std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
+}
 
 std::uint32_t hash_of(std::string_view name) {
   const std::size_t hash = std::hash<std::string_view>{}(name);
@@ -21,7 +21,7 @@ std::uint32_t hash_of(std::string_view name) {
 }  // namespace
 
 std::uint64_t hash_of_short_text(std::string_view text) noexcept {
-  if (text.size() > kShortTextMax || !std::all_of(text.begin(), text.end(), is_shown)) return 0;
+  if (!is_short_text(text)) return 0;
   std::uint64_t hash = 0;
   for (const char c : text) hash = hash << 8 | static_cast<unsigned char>(c);
   return hash;
@@ -30,7 +30,7 @@ std::uint64_t hash_of_short_text(std::string_view text) noexcept {
 std::string short_text_in(std::uint64_t content_hash) {
   std::string text;
   for (; content_hash != 0; content_hash >>= 8) text.insert(text.begin(), static_cast<char>(content_hash & 0xFF));
-  return text.size() <= kShortTextMax && std::all_of(text.begin(), text.end(), is_shown) ? text : "";
+  return is_short_text(text) ? text : "";
 }
 
 std::size_t NameTable::Contents::slot_of(std::string_view name, std::uint32_t hash) const {

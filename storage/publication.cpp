@@ -201,7 +201,7 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
     try {
       const SignalsBlocked blocked;
       if (looks_apart) std::thread([look] { (*look)(); }).detach();  // not joined: it may hang
-    } catch (const std::system_error&) {                             // no thread available: read on this one
+    } catch (const std::system_error&) {  // no thread available: read on this one
       looks_apart = false;
     }
     if (!looks_apart) (*look)();

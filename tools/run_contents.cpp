@@ -140,10 +140,10 @@ std::vector<Leftover> leftovers_of(const RunDirectory& run) {
 std::vector<ObjectName> places_of_run(const std::string& url) {
   const auto store = open_store(url);
   auto places = store->children();
-  const bool is_in_parts = has_parts(places);
-  if (is_in_parts || has_records(*store))
-    throw WrongUse(fmt::format("{} is a checkpoint, not a run: {}; its run may be {}", printable(store->url()),
-                               is_in_parts ? why_by_one_rank(places.front()) : "`cairn inspect` shows what it holds",
+  std::string what = has_records(*store) ? "`cairn inspect` shows what it holds" : "";
+  for (auto place = places.begin(); what.empty() && place != places.end(); ++place) what = why_by_one_rank(*place);
+  if (!what.empty())
+    throw WrongUse(fmt::format("{} is a checkpoint, not a run: {}; its run may be {}", printable(store->url()), what,
                                printable(parent_url(store->url()))));
   if (places.empty() && store->list().empty()) {
     std::error_code error;
