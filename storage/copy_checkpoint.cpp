@@ -9,6 +9,7 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/parallel.hpp>
+#include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
@@ -24,9 +25,7 @@ using Moved = std::function<void(std::size_t bytes)>;
 // Copies a data file, and makes `file` describe the copy.
 void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_id, unsigned threads, const Moved& moved) {
   const std::string object = child_url(from.url(), file.name);
-  if (const std::uint64_t bytes = from.size_bytes(file.name); bytes != file.length)
-    throw Error(ErrorCode::kCorrupt,
-                object + " has " + std::to_string(bytes) + " bytes, and the record says " + std::to_string(*file.length));
+  check_file_length(from, file);
   Trailer trailer = *trailer_of(from, file.name, *file.length);
   const std::uint64_t content_bytes = trailer.content_bytes;
   FileInfo copy = file;

@@ -20,6 +20,7 @@
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/formats/zip_format.hpp>
 #include <cairn/planning/global_plan.hpp>
+#include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
@@ -190,18 +191,19 @@ class Verification {
   void open(File& file, bool ours) {
     const FileInfo& info = *file.info;
     const std::string first = file.items.empty() ? "" : file.items.front().fqn;
+    std::string fault;
     try {
       file.length = store_.size_bytes(info.name);
+      fault = length_fault(store_, info, file.length);
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kInternal) throw;
       file.readable = false;
       add(info.name, 0, first, error.code() == ErrorCode::kNotFound ? "the file is missing, or is no file" : error.what());
       return;
     }
-    if (info.length && file.length != *info.length) {
+    if (!fault.empty()) {
       const std::uint64_t from = std::min(file.length, *info.length);
-      add(info.name, from, name_at(file, from, *info.length),
-          "the file has " + std::to_string(file.length) + " bytes, " + std::to_string(*info.length) + " were written");
+      add(info.name, from, name_at(file, from, *info.length), fault);
       file.readable = false;
       return;
     }

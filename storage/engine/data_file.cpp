@@ -1,17 +1,29 @@
 #include <cairn/storage/engine/data_file.hpp>
 
+#include <algorithm>
+#include <string>
+
 #include <cairn/base/error.hpp>
+#include <cairn/base/git_lfs.hpp>
 
 namespace cairn {
 
-void check_file_length(Store& store, const FileInfo& file, std::optional<std::uint64_t> known) {
-  // PyTorch records no lengths.
-  if (!file.length) return;
-  const std::uint64_t actual = known ? *known : store.size_bytes(file.name);
-  if (actual == *file.length) return;
-  throw Error(ErrorCode::kCorrupt, child_url(store.url(), file.name) + " has " + std::to_string(actual) + " bytes, not the " +
-                                       std::to_string(*file.length) + " that were written: it was " +
-                                       (actual < *file.length ? "cut short" : "extended") + " since");
+std::string length_fault(Store& store, const FileInfo& file, std::uint64_t actual) {
+  constexpr std::uint64_t kPointerBytesMax = 1024;
+  if (file.length ? actual == *file.length : actual >= kPointerBytesMax) return "";
+  std::string head(std::min<std::uint64_t>(actual, 8), '\0');
+  if (!head.empty()) store.read(file.name, {{0, {head.data(), head.size()}}});
+  const bool is_pointer = is_git_lfs_pointer(head);
+  if (!file.length) return is_pointer ? kGitLfsPointer : "";
+  return "the file has " + std::to_string(actual) + " bytes, " + std::to_string(*file.length) + " were written: " +
+         (is_pointer ? kGitLfsPointer : actual < *file.length ? "it was cut short" : "it was extended");
+}
+
+std::uint64_t check_file_length(Store& store, const FileInfo& file, std::optional<std::uint64_t> known) {
+  const std::uint64_t length = known ? *known : store.size_bytes(file.name);
+  const std::string fault = length_fault(store, file, length);
+  if (!fault.empty()) throw Error(ErrorCode::kCorrupt, child_url(store.url(), file.name) + ": " + fault);
+  return length;
 }
 
 Trailer read_trailer(Store& store, const FileInfo& file) {

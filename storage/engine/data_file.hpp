@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,9 +21,13 @@
 
 namespace cairn {
 
-// Throws kNotFound if the file is missing, and kCorrupt if it does not have the recorded length.
-// Does nothing if no length is recorded. Does not ask the store if its length is `known`.
-void check_file_length(Store& store, const FileInfo& file, std::optional<std::uint64_t> known = {});
+// Returns "" if a file of `actual` bytes has the recorded length. PyTorch records none; then any
+// length will do. Otherwise says what is wrong. In both cases says if it is a pointer of Git LFS. Throws
+// the store's errors.
+std::string length_fault(Store& store, const FileInfo& file, std::uint64_t actual);
+// Returns the length of the file. Throws kNotFound if it is missing, and kCorrupt if length_fault
+// finds a fault. Does not ask the store if the length is `known`.
+std::uint64_t check_file_length(Store& store, const FileInfo& file, std::optional<std::uint64_t> known = {});
 
 // Checks the length of a file whose length and trailer length are in the commit record, and reads
 // and checks its trailer.

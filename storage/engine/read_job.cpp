@@ -126,11 +126,8 @@ std::shared_ptr<const DataFile> ReadJob::look_at(const std::shared_ptr<Store>& s
   const bool has_trailer = (request_.metadata->commit || info.trailer_length) && info.trailer_length != 0u;
   // Without checks the checksums are not needed, which saves a read per file.
   const bool is_checked = has_trailer && (request_.verify || request_.verify_first);
-  if (!is_checked) check_file_length(*store, info);
-  if (!has_trailer) {
-    file->content_bytes = info.length ? *info.length : store->size_bytes(info.name);
-    return file;
-  }
+  if (!is_checked) file->content_bytes = check_file_length(*store, info);
+  if (!has_trailer) return file;
   if (!info.length || !info.crc32 || !info.trailer_length)  // decoding refuses such a record; a caller may have made this one
     throw Error(ErrorCode::kCorrupt, "the metadata do not give its length, checksum and trailer length");
   if (*info.trailer_length > *info.length)

@@ -11,6 +11,7 @@
 #include <cairn/base/save_id.hpp>
 #include <cairn/formats/safetensors.hpp>
 #include <cairn/storage/copy_checkpoint.hpp>
+#include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/presence.hpp>
@@ -323,9 +324,8 @@ std::string RunDirectory::fault_in(const ObjectName& name, const std::string& sa
       std::uint64_t length = place->size_bytes(file.name);
       if (const auto other = file.length && length != *file.length ? place->fallback() : nullptr; other && other->exists(file.name))
         length = other->size_bytes(file.name);
-      if (file.length && length != *file.length)
-        return child_url(place->url(), file.name) + " has " + std::to_string(length) + " bytes, " + std::to_string(*file.length) +
-               " were written";
+      if (const std::string fault = length_fault(*place, file, length); !fault.empty())
+        return child_url(place->url(), file.name) + ": " + fault;
     }
     return "";
   } catch (const Error& error) {

@@ -127,6 +127,14 @@ class Inspect(Command):
             (self.root / path).write_text(pointer)
         for named in ("model.pt", "model.safetensors", "two", place):
             self.fails(FOUND_BAD, "inspect", self.root / named, text="git lfs pull")
+        # In place of data files: PyTorch records no lengths.
+        shutil.copytree(FIXTURES / "threads", self.root / "run" / "step_1")
+        self.checkpoint(name="run/step_2")
+        for place in (self.root / "run").iterdir():
+            sorted(place.glob("*.distcp"))[0].write_text(pointer)
+            self.assertIn("git lfs pull", self.damaged(FOUND_BAD, place))
+            self.fails(FOUND_BAD, "convert", place, self.root / "a.pt", "--to", "torch", text="git lfs pull")
+        self.assertEqual(cairn("ls", self.root / "run").stdout.count("git lfs pull"), 2)
         self.fails(WRONG_USE, "inspect", "~/run", text="only shells replace ~")
 
     def test_one_long_key_does_not_widen_all_rows(self):
