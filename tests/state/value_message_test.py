@@ -16,13 +16,15 @@ from check_headers import flags_of_runtime
 MESSAGE = "cairn::Value cannot hold this type"
 SOURCE = """#include <cairn/state/state_dict.hpp>
 #include <map>
+#include <unordered_map>
+#include <vector>
 struct Own {};
 enum class Choice { kOne };
 struct Converts { operator cairn::Value() const { return 1; } };
 """
 LINE = "const cairn::StateDict held_%d{{\"key\", %s}};\n"
-HELD = ["torch::Tensor()", "1", "1.5f", "true", '"text"', "std::string()", "cairn::Blob{}", "cairn::List{1}", "Converts()", "c10::IValue(1)"]
-NOT_HELD = ["Own()", "Choice::kOne", "std::map<int, int>()", "std::vector<Own>()", "std::make_shared<Own>()", "[] {}"]
+HELD = ["torch::Tensor()", "1", "1.5f", "true", '"text"', "std::string()", "cairn::Blob{}", "cairn::List{1}", "Converts()", "c10::IValue(1)", "c10::IValue(std::vector<double>{1})"]
+NOT_HELD = ["Own()", "std::vector<float>()", "std::vector<std::vector<float>>()", "std::unordered_map<std::string, float>()", "Choice::kOne", "std::map<int, int>()", "std::vector<Own>()", "std::make_shared<Own>()", "[] {}"]
 
 
 def main():
