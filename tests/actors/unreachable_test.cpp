@@ -61,7 +61,8 @@ class BlockedRank : public LinksFactory {
 };
 
 TEST_CASE("an unreachable coordinator ends the call on all ranks, with the reason") {
-  for (const auto& [coordinator, cut_off] : {std::pair(0, 2), std::pair(1, 0), std::pair(2, 3)}) {
+  for (const auto& ranks : {std::pair(0, 2), std::pair(1, 0), std::pair(2, 3)}) {
+    const int coordinator = ranks.first, cut_off = ranks.second;
     CAPTURE(coordinator);
     RuntimeOptions options;
     options.join_deadline = std::chrono::hours(1);

@@ -150,16 +150,17 @@ bool run_tensor_archive(ByteSpan input) {
 }
 
 bool run_leaf(ByteSpan input) {
-  return goes_through([&] {
-           const Value value = read_leaf(input);
-           serialize_leaf(value);
-         }) |
-         goes_through([&] {
-           // As a file of torch.save, without LibTorch.
-           const TorchArchive archive(input, "a file");
-           for (const SavedEntry& entry : saved_entries(archive))
-             if (!entry.value.tensor) goes_through([&] { pickle_leaf(entry.value, BlobsAs::kBytes); });
-         });
+  const bool is_leaf = goes_through([&] {
+    const Value value = read_leaf(input);
+    serialize_leaf(value);
+  });
+  // As a file of torch.save, without LibTorch.
+  const bool is_file = goes_through([&] {
+    const TorchArchive archive(input, "a file");
+    for (const SavedEntry& entry : saved_entries(archive))
+      if (!entry.value.tensor) goes_through([&] { pickle_leaf(entry.value, BlobsAs::kBytes); });
+  });
+  return is_leaf || is_file;
 }
 
 // A pickle within an archive. The archive's checksums are recomputed, so that the input gets past

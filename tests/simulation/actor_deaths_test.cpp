@@ -52,8 +52,9 @@ bool die_at(const Victim& victim, int rank, Operation operation, std::uint64_t m
   for (const Report& report : world.ledger.reports())
     if (report.job == world.jobs() - 1) calls[report.ordinal].push_back(&report);
   bool hit = false;
-  for (const auto& [ordinal, reports] : calls) {
-    CAPTURE(ordinal);
+  for (const auto& one_call : calls) {
+    const auto& reports = one_call.second;
+    CAPTURE(one_call.first);
     CHECK(reports.size() == 3);
     const bool is_after = hit;
     for (const Report* report : reports) {

@@ -73,7 +73,8 @@ void check_agreement(Job& job, Ledger& ledger) {
   for (const Report& report : ledger.reports())
     if (report.job == job.index()) calls[report.ordinal].push_back(&report);
   bool in_step = true;
-  for (const auto& [ordinal, reports] : calls) {
+  for (const auto& call : calls) {
+    const auto& reports = call.second;
     Duration first_end = Duration::max();
     for (const Report* report : reports) first_end = std::min(first_end, report->ended);
     const auto first_disagreement = [&]() -> std::string {
@@ -98,7 +99,7 @@ void check_agreement(Job& job, Ledger& ledger) {
     in_step = in_step && std::all_of(reports.begin(), reports.end(), [&first = *reports.front()](const Report* report) {
                 return same_outcome(report->finished, first.finished);
               });
-    if (!found.empty()) ledger.accuse("job " + std::to_string(job.index()) + ", call " + std::to_string(ordinal) + ": " + found);
+    if (!found.empty()) ledger.accuse("job " + std::to_string(job.index()) + ", call " + std::to_string(call.first) + ": " + found);
   }
 }
 

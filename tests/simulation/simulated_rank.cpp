@@ -152,7 +152,11 @@ void SimulatedRank::run_an_actor() {
     call->look_at_progress();
     calls_run = calls_run || call->runs();
   }
-  if (!calls_run && stopped_ && stopped_->stopped) end_process();
+  const auto has_stopped = [&] {
+    const MutexLock lock(stopped_->mutex);
+    return stopped_->stopped;
+  };
+  if (!calls_run && stopped_ && has_stopped()) end_process();
 }
 
 void SimulatedRank::end_process() {

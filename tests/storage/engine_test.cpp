@@ -186,7 +186,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: any failing store operation fails the write 
       auto now = std::make_shared<StoreControl>();
       now->fail_at(failing);
       store = std::make_shared<WrappedStore>(memory, now);
-      WriteEngine engine({3, 4 * kBlock, kBlock, level, {}});
+      WriteEngine engine({3, 4 * kBlock, kBlock, {level, {}}});
       const WriteRequest written = request(single_file);
       const auto future = engine.write(written);
       try {
@@ -237,7 +237,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: stopping ends a write as cancelled and leave
   for (const int level : levels()) {
     compressed = level > 0;
     control->close_gate();
-    WriteEngine engine({2, 4 * kBlock, kBlock, level, {}});
+    WriteEngine engine({2, 4 * kBlock, kBlock, {level, {}}});
     const auto future = engine.write(request());
     control->wait_for_writes(2);
     CHECK_THROWS_AS(engine.write(request()), Error);  // an engine runs one write at a time
@@ -348,14 +348,16 @@ TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets whole ones in 
   add_variety(items);
   items.add("nine blocks", torch::ones({static_cast<std::int64_t>(9 * kBlock)}, torch::kUInt8));
   items.add("five blocks", Bytes(5 * kBlock, 'b'));
-  for (const auto& [level, part_bytes_min, parts_max] : {std::tuple{0, std::uint64_t{3 * kBlock - 1}, std::uint64_t{0}},
-                                                         {0, 1, 12},
-                                                         {0, 1, 0},
-                                                         {1, 3 * kBlock - 1, 0},
-                                                         {1, 1, 24}}) {
+  for (const auto& parameters : {std::tuple{0, std::uint64_t{3 * kBlock - 1}, std::uint64_t{0}},
+                                 {0, 1, 12},
+                                 {0, 1, 0},
+                                 {1, 3 * kBlock - 1, 0},
+                                 {1, 1, 24}}) {
+    const int level = std::get<0>(parameters);
+    const std::uint64_t part_bytes_min = std::get<1>(parameters), parts_max = std::get<2>(parameters);
     if (level > levels().back()) continue;
     compressed = level > 0;
-    WriteEngine engine({3, 6 * kBlock, kBlock, level, {}});
+    WriteEngine engine({3, 6 * kBlock, kBlock, {level, {}}});
     CAPTURE(level);
     CAPTURE(part_bytes_min);
     CAPTURE(parts_max);
@@ -365,8 +367,9 @@ TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets whole ones in 
     const auto results = engine.write(written).get();
     CHECK(engine.staging_bytes() <= 6 * kBlock);
     check_files(request(), results);
-    for (const auto& [name, parts] : parts_store->parts) {
-      CAPTURE(name);
+    for (const auto& written_parts : parts_store->parts) {
+      const auto& parts = written_parts.second;
+      CAPTURE(written_parts.first);
       if (parts_max > 0) CHECK(parts.size() <= parts_max);
       std::uint64_t end = 0;
       for (const auto& [offset, size] : parts) {
@@ -374,7 +377,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets whole ones in 
         CHECK((size == parts_store->part_bytes || offset == parts.rbegin()->first));
         end += size;
       }
-      CHECK(end == memory->size_bytes(name));
+      CHECK(end == memory->size_bytes(written_parts.first));
     }
     CHECK(parts_store->part_bytes >= part_bytes_min);
     for (const FileResult& file : results) memory->remove(file.name);
@@ -411,9 +414,9 @@ TEST_CASE_FIXTURE(Fixture, "engine: every item is resolved exactly once") {
     items.resolved.clear();
     for (const FileResult& file : engine.write(request()).get()) memory->remove(file.name);
     CHECK(items.resolved.size() == items.plan.items.size());
-    for (const auto& [name, times] : items.resolved) {
-      INFO(name);
-      CHECK(times == 1);
+    for (const auto& item : items.resolved) {
+      INFO(item.first);
+      CHECK(item.second == 1);
     }
   }
 }
@@ -480,14 +483,15 @@ TEST_CASE("engine: a tensor as bytes, whatever its strides") {
 }
 
 TEST_CASE("engine: tensors without plain bytes are refused") {
-  CHECK_THROWS_AS(TensorBytes(torch::Tensor()), Error);
+  CHECK_THROWS_AS(TensorBytes{torch::Tensor()}, Error);
   CHECK_THROWS_AS(TensorBytes(torch::eye(3).to_sparse()), Error);
   CHECK_THROWS_AS(TensorBytes(torch::zeros({4, 4}).t()).write(1, Bytes("abcd")), InternalError);
 }
 
 TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets larger ones if each thread has memory for two") {
   items.add("forty blocks", torch::ones({static_cast<std::int64_t>(40 * kBlock)}, torch::kUInt8));
-  for (const auto& [memory_blocks, expected_blocks] : {std::pair{11, 1}, {12, 2}, {25, 4}}) {
+  for (const auto& parameters : {std::pair{11, 1}, {12, 2}, {25, 4}}) {
+    const int memory_blocks = parameters.first, expected_blocks = parameters.second;
     CAPTURE(memory_blocks);
     WriteEngine engine({3, memory_blocks * kBlock, kBlock});
     const auto parts_store = std::make_shared<PartsStore>(memory, kBlock, 0);
