@@ -66,10 +66,9 @@ void Pickler::real(double value) {
 }
 
 Pickler::Slot Pickler::text(std::string_view value) {
-  std::string key(value);
-  if (const auto known = texts_.find(key); known != texts_.end()) {
-    recall(known->second);
-    return known->second;
+  if (const auto known = texts_.find(value)) {
+    recall(text_slots_[*known]);
+    return text_slots_[*known];
   }
   if (!is_utf8(value, Surrogates::kAllowed))
     throw Error(ErrorCode::kInvalidArgument, "the text \"" + printable(value) + "\" is not UTF-8: Python could not read it back");
@@ -88,7 +87,9 @@ Pickler::Slot Pickler::text(std::string_view value) {
   }
   out_.append(value);
   // Python's pickler memoises texts as well. Key names repeat once per parameter.
-  return texts_.emplace(std::move(key), remember()).first->second;
+  texts_.intern(value);
+  text_slots_.push_back(remember());
+  return text_slots_.back();
 }
 
 void Pickler::bytes(ByteSpan value) {
@@ -118,9 +119,9 @@ void Pickler::bytes(ByteSpan value) {
 }
 
 void Pickler::global(std::string_view module, std::string_view name) {
-  auto key = std::string(module) + "\n" + std::string(name);
+  global_.assign(module).append(1, '\n').append(name);
   // Names of classes repeat for each object, and take a few bytes from the second time on.
-  if (const auto known = globals_.find(key); known != globals_.end()) return recall(known->second);
+  if (const auto known = globals_.find(global_)) return recall(global_slots_[*known]);
   if (protocol_ >= 4) {
     text(module);
     text(name);
@@ -131,7 +132,8 @@ void Pickler::global(std::string_view module, std::string_view name) {
     out_.append(module == "builtins" ? std::string_view("__builtin__") : module).push_back('\n');
     out_.append(name).push_back('\n');
   }
-  globals_.emplace(std::move(key), remember());
+  globals_.intern(global_);
+  global_slots_.push_back(remember());
 }
 
 void Pickler::mark() { put(kMark); }

@@ -13,9 +13,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <vector>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/planning/name_table.hpp>
 
 namespace cairn {
 
@@ -62,8 +63,11 @@ class Pickler {
   int protocol_;
   Bytes out_;
   Slot slots_ = 0;
-  std::unordered_map<std::string, Slot> texts_;
-  std::unordered_map<std::string, Slot> globals_;
+  NameTable texts_;
+  std::vector<Slot> text_slots_;  // of the texts, in their order
+  NameTable globals_;             // module, line feed, name
+  std::vector<Slot> global_slots_;
+  std::string global_;  // the last one, kept for its memory
 };
 
 }  // namespace cairn

@@ -114,7 +114,7 @@ class SavedReader {
   void add(SavedValue value) {
     rules_.spend(value.value, SavedRules::kKeyBytes);
     if (path_.empty()) path_ = {value.opaque};
-    entries_.push_back({names_.add(path_), path_, std::move(value)});
+    entries_.push_back({names_.add(path_, entries_), path_, std::move(value)});
   }
 
   // Returns the description of a tensor whose storage is in the archive and long enough.

@@ -3,9 +3,10 @@
 
 #include <cstddef>
 #include <string>
-#include <unordered_map>
+#include <vector>
 
 #include <cairn/planning/metadata.hpp>
+#include <cairn/planning/name_table.hpp>
 
 namespace cairn {
 
@@ -14,15 +15,24 @@ namespace cairn {
 // own.
 class FlatNames {
  public:
-  // Returns the name of the value at `path`. Throws kAlreadyExists, naming both paths, if another
-  // path has it, and kUnsupported if the names take more than 64 MiB and 1 KiB for each value.
-  std::string add(const Path& path);
+  // Returns the name of the value at `path`. `entries` are those of the names before, in their
+  // order. Throws kAlreadyExists, naming both paths, if one of them has the name, and kUnsupported
+  // if the names take more than 64 MiB and 1 KiB for each value.
+  template <class Entry>
+  std::string add(const Path& path, const std::vector<Entry>& entries) {
+    std::string fqn = to_string(path);
+    if (const NameId id = add(fqn); id < entries.size()) throw_twice(fqn, entries[id].path, path);
+    return fqn;
+  }
 
  private:
+  NameId add(const std::string& fqn);
+  [[noreturn]] static void throw_twice(const std::string& fqn, const Path& before, const Path& path);
+
   static constexpr std::size_t kNamesFreeBytes = std::size_t{64} << 20;
   static constexpr std::size_t kBytesPerName = 1024;
 
-  std::unordered_map<std::string, Path> paths_;  // by name
+  NameTable names_;
   std::size_t names_bytes_ = 0;
 };
 

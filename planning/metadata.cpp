@@ -27,20 +27,24 @@ std::string describe_path(const Path& path) {
   return text.empty() ? "[]" : text;
 }
 
-const Metadata::Entry* Metadata::find(const std::string& fqn) const {
+const Metadata::Entry* Metadata::find(const std::string& fqn, std::size_t likely) const {
+  if (likely < state_dict_metadata.size() && state_dict_metadata[likely].first == fqn) return &state_dict_metadata[likely].second;
   // Two threads may build the index at once. Both build the same one, and the later store wins.
-  auto map = index_.load();
-  if (!map || map->size() != state_dict_metadata.size()) {
-    auto fresh = std::make_shared<NameIndex::Map>();
+  auto names = index_.load();
+  if (!names || names->size() != state_dict_metadata.size()) {
+    auto fresh = std::make_shared<NameTable>();
     fresh->reserve(state_dict_metadata.size());
-    for (std::size_t i = 0; i < state_dict_metadata.size(); ++i) fresh->emplace(state_dict_metadata[i].first, i);
-    map = std::move(fresh);
-    index_.store(map);
+    for (const auto& [name, entry] : state_dict_metadata) fresh->intern(name);
+    names = std::move(fresh);
+    index_.store(names);
   }
-  const auto found = map->find(fqn);
-  // The index may be out of date if the caller forgot `reindex`. It must not lead outside the list.
-  if (found == map->end() || found->second >= state_dict_metadata.size()) return nullptr;
-  return &state_dict_metadata[found->second].second;
+  const auto found = names->find(fqn);
+  if (!found) return nullptr;
+  if (*found < state_dict_metadata.size() && state_dict_metadata[*found].first == fqn) return &state_dict_metadata[*found].second;
+  // A name that is there twice, or a caller that forgot `reindex`.
+  for (const auto& [name, entry] : state_dict_metadata)
+    if (name == fqn) return &entry;
+  return nullptr;
 }
 
 Metadata::Entry* Metadata::find(const std::string& fqn) { return const_cast<Entry*>(std::as_const(*this).find(fqn)); }

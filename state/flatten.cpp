@@ -66,7 +66,7 @@ class Flattener {
   FlatStateDict take() { return std::move(entries_); }
 
  private:
-  void add(Value value) { entries_.push_back({names_.add(path_), path_, std::move(value)}); }
+  void add(Value value) { entries_.push_back({names_.add(path_, entries_), path_, std::move(value)}); }
 
   Path path_;
   FlatStateDict entries_;

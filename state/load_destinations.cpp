@@ -162,7 +162,7 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
     made.is_number = true;
     made.number = value.ivalue();
   }
-  check_invariant(positions_.emplace(made.name, destinations_.size()).second, "two destinations of a load have one name");
+  check_invariant(names_.intern(made.name) == destinations_.size(), "two destinations of a load have one name");
   destinations_.push_back(std::move(made));
 }
 
@@ -177,7 +177,7 @@ LoadPlan LoadDestinations::create_plan() {
   const std::size_t asked = destinations_.size();
   for (std::size_t i = 0; i < asked; ++i) {
     Destination& destination = destinations_[i];
-    const Metadata::Entry* stored = metadata_->find(destination.storage_name);
+    const Metadata::Entry* stored = metadata_->find(destination.storage_name, i);
     if (stored == nullptr) {
       plan_absent(destination, plan, problems);
     } else if (const auto* tensor = std::get_if<TensorStorageMetadata>(stored)) {
@@ -258,8 +258,8 @@ std::string LoadDestinations::hint_for_missing(const Destination& destination, s
 
 // Returns whether a destination is filled from `stored_name` on this rank or on another.
 bool LoadDestinations::is_expected(const std::string& stored_name) const {
-  const auto same = positions_.find(stored_name);
-  if (same != positions_.end() && !destinations_[same->second].is_per_rank) return true;
+  const auto same = names_.find(stored_name);
+  if (same && !destinations_[*same].is_per_rank) return true;
   const auto rank = rank_of(stored_name);
   return rank && !is_absent(*rank);
 }
@@ -267,8 +267,8 @@ bool LoadDestinations::is_expected(const std::string& stored_name) const {
 // Returns the rank that saved a value, if the state dict holds a value of each rank there.
 std::optional<std::int64_t> LoadDestinations::rank_of(const std::string& stored_name) const {
   const auto split = split_rank_name(stored_name);
-  const auto found = split ? positions_.find(split->first) : positions_.end();
-  return found != positions_.end() && destinations_[found->second].is_per_rank ? std::optional(split->second) : std::nullopt;
+  const auto found = split ? names_.find(split->first) : std::nullopt;
+  return found && destinations_[*found].is_per_rank ? std::optional(split->second) : std::nullopt;
 }
 
 // A checkpoint of more ranks has the values of such ones.
@@ -307,8 +307,7 @@ const LoadDestinations::Destination* LoadDestinations::stored_whole_above(const 
     const Metadata::Entry* stored = metadata_->find(name);
     const auto* bytes = stored != nullptr ? std::get_if<BytesStorageMetadata>(stored) : nullptr;
     if (bytes == nullptr || !bytes->opaque.empty()) continue;
-    const auto known = positions_.find(name);
-    if (known != positions_.end()) return destinations_[known->second].path == above ? &destinations_[known->second] : nullptr;
+    if (const auto known = names_.find(name)) return destinations_[*known].path == above ? &destinations_[*known] : nullptr;
     add(name, name, above, Value(Dict{}));
     return &destinations_.back();
   }
@@ -381,12 +380,12 @@ bool LoadDestinations::prepare_number(Destination& destination, const TensorStor
 
 const LoadDestinations::Destination& LoadDestinations::destination_of(const LoadPlan& plan, const ReadItem& item) const {
   const std::string& name = plan.names[item.dest_name];
-  const auto found = positions_.find(name);
-  if (found == positions_.end()) {
+  const auto found = names_.find(name, item.dest_name);
+  if (!found) {
     throw Error(ErrorCode::kNotFound,
                 "read \"" + name + "\": the state dict has no place of that name; plans must keep to its names");
   }
-  return destinations_[found->second];
+  return destinations_[*found];
 }
 
 // A sharded tensor may have several local parts. Offset and size of the read decide which one it
@@ -416,7 +415,7 @@ torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadIt
 // Returns the destination itself whenever possible, so that the reader fills it without a copy.
 torch::Tensor LoadDestinations::transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor view) {
   at::ScalarType type = view.scalar_type();
-  const Metadata::Entry* stored = metadata_->find(plan.names[item.storage_name]);
+  const Metadata::Entry* stored = metadata_->find(plan.names[item.storage_name], item.storage_name);
   if (stored != nullptr && std::holds_alternative<TensorStorageMetadata>(*stored)) {
     type = scalar_type_of(std::get<TensorStorageMetadata>(*stored).properties.dtype).value_or(type);
   }

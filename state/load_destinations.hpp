@@ -6,7 +6,6 @@
 #include <deque>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -113,12 +112,12 @@ class LoadDestinations {
   StateDict* state_dict_;
   const Metadata* metadata_;
   LoadPlannerOptions options_;
-  std::deque<Destination> destinations_;                    // a deque, so that references to its elements stay valid
-  std::unordered_map<std::string, std::size_t> positions_;  // indices into `destinations_`, by name
-  std::vector<Filled> filled_;                              // all tensors that the last plan fills
-  std::vector<std::pair<Filled, Filled>> shared_;           // use the same memory; the plan reads only the first
-  bool is_compared_ = false;                                // `compare_shared` has found equal values
-  LoadReport left_alone_;                                   // `unexpected` is empty: `report` finds those names
+  std::deque<Destination> destinations_;  // a deque, so that references to its elements stay valid
+  NameTable names_;                       // of the destinations, in their order
+  std::vector<Filled> filled_;            // all tensors that the last plan fills
+  std::vector<std::pair<Filled, Filled>> shared_;  // use the same memory; the plan reads only the first
+  bool is_compared_ = false;  // `compare_shared` has found equal values
+  LoadReport left_alone_;  // `unexpected` is empty: `report` finds those names
   const bool leave_out_opaque_;
   mutable Mutex mutex_;  // guards the state dict while hooks replace leaves
   std::vector<std::string> left_out_ CAIRN_GUARDED_BY(mutex_);

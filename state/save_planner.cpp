@@ -2,7 +2,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <unordered_map>
 #include <unordered_set>
 
 #include <cairn/base/digest.hpp>
@@ -131,6 +130,7 @@ struct DefaultSavePlanner::Implementation {
 
   SavePlan create_local_plan() {
     SavePlan plan;
+    plan.names = names;
     std::string unsupported;
     std::uint64_t kept = 0;
     const bool uses_cuda = !cuda_devices_in_use().empty();
@@ -158,7 +158,7 @@ struct DefaultSavePlanner::Implementation {
         unsupported += "\n  " + describe_path(leaf.entry.path) + ' ' + reason;
         continue;
       }
-      item.name = plan.names.intern(leaf.entry.fqn);
+      item.name = static_cast<NameId>(&leaf - leaves.data());  // as in `names`
       item.per_rank = value.is_per_rank();
       if (options.flatten_state_dict) plan.mappings.edit().emplace_back(item.name, leaf.entry.path);
       if (value.is_sharded()) {
@@ -215,7 +215,7 @@ struct DefaultSavePlanner::Implementation {
   SavePlannerOptions options;
   int rank = 0;
   std::vector<Leaf> leaves;
-  std::unordered_map<std::string, std::size_t> positions;  // indices into `leaves`, by name
+  NameTable names;  // of the leaves, in their order
 };
 
 DefaultSavePlanner::DefaultSavePlanner(SavePlannerOptions options) : implementation_(std::make_unique<Implementation>(options)) {}
@@ -225,14 +225,14 @@ void DefaultSavePlanner::set_up_planner(const StateDict& state_dict, int rank, b
   Implementation& self = *implementation_;
   self.rank = rank;
   self.leaves.clear();
-  self.positions.clear();
+  self.names = {};
   for (FlatEntry& entry : self.options.flatten_state_dict ? flatten(state_dict) : flatten_top_level(state_dict)) {
     if (entry.value.is_per_rank()) {
       // The rank becomes part of the name, so that values of different ranks are different entries.
       entry.fqn = rank_name(entry.fqn, rank);
       if (self.options.flatten_state_dict) entry.path.push_back(rank_key(rank));
     }
-    if (!self.positions.emplace(entry.fqn, self.leaves.size()).second) {
+    if (self.names.intern(entry.fqn) != self.leaves.size()) {
       throw Error(ErrorCode::kAlreadyExists,
                   "state dict: the name \"" + entry.fqn +
                       "\" is needed for a value marked by per_rank, but another value has it; rename that one");
@@ -272,12 +272,12 @@ ResolvedData DefaultSavePlanner::transform_object(const SavePlan& /*plan*/, cons
 
 ResolvedData DefaultSavePlanner::lookup_object(const SavePlan& plan, const WriteItem& item) {
   const std::string& name = plan.names[item.name];
-  const auto found = implementation_->positions.find(name);
-  if (found == implementation_->positions.end()) {
+  const auto found = implementation_->names.find(name, item.name);
+  if (!found) {
     throw Error(ErrorCode::kNotFound,
                 "write \"" + name + "\": rank " + std::to_string(implementation_->rank) + " holds no value of that name");
   }
-  const Implementation::Leaf& leaf = implementation_->leaves[found->second];
+  const Implementation::Leaf& leaf = implementation_->leaves[*found];
   const bool holds_tensor = leaf.entry.value.is_tensor() || leaf.entry.value.is_sharded();
   if (holds_tensor != (item.type != WriteItemType::kByteIO)) {
     throw Error(ErrorCode::kMismatch, "write \"" + name + "\": the plan has it as " +

@@ -131,8 +131,8 @@ inline constexpr bool kIsAnyOf = (std::is_convertible_v<T, Types> || ...);
 // Whether Value has a constructor for `T`.
 template <class T>
 inline constexpr bool kIsValue =
-    std::is_base_of_v<Value, std::decay_t<T>> || std::is_same_v<c10::IValue, std::decay_t<T>> || std::is_pointer_v<std::decay_t<T>> ||
-    kIsModuleHolder<T> || kConvertsItself<T> ||
+    std::is_base_of_v<Value, std::decay_t<T>> || std::is_same_v<c10::IValue, std::decay_t<T>> ||
+    std::is_pointer_v<std::decay_t<T>> || kIsModuleHolder<T> || kConvertsItself<T> ||
     kIsAnyOf<T, torch::Tensor, ShardedTensor, Blob, Dict, List, std::int64_t, double, std::string, std::nullptr_t,
              std::shared_ptr<const Opaque>, std::shared_ptr<Stateful>, std::shared_ptr<torch::nn::Module>,
              std::shared_ptr<torch::optim::Optimizer>, std::shared_ptr<torch::optim::LRScheduler>>;
@@ -197,8 +197,8 @@ class Value {
   Value(Other&&) {  // NOLINT
     static_assert(kIsValue<Other>,
                   "cairn::Value cannot hold this type. A state dict holds tensors, numbers, bool, text, cairn::Blob, Dict, List, "
-                  "c10::IValue (as in c10::IValue(std::vector<double>{1})), and shared pointers to modules, optimizers, schedulers and "
-                  "classes derived from cairn::Stateful");
+                  "c10::IValue (as in c10::IValue(std::vector<double>{1})), and shared pointers to modules, optimizers, "
+                  "schedulers and classes derived from cairn::Stateful");
   }
 
   // A Dict or List is copied deeply. Tensors and objects remain shared handles.

@@ -22,8 +22,8 @@
 namespace cairn {
 
 // Returns "" if a file of `actual` bytes has the recorded length. PyTorch records none; then any
-// length will do. Otherwise says what is wrong. In both cases says if it is a pointer of Git LFS. Throws
-// the store's errors.
+// length will do. Otherwise says what is wrong. In both cases says if it is a pointer of Git LFS.
+// Throws the store's errors.
 std::string length_fault(Store& store, const FileInfo& file, std::uint64_t actual);
 // Returns the length of the file. Throws kNotFound if it is missing, and kCorrupt if length_fault
 // finds a fault. Does not ask the store if the length is `known`.
