@@ -7,6 +7,7 @@
 
 #include <sys/eventfd.h>
 
+#include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
 #include <caf/io/middleman.hpp>
@@ -35,7 +36,7 @@ class Configuration : public caf::actor_system_config {
   }
 };
 
-class ThreadedActorSystem final : public CafActorSystem {
+class ThreadedActorSystem final : public ActorSystem {
  public:
   explicit ThreadedActorSystem(unsigned threads) : configuration_(threads), system_(configuration_) {}
   caf::actor_system& caf_system() override { return system_; }
@@ -66,12 +67,6 @@ std::shared_ptr<ActorSystem> ActorSystem::create(unsigned threads) {
   check_descriptors();
   const SignalsBlocked blocked;  // the new threads inherit the blocked signal mask
   return std::make_shared<ThreadedActorSystem>(threads);
-}
-
-caf::actor_system& caf_system_of(ActorSystem& system) {
-  auto* own = dynamic_cast<CafActorSystem*>(&system);
-  if (own == nullptr) throw Error(ErrorCode::kInvalidArgument, "an ActorSystem must come from ActorSystem::create");
-  return own->caf_system();
 }
 
 }  // namespace cairn

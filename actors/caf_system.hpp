@@ -1,19 +1,23 @@
-// Gives access to the CAF system behind an ActorSystem. Internal: this header needs CAF.
+// The actor threads of a process. Includes nothing of CAF. Internal.
 #pragma once
 
-#include <caf/actor_system.hpp>
+#include <memory>
 
-#include <cairn/actors/actor_system.hpp>
+namespace caf {
+class actor_system;
+}
 
 namespace cairn {
 
-// The base of every ActorSystem that `ActorSystem::create` returns.
-class CafActorSystem : public ActorSystem {
+// A process's actor threads, shared by all its ranks and worlds.
+class ActorSystem {
  public:
+  // `threads` is the number of scheduler threads; one more thread serves the network. 0 selects the
+  // number of CPU cores, but at least 2 and at most 4. Throws kUnavailable if no descriptors are
+  // free.
+  static std::shared_ptr<ActorSystem> create(unsigned threads = 0);
+  virtual ~ActorSystem() = default;
   virtual caf::actor_system& caf_system() = 0;
 };
-
-// Throws kInvalidArgument if `system` is not a CafActorSystem.
-caf::actor_system& caf_system_of(ActorSystem& system);
 
 }  // namespace cairn

@@ -9,7 +9,6 @@
 #include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
 
-#include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/call_context.hpp>
 #include <cairn/actors/call_events.hpp>
 #include <cairn/actors/failure_report.hpp>
@@ -251,7 +250,7 @@ struct RankRuntime::Implementation {
         config(with_bounded_waits(std::move(rank_config))),
         tracer(std::make_shared<Tracer>(config.rank, config.options.trace_ring_bytes, observer_of(config), *config.clock)),
         tap(tracer, Actor::kRuntime),
-        keeper(std::make_shared<Keeper>(caf_system_of(*system), config, std::move(links), tracer)) {
+        keeper(std::make_shared<Keeper>(system->caf_system(), config, std::move(links), tracer)) {
     keeper->look();
   }
 

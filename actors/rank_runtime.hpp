@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include <cairn/actors/actor_system.hpp>
+#include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/call.hpp>
 #include <cairn/actors/rank_config.hpp>
 

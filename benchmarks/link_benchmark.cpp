@@ -154,8 +154,8 @@ void print(const char* name, double value, const char* unit, double limit) {
 
 int run(int repetitions) {
   const auto system = ActorSystem::create(2);
-  const Figures plain = measure(caf_system_of(*system), false, repetitions);
-  const Figures tls = measure(caf_system_of(*system), true, repetitions);
+  const Figures plain = measure(system->caf_system(), false, repetitions);
+  const Figures tls = measure(system->caf_system(), true, repetitions);
   print("first_message", plain.first_message_ms, "ms");
   print("first_message", tls.first_message_ms, "ms", plain.first_message_ms);
   print("round_trip_100B", plain.round_trip_us, "us");

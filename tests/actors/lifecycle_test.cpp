@@ -209,7 +209,7 @@ TEST_CASE("a task that outlives its runtime starts no further hook") {
 
 TEST_CASE("runtimes come and go, with nothing left behind") {
   auto system = ActorSystem::create(2);
-  auto& caf_system = caf_system_of(*system);
+  auto& caf_system = system->caf_system();
   const auto before = caf_system.registry().running();
   RuntimeOptions options;
   options.trace_ring_bytes = 1u << 16;

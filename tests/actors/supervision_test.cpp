@@ -60,7 +60,7 @@ class SupervisedRanks {
       tracers_.push_back(std::make_shared<Tracer>(rank, options.trace_ring_bytes, observer));
       orders_.push_back(std::make_shared<Orders>());
       supervisors_.push_back(
-          spawn_supervisor(caf_system_of(*system_), config_of(rank, size, options), links_, tracers_.back(), orders_.back()));
+          spawn_supervisor(system_->caf_system(), config_of(rank, size, options), links_, tracers_.back(), orders_.back()));
     }
   }
   ~SupervisedRanks() {
@@ -112,7 +112,7 @@ class SupervisedRanks {
   // Kills the supervisor of that rank. Returns once its planner, storage, coordinator and links
   // have ended.
   void kill_supervisor(int index) {
-    caf::scoped_actor self{caf_system_of(*system_)};
+    caf::scoped_actor self{system_->caf_system()};
     const Children found = children(index);
     for (const auto& child : {caf::actor_cast<caf::actor>(found.planner), caf::actor_cast<caf::actor>(found.storage),
                               caf::actor_cast<caf::actor>(found.coordinator), links_->of(index)})
@@ -128,14 +128,14 @@ class SupervisedRanks {
   Tap tap(int index) { return Tap(tracers_.at(static_cast<std::size_t>(index)), Actor::kRuntime); }
 
   Children children(int index) {
-    caf::scoped_actor self{caf_system_of(*system_)};
+    caf::scoped_actor self{system_->caf_system()};
     Children found;
     self->request(supervisor(index), caf::infinite, GetChildren{})
         .receive([&](Children& children) { found = children; }, [](const caf::error&) { FAIL("the supervisor is gone"); });
     return found;
   }
   void kill(const caf::actor& victim) {
-    caf::scoped_actor self{caf_system_of(*system_)};
+    caf::scoped_actor self{system_->caf_system()};
     self->monitor(victim);
     self->send_exit(victim, caf::exit_reason::kill);
     self->receive([](const caf::down_msg&) {});

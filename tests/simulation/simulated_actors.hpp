@@ -18,7 +18,7 @@
 
 namespace cairn::simulation {
 
-class SimulatedActors final : public CafActorSystem {
+class SimulatedActors final : public ActorSystem {
  public:
   SimulatedActors();
   ~SimulatedActors() override;
