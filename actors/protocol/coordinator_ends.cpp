@@ -166,7 +166,6 @@ void CoordinatorMachine::cancel_call(int from, const Cancel& message) {
   }
   if (state_ == State::kJoining) return end({{from, std::move(failure)}}, Committed::kNo);
   outcome_.failures.emplace(from, std::move(failure));
-  count_progress(from);
   if (decides() && !stopping_) answered_.erase(identity_.rank);  // all ranks wait for its hook
   if (!stopping_) tell_to_stop();
   end_phase_if_complete();

@@ -1,6 +1,7 @@
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <cairn/base/call_phase.hpp>
@@ -12,6 +13,13 @@ namespace {
 
 // Ranks rarely call at the same moment. Ranks that have not joined after this long are probed.
 constexpr Duration kAskAfter = std::chrono::seconds(1);
+
+// Returns the fraction done by a rank that has not ended its phase; 0 if the rank does not know its
+// total yet.
+double part_done(const Moved& moved) {
+  if (moved.bytes != 0) return static_cast<double>(moved.bytes_done) / static_cast<double>(moved.bytes);
+  return moved.items == 0 ? 0 : static_cast<double>(moved.items_done) / static_cast<double>(moved.items);
+}
 
 }  // namespace
 
@@ -146,36 +154,49 @@ void CoordinatorMachine::receive(int from, const Progress& progress) {
   Progress& latest = progress_[static_cast<std::size_t>(from)];
   if (progress.number <= latest.number) return ignore("Progress that is out of date");
   latest = progress;
-  count_progress(from);
   JobProgress job = job_progress();
   job.number = progress.number;
   send(from, std::move(job));
 }
 
-// Call it after every change of a rank's progress, or of whether the rank has ended the phase.
-void CoordinatorMachine::count_progress(int rank) {
+// A rank that has ended its part may have last reported less.
+Moved CoordinatorMachine::moved_by(int rank, bool has_ended) const {
   Moved moved = progress_[static_cast<std::size_t>(rank)].moved;
-  // A rank that has ended its part may have last reported less.
-  const bool has_ended = collects() && answered_.count(rank) != 0;
   const bool data_moved = state_ == State::kFinishing || state_ == State::kSettling;
   if (data_moved || (state_ == State::kMoving && has_ended && outcome_.failures.count(rank) == 0)) {
     moved.items_done = moved.items;
     moved.bytes_done = moved.bytes;
   }
-  sums_.set(rank, moved, has_ended);
+  return moved;
 }
 
-void CoordinatorMachine::count_progress_of_all() {
-  for (int rank = 0; rank < identity_.world_size; ++rank) count_progress(rank);
-}
-
+// Adds up all ranks for each answer: that takes some microseconds for a thousand, and the reports
+// of all ranks together are limited to 500 per second.
 JobProgress CoordinatorMachine::job_progress() const {
   JobProgress job;
   job.phase = phase();
-  job.moved = sums_.sum();
-  job.ranks_done = sums_.ranks_done();
-  job.slowest_rank = collects() ? sums_.slowest_rank() : identity_.rank;  // all ranks wait for the coordinator's own hook
-  if (job.slowest_rank != -1) job.slowest = sums_.of(job.slowest_rank);
+  const auto add = [](std::uint64_t& sum, std::uint64_t more) {
+    sum += std::min(more, std::numeric_limits<std::uint64_t>::max() - sum);
+  };
+  double least = std::numeric_limits<double>::max();
+  auto ended = collects() ? answered_.begin() : answered_.end();
+  for (int rank = 0; rank < identity_.world_size; ++rank) {
+    const bool has_ended = ended != answered_.end() && *ended == rank;
+    if (has_ended) ++ended;
+    const Moved moved = moved_by(rank, has_ended);
+    add(job.moved.items, moved.items);
+    add(job.moved.items_done, moved.items_done);
+    add(job.moved.bytes, moved.bytes);
+    add(job.moved.bytes_done, moved.bytes_done);
+    job.ranks_done += has_ended;
+    // All ranks wait for the coordinator's own hook if it collects no answers.
+    if (has_ended || (!collects() && rank != identity_.rank)) continue;
+    if (const double done = part_done(moved); done < least) {
+      least = done;
+      job.slowest_rank = rank;
+      job.slowest = moved;
+    }
+  }
   return job;
 }
 
@@ -217,7 +238,6 @@ void CoordinatorMachine::run(Task task) {
 void CoordinatorMachine::become(State state) {
   const bool waited = state_ == State::kJoining || collects();
   state_ = state;
-  if (is_attempt()) count_progress_of_all();
   if (waited && state != State::kJoining && !collects() && identity_.world_size > 1)
     effects_.emplace_back(StopTimer{Timer::kWaiting});
   effects_.emplace_back(StateChanged{state});

@@ -53,7 +53,6 @@
 #include <cairn/actors/protocol/call_register.hpp>
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/actors/protocol/plan_cache.hpp>
-#include <cairn/actors/protocol/progress_sums.hpp>
 #include <cairn/actors/protocol/succession.hpp>
 #include <cairn/base/wait_notices.hpp>
 
@@ -80,8 +79,7 @@ struct CoordinatedCall {
   std::vector<Digest> global_digests_;
   std::shared_ptr<Metadata> metadata_;
   std::vector<WriteResults> results_;
-  std::vector<Progress> progress_;  // by rank, the latest
-  ProgressSums sums_;
+  std::vector<Progress> progress_;    // by rank, the latest
   std::map<int, int> asked_;          // ranks that may know the outcome, and how often they were asked
   std::optional<Committed> settled_;  // whether the checkpoint exists, according to this rank's writer
   std::uint64_t outstanding_ = 0;     // sequence number of the running task, 0 if none
@@ -158,8 +156,7 @@ class CoordinatorMachine : private CoordinatedCall {
     ignore("message for a rank");
   }
 
-  void count_progress(int rank);
-  void count_progress_of_all();
+  Moved moved_by(int rank, bool has_ended) const;
   JobProgress job_progress() const;
   bool find_disagreement(int from, const Join& join);
   void answer_orphan(int from, std::uint64_t counter, const StatusReply& status);

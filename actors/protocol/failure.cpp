@@ -37,7 +37,6 @@ void CoordinatorMachine::fail(int rank, Failure failure) {
   if (delivered) return ignore("failure of a rank that has done its part");
   outcome_.failures.emplace(rank, std::move(failure));  // the first one counts
   answered_.insert(rank);
-  count_progress(rank);
   end_phase_if_complete();  // in save.cpp, with the outcome
   hurry();                  // does nothing if the phase has ended
 }

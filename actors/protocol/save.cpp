@@ -37,7 +37,6 @@ void CoordinatorMachine::begin() {
   counter_ = ++counter_seen_;
   const auto world = static_cast<std::size_t>(identity_.world_size);
   progress_.assign(world, {});
-  sums_.reset(identity_.world_size);
   if (operation() == Operation::kAgree) return decide();
   local_save_plans_.assign(world, nullptr);
   local_load_plans_.assign(world, nullptr);
@@ -88,7 +87,6 @@ void CoordinatorMachine::take_local_plan(int from, std::shared_ptr<const SavePla
 
 void CoordinatorMachine::answered(int from) {
   answered_.insert(from);
-  count_progress(from);
   end_phase_if_complete();
 }
 
