@@ -186,7 +186,6 @@ void TcpLinks::pump(int to) {
 void TcpLinks::come_up(const ConnectionPtr& connection, const v1::LinkHello& hello) {
   const int from = connection->rank;
   auto& other = peer(from);
-  ++setup_->config->counters->established;
   connection->stage = Stage::kEstablished;
   strangers_.erase(connection->id);
   connection->reader.set_frame_bytes_max(options().frame_bytes_max);
@@ -210,7 +209,6 @@ void TcpLinks::come_up(const ConnectionPtr& connection, const v1::LinkHello& hel
 
 void TcpLinks::take_beats(const ConnectionPtr& connection) {
   auto& other = peer(connection->rank);
-  ++setup_->config->counters->established;
   connection->stage = Stage::kEstablished;
   strangers_.erase(connection->id);
   other.beats = connection;
@@ -268,8 +266,7 @@ void TcpLinks::on_tick() {
   }
   for (const auto& connection : late) {
     if (connection->ended) continue;
-    if (connection->stage == Stage::kAccepted)
-      turned_away(setup_->config->counters->handshake_deadline, "refused: no hello before handshake_deadline");
+    if (connection->stage == Stage::kAccepted) turned_away("refused: no hello before handshake_deadline");
     if (connection->stage == Stage::kOpened) {
       auto& answer_timeout = openings_.at(connection->opening).answer_timeout;
       answer_timeout = std::min(answer_timeout * 2, std::max(options().handshake_deadline, options().connect_deadline));

@@ -42,6 +42,7 @@ inline constexpr milliseconds kBackoffMax{500};
 // The maximum number of refusals reported to the owner between two ticks, so that strangers cannot
 // fill the owner's mailbox.
 inline constexpr int kRefusalsTold = 16;
+inline constexpr const char* kGarbage = "refused: garbage";  // no frame, no hello, or a frame out of place
 // The maximum number of threads that resolve host names for one rank at a time.
 inline constexpr int kLookupsMax = 8;
 // The limits of the interval between two checks of a pending connect or lookup.
@@ -242,7 +243,8 @@ class TcpLinks {
   void on_link_frame(const ConnectionPtr& connection, v1::LinkFrame& frame);
   void misbehaved(const ConnectionPtr& connection, const std::string& what);
   void garbled(const ConnectionPtr& connection, const Error& fault);
-  void turned_away(std::atomic<std::uint64_t>& counter, const char* what);
+  void turned_away(const char* what);
+  void watch(const char* what) const;
   void refuse(const ConnectionPtr& connection, v1::LinkRefusalReason reason, const std::string& why);
 
   // Links

@@ -105,7 +105,7 @@ void TcpLinks::close_door() { close_later(door_); }
 void TcpLinks::enter(const ConnectionPtr& connection) {
   strangers_.emplace(connection->id, connection);
   if (strangers_.size() <= unauthenticated_connections_max_) return;
-  turned_away(setup_->config->counters->crowded_out, "refused: the oldest of too many unauthenticated connections");
+  turned_away("refused: the oldest of too many unauthenticated connections");
   discard(ConnectionPtr(strangers_.begin()->second));
 }
 
@@ -118,7 +118,7 @@ void TcpLinks::watch_door() {
   if (full == door_halted_) return;
   door_halted_ = full;
   if (full) {
-    turned_away(setup_->config->counters->door_shut, "door shut: no descriptor is free");
+    turned_away("door shut: no descriptor is free");
     self_->halt(door_);
   } else {
     self_->trigger(door_);
@@ -126,7 +126,7 @@ void TcpLinks::watch_door() {
 }
 
 void TcpLinks::on_accepted(caf::io::connection_handle handle) {
-  ++setup_->config->counters->connections;
+  watch("accepted");
   const auto connection = adopt(handle, Stage::kAccepted, ConnectionSide::kAcceptor);
   if (closing_) discard(connection);
 }
@@ -168,12 +168,7 @@ void TcpLinks::on_bytes(const caf::io::new_data_msg& message) {
 void TcpLinks::garbled(const ConnectionPtr& connection, const Error& fault) {
   const bool forbidden = fault.code() == ErrorCode::kPermission;
   if (connection->stage == Stage::kEstablished) return misbehaved(connection, fault.what());
-  auto& counters = *setup_->config->counters;
-  if (forbidden) {
-    turned_away(counters.wrong_secret, "refused: no proof of the job's secret");
-  } else {
-    turned_away(counters.garbage, "refused: garbage");
-  }
+  turned_away(forbidden ? "refused: no proof of the job's secret" : kGarbage);
   if (connection->stage == Stage::kAccepted) {
     linger(*connection);
     ask_back(connection->transform->claimed_rank());
@@ -186,8 +181,12 @@ void TcpLinks::garbled(const ConnectionPtr& connection, const Error& fault) {
   }
 }
 
-void TcpLinks::turned_away(std::atomic<std::uint64_t>& counter, const char* what) {
-  ++counter;
+void TcpLinks::watch(const char* what) const {
+  if (setup_->config->watch) setup_->config->watch(what);
+}
+
+void TcpLinks::turned_away(const char* what) {
+  watch(what);
   if (closing_ || refusals_told_ >= kRefusalsTold) return;
   ++refusals_told_;
   tell_owner(LinkRefused{what});
@@ -199,13 +198,13 @@ void TcpLinks::read_frames(const ConnectionPtr& connection) {
     const auto status = connection->reader.next(bytes);
     if (status == FrameReader::Status::kIncomplete) return;
     if (status == FrameReader::Status::kTooLong) {
-      turned_away(setup_->config->counters->oversize, "refused: a frame that is too long");
+      turned_away("refused: a frame that is too long");
       misbehaved(connection, "a frame is longer than allowed");
       return;
     }
     v1::LinkFrame frame;
     if (!frame.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-      turned_away(setup_->config->counters->garbage, "refused: garbage");
+      turned_away(kGarbage);
       misbehaved(connection, "a frame cannot be decoded");
       return;
     }
@@ -221,7 +220,7 @@ void TcpLinks::on_frame(const ConnectionPtr& connection, v1::LinkFrame& frame) {
   } else if (is_hello(frame)) {
     on_hello(connection, frame.hello());
   } else {
-    turned_away(setup_->config->counters->garbage, "refused: garbage");
+    turned_away(kGarbage);
     misbehaved(connection, "its first frame is no hello");
   }
 }

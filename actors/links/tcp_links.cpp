@@ -36,7 +36,6 @@ class TcpLinksFactory : public LinksFactory {
   explicit TcpLinksFactory(TcpLinksConfig config)
       : listener_(std::move(config.listener)), config_(std::make_shared<TcpLinksConfig>(std::move(config))) {
     if (!listener_.valid()) throw Error(ErrorCode::kInvalidArgument, "TCP links: need a listening socket");
-    if (!config_->counters) config_->counters = std::make_shared<LinkCounters>();
     loopback_only_ = !config_->transform;
     if (loopback_only_) {
       config_->transform = plain_transform();

@@ -1,11 +1,11 @@
-// The configuration of one rank's TCP links, and the counters that their owner watches.
+// The configuration of one rank's TCP links.
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <cairn/actors/links/socket.hpp>
@@ -13,25 +13,6 @@
 #include <cairn/base/clock.hpp>
 
 namespace cairn {
-
-// Counts a rank's connections. `garbage`, `oversize` and `wrong_secret` also count connections that
-// this rank opened. Values never decrease; any thread may read them.
-struct LinkCounters {
-  std::atomic<std::uint64_t> connections{0};     // accepted by the listener, including those of strangers
-  std::atomic<std::uint64_t> established{0};     // opened by either side, after the exchange of hellos
-  std::atomic<std::uint64_t> garbage{0};         // closed: received bytes that are no frame, no hello, or out of place
-  std::atomic<std::uint64_t> oversize{0};        // closed: a frame announced more bytes than allowed
-  std::atomic<std::uint64_t> wrong_protocol{0};  // this and the next five: answered by a LinkRefusal
-  std::atomic<std::uint64_t> wrong_incarnation{0};
-  std::atomic<std::uint64_t> wrong_world_size{0};
-  std::atomic<std::uint64_t> wrong_rank{0};
-  std::atomic<std::uint64_t> duplicate{0};
-  std::atomic<std::uint64_t> no_link{0};
-  std::atomic<std::uint64_t> wrong_secret{0};        // closed: no proof of the job's secret, or a proof where no secret is used
-  std::atomic<std::uint64_t> handshake_deadline{0};  // closed: no hello arrived in time
-  std::atomic<std::uint64_t> crowded_out{0};         // closed: the oldest of too many unauthenticated connections
-  std::atomic<std::uint64_t> door_shut{0};           // how often accepting was suspended because no descriptor was free
-};
 
 // Tells the links whether all ranks have arrived in this world. Until `complete` is set or
 // `deadline` passes, failed connections are retried, even beyond connect_deadline: the other rank
@@ -57,7 +38,10 @@ struct TcpLinksConfig {
   bool is_given = false;
   TransformFactory transform;              // if empty: plain_transform(), and all addresses must be loopback
   std::shared_ptr<const Arrival> arrival;  // null: unknown which ranks have arrived
-  std::shared_ptr<LinkCounters> counters;  // may be null
+  // Called on the network thread with "accepted" for each connection that the listener accepts, and
+  // with the text of each refusal, also of those that the owner is not told. May be empty. For
+  // tests.
+  std::function<void(std::string_view what)> watch;
 };
 
 }  // namespace cairn

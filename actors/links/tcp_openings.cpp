@@ -225,7 +225,7 @@ void TcpLinks::on_answer(const ConnectionPtr& connection, const v1::LinkFrame& f
   const auto& opening = openings_.at(connection->opening);
   if (!is_hello(frame) || find_fault(frame.hello(), setup_->identity) || frame.hello().rank() != static_cast<std::uint32_t>(from) ||
       frame.hello().link() != opening.link || frame.hello().purpose() != opening.purpose) {
-    turned_away(setup_->config->counters->garbage, "refused: garbage");
+    turned_away(kGarbage);
     misbehaved(connection, "it answered a hello with something else");
     return;
   }
@@ -242,20 +242,15 @@ void TcpLinks::on_answer(const ConnectionPtr& connection, const v1::LinkFrame& f
 
 void TcpLinks::refuse(const ConnectionPtr& connection, v1::LinkRefusalReason reason, const std::string& why) {
   // LINK_REFUSAL_REASON_CROSSED is not one of them: that happens whenever two ranks open at once.
-  struct Counted {
-    v1::LinkRefusalReason reason;
-    std::atomic<std::uint64_t> LinkCounters::*counter;
-    const char* what;
-  };
-  static constexpr Counted kCounted[] = {
-      {v1::LINK_REFUSAL_REASON_PROTOCOL, &LinkCounters::wrong_protocol, "refused: another version of the protocol"},
-      {v1::LINK_REFUSAL_REASON_INCARNATION, &LinkCounters::wrong_incarnation, "refused: another incarnation"},
-      {v1::LINK_REFUSAL_REASON_WORLD_SIZE, &LinkCounters::wrong_world_size, "refused: another world size"},
-      {v1::LINK_REFUSAL_REASON_RANK, &LinkCounters::wrong_rank, "refused: no other rank of this world"},
-      {v1::LINK_REFUSAL_REASON_DUPLICATE, &LinkCounters::duplicate, "refused: a rank that is connected already"},
-      {v1::LINK_REFUSAL_REASON_NO_LINK, &LinkCounters::no_link, "refused: a heartbeat without its link"}};
-  for (const Counted& counted : kCounted)
-    if (counted.reason == reason) turned_away((*setup_->config->counters).*counted.counter, counted.what);
+  static constexpr std::pair<v1::LinkRefusalReason, const char*> kTold[] = {
+      {v1::LINK_REFUSAL_REASON_PROTOCOL, "refused: another version of the protocol"},
+      {v1::LINK_REFUSAL_REASON_INCARNATION, "refused: another incarnation"},
+      {v1::LINK_REFUSAL_REASON_WORLD_SIZE, "refused: another world size"},
+      {v1::LINK_REFUSAL_REASON_RANK, "refused: no other rank of this world"},
+      {v1::LINK_REFUSAL_REASON_DUPLICATE, "refused: a rank that is connected already"},
+      {v1::LINK_REFUSAL_REASON_NO_LINK, "refused: a heartbeat without its link"}};
+  for (const auto& [told, what] : kTold)
+    if (told == reason) turned_away(what);
   leave(connection, make_refusal(reason, why));
 }
 

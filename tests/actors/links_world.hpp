@@ -3,12 +3,14 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -149,6 +151,25 @@ struct MemoryKind {
 
 inline constexpr const char* kIncarnation = "0123456789abcdef0123456789abcdef";
 
+// Counts what the TCP links of a rank say of connections.
+struct LinkCounters {
+  std::atomic<std::uint64_t> connections{0}, garbage{0}, oversize{0}, wrong_secret{0}, handshake_deadline{0}, crowded_out{0},
+      door_shut{0};
+
+  void count(std::string_view what) {
+    const std::pair<std::string_view, std::atomic<std::uint64_t>*> known[] = {
+        {"accepted", &connections},
+        {"refused: garbage", &garbage},
+        {"refused: a frame that is too long", &oversize},
+        {"refused: no proof of the job's secret", &wrong_secret},
+        {"refused: no hello before handshake_deadline", &handshake_deadline},
+        {"refused: the oldest of too many unauthenticated connections", &crowded_out},
+        {"door shut: no descriptor is free", &door_shut}};
+    for (const auto& [text, counter] : known)
+      if (text == what) ++*counter;
+  }
+};
+
 struct TcpKind {
   explicit TcpKind(int world_size, const TransformFactory& transform = plain_transform())
       : TcpKind(std::vector<TransformFactory>(static_cast<std::size_t>(world_size), transform)) {}
@@ -166,7 +187,7 @@ struct TcpKind {
       config.addresses = addresses_;
       config.incarnation = kIncarnation;
       config.transform = transforms[rank];
-      config.counters = counters_.back();
+      config.watch = [counters = counters_.back()](std::string_view what) { counters->count(what); };
       factories_.push_back(make_tcp_links(std::move(config)));
     }
   }
