@@ -1,6 +1,7 @@
 // `cairn doctor`: finds what would make saves slow or fail here.
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <mntent.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -11,12 +12,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <iostream>
 #include <memory>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -173,7 +173,7 @@ constexpr std::size_t kAlignment = 4096;
 constexpr std::chrono::seconds kMeasuredMax{3};
 
 struct Doubtful {
-  std::string_view type;  // as in /proc/self/mountinfo, or its beginning
+  std::string_view type;  // as in /proc/self/mounts, or its beginning
   const char* effect;
 };
 constexpr Doubtful kDoubtful[] = {
@@ -189,39 +189,20 @@ constexpr Doubtful kDoubtful[] = {
     {"9p", "whether syncing is durable depends on the host"},
 };
 
-// Replaces the escapes of /proc/self/mountinfo: \040 is a space.
-std::string unescaped(const std::string& text) {
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      plain += static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8));
-      i += 3;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
-
 // Returns the type of the file system that is mounted where `directory` is; "" if that is unknown.
 std::string file_system_type(const std::filesystem::path& directory) {
   std::error_code error;
   const std::string path = std::filesystem::canonical(directory, error).string() + "/";
-  std::ifstream mounts("/proc/self/mountinfo");
+  const std::unique_ptr<std::FILE, decltype(&::endmntent)> mounts(::setmntent("/proc/self/mounts", "re"), &::endmntent);
   std::string type;
   std::size_t longest = 0;
-  for (std::string line; std::getline(mounts, line);) {
-    // "36 35 98:0 /root /mount/point options optional... - type source options"
-    std::istringstream words(line);
-    std::string skipped, point;
-    words >> skipped >> skipped >> skipped >> skipped >> point;
-    point = unescaped(point);
+  while (const mntent* const mount = mounts ? ::getmntent(mounts.get()) : nullptr) {
+    std::string point = mount->mnt_dir;
     if (point != "/") point += "/";
-    const auto dash = line.find(" - ");
     // If mounts cover each other, the last one counts.
-    if (path.rfind(point, 0) != 0 || point.size() < longest || dash == std::string::npos) continue;
+    if (path.rfind(point, 0) != 0 || point.size() < longest) continue;
     longest = point.size();
-    type = line.substr(dash + 3, line.find(' ', dash + 3) - dash - 3);
+    type = mount->mnt_type;
   }
   return type;
 }
