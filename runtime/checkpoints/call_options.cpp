@@ -46,46 +46,12 @@ void add(OptionList& list, const CheckpointWriterOptions& options) {
   for (const std::string& transform : options.transforms) list.add("transform", transform);
 }
 
-// Stands in for Cairn's own writer or reader if that cannot be made from its options. Its hooks
-// throw the error.
-class UnmadeWriter final : public StorageWriter {
- public:
-  explicit UnmadeWriter(std::exception_ptr why) : why_(std::move(why)) {}  // NOLINT(bugprone-throw-keyword-missing)
-  void reset(const std::string&) override { refuse(); }
-  void set_up_storage_writer(const StorageContext&) override { refuse(); }
-  SavePlan prepare_local_plan(SavePlan) override { refuse(); }
-  std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan>) override { refuse(); }
-  Future<WriteResults> write_data(const SavePlan&, SavePlanner&) override { refuse(); }
-  void finish(Metadata, std::vector<WriteResults>) override { refuse(); }
-  Committed committed(const std::string&) override { return Committed::kNo; }  // nothing is published without this rank's results
-
- private:
-  [[noreturn]] void refuse() const { std::rethrow_exception(why_); }
-  const std::exception_ptr why_;
-};
-
-class UnmadeReader final : public StorageReader {
- public:
-  explicit UnmadeReader(std::exception_ptr why) : why_(std::move(why)) {}  // NOLINT(bugprone-throw-keyword-missing)
-  void reset(const std::string&) override { refuse(); }
-  Metadata read_metadata() override { refuse(); }
-  void set_up_storage_reader(const Metadata&, const StorageContext&) override { refuse(); }
-  LoadPlan prepare_local_plan(LoadPlan) override { refuse(); }
-  std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan>) override { refuse(); }
-  Future<bool> read_data(const LoadPlan&, LoadPlanner&) override { refuse(); }
-
- private:
-  [[noreturn]] void refuse() const { std::rethrow_exception(why_); }
-  const std::exception_ptr why_;
-};
-
-// Returns an `Own` made from its options, or an `Unmade` if its constructor throws.
-template <class Own, class Unmade, class Base, class Options>
-std::shared_ptr<Base> make_storage(const Options& options) {
+template <class Own, class Base, class Options>
+Made<Base> make_storage(const Options& options) {
   try {
-    return std::make_shared<Own>(options);
+    return {std::make_shared<Own>(options), nullptr};
   } catch (...) {
-    return std::make_shared<Unmade>(std::current_exception());
+    return {std::make_shared<Own>(), std::current_exception()};
   }
 }
 
@@ -125,7 +91,7 @@ std::shared_ptr<SavePlanner> OwnSaveParts::planner_for(const SavePlannerOptions&
   return planner_;
 }
 
-std::shared_ptr<StorageWriter> OwnSaveParts::writer_for(const CheckpointWriterOptions& options, bool low_priority) {
+Made<StorageWriter> OwnSaveParts::writer_for(const CheckpointWriterOptions& options, bool low_priority) {
   // An asynchronous save lowers it whatever the writer's options say.
   low_priority = low_priority || options.low_priority;
   OptionList list;
@@ -136,17 +102,17 @@ std::shared_ptr<StorageWriter> OwnSaveParts::writer_for(const CheckpointWriterOp
   const Digest wanted = list.add("low_priority", low_priority).finish().first;
   // A new writer starts new threads and allocates staging blocks, so the old one is kept if it
   // fits.
-  if (!writer_ || writer_options_ != wanted) {
+  if (!writer_.storage || writer_options_ != wanted) {
     CheckpointWriterOptions own = options;
     own.low_priority = low_priority;
-    writer_ = make_storage<CheckpointWriter, UnmadeWriter, StorageWriter>(own);
+    writer_ = make_storage<CheckpointWriter, StorageWriter>(own);
   }
   writer_options_ = wanted;
   return writer_;
 }
 
-std::shared_ptr<StorageReader> make_reader(const CheckpointReaderOptions& options) {
-  return make_storage<CheckpointReader, UnmadeReader, StorageReader>(options);
+Made<StorageReader> make_reader(const CheckpointReaderOptions& options) {
+  return make_storage<CheckpointReader, StorageReader>(options);
 }
 
 void check_step(const SaveOptions& options, bool is_own_part) {

@@ -2,6 +2,7 @@
 // own planners, writers and readers. Internal.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,19 @@ void check_checkpoint_id(const Storage& storage, const std::string& checkpoint_i
                                                  "or a URL of a registered scheme");
 }
 
+// A writer or reader. `fault` says why none can be made from its options, and `storage` is then one
+// that is not used: `begin` of the call throws the fault after the hooks of Stateful objects, so
+// that all ranks learn of it, and no rank waits in vain.
+template <class Storage>
+struct Made {
+  std::shared_ptr<Storage> storage;
+  std::exception_ptr fault;
+
+  void check() const {
+    if (fault) std::rethrow_exception(fault);
+  }
+};
+
 // Cairn's own planner and writer. They are kept between calls while the options stay the same,
 // because they hold the last plan, threads and staging blocks.
 class OwnSaveParts {
@@ -41,22 +55,20 @@ class OwnSaveParts {
   // `part_rank`: with `use_collectives` off, this rank in the whole world; otherwise nothing. Must
   // be the same in each call on one object.
   std::shared_ptr<SavePlanner> planner_for(const SavePlannerOptions& options, std::optional<int> part_rank);
-  // Returns a writer for these options. If no writer can be made from them, returns one whose hooks
-  // throw the error. All ranks then learn of the error, and no rank waits in vain. A kept writer is
-  // not reused if its threads have another priority.
-  std::shared_ptr<StorageWriter> writer_for(const CheckpointWriterOptions& options, bool low_priority);
+  // Returns a writer for these options. A kept writer is not reused if its threads have another
+  // priority.
+  Made<StorageWriter> writer_for(const CheckpointWriterOptions& options, bool low_priority);
   void release() noexcept {
-    if (writer_) writer_->release_staging();
+    if (writer_.storage) writer_.storage->release_staging();
   }
 
  private:
   std::shared_ptr<SavePlanner> planner_;
   Digest planner_options_{};
-  std::shared_ptr<StorageWriter> writer_;
+  Made<StorageWriter> writer_;
   Digest writer_options_{};
 };
 
-// Makes a reader. Reports invalid options as `writer_for` does.
-std::shared_ptr<StorageReader> make_reader(const CheckpointReaderOptions& options);
+Made<StorageReader> make_reader(const CheckpointReaderOptions& options);
 
 }  // namespace cairn

@@ -108,11 +108,11 @@ struct Checkpointer::Implementation {
   std::shared_ptr<SavePlanner> planner_for(const SaveOptions& options) {
     return options.planner ? options.planner : own.planner_for(options.planning, part_rank);
   }
-  std::shared_ptr<StorageWriter> writer_for(const SaveOptions& options) {
-    return options.storage_writer ? options.storage_writer : own.writer_for(options.writer, false);
+  Made<StorageWriter> writer_for(const SaveOptions& options) {
+    return options.storage_writer ? Made<StorageWriter>{options.storage_writer, nullptr} : own.writer_for(options.writer, false);
   }
-  std::shared_ptr<StorageWriter> writer_for(const SaveOptions& options, const AsyncSaveOptions& async_options) {
-    if (options.storage_writer) return options.storage_writer;
+  Made<StorageWriter> writer_for(const SaveOptions& options, const AsyncSaveOptions& async_options) {
+    if (options.storage_writer) return {options.storage_writer, nullptr};
     CheckpointWriterOptions wanted = options.writer;
     if (async_options.staging.stream && !async_options.stager) {
       // A streamed state is never copied as a whole. The writer's memory limits how much of it is
@@ -244,13 +244,15 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   call.stateful_keys = objects.keys();
   call.begin = [&](const std::vector<std::string>& key_order) {
     check_step(options, self.part_rank.has_value());
-    check_checkpoint_id(*writer, checkpoint_id);
+    check_checkpoint_id(*writer.storage, checkpoint_id);
     objects.describe(key_order, working, self.world.rank());
+    writer.check();
   };
   call.longest_part = objects.longest();
   const auto progress = std::make_shared<CallProgress>();
   CountingSavePlanner counting(*planner, *progress);
-  call.hooks = make_save_hooks(working, are_both_users(options.planner, options.storage_writer) ? *planner : counting, *writer);
+  call.hooks =
+      make_save_hooks(working, are_both_users(options.planner, options.storage_writer) ? *planner : counting, *writer.storage);
   call.progress = progress;
   auto what_to_show = self.what_to_show(true, checkpoint_id);
   const auto ticket =
@@ -313,7 +315,8 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   parts.checkpoint_id = checkpoint_id;
   parts.planner = self.planner_for(options);
   parts.planner_is_users = options.planner != nullptr;
-  parts.writer = self.writer_for(options, async_options);
+  const auto writer = self.writer_for(options, async_options);
+  parts.writer = writer.storage;
   parts.stager = self.stager_for(async_options);
   parts.cancellation = options.cancellation;
   parts.options = async_options;
@@ -324,13 +327,13 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   self.fill(call, options);
   call.stateful_keys = objects.keys();
   call.longest_part = objects.longest();
-  const auto writer = parts.writer;
   const auto save = std::make_shared<AsyncSave>(std::move(parts));
   save->begin(std::move(call), [&](const std::vector<std::string>& key_order) {
     check_step(options, self.part_rank.has_value());
-    check_checkpoint_id(*writer, checkpoint_id);
+    check_checkpoint_id(*writer.storage, checkpoint_id);
     StateDict working = state_dict;
     objects.describe(key_order, working, self.world.rank());
+    writer.check();
     // Thrown only after `describe`: Stateful hooks may use collectives, so they must run on every
     // rank or on none.
     if (refused)
@@ -368,7 +371,7 @@ void Checkpointer::prepare(const StateDict& state_dict, const AsyncSaveOptions& 
     if (tensor.defined()) bytes += static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size();
     return tensor;
   });
-  self.writer_for(options, async_options)->prepare_staging(bytes);
+  self.writer_for(options, async_options).storage->prepare_staging(bytes);
 }
 
 void Checkpointer::release() {
@@ -401,7 +404,8 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   check_coordinator(options.coordinator_rank, world.size());
   saves.wait(std::nullopt);
   // A load may be of what an earlier save was still writing: that has ended by now.
-  const std::shared_ptr<StorageReader> reader = options.storage_reader ? options.storage_reader : make_reader(options.reader);
+  const auto made = options.storage_reader ? Made<StorageReader>{options.storage_reader, nullptr} : make_reader(options.reader);
+  const auto& reader = made.storage;
   StatefulObjects objects(state_dict);
 
   // A checkpoint that is replaced during the load is read again, once. Every rank sees the same
@@ -427,6 +431,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       if (part_rank) require_part(checkpoint_id);
       agreed_order = key_order;
       objects.describe(key_order, working, world.rank());
+      made.check();
     };
     call.longest_part = objects.longest();
     const auto fit = [&](const Metadata& metadata, const StorageContext& context) {
