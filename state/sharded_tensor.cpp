@@ -70,7 +70,13 @@ torch::Tensor copy_of_part(const torch::Tensor& whole, const Box& box) {
 // Checks only what one rank can see. Planning checks that the parts of all ranks make up the
 // tensor.
 ShardedTensor::ShardedTensor(Extents size, DType dtype, std::vector<LocalShard> local_shards)
-    : size_(std::move(size)), dtype_(dtype), local_shards_(std::move(local_shards)), layout_(std::make_shared<Layout>()) {
+    : ShardedTensor(std::move(size), dtype, std::move(local_shards), Layout()) {}
+
+ShardedTensor::ShardedTensor(Extents size, DType dtype, std::vector<LocalShard> local_shards, Layout layout)
+    : size_(std::move(size)),
+      dtype_(dtype),
+      local_shards_(std::move(local_shards)),
+      layout_(std::make_shared<Layout>(std::move(layout))) {
   volume(size_);  // throws if a size is negative
   std::vector<Box> boxes;
   for (const LocalShard& shard : local_shards_) {
@@ -104,9 +110,7 @@ ShardedTensor ShardedTensor::zeros(const ChunkShardingSpec& spec, const Extents&
                                  [&] { return torch::zeros(array_of(chunks[i].sizes), options); }),
                       chunks[i].offsets});
   }
-  ShardedTensor made(size, *dtype, std::move(shards));
-  made.layout_ = std::make_shared<Layout>(Layout{spec, std::nullopt, {}});
-  return made;
+  return {size, *dtype, std::move(shards), Layout{spec, std::nullopt, {}}};
 }
 
 ShardedTensor ShardedTensor::distribute(const torch::Tensor& whole, const ChunkShardingSpec& spec, int rank) {
@@ -117,9 +121,7 @@ ShardedTensor ShardedTensor::distribute(const torch::Tensor& whole, const ChunkS
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     if (spec.placements[i] == rank) shards.push_back({copy_of_part(whole, chunks[i]), chunks[i].offsets});
   }
-  ShardedTensor made(size, dtype, std::move(shards));
-  made.layout_ = std::make_shared<Layout>(Layout{spec, std::nullopt, {}});
-  return made;
+  return {size, dtype, std::move(shards), Layout{spec, std::nullopt, {}}};
 }
 
 ShardedTensor ShardedTensor::distribute(const torch::Tensor& whole, const DeviceMesh& mesh,
@@ -128,9 +130,7 @@ ShardedTensor ShardedTensor::distribute(const torch::Tensor& whole, const Device
   const Extents size = extents_of(whole.sizes());
   std::vector<LocalShard> shards;
   if (const auto box = local_box(size, mesh, placements, rank)) shards.push_back({copy_of_part(whole, *box), box->offsets});
-  ShardedTensor made(size, dtype, std::move(shards));
-  made.layout_ = std::make_shared<Layout>(Layout{std::nullopt, mesh, placements});
-  return made;
+  return {size, dtype, std::move(shards), Layout{std::nullopt, mesh, placements}};
 }
 
 // A rank outside of the mesh takes part as well, because every rank describes the same state dict.
@@ -149,9 +149,7 @@ ShardedTensor ShardedTensor::from_local(torch::Tensor local, const Extents& size
     refuse("rank " + std::to_string(rank) + " is not in the mesh, but has a part of size " + to_string(extents_of(local.sizes())) +
            "; pass an empty tensor there");
   }
-  ShardedTensor made(size, dtype, std::move(shards));
-  made.layout_ = std::make_shared<Layout>(Layout{std::nullopt, mesh, placements});
-  return made;
+  return {size, dtype, std::move(shards), Layout{std::nullopt, mesh, placements}};
 }
 
 // Computed on request, because a mesh may have thousands of ranks and most callers need only their

@@ -70,6 +70,7 @@ class ShardedTensor {
     std::optional<DeviceMesh> mesh;
     std::vector<Placement> placements;
   };
+  ShardedTensor(Extents size, DType dtype, std::vector<LocalShard> local_shards, Layout layout);
 
   Extents size_;
   DType dtype_;

@@ -254,49 +254,37 @@ Value& Value::operator=(const Value& other) {
 
 bool Value::is_none() const { return is_ivalue() && std::get<c10::IValue>(value_).isNone(); }
 
-const torch::Tensor& Value::tensor() const {
-  if (!is_tensor()) throw_kind(*this, "a tensor");
-  return std::get<torch::Tensor>(value_);
+namespace {
+
+template <class Held, class Stored>
+const Held& held_in(const Value& value, const Stored& stored, const char* what) {
+  const Held* const held = std::get_if<Held>(&stored);
+  if (held == nullptr) throw_kind(value, what);
+  return *held;
 }
 
-const ShardedTensor& Value::sharded() const {
-  if (!is_sharded()) throw_kind(*this, "a sharded tensor");
-  return std::get<ShardedTensor>(value_);
+// Looks behind a pointer, which a move leaves null.
+template <class Held, class Stored>
+Held& pointed_in(const Value& value, const Stored& stored, const char* what) {
+  const auto& pointer = held_in<std::shared_ptr<Held>>(value, stored, what);
+  if (!pointer) throw_kind(value, what);
+  return *pointer;
 }
 
-const Blob& Value::blob() const {
-  if (!is_blob()) throw_kind(*this, "bytes");
-  return std::get<Blob>(value_);
-}
+}  // namespace
 
-const Opaque& Value::opaque() const {
-  if (!is_opaque()) throw_kind(*this, "an opaque value");
-  return *std::get<std::shared_ptr<const Opaque>>(value_);
-}
-
-Dict& Value::dict() { return const_cast<Dict&>(static_cast<const Value&>(*this).dict()); }
-
-const Dict& Value::dict() const {
-  if (!is_dict() || !std::get<std::shared_ptr<Dict>>(value_)) throw_kind(*this, "a dict");
-  return *std::get<std::shared_ptr<Dict>>(value_);
-}
-
-List& Value::list() { return const_cast<List&>(static_cast<const Value&>(*this).list()); }
-
-const List& Value::list() const {
-  if (!is_list() || !std::get<std::shared_ptr<List>>(value_)) throw_kind(*this, "a list");
-  return *std::get<std::shared_ptr<List>>(value_);
-}
-
+const torch::Tensor& Value::tensor() const { return held_in<torch::Tensor>(*this, value_, "a tensor"); }
+const ShardedTensor& Value::sharded() const { return held_in<ShardedTensor>(*this, value_, "a sharded tensor"); }
+const Blob& Value::blob() const { return held_in<Blob>(*this, value_, "bytes"); }
+const Opaque& Value::opaque() const { return pointed_in<const Opaque>(*this, value_, "an opaque value"); }
+Dict& Value::dict() { return pointed_in<Dict>(*this, value_, "a dict"); }
+const Dict& Value::dict() const { return pointed_in<Dict>(*this, value_, "a dict"); }
+List& Value::list() { return pointed_in<List>(*this, value_, "a list"); }
+const List& Value::list() const { return pointed_in<List>(*this, value_, "a list"); }
 const std::shared_ptr<Stateful>& Value::stateful() const {
-  if (!is_stateful()) throw_kind(*this, "a stateful object");
-  return std::get<std::shared_ptr<Stateful>>(value_);
+  return held_in<std::shared_ptr<Stateful>>(*this, value_, "a stateful object");
 }
-
-const c10::IValue& Value::ivalue() const {
-  if (!is_ivalue()) throw_kind(*this, "a plain value");
-  return std::get<c10::IValue>(value_);
-}
+const c10::IValue& Value::ivalue() const { return held_in<c10::IValue>(*this, value_, "a plain value"); }
 
 std::int64_t Value::to_int() const {
   if (!is_ivalue() || !ivalue().isInt()) throw_kind(*this, "a whole number");
