@@ -139,10 +139,8 @@ void CallContext::report_early(CallResult outcome) {
 }
 
 bool describe(const StartCall& start, ObservedEvent& event) {
-  event.name = "StartCall";
   event.call = start.context->ticket();
-  event.checkpointer = checkpointer_key(start.context->call().id.checkpointer);
-  return true;
+  return describe_as("StartCall", start.context->call().id.checkpointer, event);
 }
 
 }  // namespace cairn

@@ -98,55 +98,36 @@ inline bool describe(const protocol::Message& body, ObservedEvent& event) {
   event.what = protocol::kind_of(body);
   return !protocol::is_of_progress(body);
 }
-inline bool describe(const CancelCall& cancel, ObservedEvent& event) {
-  event.name = "CancelCall";
-  event.call = cancel.request.ticket;
-  event.checkpointer = checkpointer_key(cancel.checkpointer);
+// `name` must never be freed. `checkpointer`: "" for a message about no call.
+inline bool describe_as(const char* name, const std::string& checkpointer, ObservedEvent& event, std::uint64_t attempt = 0) {
+  event.name = name;
+  event.attempt = attempt;
+  event.checkpointer = checkpointer_key(checkpointer);  // 0 for ""
   return true;
+}
+inline bool describe(const CancelCall& cancel, ObservedEvent& event) {
+  event.call = cancel.request.ticket;
+  return describe_as("CancelCall", cancel.checkpointer, event);
 }
 inline bool describe(const TaskReport& report, ObservedEvent& event) {
-  event.name = protocol::name_of(report.ended.result);
-  event.attempt = report.counter;
-  event.checkpointer = checkpointer_key(report.checkpointer);
-  return true;
+  return describe_as(protocol::name_of(report.ended.result), report.checkpointer, event, report.counter);
 }
 inline bool describe(const CoordinatorEvent& told, ObservedEvent& event) {
-  event.checkpointer = checkpointer_key(told.checkpointer);
-  if (const auto* received = std::get_if<protocol::Received>(&told.event)) {
-    event.attempt = received->counter;
-    return describe(received->body, event);
-  }
-  if (const auto* task = std::get_if<protocol::TaskEnded>(&told.event))
-    event.name = protocol::name_of(task->result);
-  else if (std::holds_alternative<protocol::ActorDied>(told.event))
-    event.name = "ActorDied";
-  else
-    event.name = std::holds_alternative<protocol::PeerDown>(told.event) ? "PeerDown" : "PeerUp";
-  return true;
+  if (const auto* received = std::get_if<protocol::Received>(&told.event))
+    return describe_as("", told.checkpointer, event, received->counter) && describe(received->body, event);
+  const auto* const task = std::get_if<protocol::TaskEnded>(&told.event);
+  const bool is_death = std::holds_alternative<protocol::ActorDied>(told.event);
+  const char* const change = std::holds_alternative<protocol::PeerDown>(told.event) ? "PeerDown" : "PeerUp";
+  return describe_as(task ? protocol::name_of(task->result) : is_death ? "ActorDied" : change, told.checkpointer, event);
 }
 inline bool describe(const CoordinatorEffect& asked, ObservedEvent& event) {
-  event.checkpointer = checkpointer_key(asked.checkpointer);
-  if (const auto* send = std::get_if<protocol::Send>(&asked.effect)) {
-    event.attempt = send->counter;
-    return describe(send->body, event);
-  }
+  if (const auto* send = std::get_if<protocol::Send>(&asked.effect))
+    return describe_as("", asked.checkpointer, event, send->counter) && describe(send->body, event);
   const auto& task = std::get<protocol::RunTask>(asked.effect);
-  event.name = protocol::name_of(task.task);
-  event.attempt = task.counter;
-  return true;
+  return describe_as(protocol::name_of(task.task), asked.checkpointer, event, task.counter);
 }
-inline bool describe(const Unsent& unsent, ObservedEvent& event) {
-  event.name = "Unsent";
-  event.checkpointer = checkpointer_key(unsent.checkpointer);
-  return true;
-}
-inline bool describe(const CoordinatorStopped&, ObservedEvent& event) {
-  event.name = "CoordinatorStopped";
-  return true;
-}
-inline bool describe(const Stop&, ObservedEvent& event) {
-  event.name = "Stop";
-  return true;
-}
+inline bool describe(const Unsent& unsent, ObservedEvent& event) { return describe_as("Unsent", unsent.checkpointer, event); }
+inline bool describe(const CoordinatorStopped&, ObservedEvent& event) { return describe_as("CoordinatorStopped", "", event); }
+inline bool describe(const Stop&, ObservedEvent& event) { return describe_as("Stop", "", event); }
 
 }  // namespace cairn

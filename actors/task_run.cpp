@@ -131,11 +131,8 @@ std::uint64_t TaskRun::record_end(bool ok, std::string_view failure) {
 
 bool describe(const Request& request, ObservedEvent& event) {
   const TaskRun& run = *request.run;
-  event.name = protocol::name_of(run.task().task);
-  event.attempt = run.task().counter;
   event.call = run.context().ticket();
-  event.checkpointer = checkpointer_key(run.context().call().id.checkpointer);
-  return true;
+  return describe_as(protocol::name_of(run.task().task), run.context().call().id.checkpointer, event, run.task().counter);
 }
 
 TaskActor::behavior_type task_actor(TaskActor::pointer self, std::shared_ptr<Tracer> tracer, Actor actor, TaskRun::Body body) {
