@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include <cairn/base/digest.hpp>
@@ -31,7 +32,8 @@ using Labels = std::vector<std::pair<std::string, std::string>>;
 constexpr std::size_t kFileNameMax = 100;
 constexpr std::size_t kDigestInName = 8;
 
-std::string number(double value) {
+template <class Number>
+std::string number(Number value) {
   std::array<char, 40> text{};
   // Not by printf: in some locales it writes a decimal comma.
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
@@ -187,55 +189,48 @@ struct PrometheusMetrics::Implementation {
 
   void write(Exposition& exposition, const std::string& what, const std::map<int, RankMetrics>& by_rank) const
       CAIRN_REQUIRES(mutex) {
-    const auto each = [&](const std::string& name, const char* type, const std::string& help, const auto& samples_of)
+    // `samples_of` gets the metrics of a rank, and a function that adds a sample with more labels.
+    const auto each = [&](const char* name, const char* type, const std::string& help, const auto& samples_of)
                           CAIRN_REQUIRES(mutex) {
-      exposition.family(name, type, help);
-      for (const auto& [rank, metrics] : by_rank) samples_of(labels_of(rank), metrics);
-    };
-    const auto with = [](Labels labels, const char* name, const std::string& value) {
-      labels.emplace_back(name, value);
-      return labels;
-    };
-    const std::string prefix = "cairn_" + what;
-    each(prefix + "_seconds", "histogram", "From the call of a " + what + " until its end.",
-         [&](const Labels& labels, const auto& metrics) {
-           for (const auto& [outcome, histogram] : metrics.seconds)
-             exposition.histogram(prefix + "_seconds", with(labels, "outcome", outcome), histogram, options.seconds);
-         });
-    each(prefix + "_phase_seconds", "histogram", "How long the rank was in each phase of a " + what + ".",
-         [&](const Labels& labels, const auto& metrics) {
-           for (const auto& [phase, histogram] : metrics.phase_seconds)
-             exposition.histogram(prefix + "_phase_seconds", with(labels, "phase", phase), histogram, options.seconds);
-         });
-    each(prefix + "_bytes_total", "counter", "Bytes of tensors that the rank has moved in " + what + "s that succeeded.",
-         [&](const Labels& labels, const auto& metrics) {
-           exposition.sample(prefix + "_bytes_total", labels, std::to_string(metrics.bytes));
-         });
-    each(prefix + "_failures_total", "counter", "Failed " + what + "s, by the first entry of their failure map.",
-         [&](const Labels& labels, const auto& metrics) {
-           for (const auto& [first, count] : metrics.failures)
-             exposition.sample(prefix + "_failures_total", with(with(labels, "kind", first.first), "phase", first.second),
-                               std::to_string(count));
-         });
-    each(prefix + "s_total", "counter", "Ended " + what + "s, by outcome.", [&](const Labels& labels, const auto& metrics) {
-      for (const auto& [outcome, count] : metrics.ended)
-        exposition.sample(prefix + "s_total", with(labels, "outcome", outcome), std::to_string(count));
+                            const std::string full_name = "cairn_" + what + name;
+                            exposition.family(full_name, type, help);
+                            for (const auto& [rank, metrics] : by_rank)
+                              samples_of(metrics, [&, labels = labels_of(rank)](const auto& value, const Labels& more = {}) {
+                                Labels all = labels;
+                                all.insert(all.end(), more.begin(), more.end());
+                                if constexpr (std::is_same_v<decltype(value), const Histogram&>)
+                                  exposition.histogram(full_name, all, value, options.seconds);
+                                else
+                                  exposition.sample(full_name, all, number(value));
+                              });
+                          };
+    each("_seconds", "histogram", "From the call of a " + what + " until its end.", [](const auto& metrics, const auto& add) {
+      for (const auto& [outcome, histogram] : metrics.seconds) add(histogram, {{"outcome", outcome}});
     });
-    each(prefix + "_start_timestamp_seconds", "gauge", "When the oldest " + what + " in progress began, since 1970.",
-         [&](const Labels& labels, const auto& metrics) {
+    each("_phase_seconds", "histogram", "How long the rank was in each phase of a " + what + ".",
+         [](const auto& metrics, const auto& add) {
+           for (const auto& [phase, histogram] : metrics.phase_seconds) add(histogram, {{"phase", phase}});
+         });
+    each("_bytes_total", "counter", "Bytes of tensors that the rank has moved in " + what + "s that succeeded.",
+         [](const auto& metrics, const auto& add) { add(metrics.bytes); });
+    each("_failures_total", "counter", "Failed " + what + "s, by the first entry of their failure map.",
+         [](const auto& metrics, const auto& add) {
+           for (const auto& [first, count] : metrics.failures) add(count, {{"kind", first.first}, {"phase", first.second}});
+         });
+    each("s_total", "counter", "Ended " + what + "s, by outcome.", [](const auto& metrics, const auto& add) {
+      for (const auto& [outcome, count] : metrics.ended) add(count, {{"outcome", outcome}});
+    });
+    each("_start_timestamp_seconds", "gauge", "When the oldest " + what + " in progress began, since 1970.",
+         [](const auto& metrics, const auto& add) {
            const auto oldest = std::min_element(metrics.starts.begin(), metrics.starts.end(),
                                                 [](const auto& a, const auto& b) { return a.second < b.second; });
-           if (oldest != metrics.starts.end())
-             exposition.sample(prefix + "_start_timestamp_seconds", labels, number(oldest->second));
+           if (oldest != metrics.starts.end()) add(oldest->second);
          });
-    each(prefix + "s_in_progress", "gauge", "Calls of " + what + " that have not ended.",
-         [&](const Labels& labels, const auto& metrics) {
-           exposition.sample(prefix + "s_in_progress", labels, std::to_string(metrics.in_progress));
-         });
-    each(prefix + "_last_success_timestamp_seconds", "gauge", "When the last " + what + " that succeeded has ended, since 1970.",
-         [&](const Labels& labels, const auto& metrics) {
-           if (metrics.last_success)
-             exposition.sample(prefix + "_last_success_timestamp_seconds", labels, number(*metrics.last_success));
+    each("s_in_progress", "gauge", "Calls of " + what + " that have not ended.",
+         [](const auto& metrics, const auto& add) { add(metrics.in_progress); });
+    each("_last_success_timestamp_seconds", "gauge", "When the last " + what + " that succeeded has ended, since 1970.",
+         [](const auto& metrics, const auto& add) {
+           if (metrics.last_success) add(*metrics.last_success);
          });
   }
 
