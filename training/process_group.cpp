@@ -344,27 +344,16 @@ class ProcessGroup::Implementation {
 // --- Pending -------------------------------------------------------------------------------------
 
 struct Pending::State {
-  State(std::shared_ptr<ProcessGroup::Implementation> of, std::string what, C10dBackend::Work under_way,
-        std::vector<torch::Tensor> until_done, std::function<void()> rest = {})
-      : group(std::move(of)),
-        action(std::move(what)),
-        work(std::move(under_way)),
-        kept(std::move(until_done)),
-        finish(std::move(rest)),
-        on_device(!kept.front().device().is_cpu()) {}
-  State(State&&) = default;
-  State& operator=(State&&) = delete;
-
   std::shared_ptr<ProcessGroup::Implementation> group;
   std::string action;
-  C10dBackend::Work work;
-  std::vector<torch::Tensor> kept;  // kept alive until the work is done; all on one device
-  std::function<void()> finish;     // the remaining work on this rank
-  bool on_device;
+  at::Device device;
+  C10dBackend::Work work = {};
+  std::vector<torch::Tensor> kept = {};  // kept alive until the work is done; all on `device`
+  std::function<void()> finish = {};     // the remaining work on this rank
 
   // Order the current stream after the work, so that memory which a device still uses may be freed.
   ~State() {
-    if (!on_device || !work) return;
+    if (device.is_cpu() || !work) return;
     try {
       work->wait();
     } catch (const std::exception&) {  // a later call reports it
@@ -372,11 +361,6 @@ struct Pending::State {
   }
 };
 
-Pending Pending::of(State state) {
-  Pending pending;
-  pending.state_ = std::make_unique<State>(std::move(state));
-  return pending;
-}
 Pending::Pending() noexcept = default;
 Pending::Pending(Pending&&) noexcept = default;
 Pending& Pending::operator=(Pending&&) noexcept = default;
@@ -386,10 +370,10 @@ void Pending::wait() {
   if (!state_) return;
   const std::unique_ptr<State> state = std::move(state_);
   state->group->run(
-      state->action, [&] { state->group->wait_for(*state->work, state->on_device); }, [&] { state->work.reset(); });
+      state->action, [&] { state->group->wait_for(*state->work, !state->device.is_cpu()); }, [&] { state->work.reset(); });
   // The host does not wait for devices. The watch reports a collective that a device never
   // finishes.
-  if (state->on_device) state->group->watch(state->action, state->kept.front().device());
+  if (!state->device.is_cpu()) state->group->watch(state->action, state->device);
   state->work.reset();
   if (state->finish) state->finish();
 }
@@ -467,10 +451,6 @@ const std::vector<int>& ProcessGroup::ranks() const { return implementation_->ra
 
 namespace {
 
-std::string describe(const char* collective, const torch::Tensor& tensor) {
-  return std::string(collective) + " of " + std::to_string(tensor.nbytes()) + " bytes";
-}
-
 void check_tensor(const char* collective, const torch::Tensor& tensor) {
   if (!tensor.defined()) refuse(std::string(collective) + ": a tensor is undefined");
   if (!tensor.is_contiguous()) refuse(std::string(collective) + ": a tensor is not contiguous");
@@ -490,83 +470,77 @@ void check_sizes(const char* collective, const torch::Tensor& large, const torch
 
 }  // namespace
 
-Pending ProcessGroup::all_gather_async(const torch::Tensor& output, const torch::Tensor& input) const {
-  check_sizes("all-gather", output, input, size());
+template <class Start>
+Pending ProcessGroup::begin(const char* collective, const torch::Tensor& output, const torch::Tensor& input,
+                            const Start& start) const {
   const torch::NoGradGuard no_grad;
   Pending pending;
   if (input.numel() == 0) return pending;
   if (size() == 1) {
-    output.view(-1).copy_(input.view(-1));
+    if (!output.is_same(input)) output.view(-1).copy_(input.view(-1));
     return pending;
   }
-  const std::string action = describe("all-gather", input);
+  const std::string action = std::string(collective) + " of " + std::to_string(input.nbytes()) + " bytes";
+  // Not kept until the wait: closing the group ends the collective by destroying the backend, which
+  // a reference would prevent.
   const Backend backend = implementation_->backend(action, input.device());
   implementation_->run(action, [&] {
-    // As bytes, because moving needs no arithmetic: any type can travel, also those that a backend
-    // does not know.
-    auto work = backend->all_gather(bytes_of(output), bytes_of(input));
-    pending = Pending::of({implementation_, action, std::move(work), {output, input}});
+    pending.state_.reset(new Pending::State{implementation_, action, input.device()});
+    start(*backend, *pending.state_);
   });
   return pending;
 }
 
+Pending ProcessGroup::all_gather_async(const torch::Tensor& output, const torch::Tensor& input) const {
+  check_sizes("all-gather", output, input, size());
+  return begin("all-gather", output, input, [&](C10dBackend& backend, auto& state) {
+    state.kept = {output, input};
+    // As bytes, because moving needs no arithmetic: any type can travel, also those that a backend
+    // does not know.
+    state.work = backend.all_gather(bytes_of(output), bytes_of(input));
+  });
+}
+
 Pending ProcessGroup::reduce_scatter_async(const torch::Tensor& output, const torch::Tensor& input) const {
   check_sizes("reduce-scatter", input, output, size());
-  const torch::NoGradGuard no_grad;
   check_summable(input.scalar_type());
-  Pending pending;
-  if (input.numel() == 0) return pending;
-  if (size() == 1) {
-    output.view(-1).copy_(input.view(-1));
-    return pending;
-  }
-  const std::string action = describe("reduce-scatter", input);
-  const Backend backend = implementation_->backend(action, input.device());
-  implementation_->run(action, [&] {
-    if (backend->reduces_and_scatters()) {
-      auto work = backend->reduce_scatter(output.detach(), input.detach());
-      pending = Pending::of({implementation_, action, std::move(work), {output, input}});
+  return begin("reduce-scatter", output, input, [&](C10dBackend& backend, auto& state) {
+    if (backend.reduces_and_scatters()) {
+      state.kept = {output, input};
+      state.work = backend.reduce_scatter(output.detach(), input.detach());
       return;
     }
-    const at::ScalarType type = type_of_sums(input.scalar_type(), *backend);
+    const at::ScalarType type = type_of_sums(input.scalar_type(), backend);
     // The backend has no reduce-scatter: each rank collects its parts and adds them up itself, in
     // the order of ranks.
     const torch::Tensor parts = torch::empty_like(input);
-    auto work = backend->all_to_all(bytes_of(parts), bytes_of(input));
-    auto finish = [output, parts, type, n = size()] {
-      const torch::NoGradGuard no_grad_here;
+    state.kept = {parts, input};
+    state.finish = [output, parts, type, n = size()] {
+      const torch::NoGradGuard no_grad;
       const torch::Tensor rows = parts.view({n, -1});
       torch::Tensor sum = rows[0].to(type, /*non_blocking=*/false, /*copy=*/true);
       for (int i = 1; i < n; ++i) sum.add_(rows[i]);
       output.view(-1).copy_(sum);
     };
-    pending = Pending::of({implementation_, action, std::move(work), {parts, input}, std::move(finish)});
+    state.work = backend.all_to_all(bytes_of(parts), bytes_of(input));
   });
-  return pending;
 }
 
 Pending ProcessGroup::all_reduce_async(const torch::Tensor& tensor) const {
   check_tensor("all-reduce", tensor);
-  const torch::NoGradGuard no_grad;
   check_summable(tensor.scalar_type());
-  Pending pending;
-  if (size() == 1 || tensor.numel() == 0) return pending;
-  const std::string action = describe("all-reduce", tensor);
-  const Backend backend = implementation_->backend(action, tensor.device());
-  implementation_->run(action, [&] {
-    const at::ScalarType type = type_of_sums(tensor.scalar_type(), *backend);
+  return begin("all-reduce", tensor, tensor, [&](C10dBackend& backend, auto& state) {
+    const at::ScalarType type = type_of_sums(tensor.scalar_type(), backend);
     const torch::Tensor sum = tensor.to(type);
-    std::function<void()> finish;
+    state.kept = {tensor, sum};
     if (type != tensor.scalar_type()) {
-      finish = [tensor, sum] {
-        const torch::NoGradGuard no_grad_here;
+      state.finish = [tensor, sum] {
+        const torch::NoGradGuard no_grad;
         tensor.detach().copy_(sum);
       };
     }
-    auto work = backend->all_reduce(sum.detach());
-    pending = Pending::of({implementation_, action, std::move(work), {tensor, sum}, std::move(finish)});
+    state.work = backend.all_reduce(sum.detach());
   });
-  return pending;
 }
 
 void ProcessGroup::all_gather(const torch::Tensor& output, const torch::Tensor& input) const {
@@ -580,18 +554,10 @@ void ProcessGroup::all_reduce(const torch::Tensor& tensor) const { all_reduce_as
 void ProcessGroup::broadcast(const torch::Tensor& tensor, int root) const {
   check_tensor("broadcast", tensor);
   if (root < 0 || root >= size()) refuse("broadcast: there is no rank " + std::to_string(root) + " of " + std::to_string(size()));
-  if (size() == 1 || tensor.numel() == 0) return;
-  const std::string action = describe("broadcast", tensor);
-  Backend backend = implementation_->backend(action, tensor.device());
-  Pending pending;
-  implementation_->run(action, [&] {
-    auto work = backend->broadcast(bytes_of(tensor), root);
-    pending = Pending::of({implementation_, action, std::move(work), {tensor}});
-  });
-  // Before the wait: closing the group ends the collective by destroying the backend, which a
-  // reference would prevent.
-  backend.reset();
-  pending.wait();
+  begin("broadcast", tensor, tensor, [&](C10dBackend& backend, auto& state) {
+    state.kept = {tensor};
+    state.work = backend.broadcast(bytes_of(tensor), root);
+  }).wait();
 }
 
 void ProcessGroup::barrier() const {

@@ -69,7 +69,6 @@ class Pending {
  private:
   friend class ProcessGroup;
   struct State;
-  static Pending of(State state);
   std::unique_ptr<State> state_;
 };
 
@@ -144,6 +143,10 @@ class ProcessGroup {
   friend class Pending;
   class Implementation;
   explicit ProcessGroup(std::shared_ptr<Implementation> implementation) : implementation_(std::move(implementation)) {}
+  // Calls `start` with the backend for `input` and the Pending's state, which it fills. One rank
+  // alone copies instead.
+  template <class Start>
+  Pending begin(const char* collective, const torch::Tensor& output, const torch::Tensor& input, const Start& start) const;
   std::shared_ptr<Implementation> implementation_;
 };
 
