@@ -1,10 +1,10 @@
 #include <cairn/base/save_id.hpp>
 
-#include <charconv>
 #include <cstdio>
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/settings.hpp>
 
 namespace cairn {
 namespace {
@@ -30,10 +30,7 @@ bool take_hex_part(std::string_view& text, std::size_t length) noexcept {
 
 // Accepts what std::to_string writes for a std::uint64_t: no sign, no leading zero, no overflow.
 bool is_canonical_counter(std::string_view text) noexcept {
-  if (text.empty() || (text.size() > 1 && text.front() == '0')) return false;
-  std::uint64_t value = 0;
-  auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return problem == std::errc() && end == text.data() + text.size();
+  return (text.size() == 1 || text.substr(0, 1) != "0") && parse_number<std::uint64_t>(text).has_value();
 }
 
 }  // namespace

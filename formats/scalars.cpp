@@ -38,14 +38,6 @@ ParsedInt parse_binary_int(std::string_view bytes) {
   return parsed;
 }
 
-// from_chars, unlike strtod, does not depend on the locale.
-std::optional<double> parse_text_float(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 double parse_binary_float(std::string_view bytes) {
   std::uint64_t bits = 0;
   // Big-endian, unlike all other numbers in pickles.

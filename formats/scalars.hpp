@@ -15,7 +15,6 @@ struct ParsedInt {
 
 ParsedInt parse_text_int(std::string_view digits);   // decimal, optionally followed by 'L'
 ParsedInt parse_binary_int(std::string_view bytes);  // two's complement, little-endian, any length
-std::optional<double> parse_text_float(std::string_view text);
 double parse_binary_float(std::string_view bytes);  // 8 bytes, big-endian
 
 // Decodes a text of protocol 0: \uXXXX and \UXXXXXXXX stand for characters, other bytes are

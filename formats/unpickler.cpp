@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/settings.hpp>
 #include <cairn/base/utf8.hpp>
 #include <cairn/formats/opcodes.hpp>
 #include <cairn/formats/scalars.hpp>
@@ -319,7 +320,7 @@ class Unpickler {
         return push_int(parse_binary_int(take_counted(opcode == kLong1 ? 1 : 4, "an int")));
       case kFloat:
       case kBinFloat: {
-        const auto value = opcode == kFloat ? parse_text_float(take_line("a float")) : parse_binary_float(take(8, "a float"));
+        const auto value = opcode == kFloat ? parse_number<double>(take_line("a float")) : parse_binary_float(take(8, "a float"));
         if (!value) corrupt("a float that is no number");
         std::uint64_t bits;
         std::memcpy(&bits, &*value, sizeof bits);

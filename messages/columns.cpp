@@ -1,11 +1,11 @@
 #include <cairn/messages/columns.hpp>
 
-#include <charconv>
 #include <limits>
 #include <system_error>
 #include <utility>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/settings.hpp>
 
 namespace cairn::columns {
 
@@ -153,10 +153,9 @@ void paths_from_proto(const v1::Paths& message, const NameTable& names, const ch
         path.emplace_back(std::in_place_type<std::string>, part);
         continue;
       }
-      std::int64_t index = 0;
-      const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
-      check_decode(error == std::errc() && end == part.data() + part.size(), what, "a position in a list is not a number");
-      path.emplace_back(index);
+      const auto index = parse_number<std::int64_t>(part);
+      check_decode(index.has_value(), what, "a position in a list is not a number");
+      path.emplace_back(*index);
     }
     check_decode(text.empty(), what, "the steps of a path do not fit its text");
     add(id, std::move(path));

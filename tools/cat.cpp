@@ -1,11 +1,11 @@
 // `cairn cat`: prints elements of a tensor, or a value.
 #include <algorithm>
-#include <charconv>
 #include <iostream>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <cairn/base/settings.hpp>
 #include <cairn/planning/closest_names.hpp>
 #include <cairn/storage/engine/strided_bytes.hpp>
 #include <cairn/tools/commands.hpp>
@@ -85,10 +85,9 @@ class SliceReader {
   }
 
   std::int64_t number(const std::string& text) const {
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) refuse("\"" + printable(text) + "\" is no number");
-    return value;
+    const auto value = parse_number<std::int64_t>(text);
+    if (!value) refuse("\"" + printable(text) + "\" is no number");
+    return *value;
   }
 
   void read(const std::string& part, std::size_t dim, Slice& slice) const {

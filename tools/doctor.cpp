@@ -23,6 +23,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/base/random.hpp>
+#include <cairn/base/settings.hpp>
 #include <cairn/runtime/library_versions.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/terminal.hpp>
@@ -143,9 +144,9 @@ Finding check_loopback() {
 
 // Checks that MASTER_PORT, which the rendezvous uses, is free on this machine.
 Finding check_master_port() {
-  const char* const text = std::getenv("MASTER_PORT");
-  if (text == nullptr || *text == '\0') return {"MASTER_PORT", Health::kOk, "not set: cairn-launch chooses a free one", ""};
-  const int port = std::atoi(text);
+  const std::string text = environment_value("MASTER_PORT");
+  if (text.empty()) return {"MASTER_PORT", Health::kOk, "not set: cairn-launch chooses a free one", ""};
+  const int port = parse_number<int>(text).value_or(0);
   if (port < 1 || port > 65535)
     return {"MASTER_PORT", Health::kProblem, text, "no rank would find the others: give a number from 1 to 65535"};
   const Socket server;

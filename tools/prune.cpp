@@ -1,6 +1,5 @@
 // `cairn prune`: removes checkpoints of a run that no rule keeps, as the manager does.
 #include <algorithm>
-#include <charconv>
 #include <iostream>
 #include <limits>
 #include <map>
@@ -9,6 +8,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <cairn/base/settings.hpp>
 #include <cairn/storage/runs/retention.hpp>
 #include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/tools/commands.hpp>
@@ -55,10 +55,9 @@ struct PruneOptions {
 
 template <class Number>
 Number number_of(const std::string& spec, const std::string& text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1) refuse_keep(spec);
-  return value;
+  const auto value = parse_number<Number>(text);
+  if (!value || *value < 1) refuse_keep(spec);
+  return *value;
 }
 
 // The rules of all --keep options. A checkpoint stays if any of them keeps it.

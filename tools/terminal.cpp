@@ -4,13 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <iostream>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include <cairn/base/settings.hpp>
 #include <cairn/base/status_line.hpp>
 #include <cairn/base/utf8.hpp>
 #include <cairn/tools/commands.hpp>
@@ -27,10 +27,8 @@ constexpr std::size_t kColumnWidthMax = 80;  // names of data files have about 6
 
 bool has_colours() {
   static const bool has = [] {
-    const char* const refused = std::getenv("NO_COLOR");
-    const char* const terminal = std::getenv("TERM");
-    if (refused != nullptr && *refused != '\0') return false;
-    return is_output_terminal() && terminal != nullptr && *terminal != '\0' && std::string_view(terminal) != "dumb";
+    const std::string terminal = environment_value("TERM");
+    return environment_value("NO_COLOR").empty() && is_output_terminal() && !terminal.empty() && terminal != "dumb";
   }();
   return has;
 }

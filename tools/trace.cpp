@@ -1,7 +1,6 @@
 #include <cairn/tools/trace.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <ctime>
 #include <iostream>
 #include <map>
@@ -9,16 +8,11 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <cairn/base/settings.hpp>
 #include <cairn/tools/terminal.hpp>
 
 namespace cairn::tools {
 namespace {
-
-std::optional<double> number_in(const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  return text.empty() || *end != '\0' ? std::nullopt : std::optional(number);
-}
 
 // Parses `TraceChoice::after` into seconds since 1970.
 double moment_of(const std::string& text) {
@@ -26,7 +20,7 @@ double moment_of(const std::string& text) {
   std::tm parts{};
   if (const char* const end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts); end != nullptr && *end == 0)
     return static_cast<double>(::timegm(&parts));
-  if (const auto seconds = number_in(text)) return *seconds;
+  if (const auto seconds = parse_number<double>(text)) return *seconds;
   throw WrongUse("\"" + printable(text) + "\" is no time: give it as in 2030-12-31T23:59:59 (UTC), or in seconds since 1970");
 }
 
@@ -306,7 +300,7 @@ int trace_messages(const TraceChoice& choice, const TraceMessagesOptions& option
       const double fraction = *end == '.' ? std::stod("0" + std::string(end)) : 0;
       return parts.tm_hour * 3600 + parts.tm_min * 60 + parts.tm_sec + fraction - since_midnight;
     }
-    if (const auto seconds = number_in(text)) return seconds;
+    if (const auto seconds = parse_number<double>(text)) return seconds;
     throw WrongUse("\"" + printable(text) +
                    "\" is no time: give seconds from the beginning of the call (1.5), or a time of day (12:00:01.5)");
   };

@@ -12,6 +12,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
+#include <cairn/base/settings.hpp>
 
 namespace cairn {
 namespace {
@@ -78,11 +79,8 @@ HostPort split_address(const std::string& address) {
   if (colon == std::string::npos) malformed(address, "has no port");
   HostPort result;
   result.host = address.substr(0, colon);
-  const char* const begin = address.data() + colon + 1;
-  const char* const end = address.data() + address.size();
-  const auto parsed = std::from_chars(begin, end, result.port);
-  if (parsed.ec != std::errc() || parsed.ptr != end || result.port < 0 || result.port > kPortMax)
-    malformed(address, "its port is not a number up to 65535");
+  result.port = parse_number<int>(std::string_view(address).substr(colon + 1)).value_or(-1);
+  if (result.port < 0 || result.port > kPortMax) malformed(address, "its port is not a number up to 65535");
   if (!result.host.empty() && result.host.front() == '[') {
     if (result.host.back() != ']') malformed(address, "its brackets do not match");
     result.host = result.host.substr(1, result.host.size() - 2);

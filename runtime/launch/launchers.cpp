@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdlib>
 #include <limits>
 
@@ -11,6 +10,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/settings.hpp>
 
 namespace cairn {
 namespace {
@@ -49,14 +49,12 @@ constexpr int kJobPorts = 15000;
 std::optional<int> number_of(const Variables& variables, const char* name, int least, int most) {
   const std::string text = value_of(variables, name);
   if (text.empty()) return std::nullopt;
-  char* end = nullptr;
-  errno = 0;
-  const long value = std::strtol(text.c_str(), &end, 10);
+  const auto value = parse_number<int>(text);
   // Refused, because with a default in its place ranks would make a wrong world.
-  if (errno != 0 || *end != '\0' || value < least || value > most)
+  if (!value || *value < least || *value > most)
     refuse_variables(std::string("the environment variable ") + name + " is \"" + text + "\", not a number from " +
                      std::to_string(least) + " to " + std::to_string(most));
-  return static_cast<int>(value);
+  return value;
 }
 
 // The values of one launcher's variables.

@@ -6,9 +6,7 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <type_traits>
@@ -18,6 +16,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/settings.hpp>
 #include <cairn/base/version.hpp>
 #include <cairn/runtime/launch/launchers.hpp>
 #include <cairn/runtime/observation/metrics_server.hpp>
@@ -57,16 +56,9 @@ std::string in_braces(const Labels& labels) {
 }
 
 std::optional<int> natural_number(const std::string& text) {
-  int value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto value = parse_number<int>(text);
   // Ignored, because metrics must not end a job.
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
-}
-
-std::string value_in_environment(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
+  return value && *value >= 0 ? value : std::nullopt;
 }
 
 // The rank of this process, as its launcher tells it. Nothing without a launcher.
@@ -82,7 +74,7 @@ LauncherRank rank_in_environment() {
     const auto task = find_task(variables_of_process());
     return task ? LauncherRank{task->rank, task->local_rank} : LauncherRank{};
   } catch (const Error&) {
-    return {natural_number(value_in_environment("RANK")), natural_number(value_in_environment("LOCAL_RANK"))};
+    return {natural_number(environment_value("RANK")), natural_number(environment_value("LOCAL_RANK"))};
   }
 }
 
@@ -360,11 +352,10 @@ std::shared_ptr<PrometheusMetrics> metrics_of_environment() {
     PrometheusOptions options;
     try {
       const LauncherRank own = rank_in_environment();
-      if (const std::string directory = value_in_environment("CAIRN_METRICS_DIR"); !directory.empty())
-        options.directory = directory;
-      options.run = value_in_environment("CAIRN_RUN");
+      if (const std::string directory = environment_value("CAIRN_METRICS_DIR"); !directory.empty()) options.directory = directory;
+      options.run = environment_value("CAIRN_RUN");
       options.named_by_first_save = true;
-      if (const std::string port = value_in_environment("CAIRN_METRICS_PORT"); !port.empty()) {
+      if (const std::string port = environment_value("CAIRN_METRICS_PORT"); !port.empty()) {
         const auto first = natural_number(port);
         if (!first || *first > 65535)
           throw Error(ErrorCode::kInvalidArgument, "CAIRN_METRICS_PORT must be a port number; \"" + port + "\" is none");

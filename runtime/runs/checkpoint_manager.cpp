@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <set>
 #include <utility>
 
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/settings.hpp>
 #include <cairn/base/utf8.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
@@ -76,11 +76,8 @@ void check_run(const std::string& url) {
 // Returns nine tenths of the time that cairn-launch leaves between a signal and SIGKILL: the rest
 // is for shutting down. Without cairn-launch, returns the maximum.
 milliseconds grace_of_launcher() {
-  const char* const text = std::getenv("CAIRN_GRACE_SECONDS");
-  char* end = nullptr;
-  const double seconds = text != nullptr ? std::strtod(text, &end) : 0;
-  const bool is_number = text != nullptr && end != text && *end == '\0' && seconds > 0 && seconds < 1e9;
-  return is_number ? milliseconds(static_cast<std::int64_t>(seconds * 900)) : milliseconds::max();
+  const double seconds = parse_number<double>(environment_value("CAIRN_GRACE_SECONDS")).value_or(0);
+  return seconds > 0 && seconds < 1e9 ? milliseconds(static_cast<std::int64_t>(seconds * 900)) : milliseconds::max();
 }
 
 void check_options(const LoadOptions& options) {

@@ -1,11 +1,11 @@
 #include <cairn/runtime/testing/injection.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include <cairn/actors/protocol/events.hpp>
 #include <cairn/base/failure.hpp>
+#include <cairn/base/settings.hpp>
 #include <cairn/messages/control.hpp>
 #include <cairn/runtime/testing/injection_names.hpp>
 #include <cairn/storage/stores/injected_store.hpp>
@@ -15,19 +15,10 @@ namespace {
 
 constexpr const char* kVariable = "CAIRN_INJECT";
 
-std::string setting() {
-  const char* const value = std::getenv(kVariable);
-  return value == nullptr ? "" : value;
-}
-
 // Returns nothing for a malformed RANK: that is reported where a world is made from it.
 std::optional<int> rank_of_process() {
-  const char* const text = std::getenv("RANK");
-  if (text == nullptr || *text == '\0') return std::nullopt;
-  char* end = nullptr;
-  const long rank = std::strtol(text, &end, 10);
-  if (*end != '\0' || rank < 0 || rank > 1 << 20) return std::nullopt;
-  return static_cast<int>(rank);
+  const auto rank = parse_number<int>(environment_value("RANK"));
+  return rank && *rank >= 0 && *rank <= 1 << 20 ? rank : std::nullopt;
 }
 
 template <std::size_t... kIndex>
@@ -58,7 +49,7 @@ InjectionNames injection_names() {
 
 void allow_injection() {
   set_active_injector(active_injector());  // allows injection, even if the value turns out malformed
-  const std::string spec = setting();
+  const std::string spec = environment_value(kVariable);
   // Without a value, turns off what an earlier call has turned on.
   if (spec.empty()) return set_active_injector(nullptr);
   try {

@@ -1,17 +1,10 @@
 #include <cairn/runtime/worlds/job_secret.hpp>
 
-#include <cstdlib>
-#include <cstring>
-
 #include <cairn/base/error.hpp>
+#include <cairn/base/settings.hpp>
 
 namespace cairn {
 namespace {
-
-const char* variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 constexpr const char* kInStore = "store";  // shorter than a secret may be
 
@@ -21,7 +14,7 @@ bool is_secret_in_store(const WorldOptions& options) {
   // The program's own secret counts before that of the environment.
   if (!options.secret.empty() || !options.secret_file.empty()) return false;
   if (options.secret_from_store) return true;
-  return *variable("CAIRN_SECRET_FILE") == '\0' && std::strcmp(variable("CAIRN_SECRET"), kInStore) == 0;
+  return environment_value("CAIRN_SECRET_FILE").empty() && environment_value("CAIRN_SECRET") == kInStore;
 }
 
 Secret find_secret(const WorldOptions& options) {
@@ -30,8 +23,8 @@ Secret find_secret(const WorldOptions& options) {
     throw Error(ErrorCode::kInvalidArgument, "WorldOptions::secret and secret_file are both set: leave one of them out");
   if (!options.secret.empty()) return Secret(options.secret);
   if (!options.secret_file.empty()) return Secret::from_file(options.secret_file);
-  if (const char* const path = variable("CAIRN_SECRET_FILE"); *path != '\0') return Secret::from_file(path);
-  if (const char* const text = variable("CAIRN_SECRET"); *text != '\0') return Secret(ByteSpan(text, std::strlen(text)));
+  if (const std::string path = environment_value("CAIRN_SECRET_FILE"); !path.empty()) return Secret::from_file(path);
+  if (const std::string text = environment_value("CAIRN_SECRET"); !text.empty()) return Secret(text);
   return Secret();
 }
 

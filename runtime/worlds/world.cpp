@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
@@ -32,6 +31,7 @@
 #include <cairn/base/rank_text.hpp>
 #include <cairn/base/running_work.hpp>
 #include <cairn/base/save_id.hpp>
+#include <cairn/base/settings.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/launch/own_address.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
@@ -127,8 +127,7 @@ class Process {
 };
 
 void warn_of_ignored_injection(int rank) {
-  const char* const spec = std::getenv("CAIRN_INJECT");
-  if (spec == nullptr || *spec == '\0' || injection_is_allowed()) return;
+  if (environment_value("CAIRN_INJECT").empty() || injection_is_allowed()) return;
   // Once per process, which may make many worlds.
   static std::once_flag said;
   std::call_once(said, [rank] {
@@ -148,8 +147,7 @@ RankConfig configure(int rank, int world_size, std::string incarnation, bool one
   config.options = options.runtime;
   config.observer = options.observer;
   config.trace_directory = options.trace_directory;
-  if (const char* const asked = std::getenv("CAIRN_TRACE"); asked != nullptr && config.trace_directory.empty())
-    config.trace_directory = asked;
+  if (config.trace_directory.empty()) config.trace_directory = environment_value("CAIRN_TRACE");
   // Kept by the world: rules that are set later are for worlds made later.
   config.injector = active_injector();
   return config;
@@ -236,8 +234,7 @@ class Door {
 
 PortRange port_range_of(const WorldOptions& options) {
   if (!options.port_range.empty()) return parse_port_range(options.port_range, "WorldOptions::port_range");
-  const char* const text = std::getenv("CAIRN_PORT_RANGE");
-  return parse_port_range(text == nullptr ? "" : text, "CAIRN_PORT_RANGE");
+  return parse_port_range(environment_value("CAIRN_PORT_RANGE"), "CAIRN_PORT_RANGE");
 }
 
 std::shared_ptr<Door> open_door(int rank, int world_size, const OwnAddress& own, PortRange ports, const Secret& secret) {
@@ -283,8 +280,7 @@ struct World::Implementation {
     int number = options.trace_signal;
     std::string directory = options.trace_signal_directory;
     // The variable is for programs that choose no signal themselves.
-    if (const char* const asked = std::getenv("CAIRN_TRACE_SIGNAL"); asked != nullptr && *asked != 0 && number == 0) {
-      const std::string text = asked;
+    if (const std::string text = environment_value("CAIRN_TRACE_SIGNAL"); !text.empty() && number == 0) {
       const auto colon = text.find(':');
       number = signal_named(text.substr(0, colon));
       if (colon != std::string::npos) directory = text.substr(colon + 1);
@@ -296,8 +292,7 @@ struct World::Implementation {
 
   // Lets traces contain the stacks of hooks that hang. Of the process: its first world decides.
   void prepare_stacks() {
-    const char* const asked = std::getenv("CAIRN_STACK_SIGNAL");
-    const std::string text = asked == nullptr ? "" : asked;
+    const std::string text = environment_value("CAIRN_STACK_SIGNAL");
     if (text == "off") return;
     const std::string fault = install_stack_signal(text.empty() ? 0 : signal_named(text));
     if (!fault.empty())

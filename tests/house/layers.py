@@ -30,6 +30,7 @@ FORBIDDEN_FOLDERS = {
 INTERNAL_FOR_TOOLS = {
     "base/rank_text.hpp": "names ranks as the library's own texts do",
     "base/save_id.hpp": "`convert` and `cp` make a save id of their own",
+    "base/settings.hpp": "reads numbers and variables of the environment as the library does",
     "base/status_line.hpp": "there is one status line in a process, above which the log appears",
     "base/units.hpp": "sizes and durations read as in the library's own texts",
     "base/utf8.hpp": "shows names from checkpoints as the library's errors do",
