@@ -185,8 +185,7 @@ const StateDict& AsyncSave::staged_state() {
       throw Error(ErrorCode::kCancelled, saving(checkpoint_id()) + " was cancelled before its turn came");
   }
   if (staging_error_) std::rethrow_exception(staging_error_);
-  display_ = std::make_unique<ProgressDisplay>(
-      ProgressDisplay::What{parts_.show_progress, parts_.rank, parts_.ranks, true, checkpoint_id()}, progress_);
+  display_ = std::make_unique<ProgressDisplay>(parts_.shown, progress_);
   return state_;
 }
 
@@ -199,7 +198,7 @@ void AsyncSave::end(CallResult outcome) {
   // Cairn's own planner is kept for the next save: let it release the state that it was set up
   // with.
   try {
-    if (had_turn() && !parts_.planner_is_users) parts_.planner->set_up_planner({}, parts_.rank, false);
+    if (had_turn() && !parts_.planner_is_users) parts_.planner->set_up_planner({}, rank(), false);
   } catch (...) {  // out of memory: the next save sets it up anyway
   }
   // Before callers learn that the save has ended: their next save may need this memory.
@@ -229,7 +228,7 @@ void AsyncSave::end(CallResult outcome) {
     // Without the lock: user code, which may ask this save for its result.
     on_done(error);
   } catch (...) {
-    write_log(LogLevel::kWarning, parts_.rank,
+    write_log(LogLevel::kWarning, rank(),
               "on_done of the asynchronous save of '" + checkpoint_id() + "' threw: " + text_of(std::current_exception()));
   }
 }

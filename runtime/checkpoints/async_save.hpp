@@ -56,14 +56,11 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
     std::function<void(const std::string& slot, std::uint64_t ticket, const std::string& why)> end;
     // Records in the trace how long the copy of the state took.
     std::function<void(const std::string& slot, std::uint64_t ticket, Duration duration)> note_staging;
-    int rank = 0;
-    int ranks = 1;
-    ShowProgress show_progress = ShowProgress::kOff;
+    ProgressDisplay::What shown;                     // names the checkpoint and this rank
     std::chrono::milliseconds shutdown_deadline{0};  // how long a process that exits waits for the save
     std::shared_ptr<SaveOrder> order;
     std::uint64_t number = 0;
     std::string slot;  // the checkpointer name that the actors see
-    std::string checkpoint_id;
     std::shared_ptr<SavePlanner> planner;
     bool planner_is_users = false;
     std::shared_ptr<StorageWriter> writer;
@@ -82,10 +79,10 @@ class AsyncSave : public std::enable_shared_from_this<AsyncSave> {
   using Describe = std::function<StateDict(const std::vector<std::string>& key_order)>;
   void begin(SaveCall call, const Describe& describe);
 
-  int rank() const { return parts_.rank; }
+  int rank() const { return parts_.shown.rank; }
   std::chrono::milliseconds shutdown_deadline() const { return parts_.shutdown_deadline; }
   const std::string& slot() const { return parts_.slot; }
-  const std::string& checkpoint_id() const { return parts_.checkpoint_id; }
+  const std::string& checkpoint_id() const { return parts_.shown.checkpoint_id; }
 
   bool staged() const;
   bool wait_staged(std::optional<std::chrono::milliseconds> deadline) const;

@@ -299,9 +299,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   parts.note_staging = [&actors = self.world.runtime()](const std::string& slot, std::uint64_t ticket, Duration duration) {
     actors.note_operation(slot, ticket, "stage", duration);
   };
-  parts.rank = self.world.rank();
-  parts.ranks = self.world.size();
-  parts.show_progress = self.world.show_progress();
+  parts.shown = self.what_to_show(true, checkpoint_id);
   parts.shutdown_deadline = self.world.shutdown_deadline();
   parts.order = self.saves.order();
   parts.slot = self.slot_for(policy);
@@ -312,7 +310,6 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   self.saves.wait(std::nullopt, policy == WhileInFlight::kWait ? nullptr : &parts.slot);
 
   parts.number = ++self.async_saves;
-  parts.checkpoint_id = checkpoint_id;
   parts.planner = self.planner_for(options);
   parts.planner_is_users = options.planner != nullptr;
   const auto writer = self.writer_for(options, async_options);

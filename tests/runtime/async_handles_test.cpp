@@ -125,7 +125,7 @@ TEST_CASE("handles: many threads ask, wait and cancel in every mode of staging")
     };
     parts.end = [&](const std::string&, std::uint64_t, const std::string&) { runtime.cancel(); };
     parts.order = std::make_shared<SaveOrder>();
-    parts.checkpoint_id = "mem://handles/step";
+    parts.shown.checkpoint_id = "mem://handles/step";
     parts.planner = std::make_shared<DefaultSavePlanner>();
     CheckpointWriterOptions writing;
     writing.block_bytes = kChecksumBlockBytes;
@@ -148,7 +148,7 @@ TEST_CASE("handles: many threads ask, wait and cancel in every mode of staging")
       ++parts.number;
       const auto save = std::make_shared<AsyncSave>(parts);
       SaveCall call;
-      call.checkpoint_id = parts.checkpoint_id;
+      call.checkpoint_id = parts.shown.checkpoint_id;
       save->begin(std::move(call), [&](const std::vector<std::string>&) { return state; });
       std::vector<std::thread> curious;
       for (int i = 0; i < 3; ++i)
@@ -175,7 +175,7 @@ TEST_CASE("handles: many threads ask, wait and cancel in every mode of staging")
     }
     REQUIRE(last_saved >= 0);
     StateDict loaded = state_of_round(-5);
-    load_locally(parts.checkpoint_id, {&loaded}, [] { return std::make_unique<CheckpointReader>(); });
+    load_locally(parts.shown.checkpoint_id, {&loaded}, [] { return std::make_unique<CheckpointReader>(); });
     CHECK(loaded.at("round").to_int() == last_saved);
     for (const char* key : {"large", "transposed"})
       CHECK(torch::equal(loaded.at(key).tensor(), state_of_round(last_saved).at(key).tensor()));
@@ -193,7 +193,7 @@ TEST_CASE("handles: a save whose beginning throws has ended when the call return
     runtime.cancel();
   };
   parts.order = std::make_shared<SaveOrder>();
-  parts.checkpoint_id = "mem://handles/begins";
+  parts.shown.checkpoint_id = "mem://handles/begins";
   parts.planner = std::make_shared<DefaultSavePlanner>();
   parts.writer = std::make_shared<CheckpointWriter>();
   parts.stager = std::make_shared<DefaultStager>();
@@ -206,7 +206,7 @@ TEST_CASE("handles: a save whose beginning throws has ended when the call return
   const StateDict state = state_of_round(0);
   auto save = std::make_shared<AsyncSave>(parts);
   SaveCall call;
-  call.checkpoint_id = parts.checkpoint_id;
+  call.checkpoint_id = parts.shown.checkpoint_id;
   CHECK_THROWS_AS(save->begin(std::move(call), [&](const std::vector<std::string>&) { return state; }), std::bad_alloc);
   CHECK(save->done());
   CHECK(ends == 2);
