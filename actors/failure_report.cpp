@@ -190,10 +190,7 @@ void write_in_time(const std::shared_ptr<const Report>& report) {
   try {
     std::packaged_task<void()> task([report] { write(*report); });
     auto written = task.get_future();
-    {
-      const SignalsBlocked blocked;
-      std::thread(std::move(task)).detach();
-    }
+    start_thread("cairn-report", std::move(task)).detach();
     if (written.wait_for(kPatience) != std::future_status::ready) return warn("the file system does not answer");
     written.get();
   } catch (const std::exception& error) {
@@ -274,8 +271,7 @@ void report_running_call(const std::shared_ptr<ReportedCall>& call, CallResult o
   try_to([&] {
     if (!is_reported(*call, outcome.failures)) return;
     auto report = make_report(call, std::move(outcome));
-    const SignalsBlocked blocked;
-    std::thread([report] { try_to([&] { write_in_time(report); }); }).detach();
+    start_thread("cairn-report", [report] { try_to([&] { write_in_time(report); }); }).detach();
   });
 }
 
@@ -284,8 +280,7 @@ void end_call(std::shared_ptr<ReportedCall> call, CallResult outcome) {
   try {
     if (is_reported(*call, call->outcome.failures)) {
       auto report = make_report(call, call->outcome);
-      const SignalsBlocked blocked;
-      std::thread([report, call] {
+      start_thread("cairn-report", [report, call] {
         try_to([&] { write_in_time(report); });
         try_to([&] { deliver(*call); });
       }).detach();

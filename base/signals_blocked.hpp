@@ -4,6 +4,8 @@
 
 #include <csignal>
 #include <initializer_list>
+#include <thread>
+#include <utility>
 
 #include <pthread.h>
 
@@ -27,5 +29,15 @@ class SignalsBlocked {
  private:
   sigset_t before_;
 };
+
+// Starts a library thread, which debuggers show by `name` of at most 15 characters. Throws
+// std::system_error if no thread can be had.
+template <class Body>
+std::thread start_thread(const char* name, Body body) {
+  const SignalsBlocked blocked;
+  std::thread thread(std::move(body));
+  pthread_setname_np(thread.native_handle(), name);
+  return thread;
+}
 
 }  // namespace cairn

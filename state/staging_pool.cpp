@@ -83,8 +83,7 @@ void StagingPool::give_back(Block block, std::uint64_t generation, bool lock_it)
 void StagingPool::lock_in_background(const Block& block) {
   if (locking_.joinable()) locking_.join();  // it has ended
   try {
-    const SignalsBlocked blocked;
-    locking_ = std::thread([this, shared = block]() mutable {
+    locking_ = start_thread("cairn-lock", [this, shared = block]() mutable {
       shared->lock();
       {
         MutexLock lock(mutex_);

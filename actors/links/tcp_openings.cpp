@@ -86,10 +86,9 @@ std::optional<Endpoint> TcpLinks::find_endpoint(Opening& opening) {
       --*running;
       lookup->done = true;
     };
-    const SignalsBlocked blocked;  // inherited by the new thread
     try {
       ++*lookups_;
-      std::thread(body).detach();  // a lookup cannot be cancelled, so the thread owns all it needs
+      start_thread("cairn-lookup", body).detach();  // a lookup cannot be cancelled, so the thread owns all it needs
     } catch (const std::system_error&) {
       --*lookups_;
       return std::nullopt;  // no thread could be started: try again later

@@ -1,7 +1,5 @@
 #include <cairn/runtime/checkpoints/async_save.hpp>
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <system_error>
 #include <utility>
@@ -83,9 +81,7 @@ void AsyncSave::begin(SaveCall call, const Describe& describe) {
     executor_.run_until([this] { return described_; });
     if (!staging_) end_staging();
     try {
-      const SignalsBlocked blocked;
-      thread_ = std::thread([self] { self->serve(); });
-      pthread_setname_np(thread_.native_handle(), "cairn-save");
+      thread_ = start_thread("cairn-save", [self] { self->serve(); });
     } catch (const std::system_error&) {
       serve();  // no thread could be started: the caller's thread does all the work
     }

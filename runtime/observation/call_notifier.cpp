@@ -1,7 +1,5 @@
 #include <cairn/runtime/observation/call_notifier.hpp>
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <deque>
 #include <iterator>
@@ -254,9 +252,7 @@ struct CallNotifier::Shared {
 CallNotifier::CallNotifier(int rank, std::vector<std::shared_ptr<CallListener>> listeners, std::shared_ptr<Observer> next)
     : next_(std::move(next)), shared_(std::make_shared<Shared>(rank, std::move(listeners))) {
   try {
-    const SignalsBlocked blocked;
-    shared_->thread = std::thread([shared = shared_] { shared->serve(); });
-    pthread_setname_np(shared_->thread.native_handle(), "cairn-events");
+    shared_->thread = start_thread("cairn-events", [shared = shared_] { shared->serve(); });
   } catch (const std::system_error& error) {
     throw Error(ErrorCode::kUnavailable, std::string("cannot start the thread of listeners: ") + error.what());
   }

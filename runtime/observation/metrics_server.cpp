@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -47,9 +46,7 @@ MetricsServer::MetricsServer(const std::string& address, std::function<std::stri
   // A client may give up between `poll` and `accept`, which would then block.
   ::fcntl(listener_.get(), F_SETFL, ::fcntl(listener_.get(), F_GETFL) | O_NONBLOCK);
   try {
-    const SignalsBlocked blocked;
-    thread_ = std::thread([this] { serve(); });
-    pthread_setname_np(thread_.native_handle(), "cairn-metrics");
+    thread_ = start_thread("cairn-metrics", [this] { serve(); });
   } catch (const std::system_error& error) {
     throw Error(ErrorCode::kUnavailable, std::string("cannot start the thread that serves metrics: ") + error.what());
   }

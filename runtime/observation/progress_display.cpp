@@ -1,7 +1,5 @@
 #include <cairn/runtime/observation/progress_display.hpp>
 
-#include <pthread.h>
-
 #include <exception>
 #include <utility>
 
@@ -27,10 +25,7 @@ ProgressDisplay::ProgressDisplay(What what, std::shared_ptr<const CallProgress> 
   // Nobody would see anything, so no thread is needed.
   if (!on_terminal_ && !in_log) return;
   try {
-    // The trainer's signal handlers run on its own threads only.
-    const SignalsBlocked blocked;
-    thread_ = std::thread([this] { show_until_end(); });
-    pthread_setname_np(thread_.native_handle(), "cairn-progress");
+    thread_ = start_thread("cairn-progress", [this] { show_until_end(); });
   } catch (const std::exception&) {  // no thread, or no memory
   }
 }

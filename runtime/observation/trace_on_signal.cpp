@@ -33,8 +33,7 @@ TraceOnSignal::TraceOnSignal(int number, int rank, std::function<void()> write) 
     return;
   }
   signals_.emplace(std::vector<int>{number});
-  const SignalsBlocked blocked;
-  thread_ = std::thread([this, rank, write = std::move(write)] { watch(rank, write); });
+  thread_ = start_thread("cairn-trace", [this, rank, write = std::move(write)] { watch(rank, write); });
 }
 
 TraceOnSignal::~TraceOnSignal() {
