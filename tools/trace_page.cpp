@@ -11,6 +11,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include <openssl/evp.h>
+
 #include <cairn/tools/trace.hpp>
 #include <cairn/tracing/trace_text.hpp>
 
@@ -31,15 +33,10 @@ class PageColumn {
 
   bool is_needed() const { return is_needed_; }
   std::string base64() const {
-    constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    std::string text;
-    text.reserve((bytes_.size() + 2) / 3 * 4);
-    for (std::size_t i = 0; i < bytes_.size(); i += 3) {
-      const std::size_t there = std::min<std::size_t>(3, bytes_.size() - i);
-      std::uint32_t bits = 0;
-      for (std::size_t j = 0; j < 3; ++j) bits = bits << 8 | (j < there ? static_cast<unsigned char>(bytes_[i + j]) : 0);
-      for (std::size_t j = 0; j < 4; ++j) text += j <= there ? kDigits[bits >> (18 - 6 * j) & 63] : '=';
-    }
+    std::string text((bytes_.size() + 2) / 3 * 4 + 1, '\0');
+    ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), reinterpret_cast<const unsigned char*>(bytes_.data()),
+                      static_cast<int>(bytes_.size()));
+    text.pop_back();  // the 0 that OpenSSL adds
     return text;
   }
 
