@@ -1,9 +1,10 @@
 #include <cairn/actors/planner_actor.hpp>
 
+#include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include <cairn/actors/call_context.hpp>
-#include <cairn/actors/protocol/plan_check.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/messages/codec.hpp>
 
@@ -12,11 +13,52 @@ namespace {
 
 using protocol::Hook;
 
+[[noreturn]] void refuse_item(const char* hook, std::size_t item, const char* what) {
+  throw Error(ErrorCode::kInvalidArgument,
+              "the plan that " + std::string(hook) + " returned is not usable: item " + std::to_string(item) + " " + what);
+}
+
+void check_extents(const char* hook, std::size_t item, std::initializer_list<const Extents*> all) {
+  constexpr std::size_t kDimsMax = 64;  // PyTorch's limit
+  for (const Extents* one : all) {
+    if (one->size() > kDimsMax) refuse_item(hook, item, "has more than 64 dimensions");
+    if (one->size() != (*all.begin())->size())
+      refuse_item(hook, item, "differs in dimensions between its offsets, its lengths and its tensor's size");
+    if (std::any_of(one->begin(), one->end(), [](std::int64_t value) { return value < 0; }))
+      refuse_item(hook, item, "has a negative size, offset or length");
+  }
+}
+
+// Throw kInvalidArgument if the plan is not consistent: names that exist, dimensions that agree.
+void check_plan(const SavePlan& plan, const char* hook) {
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    const WriteItem& item = plan.items[i];
+    if (item.name >= plan.names.size()) refuse_item(hook, i, "refers to a name that is not in the plan's table");
+    if (item.type < WriteItemType::kByteIO || item.type > WriteItemType::kShard) refuse_item(hook, i, "has an unknown type");
+    if (item.type != WriteItemType::kByteIO) check_extents(hook, i, {&item.size, &item.chunk.offsets, &item.chunk.sizes});
+  }
+  for (const auto& [name, path] : *plan.mappings)
+    if (name >= plan.names.size())
+      refuse_item(hook, plan.items.size(), "(a mapping) refers to a name that is not in the plan's table");
+}
+void check_plan(const LoadPlan& plan, const char* hook) {
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    const ReadItem& item = plan.items[i];
+    if (item.dest_name >= plan.names.size() || item.storage_name >= plan.names.size())
+      refuse_item(hook, i, "refers to a name that is not in the plan's table");
+    if (item.type < LoadItemType::kByteIO || item.type > LoadItemType::kTensor) refuse_item(hook, i, "has an unknown type");
+    const auto all = {&item.lengths, &item.dest_chunk_offset, &item.dest_offsets, &item.storage_chunk_offset,
+                      &item.storage_offsets};
+    if (item.type == LoadItemType::kTensor) check_extents(hook, i, all);
+    for (const Extents* one : all) check_extents(hook, i, {one});
+  }
+}
+
 // Plans of users' planners, writers and readers are checked in the hook that returns them, so that
 // a bad plan is that hook's failure.
 template <class Plan>
 Plan checked(Plan plan, const char* hook) {
-  protocol::check_plan(plan, hook);
+  check_plan(plan, hook);
   return plan;
 }
 
