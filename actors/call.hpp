@@ -13,12 +13,22 @@
 #include <cairn/actors/call_hooks.hpp>
 #include <cairn/actors/call_progress.hpp>
 #include <cairn/actors/protocol/events.hpp>
-#include <cairn/actors/trainer_executor.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/failure.hpp>
 
 namespace cairn {
+
+// The interface between actors, which never block, and the hooks of planners, writers, readers and
+// Stateful objects, which may block.
+class TrainerExecutor {
+ public:
+  virtual ~TrainerExecutor() = default;
+  // Queues `task` and returns. Tasks run one at a time, in order. `save` and `load` run tasks on
+  // the thread that called them. An asynchronous save runs tasks on the calling thread until
+  // `async_save` returns, and then on a thread of its own. Tasks must not throw. Thread-safe.
+  virtual void post(std::function<void()> task) = 0;
+};
 
 // Identifies a call. `ordinal` is the number of the call among all calls of this checkpointer on
 // this rank.

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include <cairn/actors/call.hpp>
-#include <cairn/actors/trainer_executor.hpp>
 #include <cairn/base/mutex.hpp>
 
 namespace cairn {

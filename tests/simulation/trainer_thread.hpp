@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include <cairn/actors/trainer_executor.hpp>
+#include <cairn/actors/call.hpp>
 #include <cairn/tests/simulation/fiber.hpp>
 
 namespace cairn::simulation {
