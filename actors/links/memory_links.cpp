@@ -169,10 +169,9 @@ class MemoryLinks : public caf::event_based_actor {
     caf::weak_actor_ptr actor;        // the monitored peer; null: apart
     std::uint64_t out = 0;            // session of sent messages; 0: apart
     std::uint64_t in = 0;             // session of accepted messages; 0: none yet
-    Gauge unsent;                     // of session `out`
+    Gauge unsent;                     // of session `out`, or of that wait
     std::uint64_t wait = 0;           // number of the current wait for a peer that has not come; 0: none
     std::deque<SharedBytes> waiting;  // messages sent during that wait
-    std::size_t waiting_bytes = 0;
   };
 
   void leave(caf::error reason = {}) {
@@ -203,13 +202,19 @@ class MemoryLinks : public caf::event_based_actor {
       return;
     }
     if (to.out == 0 && to.wait == 0) open(message.rank);
-    if (to.out != 0) {
-      transmit(message.rank, bytes);
-    } else if (to.wait != 0) {
-      to.waiting_bytes += bytes->size();
-      to.waiting.push_back(bytes);
-      if (to.waiting_bytes > options_.unsent_bytes_max) go_down(message.rank, LinkDownCause::kOverflow, overflow_text());
+    if (to.out == 0 && to.wait == 0) return;
+    if (to.unsent->load() + bytes->size() > options_.unsent_bytes_max && to.unsent->load() != 0) {
+      go_down(message.rank, LinkDownCause::kOverflow,
+              "more than unsent_bytes_max " + std::to_string(options_.unsent_bytes_max) + " bytes wait to be received");
+      return;
     }
+    // The bytes count as unsent until the last holder, including the peer's owner, releases them.
+    to.unsent->fetch_add(bytes->size());
+    SharedBytes counted(bytes.get(), [bytes, gauge = to.unsent](const std::string* text) { gauge->fetch_sub(text->size()); });
+    if (to.out != 0)
+      tell(to.actor, Data{rank_, to.out, std::move(counted)});
+    else
+      to.waiting.push_back(std::move(counted));
   }
 
   void on_open(int rank) {
@@ -228,6 +233,7 @@ class MemoryLinks : public caf::event_based_actor {
   // Afterwards the link is up, or waits for its peer, or was reported as unreachable.
   void open(int rank) {
     auto& to = peer(rank);
+    to.unsent = std::make_shared<std::atomic<std::size_t>>(0);
     auto found = hub_->find(rank, ctrl());
     if (found.actor != nullptr) {
       come_up(rank, found.actor);
@@ -243,22 +249,10 @@ class MemoryLinks : public caf::event_based_actor {
     auto& to = peer(rank);
     to.actor = actor.get();
     to.out = hub_->new_session();
-    to.unsent = std::make_shared<std::atomic<std::size_t>>(0);
+    if (to.unsent == nullptr) to.unsent = std::make_shared<std::atomic<std::size_t>>(0);
     monitor(caf::actor_cast<caf::actor>(actor));
     tell(to.actor, Hello{rank_, to.out});
     tell(owner_, LinkUp{rank});
-  }
-
-  // The bytes count as unsent until the last holder, including the peer's owner, releases them.
-  void transmit(int rank, const SharedBytes& bytes) {
-    auto& to = peer(rank);
-    if (to.unsent->load() + bytes->size() > options_.unsent_bytes_max && to.unsent->load() != 0) {
-      go_down(rank, LinkDownCause::kOverflow, overflow_text());
-      return;
-    }
-    to.unsent->fetch_add(bytes->size());
-    SharedBytes counted(bytes.get(), [bytes, gauge = to.unsent](const std::string* text) { gauge->fetch_sub(text->size()); });
-    tell(to.actor, Data{rank_, to.out, std::move(counted)});
   }
 
   void on_hello(const Hello& hello) {
@@ -306,10 +300,7 @@ class MemoryLinks : public caf::event_based_actor {
   void flush_waiting(int rank) {
     auto& to = peer(rank);
     to.wait = 0;
-    to.waiting_bytes = 0;
-    for (const auto& bytes : std::exchange(to.waiting, {})) {
-      if (peer(rank).out != 0) transmit(rank, bytes);
-    }
+    for (auto& bytes : std::exchange(to.waiting, {})) tell(to.actor, Data{rank_, to.out, std::move(bytes)});
   }
 
   void on_connect_deadline(ConnectDeadline deadline) {
@@ -327,10 +318,6 @@ class MemoryLinks : public caf::event_based_actor {
     }
     to = Peer{};
     tell(owner_, LinkDown{rank, cause, why});
-  }
-
-  std::string overflow_text() const {
-    return "more than unsent_bytes_max " + std::to_string(options_.unsent_bytes_max) + " bytes wait to be received";
   }
 
   std::shared_ptr<Hub> hub_;
