@@ -40,14 +40,20 @@ struct Checkpointer::Implementation {
   Implementation(World of, std::string with_name) : world(std::move(of)), name(std::move(with_name)) {}
 
   // `slot`: the checkpointer name that the actors see.
-  void fill(Call& call, const std::string& slot, const std::string& checkpoint_id, int coordinator_rank) {
+  void fill(Call& call, const std::string& slot, const std::string& checkpoint_id, int coordinator_rank,
+            const StatefulObjects& objects) {
     call.id.checkpointer = slot;
     call.id.ordinal = ++calls[slot];
     call.checkpoint_id = checkpoint_id;
     call.coordinator_rank = coordinator_rank;
+    call.stateful_keys = objects.keys();
+    call.longest_part = objects.longest();
   }
 
-  void fill(SaveCall& call, const SaveOptions& options) const {
+  SaveCall save_call(const std::string& slot, const std::string& checkpoint_id, const SaveOptions& options,
+                     const StatefulObjects& objects) {
+    SaveCall call;
+    fill(call, slot, checkpoint_id, options.coordinator_rank, objects);
     // Only Cairn's own writer is known to use the id as a location.
     call.report_directory = world.report_directory(options.failure_directory, options.storage_writer ? "" : call.checkpoint_id);
     // Ranks compare it: different options fail the save, and do not mix two layouts.
@@ -55,6 +61,7 @@ struct Checkpointer::Implementation {
     call.step = options.step;
     call.user_metadata = options.user_metadata;
     call.deadline = options.deadline;
+    return call;
   }
 
   // Returns the name under which the actors run the save. They make one call at a time per name, so
@@ -237,18 +244,14 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   StateDict working = state_dict;
   CallerExecutor executor;
 
-  SaveCall call;
-  self.fill(call, self.name, checkpoint_id, options.coordinator_rank);
-  self.fill(call, options);
+  SaveCall call = self.save_call(self.name, checkpoint_id, options, objects);
   call.executor = &executor;
-  call.stateful_keys = objects.keys();
   call.begin = [&](const std::vector<std::string>& key_order) {
     check_step(options, self.part_rank.has_value());
     check_checkpoint_id(*writer.storage, checkpoint_id);
     objects.describe(key_order, working, self.world.rank());
     writer.check();
   };
-  call.longest_part = objects.longest();
   const auto progress = std::make_shared<CallProgress>();
   CountingSavePlanner counting(*planner, *progress);
   call.hooks =
@@ -319,11 +322,7 @@ AsyncSaveResponse Checkpointer::async_save(const StateDict& state_dict, const st
   parts.options = async_options;
 
   StatefulObjects objects(state_dict);
-  SaveCall call;
-  self.fill(call, parts.slot, checkpoint_id, options.coordinator_rank);
-  self.fill(call, options);
-  call.stateful_keys = objects.keys();
-  call.longest_part = objects.longest();
+  SaveCall call = self.save_call(parts.slot, checkpoint_id, options, objects);
   const auto save = std::make_shared<AsyncSave>(std::move(parts));
   save->begin(std::move(call), [&](const std::vector<std::string>& key_order) {
     check_step(options, self.part_rank.has_value());
@@ -418,11 +417,10 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     CallerExecutor executor;
     LoadCall call;
     // With a new ordinal: to the actors, the second try is another call.
-    fill(call, name, checkpoint_id, options.coordinator_rank);
+    fill(call, name, checkpoint_id, options.coordinator_rank, objects);
     call.executor = &executor;
     call.report_directory = world.report_directory(options.failure_directory, "");
     std::tie(call.options_digest, call.options_text) = shared_options(options, prefixes);
-    call.stateful_keys = objects.keys();
     call.begin = [&](const std::vector<std::string>& key_order) {
       check_checkpoint_id(*reader, checkpoint_id);
       if (part_rank) require_part(checkpoint_id);
@@ -430,7 +428,6 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       objects.describe(key_order, working, world.rank());
       made.check();
     };
-    call.longest_part = objects.longest();
     const auto fit = [&](const Metadata& metadata, const StorageContext& context) {
       objects.fit(metadata, *reader, context, part_rank.value_or(world.rank()), options.planning.keep_opaque, working);
     };
