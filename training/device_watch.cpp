@@ -8,6 +8,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/signals_blocked.hpp>
 
 namespace cairn::training {
 
@@ -82,7 +83,7 @@ DeviceWatch::DeviceWatch(milliseconds timeout, std::function<void(const std::str
     : state_(std::make_shared<State>()) {
   state_->timeout = timeout;
   state_->late = std::move(late);
-  state_->thread = std::thread([state = state_] { State::run(state); });
+  state_->thread = start_thread("cairn-watch", [state = state_] { State::run(state); });
 }
 
 DeviceWatch::~DeviceWatch() {

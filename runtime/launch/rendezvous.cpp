@@ -27,6 +27,7 @@
 #include <cairn/base/log.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
+#include <cairn/base/signals_blocked.hpp>
 #include <cairn/runtime/launch/meeting_store.hpp>
 
 namespace cairn {
@@ -212,7 +213,7 @@ template <class Result>
 Result bounded_talk(std::function<Result()> talk, const Deadline& deadline, const std::string& silence) {
   std::packaged_task<Result()> task(std::move(talk));
   auto result = task.get_future();
-  std::thread thread(std::move(task));
+  std::thread thread = start_thread("cairn-meeting", std::move(task));
   const auto limit = deadline.left() + MeetingStore::kFarewell + kSilentStore;
   if (result.wait_for(limit) != std::future_status::ready) {
     thread.detach();
