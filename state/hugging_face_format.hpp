@@ -38,19 +38,12 @@ class HuggingFaceFormat final : public DataFormat {
   static CheckpointWriterOptions writer_options(const HuggingFaceWriterOptions& options);
 
  private:
-  static constexpr const char* kNoTensor = "it is not a tensor";
-
   // Deals out tensors to files of at most `bytes_max`, in order; a larger tensor gets a file of its
   // own. Returns indices. Several parts of one tensor go to different files, because a file has one
   // tensor of a name.
   static std::vector<std::vector<std::uint32_t>> deal_out(const std::vector<SafetensorsTensor>& tensors, std::uint64_t bytes_max);
-  static std::string line(const std::string& name, const std::string& objection);
-  // Throws unless the options leave out the entries that `lines` lists.
-  void require_leave(const std::string& lines) const;
   // `items`: indices into `tensors`, which has one entry per item of the plan.
   static FileLayout lay_out(const std::vector<SafetensorsTensor>& tensors, const std::vector<std::uint32_t>& items);
-  // Does for a consolidation what `prepare` does for a save. Its source may be any checkpoint.
-  void leave_out_unsupported(Metadata& metadata) const;
   // Writes whole tensors from the parts at `url` that `metadata` locates, and makes it locate the
   // whole tensors.
   void join(Store& store, const std::string& url, Metadata& metadata, WrittenNames& written) const;

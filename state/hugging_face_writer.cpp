@@ -3,8 +3,10 @@
 #include <cairn/state/hugging_face_format.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <sstream>
+#include <tuple>
 #include <unordered_map>
 
 #include <cairn/base/digest.hpp>
@@ -128,6 +130,31 @@ void copy(CheckpointBytes& reader, const SafetensorsTensor& tensor, const Tensor
                  [&](const Box& box, std::int64_t) { to.append(reader.elements(tensor.name, stored, box)); });
 }
 
+// Removes the entries that safetensors files cannot hold, and returns their keys. `described` gives
+// an entry's key and name, and its type if it is a tensor. Throws kUnsupported, naming all of them,
+// unless they may be left out.
+template <class Key, class Entries, class Described>
+std::set<Key> leave_out_unsupported(Entries& entries, bool may_leave, const Described& described) {
+  std::set<Key> left_out;
+  std::string refused;
+  const auto is_unsupported = [&](const auto& entry) {
+    const auto [key, name, dtype] = described(entry);
+    const std::string objection = dtype ? safetensors_objection(name, *dtype) : "it is not a tensor";
+    if (!objection.empty() && left_out.insert(key).second) refused += "\n  \"" + printable(name) + "\": " + objection;
+    return !objection.empty();
+  };
+  entries.erase(std::remove_if(entries.begin(), entries.end(), is_unsupported), entries.end());
+  if (!left_out.empty() && !may_leave)
+    throw Error(ErrorCode::kUnsupported, "safetensors files cannot hold these entries of the state; leave them out of it, or " +
+                                             std::string("set skip_unsupported:") + refused);
+  return left_out;
+}
+
+template <class Named, class Key>
+void remove_named(std::vector<Named>& list, const std::set<Key>& keys) {
+  list.erase(std::remove_if(list.begin(), list.end(), [&](const Named& one) { return keys.count(one.first) > 0; }), list.end());
+}
+
 // A save without data of its own: its files are made from others when it is completed.
 class Consolidation final : public CheckpointWriter {
  public:
@@ -195,24 +222,11 @@ void HuggingFaceFormat::require_room(Store& store) {
 }
 
 SavePlan HuggingFaceFormat::prepare(SavePlan plan, const Store&) const {
-  std::string refused;
-  std::set<NameId> left_out;
-  std::vector<WriteItem> kept;
-  for (WriteItem& item : plan.items) {
-    const std::string& name = plan.names[item.name];
-    const std::string objection =
-        item.type == WriteItemType::kByteIO ? kNoTensor : safetensors_objection(name, item.properties.dtype);
-    if (objection.empty())
-      kept.push_back(std::move(item));
-    else if (left_out.insert(item.name).second)
-      refused += line(name, objection);
-  }
-  plan.items = std::move(kept);
-  if (left_out.empty()) return plan;
-  require_leave(refused);
-  auto& mappings = plan.mappings.edit();
-  mappings.erase(std::remove_if(mappings.begin(), mappings.end(), [&](const auto& path) { return left_out.count(path.first) > 0; }),
-                 mappings.end());
+  const auto left_out = leave_out_unsupported<NameId>(plan.items, options_.skip_unsupported, [&](const WriteItem& item) {
+    const auto dtype = item.type == WriteItemType::kByteIO ? std::nullopt : std::optional(item.properties.dtype);
+    return std::tuple<NameId, const std::string&, std::optional<DType>>(item.name, plan.names[item.name], dtype);
+  });
+  if (!left_out.empty()) remove_named(plan.mappings.edit(), left_out);
   return plan;
 }
 
@@ -247,16 +261,6 @@ ObjectName HuggingFaceFormat::name(int rank, std::size_t file, std::size_t files
   // that a killed save left.
   return arranged.kind == "parts" ? data_file_name(rank, static_cast<int>(file), save_id)
                                   : safetensors_file_name(file, files, rank);
-}
-
-std::string HuggingFaceFormat::line(const std::string& name, const std::string& objection) {
-  return "\n  \"" + printable(name) + "\": " + objection;
-}
-
-void HuggingFaceFormat::require_leave(const std::string& lines) const {
-  if (!options_.skip_unsupported)
-    throw Error(ErrorCode::kUnsupported, "safetensors files cannot hold these entries of the state; leave them out of it, or " +
-                                             std::string("set skip_unsupported:") + lines);
 }
 
 FileLayout HuggingFaceFormat::lay_out(const std::vector<SafetensorsTensor>& tensors, const std::vector<std::uint32_t>& items) {
@@ -294,7 +298,14 @@ std::function<void()> HuggingFaceFormat::complete(const std::shared_ptr<Store>& 
     HuggingFaceStorageReader source;
     source.reset(source_);
     Metadata read = source.read_metadata();
-    leave_out_unsupported(read);
+    // The source may be any checkpoint.
+    const auto left_out = leave_out_unsupported<std::string>(read.state_dict_metadata, options_.skip_unsupported, [](auto& named) {
+      const auto* tensor = std::get_if<TensorStorageMetadata>(&named.second);
+      const auto dtype = tensor ? std::optional(tensor->properties.dtype) : std::nullopt;
+      return std::tuple<std::string, const std::string&, std::optional<DType>>(named.first, named.first, dtype);
+    });
+    remove_named(read.planner_data, left_out);
+    read.reindex();
     join(*store, source_, read, written);
     metadata.state_dict_metadata = std::move(read.state_dict_metadata);
     metadata.planner_data = std::move(read.planner_data);
@@ -308,27 +319,6 @@ std::function<void()> HuggingFaceFormat::complete(const std::shared_ptr<Store>& 
   }
   if (options_.files == HuggingFaceFiles::kModel) write_index(*store, metadata, written);
   return clean_up;
-}
-
-void HuggingFaceFormat::leave_out_unsupported(Metadata& metadata) const {
-  std::string refused;
-  std::set<std::string> left_out;
-  for (const auto& [name, entry] : metadata.state_dict_metadata) {
-    const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
-    const std::string objection = tensor ? safetensors_objection(name, tensor->properties.dtype) : kNoTensor;
-    if (objection.empty()) continue;
-    refused += line(name, objection);
-    left_out.insert(name);
-  }
-  if (left_out.empty()) return;
-  require_leave(refused);
-  const auto remove_from = [&](auto& named) {
-    named.erase(std::remove_if(named.begin(), named.end(), [&](const auto& entry) { return left_out.count(entry.first) > 0; }),
-                named.end());
-  };
-  remove_from(metadata.state_dict_metadata);
-  remove_from(metadata.planner_data);
-  metadata.reindex();
 }
 
 void HuggingFaceFormat::join(Store& store, const std::string& url, Metadata& metadata, WrittenNames& written) const {
