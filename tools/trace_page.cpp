@@ -124,8 +124,7 @@ class PageModel {
         }
       const ObservedEvent* shown = told;
       for (const auto& explanation : explanations)
-        if (explanation.is_failure && explanation.rank == failure.rank && !explanation.chain.empty())
-          shown = explanation.chain.back().event;
+        if (explanation.failure == &failure && !explanation.chain.empty()) shown = explanation.chain.back().event;
       // If a hook has not ended, the failure did not happen when the hook began.
       const bool is_open = shown != nullptr && shown->kind == EventKind::kBegan;
       const WallTime at = shown == nullptr               ? diagnosis_.begin

@@ -75,7 +75,7 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
   // each.
   std::size_t failures = 0, unsaid = 0;
   for (auto section = sections.begin(); section != sections.end();) {
-    const bool is_one_more = section->is_failure && ++failures > kFailuresExplained;
+    const bool is_one_more = section->failure != nullptr && ++failures > kFailuresExplained;
     section = is_one_more ? (++unsaid, sections.erase(section)) : section + 1;
   }
   Json json = Json::array();
@@ -109,7 +109,7 @@ int trace_explain(const TraceChoice& choice, std::optional<int> rank) {
       before = time;
     }
     Json entry{{"title", section.title}, {"rank", section.rank}};
-    if (section.is_failure) entry["phase"] = text_of(section.phase);
+    if (section.failure != nullptr) entry["phase"] = text_of(section.failure->phase);
     entry["steps"] = std::move(steps);
     json.push_back(std::move(entry));
     if (!choice.json) std::cout << '\n';

@@ -28,9 +28,7 @@ const ObservedEvent* origin_of(const Trace& trace, const TracedFailure& failure)
 Explanation explain_failure(const Trace& trace, const TracedFailure& failure) {
   Explanation explanation;
   explanation.rank = failure.rank;
-  explanation.phase = failure.phase;
-  explanation.own_phase = failure.own_phase;
-  explanation.is_failure = true;
+  explanation.failure = &failure;
   const std::string who = trace.job.describe(failure.rank);
   std::string where = failure.phase ? std::string(" in ") + to_string(*failure.phase) : "";
   if (failure.own_phase && failure.own_phase != failure.phase)

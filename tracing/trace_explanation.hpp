@@ -14,9 +14,7 @@ namespace cairn {
 struct Explanation {
   std::string title;      // "What led to the failure of rank 1 in write"
   int rank = 0;           // the rank that failed or ended
-  std::optional<Phase> phase;      // the phase of the failure; not set if this explains the end of the call
-  std::optional<Phase> own_phase;  // as in TracedFailure
-  bool is_failure = false;
+  const TracedFailure* failure = nullptr;  // in the diagnosis; null if this explains the end of the call
   // The events from the trainer's call to the failure, or to the end of the call. For a lost rank,
   // the chain ends with the beginning of the hook that was running, or with the rank's last known
   // event if no hook was. Empty if the traces do not contain the event with which the chain would

@@ -52,10 +52,11 @@ std::string missing_in(const Trace& trace, const OneFault& fault, const FaultWit
   const auto explanations = explain(trace, clocks, diagnosis);
   std::string named;
   for (const auto& explanation : explanations) {
-    if (!explanation.is_failure) continue;
-    const bool is_phase = phases.count(text_of(explanation.phase)) != 0 || phases.count(text_of(explanation.own_phase)) != 0;
+    const auto* const failure = explanation.failure;
+    if (failure == nullptr) continue;
+    const bool is_phase = phases.count(text_of(failure->phase)) != 0 || phases.count(text_of(failure->own_phase)) != 0;
     if (fault.ranks.count(explanation.rank) != 0 && is_phase) return "";
-    named += " rank " + std::to_string(explanation.rank) + " in " + text_of(explanation.phase);
+    named += " rank " + std::to_string(explanation.rank) + " in " + text_of(failure->phase);
   }
   return wanted + ", told was:" + (named.empty() ? " nothing" : named);
 }

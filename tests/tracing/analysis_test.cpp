@@ -312,7 +312,7 @@ TEST_CASE("trace analysis: a lost coordinator has its own phase and that of the 
   REQUIRE(explanations.size() == 2);
   CHECK(explanations[0].title == "The last sign of " + it.trace.job.describe(0) +
                                      ", silent in global_plan (while it was in local_plan), and what led to it");
-  CHECK(explanations[0].own_phase == Phase::kLocalPlan);
+  CHECK(explanations[0].failure->own_phase == Phase::kLocalPlan);
   CHECK(explanations[1].title == "What led to the end of the call on rank 1");
   CHECK(explain(it.trace, it.clocks, it.diagnosis, 1).size() == 1);
 
