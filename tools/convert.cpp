@@ -175,14 +175,12 @@ std::string Conversion::renamed(const std::string& before) const {
 
 void Conversion::leave_out(const std::function<std::string(const ConvertedKey&)>& why) {
   std::vector<std::string> found;
-  keys_.erase(std::remove_if(keys_.begin(), keys_.end(),
-                             [&](const ConvertedKey& key) {
-                               std::string reason = why(key);
-                               if (reason.empty()) return false;
-                               found.push_back(printable(key.source) + ": " + reason);
-                               return true;
-                             }),
-              keys_.end());
+  const auto is_left_out = [&](const ConvertedKey& key) {
+    const std::string reason = why(key);
+    if (!reason.empty()) found.push_back(printable(key.source) + ": " + reason);
+    return !reason.empty();
+  };
+  keys_.erase(std::remove_if(keys_.begin(), keys_.end(), is_left_out), keys_.end());
   if (!found.empty() && !options_.skip_unsupported) {
     std::string text =
         fmt::format("cannot convert {}; --exclude leaves this out, and so does --skip-unsupported of convert:", source_->name());
@@ -193,12 +191,9 @@ void Conversion::leave_out(const std::function<std::string(const ConvertedKey&)>
 }
 
 void Conversion::drop_values() {
-  keys_.erase(std::remove_if(keys_.begin(), keys_.end(),
-                             [&](const ConvertedKey& key) {
-                               if (!key.is_tensor) values_.push_back(key.source);
-                               return !key.is_tensor;
-                             }),
-              keys_.end());
+  const auto values = std::stable_partition(keys_.begin(), keys_.end(), [](const ConvertedKey& key) { return key.is_tensor; });
+  for (auto value = values; value != keys_.end(); ++value) values_.push_back(value->source);
+  keys_.erase(values, keys_.end());
 }
 
 Bytes Conversion::read(const ConvertedKey& key, const Box& box) {
