@@ -1,5 +1,6 @@
 #include <cairn/formats/item_archive.hpp>
 
+#include <array>
 #include <limits>
 #include <string>
 
@@ -71,6 +72,21 @@ void append_small_entry(Bytes& out, std::string_view name, std::string_view data
   zip::append_descriptor(out, data.size(), crc32(0, data));
 }
 
+// A state has few shapes, and each item needs its pickle twice.
+const Bytes& kept_pickle(DType dtype, const Extents& sizes) {
+  struct Kept {
+    DType dtype = DType::kUnknown;
+    Extents sizes;
+    Bytes pickle;
+  };
+  thread_local std::array<Kept, 16> all_kept;
+  std::uint64_t mixed = static_cast<std::uint64_t>(dtype);
+  for (const std::int64_t size : sizes) mixed = (mixed + static_cast<std::uint64_t>(size)) * 0x9E3779B97F4A7C15u;
+  Kept& kept = all_kept[mixed >> 60];
+  if (kept.dtype != dtype || !(kept.sizes == sizes) || kept.pickle.empty()) kept = {dtype, sizes, tensor_pickle(dtype, sizes)};
+  return kept.pickle;
+}
+
 }  // namespace
 
 ItemLayout item_layout(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
@@ -81,7 +97,7 @@ Bytes item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_offset) 
   const auto where = places(dtype, sizes, item_offset);
   Bytes out;
   out.reserve(where.layout.prefix_bytes);
-  append_small_entry(out, kItemPickleName, tensor_pickle(dtype, sizes));
+  append_small_entry(out, kItemPickleName, kept_pickle(dtype, sizes));
   append_small_entry(out, kByteOrderName, kByteOrder);
   append_small_entry(out, kVersionName, kArchiveVersion);
   zip::append_local_header(out, kPayloadName, where.layout.payload_bytes, where.padding);
@@ -93,7 +109,7 @@ Bytes item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_offset) 
 Bytes item_suffix(DType dtype, const Extents& sizes, std::uint64_t item_offset, std::uint32_t payload_crc32) {
   const auto where = places(dtype, sizes, item_offset);
   const auto& layout = where.layout;
-  const auto pickle = tensor_pickle(dtype, sizes);
+  const Bytes& pickle = kept_pickle(dtype, sizes);
   Bytes out;
   out.reserve(layout.suffix_bytes);
   zip::append_descriptor(out, layout.payload_bytes, payload_crc32);

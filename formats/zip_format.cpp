@@ -10,7 +10,9 @@ namespace {
 // Byte by byte: zip is little-endian on every machine.
 template <class Integer>
 void put(Bytes& out, Integer value) {
-  for (std::size_t i = 0; i < sizeof(Integer); ++i) out.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
+  char bytes[sizeof(Integer)];
+  for (std::size_t i = 0; i < sizeof(Integer); ++i) bytes[i] = static_cast<char>((value >> (8 * i)) & 0xff);
+  out.append(bytes, sizeof(Integer));
 }
 
 template <class Integer>
