@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/wire_format_lite.h>
+
 #include <cairn/messages/metadata.pb.h>
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
@@ -11,90 +15,39 @@
 namespace cairn {
 namespace {
 
-// Windows of reading: the first fits the small fields around a large one, the last a record of many
-// small fields.
-constexpr std::uint64_t kFirstWindowBytes = std::uint64_t{4} * 1024;
-constexpr std::uint64_t kLastWindowBytes = std::uint64_t{1024} * 1024;
 // Limit on the length of a save id and of the commit information. User metadata has no other limit.
-constexpr std::uint64_t kFieldBytesMax = std::uint64_t{64} << 20;
+constexpr std::uint32_t kFieldBytesMax = 64u << 20;
 
-// Walks over a Protobuf message in an object and reads only the parts that it needs. The read
-// window grows while reads are adjacent, so that many small fields cost few reads. It starts small
-// again after a skipped field.
-class FieldWalk {
+// A section in an object. Reads only what is not skipped.
+class SectionStream final : public google::protobuf::io::CopyingInputStream {
  public:
-  // `window`: the bytes at `window_begin`, which were read before; all bytes, if `store` is null.
-  FieldWalk(Store* store, const ObjectName& name, std::uint64_t begin, std::uint64_t end, std::uint64_t window_begin,
-            std::string window)
-      : store_(store),
-        name_(name),
-        position_(begin),
-        end_(end),
-        window_(std::move(window)),
-        window_begin_(window_begin) {}
+  // `window`: the bytes from `window_begin` to the end of the section, which were read before.
+  SectionStream(Store& store, const ObjectName& name, std::uint64_t begin, std::uint64_t window_begin, std::string_view window)
+      : store_(store), name_(name), position_(begin), window_begin_(window_begin), window_(window) {}
 
-  bool at_end() const { return position_ == end_; }
-
-  std::uint64_t varint() {
-    std::uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<unsigned char>(next());
-      value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) return value;
-    }
-    damaged();
-  }
-
-  std::string bytes(std::uint64_t length) {
-    // Before the allocation: a damaged length must not take memory.
-    if (length > kFieldBytesMax || length > end_ - position_) damaged();
-    std::string content(length, '\0');
-    if (position_ >= window_begin_ && position_ + length <= window_begin_ + window_.size())
-      window_.copy(content.data(), length, position_ - window_begin_);
+  int Read(void* buffer, int size) override {
+    const std::uint64_t at = position_;
+    const int count = Skip(size);
+    char* const to = static_cast<char*>(buffer);
+    if (at >= window_begin_)
+      window_.copy(to, static_cast<std::size_t>(count), at - window_begin_);
     else
-      read(position_, {content.data(), content.size()});
-    position_ += length;
-    return content;
+      store_.read(name_, {{at, {to, static_cast<std::size_t>(count)}}});
+    return count;
   }
-
-  void skip(std::uint64_t length) {
-    if (length > end_ - position_) damaged();
-    position_ += length;
-  }
-
-  [[noreturn]] void damaged() const {
-    throw Error(ErrorCode::kCorrupt, "cannot find the save id and the sequence in " + name_ +
-                                         (store_ != nullptr ? " of " + store_->url() : "") + ": near byte " +
-                                         std::to_string(position_) +
-                                         " it is not what Cairn writes; it is damaged or was just replaced");
+  int Skip(int count) override {
+    const std::uint64_t left = window_begin_ + window_.size() - position_;
+    const int skipped = static_cast<int>(std::min<std::uint64_t>(left, static_cast<std::uint64_t>(count)));
+    position_ += static_cast<std::uint64_t>(skipped);
+    return skipped;
   }
 
  private:
-  char next() {
-    if (position_ >= end_) damaged();
-    const std::uint64_t window_end = window_begin_ + window_.size();
-    if (position_ < window_begin_ || position_ >= window_end) {
-      const bool adjacent = position_ >= window_end && position_ - window_end < window_bytes_;
-      window_bytes_ = adjacent ? std::min(window_bytes_ * 2, kLastWindowBytes) : kFirstWindowBytes;
-      window_.resize(std::min(window_bytes_, end_ - position_));
-      window_begin_ = position_;
-      read(position_, {window_.data(), window_.size()});
-    }
-    return window_[position_++ - window_begin_];
-  }
-
-  void read(std::uint64_t at, MutableByteSpan bytes) {
-    if (store_ == nullptr) damaged();
-    store_->read(name_, {{at, bytes}});
-  }
-
-  Store* const store_;
+  Store& store_;
   const ObjectName& name_;
   std::uint64_t position_;
-  const std::uint64_t end_;
-  std::string window_;
-  std::uint64_t window_begin_;
-  std::uint64_t window_bytes_ = 0;  // of the last read by this walk
+  const std::uint64_t window_begin_;
+  const std::string_view window_;
 };
 
 // Returns whether a record without a footer is not PyTorch's. PyTorch's record ends with a pickle
@@ -107,52 +60,50 @@ bool is_cut(std::string_view end) {
   return false;
 }
 
-// `end`: the bytes of the record from `end_begin` on. `size`: without a fence mark.
-CommitHead walk_section(Store* store, const ObjectName& name, const CommitFooter& footer, std::uint64_t size,
-                        std::uint64_t end_begin, std::string end) {
-  const std::uint64_t section_end = size - kCommitFooterBytes;
-  FieldWalk walk(store, name, std::min(footer.section_offset, section_end), section_end, end_begin, std::move(end));
-  if (footer.section_offset > section_end || footer.section_length != section_end - footer.section_offset) walk.damaged();
+Error no_head(const std::string& what) {
+  return Error(ErrorCode::kCorrupt, "cannot find the save id and the sequence in " + what +
+                                        ": it is not what Cairn writes; it is damaged or was just replaced");
+}
 
+// Returns whether the section lies where the footer says. `size`: of the record without a fence
+// mark.
+bool has_section(const CommitFooter& footer, std::uint64_t size) {
+  const std::uint64_t end = size - kCommitFooterBytes;
+  return footer.section_offset <= end && footer.section_length == end - footer.section_offset;
+}
+
+// `what` names the record in errors.
+CommitHead head_in_section(google::protobuf::io::ZeroCopyInputStream& section, const std::string& what) {
+  using google::protobuf::internal::WireFormatLite;
+  google::protobuf::io::CodedInputStream input(&section);
   CommitHead head;
   bool has_commit = false;
-  while (!walk.at_end()) {
-    enum Wire : std::uint64_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
-    const std::uint64_t tag = walk.varint();
-    const std::uint64_t field = tag >> 3;
-    switch (tag & 7) {
-      case kVarint:
-        walk.varint();
-        break;
-      case kFixed64:
-        walk.skip(8);
-        break;
-      case kFixed32:
-        walk.skip(4);
-        break;
-      case kLengthDelimited: {
-        const std::uint64_t length = walk.varint();
-        if (field == v1::Metadata::kSaveIdFieldNumber) {
-          head.save_id = walk.bytes(length);
-        } else if (field == v1::Metadata::kCommitFieldNumber) {
-          v1::CommitInfo commit;
-          if (!commit.ParseFromString(walk.bytes(length))) walk.damaged();
-          head.sequence = commit.sequence();
-          if (commit.has_step()) head.step = commit.step();
-          for (const auto& entry : commit.user_metadata()) head.user_metadata.emplace(entry.key(), entry.value());
-          has_commit = true;
-        } else {
-          walk.skip(length);
-        }
-        break;
-      }
-      default:
-        walk.damaged();
+  while (const std::uint32_t tag = input.ReadTag()) {
+    const int field = WireFormatLite::GetTagFieldNumber(tag);
+    const bool is_save_id = field == v1::Metadata::kSaveIdFieldNumber, is_commit = field == v1::Metadata::kCommitFieldNumber;
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED || (!is_save_id && !is_commit)) {
+      if (!WireFormatLite::SkipField(&input, tag)) throw no_head(what);
+      continue;
     }
+    std::uint32_t length = 0;
+    std::string content;
+    // The limit comes first: a damaged length must not take memory.
+    if (!input.ReadVarint32(&length) || length > kFieldBytesMax || !input.ReadString(&content, static_cast<int>(length)))
+      throw no_head(what);
+    if (is_save_id) {
+      head.save_id = std::move(content);
+      continue;
+    }
+    v1::CommitInfo commit;
+    if (!commit.ParseFromString(content)) throw no_head(what);
+    head.sequence = commit.sequence();
+    if (commit.has_step()) head.step = commit.step();
+    for (const auto& entry : commit.user_metadata()) head.user_metadata.emplace(entry.key(), entry.value());
+    has_commit = true;
   }
   // The checksum was not verified, because that needs the whole record. These checks notice most
   // records that were replaced during the walk.
-  if (!has_commit || head.save_id.empty()) walk.damaged();
+  if (!input.ConsumedEntireMessage() || !has_commit || head.save_id.empty()) throw no_head(what);
   return head;
 }
 
@@ -175,7 +126,12 @@ std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool mus
   if (!footer) return std::nullopt;
   if (must_be_sound && end_begin == 0 && footer->crc32 != crc32(0, ByteSpan(end).subspan(0, end.size() - 4)))
     throw Error(ErrorCode::kCorrupt, child_url(store.url(), name) + " is damaged: its checksum does not match");
-  return walk_section(&store, name, *footer, size, end_begin, std::move(end));
+  const std::string what = name + " of " + store.url();
+  if (!has_section(*footer, size)) throw no_head(what);
+  end.resize(end.size() - kCommitFooterBytes);
+  SectionStream stream(store, name, footer->section_offset, end_begin, end);
+  google::protobuf::io::CopyingInputStreamAdaptor section(&stream, kRecordEndBytes);
+  return head_in_section(section, what);
 }
 
 }  // namespace
@@ -200,8 +156,9 @@ std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name,
 std::optional<CommitHead> commit_head_in(ByteSpan record) {
   const auto footer = parse_commit_footer(record);
   if (!footer) return std::nullopt;
-  const std::size_t begin = std::min<std::uint64_t>(footer->section_offset, record.size());
-  return walk_section(nullptr, kCommitRecordName, *footer, record.size(), begin, std::string(record.view().substr(begin)));
+  if (!has_section(*footer, record.size())) throw no_head(kCommitRecordName);
+  google::protobuf::io::ArrayInputStream section(record.data() + footer->section_offset, static_cast<int>(footer->section_length));
+  return head_in_section(section, kCommitRecordName);
 }
 
 }  // namespace cairn

@@ -472,7 +472,7 @@ TEST_CASE("the head of a record is found without reading the record") {
   CountingStore store("publication", "head");
   Metadata metadata = metadata_of(id_of(1), 3, 77);
   for (FileInfo& file : metadata.files) file.length = 100'000'000;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 100'000; ++i) {
     TensorStorageMetadata tensor;
     tensor.size = {4, 4};
     tensor.chunks.push_back({{0, 0}, {4, 4}});
