@@ -18,7 +18,6 @@
 #include <cairn/runtime/observation/signal_watch.hpp>
 #include <cairn/runtime/worlds/agreement.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/runs/checkpoint_conversions.hpp>
 #include <cairn/storage/runs/resume_order.hpp>
 #include <cairn/storage/runs/retention.hpp>
 #include <cairn/storage/runs/run_cleanup.hpp>

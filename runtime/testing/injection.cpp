@@ -8,7 +8,7 @@
 #include <cairn/base/settings.hpp>
 #include <cairn/messages/control.hpp>
 #include <cairn/runtime/testing/injection_names.hpp>
-#include <cairn/storage/stores/injected_store.hpp>
+#include <cairn/storage/stores/store_decorator.hpp>
 
 namespace cairn {
 namespace {

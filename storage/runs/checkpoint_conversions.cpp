@@ -1,11 +1,11 @@
-#include <cairn/storage/runs/checkpoint_conversions.hpp>
-
+// Converts the description of a checkpoint between its forms.
 #include <array>
 #include <charconv>
 #include <string_view>
 
 #include <cairn/messages/metadata.pb.h>
 #include <cairn/base/error.hpp>
+#include <cairn/storage/runs/run_directory.hpp>
 
 namespace cairn {
 namespace {

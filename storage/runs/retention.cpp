@@ -8,7 +8,6 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/utf8.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/runs/checkpoint_conversions.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/tiers.hpp>
 

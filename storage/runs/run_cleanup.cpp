@@ -14,7 +14,6 @@
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/runs/checkpoint_conversions.hpp>
 #include <cairn/storage/runs/retention.hpp>
 #include <cairn/storage/store_observer.hpp>
 

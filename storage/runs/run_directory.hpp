@@ -51,6 +51,7 @@
 
 #include <cairn/base/mutex.hpp>
 #include <cairn/storage/format/commit_head.hpp>
+#include <cairn/storage/runs/checkpoint_info.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
@@ -165,5 +166,19 @@ class RunDirectory {
   std::optional<PlaceContents> seen_at(const ObjectName& name) const;
   std::shared_ptr<Seen> seen_ = std::make_shared<Seen>();
 };
+
+// --- the description of a checkpoint in other forms: the manager's API, commit records, texts ---
+
+// Returns the user metadata for the commit record: `common` overridden by the annotations' entries,
+// and each metric as "metric.<name>". Throws kInvalidArgument for other keys with the prefix
+// "metric.".
+std::map<std::string, std::string> user_metadata_of(const std::map<std::string, std::string>& common,
+                                                    const Annotations& annotations);
+
+CheckpointInfo info_of(const RunDirectory& run, const RunCheckpoint& checkpoint);
+
+// Returns a text for another rank, and the checkpoint in it. Throws kCorrupt for another text.
+std::string checkpoint_text(const RunCheckpoint& checkpoint);
+RunCheckpoint checkpoint_in(const std::string& text);
 
 }  // namespace cairn

@@ -11,7 +11,6 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/storage/presence.hpp>
-#include <cairn/storage/stores/file_writer.hpp>
 #include <cairn/storage/stores/url.hpp>
 
 namespace cairn {

@@ -84,6 +84,11 @@ class FileStore : public Store {
   mutable ObjectWrites writes_ = ObjectWrites::kParallel;  // of the file system, set once
 };
 
+// Creates the file at `path`, below the store's `root`. Throws kAlreadyExists and kNoSpace. Throws
+// kNotFound if its directory does not exist.
+std::unique_ptr<ObjectWriter> make_file_writer(FileSystem& files, const std::string& root, const std::string& path,
+                                               const CreateOptions& options);
+
 // Creates the store for a "file:" URL or a plain path.
 std::shared_ptr<Store> open_file_store(const std::string& url);
 

@@ -1,5 +1,4 @@
-#include <cairn/storage/stores/file_writer.hpp>
-
+// Writes one object of a file store.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -8,6 +7,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/shared_mutex.hpp>
+#include <cairn/storage/stores/file_store.hpp>
 
 namespace cairn {
 namespace {

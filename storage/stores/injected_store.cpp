@@ -1,5 +1,4 @@
-#include <cairn/storage/stores/injected_store.hpp>
-
+// Injects faults into the operations of another store.
 #include <utility>
 
 #include <cairn/storage/stores/store_decorator.hpp>

@@ -6,12 +6,12 @@
 #include <cairn/base/mutex.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/file_store.hpp>
-#include <cairn/storage/stores/injected_store.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #ifdef CAIRN_WITH_S3
 #include <cairn/storage/stores/s3_store.hpp>
 #endif
-#include <cairn/storage/stores/tiered_store.hpp>
+#include <cairn/storage/stores/store_decorator.hpp>
+#include <cairn/storage/stores/tier_copier.hpp>
 #include <cairn/storage/stores/url.hpp>
 
 namespace cairn {

@@ -72,6 +72,12 @@ bool may_pass(const S3Response& response);
 // Returns whether the server may have carried out a request that it answered with this error.
 bool may_have_run(const S3Response& response);
 
+// Calls `visit` at the end of every element, with the element's path
+// ("ListBucketResult/Contents/Key") and text. Throws kUnavailable if `xml` is not well-formed;
+// `what` names the document in the error.
+void visit_s3_xml(const std::string& xml, const std::string& what,
+                  const std::function<void(const std::string& path, const std::string& text)>& visit);
+
 // Returns an ETag without its quotes.
 std::string s3_etag(std::string quoted);
 // Returns `text` as it stands in a URL and in its signature: all but letters, digits and "-._~" is

@@ -10,7 +10,6 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/utf8.hpp>
-#include <cairn/storage/stores/s3_xml.hpp>
 #include <cairn/storage/stores/without_sigpipe.hpp>
 
 namespace cairn {

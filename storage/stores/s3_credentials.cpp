@@ -1,5 +1,15 @@
-#include <cairn/storage/stores/s3_credentials.hpp>
-
+// Credentials for S3. In a container or on a cloud instance, a program gets them over HTTP from the
+// services below, as with the AWS SDKs. Only an https request to STS may use a proxy.
+//
+//   identity   the role AWS_ROLE_ARN, for the token in AWS_WEB_IDENTITY_TOKEN_FILE: from STS, at
+//              AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL or the region's endpoint; the session is
+//              called AWS_ROLE_SESSION_NAME, or "cairn"
+//   container  AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, at 169.254.170.2, or
+//              AWS_CONTAINER_CREDENTIALS_FULL_URI: https, or http to loopback or a container host;
+//              with the token in AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE or
+//              AWS_CONTAINER_AUTHORIZATION_TOKEN
+//   instance   otherwise the role of the instance (IMDSv2), unless AWS_EC2_METADATA_DISABLED is
+//              "true"; at AWS_EC2_METADATA_SERVICE_ENDPOINT instead of http://169.254.169.254
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
@@ -14,7 +24,8 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/utf8.hpp>
-#include <cairn/storage/stores/s3_xml.hpp>
+#include <cairn/storage/stores/s3_answers.hpp>
+#include <cairn/storage/stores/s3_settings.hpp>
 #include <cairn/storage/stores/without_sigpipe.hpp>
 
 namespace cairn {
@@ -183,13 +194,6 @@ S3Credentials container_credentials(const std::string& url) {
   return parse_credentials(answer.body, from);
 }
 
-std::string form_encoded(const std::string& text) {
-  const std::unique_ptr<char, decltype(&curl_free)> encoded(curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())),
-                                                            &curl_free);
-  if (!encoded) throw std::bad_alloc();
-  return encoded.get();
-}
-
 std::optional<S3Credentials> instance_credentials(std::string& reason) {
   std::string host = s3_variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
   if (host.empty()) host = kInstanceHost;
@@ -248,7 +252,7 @@ std::optional<S3Credentials> s3_credentials_of_web_identity(const std::string& r
   for (const auto& [name, value] : {std::pair{"RoleArn", role},
                                     {"RoleSessionName", session.empty() ? "cairn" : session},
                                     {"WebIdentityToken", token_of_file("AWS_WEB_IDENTITY_TOKEN_FILE")}})
-    form += std::string("&") + name + "=" + form_encoded(value);
+    form += std::string("&") + name + "=" + s3_encode(value);
   const Answer answer = ask({"POST", url + "/", "", form, ca_bundle});
 
   S3Credentials credentials;

@@ -14,7 +14,6 @@
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
-#include <cairn/storage/stores/s3_writer.hpp>
 #include <cairn/storage/stores/url.hpp>
 
 namespace cairn {

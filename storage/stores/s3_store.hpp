@@ -155,6 +155,13 @@ class S3Store : public Store {
   std::pair<std::string, std::string> emptied_ CAIRN_GUARDED_BY(mutex_);
 };
 
+// Returns a writer of one object. A small object is one request. An object in parts is a multipart
+// upload, whose parts are sent from the memory of the caller; nothing is copied or kept.
+// `buffer_max` limits the size of an object that is not written in parts.
+std::unique_ptr<ObjectWriter> make_s3_writer(std::shared_ptr<S3Client> client, std::string key, std::string url,
+                                             const CreateOptions& options, std::uint64_t buffer_max);
+inline constexpr std::uint64_t kS3PartsMax = 10'000;  // of one object
+
 // The index of a run: its latest checkpoint, and the places whose checkpoints were removed.
 inline constexpr const char* kRunIndexName = ".run-index";
 

@@ -1,12 +1,11 @@
-#include <cairn/storage/stores/s3_writer.hpp>
-
+// Writes one object of an S3 store.
 #include <cstring>
 #include <map>
 #include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
-#include <cairn/storage/stores/s3_xml.hpp>
+#include <cairn/storage/stores/s3_store.hpp>
 
 namespace cairn {
 namespace {

@@ -1,5 +1,5 @@
-// Base class of stores that pass each operation on to another store and act before or after it.
-// Internal.
+// Base class of stores that pass each operation on to another store and act before or after it, and
+// a store that injects faults. Internal.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <cairn/base/injection.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
@@ -147,5 +148,17 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
 
   const std::shared_ptr<Store> inner_;
 };
+
+// Wraps `store` so that `injector` can inject faults. Neither may be null. Operations of the store
+// and its writers are fault sites of kind FaultSite::kStore, named after their methods (`is_taken`
+// counts as "exists"). Actions of a rule:
+//   throw         the operation fails with InjectedFault and does nothing
+//   disk-full     the operation fails with kNoSpace and does nothing
+//   short-write   the first half of the bytes is written, then `write_at` fails with kUnavailable
+//   read-flip     one bit of the bytes read is flipped, silently
+std::shared_ptr<Store> inject_faults(std::shared_ptr<Store> store, std::shared_ptr<Injector> injector);
+
+// Returns the names of the operations that an InjectionRule can name.
+const std::vector<std::string>& injectable_store_operations();
 
 }  // namespace cairn

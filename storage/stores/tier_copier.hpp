@@ -69,6 +69,11 @@ std::string parent_of(const std::string& path);
 // Returns the log text about a lost checkpoint.
 std::string text_of_loss(const std::string& url, const std::string& save_id);
 
+std::shared_ptr<Store> open_tiered_store(const std::string& url);
+
+// Stops the copies of this process as its death would, and forgets the pair. For tests.
+void forget_tier(const std::string& name);
+
 // Places and objects are named by their path below the URLs of the pair: "/run/step_1",
 // "/run/step_1/.pinned". The path of the pair's root is "". Thread-safe.
 class TierCopier {

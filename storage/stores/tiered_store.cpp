@@ -1,5 +1,4 @@
-#include <cairn/storage/stores/tiered_store.hpp>
-
+// A place in two tiers, near and far (storage/tiers.hpp).
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>

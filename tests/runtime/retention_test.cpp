@@ -4,7 +4,6 @@
 #include <limits>
 
 #include <cairn/runtime/worlds/agreement.hpp>
-#include <cairn/storage/runs/checkpoint_conversions.hpp>
 #include <cairn/storage/runs/retention.hpp>
 #include <cairn/tests/support/thrown.hpp>
 

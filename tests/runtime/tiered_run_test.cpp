@@ -11,7 +11,7 @@
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/runs/retention.hpp>
 #include <cairn/storage/store.hpp>
-#include <cairn/storage/stores/tiered_store.hpp>
+#include <cairn/storage/stores/tier_copier.hpp>
 #include <cairn/storage/tiers.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/failure_maps.hpp>

@@ -6,8 +6,7 @@
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/s3_client.hpp>
 #include <cairn/storage/stores/s3_settings.hpp>
-#include <cairn/storage/stores/s3_writer.hpp>
-#include <cairn/storage/stores/s3_xml.hpp>
+#include <cairn/storage/stores/s3_store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/environment.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>

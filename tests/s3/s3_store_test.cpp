@@ -16,7 +16,6 @@
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/presence.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
-#include <cairn/storage/stores/s3_xml.hpp>
 #include <cairn/tests/s3/s3_place.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
 #include <cairn/tests/support/thrown.hpp>

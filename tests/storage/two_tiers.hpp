@@ -19,7 +19,7 @@
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/file_store.hpp>
 #include <cairn/storage/stores/store_decorator.hpp>
-#include <cairn/storage/stores/tiered_store.hpp>
+#include <cairn/storage/stores/tier_copier.hpp>
 #include <cairn/storage/tiers.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
