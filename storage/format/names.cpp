@@ -15,18 +15,6 @@ constexpr const char* kStepPrefix = "step_";
 constexpr const char* kPartPrefix = "rank_";
 constexpr const char* kPartMiddle = "_of_";
 
-// Removes a number, as std::to_string writes it, and the '_' after it from the front of `text`.
-bool take_number(std::string_view& text) {
-  const std::size_t length = std::min(text.find('_'), text.size());
-  // A rank or an index has at most ten digits.
-  if (length == 0 || length > 10 || length == text.size()) return false;
-  if (text.front() == '0' && length > 1) return false;
-  for (char c : text.substr(0, length))
-    if (c < '0' || c > '9') return false;
-  text.remove_prefix(length + 1);
-  return true;
-}
-
 // Removes a number, as std::to_string writes it, from the front of `text`, and returns it. Returns
 // nothing if `text` does not begin with a number that is not negative and fits.
 std::optional<std::int64_t> take_step_number(std::string_view& text) {
@@ -37,6 +25,14 @@ std::optional<std::int64_t> take_step_number(std::string_view& text) {
   if (length > 1 && text.front() == '0') return std::nullopt;
   text.remove_prefix(length);
   return number;
+}
+
+// Removes a rank or an index, which has at most ten digits, and the '_' after it.
+bool take_number(std::string_view& text) {
+  const auto number = take_step_number(text);
+  if (!number || *number > 9'999'999'999 || text.empty() || text.front() != '_') return false;
+  text.remove_prefix(1);
+  return true;
 }
 
 }  // namespace
