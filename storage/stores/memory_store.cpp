@@ -280,10 +280,7 @@ std::shared_ptr<Store> open_memory_store(const std::string& url) {
   const StoreUrl parts = split_url(url);
   if (parts.authority.empty())
     throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url + "\": memory needs a name, as in mem://name/path");
-  std::string path = parts.path;
-  path.erase(0, std::min(path.find_first_not_of('/'), path.size()));
-  while (!path.empty() && path.back() == '/') path.pop_back();
-  return std::make_shared<MemoryStore>(parts.authority, path);
+  return std::make_shared<MemoryStore>(parts.authority, place_in(parts));
 }
 
 void forget_memory(const std::string& name) {

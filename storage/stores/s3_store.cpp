@@ -293,15 +293,12 @@ std::shared_ptr<Store> open_s3_store(const std::string& url) {
   if (bucket.empty() ||
       bucket.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") != std::string::npos)
     throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url + "\": it names no bucket, as in s3://bucket/prefix");
-  std::string path = parts.path;
-  path.erase(0, std::min(path.find_first_not_of('/'), path.size()));
-  while (!path.empty() && path.back() == '/') path.pop_back();
-  if (!path.empty()) check_object_name(path);
+  const std::string place = place_in(parts);
   MutexLock lock(*mutex);
   std::weak_ptr<S3Client>& known = (*clients)[bucket];
   std::shared_ptr<S3Client> client = known.lock();
   if (!client) known = client = std::make_shared<S3Client>(bucket, [bucket] { return s3_settings_from_environment(bucket); });
-  return std::make_shared<S3Store>(bucket, path, std::move(client));
+  return std::make_shared<S3Store>(bucket, place, std::move(client));
 }
 
 }  // namespace cairn

@@ -97,10 +97,7 @@ struct TieredUrl {
 
 TieredUrl split_tiered(const std::string& url) {
   const StoreUrl parts = split_url(url);
-  std::string path = parts.path;
-  path.erase(0, std::min(path.find_first_not_of('/'), path.size()));
-  while (!path.empty() && path.back() == '/') path.pop_back();
-  if (!path.empty()) check_object_name(path);
+  const std::string path = place_in(parts);
   if (parts.authority.empty())
     throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url + "\": it names no tiers, as in tiered://name/path");
   return {parts.authority, path.empty() ? "" : "/" + path};

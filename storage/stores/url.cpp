@@ -1,5 +1,6 @@
 #include <cairn/storage/stores/url.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -82,6 +83,13 @@ StoreUrl split_url(const std::string& url) {
   }
   parts.path = url;
   return parts;
+}
+
+std::string place_in(const StoreUrl& url) {
+  std::string place = without_trailing_slashes(url.path);
+  place.erase(0, std::min(place.find_first_not_of('/'), place.size()));
+  if (!place.empty()) check_object_name(place);
+  return place;
 }
 
 std::string parent_url(const std::string& url) {

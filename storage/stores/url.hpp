@@ -18,6 +18,10 @@ struct StoreUrl {
 // letter.
 StoreUrl split_url(const std::string& url);
 
+// Returns the path of a URL as a place in a store that has no directories: without slashes at its
+// ends. It may be empty. Throws kInvalidArgument if it is no name of an object.
+std::string place_in(const StoreUrl& url);
+
 // Returns whether `text` can be a scheme: a letter, then one or more letters, digits, '+', '-',
 // '.'.
 bool is_scheme_name(const std::string& text);
