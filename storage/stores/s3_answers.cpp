@@ -1,11 +1,15 @@
 #include <cairn/storage/stores/s3_answers.hpp>
 
 #include <algorithm>
+#include <csignal>
+#include <ctime>
 #include <exception>
 #include <memory>
 #include <new>
 
+#include <curl/curl.h>
 #include <expat.h>
+#include <pthread.h>
 
 #include <cairn/base/error.hpp>
 
@@ -142,6 +146,20 @@ void visit_s3_xml(const std::string& xml, const std::string& what,
   if (status != XML_STATUS_OK)
     throw Error(ErrorCode::kUnavailable,
                 "the server answered with " + what + " that cannot be read: " + XML_ErrorString(XML_GetErrorCode(parser.get())));
+}
+
+int perform_without_sigpipe(void* easy) {
+  sigset_t pending, pipe, before;
+  sigpending(&pending);
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe, &before);
+  const CURLcode code = curl_easy_perform(easy);
+  const timespec at_once{0, 0};
+  while (sigismember(&pending, SIGPIPE) == 0 && sigtimedwait(&pipe, nullptr, &at_once) == SIGPIPE) {
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return code;
 }
 
 std::string s3_etag(std::string quoted) {

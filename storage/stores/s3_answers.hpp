@@ -78,6 +78,11 @@ bool may_have_run(const S3Response& response);
 void visit_s3_xml(const std::string& xml, const std::string& what,
                   const std::function<void(const std::string& path, const std::string& text)>& visit);
 
+// Performs a request of libcurl, given its handle, and returns its CURLcode. OpenSSL may write to a
+// connection that the server has closed, which raises SIGPIPE. libcurl's own guard changes the
+// handler of the whole process, so it is off. Instead, this thread blocks the signal meanwhile.
+int perform_without_sigpipe(void* easy);
+
 // Returns an ETag without its quotes.
 std::string s3_etag(std::string quoted);
 // Returns `text` as it stands in a URL and in its signature: all but letters, digits and "-._~" is

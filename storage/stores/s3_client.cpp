@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <thread>
 
 #include <curl/curl.h>
@@ -10,7 +9,6 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/utf8.hpp>
-#include <cairn/storage/stores/without_sigpipe.hpp>
 
 namespace cairn {
 namespace {
@@ -155,58 +153,40 @@ S3Client::S3Client(std::string bucket, std::function<S3Settings()> settings)
 
 S3Client::~S3Client() = default;
 
-std::shared_ptr<const S3Settings> S3Client::current_settings() {
+std::shared_ptr<const S3Settings> S3Client::settings(const std::shared_ptr<const S3Settings>& refused) {
+  using Clock = std::chrono::system_clock;
   MutexLock lock(mutex_);
-  return settings_;
-}
-
-bool S3Client::is_renewal_due() {
-  MutexLock lock(mutex_);
-  return !settings_ || (settings_->credentials.expires && std::chrono::system_clock::now() >= renew_at_);
-}
-
-void S3Client::read_settings() {
-  std::shared_ptr<const S3Settings> fresh = std::make_shared<const S3Settings>(read_settings_());
-  MutexLock lock(mutex_);
-  settings_ = std::move(fresh);
-  postpone_renewal();
-}
-
-// Not sooner than after a pause, also if the server has none that last longer.
-void S3Client::postpone_renewal() {
-  const S3Credentials& credentials = settings_->credentials;
-  if (!credentials.expires) return;
-  renew_at_ =
-      std::max(*credentials.expires - settings_->renewal_margin, std::chrono::system_clock::now() + settings_->renewal_pause);
-}
-
-std::shared_ptr<const S3Settings> S3Client::settings() {
-  if (!is_renewal_due()) return current_settings();
-  const auto current = current_settings();
   // One thread reads them. Others wait for it, and look again, if they have none that are valid.
-  std::unique_lock<Mutex> renewing(renewal_, std::try_to_lock);
-  if (!renewing) {
-    if (current && (!current->credentials.expires || std::chrono::system_clock::now() < *current->credentials.expires))
-      return current;
-    renewing.lock();
+  for (;; renewed_.wait(mutex_)) {
+    const auto expires = settings_ ? settings_->credentials.expires : std::nullopt;
+    const bool is_due = !settings_ || (expires && Clock::now() >= renew_at_);
+    if (refused ? refused != settings_ : !is_due) return settings_;
+    if (!is_reading_) break;
+    if (!refused && settings_ && (!expires || Clock::now() < *expires)) return settings_;
   }
-  if (is_renewal_due()) {
-    try {
-      read_settings();
-    } catch (const Error& error) {
-      if (!current_settings()) throw;
-      // The old ones may still be good. The server decides, and `renew_credentials` tries again.
-      write_log(LogLevel::kWarning, -1, "cannot renew the credentials for s3://" + bucket_ + " yet: " + error.what());
-      MutexLock lock(mutex_);
-      postpone_renewal();
-    }
+  const bool has_old = !refused && settings_ != nullptr;
+  is_reading_ = true;
+  lock.unlock();
+  std::shared_ptr<const S3Settings> fresh;
+  std::optional<Error> failure;
+  try {
+    fresh = std::make_shared<const S3Settings>(read_settings_());
+  } catch (const Error& error) {
+    failure = error;
+  } catch (const std::exception& error) {
+    failure = Error(ErrorCode::kUnavailable, error.what());
   }
-  return current_settings();
-}
-
-void S3Client::renew_credentials(const std::shared_ptr<const S3Settings>& refused) {
-  MutexLock renewing(renewal_);
-  if (current_settings() == refused) read_settings();
+  if (failure && has_old)  // the old ones may still be good: the server decides
+    write_log(LogLevel::kWarning, -1, "cannot renew the credentials for s3://" + bucket_ + " yet: " + failure->what());
+  lock.lock();
+  is_reading_ = false;
+  renewed_.notify_all();
+  if (failure && !has_old) throw Error(*failure);
+  if (!failure) settings_ = std::move(fresh);
+  // Not sooner than after a pause, also if the server has none that last longer.
+  if (const auto& expires = settings_->credentials.expires)
+    renew_at_ = std::max(*expires - settings_->renewal_margin, Clock::now() + settings_->renewal_pause);
+  return settings_;
 }
 
 std::unique_ptr<S3Client::Connection> S3Client::take_connection() {
@@ -293,10 +273,7 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request.method);
   }
 
-  {
-    const WithoutSigpipe guard;
-    attempt.code = curl_easy_perform(easy);
-  }
+  attempt.code = static_cast<CURLcode>(perform_without_sigpipe(easy));
   S3Response& response = attempt.response;
   long status = 0;
   curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
@@ -367,7 +344,7 @@ S3Response S3Client::send(const S3Request& request) {
       pause(refusal_pause);
       refusal_pause *= kRefusalPauseGrowth;
       try {
-        renew_credentials(with);
+        settings(with);
       } catch (const Error&) {
         // Another program may be writing the shared file.
         if (renewals == kRenewalsMax) throw;

@@ -100,15 +100,10 @@ class S3Client {
  private:
   struct Connection;
   struct Attempt;
-  // Returns the settings. Reads them first if that is due. Throws only if there are none yet. Not
-  // checked for thread safety, because Clang's analysis does not know std::unique_lock.
-  std::shared_ptr<const S3Settings> settings() CAIRN_NO_THREAD_SAFETY_ANALYSIS;
-  std::shared_ptr<const S3Settings> current_settings();
-  // Reads the settings again, unless another thread has read them since `refused`.
-  void renew_credentials(const std::shared_ptr<const S3Settings>& refused);
-  bool is_renewal_due();
-  void read_settings() CAIRN_REQUIRES(renewal_);
-  void postpone_renewal() CAIRN_REQUIRES(mutex_);
+  // Returns the settings. Reads them first if that is due. Throws only if there are none yet. With
+  // `refused`, reads them again, unless another thread has read them since `refused`, and throws if
+  // that fails.
+  std::shared_ptr<const S3Settings> settings(const std::shared_ptr<const S3Settings>& refused = nullptr);
   Attempt attempt(const S3Request& request, const S3Settings& with);
   std::string url_of(const S3Request& request, const S3Settings& where) const;
   Error failure(const S3Request& request, const Attempt& attempt, const S3Settings& with) const;
@@ -127,8 +122,9 @@ class S3Client {
   const std::string bucket_;
   const std::function<S3Settings()> read_settings_;
   const std::unique_ptr<Random> random_ = system_random();
-  Mutex renewal_;  // held while settings are read; locked before mutex_
   Mutex mutex_;
+  CondVar renewed_;
+  bool is_reading_ CAIRN_GUARDED_BY(mutex_) = false;  // a thread reads the settings
   std::shared_ptr<const S3Settings> settings_ CAIRN_GUARDED_BY(mutex_);
   std::chrono::system_clock::time_point renew_at_ CAIRN_GUARDED_BY(mutex_);  // if the credentials expire
   std::vector<std::unique_ptr<Connection>> idle_ CAIRN_GUARDED_BY(mutex_);

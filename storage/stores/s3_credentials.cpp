@@ -26,7 +26,6 @@
 #include <cairn/base/utf8.hpp>
 #include <cairn/storage/stores/s3_answers.hpp>
 #include <cairn/storage/stores/s3_settings.hpp>
-#include <cairn/storage/stores/without_sigpipe.hpp>
 
 namespace cairn {
 namespace {
@@ -87,10 +86,7 @@ Answer ask_once(const Question& question) {
   curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT_MS, is_remote ? kRemoteTimeoutMs : kTimeoutMs);
   curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, append);
   curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, &answer.body);
-  const CURLcode code = [&] {
-    const WithoutSigpipe guard;
-    return curl_easy_perform(easy.get());
-  }();
+  const auto code = static_cast<CURLcode>(perform_without_sigpipe(easy.get()));
   curl_off_t connect_time = 0;
   curl_easy_getinfo(easy.get(), CURLINFO_CONNECT_TIME_T, &connect_time);
   answer.connected = connect_time > 0;
