@@ -3,8 +3,8 @@
 #include <charconv>
 #include <string_view>
 
-#include <cairn/messages/metadata.pb.h>
 #include <cairn/base/error.hpp>
+#include <cairn/messages/metadata_codec.hpp>
 #include <cairn/storage/runs/run_directory.hpp>
 
 namespace cairn {
@@ -65,30 +65,20 @@ CheckpointInfo info_of(const RunDirectory& run, const RunCheckpoint& checkpoint)
   return info;
 }
 
-// In the form of a commit record.
+// In the form of a commit record's section.
 std::string checkpoint_text(const RunCheckpoint& checkpoint) {
-  v1::Metadata record;
-  record.set_checkpoint_id(checkpoint.name);
-  record.set_save_id(checkpoint.head.save_id);
-  record.mutable_commit()->set_sequence(checkpoint.head.sequence);
-  if (checkpoint.head.step) record.mutable_commit()->set_step(*checkpoint.head.step);
-  for (const auto& [key, value] : checkpoint.head.user_metadata) {
-    v1::UserMetadata& entry = *record.mutable_commit()->add_user_metadata();
-    entry.set_key(key);
-    entry.set_value(value);
-  }
-  return record.SerializeAsString();
+  const CommitHead& head = checkpoint.head;
+  Metadata record;
+  record.checkpoint_id = checkpoint.name;
+  record.save_id = head.save_id;
+  record.commit = CommitInfo{head.sequence, head.step, 0, "", "", head.user_metadata, {}};
+  return encode_metadata(record);
 }
 
 RunCheckpoint checkpoint_in(const std::string& text) {
-  v1::Metadata record;
-  // The text comes from another process, so nothing in it is taken for granted.
-  if (!record.ParseFromString(text) || !record.has_commit())
-    throw Error(ErrorCode::kCorrupt, "cannot read what rank 0 says of a checkpoint");
-  RunCheckpoint checkpoint{record.checkpoint_id(), {record.save_id(), record.commit().sequence(), {}, {}}};
-  if (record.commit().has_step()) checkpoint.head.step = record.commit().step();
-  for (const auto& entry : record.commit().user_metadata()) checkpoint.head.user_metadata.emplace(entry.key(), entry.value());
-  return checkpoint;
+  const Metadata record = decode_metadata(text);
+  if (!record.commit) throw Error(ErrorCode::kCorrupt, "cannot read what rank 0 says of a checkpoint");
+  return {record.checkpoint_id, {record.save_id, record.commit->sequence, record.commit->step, record.commit->user_metadata}};
 }
 
 }  // namespace cairn
