@@ -105,18 +105,21 @@ void FileStore::publish(const std::string& save_id, ByteSpan record, Overwrite o
   const std::string attempt = path_of(kOpenMark + save_id);
   const std::string commit = attempt + kRecordFile;
   require_directory_of_ours(attempt);
-  // 1, 2, 3
+  // 1, 2, 3, 4
   try {
-    write_record(commit, record);
+    const auto writer = make_file_writer(files_, attempt, commit, {});
+    writer->write_at(0, record);
+    writer->sync(record.size());
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kNotFound) throw fenced(save_id, root_);
+    FileStatus found;
+    if (means_gone(files_.status(attempt, false, found))) throw fenced(save_id, root_);
+    if (error.code() == ErrorCode::kAlreadyExists)
+      throw Error(ErrorCode::kUnavailable, "cannot create " + commit +
+                                               ": a record is there already, of a publication that is running or has " +
+                                               "stopped half-way; fence the attempt and save again");
     throw;
   }
   try {
-    // 4
-    const int synced = files_.sync_directory(attempt);
-    if (means_gone(synced)) throw fenced(save_id, root_);
-    if (synced < 0) throw system_error("sync directory", attempt, -synced);
     // 5
     place_record(commit, overwrite, save_id);
   } catch (...) {
@@ -131,38 +134,6 @@ void FileStore::publish(const std::string& save_id, ByteSpan record, Overwrite o
   // 7: a failure here has no effect on the checkpoint; the next clean-up fences and clears the
   // rest.
   files_.remove_directory(attempt);
-}
-
-// Leaves either the whole record in a synced file, or no file. Throws kNotFound if the directory is
-// gone.
-void FileStore::write_record(const std::string& path, ByteSpan record) {
-  const int file = files_.create_exclusively(path);
-  if (means_gone(file)) throw Error(ErrorCode::kNotFound, path);
-  if (file == -EEXIST)
-    throw Error(ErrorCode::kUnavailable, "cannot create " + path +
-                                             ": a record is there already, of a publication that is running or has " +
-                                             "stopped half-way; fence the attempt and save again");
-  if (file < 0) throw system_error("create", path, -file);
-  int failed = 0;
-  const char* action = "write";
-  for (std::size_t done = 0; done < record.size() && failed == 0;) {
-    const ssize_t written = files_.write_at(file, record.data() + done, record.size() - done, done);
-    if (written <= 0) failed = written < 0 ? static_cast<int>(written) : -EIO;
-    if (written > 0) done += static_cast<std::size_t>(written);
-  }
-  if (failed == 0) {
-    action = "sync";
-    failed = files_.sync_data(file);
-  }
-  const int closed = files_.close(file);
-  if (failed >= 0 && closed < 0) {
-    action = "close";
-    failed = closed;
-  }
-  if (failed < 0) {
-    files_.remove_file(path);
-    throw system_error(action, path, -failed);
-  }
 }
 
 // Publish 5: the only step that makes the checkpoint exist.

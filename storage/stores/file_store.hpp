@@ -71,7 +71,6 @@ class FileStore : public Store {
   bool is_directory(const std::string& path);
   void sync_names_up_from(std::string directory);
   void remember_durable(const std::string& directory);
-  void write_record(const std::string& path, ByteSpan record);
   void place_record(const std::string& commit, Overwrite overwrite, const std::string& save_id);
   void set_aside(const std::string& save_id);
   void replace_by_fresh(const std::string& save_id);
