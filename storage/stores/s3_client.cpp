@@ -23,20 +23,6 @@ constexpr int kRefusalPauseGrowth = 5;
 // default for receiving, 16 KiB, costs many system calls.
 constexpr long kBufferBytes = 512L * 1024;
 
-class CurlList {
- public:
-  ~CurlList() { curl_slist_free_all(list_); }
-  void add(const std::string& line) {
-    curl_slist* longer = curl_slist_append(list_, line.c_str());
-    if (!longer) throw std::bad_alloc();
-    list_ = longer;
-  }
-  curl_slist* get() const { return list_; }
-
- private:
-  curl_slist* list_ = nullptr;
-};
-
 struct Upload {
   ByteSpan bytes;
   std::size_t sent = 0;
@@ -124,16 +110,6 @@ std::string shown(const std::string& text) { return printable_utf8(text.substr(0
 
 }  // namespace
 
-struct S3Client::Connection {
-  Connection() : easy(curl_easy_init()) {
-    if (!easy) throw std::bad_alloc();
-  }
-  ~Connection() { curl_easy_cleanup(easy); }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-  CURL* const easy;
-};
-
 struct S3Client::Attempt {
   CURLcode code = CURLE_OK;
   std::string transport;  // the failure, if `code` says that there was one
@@ -150,8 +126,6 @@ S3Client::S3Client(std::string bucket, std::function<S3Settings()> settings)
   if (started != CURLE_OK)
     throw Error(ErrorCode::kPrecondition, std::string("libcurl cannot start: ") + curl_easy_strerror(started));
 }
-
-S3Client::~S3Client() = default;
 
 std::shared_ptr<const S3Settings> S3Client::settings(const std::shared_ptr<const S3Settings>& refused) {
   using Clock = std::chrono::system_clock;
@@ -189,16 +163,17 @@ std::shared_ptr<const S3Settings> S3Client::settings(const std::shared_ptr<const
   return settings_;
 }
 
-std::unique_ptr<S3Client::Connection> S3Client::take_connection() {
-  {
-    MutexLock lock(mutex_);
-    if (!idle_.empty()) {
-      auto connection = std::move(idle_.back());
-      idle_.pop_back();
-      return connection;
-    }
+S3Client::Connection S3Client::take_connection() {
+  MutexLock lock(mutex_);
+  Connection connection(nullptr, curl_easy_cleanup);
+  if (idle_.empty()) {
+    connection.reset(curl_easy_init());
+    if (!connection) throw std::bad_alloc();
+  } else {
+    connection = std::move(idle_.back());
+    idle_.pop_back();
   }
-  return std::make_unique<Connection>();
+  return connection;
 }
 
 std::string S3Client::url_of(const S3Request& request, const S3Settings& where) const {
@@ -220,19 +195,25 @@ std::string S3Client::url_of(const S3Request& request, const S3Settings& where) 
 }
 
 S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& with) {
-  std::unique_ptr<Connection> connection = take_connection();
-  CURL* easy = connection->easy;
+  Connection connection = take_connection();
+  CURL* const easy = connection.get();
   Attempt attempt;
   Upload upload{request.body};
   Download download{easy, request.destination, 0, attempt.response.body};
   char error[CURL_ERROR_SIZE] = "";
-  CurlList headers;
+  std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(nullptr, curl_slist_free_all);
+  const auto add = [&](const std::string& line) {
+    curl_slist* const longer = curl_slist_append(headers.get(), line.c_str());
+    if (!longer) throw std::bad_alloc();
+    headers.release();
+    headers.reset(longer);
+  };
   // In this form the value is what libcurl signs. Servers compare it with the body.
-  headers.add("x-amz-content-sha256: " + to_hex(sha256(request.body)));
-  if (!with.credentials.session_token.empty()) headers.add("x-amz-security-token: " + with.credentials.session_token);
-  for (const auto& [name, value] : request.headers) headers.add(name + ": " + value);
+  add("x-amz-content-sha256: " + to_hex(sha256(request.body)));
+  if (!with.credentials.session_token.empty()) add("x-amz-security-token: " + with.credentials.session_token);
+  for (const auto& [name, value] : request.headers) add(name + ": " + value);
   if (const std::uint64_t bytes = request.destination.size(); bytes > 0)
-    headers.add("Range: bytes=" + (request.offset
+    add("Range: bytes=" + (request.offset
                                        ? std::to_string(*request.offset) + "-" + std::to_string(*request.offset + bytes - 1)
                                        : "-" + std::to_string(bytes)));
 

@@ -55,7 +55,7 @@ class S3Client {
   // credentials expire, and again when the server says that they are not valid. Calls of `settings`
   // never overlap.
   S3Client(std::string bucket, std::function<S3Settings()> settings);
-  virtual ~S3Client();
+  virtual ~S3Client() = default;
 
   // Sends a request. Returns the answer if it is a success, or if S3 itself says that the object or
   // upload is absent (404 with NoSuchKey or NoSuchUpload), that a condition does not hold (412), or
@@ -98,7 +98,7 @@ class S3Client {
   std::string new_nonce() { return random_hex(*random_, 128); }
 
  private:
-  struct Connection;
+  using Connection = std::unique_ptr<void, void (*)(void*)>;  // a handle of libcurl
   struct Attempt;
   // Returns the settings. Reads them first if that is due. Throws only if there are none yet. With
   // `refused`, reads them again, unless another thread has read them since `refused`, and throws if
@@ -117,7 +117,7 @@ class S3Client {
   };
   // Returns what this process knows of the server, after it has learnt something.
   KnownServer known_server(const std::function<void(KnownServer&)>& learn = nullptr);
-  std::unique_ptr<Connection> take_connection();
+  Connection take_connection();
 
   const std::string bucket_;
   const std::function<S3Settings()> read_settings_;
@@ -127,7 +127,7 @@ class S3Client {
   bool is_reading_ CAIRN_GUARDED_BY(mutex_) = false;  // a thread reads the settings
   std::shared_ptr<const S3Settings> settings_ CAIRN_GUARDED_BY(mutex_);
   std::chrono::system_clock::time_point renew_at_ CAIRN_GUARDED_BY(mutex_);  // if the credentials expire
-  std::vector<std::unique_ptr<Connection>> idle_ CAIRN_GUARDED_BY(mutex_);
+  std::vector<Connection> idle_ CAIRN_GUARDED_BY(mutex_);
 };
 
 }  // namespace cairn
