@@ -246,8 +246,10 @@ void S3Store::remove_root() {
       const Record record = find_record(kCommitRecordName);
       if (record.etag.empty() || record.is_live) return false;
       mark = record.etag;
-      for (const Listed& object : listed(""))
+      bool is_cut = false;
+      for (const Listed& object : listed("", false, "", &is_cut))
         if (object.name != kCommitRecordName) return false;
+      if (is_cut) return false;  // more than one page is more than a mark
     }
     if (client_->removes_on_condition()) {
       S3Request request{"DELETE", "remove", "s3:DeleteObject", key_of(kCommitRecordName)};
