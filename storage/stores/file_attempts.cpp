@@ -84,13 +84,13 @@ void FileStore::begin_attempt(const std::string& save_id, Overwrite overwrite) {
     throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + root_ + ": an attempt of this id is open");
   if (made == -ENOENT)
     throw Error(ErrorCode::kNotFound, "cannot begin save " + save_id + ": " + root_ + " does not exist; make it with create_root");
-  if (made < 0) throw system_error("make directory", attempt, -made);
+  require(made, "make directory", attempt);
   // 2
   FileStatus found;
   const int looked = files_.status(path_of(kFencedMark + save_id), false, found);
   if (looked != -ENOENT) {
     files_.remove_directory(attempt);
-    if (looked < 0) throw system_error("inspect", path_of(kFencedMark + save_id), -looked);
+    require(looked, "inspect", path_of(kFencedMark + save_id));
     throw Error(ErrorCode::kFenced, "cannot begin save " + save_id + " in " + root_ + ": another rank or job has ended it");
   }
   // 3
@@ -161,7 +161,7 @@ void FileStore::place_record(const std::string& commit, Overwrite overwrite, con
   if (result == -EEXIST)
     throw Error(ErrorCode::kAlreadyExists,
                 "cannot publish save " + save_id + ": " + metadata + " is there already. Nothing was changed");
-  if (result < 0) throw system_error("rename to .metadata", commit, -result);
+  require(result, "rename to .metadata", commit);
   if (linked) files_.remove_file(commit);  // harmless if this fails
 }
 
@@ -172,16 +172,13 @@ void FileStore::fence(const std::string& save_id) {
   set_aside(save_id);
   // 2
   const std::string tombstone = path_of(kFencedMark + save_id);
-  const int removed = files_.remove_file(tombstone + kRecordFile);
-  if (removed < 0 && !means_gone(removed)) throw system_error("remove", tombstone + kRecordFile, -removed);
+  require(files_.remove_file(tombstone + kRecordFile), "remove", tombstone + kRecordFile, means_gone);
   // 3
   replace_by_fresh(save_id);
   // 4
-  for (const std::string& directory : {tombstone, root_}) {
-    const int synced = files_.sync_directory(directory);
-    // Another process may have cleared this attempt already, so it was fenced before.
-    if (synced < 0 && !(means_gone(synced) && directory == tombstone)) throw system_error("sync directory", directory, -synced);
-  }
+  // Another process may have cleared this attempt already, so it was fenced before.
+  require(files_.sync_directory(tombstone), "sync directory", tombstone, means_gone);
+  require(files_.sync_directory(root_), "sync directory", root_);
 }
 
 // Fence 1.
@@ -217,8 +214,7 @@ void FileStore::set_aside(const std::string& save_id) {
 void FileStore::replace_by_fresh(const std::string& save_id) {
   const std::string tombstone = path_of(kFencedMark + save_id);
   const std::string fresh = tombstone + kFreshMark;
-  const int made = files_.make_directory(fresh);
-  if (made < 0 && made != -EEXIST) throw system_error("make directory", fresh, -made);
+  require(files_.make_directory(fresh), "make directory", fresh, means_not_empty);
   int result = 0;
   for (int tries = 0; tries < kFenceTriesMax; ++tries) {
     result = files_.rename(fresh, tombstone);
@@ -240,19 +236,16 @@ bool FileStore::has_attempt(const std::string& save_id) {
     const std::string path = path_of(mark + save_id);
     FileStatus found;
     const int looked = files_.status(path, false, found);
+    require(looked, "look for", path, means_gone);
     if (looked >= 0) return true;
-    if (!means_gone(looked)) throw system_error("look for", path, -looked);
   }
   return false;
 }
 
 std::vector<std::string> FileStore::attempts_named(const char* mark) {
-  std::vector<DirectoryEntry> entries;
-  const int result = files_.list_directory(root_, entries);
-  if (result < 0 && result != -ENOENT) throw system_error("list directory", root_, -result);
   const std::string prefix = mark;
   std::vector<std::string> ids;
-  for (const DirectoryEntry& entry : entries) {
+  for (const DirectoryEntry& entry : entries_of_root()) {
     if (entry.kind != FileKind::kDirectory || entry.name.compare(0, prefix.size(), prefix) != 0) continue;
     const std::string id = entry.name.substr(prefix.size());
     try {
@@ -278,11 +271,9 @@ void FileStore::clear_attempt(const std::string& save_id) {
   }
   require_directory_of_ours(tombstone);
   sync_removals();
-  const int emptied = files_.remove_file(tombstone + kRecordFile);
-  if (emptied < 0 && !means_gone(emptied)) throw system_error("remove", tombstone + kRecordFile, -emptied);
+  require(files_.remove_file(tombstone + kRecordFile), "remove", tombstone + kRecordFile, means_gone);
   files_.remove_directory(tombstone + kFreshMark);  // left by a fence that stopped half-way
-  const int removed = files_.remove_directory(tombstone);
-  if (removed < 0 && !means_gone(removed)) throw system_error("remove directory", tombstone, -removed);
+  require(files_.remove_directory(tombstone), "remove directory", tombstone, means_gone);
 }
 
 }  // namespace cairn

@@ -63,9 +63,8 @@ std::string FileStore::path_of(const ObjectName& name) const { return root_.back
 std::optional<FileStatus> FileStore::status_at(const std::string& path, bool follow, const char* action) {
   FileStatus found;
   const int result = files_.status(path, follow, found);
-  if (means_absent(result)) return std::nullopt;
-  if (result < 0) throw system_error(action, path, -result);
-  return found;
+  require(result, action, path, means_absent);
+  return result < 0 ? std::nullopt : std::optional(found);
 }
 
 bool FileStore::is_directory(const std::string& path) {
@@ -94,8 +93,7 @@ void FileStore::create_root() {
     const int result = files_.make_directory(*path);
     // Another rank may create the same directory at the same time.
     if (result < 0 && !(result == -EEXIST && is_directory(*path))) throw system_error("make directory", *path, -result);
-    if (const int synced = files_.sync_directory(parent_directory(*path)); synced < 0)
-      throw system_error("sync directory", parent_directory(*path), -synced);
+    require(files_.sync_directory(parent_directory(*path)), "sync directory", parent_directory(*path));
     remember_durable(*path);
   }
 }
@@ -133,7 +131,7 @@ void FileStore::make_parents(const ObjectName& name) {
     const int result = files_.make_directory(directory);
     if (result == -EEXIST) continue;  // if it is a file, creating the object will report that
     if (result == -ENOENT) return;    // the root does not exist; creating the object will report that
-    if (result < 0) throw system_error("make directory", directory, -result);
+    require(result, "make directory", directory);
   }
 }
 
@@ -154,10 +152,10 @@ void FileStore::read(const ObjectName& name, const std::vector<ReadRange>& range
   const std::string path = path_of(name);
   const int file = files_.open_for_reading(path);
   if (means_absent(file)) throw Error(ErrorCode::kNotFound, std::string(system_error("read", path, ENOENT).what()));
-  if (file < 0) throw system_error("open for reading", path, -file);
+  require(file, "open for reading", path);
   OpenFile closer(files_, file);
   FileStatus found;
-  if (const int result = files_.status_of(file, found); result < 0) throw system_error("inspect", path, -result);
+  require(files_.status_of(file, found), "inspect", path);
   if (found.kind != FileKind::kRegular) throw not_an_object(path);
   for (const ReadRange& range : ranges) {
     std::size_t done = 0;
@@ -213,7 +211,7 @@ std::vector<ObjectInfo> FileStore::list(const ObjectName& prefix) {
     const int result = files_.list_directory(path, entries);
     // Absent, or removed during the listing. A root that is a file is the caller's error.
     if (result == -ENOENT || (result == -ENOTDIR && !directory.empty())) continue;
-    if (result < 0) throw system_error("list directory", path, -result);
+    require(result, "list directory", path);
     for (const DirectoryEntry& entry : entries) {
       const std::string name = directory + entry.name;
       if (name.compare(0, prefix.size(), prefix) != 0) continue;
@@ -222,7 +220,7 @@ std::vector<ObjectInfo> FileStore::list(const ObjectName& prefix) {
       FileStatus found;
       const int status = files_.status(path_of(name), true, found);
       if (means_absent(status) || status == -ELOOP) continue;  // removed meanwhile, or a dangling link
-      if (status < 0) throw system_error("inspect", path_of(name), -status);
+      require(status, "inspect", path_of(name));
       if (found.kind == FileKind::kRegular) objects.push_back({name, found.size_bytes});
     }
   }
@@ -230,12 +228,15 @@ std::vector<ObjectInfo> FileStore::list(const ObjectName& prefix) {
   return objects;
 }
 
-std::vector<ObjectName> FileStore::children() {
+std::vector<DirectoryEntry> FileStore::entries_of_root() {
   std::vector<DirectoryEntry> entries;
-  const int result = files_.list_directory(root_, entries);
-  if (result < 0 && result != -ENOENT) throw system_error("list directory", root_, -result);
+  require(files_.list_directory(root_, entries), "list directory", root_, [](int result) { return result == -ENOENT; });
+  return entries;
+}
+
+std::vector<ObjectName> FileStore::children() {
   std::vector<ObjectName> names;
-  for (const DirectoryEntry& entry : entries) {
+  for (const DirectoryEntry& entry : entries_of_root()) {
     bool is_place = entry.kind == FileKind::kDirectory;
     if (entry.kind == FileKind::kLink) {
       // A checkpoint may be a link to its real place and is then a child like any other. A dangling
@@ -264,16 +265,12 @@ void FileStore::remove(const ObjectName& name) {
   check_object_name(name);
   refuse_links_above(name);
   if (save_id_of_mark(name)) sync_removals();
-  const int result = files_.remove_file(path_of(name));
-  if (result < 0 && !means_absent(result)) throw system_error("remove", path_of(name), -result);
+  require(files_.remove_file(path_of(name)), "remove", path_of(name), means_absent);
 }
 
 // Called before a mark that says which files are dead is removed: a power loss must not bring the
 // files back without the mark.
-void FileStore::sync_removals() {
-  const int synced = files_.sync_directory(root_);
-  if (synced < 0 && !means_absent(synced)) throw system_error("sync directory", root_, -synced);
-}
+void FileStore::sync_removals() { require(files_.sync_directory(root_), "sync directory", root_, means_absent); }
 
 bool FileStore::leads_elsewhere() {
   const auto found = status_at(root_, false, "inspect");
@@ -292,9 +289,8 @@ void FileStore::retract(const ObjectName& mark, const std::string& text) {
 }
 
 void FileStore::remove_root() {
-  const int result = files_.remove_directory(root_);
-  const bool stays = result == -ENOTEMPTY || result == -EEXIST || means_absent(result);  // ENOTDIR: the root is a link
-  if (result < 0 && !stays) throw system_error("remove directory", root_, -result);
+  const auto stays = [](int result) { return result == -ENOTEMPTY || result == -EEXIST || means_absent(result); };
+  require(files_.remove_directory(root_), "remove directory", root_, stays);  // ENOTDIR: the root is a link
 }
 
 std::shared_ptr<Store> open_file_store(const std::string& url) {

@@ -69,6 +69,7 @@ class FileStore : public Store {
   // Returns nothing if there is no such entry, or if a parent in the path is a file.
   std::optional<FileStatus> status_at(const std::string& path, bool follow, const char* action);
   bool is_directory(const std::string& path);
+  std::vector<DirectoryEntry> entries_of_root();  // none if there is no root
   void sync_names_up_from(std::string directory);
   void remember_durable(const std::string& directory);
   void place_record(const std::string& commit, Overwrite overwrite, const std::string& save_id);

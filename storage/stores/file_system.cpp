@@ -7,9 +7,12 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <limits>
+
+#include <cairn/base/error.hpp>
 
 namespace cairn {
 namespace {
@@ -207,6 +210,11 @@ void DurableDirectories::add(const std::string& path, const FileStatus& status) 
 void DurableDirectories::clear() {
   MutexLock lock(mutex_);
   identities_.clear();
+}
+
+void require(long result, std::string_view action, const std::string& path, bool (*is_fine)(int result)) {
+  const int number = static_cast<int>(std::min(result, 0L));
+  if (number < 0 && !(is_fine && is_fine(number))) throw system_error(action, path, -number);
 }
 
 FileSystem& system_files() {

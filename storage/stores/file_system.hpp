@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -97,6 +98,9 @@ class FileSystem {
   // does not support this.
   virtual int sync_directory(const std::string& path) noexcept = 0;
 };
+
+// Throws the error of a failed operation, given its result, unless `is_fine` holds for the result.
+void require(long result, std::string_view action, const std::string& path, bool (*is_fine)(int result) = nullptr);
 
 // Returns the machine's file system. It is never destroyed.
 FileSystem& system_files();

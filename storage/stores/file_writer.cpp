@@ -32,15 +32,14 @@ class FileWriter final : public ObjectWriter {
         final_path_(std::move(path)),
         path_(options.appears_whole ? final_path_ + ".part" : final_path_) {
     file_ = files_.create_exclusively(path_);
-    if (file_ < 0) throw system_error("create", path_, -file_);
+    require(file_, "create", path_);
     try {
-      if (const int result = files_.status_of(file_, identity_); result < 0) throw system_error("inspect", path_, -result);
+      require(files_.status_of(file_, identity_), "inspect", path_);
       if (options.expected_bytes > 0) {
         // A full disk is found now, before anything is written. File systems without reservation
         // find it later.
-        const int result = files_.allocate(file_, options.expected_bytes);
-        if (result < 0 && result != -EOPNOTSUPP && result != -ENOSYS && result != -EINVAL)
-          throw system_error("reserve " + std::to_string(options.expected_bytes) + " bytes for", path_, -result);
+        require(files_.allocate(file_, options.expected_bytes), "reserve " + std::to_string(options.expected_bytes) + " bytes for",
+                path_, [](int result) { return result == -EOPNOTSUPP || result == -ENOSYS || result == -EINVAL; });
       }
       if (options.direct && files_.bypass_cache(file_, true) >= 0) {
         bypasses_cache_ = true;
@@ -79,15 +78,13 @@ class FileWriter final : public ObjectWriter {
         // cache. After a partial write, the rest must start at an aligned offset again.
         if (result > 0 && static_cast<std::size_t>(result) < asked) result -= result % static_cast<ssize_t>(alignment_);
         if (result == -EINVAL || result == 0) {
-          const int through_cache = files_.bypass_cache(file_, false);
-          if (through_cache < 0) throw system_error("leave direct I/O on", path_, -through_cache);
+          require(files_.bypass_cache(file_, false), "leave direct I/O on", path_);
           bypasses_cache_.store(false, std::memory_order_release);
           continue;
         }
       }
-      if (result < 0) throw system_error("write " + range_text(offset, bytes.size()) + " to", path_, static_cast<int>(-result));
-      if (result == 0)
-        throw system_error("write " + range_text(offset, bytes.size()) + " to", path_, EIO);  // neither progress nor an error
+      // 0 is neither progress nor an error.
+      require(result == 0 ? -EIO : result, "write " + range_text(offset, bytes.size()) + " to", path_);
       bytes = bytes.subspan(static_cast<std::size_t>(result), bytes.size() - static_cast<std::size_t>(result));
       offset += static_cast<std::uint64_t>(result);
     }
@@ -97,13 +94,10 @@ class FileWriter final : public ObjectWriter {
   void finish(std::uint64_t length, bool is_durable) override {
     ExclusiveLock lock(mutex_);
     require_writing(is_durable ? "sync" : "close");
-    if (const int result = files_.truncate(file_, length); result < 0)
-      throw system_error("cut to " + std::to_string(length) + " bytes", path_, -result);
-    if (is_durable) {
-      // After a failed fsync the kernel may mark unwritten pages as clean, so a retry could succeed
-      // without writing them. Only a new file is safe.
-      if (const int result = files_.sync_data(file_); result < 0) throw system_error("sync", path_, -result);
-    }
+    require(files_.truncate(file_, length), "cut to " + std::to_string(length) + " bytes", path_);
+    // After a failed fsync the kernel may mark unwritten pages as clean, so a retry could succeed
+    // without writing them. Only a new file is safe.
+    if (is_durable) require(files_.sync_data(file_), "sync", path_);
     // After the sync and before the success is reported: a fence by another job may have removed
     // the file meanwhile.
     if (!names_this_file())
@@ -112,7 +106,7 @@ class FileWriter final : public ObjectWriter {
     if (path_ != final_path_) take_name();
     const int closed = files_.close(file_);
     file_ = -1;
-    if (closed < 0) throw system_error("close", path_, -closed);
+    require(closed, "close", path_);
     if (is_durable) {
       // Every directory from the file up to the root is synced: any rank may have just created a
       // parent.
@@ -121,8 +115,7 @@ class FileWriter final : public ObjectWriter {
         const std::size_t slash = directory.rfind('/');
         if (slash == std::string::npos) break;
         directory.resize(std::max(slash, root_.size()));
-        if (const int result = files_.sync_directory(directory); result < 0)
-          throw system_error("sync directory", directory, -result);
+        require(files_.sync_directory(directory), "sync directory", directory);
       }
     }
     state_ = State::kFinished;
@@ -154,7 +147,7 @@ class FileWriter final : public ObjectWriter {
       result = files_.link(path_, final_path_);
       if (result >= 0) files_.remove_file(path_);
     }
-    if (result < 0) throw system_error("give its name to", final_path_, -result);
+    require(result, "give its name to", final_path_);
     path_ = final_path_;
   }
 
