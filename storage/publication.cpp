@@ -65,20 +65,14 @@ std::optional<Metadata> decoded_record(Store& store, const ObjectName& name) {
 }
 
 // Names of files, and save ids. A save id stands for all files of its save.
-class FileSet {
- public:
-  void add(const Metadata& metadata) {
-    add(metadata.save_id);
-    for (const FileInfo& file : metadata.files) add(file.name);
-  }
-  void add(const std::string& name_or_id) { all_.insert(name_or_id); }
-  void add_all(const std::vector<std::string>& all) { all_.insert(all.begin(), all.end()); }
-  bool empty() const { return all_.empty(); }
-  bool has(const std::string& name) const { return all_.count(name) > 0 || all_.count(file_key(name)) > 0; }
+using FileSet = std::set<std::string>;
 
- private:
-  std::set<std::string> all_;
-};
+bool has(const FileSet& files, const std::string& name) { return files.count(name) > 0 || files.count(file_key(name)) > 0; }
+
+void add_generation(FileSet& files, const Metadata& metadata) {
+  files.insert(metadata.save_id);
+  for (const FileInfo& file : metadata.files) files.insert(file.name);
+}
 
 // Returns how many entries of CommitInfo::retired name the first `keep` generations. The names of
 // PyTorch's files, which come last, belong to one generation.
@@ -125,8 +119,8 @@ void keep_published(Store& store, const Metadata& current, FileSet& kept) {
   if (head && head->save_id == current.save_id) return;
   const auto published = published_metadata(store);
   if (!published) return;
-  kept.add(*published);
-  if (published->commit) kept.add_all(published->commit->retired);
+  add_generation(kept, *published);
+  if (published->commit) kept.insert(published->commit->retired.begin(), published->commit->retired.end());
 }
 
 }  // namespace
@@ -239,9 +233,9 @@ std::vector<std::string> retired_generations(Store& store, const std::optional<M
   const std::size_t kept = entries_kept(retired, keep);
   if (kept == retired.size()) return retired;
   FileSet there;
-  for (const ObjectInfo& file : store.list(kDataFilePrefix)) there.add(file_key(file.name));
+  for (const ObjectInfo& file : store.list(kDataFilePrefix)) there.insert(file_key(file.name));
   const auto first_old = retired.begin() + static_cast<std::ptrdiff_t>(kept);
-  retired.erase(std::remove_if(first_old, retired.end(), [&](const std::string& entry) { return !there.has(entry); }),
+  retired.erase(std::remove_if(first_old, retired.end(), [&](const std::string& entry) { return !has(there, entry); }),
                 retired.end());
   return retired;
 }
@@ -251,12 +245,12 @@ std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, 
   // The target of a link may belong to another run. Its files are not ours to remove.
   if (store.leads_elsewhere()) return {};
   FileSet kept, dead;
-  kept.add(current);
-  if (replaced) kept.add(*replaced);
+  add_generation(kept, current);
+  if (replaced) add_generation(kept, *replaced);
   if (current.commit) {
     const std::vector<std::string>& retired = current.commit->retired;
     const std::size_t entries = entries_kept(retired, keep);
-    for (std::size_t i = 0; i < retired.size(); ++i) (i < entries ? kept : dead).add(retired[i]);
+    for (std::size_t i = 0; i < retired.size(); ++i) (i < entries ? kept : dead).insert(retired[i]);
   }
 
   // Clean-up is safe only in this order of steps: see the header.
@@ -273,24 +267,23 @@ std::vector<ObjectName> remove_leftovers(Store& store, const Metadata& current, 
     if (succeeds([&] { store.fence(id); }))
       fenced.push_back(id);
     else
-      kept.add(id);
+      kept.insert(id);
   }
-  dead.add_all(fenced);
-  dead.add_all(marked);
+  for (const auto* ids : {&fenced, &marked}) dead.insert(ids->begin(), ids->end());
   if (dead.empty()) return {};
   keep_published(store, current, kept);
 
   std::vector<ObjectName> removed;
   std::set<std::string> stuck;  // saves with a file that could not be removed; their attempts stay fenced
   for (const ObjectInfo& file : files) {
-    if (!dead.has(file.name) || kept.has(file.name)) continue;
+    if (!has(dead, file.name) || has(kept, file.name)) continue;
     if (succeeds([&] { store.remove(file.name); }))
       removed.push_back(file.name);
     else
       stuck.insert(file_key(file.name));
   }
   for (const std::string& id : marked)
-    if (!kept.has(id) && stuck.count(id) == 0) succeeds([&, &save_id = id] { store.remove(removal_mark_name(save_id)); });
+    if (!has(kept, id) && stuck.count(id) == 0) succeeds([&, &save_id = id] { store.remove(removal_mark_name(save_id)); });
   for (const std::string& id : fenced) {
     if (!is_save_id(id) || stuck.count(id) > 0) continue;
     succeeds([&] { store.clear_attempt(id); });

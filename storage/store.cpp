@@ -3,25 +3,19 @@
 #include <algorithm>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/utf8.hpp>
 
 namespace cairn {
 namespace {
 
 constexpr std::size_t kAttemptIdBytesMax = 200;
 
-// Names come from outside and may hold anything; errors show them shortened and printable.
-std::string quoted(const std::string& text) {
-  std::string shown = "\"";
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (i == 120) return shown + "...\"";
-    const auto byte = static_cast<unsigned char>(text[i]);
-    shown += byte < 0x20 || byte == 0x7f ? '?' : text[i];
-  }
-  return shown + "\"";
-}
+constexpr std::size_t kShownBytesMax = 120;
 
+// Names come from outside and may hold anything; errors show them shortened and printable.
 [[noreturn]] void refuse(const char* kind, const std::string& text, const char* why) {
-  throw Error(ErrorCode::kInvalidArgument, std::string(kind) + " " + quoted(text) + " is not valid: " + why);
+  throw Error(ErrorCode::kInvalidArgument, std::string(kind) + " \"" + printable_utf8(text.substr(0, kShownBytesMax)) +
+                                               (text.size() > kShownBytesMax ? "..." : "") + "\" is not valid: " + why);
 }
 
 // `last_is_open`: the last part may be incomplete, as in a prefix.
