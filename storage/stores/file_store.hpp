@@ -19,7 +19,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -80,8 +79,6 @@ class FileStore : public Store {
 
   std::string root_;  // absolute, without a trailing '/' unless it is "/"
   FileSystem& files_;
-  mutable std::once_flag looked_;
-  mutable ObjectWrites writes_ = ObjectWrites::kParallel;  // of the file system, set once
 };
 
 // Creates the file at `path`, below the store's `root`. Throws kAlreadyExists and kNoSpace. Throws

@@ -134,13 +134,8 @@ std::map<std::string, std::shared_ptr<MemoryStore::Memory>>& MemoryStore::memori
   return *all;
 }
 
-MemoryStore::MemoryStore(const std::string& name, const std::string& path) : name_(name) {
-  if (name.empty() || name.find('/') != std::string::npos)
-    throw Error(ErrorCode::kInvalidArgument, "cannot open a store in memory: it needs a name, as in mem://name/path");
-  if (!path.empty()) {
-    check_object_name(path);
-    place_ = path + "/";
-  }
+MemoryStore::MemoryStore(const std::string& name, const std::string& path)
+    : name_(name), place_(path.empty() ? "" : path + "/") {
   MutexLock lock(memories_mutex());
   std::shared_ptr<Memory>& memory = memories()[name];
   if (!memory) memory = std::make_shared<Memory>();

@@ -31,11 +31,9 @@ class ObservedStore final : public StoreDecorator {
     };
     try {
       act();
-    } catch (const Error& error) {
-      tell(error.code(), error.what());
-      throw;
     } catch (const std::exception& error) {
-      tell(ErrorCode::kUnavailable, error.what());
+      const auto* const own = dynamic_cast<const Error*>(&error);
+      tell(own != nullptr ? own->code() : ErrorCode::kUnavailable, error.what());
       throw;
     }
     tell(std::nullopt, {});

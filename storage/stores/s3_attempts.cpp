@@ -221,12 +221,6 @@ void S3Store::begin_attempt(const std::string& save_id, Overwrite overwrite) {
   }
 }
 
-// A fence may have written the record again since, so its ETag tells nothing.
-bool S3Store::is_published(ByteSpan record) {
-  const Record seen = find_record(kCommitRecordName, record.size());
-  return seen.is_live && seen.bytes == record.size() && seen.end == record.view();
-}
-
 void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
   check_attempt_id(save_id);
   std::optional<std::string> unanswered;  // the ETag that a write replaced, if it was carried out
@@ -257,8 +251,9 @@ void S3Store::publish(const std::string& save_id, ByteSpan record, Overwrite ove
       seen = find_record(kCommitRecordName);
       is_reused = !seen.etag.empty() && !seen.is_live;
     }
-    const bool is_done = unanswered && is_published(record);
-    if (!is_done) {
+    // A fence may have written the record again since, so its ETag tells nothing.
+    const Record written = unanswered ? find_record(kCommitRecordName, record.size()) : Record();
+    if (!written.is_live || written.bytes != record.size() || written.end != record.view()) {
       if (seen.etag.empty()) seen.etag = write_first_mark();
       if (seen.etag.empty()) continue;
       // 2
@@ -349,12 +344,7 @@ void S3Store::clear_attempt(const std::string& save_id) {
     throw Error(ErrorCode::kPrecondition,
                 "cannot clear save " + save_id + " in " + url() + ": its attempt is open; fence it first");
   if (!has_object(kFencedMark + save_id)) return;
-  abort_uploads_of(save_id);
-  client_->remove(key_of(kFencedMark + save_id));
-}
-
-// A process that was killed leaves the parts of its files, which no listing of objects shows.
-void S3Store::abort_uploads_of(const std::string& save_id) {
+  // A process that was killed leaves the parts of its files, which no listing of objects shows.
   S3Request listing{"GET", "list the uploads to", "s3:ListBucketMultipartUploads"};
   listing.query = {{"uploads", ""}, {"encoding-type", "url"}, {"prefix", key_of(kDataFilePrefix)}};
   std::vector<S3Request> uploads;  // aborted later: the marker of a page names one of them
@@ -368,6 +358,7 @@ void S3Store::abort_uploads_of(const std::string& save_id) {
     }
   } while (!page.next.empty());
   for (const S3Request& request : uploads) client_->send(request);
+  client_->remove(key_of(kFencedMark + save_id));
 }
 
 }  // namespace cairn

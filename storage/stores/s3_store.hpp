@@ -111,8 +111,6 @@ class S3Store : public Store {
   // How often an object may change under a writer. Each change is one of another process.
   static constexpr int kTriesMax = 64;
   static Error changes_too_often(const std::string& url);
-  // Returns whether `record` is the live commit record.
-  bool is_published(ByteSpan record);
   // Writes a fence mark in place of the record if the record is absent. Returns the mark's ETag, or
   // "" if an object is there.
   std::string write_first_mark();
@@ -143,7 +141,6 @@ class S3Store : public Store {
   Places places(bool& is_large);
   PlaceContents contents_below(const ObjectName& prefix);
   PlaceContents contents_in(const std::vector<Listed>& listed, const ObjectName& prefix);
-  void abort_uploads_of(const std::string& save_id);
   const std::string bucket_;
   const std::string place_;  // "" or a prefix of names that ends with '/'
   const std::shared_ptr<S3Client> client_;

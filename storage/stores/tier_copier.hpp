@@ -83,7 +83,6 @@ class TierCopier {
   TierCopier(const TierCopier&) = delete;
   TierCopier& operator=(const TierCopier&) = delete;
 
-  const TierOptions& options() const { return options_; }
   std::string url(const std::string& path) const { return "tiered://" + name_ + path; }
   std::shared_ptr<Store> near(const std::string& place) const;
   std::shared_ptr<Store> far(const std::string& place) const;
