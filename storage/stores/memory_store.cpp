@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <stdexcept>
 
 #include <cairn/base/error.hpp>
@@ -12,12 +13,6 @@
 
 namespace cairn {
 namespace {
-
-// Guards the map of memories. Never destroyed, like that map.
-Mutex& memories_mutex() {
-  static Mutex* mutex = new Mutex;
-  return *mutex;
-}
 
 // Resizes `content`. Throws kNoSpace if memory runs out.
 void resize_or_fail(std::string& content, std::uint64_t length, const std::string& object) {
@@ -38,11 +33,9 @@ void visit_prefix(const Map& map, const std::string& prefix, Visit visit) {
   }
 }
 
-}  // namespace
-
 // Everything stored under one name. Contents are replaced, never modified, so readers copy from
 // them without the lock.
-struct MemoryStore::Memory {
+struct Memory {
   struct Object {
     std::shared_ptr<const std::string> content;  // null while it is being written
   };
@@ -54,11 +47,22 @@ struct MemoryStore::Memory {
       CAIRN_GUARDED_BY(mutex);  // by place + save id, because an attempt belongs to one checkpoint
 };
 
+// Guards the map of memories. Never destroyed, like that map.
+Mutex& memories_mutex() {
+  static Mutex* mutex = new Mutex;
+  return *mutex;
+}
+
+std::map<std::string, std::shared_ptr<Memory>>& memories() {
+  static auto* all = new std::map<std::string, std::shared_ptr<Memory>>;
+  return *all;
+}
+
 // The name is taken at once, and the content appears when the writer closes, as in a file store
 // with exclusive creation.
-class MemoryStore::Writer : public ObjectWriter {
+class MemoryWriter final : public ObjectWriter {
  public:
-  Writer(std::shared_ptr<Memory> memory, std::string name, std::string url, const CreateOptions& options)
+  MemoryWriter(std::shared_ptr<Memory> memory, std::string name, std::string url, const CreateOptions& options)
       : memory_(std::move(memory)), name_(std::move(name)), url_(std::move(url)), content_(std::make_shared<std::string>()) {
     // Before the name is taken, so that running out of memory leaves nothing behind.
     resize_or_fail(*content_, options.expected_bytes, url_);
@@ -67,8 +71,8 @@ class MemoryStore::Writer : public ObjectWriter {
       throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_ + ": an object of this name exists");
   }
 
-  ~Writer() override {
-    if (!finished_) Writer::discard();
+  ~MemoryWriter() override {
+    if (!finished_) discard();
   }
 
   void write_at(std::uint64_t offset, ByteSpan bytes) override {
@@ -129,147 +133,153 @@ class MemoryStore::Writer : public ObjectWriter {
   std::shared_ptr<std::string> content_ CAIRN_GUARDED_BY(mutex_);
 };
 
-std::map<std::string, std::shared_ptr<MemoryStore::Memory>>& MemoryStore::memories() {
-  static auto* all = new std::map<std::string, std::shared_ptr<Memory>>;
-  return *all;
-}
-
-MemoryStore::MemoryStore(const std::string& name, const std::string& path)
-    : name_(name), place_(path.empty() ? "" : path + "/") {
-  MutexLock lock(memories_mutex());
-  std::shared_ptr<Memory>& memory = memories()[name];
-  if (!memory) memory = std::make_shared<Memory>();
-  memory_ = memory;
-}
-
-MemoryStore::~MemoryStore() = default;
-
-std::string MemoryStore::url() const {
-  return "mem://" + name_ + (place_.empty() ? "" : "/" + place_.substr(0, place_.size() - 1));
-}
-
-std::unique_ptr<ObjectWriter> MemoryStore::create(const ObjectName& name, const CreateOptions& options) {
-  check_object_name(name);
-  return std::make_unique<Writer>(memory_, full_name(name), child_url(url(), name), options);
-}
-
-std::shared_ptr<const std::string> MemoryStore::content_of(const ObjectName& name) {
-  check_object_name(name);
-  MutexLock lock(memory_->mutex);
-  const auto object = memory_->objects.find(full_name(name));
-  return object == memory_->objects.end() ? nullptr : object->second->content;
-}
-
-void MemoryStore::read(const ObjectName& name, const std::vector<ReadRange>& ranges) {
-  const auto content = content_of(name);
-  if (!content) throw Error(ErrorCode::kNotFound, "cannot read " + child_url(url(), name) + ": there is no such object");
-  for (const ReadRange& range : ranges) {
-    const std::size_t size = range.destination.size();
-    if (size == 0) continue;
-    if (range.offset > content->size() || content->size() - range.offset < size)
-      throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(size) + " bytes at " + std::to_string(range.offset) +
-                                           " of " + child_url(url(), name) + ": it ends at " + std::to_string(content->size()) +
-                                           "; it was cut short, or is not the object it should be");
-    std::memcpy(range.destination.data(), content->data() + range.offset, size);
+class MemoryStore final : public Store {
+ public:
+  // `name` and `path` are as in the URL; `path` may be empty.
+  MemoryStore(const std::string& name, const std::string& path) : name_(name), place_(path.empty() ? "" : path + "/") {
+    MutexLock lock(memories_mutex());
+    std::shared_ptr<Memory>& memory = memories()[name];
+    if (!memory) memory = std::make_shared<Memory>();
+    memory_ = memory;
   }
-}
 
-std::uint64_t MemoryStore::size_bytes(const ObjectName& name) {
-  const auto content = content_of(name);
-  if (!content)
-    throw Error(ErrorCode::kNotFound, "cannot find the size of " + child_url(url(), name) + ": there is no such object");
-  return content->size();
-}
+  std::string url() const override { return "mem://" + name_ + (place_.empty() ? "" : "/" + place_.substr(0, place_.size() - 1)); }
+  bool is_shared() const override { return false; }
+  void create_root() override {}
 
-bool MemoryStore::exists(const ObjectName& name) { return content_of(name) != nullptr; }
+  std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options) override {
+    check_object_name(name);
+    return std::make_unique<MemoryWriter>(memory_, full_name(name), child_url(url(), name), options);
+  }
 
-bool MemoryStore::is_taken(const ObjectName& name) {
-  check_object_name(name);
-  MutexLock lock(memory_->mutex);
-  return memory_->objects.count(full_name(name)) > 0;
-}
+  void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
+    const auto content = content_of(name);
+    if (!content) throw Error(ErrorCode::kNotFound, "cannot read " + child_url(url(), name) + ": there is no such object");
+    for (const ReadRange& range : ranges) {
+      const std::size_t size = range.destination.size();
+      if (size == 0) continue;
+      if (range.offset > content->size() || content->size() - range.offset < size)
+        throw Error(ErrorCode::kCorrupt, "cannot read " + std::to_string(size) + " bytes at " + std::to_string(range.offset) +
+                                             " of " + child_url(url(), name) + ": it ends at " + std::to_string(content->size()) +
+                                             "; it was cut short, or is not the object it should be");
+      std::memcpy(range.destination.data(), content->data() + range.offset, size);
+    }
+  }
 
-std::vector<ObjectInfo> MemoryStore::list(const ObjectName& prefix) {
-  check_object_prefix(prefix);
-  std::vector<ObjectInfo> found;
-  MutexLock lock(memory_->mutex);
-  visit_prefix(memory_->objects, full_name(prefix), [&](const auto& entry) {
-    if (entry.second->content) found.push_back({entry.first.substr(place_.size()), entry.second->content->size()});
-  });
-  return found;
-}
+  std::uint64_t size_bytes(const ObjectName& name) override {
+    const auto content = content_of(name);
+    if (!content)
+      throw Error(ErrorCode::kNotFound, "cannot find the size of " + child_url(url(), name) + ": there is no such object");
+    return content->size();
+  }
 
-void MemoryStore::remove(const ObjectName& name) {
-  check_object_name(name);
-  MutexLock lock(memory_->mutex);
-  memory_->objects.erase(full_name(name));
-}
+  bool exists(const ObjectName& name) override { return content_of(name) != nullptr; }
 
-void MemoryStore::begin_attempt(const std::string& save_id, Overwrite overwrite) {
-  check_attempt_id(save_id);
-  check_overwrite(*this, save_id, overwrite);
-  MutexLock lock(memory_->mutex);
-  const auto [attempt, added] = memory_->attempts.emplace(full_name(save_id), Memory::Attempt::kOpen);
-  if (added) return;
-  if (attempt->second == Memory::Attempt::kFenced)
-    throw Error(ErrorCode::kFenced, "cannot begin save " + save_id + " in " + url() + ": another rank or job has ended it");
-  throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
-}
+  bool is_taken(const ObjectName& name) override {
+    check_object_name(name);
+    MutexLock lock(memory_->mutex);
+    return memory_->objects.count(full_name(name)) > 0;
+  }
 
-// One lock makes the three steps of publishing one: the attempt is open, the record appears, the
-// attempt ends.
-void MemoryStore::publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) {
-  check_attempt_id(save_id);
-  const auto content = std::make_shared<std::string>();
-  resize_or_fail(*content, record.size(), child_url(url(), kCommitRecordName));
-  if (!record.empty()) std::memcpy(content->data(), record.data(), record.size());
-  auto published = std::make_shared<Memory::Object>(Memory::Object{content});
-  MutexLock lock(memory_->mutex);
-  const auto attempt = memory_->attempts.find(full_name(save_id));
-  if (attempt == memory_->attempts.end() || attempt->second != Memory::Attempt::kOpen)
-    throw Error(ErrorCode::kFenced,
-                "cannot publish save " + save_id + " in " + url() +
-                    ": its attempt is not open; it was ended by another rank or job, or never begun. Nothing was changed");
-  std::shared_ptr<Memory::Object>& object = memory_->objects[full_name(kCommitRecordName)];
-  if (object && overwrite == Overwrite::kRefused)
-    throw Error(ErrorCode::kAlreadyExists, "cannot publish save " + save_id + ": " + child_url(url(), kCommitRecordName) +
-                                               " is there already. Nothing was changed");
-  object = std::move(published);
-  memory_->attempts.erase(attempt);
-}
+  std::vector<ObjectInfo> list(const ObjectName& prefix) override {
+    check_object_prefix(prefix);
+    std::vector<ObjectInfo> found;
+    MutexLock lock(memory_->mutex);
+    visit_prefix(memory_->objects, full_name(prefix), [&](const auto& entry) {
+      if (entry.second->content) found.push_back({entry.first.substr(place_.size()), entry.second->content->size()});
+    });
+    return found;
+  }
 
-void MemoryStore::fence(const std::string& save_id) {
-  check_attempt_id(save_id);
-  MutexLock lock(memory_->mutex);
-  memory_->attempts[full_name(save_id)] = Memory::Attempt::kFenced;
-}
+  void remove(const ObjectName& name) override {
+    check_object_name(name);
+    MutexLock lock(memory_->mutex);
+    memory_->objects.erase(full_name(name));
+  }
 
-std::vector<std::string> MemoryStore::open_attempts() { return attempts_that_are(true); }
+  void begin_attempt(const std::string& save_id, Overwrite overwrite) override {
+    check_attempt_id(save_id);
+    check_overwrite(*this, save_id, overwrite);
+    MutexLock lock(memory_->mutex);
+    const auto [attempt, added] = memory_->attempts.emplace(full_name(save_id), Memory::Attempt::kOpen);
+    if (added) return;
+    if (attempt->second == Memory::Attempt::kFenced)
+      throw Error(ErrorCode::kFenced, "cannot begin save " + save_id + " in " + url() + ": another rank or job has ended it");
+    throw Error(ErrorCode::kAlreadyExists, "cannot begin save " + save_id + " in " + url() + ": an attempt of this id is open");
+  }
 
-std::vector<std::string> MemoryStore::fenced_attempts() { return attempts_that_are(false); }
+  // One lock makes the three steps of publishing one: the attempt is open, the record appears, the
+  // attempt ends.
+  void publish(const std::string& save_id, ByteSpan record, Overwrite overwrite) override {
+    check_attempt_id(save_id);
+    const auto content = std::make_shared<std::string>();
+    resize_or_fail(*content, record.size(), child_url(url(), kCommitRecordName));
+    if (!record.empty()) std::memcpy(content->data(), record.data(), record.size());
+    auto published = std::make_shared<Memory::Object>(Memory::Object{content});
+    MutexLock lock(memory_->mutex);
+    const auto attempt = memory_->attempts.find(full_name(save_id));
+    if (attempt == memory_->attempts.end() || attempt->second != Memory::Attempt::kOpen)
+      throw Error(ErrorCode::kFenced,
+                  "cannot publish save " + save_id + " in " + url() +
+                      ": its attempt is not open; it was ended by another rank or job, or never begun. Nothing was changed");
+    std::shared_ptr<Memory::Object>& object = memory_->objects[full_name(kCommitRecordName)];
+    if (object && overwrite == Overwrite::kRefused)
+      throw Error(ErrorCode::kAlreadyExists, "cannot publish save " + save_id + ": " + child_url(url(), kCommitRecordName) +
+                                                 " is there already. Nothing was changed");
+    object = std::move(published);
+    memory_->attempts.erase(attempt);
+  }
 
-std::vector<std::string> MemoryStore::attempts_that_are(bool open) {
-  std::vector<std::string> ids;
-  MutexLock lock(memory_->mutex);
-  visit_prefix(memory_->attempts, place_, [&](const auto& entry) {
-    const std::string id = entry.first.substr(place_.size());
-    // Places below this one have attempts of their own, with a '/' in the rest of the key. Save ids
-    // contain no '/'.
-    if (id.find('/') == std::string::npos && (entry.second == Memory::Attempt::kOpen) == open) ids.push_back(id);
-  });
-  return ids;
-}
+  void fence(const std::string& save_id) override {
+    check_attempt_id(save_id);
+    MutexLock lock(memory_->mutex);
+    memory_->attempts[full_name(save_id)] = Memory::Attempt::kFenced;
+  }
 
-void MemoryStore::clear_attempt(const std::string& save_id) {
-  check_attempt_id(save_id);
-  MutexLock lock(memory_->mutex);
-  const auto attempt = memory_->attempts.find(full_name(save_id));
-  if (attempt == memory_->attempts.end()) return;
-  if (attempt->second == Memory::Attempt::kOpen)
-    throw Error(ErrorCode::kPrecondition,
-                "cannot clear save " + save_id + " in " + url() + ": its attempt is open; fence it first");
-  memory_->attempts.erase(attempt);
-}
+  std::vector<std::string> open_attempts() override { return attempts_that_are(true); }
+
+  std::vector<std::string> fenced_attempts() override { return attempts_that_are(false); }
+
+  void clear_attempt(const std::string& save_id) override {
+    check_attempt_id(save_id);
+    MutexLock lock(memory_->mutex);
+    const auto attempt = memory_->attempts.find(full_name(save_id));
+    if (attempt == memory_->attempts.end()) return;
+    if (attempt->second == Memory::Attempt::kOpen)
+      throw Error(ErrorCode::kPrecondition,
+                  "cannot clear save " + save_id + " in " + url() + ": its attempt is open; fence it first");
+    memory_->attempts.erase(attempt);
+  }
+
+ private:
+  std::string full_name(const ObjectName& name) const { return place_ + name; }
+
+  // Returns null if there is no such object, or if it is being written.
+  std::shared_ptr<const std::string> content_of(const ObjectName& name) {
+    check_object_name(name);
+    MutexLock lock(memory_->mutex);
+    const auto object = memory_->objects.find(full_name(name));
+    return object == memory_->objects.end() ? nullptr : object->second->content;
+  }
+
+  std::vector<std::string> attempts_that_are(bool open) {
+    std::vector<std::string> ids;
+    MutexLock lock(memory_->mutex);
+    visit_prefix(memory_->attempts, place_, [&](const auto& entry) {
+      const std::string id = entry.first.substr(place_.size());
+      // Places below this one have attempts of their own, with a '/' in the rest of the key. Save
+      // ids contain no '/'.
+      if (id.find('/') == std::string::npos && (entry.second == Memory::Attempt::kOpen) == open) ids.push_back(id);
+    });
+    return ids;
+  }
+
+  const std::string name_;
+  const std::string place_;  // "" or a path that ends with '/'
+  std::shared_ptr<Memory> memory_;
+};
+
+}  // namespace
 
 std::shared_ptr<Store> open_memory_store(const std::string& url) {
   const StoreUrl parts = split_url(url);
@@ -279,12 +289,12 @@ std::shared_ptr<Store> open_memory_store(const std::string& url) {
 }
 
 void forget_memory(const std::string& name) {
-  std::shared_ptr<MemoryStore::Memory> memory;  // declared before the lock: freed after unlocking, since it may be large
+  std::shared_ptr<Memory> memory;  // declared before the lock: freed after unlocking, since it may be large
   MutexLock lock(memories_mutex());
-  const auto found = MemoryStore::memories().find(name);
-  if (found == MemoryStore::memories().end()) return;
+  const auto found = memories().find(name);
+  if (found == memories().end()) return;
   memory = std::move(found->second);
-  MemoryStore::memories().erase(found);
+  memories().erase(found);
 }
 
 }  // namespace cairn

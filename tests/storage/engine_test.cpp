@@ -145,9 +145,9 @@ struct Fixture {
     }
   }
 
-  std::shared_ptr<MemoryStore> memory = [] {
+  std::shared_ptr<Store> memory = [] {
     forget_memory("engine");
-    return std::make_shared<MemoryStore>("engine", "");
+    return open_memory_store("mem://engine");
   }();
   std::shared_ptr<StoreControl> control = std::make_shared<StoreControl>();
   std::shared_ptr<WrappedStore> store;

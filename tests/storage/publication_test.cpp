@@ -1,4 +1,5 @@
 // Numbering, clean-up and settling of saves.
+#include <cairn/tests/support/memory_store.hpp>
 #include <cairn/tests/support/plain.hpp>
 // The suite uses doctest, which the line above brings.
 #include <cairn/base/save_id.hpp>
@@ -7,7 +8,6 @@
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/file_store.hpp>
-#include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/simulated_file_system.hpp>

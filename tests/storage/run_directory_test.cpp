@@ -1,4 +1,5 @@
 // Lists the checkpoints of a run, and removes them.
+#include <cairn/tests/support/memory_store.hpp>
 #include <cairn/tests/support/plain.hpp>
 // The suite uses doctest, which the line above brings.
 #include <filesystem>
@@ -11,7 +12,6 @@
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/storage/stores/file_store.hpp>
-#include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/simulated_file_system.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>

@@ -1,4 +1,5 @@
 // The number and order of the system calls that saves and loads of many ranks make.
+#include <cairn/tests/support/memory_store.hpp>
 #include <cairn/tests/support/torch.hpp>
 
 #include <cerrno>
@@ -9,7 +10,6 @@
 #include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/stores/file_store.hpp>
-#include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/storage/stores/url.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
