@@ -90,17 +90,13 @@ std::shared_ptr<TierCopier> find_tier(const std::string& name) {
                                                "): call register_tier, or set CAIRN_TIERS=\"" + name + "=near URL|far URL\"");
 }
 
-struct TieredUrl {
-  std::string tier;
-  std::string place;  // "" or "/run/step_1"
-};
-
-TieredUrl split_tiered(const std::string& url) {
+// Returns the pair that a URL names, and the place in it: "" or "/run/step_1".
+std::pair<std::shared_ptr<TierCopier>, std::string> find_place(const std::string& url) {
   const StoreUrl parts = split_url(url);
   const std::string path = place_in(parts);
   if (parts.authority.empty())
     throw Error(ErrorCode::kInvalidArgument, "cannot open store \"" + url + "\": it names no tiers, as in tiered://name/path");
-  return {parts.authority, path.empty() ? "" : "/" + path};
+  return {find_tier(parts.authority), path.empty() ? "" : "/" + path};
 }
 
 std::string record_beside(const ObjectName& name) { return name.substr(0, name.rfind('/') + 1) + kCommitRecordName; }
@@ -383,8 +379,8 @@ class TieredStore final : public Store {
 }  // namespace
 
 std::shared_ptr<Store> open_tiered_store(const std::string& url) {
-  const TieredUrl parts = split_tiered(url);
-  return std::make_shared<TieredStore>(find_tier(parts.tier), parts.place);
+  const auto [copier, place] = find_place(url);
+  return std::make_shared<TieredStore>(copier, place);
 }
 
 void forget_tier(const std::string& name) {
@@ -409,8 +405,8 @@ bool is_tiered(const std::string& url) { return split_url(url).scheme == "tiered
 template <class Act, class Result>
 static Result in_tiers(const std::string& url, Result otherwise, const Act& act) {
   if (!is_tiered(url)) return otherwise;
-  const TieredUrl parts = split_tiered(url);
-  return act(*find_tier(parts.tier), parts.place);
+  const auto [copier, place] = find_place(url);
+  return act(*copier, place);
 }
 
 std::vector<LostCheckpoint> resume_copies(const std::string& run_url) {
