@@ -4,7 +4,7 @@
 //   endpoint     AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; otherwise AWS itself
 //   region       AWS_REGION, AWS_DEFAULT_REGION, `region` of the profile; otherwise us-east-1
 //   credentials  the first of these that exists: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
-//                AWS_SESSION_TOKEN; those for a web identity token (s3_credentials.cpp);
+//                AWS_SESSION_TOKEN; those for a web identity token;
 //                aws_access_key_id, aws_secret_access_key and aws_session_token of the profile;
 //                those of the container or the instance. If AWS_PROFILE is set, only the profile's
 //   profile      AWS_PROFILE, otherwise "default", in AWS_SHARED_CREDENTIALS_FILE
@@ -56,19 +56,5 @@ struct S3Settings {
 // variables and files, kPermission if no source gives credentials or STS refuses, and kUnavailable
 // if STS or the service of the container or the instance fails.
 S3Settings s3_settings_from_environment(const std::string& bucket);
-
-// Returns the credentials that STS gives for a web identity token; nothing if
-// AWS_WEB_IDENTITY_TOKEN_FILE is not set. `ca_bundle` is S3Settings::ca_bundle. Throws kPermission
-// if STS refuses, and otherwise what `s3_credentials_of_machine` throws.
-std::optional<S3Credentials> s3_credentials_of_web_identity(const std::string& region, const std::string& ca_bundle);
-
-// Returns the credentials of the container or the instance. If the instance gives none, sets
-// `reason` and returns nothing. If AWS_EC2_METADATA_DISABLED is "true", returns nothing and sets no
-// reason. Throws kInvalidArgument for invalid variables, and kUnavailable if the service exists but
-// fails. No error text contains credentials or tokens.
-std::optional<S3Credentials> s3_credentials_of_machine(std::string& reason);
-
-// Returns an environment variable; "" if it is not set.
-std::string s3_variable(const char* name);
 
 }  // namespace cairn
