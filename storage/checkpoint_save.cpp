@@ -19,6 +19,7 @@
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/streamed_item.hpp>
+#include <cairn/storage/presence.hpp>
 #include <cairn/storage/publication.hpp>
 #include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/store_observer.hpp>
@@ -113,7 +114,24 @@ class OwnFormat final : public DataFormat {
 
 }  // namespace
 
-struct CheckpointSave::Implementation {
+// The state of one attempt.
+struct SaveAttempt {
+  std::string checkpoint_id;
+  StorageContext context;
+  std::shared_ptr<Store> store;
+  std::shared_ptr<Store> run;  // on the coordinator only
+  bool attempt_begun = false;
+  bool settled = false;  // the attempt has ended and the checkpoint does not exist
+  bool published = false;
+  // This rank's files. Replaced, not emptied: a writing thread of an earlier attempt may still add
+  // names.
+  std::shared_ptr<WrittenNames> written = std::make_shared<WrittenNames>();
+  std::vector<PlannedFiles> planned;      // on the coordinator only; by rank
+  std::vector<std::string> arrangements;  // likewise
+  std::string plans_digest;
+};
+
+struct CheckpointSave::Implementation : SaveAttempt {
   explicit Implementation(CheckpointWriterOptions given, std::unique_ptr<DataFormat> given_format)
       : options(std::move(given)),
         format(given_format ? std::move(given_format)
@@ -129,39 +147,11 @@ struct CheckpointSave::Implementation {
   WriteEngine engine;
   CommitSequence sequence{options.threads > 0 ? std::optional(kSiblingPatience) : std::nullopt};
 
-  // State of the current attempt:
-  std::string checkpoint_id;
-  StorageContext context;
-  std::shared_ptr<Store> store;
-  std::shared_ptr<Store> run;  // on the coordinator only
-  bool attempt_begun = false;
-  bool settled = false;  // the attempt has ended and the checkpoint does not exist
-  bool published = false;
-  // This rank's files. Replaced, not emptied: a writing thread of an earlier attempt may still add
-  // names.
-  std::shared_ptr<WrittenNames> written = std::make_shared<WrittenNames>();
-  std::vector<PlannedFiles> planned;      // on the coordinator only; by rank
-  std::vector<std::string> arrangements;  // likewise
-  std::string plans_digest;
-
   // The last generation that this object published, and where. Lets the next save skip reading the
   // old record.
   std::string last_url;
   std::string last_run;
   std::optional<Metadata> last;  // only save id, files and commit
-
-  void forget_attempt() {
-    context = {};
-    store.reset();
-    run.reset();
-    attempt_begun = false;
-    settled = false;
-    published = false;
-    written = std::make_shared<WrittenNames>();
-    planned.clear();
-    arrangements.clear();
-    plans_digest.clear();
-  }
 
   Store& opened() const {
     if (!store) throw Error(ErrorCode::kPrecondition, "the writer was not set up: call set_up_storage_writer first");
@@ -206,7 +196,7 @@ void CheckpointSave::reset(const std::string& checkpoint_id) {
   // First: a job of an attempt that failed may still write, and its files are not to be mixed with
   // those of the next.
   self.engine.stop();
-  self.forget_attempt();
+  static_cast<SaveAttempt&>(self) = {};
   self.checkpoint_id = checkpoint_id;
 }
 
@@ -334,11 +324,9 @@ Future<WriteResults> CheckpointSave::write(const SavePlan& plan, std::shared_ptr
 // lacks files.
 void CheckpointSave::Implementation::check_same_place() const {
   if (context.is_coordinator || context.one_process || context.world_size == 1) return;
-  if (store->has_attempt(context.save_id)) return;
   // A network file system's client may have cached the directory. Opening the directory refreshes
   // the cache.
-  const std::vector<std::string> open = store->open_attempts();
-  if (std::find(open.begin(), open.end(), context.save_id) != open.end()) return;
+  if (store->has_attempt(context.save_id) || has_name(store->open_attempts(), context.save_id)) return;
   throw Error(ErrorCode::kNotFound,
               "this rank does not see the attempt that the coordinator has opened at " + store->url() +
                   ": the directory is not the same on all machines, or another save has removed the attempt. Save to a directory " +
@@ -346,22 +334,13 @@ void CheckpointSave::Implementation::check_same_place() const {
 }
 
 void CheckpointSave::Implementation::record(Metadata& metadata, const std::vector<WriteResults>& results) const {
-  if (results.size() != planned.size())
-    throw Error(ErrorCode::kPrecondition, "cannot finish the save: " + std::to_string(results.size()) + " ranks reported, but " +
-                                              std::to_string(planned.size()) +
-                                              " plans went through prepare_global_plan: it must run in every save");
   std::vector<std::string> of_tensors = options.transforms;
   if (options.zstd_level != 0) of_tensors.emplace_back(kZstdTransform);
-  StorageRecorder recorder(metadata, std::move(of_tensors), options.transforms);
-  for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    // Made here, because plans may be prepared before the save id is known.
-    std::vector<ObjectName> names;
-    const std::size_t files = planned[rank].files.size();
-    for (std::size_t i = 0; i < files; ++i)
-      names.push_back(format->name(static_cast<int>(rank), i, files, arrangements[rank], context.save_id));
-    recorder.add_planned(static_cast<int>(rank), planned[rank], results[rank], names);
-  }
-  recorder.finish();
+  // Named here, because plans may be prepared before the save id is known.
+  const auto name_of = [&](std::size_t rank, std::size_t file) {
+    return format->name(static_cast<int>(rank), file, planned[rank].files.size(), arrangements[rank], context.save_id);
+  };
+  record_storage(metadata, planned, results, name_of, of_tensors, options.transforms);
   // Only the parts of all ranks together cover the tensors.
   if (!is_part(store->url())) require_coverage(metadata, "cannot publish the checkpoint");
 
@@ -455,12 +434,9 @@ Committed CheckpointSave::committed(const std::string& save_id) {
 // Returns whether the checkpoint exists. Fences the attempt if it may be open, so that the answer
 // is final.
 bool CheckpointSave::Implementation::finds_published() const {
-  if (!attempt_begun) {
-    const std::vector<std::string> open = store->open_attempts();
-    if (std::find(open.begin(), open.end(), context.save_id) == open.end()) {
-      const auto metadata = published_metadata(*store);
-      return metadata && metadata->save_id == context.save_id;
-    }
+  if (!attempt_begun && !has_name(store->open_attempts(), context.save_id)) {
+    const auto metadata = published_metadata(*store);
+    return metadata && metadata->save_id == context.save_id;
   }
   return settle_attempt(*store, context.save_id);
 }

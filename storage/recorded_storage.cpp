@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include <cairn/base/error.hpp>
@@ -23,6 +25,143 @@ StorageInfo transformed(StorageInfo info, const std::vector<std::string>& transf
   return info;
 }
 
+struct Entry {
+  Metadata::Entry* metadata = nullptr;
+  std::vector<std::uint32_t> order;  // chunk indices sorted by box; built when first needed
+  std::vector<bool> recorded;        // by chunk index
+};
+
+// Items are looked up by name once per rank, so that a large world needs the table.
+class StorageRecorder {
+ public:
+  StorageRecorder(Metadata& metadata, const std::vector<std::string>& of_tensors, const std::vector<std::string>& of_bytes)
+      : metadata_(metadata), of_tensors_(of_tensors), of_bytes_(of_bytes) {
+    metadata.files.clear();
+    entries_.resize(metadata.state_dict_metadata.size());
+    by_name_.reserve(entries_.size());
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      auto& [fqn, value] = metadata.state_dict_metadata[i];
+      entries_[i].metadata = &value;
+      by_name_.emplace(fqn, i);
+      if (auto* tensor = std::get_if<TensorStorageMetadata>(&value)) {
+        // The planner's metadata may come from a user's class with locations of its own.
+        tensor->storage.assign(tensor->chunks.size(), {});
+        entries_[i].recorded.assign(tensor->chunks.size(), false);
+      } else {
+        std::get<BytesStorageMetadata>(value).storage.reset();
+      }
+    }
+  }
+
+  void add(int rank, const PlannedFiles& planned, const WriteResults& results, const PlannedName& name_of) {
+    if (results.files.size() != planned.files.size())
+      mismatch(rank, "it reports " + std::to_string(results.files.size()) + " files, its plan has " +
+                         std::to_string(planned.files.size()) + ": do all ranks use the same options?");
+    for (std::size_t i = 0; i < planned.files.size(); ++i) {
+      const FileResult& written = results.files[i];
+      const FileLayout& layout = planned.files[i];
+      // Offsets come from the plan, so the report must fit it in every respect that can be
+    // compared.
+      if (const std::string name = name_of(static_cast<std::size_t>(rank), i); written.name != name)
+        mismatch(rank, "file " + std::to_string(i) + " is called " + written.name + ", not " + name);
+      const std::vector<PlacedItem> unsized = place_unsized(layout, written.bytes_item_lengths);
+      const std::uint64_t content_bytes = unsized.empty() ? layout.tensors_end : unsized.back().offset + unsized.back().length;
+      if (written.length_bytes < content_bytes || written.length_bytes - content_bytes != written.trailer_length_bytes)
+        mismatch(rank, written.name + " has " + std::to_string(written.length_bytes) + " bytes, its plan and trailer make " +
+                           std::to_string(content_bytes + written.trailer_length_bytes) +
+                           ": do all ranks run the same version of Cairn?");
+      StorageInfo info;
+      info.file = static_cast<std::uint32_t>(metadata_.files.size());
+      metadata_.files.push_back({written.name, written.length_bytes, written.crc32, written.trailer_length_bytes});
+      for (const PlacedTensor& placed : layout.tensors) {
+        const PlannedFiles::Item& item = planned.items[placed.item];
+        info.offset = placed.offset;
+        info.length = placed.layout.total_bytes();
+        info.payload_offset = placed.payload_offset();
+        record_tensor(rank, planned.names[item.name], item.chunk, info);
+      }
+      for (const PlacedItem& placed : unsized) {
+        const PlannedFiles::Item& item = planned.items[placed.item];
+        info.offset = info.payload_offset = placed.offset;
+        info.length = placed.length;
+        if (item.is_bytes)
+          record_bytes(rank, planned.names[item.name], info);
+        else
+          record_tensor(rank, planned.names[item.name], item.chunk, info);
+      }
+    }
+  }
+
+  void finish() {
+    std::string missing;
+    std::size_t count = 0;
+    const auto note = [&](const std::string& what) {
+      if (++count <= kNamesListedMax) missing += (missing.empty() ? "" : ", ") + what;
+    };
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const auto& [fqn, value] = metadata_.state_dict_metadata[i];
+      if (const auto* tensor = std::get_if<TensorStorageMetadata>(&value)) {
+        for (std::size_t chunk = 0; chunk < tensor->chunks.size(); ++chunk)
+          if (!entries_[i].recorded[chunk]) note("\"" + fqn + "\" " + to_string(tensor->chunks[chunk]));
+      } else if (!std::get<BytesStorageMetadata>(value).storage) {
+        note("\"" + fqn + "\"");
+      }
+    }
+    if (count == 0) return;
+    if (count > kNamesListedMax) missing += " and " + std::to_string(count - kNamesListedMax) + " more";
+    throw Error(ErrorCode::kMismatch,
+                "cannot finish the save: no rank wrote " + missing + ", which the planner put into the metadata");
+  }
+
+ private:
+  Entry& find(int rank, const std::string& fqn, bool is_bytes) {
+    const auto found = by_name_.find(fqn);
+    if (found == by_name_.end()) mismatch(rank, "\"" + fqn + "\" is not in the metadata that the planner made");
+    Entry& entry = entries_[found->second];
+    if (std::holds_alternative<BytesStorageMetadata>(*entry.metadata) != is_bytes)
+      mismatch(rank, "\"" + fqn + "\" is a " + (is_bytes ? "bytes object, but a tensor" : "tensor, but a bytes object") +
+                         " in the metadata that the planner made");
+    return entry;
+  }
+
+  // Each chunk of the metadata gets exactly one location. A chunk that is written twice or never is
+  // a planner's mistake, and a load would find it too late.
+  void record_tensor(int rank, const std::string& fqn, const Box& chunk, const StorageInfo& info) {
+    Entry& entry = find(rank, fqn, false);
+    auto& tensor = std::get<TensorStorageMetadata>(*entry.metadata);
+    if (const auto& chunks = tensor.chunks; entry.order.size() != chunks.size()) {
+      entry.order.resize(chunks.size());
+      std::iota(entry.order.begin(), entry.order.end(), 0);
+      std::sort(entry.order.begin(), entry.order.end(), [&](std::uint32_t a, std::uint32_t b) { return chunks[a] < chunks[b]; });
+    }
+    auto at = std::lower_bound(entry.order.begin(), entry.order.end(), chunk,
+                               [&](std::uint32_t index, const Box& box) { return tensor.chunks[index] < box; });
+    bool known = false;
+    for (; at != entry.order.end() && tensor.chunks[*at] == chunk; ++at) {
+      known = true;
+      // Empty chunks may be equal, so the search goes on to one that is free.
+      if (entry.recorded[*at]) continue;
+      entry.recorded[*at] = true;
+      tensor.storage[*at] = transformed(info, of_tensors_);
+      return;
+    }
+    mismatch(rank, "chunk " + to_string(chunk) + " of \"" + fqn + "\" " +
+                       (known ? "was written more than once" : "is not in the metadata that the planner made"));
+  }
+
+  void record_bytes(int rank, const std::string& fqn, const StorageInfo& info) {
+    auto& bytes = std::get<BytesStorageMetadata>(*find(rank, fqn, true).metadata);
+    if (bytes.storage) mismatch(rank, "\"" + fqn + "\" was written more than once");
+    bytes.storage = transformed(info, of_bytes_);
+  }
+
+  Metadata& metadata_;
+  const std::vector<std::string>& of_tensors_;
+  const std::vector<std::string>& of_bytes_;
+  std::vector<Entry> entries_;  // in the order of the metadata
+  std::unordered_map<std::string_view, std::size_t> by_name_;
+};
+
 }  // namespace
 
 // Keeps what the coordinator needs at the end of the save, and not the plans of all ranks, which
@@ -38,131 +177,17 @@ PlannedFiles keep_plan(const SavePlan& plan, std::vector<FileLayout> files) {
   return kept;
 }
 
-// Items are looked up by name once per rank, so that a large world needs the table.
-StorageRecorder::StorageRecorder(Metadata& metadata, std::vector<std::string> of_tensors, std::vector<std::string> of_bytes)
-    : metadata_(metadata), of_tensors_(std::move(of_tensors)), of_bytes_(std::move(of_bytes)) {
-  metadata.files.clear();
-  entries_.resize(metadata.state_dict_metadata.size());
-  by_name_.reserve(entries_.size());
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    auto& [fqn, value] = metadata.state_dict_metadata[i];
-    entries_[i].metadata = &value;
-    by_name_.emplace(fqn, i);
-    if (auto* tensor = std::get_if<TensorStorageMetadata>(&value)) {
-      // The planner's metadata may come from a user's class with locations of its own.
-      tensor->storage.assign(tensor->chunks.size(), {});
-      entries_[i].recorded.assign(tensor->chunks.size(), false);
-    } else {
-      std::get<BytesStorageMetadata>(value).storage.reset();
-    }
-  }
-}
-
-std::uint32_t StorageRecorder::add_file(const FileResult& file) {
-  metadata_.files.push_back({file.name, file.length_bytes, file.crc32, file.trailer_length_bytes});
-  return static_cast<std::uint32_t>(metadata_.files.size() - 1);
-}
-
-StorageRecorder::Entry& StorageRecorder::find(int rank, const std::string& fqn, bool is_bytes) {
-  const auto found = by_name_.find(fqn);
-  if (found == by_name_.end()) mismatch(rank, "\"" + fqn + "\" is not in the metadata that the planner made");
-  Entry& entry = entries_[found->second];
-  if (std::holds_alternative<BytesStorageMetadata>(*entry.metadata) != is_bytes)
-    mismatch(rank, "\"" + fqn + "\" is a " + (is_bytes ? "bytes object, but a tensor" : "tensor, but a bytes object") +
-                       " in the metadata that the planner made");
-  return entry;
-}
-
-void StorageRecorder::sort_chunks(Entry& entry) {
-  const auto& chunks = std::get<TensorStorageMetadata>(*entry.metadata).chunks;
-  entry.order.resize(chunks.size());
-  std::iota(entry.order.begin(), entry.order.end(), 0);
-  std::sort(entry.order.begin(), entry.order.end(), [&](std::uint32_t a, std::uint32_t b) { return chunks[a] < chunks[b]; });
-}
-
-// Each chunk of the metadata gets exactly one location. A chunk that is written twice or never is a
-// planner's mistake, and a load would find it too late.
-void StorageRecorder::record_tensor(int rank, const std::string& fqn, const Box& chunk, const StorageInfo& info) {
-  Entry& entry = find(rank, fqn, false);
-  auto& tensor = std::get<TensorStorageMetadata>(*entry.metadata);
-  if (entry.order.size() != tensor.chunks.size()) sort_chunks(entry);
-  auto at = std::lower_bound(entry.order.begin(), entry.order.end(), chunk,
-                             [&](std::uint32_t index, const Box& box) { return tensor.chunks[index] < box; });
-  bool known = false;
-  for (; at != entry.order.end() && tensor.chunks[*at] == chunk; ++at) {
-    known = true;
-    // Empty chunks may be equal, so the search goes on to one that is free.
-    if (entry.recorded[*at]) continue;
-    entry.recorded[*at] = true;
-    tensor.storage[*at] = transformed(info, of_tensors_);
-    return;
-  }
-  mismatch(rank, "chunk " + to_string(chunk) + " of \"" + fqn + "\" " +
-                     (known ? "was written more than once" : "is not in the metadata that the planner made"));
-}
-
-void StorageRecorder::record_bytes(int rank, const std::string& fqn, const StorageInfo& info) {
-  auto& bytes = std::get<BytesStorageMetadata>(*find(rank, fqn, true).metadata);
-  if (bytes.storage) mismatch(rank, "\"" + fqn + "\" was written more than once");
-  bytes.storage = transformed(info, of_bytes_);
-}
-
-void StorageRecorder::add_planned(int rank, const PlannedFiles& planned, const WriteResults& results,
-                                  const std::vector<std::string>& names) {
-  if (results.files.size() != planned.files.size())
-    mismatch(rank, "it reports " + std::to_string(results.files.size()) + " files, its plan has " +
-                       std::to_string(planned.files.size()) + ": do all ranks use the same options?");
-  for (std::size_t i = 0; i < planned.files.size(); ++i) {
-    const FileResult& written = results.files[i];
-    const FileLayout& layout = planned.files[i];
-    // Offsets come from the plan, so the report must fit it in every respect that can be compared.
-    if (written.name != names[i]) mismatch(rank, "file " + std::to_string(i) + " is called " + written.name + ", not " + names[i]);
-    const std::vector<PlacedItem> unsized = place_unsized(layout, written.bytes_item_lengths);
-    const std::uint64_t content_bytes = unsized.empty() ? layout.tensors_end : unsized.back().offset + unsized.back().length;
-    if (written.length_bytes < content_bytes || written.length_bytes - content_bytes != written.trailer_length_bytes)
-      mismatch(rank, written.name + " has " + std::to_string(written.length_bytes) + " bytes, its plan and trailer make " +
-                         std::to_string(content_bytes + written.trailer_length_bytes) +
-                         ": do all ranks run the same version of Cairn?");
-    StorageInfo info;
-    info.file = add_file(written);
-    for (const PlacedTensor& placed : layout.tensors) {
-      const PlannedFiles::Item& item = planned.items[placed.item];
-      info.offset = placed.offset;
-      info.length = placed.layout.total_bytes();
-      info.payload_offset = placed.payload_offset();
-      record_tensor(rank, planned.names[item.name], item.chunk, info);
-    }
-    for (const PlacedItem& placed : unsized) {
-      const PlannedFiles::Item& item = planned.items[placed.item];
-      info.offset = info.payload_offset = placed.offset;
-      info.length = placed.length;
-      if (item.is_bytes)
-        record_bytes(rank, planned.names[item.name], info);
-      else
-        record_tensor(rank, planned.names[item.name], item.chunk, info);
-    }
-  }
-}
-
-void StorageRecorder::finish() {
-  std::string missing;
-  std::size_t count = 0;
-  const auto note = [&](const std::string& what) {
-    if (++count <= kNamesListedMax) missing += (missing.empty() ? "" : ", ") + what;
-  };
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    const auto& [fqn, value] = metadata_.state_dict_metadata[i];
-    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&value)) {
-      for (std::size_t chunk = 0; chunk < tensor->chunks.size(); ++chunk)
-        if (!entries_[i].recorded[chunk]) note("\"" + fqn + "\" " + to_string(tensor->chunks[chunk]));
-    } else if (!std::get<BytesStorageMetadata>(value).storage) {
-      note("\"" + fqn + "\"");
-    }
-  }
-  if (count == 0) return;
-  if (count > kNamesListedMax) missing += " and " + std::to_string(count - kNamesListedMax) + " more";
-  throw Error(ErrorCode::kMismatch,
-              "cannot finish the save: no rank wrote " + missing + ", which the planner put into the metadata");
+void record_storage(Metadata& metadata, const std::vector<PlannedFiles>& planned, const std::vector<WriteResults>& results,
+                    const PlannedName& name_of, const std::vector<std::string>& of_tensors,
+                    const std::vector<std::string>& of_bytes) {
+  if (results.size() != planned.size())
+    throw Error(ErrorCode::kPrecondition, "cannot finish the save: " + std::to_string(results.size()) + " ranks reported, but " +
+                                              std::to_string(planned.size()) +
+                                              " plans went through prepare_global_plan: it must run in every save");
+  StorageRecorder recorder(metadata, of_tensors, of_bytes);
+  for (std::size_t rank = 0; rank < results.size(); ++rank)
+    recorder.add(static_cast<int>(rank), planned[rank], results[rank], name_of);
+  recorder.finish();
 }
 
 }  // namespace cairn
