@@ -61,7 +61,7 @@ class StorageRecorder {
       const FileResult& written = results.files[i];
       const FileLayout& layout = planned.files[i];
       // Offsets come from the plan, so the report must fit it in every respect that can be
-    // compared.
+      // compared.
       if (const std::string name = name_of(static_cast<std::size_t>(rank), i); written.name != name)
         mismatch(rank, "file " + std::to_string(i) + " is called " + written.name + ", not " + name);
       const std::vector<PlacedItem> unsized = place_unsized(layout, written.bytes_item_lengths);

@@ -213,9 +213,8 @@ S3Client::Attempt S3Client::attempt(const S3Request& request, const S3Settings& 
   if (!with.credentials.session_token.empty()) add("x-amz-security-token: " + with.credentials.session_token);
   for (const auto& [name, value] : request.headers) add(name + ": " + value);
   if (const std::uint64_t bytes = request.destination.size(); bytes > 0)
-    add("Range: bytes=" + (request.offset
-                                       ? std::to_string(*request.offset) + "-" + std::to_string(*request.offset + bytes - 1)
-                                       : "-" + std::to_string(bytes)));
+    add("Range: bytes=" + (request.offset ? std::to_string(*request.offset) + "-" + std::to_string(*request.offset + bytes - 1)
+                                          : "-" + std::to_string(bytes)));
 
   curl_easy_reset(easy);  // keeps the connection
   const std::string url = url_of(request, with);

@@ -1,8 +1,8 @@
 // Injected faults of a store.
 #include <cairn/tests/support/plain.hpp>
 // The tools use doctest, which the line above brings.
-#include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
+#include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
 
 using namespace cairn;

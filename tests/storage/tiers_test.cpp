@@ -19,7 +19,6 @@
 #include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/storage/stores/tier_copier.hpp>
-#include <cairn/storage/stores/tier_copier.hpp>
 #include <cairn/storage/tiers.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
