@@ -189,14 +189,13 @@ std::string try_connect(const std::string& address, std::chrono::milliseconds de
 // without reading the question resets the connection.
 std::string try_question(const std::string& address) {
 #if TORCH_VERSION_MAJOR < 2
-  const auto end = steady_clock::now() + kProbe;
+  const Deadline deadline = kProbe;
   Socket socket;
-  const std::string trouble = connect_once(address, end, socket);
+  const std::string trouble = connect_once(address, deadline.end(), socket);
   if (!trouble.empty()) return trouble;
   char byte = static_cast<char>(0xff);
   if (::send(socket.get(), &byte, 1, MSG_NOSIGNAL) != 1) return std::strerror(errno);
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
-  if (!hangs_up(socket, std::max(left, std::chrono::milliseconds(0)))) return kNoStore;
+  if (!hangs_up(socket, deadline.left())) return kNoStore;
   const auto got = ::recv(socket.get(), &byte, 1, MSG_DONTWAIT);
   return got == 0 ? "" : got > 0 ? kNoStore : std::strerror(errno);
 #else
@@ -489,14 +488,14 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
 
 c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& host, c10d::TCPStoreOptions options) {
   if (!options.isServer) switch_off_libuv(options, 0);
-  const auto end = steady_clock::now() + options.timeout;  // NOLINT(clang-analyzer-deadcode.DeadStores): a later try reads it
+  const Deadline deadline = options.timeout;
   while (true) {
     try {
       return c10::make_intrusive<c10d::TCPStore>(host, options);
     } catch (const std::exception&) {
       if (!switch_off_libuv(options, 0)) throw;
     }
-    options.timeout = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now()), kProbe);
+    options.timeout = std::max(deadline.left(), kProbe);
   }
 }
 

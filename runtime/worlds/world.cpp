@@ -555,12 +555,10 @@ World World::rejoin(const std::vector<int>& survivors) const {
 }
 
 bool World::shutdown(std::chrono::milliseconds deadline) const {
-  const auto end = std::chrono::steady_clock::now() + bounded_wait(deadline);
+  const Deadline both = deadline;
   const bool is_down = implementation_->runtime.shutdown(deadline);
   // One deadline for both: listeners get the time that the runtime has not used.
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-  const bool are_told =
-      !implementation_->notifier || implementation_->notifier->flush(std::max(left, std::chrono::milliseconds(0)));
+  const bool are_told = !implementation_->notifier || implementation_->notifier->flush(both.left());
   return is_down && are_told;
 }
 
