@@ -25,8 +25,20 @@ enum class ShowProgress : std::uint8_t {
   kTerminal,
 };
 
-// The progress of an asynchronous save. See AsyncSaveResponse::progress.
-struct SaveProgress {
+// The data of one rank or of all ranks. The `_done` fields count what writers have taken, which may
+// still be in flight to the store.
+struct WriteProgress {
+  std::uint64_t items = 0;
+  std::uint64_t items_done = 0;
+  std::uint64_t bytes = 0;  // counts bytes of tensors
+  std::uint64_t bytes_done = 0;
+  double bytes_per_second = 0;                    // since this rank began to write; only while data is written
+  std::optional<std::chrono::milliseconds> left;  // until writing ends, at the rate of this rank, or of the slowest
+};
+
+// The progress of an asynchronous save. See AsyncSaveResponse::progress. The members of
+// WriteProgress are those of this rank's part, and are known once the rank writes.
+struct SaveProgress : WriteProgress {
   enum class Step : std::uint8_t {
     kStaging = 1,  // the state is being copied
     kQueued,       // waiting for an earlier save
@@ -36,29 +48,15 @@ struct SaveProgress {
     kDone,
   };
   Step step = Step::kStaging;
-  // The next four fields count this rank's part, and are known once the rank writes. The `_done`
-  // fields count what the writer has taken, which may still be in flight to the store.
-  std::uint64_t items = 0;
-  std::uint64_t items_done = 0;
-  std::uint64_t bytes = 0;  // counts bytes of tensors
-  std::uint64_t bytes_done = 0;
-  double bytes_per_second = 0;                    // since writing began; only while this rank writes
-  std::optional<std::chrono::milliseconds> left;  // until writing ends, at that rate
   // Host memory held by this checkpointer's stager or, if the state is streamed, by the writer.
   std::uint64_t staging_bytes = 0;
 
   // The progress of all ranks together, as this rank last received it, at most
   // RuntimeOptions::progress_interval ago. Absent before the first such message, and therefore
   // during all of a short save. Does not count ranks that have not reported yet.
-  struct Job {
+  struct Job : WriteProgress {
     Phase phase = Phase::kLocalPlan;  // the coordinator's phase: local plan, global plan, write or finish
     int ranks_done = 0;               // the ranks that have ended the phase
-    std::uint64_t items = 0;
-    std::uint64_t items_done = 0;
-    std::uint64_t bytes = 0;
-    std::uint64_t bytes_done = 0;
-    double bytes_per_second = 0;                    // since this rank began to write; only while any rank writes
-    std::optional<std::chrono::milliseconds> left;  // until writing ends, at the slowest rank's rate
     // The rank that has done the smallest fraction of its part, among those that have not ended the
     // phase. -1: none. While the coordinator plans or publishes, this is the coordinator.
     int slowest_rank = -1;

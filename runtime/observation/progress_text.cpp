@@ -175,27 +175,17 @@ SaveProgress progress_of(const CallProgress::Seen& seen, MonotonicTime now) {
   progress.step = seen.step == Step::kMoving  ? SaveProgress::Step::kWriting
                   : seen.step == Step::kMoved ? SaveProgress::Step::kPublishing
                                               : SaveProgress::Step::kPlanning;
-  progress.items = seen.own.items;
-  progress.items_done = seen.own.items_done;
-  progress.bytes = seen.own.bytes;
-  progress.bytes_done = seen.own.bytes_done;
-  if (seen.step == Step::kMoving && seen.moving_since) {
-    progress.bytes_per_second = rate_of(seen.own, now - *seen.moving_since);
-    progress.left = time_left(seen.own, now - *seen.moving_since);
-  }
+  const auto set = [](WriteProgress& of, const protocol::Moved& moved, double rate, std::optional<milliseconds> left) {
+    of = {moved.items, moved.items_done, moved.bytes, moved.bytes_done, rate, left};
+  };
+  const auto elapsed = seen.step == Step::kMoving && seen.moving_since ? now - *seen.moving_since : Duration(0);
+  set(progress, seen.own, rate_of(seen.own, elapsed), time_left(seen.own, elapsed));
   if (!seen.job) return progress;
   const ShownProgress all = shown(seen, now);
   SaveProgress::Job job;
   job.phase = seen.job->phase;
   job.ranks_done = seen.job->ranks_done;
-  job.items = seen.job->moved.items;
-  job.items_done = seen.job->moved.items_done;
-  job.bytes = seen.job->moved.bytes;
-  job.bytes_done = seen.job->moved.bytes_done;
-  if (all.of_all_ranks) {
-    job.bytes_per_second = all.bytes_per_second;
-    job.left = all.left;
-  }
+  set(job, seen.job->moved, all.of_all_ranks ? all.bytes_per_second : 0, all.of_all_ranks ? all.left : std::nullopt);
   job.slowest_rank = seen.job->slowest_rank;
   job.slowest_bytes = seen.job->slowest.bytes;
   job.slowest_bytes_done = seen.job->slowest.bytes_done;
