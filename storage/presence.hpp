@@ -21,22 +21,33 @@
 
 namespace cairn {
 
-// Returns whether an error is about the record of one checkpoint: it is absent (kNotFound), or not
-// as expected. Otherwise the store has refused, has not answered, or contradicts itself. Callers
-// must not conclude then that another checkpoint is the latest.
-inline bool tells_of_the_record(const Error& error) noexcept {
+enum class Presence : std::uint8_t {
+  kPresent = 1,
+  kAbsent,   // the store says so
+  kUnknown,  // the store has refused, has not answered, or contradicts itself
+};
+
+// Returns what an error says about the object that was to be read. An object whose content is not
+// as expected is present.
+inline Presence presence_by(const Error& error) noexcept {
   switch (error.code()) {
+    case ErrorCode::kNotFound:
+      return Presence::kAbsent;
     case ErrorCode::kUnavailable:
     case ErrorCode::kPermission:
     case ErrorCode::kNoSpace:
     case ErrorCode::kDeadline:
     case ErrorCode::kCancelled:
     case ErrorCode::kInternal:
-      return false;
+      return Presence::kUnknown;
     default:
-      return true;
+      return Presence::kPresent;
   }
 }
+
+// Returns whether an error is about the record of one checkpoint, not about the store. After any
+// other error, callers must not conclude that another checkpoint is the latest.
+inline bool tells_of_the_record(const Error& error) noexcept { return presence_by(error) != Presence::kUnknown; }
 
 // Returns whether a list of objects, or of names, has this name.
 inline const std::string& listed_name(const ObjectInfo& object) noexcept { return object.name; }
@@ -69,6 +80,14 @@ inline bool has_objects(Store& place) {
     if (error.code() != ErrorCode::kPrecondition) throw;
     return false;
   }
+}
+
+// Looks for an object in two independent ways: by its name, and in `listing`, which the caller has
+// made before. For removals. Returns kAbsent only if neither finds the object, and kUnknown if they
+// disagree. Throws the store's errors.
+inline Presence look_twice(Store& store, const ObjectName& name, const std::vector<ObjectInfo>& listing) {
+  if (store.is_taken(name)) return Presence::kPresent;
+  return has_name(listing, name) ? Presence::kUnknown : Presence::kAbsent;
 }
 
 // The mark of a removal (storage/runs/run_directory.hpp): ".removed-<save id>". `save_id_of_mark`

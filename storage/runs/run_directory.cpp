@@ -217,7 +217,7 @@ bool RunDirectory::is_gone(const RunCheckpoint& checkpoint) const {
     return (head ? head->save_id : "") != checkpoint.head.save_id || !has_record(checkpoint.name);
   } catch (const Error& error) {
     if (!tells_of_the_record(error)) throw;
-    return error.code() == ErrorCode::kNotFound;
+    return presence_by(error) == Presence::kAbsent;
   }
 }
 
@@ -476,13 +476,11 @@ void RunDirectory::remove_remains_of(const ObjectName& name, bool end_attempts, 
     place->fence(id);
     ended.push_back(id);
   }
-  // Looks in two independent ways, by the name and in the list. If neither finds the record, it is
-  // absent.
-  const bool has_record = place->is_taken(kCommitRecordName);
-  if (!has_record && has_name(found.objects, kCommitRecordName))
+  const Presence record = look_twice(*place, kCommitRecordName, found.objects);
+  if (record == Presence::kUnknown)
     throw Error(ErrorCode::kUnavailable,
                 "cannot tell whether " + place->url() + " has a commit record: the store lists one, but a read does not find it");
-  if (has_record) {  // one of these saves published before it was fenced
+  if (record == Presence::kPresent) {  // one of these saves published before it was fenced
     for (const std::string& id : ended) place->clear_attempt(id);
     return;
   }
