@@ -53,8 +53,8 @@ Dict::Dict(std::initializer_list<Item> items) {
 Value* Dict::find(std::string_view key) { return const_cast<Value*>(static_cast<const Dict&>(*this).find(key)); }
 
 const Value* Dict::find(std::string_view key) const {
-  const auto found = index_.find(std::string(key));
-  return found == index_.end() ? nullptr : &items_[found->second].second;
+  const auto found = keys_.find(key);
+  return found ? &items_[*found].second : nullptr;
 }
 
 Value& Dict::operator[](std::string_view key) {
@@ -72,7 +72,7 @@ const Value& Dict::at(std::string_view key) const {
 
 // Refuses duplicates, which a brace list would otherwise drop without a word.
 void Dict::insert(std::string key, Value value) {
-  if (!index_.emplace(key, items_.size()).second) {
+  if (keys_.intern(key) != items_.size()) {
     throw Error(ErrorCode::kAlreadyExists,
                 "state dict: the key \"" + key + "\" is given twice; assign through [] to replace its value");
   }
@@ -81,13 +81,11 @@ void Dict::insert(std::string key, Value value) {
 
 // Keeps the order of the other keys, which is the order in the checkpoint.
 bool Dict::erase(std::string_view key) {
-  const auto found = index_.find(std::string(key));
-  if (found == index_.end()) return false;
-  const std::size_t position = found->second;
-  index_.erase(found);
-  items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(position));
-  // The items after it move up, and their positions with them.
-  for (std::size_t i = position; i < items_.size(); ++i) index_[items_[i].first] = i;
+  const auto found = keys_.find(key);
+  if (!found) return false;
+  items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(*found));
+  keys_ = {};
+  for (const auto& [other, value] : items_) keys_.intern(other);
   return true;
 }
 

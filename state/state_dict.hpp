@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -19,6 +18,7 @@
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/formats/blob.hpp>
+#include <cairn/planning/name_table.hpp>
 #include <cairn/state/sharded_tensor.hpp>
 #include <cairn/state/stateful.hpp>
 
@@ -62,7 +62,7 @@ class Dict {
 
  private:
   std::vector<Item> items_;
-  std::unordered_map<std::string, std::size_t> index_;
+  NameTable keys_;  // of the items, in their order
 };
 
 using StateDict = Dict;
