@@ -27,8 +27,9 @@ std::string describe_path(const Path& path) {
   return text.empty() ? "[]" : text;
 }
 
-const Metadata::Entry* Metadata::find(const std::string& fqn, std::size_t likely) const {
-  if (likely < state_dict_metadata.size() && state_dict_metadata[likely].first == fqn) return &state_dict_metadata[likely].second;
+std::optional<std::size_t> Metadata::position_of(const std::string& fqn, std::size_t likely) const {
+  const auto is_at = [&](std::size_t at) { return at < state_dict_metadata.size() && state_dict_metadata[at].first == fqn; };
+  if (is_at(likely)) return likely;
   // Two threads may build the index at once. Both build the same one, and the later store wins.
   auto names = index_.load();
   if (!names || names->size() != state_dict_metadata.size()) {
@@ -39,12 +40,17 @@ const Metadata::Entry* Metadata::find(const std::string& fqn, std::size_t likely
     index_.store(names);
   }
   const auto found = names->find(fqn);
-  if (!found) return nullptr;
-  if (*found < state_dict_metadata.size() && state_dict_metadata[*found].first == fqn) return &state_dict_metadata[*found].second;
+  if (!found) return std::nullopt;
+  if (is_at(*found)) return *found;
   // A name that is there twice, or a caller that forgot `reindex`.
-  for (const auto& [name, entry] : state_dict_metadata)
-    if (name == fqn) return &entry;
-  return nullptr;
+  for (std::size_t at = 0; at < state_dict_metadata.size(); ++at)
+    if (is_at(at)) return at;
+  return std::nullopt;
+}
+
+const Metadata::Entry* Metadata::find(const std::string& fqn, std::size_t likely) const {
+  const auto at = position_of(fqn, likely);
+  return at ? &state_dict_metadata[*at].second : nullptr;
 }
 
 Metadata::Entry* Metadata::find(const std::string& fqn) { return const_cast<Entry*>(std::as_const(*this).find(fqn)); }

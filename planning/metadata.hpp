@@ -113,6 +113,8 @@ struct Metadata {
   // the metadata is not changed.
   const Entry* find(const std::string& fqn, std::size_t likely = 0) const;
   Entry* find(const std::string& fqn);
+  // Returns the position in state_dict_metadata instead.
+  std::optional<std::size_t> position_of(const std::string& fqn, std::size_t likely = 0) const;
   void reindex();
 
  private:

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include <cairn/base/error.hpp>
@@ -31,18 +29,16 @@ struct Entry {
   std::vector<bool> recorded;        // by chunk index
 };
 
-// Items are looked up by name once per rank, so that a large world needs the table.
 class StorageRecorder {
  public:
   StorageRecorder(Metadata& metadata, const std::vector<std::string>& of_tensors, const std::vector<std::string>& of_bytes)
       : metadata_(metadata), of_tensors_(of_tensors), of_bytes_(of_bytes) {
     metadata.files.clear();
+    metadata.reindex();  // a planner may have changed names
     entries_.resize(metadata.state_dict_metadata.size());
-    by_name_.reserve(entries_.size());
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      auto& [fqn, value] = metadata.state_dict_metadata[i];
+      Metadata::Entry& value = metadata.state_dict_metadata[i].second;
       entries_[i].metadata = &value;
-      by_name_.emplace(fqn, i);
       if (auto* tensor = std::get_if<TensorStorageMetadata>(&value)) {
         // The planner's metadata may come from a user's class with locations of its own.
         tensor->storage.assign(tensor->chunks.size(), {});
@@ -78,16 +74,16 @@ class StorageRecorder {
         info.offset = placed.offset;
         info.length = placed.layout.total_bytes();
         info.payload_offset = placed.payload_offset();
-        record_tensor(rank, planned.names[item.name], item.chunk, info);
+        record_tensor(rank, planned, item, info);
       }
       for (const PlacedItem& placed : unsized) {
         const PlannedFiles::Item& item = planned.items[placed.item];
         info.offset = info.payload_offset = placed.offset;
         info.length = placed.length;
         if (item.is_bytes)
-          record_bytes(rank, planned.names[item.name], info);
+          record_bytes(rank, planned, item, info);
         else
-          record_tensor(rank, planned.names[item.name], item.chunk, info);
+          record_tensor(rank, planned, item, info);
       }
     }
   }
@@ -114,10 +110,10 @@ class StorageRecorder {
   }
 
  private:
-  Entry& find(int rank, const std::string& fqn, bool is_bytes) {
-    const auto found = by_name_.find(fqn);
-    if (found == by_name_.end()) mismatch(rank, "\"" + fqn + "\" is not in the metadata that the planner made");
-    Entry& entry = entries_[found->second];
+  Entry& find(int rank, const std::string& fqn, NameId likely, bool is_bytes) {
+    const auto found = metadata_.position_of(fqn, likely);
+    if (!found) mismatch(rank, "\"" + fqn + "\" is not in the metadata that the planner made");
+    Entry& entry = entries_[*found];
     if (std::holds_alternative<BytesStorageMetadata>(*entry.metadata) != is_bytes)
       mismatch(rank, "\"" + fqn + "\" is a " + (is_bytes ? "bytes object, but a tensor" : "tensor, but a bytes object") +
                          " in the metadata that the planner made");
@@ -126,8 +122,10 @@ class StorageRecorder {
 
   // Each chunk of the metadata gets exactly one location. A chunk that is written twice or never is
   // a planner's mistake, and a load would find it too late.
-  void record_tensor(int rank, const std::string& fqn, const Box& chunk, const StorageInfo& info) {
-    Entry& entry = find(rank, fqn, false);
+  void record_tensor(int rank, const PlannedFiles& planned, const PlannedFiles::Item& item, const StorageInfo& info) {
+    const std::string& fqn = planned.names[item.name];
+    const Box& chunk = item.chunk;
+    Entry& entry = find(rank, fqn, item.name, false);
     auto& tensor = std::get<TensorStorageMetadata>(*entry.metadata);
     if (const auto& chunks = tensor.chunks; entry.order.size() != chunks.size()) {
       entry.order.resize(chunks.size());
@@ -149,8 +147,9 @@ class StorageRecorder {
                        (known ? "was written more than once" : "is not in the metadata that the planner made"));
   }
 
-  void record_bytes(int rank, const std::string& fqn, const StorageInfo& info) {
-    auto& bytes = std::get<BytesStorageMetadata>(*find(rank, fqn, true).metadata);
+  void record_bytes(int rank, const PlannedFiles& planned, const PlannedFiles::Item& item, const StorageInfo& info) {
+    const std::string& fqn = planned.names[item.name];
+    auto& bytes = std::get<BytesStorageMetadata>(*find(rank, fqn, item.name, true).metadata);
     if (bytes.storage) mismatch(rank, "\"" + fqn + "\" was written more than once");
     bytes.storage = transformed(info, of_bytes_);
   }
@@ -159,7 +158,6 @@ class StorageRecorder {
   const std::vector<std::string>& of_tensors_;
   const std::vector<std::string>& of_bytes_;
   std::vector<Entry> entries_;  // in the order of the metadata
-  std::unordered_map<std::string_view, std::size_t> by_name_;
 };
 
 }  // namespace
@@ -168,7 +166,7 @@ class StorageRecorder {
 // are larger.
 PlannedFiles keep_plan(const SavePlan& plan, std::vector<FileLayout> files) {
   PlannedFiles kept;
-  kept.names = plan.names.all();
+  kept.names = plan.names;
   kept.items.reserve(plan.items.size());
   for (const WriteItem& item : plan.items) kept.items.push_back({item.name, item.type == WriteItemType::kByteIO, item.chunk});
   kept.files = std::move(files);

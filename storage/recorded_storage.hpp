@@ -24,8 +24,8 @@ struct PlannedFiles {
     bool is_bytes = false;
     Box chunk;
   };
-  std::vector<std::string> names;  // by NameId
-  std::vector<Item> items;         // in the order of the plan
+  NameTable names;
+  std::vector<Item> items;  // in the order of the plan
   std::vector<FileLayout> files;
 };
 
