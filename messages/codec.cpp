@@ -60,15 +60,14 @@ Digest digest_of(const std::string& bytes) {
   return digest;
 }
 
-// Join, StatusRequest and StatusReply name a call by the same fields.
-template <class Record, class Message>
-void set_call(const Record& record, Message& message) {
+template <class Message>
+void set_call(const NamedCall& record, Message& message) {
   message.set_ordinal(record.ordinal);
   message.set_operation(static_cast<v1::Operation>(record.operation));
   message.set_checkpoint_id(record.checkpoint_id);
 }
-template <class Message, class Record>
-void get_call(const Message& message, Record& record) {
+template <class Message>
+void get_call(const Message& message, NamedCall& record) {
   record.ordinal = message.ordinal();
   record.operation = enum_of<Operation>(message.operation(), v1::Operation_MAX);
   record.checkpoint_id = checked_name(message.checkpoint_id());

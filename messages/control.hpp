@@ -39,11 +39,16 @@ struct Attempt {
   std::uint64_t counter = 0;
 };
 
-struct Join {
-  std::uint64_t ticket = 0;
+// Names a call on all ranks: two calls are the same if these members are equal. `ordinal` is the
+// number of the call among those of its checkpointer on its rank.
+struct NamedCall {
   std::uint64_t ordinal = 0;
   Operation operation = Operation::kSave;
   std::string checkpoint_id;
+};
+
+struct Join : NamedCall {
+  std::uint64_t ticket = 0;
   Digest options_digest{};
   std::vector<std::string> stateful_keys;
   std::uint64_t counter_seen = 0;
@@ -159,29 +164,23 @@ enum class RankStatus : std::uint8_t {
 
 // The envelope's counter identifies the call. If the sender never got a counter (0), the fields of
 // its Join identify the call.
-struct StatusReply {
+struct StatusReply : NamedCall {
   std::uint64_t inquiry = 0;  // 0: the sender asks the receiver to end the call
   RankStatus kind = RankStatus::kAbsent;
   int coordinator_rank = 0;
   std::uint64_t ticket = 0;
-  std::uint64_t ordinal = 0;
-  Operation operation = Operation::kSave;
-  std::string checkpoint_id;
   bool busy = false;
   bool delivered = false;
   bool cannot_join = false;
   int leader = -1;
-  std::optional<Failure> lost;  // set for kOrphaned only
-  std::optional<Failure> failure;
-  std::shared_ptr<const Ending> ending;  // set for kEnded only
+  std::optional<Failure> lost{};  // set for kOrphaned only
+  std::optional<Failure> failure{};
+  std::shared_ptr<const Ending> ending{};  // set for kEnded only
 };
 
-struct StatusRequest {
+struct StatusRequest : NamedCall {
   std::uint64_t inquiry = 0;
   int coordinator_rank = 0;
-  std::uint64_t ordinal = 0;
-  Operation operation = Operation::kSave;
-  std::string checkpoint_id;
 };
 
 struct FollowOther {

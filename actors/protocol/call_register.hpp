@@ -2,7 +2,6 @@
 // Joins to different coordinators, and wait until the join deadline. So every rank also sends its
 // Join to rank kRegistrar, which detects the disagreement when the first differing Join arrives.
 //
-// Two calls are the same if their operation, checkpoint id and ordinal (see CallId) are equal.
 // Handling a Join does not scan the ranks; only a disagreement does, once. Memory is
 // bounded: the register holds the latest call of each rank, and the last disagreements, for ranks
 // that join late.
@@ -59,9 +58,7 @@ class CallRegister {
   std::deque<Key> disagreed_;  // oldest first
 };
 
-// Returns whether `a` and `b` name the same call. Both types must have the members used here.
-template <class A, class B>
-bool is_same_call(const A& a, const B& b) {
+inline bool is_same_call(const NamedCall& a, const NamedCall& b) {
   return a.operation == b.operation && a.checkpoint_id == b.checkpoint_id && a.ordinal == b.ordinal;
 }
 // Returns a text such as `save of "step_1"`. Leaves out the middle of a long checkpoint id, so that

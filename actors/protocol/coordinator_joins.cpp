@@ -56,8 +56,7 @@ void CoordinatorMachine::answer_orphan(int from, std::uint64_t counter, const St
     return join != joins.end() && join->second.ticket == status.ticket;
   };
   if (counter == 0 ? is_known(joins_) || is_known(next_joins_) : is_attempt() && counter == counter_ && is_known(joins_)) {
-    effects_.emplace_back(
-        Send{from, counter, StatusRequest{0, identity_.rank, status.ordinal, status.operation, status.checkpoint_id}});
+    effects_.emplace_back(Send{from, counter, StatusRequest{status, 0, identity_.rank}});
   } else if (!send_outcome_again(from, counter, status.ticket) && !answer_missed(from, status, counter)) {
     effects_.emplace_back(Send{from, counter, FollowOther{-1}});
   }
@@ -221,7 +220,7 @@ bool CoordinatorMachine::probe_lost_ranks() {
 // Asks about this call. `take_probe_answer` handles the answer.
 void CoordinatorMachine::request_status(int rank) {
   const Join& own = own_join();
-  send(rank, StatusRequest{kProbesFrom + own.ordinal, identity_.rank, own.ordinal, own.operation, own.checkpoint_id});
+  send(rank, StatusRequest{own, kProbesFrom + own.ordinal, identity_.rank});
 }
 
 // If the others gave up on this coordinator, they may have ended the call without it. This handles

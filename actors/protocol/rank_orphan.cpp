@@ -209,14 +209,7 @@ void RankMachine::receive(int from, const FollowOther& other) {
 bool RankMachine::cannot_join() const { return unopened_ && counter_ == 0 && down_.count(call_.coordinator_rank) != 0; }
 
 StatusReply RankMachine::status_reply(RankStatus kind, std::uint64_t inquiry) const {
-  StatusReply status;
-  status.inquiry = inquiry;
-  status.kind = kind;
-  status.coordinator_rank = call_.coordinator_rank;
-  status.ticket = call_.ticket;
-  status.ordinal = call_.ordinal;
-  status.operation = call_.operation;
-  status.checkpoint_id = call_.checkpoint_id;
+  StatusReply status{call_, inquiry, kind, call_.coordinator_rank, call_.ticket};
   status.busy = has_task_running();
   status.delivered = delivered_;
   status.leader = leader_;

@@ -178,7 +178,7 @@ void Succession::start(std::uint64_t counter, const StatusReply& status) {
 
 void Succession::ask(int rank) {
   change(rank, [](Member& member) { member.state = Member::State::kAsked; });
-  send(rank, StatusRequest{inquiry_, coordinator_, call_.ordinal, call_.operation, call_.checkpoint_id});
+  send(rank, StatusRequest{call_, inquiry_, coordinator_});
 }
 
 template <class Change>

@@ -149,7 +149,7 @@ class Succession {
   Stage stage_ = Stage::kIdle;
   int coordinator_ = 0;
   std::uint64_t counter_ = 0;  // 0: no rank known so far has begun the call
-  StatusReply call_;           // supplies ordinal, operation and checkpoint id
+  StatusReply call_;           // of the rank that asked first; names the call
   std::map<int, Member> members_;
   Tally tally_;
   std::set<int> returnable_;       // followers that can connect to the coordinator

@@ -154,8 +154,9 @@ inline Message random_body(Random& random, std::size_t index) {
     case 20:
       return random_standing(random);
     case 21:
-      return StatusRequest{random.next(), static_cast<int>(random.next() % kRanksMax), random.next(), random_operation(random),
-                           testing::random_text(random, 60)};
+      return StatusRequest{{random.next(), random_operation(random), testing::random_text(random, 60)},
+                           random.next(),
+                           static_cast<int>(random.next() % kRanksMax)};
     case 22:
       return FollowOther{static_cast<int>(random.next() % kRanksMax) - 1};
     case 23:

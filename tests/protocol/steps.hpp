@@ -146,7 +146,7 @@ inline Join join_of(std::uint64_t ticket, Operation operation = Operation::kSave
 }
 
 inline StatusRequest ask_of(std::uint64_t inquiry, std::uint64_t ordinal = 1) {
-  return {inquiry, 0, ordinal, Operation::kSave, "step_1"};
+  return {{ordinal, Operation::kSave, "step_1"}, inquiry, 0};
 }
 
 inline Failure failure_on(int rank, std::string what, ErrorCode code = ErrorCode::kUnavailable) {
