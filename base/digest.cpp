@@ -4,6 +4,8 @@
 
 #include <isa-l/crc.h>
 #include <openssl/evp.h>
+#define XXH_INLINE_ALL  // no library to link with
+#include <xxhash.h>
 #include <zlib.h>
 
 #include <cairn/base/error.hpp>
@@ -96,6 +98,8 @@ Digest sha256(ByteSpan bytes) {
   hash.add(bytes.data(), bytes.size());
   return hash.finish();
 }
+
+std::uint64_t xxh3(ByteSpan bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
 
 std::string to_hex(const Digest& digest) {
   static constexpr char kDigits[] = "0123456789abcdef";

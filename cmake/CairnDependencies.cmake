@@ -35,7 +35,7 @@ set(CMAKE_IGNORE_PREFIX_PATH ${ignored_before})
 cairn_missing_unless(Protobuf_FOUND "Protobuf is missing: install libprotobuf-dev.")
 cairn_missing_unless(Protobuf_PROTOC_EXECUTABLE "Protobuf's compiler protoc is missing: install protobuf-compiler.")
 
-# CAF, isa-l, Gloo and NCCL have no CMake packages everywhere.
+# CAF, isa-l, xxHash, Gloo and NCCL have no CMake packages everywhere.
 find_path(CAF_INCLUDE_DIR caf/actor.hpp)
 find_library(CAF_CORE_LIBRARY caf_core)
 find_library(CAF_IO_LIBRARY caf_io)
@@ -53,6 +53,10 @@ find_library(ISAL_LIBRARY isal)
 if(NOT ISAL_INCLUDE_DIR OR NOT ISAL_LIBRARY)
   list(APPEND missing "isa-l is missing: install libisal-dev.")
 endif()
+
+# Its header is all that is used.
+find_path(XXHASH_INCLUDE_DIR xxhash.h)
+cairn_missing_unless(XXHASH_INCLUDE_DIR "xxHash is missing: install libxxhash-dev.")
 
 if(CAIRN_WITH_S3)
   cairn_missing_unless(cairn_can_use_s3 "libcurl 7.85 or expat, for s3: URLs, is missing: install libcurl4-openssl-dev and libexpat1-dev, or set \
@@ -161,3 +165,6 @@ target_link_libraries(cairn_caf INTERFACE ${CAF_IO_LIBRARY} ${CAF_CORE_LIBRARY} 
 add_library(cairn_isal INTERFACE)
 target_include_directories(cairn_isal SYSTEM INTERFACE ${ISAL_INCLUDE_DIR})
 target_link_libraries(cairn_isal INTERFACE ${ISAL_LIBRARY})
+
+add_library(cairn_xxhash INTERFACE)
+target_include_directories(cairn_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE_DIR})

@@ -14,7 +14,7 @@ set -euo pipefail
 needed=(
   g++ cmake ninja-build python3 pkg-config
   libtorch-dev libgloo-dev libcaf-dev libprotobuf-dev protobuf-compiler libssl-dev zlib1g-dev
-  libisal-dev libcurl4-openssl-dev libexpat1-dev libzstd-dev libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev doctest-dev
+  libisal-dev libxxhash-dev libcurl4-openssl-dev libexpat1-dev libzstd-dev libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev doctest-dev
 )
 optional=()
 torch=true

@@ -352,7 +352,7 @@ Begin begin_of(const v1::Begin& message) {
 SameSavePlan same_save_plan_of(const v1::SameSavePlan& message) {
   SameSavePlan record;
   record.digest = digest_of(message.digest());
-  check(message.content_hashes_size() == message.content_bytes_size(), "the columns of a plan's bytes objects differ in length");
+  check(message.content_hashes_size() >= message.content_bytes_size(), "the columns of a plan's bytes objects differ in length");
   record.content_hashes = {message.content_hashes().begin(), message.content_hashes().end()};
   record.content_bytes = {message.content_bytes().begin(), message.content_bytes().end()};
   return record;

@@ -41,6 +41,7 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
   // Size, offsets and sizes of the chunk, for two dimensions.
   message.mutable_extents()->Reserve(items * 6);
   columns::PropertyEncoder properties(*message.mutable_properties(), kSavePlan);
+  const bool with_tensors = has_tensor_hashes(plan);
   for (int i = 0; i < items; ++i) {
     const WriteItem& item = plan.items[static_cast<std::size_t>(i)];
     check_encode(item.name < plan.names.size(), kSavePlan, "an item refers to a name that is not there");
@@ -49,8 +50,8 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
     message.add_item_types(static_cast<v1::WriteItemType>(item.type));
     // A list of positions, because few items are marked.
     if (item.per_rank) message.add_per_rank_items(static_cast<std::uint32_t>(i));
+    if (with_tensors || item.type == WriteItemType::kByteIO) message.add_content_hashes(item.content_hash);
     if (item.type == WriteItemType::kByteIO) {
-      message.add_content_hashes(item.content_hash);
       message.add_content_bytes(item.content_bytes);
       continue;
     }
@@ -84,9 +85,10 @@ SavePlan from_proto(const v1::SavePlan& message) {
   int tensors = 0;
   int bytes_objects = 0;
   // Tensors and bytes objects have columns of their own, shorter than those of all items.
+  const bool with_tensors = message.content_hashes_size() == items;
   check_decode(message.item_properties_size() == message.item_dims_size() &&
-                   message.content_hashes_size() == message.content_bytes_size() &&
-                   message.item_properties_size() + message.content_hashes_size() == items,
+                   (with_tensors || message.content_hashes_size() == message.content_bytes_size()) &&
+                   message.item_properties_size() + message.content_bytes_size() == items,
                kSavePlan, "the columns of its tensors and bytes objects do not add up to its items");
   plan.items.resize(static_cast<std::size_t>(items));
   for (int i = 0; i < items; ++i) {
@@ -95,9 +97,10 @@ SavePlan from_proto(const v1::SavePlan& message) {
     check_decode(item.name < plan.names.size(), kSavePlan, "an item refers to a name that is not there");
     check_decode(is_known(message.item_types(i), v1::WriteItemType_MAX), kSavePlan, "an item has an unknown type");
     item.type = static_cast<WriteItemType>(message.item_types(i));
+    if (with_tensors) item.content_hash = message.content_hashes(i);
     if (item.type == WriteItemType::kByteIO) {
-      check_decode(bytes_objects < message.content_hashes_size(), kSavePlan, "it has fewer bytes objects than items of that type");
-      item.content_hash = message.content_hashes(bytes_objects);
+      check_decode(bytes_objects < message.content_bytes_size(), kSavePlan, "it has fewer bytes objects than items of that type");
+      if (!with_tensors) item.content_hash = message.content_hashes(bytes_objects);
       item.content_bytes = message.content_bytes(bytes_objects);
       ++bytes_objects;
       continue;

@@ -49,18 +49,9 @@ void add_rank(std::vector<int>& ranks, int rank) {
   if (ranks.empty() || ranks.back() != rank) ranks.push_back(rank);
 }
 
-}  // namespace
-
-void Disagreements::add(std::string text) {
-  if (++count_ <= kKeysShownMax) texts_.push_back(std::move(text));
-}
-
-void Disagreements::add_values(const std::string& fqn, const std::vector<RankItem>& items) {
-  // Later keys are only counted, so their texts are not made.
-  if (count_ >= kKeysShownMax) {
-    ++count_;
-    return;
-  }
+// Returns the variants, and the number of items that are of further variants.
+std::pair<std::vector<Variant>, std::size_t> variants_of(const std::vector<RankItem>& items,
+                                                         bool (*same)(const WriteItem&, const WriteItem&)) {
   std::vector<Variant> variants;
   std::size_t unlisted = 0;
   for (const RankItem& held : items) {
@@ -73,6 +64,35 @@ void Disagreements::add_values(const std::string& fqn, const std::vector<RankIte
       ++unlisted;
     }
   }
+  return {std::move(variants), unlisted};
+}
+
+}  // namespace
+
+std::string describe_difference(const std::string& fqn, const std::vector<RankItem>& items) {
+  const auto [variants, unlisted] =
+      variants_of(items, [](const WriteItem& a, const WriteItem& b) { return a.content_hash == b.content_hash; });
+  std::string text = "'" + fqn + "' differs between ranks: ";
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += name_ranks(variants[i].ranks);
+    text += i > 1 ? " yet another" : i > 0 ? " another" : variants[i].ranks.size() > 1 ? " have one value" : " has one value";
+  }
+  if (unlisted > 0) text += ", and " + std::to_string(unlisted) + " more ranks yet others";
+  return text;
+}
+
+void Disagreements::add(std::string text) {
+  if (++count_ <= kKeysShownMax) texts_.push_back(std::move(text));
+}
+
+void Disagreements::add_values(const std::string& fqn, const std::vector<RankItem>& items) {
+  // Later keys are only counted, so their texts are not made.
+  if (count_ >= kKeysShownMax) {
+    ++count_;
+    return;
+  }
+  const auto [variants, unlisted] = variants_of(items, same);
   std::string text = "'" + fqn + "' is ";
   for (std::size_t i = 0; i < variants.size(); ++i) {
     if (i > 0) text += ", ";

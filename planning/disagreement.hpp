@@ -14,6 +14,10 @@ struct RankItem {
   const WriteItem* item = nullptr;
 };
 
+// Returns "'w' differs between ranks: ranks 0, 2-15 have one value, rank 1 another". `items` is
+// ordered by rank. Bounded for any number of ranks, but for the name.
+std::string describe_difference(const std::string& fqn, const std::vector<RankItem>& items);
+
 class Disagreements {
  public:
   // Adds a key whose items differ between ranks. `items` is ordered by rank.

@@ -38,7 +38,9 @@ class GlobalPlanner {
     assign();
     list_parts();
     for (std::size_t rank = 0; rank < plans_.size(); ++rank) cut_plan(plans_[rank], fate_.data() + item_base_[rank]);
-    return {std::move(plans_), std::move(metadata_)};
+    if (differing_names_ > 1)
+      difference_ += "; and " + std::to_string(differing_names_ - 1) + (differing_names_ > 2 ? " other tensors" : " other tensor");
+    return {std::move(plans_), std::move(metadata_), std::move(difference_)};
   }
 
  private:
@@ -241,6 +243,25 @@ class GlobalPlanner {
     metadata_.state_dict_metadata.emplace_back(names_[name], std::move(tensor));
   }
 
+  // Returns whether ranks have different values of the chunk of held_[begin, end).
+  bool note_difference(NameId name, std::size_t begin, std::size_t end) {
+    std::uint64_t known = 0;
+    bool differs = false;
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::uint64_t hash = held_[i].item->content_hash;
+      if (known == 0) known = hash;
+      differs = differs || (hash != 0 && hash != known);
+    }
+    if (!differs || last_differing_ == name) return differs;
+    last_differing_ = name;
+    if (++differing_names_ > 1) return true;
+    std::vector<RankItem> items;
+    for (std::size_t i = begin; i < end; ++i)
+      if (held_[i].item->content_hash != 0) items.push_back({static_cast<int>(held_[i].id.rank), held_[i].item});
+    difference_ = describe_difference(names_[name], items);
+    return true;
+  }
+
   // Plans one write of the chunk or bytes object that all of held_[begin, end), ordered by rank,
   // hold.
   void add_once(NameId name, std::size_t position, std::size_t begin, std::size_t end) {
@@ -263,7 +284,7 @@ class GlobalPlanner {
     shared.bytes = bytes;
     // The pointer stays valid: plans_ is not changed before step 5.
     shared.chunk = is_bytes ? nullptr : &item.chunk;
-    shared.lowest_only = options_.dedup == Dedup::kLowestRank ||
+    shared.lowest_only = (!is_bytes && note_difference(name, begin, end)) || options_.dedup == Dedup::kLowestRank ||
                          (options_.rank_values == RankValues::kLowestRankWins && item.type != WriteItemType::kShard);
     for (std::size_t i = begin; i < end; ++i) {
       if (i > begin && held_[i].id.rank == held_[i - 1].id.rank) continue;  // a rank may list a chunk twice
@@ -375,6 +396,7 @@ class GlobalPlanner {
         bytes_objects.push_back(std::move(plan.items[i]));
         continue;
       }
+      plan.items[i].content_hash = 0;  // has served its purpose
       if (fate[i] >= kFirstPart) plan.items[i].chunk = std::move(assignment_.placements[fate[i] - kFirstPart].part);
       if (kept != i) plan.items[kept] = std::move(plan.items[i]);
       ++kept;
@@ -404,6 +426,9 @@ class GlobalPlanner {
   std::vector<std::uint32_t> holder_ranks_;
   std::vector<std::uint32_t> holder_items_;
   Disagreements disagreements_;
+  std::string difference_;  // GlobalSavePlan::differing_replicas
+  std::size_t differing_names_ = 0;
+  NameId last_differing_ = kNone;
   std::vector<std::uint64_t> load_bytes_;  // by rank
   Assignment assignment_;
   Metadata metadata_;

@@ -31,6 +31,13 @@ enum class RankValues : std::uint8_t {
   kLowestRankWins,
 };
 
+// Reaction of a save to replicated tensors whose values differ between ranks.
+enum class CheckReplicas : std::uint8_t {
+  kOff = 1,  // does not compare them
+  kWarn,     // warns, and saves the values of one rank
+  kError,    // fails
+};
+
 struct GlobalPlanOptions {
   Dedup dedup = Dedup::kBalanced;
   RankValues rank_values = RankValues::kMustAgree;
@@ -51,13 +58,18 @@ struct GlobalSavePlan {
   // will be written, sorted by box; the parts of a split chunk take its place. A chunk is empty
   // only if its tensor has no elements.
   Metadata metadata;
+  // "'w' differs between ranks: rank 0 has one value, rank 1 another; and 3 other tensors". Names
+  // the first tensor whose chunks have several hashes. Empty if there is none.
+  std::string differing_replicas;
 };
 
 // Joins the local plans; `local_plans[r]` is the plan of rank r. O(items log items). Throws
 // kMismatch, naming keys and ranks, if ranks differ in an entry's kind, size, dtype, bytes or path
 // and RankValues does not allow that, or if several ranks use one name marked `per_rank`. Throws
-// kInvalidArgument for an inconsistent plan. Does not check whether chunks tile their tensors; see
-// `check_coverage`. The result does not depend on the sizes of bytes objects.
+// kInvalidArgument for an inconsistent plan. A chunk whose content hashes differ is written whole
+// by its lowest holder, so that it never has elements of several ranks. Does not check whether
+// chunks tile their tensors; see `check_coverage`. The result does not depend on the sizes of bytes
+// objects.
 GlobalSavePlan create_global_save_plan(std::vector<SavePlan> local_plans, const GlobalPlanOptions& options = {});
 
 // One fault in how chunks cover a tensor.

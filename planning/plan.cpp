@@ -26,6 +26,11 @@ std::string short_text_in(std::uint64_t content_hash) {
   return is_short_text(text) ? text : "";
 }
 
+bool has_tensor_hashes(const SavePlan& plan) noexcept {
+  return std::any_of(plan.items.begin(), plan.items.end(),
+                     [](const WriteItem& item) { return item.type != WriteItemType::kByteIO && item.content_hash != 0; });
+}
+
 std::uint64_t WriteItem::payload_bytes() const {
   if (type == WriteItemType::kByteIO) return content_bytes;
   std::uint64_t bytes = 0;

@@ -48,11 +48,11 @@ struct WriteItem {
   TensorProperties properties;
   Extents size;  // the size of the global tensor
   Box chunk;     // the part of the global tensor in this item
-  // For bytes objects only: used to compare their values between ranks. A hash of
-  // `hash_of_short_text` is shown as its text. Neither content_hash nor content_bytes is part of
+  // Used to compare the values of ranks. 0 for tensors that are not compared. A bytes object's hash
+  // of `hash_of_short_text` is shown as its text. Neither content_hash nor content_bytes is part of
   // the plan digest.
   std::uint64_t content_hash = 0;
-  std::uint64_t content_bytes = 0;
+  std::uint64_t content_bytes = 0;  // bytes objects only
   // Bytes objects and plain tensors: the value may differ between ranks on purpose (see per_rank in
   // state/state_dict.hpp).
   bool per_rank = false;
@@ -70,6 +70,9 @@ struct SavePlan {
   std::string planner_data;
   std::string storage_data;
 };
+
+// Returns whether any tensor of the plan has a content hash.
+bool has_tensor_hashes(const SavePlan& plan) noexcept;
 
 enum class LoadItemType : std::uint8_t { kByteIO = 1, kTensor };
 

@@ -29,10 +29,10 @@ std::shared_ptr<const SavePlan> SharedNames::share(std::shared_ptr<const SavePla
 
 ContentColumns content_of(const SavePlan& plan) {
   ContentColumns columns;
+  const bool with_tensors = has_tensor_hashes(plan);
   for (const auto& item : plan.items) {
-    if (!is_bytes_object(item)) continue;
-    columns.hashes.push_back(item.content_hash);
-    columns.bytes.push_back(item.content_bytes);
+    if (with_tensors || is_bytes_object(item)) columns.hashes.push_back(item.content_hash);
+    if (is_bytes_object(item)) columns.bytes.push_back(item.content_bytes);
   }
   return columns;
 }
@@ -40,15 +40,16 @@ ContentColumns content_of(const SavePlan& plan) {
 std::shared_ptr<const SavePlan> refreshed(std::shared_ptr<const SavePlan> kept, const std::vector<std::uint64_t>& hashes,
                                           const std::vector<std::uint64_t>& bytes) {
   const auto count = static_cast<std::size_t>(std::count_if(kept->items.begin(), kept->items.end(), is_bytes_object));
-  if (hashes.size() != count || bytes.size() != count) return nullptr;
-  if (count == 0) return kept;
+  const bool with_tensors = hashes.size() == kept->items.size();
+  if (bytes.size() != count || (!with_tensors && hashes.size() != count)) return nullptr;
+  if (hashes.empty() && !has_tensor_hashes(*kept)) return kept;
   auto plan = std::make_shared<SavePlan>(*kept);
-  std::size_t next = 0;
+  auto hash = hashes.begin();
+  auto size = bytes.begin();
   for (auto& item : plan->items) {
-    if (!is_bytes_object(item)) continue;
-    item.content_hash = hashes[next];
-    item.content_bytes = bytes[next];
-    ++next;
+    const bool is_bytes = is_bytes_object(item);
+    item.content_hash = with_tensors || is_bytes ? *hash++ : 0;
+    if (is_bytes) item.content_bytes = *size++;
   }
   return plan;
 }

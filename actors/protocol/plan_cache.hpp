@@ -1,8 +1,9 @@
 // Keeps the save plan of the last attempt: a rank its part of the global plan, the coordinator the
 // local plan of each rank. A repeated save then sends a digest, with the hash and size of each
-// bytes object, instead of a plan. Plans contain no save id, so a digest may stay the same from
-// save to save. A digest does not cover the hashes and sizes of bytes objects, which change more
-// often: `refreshed` puts those of the current attempt into a kept plan.
+// bytes object, instead of a plan, and the hash of each tensor if those are compared. Plans contain
+// no save id, so a digest may stay the same from save to save. A digest does not cover hashes and
+// sizes of bytes objects, which change more often: `refreshed` puts those of the current attempt
+// into a kept plan.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +37,8 @@ class SharedNames {
   std::deque<SavePlan> seen_;  // without items, newest last; at most kNamesSeen
 };
 
-// The hashes and sizes that a digest does not cover, as columns: one entry per bytes object, in the
-// order of the plan.
+// The hashes and sizes that a digest does not cover, as columns in the order of the plan: one entry
+// per bytes object. If any tensor has a hash, `hashes` has one entry per item.
 struct ContentColumns {
   std::vector<std::uint64_t> hashes;
   std::vector<std::uint64_t> bytes;

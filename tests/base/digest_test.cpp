@@ -30,6 +30,11 @@ TEST_CASE("SHA-256 gives the standard's digests") {
   CHECK(to_hex(sha256("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
+TEST_CASE("XXH3 gives its reference values") {
+  CHECK(xxh3("") == 0x2D06800538D394C2);
+  CHECK(xxh3("abc") == 0x78AF5F94892F3950);
+}
+
 TEST_CASE("a digest is of the canonical encoding, however large the pieces") {
   std::string encoding;
   DigestBuilder builder;

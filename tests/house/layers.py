@@ -76,7 +76,7 @@ FORBIDDEN_LIBRARIES = {
 }
 
 # Users never meet these.
-FORBIDDEN_IN_PUBLIC = [CAF, PROTOBUF, OPENSSL, r"(spdlog|fmt|nlohmann|CLI|isa-l)/", r"(zlib|zconf)\.h$"]
+FORBIDDEN_IN_PUBLIC = [CAF, PROTOBUF, OPENSSL, r"(spdlog|fmt|nlohmann|CLI|isa-l)/", r"(zlib|zconf|xxhash)\.h$"]
 # For users' own tests, which bring doctest along.
 NEEDS_DOCTEST = {"runtime/testing/testing.hpp"}
 

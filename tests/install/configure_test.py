@@ -133,10 +133,10 @@ class Dependencies(Configured):
     def test_each_missing_library_gets_a_sentence(self):
         done = self.cmake(*(f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("OpenSSL", "ZLIB", "Protobuf", "CURL", "zstd", "fmt", "CLI11", "nlohmann_json")),
                           "-DCAIRN_WITH_S3=ON", "-DCAIRN_WITH_ZSTD=ON",
-                          *(f"-D{name}:PATH=" for name in ("CAF_INCLUDE_DIR", "ISAL_INCLUDE_DIR", "GLOO_INCLUDE_DIR", "DOCTEST_INCLUDE_DIR",
-                                                           "Protobuf_PROTOC_EXECUTABLE")))
+                          *(f"-D{name}:PATH=" for name in ("CAF_INCLUDE_DIR", "ISAL_INCLUDE_DIR", "XXHASH_INCLUDE_DIR", "GLOO_INCLUDE_DIR",
+                                                           "DOCTEST_INCLUDE_DIR", "Protobuf_PROTOC_EXECUTABLE")))
         self.assertNotEqual(done.returncode, 0)
-        self.check_sentences(done.stderr, ["libssl-dev", "zlib1g-dev", "libprotobuf-dev", "protobuf-compiler", "libcaf-dev", "libisal-dev",
+        self.check_sentences(done.stderr, ["libssl-dev", "zlib1g-dev", "libprotobuf-dev", "protobuf-compiler", "libcaf-dev", "libisal-dev", "libxxhash-dev",
                                            "libcurl4-openssl-dev", "libzstd-dev", "libgloo-dev", "nlohmann-json3-dev", "libfmt-dev", "libcli11-dev", "doctest-dev"])
 
     def test_without_libcurl_the_store_for_buckets_is_left_out(self):

@@ -26,6 +26,7 @@ inline Path random_path(Random& random) {
 
 inline SavePlan random_save_plan(Random& random) {
   SavePlan plan;
+  const bool with_tensors = random.next() % 2 == 0;
   for (std::uint64_t i = random.next() % 20; i > 0; --i) {
     WriteItem item;
     const Path path = random_path(random);
@@ -38,6 +39,7 @@ inline SavePlan random_save_plan(Random& random) {
       item.content_hash = random.next();
       item.content_bytes = random.next();
     } else {
+      if (with_tensors) item.content_hash = random.next();
       item.properties.dtype = static_cast<DType>(1 + random.next() % kDTypeCount);
       item.properties.memory_format = static_cast<MemoryFormat>(random.next() % 3);
       item.properties.requires_grad = random.next() % 2 == 0;

@@ -284,6 +284,71 @@ TEST_CASE("parts of a tensor must agree even when the lowest rank wins") {
   CHECK(mentions(mismatch_of(plans, options), "'w'"));
 }
 
+// --- replicas that differ ------------------------------------------------------------------------
+
+void add_hashed(SavePlan& plan, const std::string& name, std::uint64_t hash) {
+  add_tensor(plan, name, {64, 4});
+  plan.items.back().content_hash = hash;
+}
+
+GlobalPlanOptions splitting() {
+  GlobalPlanOptions options;
+  options.split_above_bytes = 1;
+  return options;
+}
+
+TEST_CASE("a replica that differs is written whole by the lowest rank, and named") {
+  for (const Dedup dedup : {Dedup::kBalanced, Dedup::kLowestRank}) {
+    GlobalPlanOptions options = splitting();
+    options.dedup = dedup;
+    const auto plans = plans_of(16, [](SavePlan& plan, int rank) {
+      add_hashed(plan, "same", 5);
+      if (rank > 1) add_hashed(plan, "w", rank == 3 ? 7 : 5);
+      add_hashed(plan, "b", rank == 3 ? 7 : 5);
+    });
+    const GlobalSavePlan global = checked_plan(plans, options);
+    CHECK(global.differing_replicas ==
+          "'b' differs between ranks: ranks 0-2, 4-15 have one value, rank 3 another; and 1 other tensor");
+    CHECK(tensor_of(global.metadata, "same").chunks.size() == (dedup == Dedup::kBalanced ? 16 : 1));
+    for (const auto& [name, writer] : {std::pair<std::string, std::size_t>{"b", 0}, {"w", 2}}) {
+      CHECK(tensor_of(global.metadata, name).chunks == std::vector<Box>{Box::whole({64, 4})});
+      const auto written = names_written(global.plans[writer]);
+      CHECK(std::count(written.begin(), written.end(), name) == 1);
+    }
+    for (const SavePlan& plan : global.plans) CHECK_FALSE(has_tensor_hashes(plan));
+  }
+}
+
+TEST_CASE("a part of a sharded tensor that differs comes from one rank, the others from several") {
+  const auto plans = plans_of(4, [](SavePlan& plan, int rank) {
+    add_shard(plan, "w", {64}, {{rank % 2 * 32}, {32}});
+    plan.items.back().content_hash = rank == 2 ? 7 : 5 + static_cast<std::uint64_t>(rank % 2);
+  });
+  const GlobalSavePlan global = checked_plan(plans, splitting());
+  CHECK(global.differing_replicas == "'w' differs between ranks: rank 0 has one value, rank 2 another");
+  CHECK(global.plans[0].items.at(0).chunk == Box{{0}, {32}});
+  CHECK(global.plans[2].items.empty());
+  CHECK(tensor_of(global.metadata, "w").chunks.size() == 3);
+}
+
+TEST_CASE("replicas are compared only where their hashes are known") {
+  const auto plans = plans_of(3, [](SavePlan& plan, int rank) {
+    add_hashed(plan, "w", rank == 1 ? 7 : 0);
+    add_hashed(plan, "own." + std::to_string(rank), static_cast<std::uint64_t>(rank));
+  });
+  const GlobalSavePlan global = checked_plan(plans, splitting());
+  CHECK(global.differing_replicas.empty());
+  CHECK(tensor_of(global.metadata, "w").chunks.size() > 1);
+}
+
+TEST_CASE("a thousand ranks with a thousand values of a replica have a readable text") {
+  const GlobalSavePlan global = create_global_save_plan(
+      plans_of(1000, [](SavePlan& plan, int rank) { add_hashed(plan, "w", 1 + static_cast<std::uint64_t>(rank)); }));
+  CHECK(mentions(global.differing_replicas, "rank 0 has one value, rank 1 another, rank 2 yet another"));
+  CHECK(mentions(global.differing_replicas, "992 more"));
+  CHECK(global.differing_replicas.size() < 300);
+}
+
 // --- dedup ---------------------------------------------------------------------------------------
 
 TEST_CASE("every element of every layout is written exactly once") {

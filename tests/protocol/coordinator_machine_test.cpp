@@ -129,6 +129,26 @@ TEST_CASE("content that does not fit the kept plan makes it be requested again")
   CHECK(sent<NeedLocalPlan>(coordinator.receive(1, SameSavePlan{plan_digest(*plan), content.hashes, content.bytes})).empty());
 }
 
+TEST_CASE("hashes of tensors follow a kept plan from save to save, and go when a save has none") {
+  const auto without = plan_of(1);
+  auto hashed = std::make_shared<SavePlan>(*without);
+  hashed->items[0].content_hash = 5;
+  CHECK(plan_digest(*hashed) == plan_digest(*without));
+  std::shared_ptr<const SavePlan> kept = without;
+  for (const auto& plan : {hashed, without}) {
+    const auto content = content_of(*plan);
+    CHECK(content.hashes.size() == (plan == hashed ? 2 : 1));
+    kept = refreshed(kept, content.hashes, content.bytes);
+    REQUIRE(kept);
+    for (std::size_t i = 0; i < 2; ++i) CHECK(kept->items[i].content_hash == plan->items[i].content_hash);
+  }
+  auto tensor = std::make_shared<SavePlan>(*hashed);
+  tensor->items.pop_back();
+  CHECK(refreshed(tensor, {}, {})->items[0].content_hash == 0);
+  CHECK(refreshed(tensor, {6}, {})->items[0].content_hash == 6);
+  CHECK_FALSE(refreshed(tensor, {6, 7}, {}));
+}
+
 TEST_CASE("a global plan is sent whole until the rank has kept it") {
   CoordinatorSteps coordinator(2);
   coordinator.plan(1);
