@@ -68,6 +68,7 @@ struct Call {
 
 struct SaveCall : Call {
   std::shared_ptr<SaveHooks> hooks;
+  CheckReplicas check_replicas = CheckReplicas::kOff;  // read on the coordinator
 };
 
 struct LoadCall : Call {

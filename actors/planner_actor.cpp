@@ -6,6 +6,7 @@
 
 #include <cairn/actors/call_context.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/log.hpp>
 #include <cairn/messages/codec.hpp>
 
 namespace cairn {
@@ -137,12 +138,25 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateLocalP
 
 // --- the global plan, on the coordinator ---------------------------------------------------------
 
+void report_difference(TaskRun& run, const std::string& difference) {
+  const SaveCall& call = run.context().save();
+  if (difference.empty() || call.check_replicas == CheckReplicas::kOff) return;
+  if (call.check_replicas == CheckReplicas::kError)
+    throw Error(ErrorCode::kMismatch, difference +
+                                          ". Make the values equal, mark with per_rank what differs on purpose, or choose "
+                                          "CheckReplicas::kWarn");
+  run.set_detail(difference);
+  write_log(LogLevel::kWarning, run.context().rank(),
+            "saving '" + call.checkpoint_id + "': " + difference + ". The lowest of these ranks saves its value");
+}
+
 protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobalSavePlan& request) {
   SaveHooks& hooks = *run.context().save().hooks;
   const int world_size = run.context().world_size();
   GlobalSavePlan made = run.hook(Hook::kCreateGlobalPlan, [&] {
     GlobalSavePlan plan = hooks.create_global_plan(copies_of(request.local_plans));
     check_count(plan.plans.size(), world_size, "create_global_plan");
+    report_difference(run, plan.differing_replicas);
     return plan;
   });
   auto plans = run.hook(Hook::kPrepareGlobalPlan, [&] {

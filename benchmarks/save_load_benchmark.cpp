@@ -1,5 +1,6 @@
 // Saving and loading 1 GiB with 4 ranks of one process, on tmpfs and on a disk, compared with plain
-// threads that write and read on the same machine in the same run.
+// threads that write and read on the same machine in the same run. Saving a state that 2 ranks
+// hold, with and without SaveOptions::check_replicas.
 //
 // Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}; times are medians.
 // `--quick`: a quarter of the data, fewer repetitions. `--disk DIRECTORY`: a directory on the disk
@@ -24,9 +25,11 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/hugging_face.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
+#include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 
@@ -299,6 +302,26 @@ void measure_compression(int level, int tensors) {
   std::fflush(stdout);
 }
 
+// Saves a state that two ranks hold. The limit is the same save that does not compare the values.
+void measure_replicas(const std::string& name, const std::string& parent, int tensors, int repeats) {
+  const testing::TemporaryDirectory directory(parent);
+  std::vector<double> seconds[2];
+  testing::on_all_ranks(2, [&](World& world) {
+    Checkpointer checkpointer(world);
+    StateDict state;
+    for (int i = 0; i < tensors; ++i) state["layer." + std::to_string(i)] = torch::full({kRows, kColumns}, i);
+    for (int repeat = 0; repeat <= repeats; ++repeat)
+      for (const bool compare : {false, true}) {
+        SaveOptions options;
+        options.check_replicas = compare ? CheckReplicas::kWarn : CheckReplicas::kOff;
+        const double taken = seconds_of([&] { checkpointer.save(state, directory.path() + "/step", options); });
+        // Not the warm-up of memory and threads.
+        if (world.rank() == 0 && repeat > 0) seconds[compare ? 1 : 0].push_back(taken);
+      }
+  });
+  print(name, median(seconds[1]), median(seconds[0]), 1.02);
+}
+
 void run(bool quick, const std::string& disk) {
   torch::set_num_threads(1);
   const int tensors = quick ? 16 : 64;
@@ -308,6 +331,8 @@ void run(bool quick, const std::string& disk) {
   // and computes checksums.
   measure({"", "/dev/shm", false, 2.5, 1.5}, tensors, repeats, size);
   measure({"_disk", disk, true, 1.25, 1.25}, tensors, repeats, size);
+  measure_replicas("save_" + size + "_compared_2_ranks", "/dev/shm", tensors, 3 * repeats);
+  measure_replicas("save_" + size + "_compared_2_ranks_disk", disk, tensors, repeats);
   if (why_not_undone({kZstdTransform}).empty())
     for (const int level : {1, 3}) measure_compression(level, tensors);
 }

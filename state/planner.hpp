@@ -98,6 +98,11 @@ class LoadPlanner {
 struct SavePlannerOptions {
   bool flatten_state_dict = true;  // false: values that `flatten` would split are an error
   GlobalPlanOptions global;
+  // Fills in WriteItem::content_hash of tensors that other ranks may hold and that are not marked
+  // by `per_rank`: a hash of the elements in the state dict, in row-major order, whatever device
+  // and strides they have. Bits are compared: equal NaNs are equal, and 0 and -0 differ. Set by
+  // Checkpointer as SaveOptions::check_replicas says, except in a planner of the user's.
+  bool hash_tensors = false;
 };
 
 struct LoadPlannerOptions {

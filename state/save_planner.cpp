@@ -1,16 +1,22 @@
 // The default save planner: binds the leaves of a state dict to items.
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <unordered_set>
 
+#include <cairn/base/cpu_share.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/base/parallel.hpp>
 #include <cairn/planning/require_coverage.hpp>
 #include <cairn/state/device_copies.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/rank_names.hpp>
+#include <cairn/state/tensor_items.hpp>
 #include <cairn/state/tensor_types.hpp>
+#include <cairn/storage/engine/staging_memory.hpp>
 
 namespace cairn {
 namespace {
@@ -34,13 +40,56 @@ std::string short_text_of(const Value& value) {
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
+// 63 bits are enough to notice values that differ by accident.
+std::uint64_t content_hash(ByteSpan bytes) { return xxh3(bytes) | std::uint64_t{1} << 63; }
+
 std::uint64_t content_hash(const Value& value, const Bytes& bytes) {
   if (const std::uint64_t text = hash_of_short_text(short_text_of(value))) return text;
-  const Digest digest = sha256(bytes);
-  std::uint64_t hash = 0;
-  // 63 bits are enough to notice values that differ by accident.
-  for (std::size_t i = 0; i < sizeof hash; ++i) hash = hash << 8 | digest[i];
-  return hash | std::uint64_t{1} << 63;
+  return content_hash(bytes);
+}
+
+// Hashes each tensor for its item. Several threads share the work.
+void hash_tensors(const std::vector<std::pair<WriteItem*, TensorBytes>>& tensors) {
+  // A multiple of every element's size. Constant, because all ranks must hash the same pieces.
+  constexpr std::uint64_t kPieceBytes = std::uint64_t{4} << 20;
+  struct Piece {
+    const TensorBytes* tensor;
+    std::uint64_t first;
+  };
+  std::vector<Piece> pieces;
+  std::uint64_t bytes = 0;
+  for (const auto& [item, tensor] : tensors) {
+    bytes += tensor.size_bytes();
+    for (std::uint64_t first = 0; first < tensor.size_bytes(); first += kPieceBytes) pieces.push_back({&tensor, first});
+  }
+  std::vector<std::uint64_t> hashes(pieces.size());
+  const CurrentStreams streams = CurrentStreams::capture();
+  std::atomic<std::size_t> next{0};
+  const auto threads = static_cast<unsigned>(std::min<std::uint64_t>(cpu_share(), 1 + bytes / kPieceBytes));
+  for_each_in_parallel(threads, threads, [&](std::size_t) {
+    const CurrentStreams::Scope scope(streams);
+    std::optional<StagingMemory> block;  // for elements that must be copied first
+    for (std::size_t i = next++; i < pieces.size(); i = next++) {
+      const auto& [tensor, first] = pieces[i];
+      const std::uint64_t length = std::min(kPieceBytes, tensor->size_bytes() - first);
+      const char* elements = tensor->direct();
+      if (elements) {
+        elements += first;
+      } else {
+        if (!block) block.emplace(kPieceBytes);
+        if (!tensor->is_on_host()) block->lock();
+        tensor->read(first, {block->data(), length});
+        elements = block->data();
+      }
+      hashes[i] = xxh3({elements, length});
+    }
+  });
+  const char* at = reinterpret_cast<const char*>(hashes.data());
+  for (const auto& [item, tensor] : tensors) {
+    const std::size_t length = (tensor.size_bytes() + kPieceBytes - 1) / kPieceBytes * sizeof(std::uint64_t);
+    item->content_hash = content_hash({at, length});
+    at += length;
+  }
 }
 
 TensorProperties properties_of(const torch::Tensor& tensor, bool uses_cuda) {
@@ -180,7 +229,19 @@ struct DefaultSavePlanner::Implementation {
               ": only dense tensors and plain values can be saved; convert these (to_dense(), dequantize()) or leave them out:" +
               unsupported);
     }
+    if (options.hash_tensors) add_tensor_hashes(plan);
     return plan;
+  }
+
+  void add_tensor_hashes(SavePlan& plan) const {
+    std::vector<std::pair<WriteItem*, TensorBytes>> tensors;
+    for (WriteItem& item : plan.items) {
+      if (item.type == WriteItemType::kByteIO || item.per_rank) continue;
+      const Leaf& leaf = leaves[positions.at(plan.names[item.name])];
+      if (leaf.entry.value.is_tensor() || leaf.entry.value.sharded().may_have_replicas())
+        tensors.emplace_back(&item, TensorBytes(resolve_tensor(leaf, item)));
+    }
+    hash_tensors(tensors);
   }
 
   // Returns a view: writers read the trainer's memory, and nothing is copied here.

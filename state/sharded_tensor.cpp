@@ -162,6 +162,14 @@ std::optional<std::vector<Box>> ShardedTensor::all_chunks() const {
   return distinct(chunks, size_);
 }
 
+bool ShardedTensor::may_have_replicas() const {
+  if (!layout_->mesh) return !layout_->spec;
+  const auto& shape = layout_->mesh->shape();
+  for (std::size_t axis = 0; axis < shape.size(); ++axis)
+    if (shape[axis] > 1 && std::holds_alternative<Replicate>(layout_->placements[axis])) return true;
+  return false;
+}
+
 ShardedTensor ShardedTensor::with_local_tensors(std::vector<torch::Tensor> tensors) const {
   if (tensors.size() != local_shards_.size())
     refuse(std::to_string(tensors.size()) + " tensors were given for " + std::to_string(local_shards_.size()) + " parts");

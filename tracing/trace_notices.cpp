@@ -258,6 +258,13 @@ struct Noticing {
                    : std::string(" asked for a plan that was to be known already (") + to_string(kind) + ")"));
   }
 
+  void differing_replicas() {
+    for (const auto& [rank, events] : trace.events)
+      for (const auto& event : events)
+        if (event.kind == EventKind::kOperation && event.ok && event.name == "create_global_plan" && !event.text.empty())
+          add(rank, std::string(event.text));
+  }
+
   void slow_stores() {
     for (const auto& [rank, events] : trace.events)
       for (const auto& event : events)
@@ -282,6 +289,7 @@ std::vector<TracedNotice> notices_of(const Trace& trace, const std::vector<Trace
   noticing.clock_jumps();
   noticing.links_and_restarts();
   noticing.lost();
+  noticing.differing_replicas();
   noticing.ended_early();
   noticing.unanswered();
   noticing.slow_stores();

@@ -36,6 +36,7 @@ class OptionList {
 void add(OptionList& list, const SavePlannerOptions& options) {
   list.add("flatten_state_dict", options.flatten_state_dict).add("dedup", options.global.dedup);
   list.add("rank_values", options.global.rank_values).add("split_above_bytes", options.global.split_above_bytes);
+  list.add("hash_tensors", options.hash_tensors);
 }
 
 // Only options that must be equal on all ranks. Threads, memory and direct I/O may differ.
@@ -60,6 +61,7 @@ Made<Base> make_storage(const Options& options) {
 SharedOptions shared_options(const SaveOptions& options) {
   OptionList list;
   list.add("step", options.step ? std::to_string(*options.step) : "none");
+  list.add("check_replicas", options.check_replicas);
   add(list, options.planning);
   add(list, options.writer);
   for (const auto& [key, value] : options.user_metadata) list.add("user_metadata key", key).add("user_metadata value", value);

@@ -60,6 +60,7 @@ struct Checkpointer::Implementation {
     std::tie(call.options_digest, call.options_text) = shared_options(options);
     call.step = options.step;
     call.user_metadata = options.user_metadata;
+    call.check_replicas = options.check_replicas;
     call.deadline = options.deadline;
     return call;
   }
@@ -113,7 +114,11 @@ struct Checkpointer::Implementation {
   }
 
   std::shared_ptr<SavePlanner> planner_for(const SaveOptions& options) {
-    return options.planner ? options.planner : own.planner_for(options.planning, part_rank);
+    if (options.planner) return options.planner;
+    SavePlannerOptions planning = options.planning;
+    // Alone, there is nothing to compare with.
+    planning.hash_tensors = options.check_replicas != CheckReplicas::kOff && world.size() > 1;
+    return own.planner_for(planning, part_rank);
   }
   Made<StorageWriter> writer_for(const SaveOptions& options) {
     return options.storage_writer ? Made<StorageWriter>{options.storage_writer, nullptr} : own.writer_for(options.writer, false);

@@ -50,6 +50,14 @@ struct SaveOptions {
   std::optional<Cancellation> cancellation;          // may differ between ranks, like the deadline
   std::optional<std::int64_t> step;                  // the trainer's iteration; stored in the checkpoint
   std::map<std::string, std::string> user_metadata;  // stored in the checkpoint; for example metrics or a git revision
+  // Compares, before anything is written, what several ranks hold: a tensor under one key, or one
+  // part of a sharded tensor, unless marked by `per_rank`. If values differ, kWarn logs a warning
+  // on the coordinator and adds it to the trace; the lowest rank that holds the tensor or part
+  // saves it whole. kError fails the save on all ranks with kMismatch. The text names the first key
+  // and the ranks. Each rank reads all its replicas once more to hash them: with 64 bits, no
+  // defence against hostile data. A planner of the user's must fill in the hashes
+  // (SavePlannerOptions::hash_tensors).
+  CheckReplicas check_replicas = CheckReplicas::kOff;
   SavePlannerOptions planning;                       // for Cairn's own planner
   CheckpointWriterOptions writer;                    // for Cairn's own; threads, memory and direct I/O may differ between ranks
   std::shared_ptr<SavePlanner> planner;              // replaces Cairn's own planner

@@ -80,8 +80,9 @@ TEST_CASE("values marked by per_rank carry the rank's name") {
   CHECK(item_of(plan, "rng.position.rank_2").per_rank);
   CHECK_FALSE(item_of(plan, "step").per_rank);
   CHECK(((*plan.mappings)[1] == std::pair<NameId, Path>{1, {"rng", "position", "rank_2"}}));
-  CHECK(thrown_by([&] { local_plan(planner, {{"x", per_rank(1)}, {"x.rank_0", 2}}); }) ==
-        Saying{ErrorCode::kAlreadyExists, "x.rank_0"});
+  CHECK(thrown_by([&] {
+          local_plan(planner, {{"x", per_rank(1)}, {"x.rank_0", 2}});
+        }) == Saying{ErrorCode::kAlreadyExists, "x.rank_0"});
 }
 
 TEST_CASE("resolve_data gives exactly the item's chunk, without lazy bits, of any layout") {
@@ -155,11 +156,64 @@ TEST_CASE("bytes are the value's at planning, and can be asked for again") {
 TEST_CASE("the texts of short plain values are in the plan") {
   DefaultSavePlanner planner;
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const SavePlan plan = local_plan(planner, {{"0.001", 0.001}, {"2.0", 2.0}, {"7", 7}, {"True", true}, {"'adam'", "adam"},
-                                             {"None", Value()}, {"nan", nan}, {"1e+100", 1e100}, {"long", 12345678}});
+  const SavePlan plan = local_plan(planner, {{"0.001", 0.001},
+                                             {"2.0", 2.0},
+                                             {"7", 7},
+                                             {"True", true},
+                                             {"'adam'", "adam"},
+                                             {"None", Value()},
+                                             {"nan", nan},
+                                             {"1e+100", 1e100},
+                                             {"long", 12345678}});
   for (const char* text : {"0.001", "2.0", "7", "True", "'adam'", "None", "1e+100"})
     CHECK(short_text_in(item_of(plan, text).content_hash) == text);
   for (const char* name : {"nan", "long"}) CHECK(short_text_in(item_of(plan, name).content_hash).empty());
+}
+
+// Returns the hash in the plan of a save that compares replicas.
+std::uint64_t hash_of(const Value& value) {
+  SavePlannerOptions options;
+  options.hash_tensors = true;
+  DefaultSavePlanner planner(options);
+  return local_plan(planner, {{"value", value}}).items.at(0).content_hash;
+}
+
+TEST_CASE("the hash of a tensor is that of its elements, however they lie in memory") {
+  const torch::Tensor large = torch::arange(3 << 20).view({3, 1 << 20});  // of six pieces
+  const torch::Tensor complex = torch::complex(torch::rand({3, 5}), torch::rand({3, 5}));
+  CHECK(hash_of(large) == hash_of(large.t().contiguous().t()));
+  CHECK(hash_of(large) == hash_of(torch::stack({large, large}, 2).select(2, 1)));
+  CHECK(hash_of(complex.conj()) == hash_of(complex.conj().resolve_conj()));
+  CHECK(hash_of(torch::imag(complex.conj())) == hash_of(torch::imag(complex.conj()).resolve_neg()));
+  CHECK(hash_of(complex.conj()) != hash_of(complex));
+  CHECK(hash_of(torch::tensor(2.0)) == hash_of(torch::full({}, 2.0)));
+  CHECK(hash_of(torch::zeros({0, 3})) == hash_of(torch::zeros({0, 3})));
+  CHECK(hash_of(torch::full({3}, 2.0)) == hash_of(torch::full({}, 2.0).expand({3})));
+  CHECK(hash_of(large.to(torch::kBFloat16)) == hash_of(large.to(torch::kBFloat16).clone()));
+  for (const std::int64_t at : {0, 1 << 20, (3 << 20) - 1}) {
+    torch::Tensor changed = large.clone();
+    changed.view(-1)[at] += 1;
+    CHECK(hash_of(changed) != hash_of(large));
+  }
+}
+
+TEST_CASE("bits are hashed: equal NaNs are equal, and zeros of different sign are not") {
+  CHECK(hash_of(torch::full({2}, NAN)) == hash_of(torch::full({2}, NAN)));
+  CHECK(hash_of(torch::zeros(2)) != hash_of(-torch::zeros(2)));
+}
+
+TEST_CASE("tensors are hashed if other ranks may hold them, and only on request") {
+  const torch::Tensor whole = torch::ones({4, 4});
+  const DeviceMesh grid({2, 2});
+  CHECK(hash_of(whole) != 0);
+  CHECK(hash_of(ShardedTensor::distribute(whole, grid, {Replicate{}, Shard{0}}, 0)) != 0);
+  CHECK(hash_of(ShardedTensor({4, 4}, DType::kFloat32, {{torch::ones({2, 4}), {0, 0}}})) != 0);
+  CHECK(hash_of(ShardedTensor::distribute(whole, grid, {Shard{1}, Shard{0}}, 0)) == 0);
+  CHECK(hash_of(ShardedTensor::distribute(whole, DeviceMesh({1, 2}), {Replicate{}, Shard{0}}, 0)) == 0);
+  CHECK(hash_of(ShardedTensor::distribute(whole, ChunkShardingSpec{0, {0, 1}}, 0)) == 0);
+  CHECK(hash_of(per_rank(whole)) == 0);
+  DefaultSavePlanner planner;
+  CHECK_FALSE(has_tensor_hashes(local_plan(planner, {{"value", whole}})));
 }
 
 TEST_CASE("a later save names ranks that disagree on a value") {

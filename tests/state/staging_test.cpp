@@ -8,6 +8,7 @@
 #endif
 
 #include <cairn/state/device_copies.hpp>
+#include <cairn/state/planner.hpp>
 #include <cairn/state/staging.hpp>
 #include <cairn/state/staging_pool.hpp>
 #include <cairn/tests/support/sample_state.hpp>
@@ -308,6 +309,22 @@ TEST_CASE("GPU: a stream that is being captured into a graph is refused") {
   CHECK(refused == Saying{ErrorCode::kPrecondition, "is being captured into a graph"});
   CHECK_NOTHROW(stager.begin({{"whole", device}})->finish());
 }
+TEST_CASE("GPU: the hash of a device's tensor is that of its copy on the host, after earlier work") {
+  if (!has_gpu()) return;
+  SavePlannerOptions options;
+  options.hash_tensors = true;
+  const torch::Tensor host = torch::full({5, 1 << 20}, 100.0f) + counting({5, 1});
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  const torch::Tensor device = counting({5, 1}).to(torch::kCUDA).expand({5, 1 << 20}).contiguous();
+  for (int i = 0; i < 100; ++i) device.add_(1);
+  DefaultSavePlanner planner(options);
+  planner.set_up_planner({{"host", host}, {"device", device}, {"host.t", host.t()}, {"device.t", device.t()}}, 0, true);
+  const SavePlan plan = planner.create_local_plan();
+  CHECK(plan.items.at(0).content_hash == plan.items.at(1).content_hash);
+  CHECK(plan.items.at(2).content_hash == plan.items.at(3).content_hash);
+  CHECK(plan.items.at(0).content_hash != plan.items.at(2).content_hash);
+}
+
 #endif
 
 }  // namespace
