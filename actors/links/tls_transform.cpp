@@ -1,11 +1,16 @@
 #include <cairn/actors/links/tls_transform.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <iterator>
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+#include <sys/socket.h>
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -136,25 +141,56 @@ Error handshake_fault() {
   return Error(ErrorCode::kCorrupt, "it does not speak TLS as ranks with a secret do (TLS handshake: " + why + ")");
 }
 
+using TlsConnection = std::unique_ptr<SSL, Deleter>;
+
+// Takes ownership of both BIOs. `claimed_rank` must live as long as the connection.
+TlsConnection connect_tls(const TlsKey& key, ConnectionSide side, BIO* received, BIO* sent, int& claimed_rank) {
+  TlsConnection tls(SSL_new(key.context(side)));
+  if (!tls || received == nullptr || sent == nullptr) {
+    BIO_free(received);
+    BIO_free(sent);
+    throw InternalError("no memory for a TLS connection");
+  }
+  SSL_set_bio(tls.get(), received, sent);
+  SSL_set_app_data(tls.get(), &claimed_rank);
+  if (side == ConnectionSide::kOpener) {
+    SSL_set_connect_state(tls.get());
+  } else {
+    SSL_set_accept_state(tls.get());
+  }
+  return tls;
+}
+
+// Called when OpenSSL has ended the handshake: it may have succeeded without the key.
+void check_proof(SSL* tls) {
+  if (SSL_session_reused(tls) != 1 || SSL_version(tls) != TLS1_3_VERSION)
+    throw Error(ErrorCode::kPermission, "it did not prove that it knows the job's secret");
+}
+
+// Changes the key of one direction after `bytes_per_key`. Called before `length` bytes are written.
+void count_bytes(SSL* tls, const TlsKey& key, std::size_t length, std::uint64_t& sent_with_key) {
+  if (sent_with_key >= key.bytes_per_key) {
+    check_invariant(SSL_key_update(tls, SSL_KEY_UPDATE_NOT_REQUESTED) == 1, "a TLS connection may change its keys");
+    sent_with_key = 0;
+  }
+  sent_with_key += length;
+}
+
+// Called after a record was refused.
+Error record_fault() {
+  const char* const text = ERR_reason_error_string(ERR_peek_error());
+  const std::string why = text == nullptr ? "the stream was ended" : text;
+  ERR_clear_error();
+  return Error(ErrorCode::kCorrupt, "what came is no TLS record that belongs here: " + why);
+}
+
 class TlsTransform : public Transform {
  public:
   TlsTransform(std::shared_ptr<const TlsKey> key, ConnectionSide side)
-      : key_(std::move(key)), tls_(SSL_new(key_->context(side))), received_(BIO_new(BIO_s_mem())), sent_(BIO_new(BIO_s_mem())) {
-    const bool complete = tls_ && received_ != nullptr && sent_ != nullptr;
-    if (tls_ && complete) {
-      SSL_set_bio(tls_.get(), received_, sent_);  // takes ownership of both
-    } else {
-      BIO_free(received_);
-      BIO_free(sent_);
-      throw InternalError("no memory for a TLS connection");
-    }
-    SSL_set_app_data(tls_.get(), &claimed_rank_);
-    if (side == ConnectionSide::kOpener) {
-      SSL_set_connect_state(tls_.get());
-    } else {
-      SSL_set_accept_state(tls_.get());
-    }
-  }
+      : key_(std::move(key)),
+        received_(BIO_new(BIO_s_mem())),
+        sent_(BIO_new(BIO_s_mem())),
+        tls_(connect_tls(*key_, side, received_, sent_, claimed_rank_)) {}
 
   void start(Wire& wire) override { hand_shake(wire); }
   bool ready() const override { return ready_; }
@@ -177,12 +213,7 @@ class TlsTransform : public Transform {
     const bool goes_on = SSL_get_error(tls_.get(), status) == SSL_ERROR_WANT_READ;
     take_sent(wire);
     // Ranks say goodbye in a frame and do not use TLS's close_notify.
-    if (!goes_on) {
-      const char* const text = ERR_reason_error_string(ERR_peek_error());
-      const std::string why = text == nullptr ? "the stream was ended" : text;
-      ERR_clear_error();
-      throw Error(ErrorCode::kCorrupt, "what came is no TLS record that belongs here: " + why);
-    }
+    if (!goes_on) throw record_fault();
   }
 
   void send(ByteSpan frame, Wire& wire) override {
@@ -190,11 +221,7 @@ class TlsTransform : public Transform {
     ERR_clear_error();
     for (std::size_t at = 0; at < frame.size(); at += kRecordBytes) {
       const auto length = std::min(kRecordBytes, frame.size() - at);
-      if (sent_with_key_ >= key_->bytes_per_key) {
-        check_invariant(SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1, "a TLS connection may change its keys");
-        sent_with_key_ = 0;
-      }
-      sent_with_key_ += length;
+      count_bytes(tls_.get(), *key_, length, sent_with_key_);
       std::size_t written = 0;
       check_invariant(SSL_write_ex(tls_.get(), frame.data() + at, length, &written) == 1 && written == length,
                       "a TLS connection takes what is written to it");
@@ -214,9 +241,7 @@ class TlsTransform : public Transform {
       if (wire.size() == before) say_tls_failure(wire);  // OpenSSL sends no alert to a peer that does not speak TLS
       throw handshake_fault();
     }
-    // The handshake succeeded, but without the key.
-    if (SSL_session_reused(tls_.get()) != 1 || SSL_version(tls_.get()) != TLS1_3_VERSION)
-      throw Error(ErrorCode::kPermission, "it did not prove that it knows the job's secret");
+    check_proof(tls_.get());
     ready_ = true;
   }
 
@@ -230,22 +255,160 @@ class TlsTransform : public Transform {
   }
 
   const std::shared_ptr<const TlsKey> key_;
-  const std::unique_ptr<SSL, Deleter> tls_;
+  int claimed_rank_ = -1;
   BIO* const received_;  // from the socket
   BIO* const sent_;      // for the socket
+  const TlsConnection tls_;
   bool ready_ = false;
-  int claimed_rank_ = -1;
   std::uint64_t sent_with_key_ = 0;
 };
 
+// Moves many records per system call, and copies them once: bulk data would notice the copies of
+// memory BIOs, which TlsTransform uses.
+class TlsSocket : public ByteSocket {
+ public:
+  TlsSocket(std::shared_ptr<const TlsKey> key, ConnectionSide side, int descriptor)
+      : key_(std::move(key)),
+        descriptor_(descriptor),
+        received_(kBufferBytes),
+        tls_(connect_tls(*key_, side, make_bio(), make_bio(), claimed_rank_)) {}
+
+  std::size_t put(ByteSpan bytes) override {
+    if (!hand_shake() || !flush()) return 0;
+    const auto size = std::min(bytes.size(), kBufferBytes);
+    ERR_clear_error();
+    for (std::size_t at = 0; at < size; at += kRecordBytes) {
+      const auto length = std::min(kRecordBytes, size - at);
+      count_bytes(tls_.get(), *key_, length, sent_with_key_);
+      std::size_t written = 0;
+      check_invariant(SSL_write_ex(tls_.get(), bytes.data() + at, length, &written) == 1 && written == length,
+                      "a TLS connection takes what is written to it");
+    }
+    flush();
+    return size;
+  }
+
+  bool flush() override {
+    while (flushed_ < sent_.size()) {
+      const auto count = ::send(descriptor_, sent_.data() + flushed_, sent_.size() - flushed_, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+      if (count < 0) throw Error(ErrorCode::kUnavailable, std::string("the connection was closed: ") + std::strerror(errno));
+      flushed_ += static_cast<std::size_t>(count);
+    }
+    sent_.clear();
+    flushed_ = 0;
+    return true;
+  }
+
+  std::size_t get(MutableByteSpan to) override {
+    if (!hand_shake()) return 0;
+    std::size_t at = 0;
+    ERR_clear_error();
+    while (at < to.size()) {
+      std::size_t count = 0;
+      if (SSL_read_ex(tls_.get(), to.data() + at, to.size() - at, &count) != 1) {
+        const int status = SSL_get_error(tls_.get(), 0);
+        if (status != SSL_ERROR_WANT_READ) fail(status);  // the frame that is being read is incomplete
+        break;
+      }
+      at += count;
+    }
+    return at;
+  }
+
+  // During the handshake bytes must come from the peer first.
+  bool lacks_room() const override { return is_ready_; }
+
+ private:
+  static constexpr std::size_t kBufferBytes = 128u << 10;
+
+  // Makes a BIO that reads from the socket through `received_`, and writes to `sent_`.
+  BIO* make_bio() {
+    static BIO_METHOD* const method = [] {
+      BIO_METHOD* const made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "cairn data");
+      BIO_meth_set_read(made, [](BIO* bio, char* to, int size) { return self(bio).read(bio, to, static_cast<std::size_t>(size)); });
+      BIO_meth_set_write(made, [](BIO* bio, const char* from, int size) {
+        self(bio).sent_.insert(self(bio).sent_.end(), from, from + size);
+        return size;
+      });
+      BIO_meth_set_ctrl(made, [](BIO*, int command, long, void*) -> long { return command == BIO_CTRL_FLUSH ? 1 : 0; });
+      return made;
+    }();
+    BIO* const bio = BIO_new(method);
+    if (bio != nullptr) {
+      BIO_set_data(bio, this);
+      BIO_set_init(bio, 1);
+    }
+    return bio;
+  }
+  static TlsSocket& self(BIO* bio) { return *static_cast<TlsSocket*>(BIO_get_data(bio)); }
+  int read(BIO* bio, char* to, std::size_t size) {
+    BIO_clear_retry_flags(bio);
+    if (taken_ == filled_) {
+      const auto count = ::recv(descriptor_, received_.data(), received_.size(), MSG_DONTWAIT);
+      if (count < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
+      if (count <= 0) return static_cast<int>(count);
+      filled_ = static_cast<std::size_t>(count);
+      taken_ = 0;
+    }
+    size = std::min(size, filled_ - taken_);
+    std::memcpy(to, received_.data() + taken_, size);
+    taken_ += size;
+    return static_cast<int>(size);
+  }
+
+  bool hand_shake() {
+    if (is_ready_) return true;
+    ERR_clear_error();
+    const int result = SSL_do_handshake(tls_.get());
+    const int status = SSL_get_error(tls_.get(), result);
+    flush();  // with the alert, if the handshake failed
+    if (result != 1 && status == SSL_ERROR_WANT_READ) return false;
+    if (result != 1) fail(status);
+    check_proof(tls_.get());
+    return is_ready_ = true;
+  }
+
+  [[noreturn]] void fail(int status) {
+    const bool is_end = status == SSL_ERROR_ZERO_RETURN || status == SSL_ERROR_SYSCALL ||
+                        ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+    if (!is_end) throw is_ready_ ? record_fault() : handshake_fault();
+    ERR_clear_error();
+    throw Error(ErrorCode::kUnavailable, is_ready_ ? "the connection was closed" : "the connection was closed during the TLS handshake");
+  }
+
+  const std::shared_ptr<const TlsKey> key_;
+  const int descriptor_;
+  std::vector<char> received_;  // from the socket: bytes from `taken_` to `filled_`
+  std::size_t taken_ = 0;
+  std::size_t filled_ = 0;
+  Transform::Wire sent_;  // for the socket, from `flushed_` on
+  std::size_t flushed_ = 0;
+  int claimed_rank_ = -1;
+  bool is_ready_ = false;
+  std::uint64_t sent_with_key_ = 0;
+  const TlsConnection tls_;
+};
+
+// Returns the key for `use`. The identity sent in clear text reveals neither the secret nor the
+// incarnation.
+std::shared_ptr<const TlsKey> make_key(const Secret& secret, const std::string& use, const std::string& key_context, int rank,
+                                       std::uint64_t bytes_per_key) {
+  return std::make_shared<const TlsKey>(secret.derive("cairn " + use + " v1 key", key_context),
+                                        "cairn-" + use + "-v1 " + secret.sign("cairn " + use + " v1 identity", key_context), rank,
+                                        bytes_per_key);
+}
+
 }  // namespace
 
-TransformFactory tls_transform(const Secret& secret, const std::string& incarnation, int rank, std::uint64_t bytes_per_key) {
-  // The identity sent in clear text reveals neither the secret nor the incarnation.
-  const auto key =
-      std::make_shared<const TlsKey>(secret.derive("cairn link v1 key", incarnation),
-                                     "cairn-link-v1 " + secret.sign("cairn link v1 identity", incarnation), rank, bytes_per_key);
+TransformFactory tls_transform(const Secret& secret, const std::string& key_context, int rank, std::uint64_t bytes_per_key) {
+  const auto key = make_key(secret, "link", key_context, rank, bytes_per_key);
   return [key](ConnectionSide side) { return std::make_unique<TlsTransform>(key, side); };
+}
+
+ByteSocketFactory tls_socket(const Secret& secret, const std::string& key_context, int rank, std::uint64_t bytes_per_key) {
+  const auto key = make_key(secret, "data", key_context, rank, bytes_per_key);
+  return [key](ConnectionSide side, int descriptor) { return std::make_unique<TlsSocket>(key, side, descriptor); };
 }
 
 bool looks_like_tls(ByteSpan first_bytes) {

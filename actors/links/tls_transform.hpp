@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include <cairn/actors/links/byte_socket.hpp>
 #include <cairn/actors/links/secret.hpp>
 #include <cairn/actors/links/transform.hpp>
 
@@ -23,6 +24,11 @@ inline constexpr std::uint64_t kTlsBytesPerKey = std::uint64_t{16} << 30;
 // feature.
 TransformFactory tls_transform(const Secret& secret, const std::string& key_context, int rank,
                                std::uint64_t bytes_per_key = kTlsBytesPerKey);
+
+// Makes sockets for the data plane of `rank`. Their keys are derived as those of tls_transform, but
+// differ. A socket holds less than 1 MiB.
+ByteSocketFactory tls_socket(const Secret& secret, const std::string& key_context, int rank,
+                             std::uint64_t bytes_per_key = kTlsBytesPerKey);
 
 // Returns whether a stream that begins with `first_bytes` is TLS. `first_bytes` must not be empty.
 // The first frame of an unencrypted link never begins this way.

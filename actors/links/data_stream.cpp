@@ -1,0 +1,353 @@
+#include <cairn/actors/links/data_stream.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cairn/base/digest.hpp>
+#include <cairn/base/units.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 16;
+constexpr std::size_t kCrcBytes = 4;
+constexpr std::size_t kTextBytesMax = 1024;
+// Blocks are moved in pieces, each checksummed while it is in the processor's cache.
+constexpr std::size_t kPieceBytes = 64u << 10;
+
+void store(std::string& to, std::uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) to.push_back(static_cast<char>(value >> (8 * i) & 0xff));
+}
+std::uint64_t load(const char* from, int bytes) {
+  std::uint64_t value = 0;
+  for (int i = bytes - 1; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(from[i]);
+  return value;
+}
+
+std::string encode_header(FrameKind kind, std::uint64_t number, std::size_t length) {
+  std::string header{static_cast<char>(kind), '\0', '\0', '\0'};
+  store(header, length, 4);
+  store(header, number, 8);
+  return header;
+}
+
+[[noreturn]] void throw_failure(const Frame& frame) {
+  const bool is_known = frame.number >= 1 && frame.number <= static_cast<std::uint64_t>(ErrorCode::kInternal);
+  throw Error(is_known ? static_cast<ErrorCode>(frame.number) : ErrorCode::kCorrupt, "the peer says: " + frame.text);
+}
+
+[[noreturn]] void throw_out_of_turn(const Frame& frame) {
+  throw Error(ErrorCode::kCorrupt, "the peer sent frame '" + std::string(1, static_cast<char>(frame.kind)) + "' with number " +
+                                       std::to_string(frame.number) + " out of turn");
+}
+
+template <class Move>
+void for_pieces(std::size_t size, Move move) CAIRN_NO_THREAD_SAFETY_ANALYSIS {
+  for (std::size_t at = 0; at < size; at += kPieceBytes) move(at, std::min(kPieceBytes, size - at));
+}
+
+class PlainSocket : public ByteSocket {
+ public:
+  explicit PlainSocket(int descriptor) : descriptor_(descriptor) {}
+  std::size_t put(ByteSpan bytes) override {
+    return moved(::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+  }
+  bool flush() override { return true; }
+  std::size_t get(MutableByteSpan to) override {
+    const auto count = ::recv(descriptor_, to.data(), to.size(), MSG_DONTWAIT);
+    if (count == 0) throw Error(ErrorCode::kUnavailable, "the connection was closed");
+    return moved(count);
+  }
+
+ private:
+  static std::size_t moved(ssize_t result) {
+    if (result >= 0) return static_cast<std::size_t>(result);
+    if (errno == EAGAIN || errno == EINTR) return 0;
+    throw Error(ErrorCode::kUnavailable, std::string("the connection was closed: ") + std::strerror(errno));
+  }
+  const int descriptor_;
+};
+
+}  // namespace
+
+ByteSocketFactory plain_socket() {
+  return [](ConnectionSide, int descriptor) { return std::make_unique<PlainSocket>(descriptor); };
+}
+
+void SocketStream::set_peer(int rank, std::uint64_t stream, bool is_sender, const std::string& why_tcp) {
+  peer_ = rank;
+  why_tcp_ = why_tcp;
+  name_ = "stream " + std::to_string(stream) + (is_sender ? " to rank " : " from rank ") + std::to_string(rank) +
+          (uses_shared_memory() ? " (shared memory)" : " (TCP)");
+}
+
+void SocketStream::send(ByteSpan bytes) {
+  while (!bytes.empty()) {
+    const auto length = std::min(kDataBlockBytesMax, bytes.size());
+    send_frame(FrameKind::kBlock, offset_, bytes.subspan(0, length));
+    offset_ += length;
+    bytes = bytes.subspan(length, bytes.size() - length);
+  }
+}
+
+void SocketStream::finish() {
+  send_frame(FrameKind::kEnd, offset_);
+  expect(FrameKind::kDone, offset_);
+  end(ErrorCode::kPrecondition, "it has been finished");
+}
+
+std::size_t SocketStream::receive(MutableByteSpan to) {
+  check_invariant(!to.empty(), "a stream receives into a buffer");
+  std::size_t count = 0;
+  if (taken_ == rest_.size() && !has_all_) {
+    guarded([&]() CAIRN_REQUIRES(io_) {
+      const Frame frame = get_frame();
+      has_all_ = frame.kind == FrameKind::kEnd;
+      if (frame.number != offset_ || (!has_all_ && frame.kind != FrameKind::kBlock) || has_all_ != (frame.length == 0))
+        throw_out_of_turn(frame);
+      if (frame.length <= to.size()) {
+        count = frame.length;
+        get_block(frame, to.subspan(0, count));
+      } else {
+        rest_.resize(frame.length);
+        taken_ = frame.length;  // none, if this fails
+        get_block(frame, {rest_.data(), rest_.size()});
+        taken_ = 0;
+      }
+      offset_ += frame.length;
+    });
+    if (has_all_) {
+      try {
+        send_frame(FrameKind::kDone, offset_);
+      } catch (const Error&) {
+        // Every byte is here. The sender has ended, and reports that itself.
+      }
+      end(ErrorCode::kPrecondition, "it has been received");
+    }
+  }
+  if (count > 0 || has_all_) return count;
+  count = std::min(to.size(), rest_.size() - taken_);
+  std::memcpy(to.data(), rest_.data() + taken_, count);
+  taken_ += count;
+  return count;
+}
+
+void SocketStream::fail(ErrorCode code, const std::string& why) noexcept {
+  // A thread that is sending a frame holds the lock; the frame cannot be interrupted.
+  if (!has_ended_ && peer_ >= 0 && io_.try_lock()) {
+    try {
+      const std::string text = why.substr(0, kTextBytesMax);
+      std::string frame = encode_header(FrameKind::kFailed, static_cast<std::uint64_t>(code), text.size()) + text;
+      store(frame, crc32(0, frame), kCrcBytes);
+      bytes_->put(frame);
+      bytes_->flush();
+    } catch (const std::exception&) {
+      // The peer sees the connection close.
+    }
+    io_.unlock();
+  }
+  end(code, why);
+}
+
+void SocketStream::send_frame(FrameKind kind, std::uint64_t number, ByteSpan body) {
+  guarded([&]() CAIRN_REQUIRES(io_) { put_frame(kind, number, body); });
+}
+
+void SocketStream::expect(FrameKind kind, std::uint64_t number) {
+  guarded([&]() CAIRN_REQUIRES(io_) {
+    const Frame frame = get_frame();
+    if (frame.kind != kind || frame.number != number) throw_out_of_turn(frame);
+  });
+}
+
+std::optional<Frame> SocketStream::try_receive() {
+  std::optional<Frame> frame;
+  guarded([&]() CAIRN_REQUIRES(io_) { frame = next_frame(); });
+  return frame;
+}
+
+void SocketStream::beat() noexcept {
+  if (!io_.try_lock()) return;
+  try {
+    if (!has_ended_ && bytes_->flush() && bytes_->put(".") == 1) bytes_->flush();
+  } catch (const std::exception&) {
+    // The next call on the stream finds out, after it has received the bytes that are there.
+  }
+  io_.unlock();
+}
+
+void SocketStream::end(ErrorCode code, const std::string& why) noexcept {
+  const MutexLock lock(ending_);
+  if (reason_) return;
+  reason_.emplace(code, name_ + ": " + why);
+  has_ended_ = true;
+  ::shutdown(socket_.get(), SHUT_RDWR);  // wakes a thread that waits
+}
+
+void SocketStream::check_ended() {
+  if (!has_ended_) return;
+  const MutexLock lock(ending_);
+  throw Error(*reason_);
+}
+
+template <class Call>
+void SocketStream::guarded(Call call) CAIRN_NO_THREAD_SAFETY_ANALYSIS {
+  try {
+    const MutexLock lock(io_);
+    check_ended();
+    heard_ = system_clock().now();
+    call();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCorrupt) fail(error.code(), error.what());
+    end(error.code(), error.what());  // no effect if the stream was ended, and the call failed by that
+    check_ended();
+  }
+}
+
+void SocketStream::put_frame(FrameKind kind, std::uint64_t number, ByteSpan body) {
+  std::string frame = encode_header(kind, number, body.size());
+  std::uint32_t crc = crc32(0, frame);
+  if (kind != FrameKind::kBlock) {
+    frame.append(body.data(), body.size());
+    crc = crc32(crc, body);
+  } else if (uses_shared_memory()) {
+    for (take_answers(); slots_in_use_ * kDataBlockBytesMax == window_.size(); take_answers()) wait(false);
+    for_pieces(body.size(), [&](std::size_t at, std::size_t length) CAIRN_REQUIRES(io_) {
+      std::memcpy(slot() + at, body.data() + at, length);
+      crc = crc32(crc, body.subspan(at, length));
+    });
+    ++slots_in_use_;
+    ++blocks_;
+  } else {
+    put_all(frame);
+    frame.clear();
+    for_pieces(body.size(), [&](std::size_t at, std::size_t length) CAIRN_REQUIRES(io_) {
+      crc = crc32(crc, body.subspan(at, length));
+      put_all(body.subspan(at, length));
+    });
+  }
+  store(frame, crc, kCrcBytes);
+  put_all(frame);
+  while (!bytes_->flush()) {
+    take_answers();
+    wait(true);
+  }
+}
+
+void SocketStream::put_all(ByteSpan bytes) {
+  while (!bytes.empty()) {
+    std::size_t count = 0;
+    try {
+      count = bytes_->put(bytes);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kUnavailable) take_answers();  // the peer may have said why it closed
+      throw;
+    }
+    if (count == 0) {
+      take_answers();
+      wait(true);
+    } else {
+      heard_ = system_clock().now();
+      bytes = bytes.subspan(count, bytes.size() - count);
+    }
+  }
+}
+
+void SocketStream::get_all(MutableByteSpan to) {
+  while (!to.empty()) {
+    const auto count = bytes_->get(to);
+    if (count == 0) {
+      wait(false);
+    } else {
+      heard_ = system_clock().now();
+      to = to.subspan(count, to.size() - count);
+    }
+  }
+}
+
+void SocketStream::get_block(const Frame& frame, MutableByteSpan to) {
+  if (to.empty()) return;
+  std::uint32_t crc = inbox_crc_;
+  for_pieces(to.size(), [&](std::size_t at, std::size_t length) CAIRN_REQUIRES(io_) {
+    const auto piece = to.subspan(at, length);
+    if (uses_shared_memory()) {
+      std::memcpy(piece.data(), slot() + at, length);
+    } else {
+      get_all(piece);
+    }
+    crc = crc32(crc, piece);
+  });
+  char trailer[kCrcBytes];
+  get_all({trailer, sizeof(trailer)});
+  if (load(trailer, kCrcBytes) != crc)
+    throw Error(ErrorCode::kCorrupt, "the block of " + human_bytes(to.size()) + " at offset " + std::to_string(frame.number) +
+                                         " has a wrong checksum");
+  ++blocks_;
+  const char taken = static_cast<char>(FrameKind::kTaken);
+  if (uses_shared_memory()) put_all({&taken, 1});
+}
+
+Frame SocketStream::get_frame() {
+  for (;;) {
+    if (auto frame = next_frame()) {
+      if (frame->kind == FrameKind::kFailed) throw_failure(*frame);
+      return *std::move(frame);
+    }
+    wait(false);
+  }
+}
+
+// While one side sends, the other says nothing in frames, except why it ends the stream.
+void SocketStream::take_answers() {
+  while (const auto frame = next_frame()) frame->kind == FrameKind::kFailed ? throw_failure(*frame) : throw_out_of_turn(*frame);
+}
+
+std::optional<Frame> SocketStream::next_frame() {
+  for (;;) {
+    std::size_t needed = inbox_.empty() ? 1 : kHeaderBytes;
+    if (inbox_.size() >= kHeaderBytes) {
+      Frame frame{static_cast<FrameKind>(inbox_[0]), static_cast<std::uint32_t>(load(&inbox_[4], 4)), load(&inbox_[8], 8)};
+      const bool is_block = frame.kind == FrameKind::kBlock;
+      if (load(&inbox_[1], 3) != 0 || frame.length > (is_block ? kDataBlockBytesMax : kTextBytesMax))
+        throw Error(ErrorCode::kCorrupt, "what came is no frame of this protocol");
+      needed = is_block ? kHeaderBytes : kHeaderBytes + frame.length + kCrcBytes;
+      if (inbox_.size() == needed) {
+        inbox_crc_ = crc32(0, ByteSpan(inbox_.data(), is_block ? needed : needed - kCrcBytes));
+        if (!is_block && inbox_crc_ != load(&inbox_[needed - kCrcBytes], kCrcBytes))
+          throw Error(ErrorCode::kCorrupt, "a frame has a wrong checksum");
+        if (!is_block) frame.text = inbox_.substr(kHeaderBytes, frame.length);
+        inbox_.clear();
+        return frame;
+      }
+    }
+    char bytes[kHeaderBytes + kTextBytesMax + kCrcBytes];
+    const auto count = bytes_->get({bytes, needed - inbox_.size()});
+    if (count == 0) return std::nullopt;
+    heard_ = system_clock().now();
+    inbox_.append(bytes, count);
+    const bool is_taken = inbox_[0] == static_cast<char>(FrameKind::kTaken);
+    if (is_taken && slots_in_use_-- == 0) throw Error(ErrorCode::kCorrupt, "the peer has returned a slot too many");
+    if (is_taken || inbox_[0] == static_cast<char>(FrameKind::kHeartbeat)) inbox_.clear();
+  }
+}
+
+// Lets heartbeats be sent meanwhile, unless it waits in the middle of a frame.
+void SocketStream::wait(bool for_room) CAIRN_NO_THREAD_SAFETY_ANALYSIS {
+  const bool wants_room = !bytes_->flush() || (for_room && bytes_->lacks_room());
+  const auto left = heard_ + silence_ - system_clock().now();
+  if (left <= Duration::zero())
+    throw Error(ErrorCode::kDeadline, "nothing was heard from the peer for " + human_duration(silence_) +
+                                          ": its process is frozen, or its machine or the network is down");
+  if (!for_room) io_.unlock();
+  pollfd question{socket_.get(), static_cast<short>(wants_room ? POLLIN | POLLOUT : POLLIN), 0};
+  ::poll(&question, 1, static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count()) + 1);
+  if (!for_room) io_.lock();
+  check_ended();
+}
+
+}  // namespace cairn

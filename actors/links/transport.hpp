@@ -1,0 +1,111 @@
+// Bulk bytes between ranks, past actors and brokers: the data plane.
+//
+// A stream carries bytes from one rank to another, in order. Each stream has a connection of its
+// own, made when the stream is opened: shared memory if both ranks run on one host under the same
+// user and in the same network namespace, else TCP with the TLS 1.3 of the links. So a receiver
+// that is slow stops its own senders only, and ranks that exchange nothing are not connected.
+//
+// Threads: bytes move on the threads of the callers, which block. A Transport has one thread of its
+// own, which accepts connections and sends heartbeats. All functions of Transport are thread-safe.
+// A stream object is used by one thread at a time; different streams are independent.
+//
+// Memory: a stream through shared memory holds `window_bytes`, once for both sides. One through TCP
+// holds what the kernel allows (net.ipv4.tcp_wmem and tcp_rmem, often 4 and 6 to 32 MiB at most)
+// and, with TLS, less than 1 MiB at each side. A receiver that passes buffers smaller than
+// kDataBlockBytesMax holds one block more. Nothing is queued beyond that: `send` blocks.
+//
+// Errors: a function that fails throws Error. Its text names the peer, the stream and the way. The
+// stream is then over on both sides, and its later calls throw the same error:
+//   kUnavailable  the peer died, left the stream early, or the connection was cut
+//   kDeadline     the peer's process is frozen, or was unreachable for `silence`
+//   kCorrupt      a block has a wrong checksum, or the peer violates the protocol
+//   kPermission   the peer knows another secret, or none, or belongs to another world
+//   kCancelled    `stop` was called
+// A peer that calls `fail` passes its own code and text on.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <cairn/actors/links/secret.hpp>
+#include <cairn/base/bytes.hpp>
+#include <cairn/base/error.hpp>
+
+namespace cairn {
+
+inline constexpr std::size_t kDataBlockBytesMax = std::size_t{1} << 20;
+
+// The place where a rank accepts streams.
+struct DataAddress {
+  int rank = 0;
+  std::string address;     // "host:port" or "[IPv6 address]:port"
+  std::string local_name;  // of a Unix socket in the abstract namespace; empty: TCP only
+};
+// Returns one line of printable text for messages, such as "3 10.0.0.1:4000 cairn-0f…".
+std::string to_string(const DataAddress& address);
+// Parses that text. Throws kInvalidArgument.
+DataAddress parse_data_address(const std::string& text);
+
+// One side of a stream: the rank that opened it calls `send` and `finish`, the other `receive`.
+// Releasing it before `finish` returned, or before `receive` returned 0, fails the other side.
+class DataStream {
+ public:
+  virtual ~DataStream() = default;
+  // Returns once the bytes are copied or handed to the kernel; `bytes` is borrowed for the call.
+  // Blocks while the receiver is slow and alive.
+  virtual void send(ByteSpan bytes) = 0;
+  // Ends the stream. Returns once the receiver has taken and checked every byte. Blocks as `send`.
+  virtual void finish() = 0;
+  // Receives the next 1 to `to.size()` bytes, and returns their number; 0 is the end of the stream.
+  // Bytes are checked before they are returned; after an error `to` is unspecified. The borders
+  // between calls of `send` are not kept. A buffer of at least kDataBlockBytesMax saves a copy. `to`
+  // must not be empty. Blocks while the sender is slow and alive.
+  virtual std::size_t receive(MutableByteSpan to) = 0;
+  // Ends the stream: the other side's call throws an error of this code, with the first 1,024 bytes
+  // of `why`. Does not block; if the window is full, the other side sees kUnavailable.
+  virtual void fail(ErrorCode code, const std::string& why) noexcept = 0;
+  // Returns why the stream uses TCP; "" if it uses shared memory.
+  virtual const std::string& why_tcp() const = 0;
+};
+
+struct TransportConfig {
+  int rank = 0;
+  std::string host = "127.0.0.1";  // an address of this machine, at which to listen
+  int port = 0;                    // 0: the system chooses
+  std::string incarnation{};       // of the world; others are refused
+  Secret secret{};                 // empty: no TLS, and loopback addresses only
+  bool shared_memory = true;
+  std::size_t window_bytes = 4 * kDataBlockBytesMax;  // whole blocks, at most 64
+  std::chrono::milliseconds silence{5000};
+  std::chrono::milliseconds handshake_deadline{10000};  // of accepted connections
+  std::size_t unauthenticated_connections_max = 64;     // beyond that the oldest is closed
+  std::size_t unclaimed_streams_max = 256;              // before `receive`; peers that open more are refused
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;  // calls `stop`
+  virtual const DataAddress& address() const = 0;
+  // Opens a stream to a rank. `stream` must differ from the numbers of all streams that this rank
+  // has open to that rank. If shared memory fails for any reason, takes TCP. Blocks until the
+  // peer's transport has answered; nobody there need have called `receive`. Looks a host name up on
+  // the caller's thread. Also throws kInvalidArgument for a malformed address, and kPrecondition
+  // if there is no secret and the address is not loopback.
+  virtual std::shared_ptr<DataStream> open(const DataAddress& to, std::uint64_t stream) = 0;
+  // Waits until rank `from` has opened the stream. Throws kDeadline after `deadline`.
+  virtual std::shared_ptr<DataStream> receive(int from, std::uint64_t stream, std::chrono::nanoseconds deadline) = 0;
+  // Ends all streams with a lost rank, and each present and later `receive` from it, with
+  // kUnavailable. For the owner of the links, which may learn first that a rank is lost.
+  virtual void lose(int rank, const std::string& why) = 0;
+  // Ends all streams and waiting calls, and joins the thread. Streams may outlive the transport.
+  virtual void stop() noexcept = 0;
+};
+
+// Throws kInvalidArgument if `window_bytes` is out of range, kPrecondition if there is no secret
+// and `host` is not a loopback address, or an error of `listen_on`.
+std::unique_ptr<Transport> make_transport(TransportConfig config);
+
+}  // namespace cairn
