@@ -285,8 +285,8 @@ void SocketStream::get_block(const Frame& frame, MutableByteSpan to) {
   char trailer[kCrcBytes];
   get_all({trailer, sizeof(trailer)});
   if (load(trailer, kCrcBytes) != crc)
-    throw Error(ErrorCode::kCorrupt, "the block of " + human_bytes(to.size()) + " at offset " + std::to_string(frame.number) +
-                                         " has a wrong checksum");
+    throw Error(ErrorCode::kCorrupt,
+                "the block of " + human_bytes(to.size()) + " at offset " + std::to_string(frame.number) + " has a wrong checksum");
   ++blocks_;
   const char taken = static_cast<char>(FrameKind::kTaken);
   if (uses_shared_memory()) put_all({&taken, 1});

@@ -69,7 +69,8 @@ void pass_descriptor(int through, const Socket& descriptor) {
   header->cmsg_len = CMSG_LEN(sizeof(int));
   const int number = descriptor.get();
   std::memcpy(CMSG_DATA(header), &number, sizeof(number));
-  if (::sendmsg(through, &parcel.message, MSG_NOSIGNAL) != 1) throw system_error("pass shared memory through", "a Unix socket", errno);
+  if (::sendmsg(through, &parcel.message, MSG_NOSIGNAL) != 1)
+    throw system_error("pass shared memory through", "a Unix socket", errno);
 }
 
 Socket take_descriptor(int through) {
@@ -84,7 +85,8 @@ Socket take_descriptor(int through) {
     taken.reset(number);
   }
   // Where several are passed, the kernel has closed all but the first.
-  if (!taken.valid() || (parcel.message.msg_flags & MSG_CTRUNC) != 0) throw Error(ErrorCode::kCorrupt, "no shared memory was passed");
+  if (!taken.valid() || (parcel.message.msg_flags & MSG_CTRUNC) != 0)
+    throw Error(ErrorCode::kCorrupt, "no shared memory was passed");
   return taken;
 }
 

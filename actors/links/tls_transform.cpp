@@ -374,7 +374,8 @@ class TlsSocket : public ByteSocket {
                         ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
     if (!is_end) throw is_ready_ ? record_fault() : handshake_fault();
     ERR_clear_error();
-    throw Error(ErrorCode::kUnavailable, is_ready_ ? "the connection was closed" : "the connection was closed during the TLS handshake");
+    throw Error(ErrorCode::kUnavailable,
+                is_ready_ ? "the connection was closed" : "the connection was closed during the TLS handshake");
   }
 
   const std::shared_ptr<const TlsKey> key_;

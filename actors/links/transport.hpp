@@ -30,7 +30,6 @@
 #include <memory>
 #include <string>
 
-#include <cairn/actors/links/secret.hpp>
 #include <cairn/base/bytes.hpp>
 #include <cairn/base/error.hpp>
 
@@ -71,20 +70,6 @@ class DataStream {
   virtual const std::string& why_tcp() const = 0;
 };
 
-struct TransportConfig {
-  int rank = 0;
-  std::string host = "127.0.0.1";  // an address of this machine, at which to listen
-  int port = 0;                    // 0: the system chooses
-  std::string incarnation{};       // of the world; others are refused
-  Secret secret{};                 // empty: no TLS, and loopback addresses only
-  bool shared_memory = true;
-  std::size_t window_bytes = 4 * kDataBlockBytesMax;  // whole blocks, at most 64
-  std::chrono::milliseconds silence{5000};
-  std::chrono::milliseconds handshake_deadline{10000};  // of accepted connections
-  std::size_t unauthenticated_connections_max = 64;     // beyond that the oldest is closed
-  std::size_t unclaimed_streams_max = 256;              // before `receive`; peers that open more are refused
-};
-
 class Transport {
  public:
   virtual ~Transport() = default;  // calls `stop`
@@ -103,9 +88,5 @@ class Transport {
   // Ends all streams and waiting calls, and joins the thread. Streams may outlive the transport.
   virtual void stop() noexcept = 0;
 };
-
-// Throws kInvalidArgument if `window_bytes` is out of range, kPrecondition if there is no secret
-// and `host` is not a loopback address, or an error of `listen_on`.
-std::unique_ptr<Transport> make_transport(TransportConfig config);
 
 }  // namespace cairn

@@ -32,7 +32,7 @@
 
 #include <cairn/actors/links/shared_window.hpp>
 #include <cairn/actors/links/socket.hpp>
-#include <cairn/actors/links/transport.hpp>
+#include <cairn/actors/links/socket_transport.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/skipped.hpp>
@@ -80,7 +80,8 @@ std::string receive_all(DataStream& stream, std::size_t buffer_bytes = kBlock) {
 }
 
 struct TwoDataRanks : LeakCheck {
-  TwoDataRanks(TransportConfig first, TransportConfig second) : zero(make_transport(std::move(first))), one(make_transport(std::move(second))) {}
+  TwoDataRanks(TransportConfig first, TransportConfig second)
+      : zero(make_transport(std::move(first))), one(make_transport(std::move(second))) {}
   // Opens a stream from rank 0 to rank 1.
   void open(std::uint64_t number = 7) {
     sender = zero->open(one->address(), number);
@@ -114,12 +115,12 @@ TEST_CASE_TEMPLATE("data: many streams between several ranks arrive whole", Way,
           return stream->why_tcp();
         }));
         receivers.emplace_back(bytes, std::async(std::launch::async, [&ranks, from, to, i] {
-          const auto stream = ranks[static_cast<std::size_t>(to)]->receive(from, i, kLong);
-          const std::string all = receive_all(*stream, i % 2 == 0 ? kBlock : 100000);
-          char more = 0;
-          CHECK(stream->receive({&more, 1}) == 0);  // the end stays the end
-          return all;
-        }));
+                                 const auto stream = ranks[static_cast<std::size_t>(to)]->receive(from, i, kLong);
+                                 const std::string all = receive_all(*stream, i % 2 == 0 ? kBlock : 100000);
+                                 char more = 0;
+                                 CHECK(stream->receive({&more, 1}) == 0);  // the end stays the end
+                                 return all;
+                               }));
       }
     }
   }
@@ -290,7 +291,8 @@ TEST_CASE("data: a rank with another secret, incarnation or number is refused") 
     return thrown_by([&] { ranks.zero->open(to, 7); });
   };
   for (const bool shared : {false, true}) {
-    CHECK(open(data_config(0, kDataSecret, shared), data_config(1, "another secret, as long", shared)).code == ErrorCode::kPermission);
+    CHECK(open(data_config(0, kDataSecret, shared), data_config(1, "another secret, as long", shared)).code ==
+          ErrorCode::kPermission);
     CHECK(open(data_config(0, "", shared), data_config(1, kDataSecret, shared)).code == ErrorCode::kUnavailable);
     CHECK(open(data_config(0, kDataSecret, shared), data_config(1, "", shared)).code != ErrorCode::kInternal);
     TransportConfig old = data_config(0, kDataSecret, shared);
@@ -298,7 +300,8 @@ TEST_CASE("data: a rank with another secret, incarnation or number is refused") 
     CHECK(open(std::move(old), data_config(1, kDataSecret, shared)).code == ErrorCode::kPermission);
     TransportConfig plain = data_config(0, "", shared);
     plain.incarnation[0] = 'f';
-    CHECK(open(std::move(plain), data_config(1, "", shared)) == Saying{ErrorCode::kPermission, "the peer says: this is another rank"});
+    CHECK(open(std::move(plain), data_config(1, "", shared)) ==
+          Saying{ErrorCode::kPermission, "the peer says: this is another rank"});
     CHECK(open(data_config(0, "", shared), data_config(1, "", shared), 2).code == ErrorCode::kPermission);
   }
 }

@@ -1,0 +1,315 @@
+#include <cairn/actors/links/socket_transport.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cairn/actors/links/data_stream.hpp>
+#include <cairn/actors/links/plain_transform.hpp>
+#include <cairn/actors/links/tls_transform.hpp>
+#include <cairn/base/random.hpp>
+#include <cairn/base/signals_blocked.hpp>
+
+namespace cairn {
+namespace {
+
+const std::string kProtocol = "cairn-data-1 ";
+const std::string kStopped = "the transport was stopped";
+
+// A Unix socket, and a name for it in the abstract namespace.
+struct LocalSocket {
+  explicit LocalSocket(const std::string& name) : socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+    if (!socket.valid()) throw system_error("open", "a Unix socket", errno);
+    unix_address.sun_family = AF_UNIX;
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
+                                    name.copy(unix_address.sun_path + 1, sizeof(unix_address.sun_path) - 1));
+  }
+  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&unix_address); }
+  Socket socket;
+  sockaddr_un unix_address{};
+  socklen_t length = 0;
+};
+
+void check_same_user(const Socket& socket) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 || peer.uid != ::geteuid())
+    throw Error(ErrorCode::kPermission, "the peer belongs to another user");
+}
+
+void send_at_once(const Socket& socket) {
+  const int on = 1;
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+class SocketTransport : public Transport {
+ public:
+  explicit SocketTransport(TransportConfig config)
+      : config_(std::move(config)), wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), tcp_(listen_on(config_.host, config_.port)) {
+    const auto window = config_.window_bytes;
+    if (window == 0 || window > kSharedWindowMax || window % kDataBlockBytesMax != 0)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "data transport: window_bytes " + std::to_string(window) + " is not a multiple of 1 MiB from 1 to 64 MiB");
+    if (!wakeup_.valid()) throw system_error("create", "an eventfd", errno);
+    const Endpoint bound = local_endpoint(tcp_);
+    if (config_.secret.empty()) check_loopback(bound);
+    secure_ = config_.secret.empty() ? plain_socket() : tls_socket(config_.secret, config_.incarnation, config_.rank);
+    world_ = config_.secret.empty() ? config_.incarnation : config_.secret.sign("cairn data v1 world", config_.incarnation);
+    address_ = {config_.rank, to_string(bound), ""};
+    if (config_.shared_memory) {
+      address_.local_name = "cairn-" + random_hex(*system_random(), 128);
+      LocalSocket local(address_.local_name);
+      if (::bind(local.socket.get(), local.address(), local.length) != 0 || ::listen(local.socket.get(), SOMAXCONN) != 0)
+        throw system_error("listen at", "Unix socket @" + address_.local_name, errno);
+      local_ = std::move(local.socket);
+    }
+    const SignalsBlocked blocked;
+    thread_ = std::thread([this] { serve(); });
+    pthread_setname_np(thread_.native_handle(), "cairn-data");
+  }
+  ~SocketTransport() override { stop(); }
+
+  const DataAddress& address() const override { return address_; }
+
+  std::shared_ptr<DataStream> open(const DataAddress& to, std::uint64_t stream) override {
+    std::string why_tcp = to.local_name.empty() ? "the peer offers no shared memory" : "shared memory is switched off";
+    if (config_.shared_memory && !to.local_name.empty()) {
+      try {
+        return open_shared(to, stream);
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kCancelled) throw;
+        why_tcp = error.what();
+      }
+    }
+    const Endpoint endpoint = resolve_endpoint(to.address);
+    if (config_.secret.empty()) check_loopback(endpoint);
+    Socket socket;
+    const auto progress = start_connect(endpoint, socket);  // `send_frame` waits for its end
+    if (progress.state == ConnectState::kFailed)
+      throw system_error("connect to", "the data address " + to.address, progress.error_number);
+    send_at_once(socket);
+    auto bytes = secure_(ConnectionSide::kOpener, socket.get());
+    return introduce(std::move(socket), std::move(bytes), SharedWindow(), to.rank, stream, why_tcp);
+  }
+
+  std::shared_ptr<DataStream> receive(int from, std::uint64_t stream, std::chrono::nanoseconds deadline) override {
+    const MutexLock lock(mutex_);
+    const auto known = [&]() CAIRN_REQUIRES(mutex_) {
+      return is_stopped_ || lost_.count(from) + unclaimed_.count({from, stream}) > 0;
+    };
+    const bool is_known = changed_.wait_for(mutex_, deadline, known);
+    const std::string what = "receiving stream " + std::to_string(stream) + " from rank " + std::to_string(from) + ": ";
+    if (is_stopped_) throw Error(ErrorCode::kCancelled, what + kStopped);
+    if (lost_.count(from) > 0) throw Error(ErrorCode::kUnavailable, what + lost_[from]);
+    if (!is_known) throw Error(ErrorCode::kDeadline, what + "the rank has not opened it in time");
+    return unclaimed_.extract({from, stream}).mapped();
+  }
+
+  void lose(int rank, const std::string& why) override {
+    const MutexLock lock(mutex_);
+    lost_.emplace(rank, why);
+    for (const auto& stream : live_streams())
+      if (stream->peer() == rank) stream->end(ErrorCode::kUnavailable, why);
+    unclaimed_.erase(unclaimed_.lower_bound({rank, 0}), unclaimed_.lower_bound({rank + 1, 0}));
+    changed_.notify_all();
+  }
+
+  void stop() noexcept override {
+    {
+      const MutexLock lock(mutex_);
+      is_stopped_ = true;
+      for (const auto& stream : live_streams()) stream->end(ErrorCode::kCancelled, kStopped);
+      unclaimed_.clear();
+      changed_.notify_all();
+    }
+    ::eventfd_write(wakeup_.get(), 1);
+    const MutexLock lock(joining_);
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  // An accepted connection whose hello has not arrived.
+  struct Guest {
+    MonotonicTime deadline;
+    Socket local;  // a Unix socket, through which memory is to be passed
+    std::shared_ptr<SocketStream> stream;
+  };
+
+  std::string hello(int from, int to) const { return kProtocol + std::to_string(from) + " " + std::to_string(to) + " " + world_; }
+
+  std::shared_ptr<DataStream> introduce(Socket socket, std::unique_ptr<ByteSocket> bytes, SharedWindow window, int rank,
+                                        std::uint64_t number, const std::string& why_tcp) {
+    auto stream = std::make_shared<SocketStream>(std::move(socket), std::move(bytes), std::move(window), config_.silence);
+    stream->set_peer(rank, number, true, why_tcp);
+    {
+      const MutexLock lock(mutex_);
+      add(stream);
+    }
+    stream->send_frame(FrameKind::kHello, number, hello(config_.rank, rank));
+    stream->expect(FrameKind::kAccepted, number);
+    return stream;
+  }
+
+  std::shared_ptr<DataStream> open_shared(const DataAddress& to, std::uint64_t number) {
+    LocalSocket local(to.local_name);
+    if (::connect(local.socket.get(), local.address(), local.length) != 0)
+      throw Error(ErrorCode::kUnavailable,
+                  std::string("its Unix socket cannot be reached, so it is on another host or in another ") +
+                      "network namespace, or has ended (" + std::strerror(errno) + ")");
+    check_same_user(local.socket);
+    const Socket memory = make_shared_memory(config_.window_bytes);
+    pass_descriptor(local.socket.get(), memory);
+    auto bytes = plain_socket()(ConnectionSide::kOpener, local.socket.get());
+    return introduce(std::move(local.socket), std::move(bytes), SharedWindow(memory, kDataBlockBytesMax), to.rank, number, "");
+  }
+
+  void add(const std::shared_ptr<SocketStream>& stream) CAIRN_REQUIRES(mutex_) {
+    streams_.push_back(stream);
+    const auto lost = lost_.find(stream->peer());
+    if (lost != lost_.end()) stream->end(ErrorCode::kUnavailable, lost->second);
+    if (is_stopped_) stream->end(ErrorCode::kCancelled, kStopped);
+  }
+
+  std::vector<std::shared_ptr<SocketStream>> live_streams() CAIRN_REQUIRES(mutex_) {
+    std::vector<std::shared_ptr<SocketStream>> live;
+    for (const auto& weak : streams_)
+      if (auto stream = weak.lock()) live.push_back(std::move(stream));
+    streams_.assign(live.begin(), live.end());
+    return live;
+  }
+
+  void serve() {
+    const Duration interval = Duration(config_.silence) / 4;
+    MonotonicTime next_beat = system_clock().now() + interval;
+    bool accepts = true;  // false until the next beat if the process has no free descriptor
+    for (;;) {
+      MonotonicTime until = next_beat;
+      std::vector<pollfd> questions{
+          {wakeup_.get(), POLLIN, 0}, {accepts ? tcp_.get() : -1, POLLIN, 0}, {accepts ? local_.get() : -1, POLLIN, 0}};
+      for (const Guest& guest : guests_) {
+        questions.push_back({guest.stream ? guest.stream->descriptor() : guest.local.get(), POLLIN, 0});
+        until = std::min(until, guest.deadline);
+      }
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - system_clock().now()).count();
+      ::poll(questions.data(), questions.size(), static_cast<int>(std::max<std::int64_t>(left, 0)) + 1);
+      std::vector<std::shared_ptr<SocketStream>> streams;
+      const auto now = system_clock().now();
+      {
+        const MutexLock lock(mutex_);
+        if (is_stopped_) return guests_.clear();
+        if (now >= next_beat) streams = live_streams();
+      }
+      for (const auto& stream : streams) stream->beat();
+      if (now >= next_beat) {
+        next_beat = now + interval;
+        accepts = true;
+      }
+      std::vector<Guest> guests = std::exchange(guests_, {});
+      for (std::size_t i = 0; i < guests.size(); ++i)
+        if (now < guests[i].deadline && (questions[3 + i].revents == 0 || greet(guests[i])))
+          guests_.push_back(std::move(guests[i]));
+      if (questions[1].revents != 0) accepts = accept_from(tcp_);
+      if (questions[2].revents != 0) accepts = accept_from(local_) && accepts;
+    }
+  }
+
+  // Returns false if the process has no free descriptor.
+  bool accept_from(const Socket& listener) {
+    Socket socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid()) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
+    try {
+      Guest guest{system_clock().now() + config_.handshake_deadline, Socket(), nullptr};
+      if (&listener == &local_) {
+        check_same_user(socket);
+        guest.local = std::move(socket);
+      } else {
+        send_at_once(socket);
+        auto bytes = secure_(ConnectionSide::kAcceptor, socket.get());
+        guest.stream = std::make_shared<SocketStream>(std::move(socket), std::move(bytes), SharedWindow(), config_.silence);
+      }
+      if (guests_.size() >= config_.unauthenticated_connections_max) guests_.erase(guests_.begin());
+      guests_.push_back(std::move(guest));
+    } catch (const Error&) {
+      // Nobody asked: closes the connection.
+    }
+    return true;
+  }
+
+  // Reads what a guest has sent. Returns whether it stays one.
+  bool greet(Guest& guest) {
+    try {
+      if (!guest.stream) {
+        const Socket memory = take_descriptor(guest.local.get());
+        if (!memory.valid()) return true;
+        SharedWindow window(memory, kDataBlockBytesMax);
+        auto bytes = plain_socket()(ConnectionSide::kAcceptor, guest.local.get());
+        guest.stream = std::make_shared<SocketStream>(std::move(guest.local), std::move(bytes), std::move(window), config_.silence);
+      }
+      const auto frame = guest.stream->try_receive();
+      if (frame) admit(guest.stream, *frame);
+      return !frame;
+    } catch (const Error&) {
+      return false;  // closes the connection
+    }
+  }
+
+  void admit(const std::shared_ptr<SocketStream>& stream, const Frame& frame) {
+    int rank = -1;
+    if (frame.kind == FrameKind::kHello && frame.text.compare(0, kProtocol.size(), kProtocol) == 0)
+      std::from_chars(frame.text.data() + kProtocol.size(), frame.text.data() + frame.text.size(), rank);
+    // Neither frame blocks: they are the first this way.
+    const auto refuse = [&](ErrorCode code, const std::string& why) {
+      stream->send_frame(FrameKind::kFailed, static_cast<std::uint64_t>(code), why);
+    };
+    if (rank < 0 || frame.text != hello(rank, config_.rank))
+      return refuse(ErrorCode::kPermission, "this is another rank, of another world, or has another secret or version of Cairn");
+    stream->set_peer(rank, frame.number, false, stream->uses_shared_memory() ? "" : "the sender chose it");
+    {
+      const MutexLock lock(mutex_);
+      if (unclaimed_.size() >= config_.unclaimed_streams_max)
+        return refuse(ErrorCode::kUnavailable,
+                      "this rank has " + std::to_string(unclaimed_.size()) + " streams that it has not claimed");
+      if (!unclaimed_.emplace(std::make_pair(rank, frame.number), stream).second)
+        return refuse(ErrorCode::kInvalidArgument, "a stream of this number is open");
+      add(stream);
+    }
+    stream->send_frame(FrameKind::kAccepted, frame.number);
+    changed_.notify_all();
+  }
+
+  const TransportConfig config_;
+  const Socket wakeup_;
+  const Socket tcp_;
+  Socket local_;
+  DataAddress address_;
+  std::string world_;  // what peers of this world know
+  ByteSocketFactory secure_;
+  std::vector<Guest> guests_;  // of the thread; the oldest first
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::weak_ptr<SocketStream>> streams_ CAIRN_GUARDED_BY(mutex_);
+  std::map<std::pair<int, std::uint64_t>, std::shared_ptr<SocketStream>> unclaimed_ CAIRN_GUARDED_BY(mutex_);
+  std::map<int, std::string> lost_ CAIRN_GUARDED_BY(mutex_);
+  bool is_stopped_ CAIRN_GUARDED_BY(mutex_) = false;
+  Mutex joining_;
+  std::thread thread_ CAIRN_GUARDED_BY(joining_);
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_transport(TransportConfig config) { return std::make_unique<SocketTransport>(std::move(config)); }
+
+}  // namespace cairn
