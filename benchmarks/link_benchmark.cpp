@@ -2,8 +2,14 @@
 // first message, which includes making the connection; the round trip of a short message; and the
 // throughput of 64 MiB of plan.
 //
+// Then streams of the data plane, through shared memory, TCP and TLS. Their limits were measured in
+// turn with them: two passes of memcpy through as much memory, one thread on each side; a plain
+// socket; AES-GCM on records of 16 KiB, one thread on each side; and AES-GCM after the socket on
+// the same thread.
+//
 // Prints one JSON object per line: {name, value, unit}; TLS rows also have limit, the value without
-// TLS, and ratio. Times are medians. `--quick`: fewer repetitions.
+// TLS, and ratio. Values are medians; ratios of streams are medians of the ratios of pairs.
+// `--quick`: fewer repetitions. `--data`: streams only.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -12,7 +18,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
+
+#include <sys/socket.h>
+
+#include <openssl/evp.h>
 
 #include <caf/actor_system.hpp>
 #include <caf/event_based_actor.hpp>
@@ -22,6 +34,7 @@
 
 #include <cairn/actors/caf_system.hpp>
 #include <cairn/actors/links/links.hpp>
+#include <cairn/actors/links/socket_transport.hpp>
 #include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/actors/links/tls_transform.hpp>
 
@@ -152,7 +165,149 @@ void print(const char* name, double value, const char* unit, double limit) {
               unit, limit, value / limit);
 }
 
-int run(int repetitions) {
+// The memory of both sides, and the time that they take for kDataBytes.
+constexpr std::size_t kDataBytes = 256u << 20;
+constexpr std::size_t kSlots = 4;
+constexpr std::size_t kRecordBytes = 16384;
+
+struct DataBench {
+  std::vector<char> from = std::vector<char>(kDataBytes, 'f');
+  std::vector<char> to = std::vector<char>(kDataBytes, 't');
+
+  // Returns GB/s of two functions that run on threads of their own.
+  template <class Send, class Receive>
+  static double rate(Send send, Receive receive) {
+    const auto start = SteadyClock::now();
+    std::thread sender(send);
+    receive();
+    sender.join();
+    return static_cast<double>(kDataBytes) / 1e9 / std::chrono::duration<double>(SteadyClock::now() - start).count();
+  }
+
+  double stream(const char* secret, bool shared_memory) {
+    std::unique_ptr<Transport> ranks[2];
+    for (int rank = 0; rank < 2; ++rank) {
+      TransportConfig config;
+      config.rank = rank;
+      config.incarnation = std::string(32, 'a');
+      config.window_bytes = kSlots * kDataBlockBytesMax;
+      config.shared_memory = shared_memory;
+      if (*secret != '\0') config.secret = Secret(std::string_view(secret));
+      ranks[rank] = make_transport(std::move(config));
+    }
+    const auto out = ranks[0]->open(ranks[1]->address(), 1);
+    const auto in = ranks[1]->receive(0, 1, std::chrono::seconds(10));
+    return rate(
+        [&] {
+          out->send({from.data(), kDataBytes});
+          out->finish();
+        },
+        [&] {
+          std::size_t at = 0;
+          char none = 0;
+          while (at < kDataBytes) at += in->receive({to.data() + at, kDataBytes - at});
+          in->receive({&none, 1});
+        });
+  }
+
+  double two_copies() {
+    std::vector<char> slots(kSlots * kDataBlockBytesMax, 's');
+    Arrivals filled, emptied;
+    const auto slot = [&](std::size_t block) { return slots.data() + block % kSlots * kDataBlockBytesMax; };
+    return rate(
+        [&] {
+          for (std::size_t i = 0; i < kDataBytes / kDataBlockBytesMax; ++i) {
+            if (i >= kSlots) emptied.wait(i - kSlots + 1);
+            std::memcpy(slot(i), from.data() + i * kDataBlockBytesMax, kDataBlockBytesMax);
+            filled.add();
+          }
+        },
+        [&] {
+          for (std::size_t i = 0; i < kDataBytes / kDataBlockBytesMax; ++i) {
+            filled.wait(i + 1);
+            std::memcpy(to.data() + i * kDataBlockBytesMax, slot(i), kDataBlockBytesMax);
+            emptied.add();
+          }
+        });
+  }
+
+  double plain_socket() {
+    const Socket listener = listen_on("127.0.0.1", 0);
+    const Endpoint at = local_endpoint(listener);
+    const Socket out(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::connect(out.get(), reinterpret_cast<const sockaddr*>(&at.storage), at.length) != 0) return 0;
+    const Socket in(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    return rate(
+        [&] {
+          for (std::size_t done = 0; done < kDataBytes;) {
+            const auto count = ::send(out.get(), from.data() + done, std::min(kDataBlockBytesMax, kDataBytes - done), MSG_NOSIGNAL);
+            if (count <= 0) return;
+            done += static_cast<std::size_t>(count);
+          }
+        },
+        [&] {
+          for (std::size_t done = 0; done < kDataBytes;) {
+            const auto count = ::recv(in.get(), to.data() + done, std::min(kDataBlockBytesMax, kDataBytes - done), 0);
+            if (count <= 0) return;
+            done += static_cast<std::size_t>(count);
+          }
+        });
+  }
+
+  double aes_gcm() {
+    const auto pass = [](const char* bytes, int encrypts) {
+      const unsigned char key[16] = {1}, nonce[12] = {2};
+      std::vector<unsigned char> record(kRecordBytes + 16);
+      EVP_CIPHER_CTX* const cipher = EVP_CIPHER_CTX_new();
+      EVP_CipherInit_ex(cipher, EVP_aes_128_gcm(), nullptr, key, nonce, encrypts);
+      int length = 0;
+      for (std::size_t at = 0; at < kDataBytes; at += kRecordBytes) {
+        EVP_CipherInit_ex(cipher, nullptr, nullptr, nullptr, nonce, encrypts);
+        EVP_CipherUpdate(cipher, record.data(), &length, reinterpret_cast<const unsigned char*>(bytes + at), kRecordBytes);
+        EVP_CipherFinal_ex(cipher, record.data() + length, &length);  // decrypting, refuses the tag
+      }
+      EVP_CIPHER_CTX_free(cipher);
+    };
+    return rate([&] { pass(from.data(), 1); }, [&] { pass(to.data(), 0); });
+  }
+};
+
+struct Pairs {
+  std::vector<double> values, limits, ratios;
+  void add(double value, double limit) {
+    values.push_back(value);
+    limits.push_back(limit);
+    ratios.push_back(value / limit);
+  }
+  void print(const char* name) const {
+    std::printf("{\"name\": \"data_%s\", \"value\": %.4g, \"unit\": \"GB/s\", \"limit\": %.4g, \"ratio\": %.3g}\n", name,
+                median(values), median(limits), median(ratios));
+  }
+};
+
+void measure_data(int repetitions) {
+  DataBench bench;
+  Pairs memory, tcp, tls, tls_series;
+  bench.two_copies();  // touches all memory
+  for (int i = 0; i < repetitions; ++i) {
+    const double copies = bench.two_copies();
+    memory.add(bench.stream("", true), copies);
+    const double socket = bench.plain_socket();
+    tcp.add(bench.stream("", false), socket);
+    const double cipher = bench.aes_gcm();
+    const double secure = bench.stream("the secret of the benchmark", false);
+    tls.add(secure, cipher);
+    tls_series.add(secure, 1 / (1 / socket + 1 / cipher));
+  }
+  memory.print("shared_memory");
+  tcp.print("tcp");
+  tls.print("tls_beside_aes_gcm");
+  tls_series.print("tls_beside_socket_and_aes_gcm");
+}
+
+int run(int repetitions, bool data_only) {
+  measure_data(repetitions);
+  if (data_only) return 0;
   const auto system = ActorSystem::create(2);
   const Figures plain = measure(system->caf_system(), false, repetitions);
   const Figures tls = measure(system->caf_system(), true, repetitions);
@@ -168,4 +323,7 @@ int run(int repetitions) {
 }  // namespace
 }  // namespace cairn
 
-int main(int argc, char** argv) { return cairn::run(argc > 1 && std::strcmp(argv[1], "--quick") == 0 ? 3 : 15); }
+int main(int argc, char** argv) {
+  const std::string option = argc > 1 ? argv[1] : "";
+  return cairn::run(option == "--quick" ? 3 : 15, option == "--data");
+}

@@ -17,8 +17,10 @@ namespace {
 constexpr std::size_t kHeaderBytes = 16;
 constexpr std::size_t kCrcBytes = 4;
 constexpr std::size_t kTextBytesMax = 1024;
-// Blocks are moved in pieces, each checksummed while it is in the processor's cache.
-constexpr std::size_t kPieceBytes = 64u << 10;
+// Blocks are moved in pieces, each checksummed while it is in the processor's nearest cache. Larger
+// pieces save system calls.
+constexpr std::size_t kMemoryPieceBytes = 16u << 10;
+constexpr std::size_t kSocketPieceBytes = 128u << 10;
 
 void store(std::string& to, std::uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) to.push_back(static_cast<char>(value >> (8 * i) & 0xff));
@@ -47,8 +49,8 @@ std::string encode_header(FrameKind kind, std::uint64_t number, std::size_t leng
 }
 
 template <class Move>
-void for_pieces(std::size_t size, Move move) CAIRN_NO_THREAD_SAFETY_ANALYSIS {
-  for (std::size_t at = 0; at < size; at += kPieceBytes) move(at, std::min(kPieceBytes, size - at));
+void for_pieces(std::size_t size, std::size_t piece, Move move) CAIRN_NO_THREAD_SAFETY_ANALYSIS {
+  for (std::size_t at = 0; at < size; at += piece) move(at, std::min(piece, size - at));
 }
 
 class PlainSocket : public ByteSocket {
@@ -81,6 +83,7 @@ ByteSocketFactory plain_socket() {
 
 void SocketStream::set_peer(int rank, std::uint64_t stream, bool is_sender, const std::string& why_tcp) {
   peer_ = rank;
+  is_sender_ = is_sender;
   why_tcp_ = why_tcp;
   name_ = "stream " + std::to_string(stream) + (is_sender ? " to rank " : " from rank ") + std::to_string(rank) +
           (uses_shared_memory() ? " (shared memory)" : " (TCP)");
@@ -216,8 +219,11 @@ void SocketStream::put_frame(FrameKind kind, std::uint64_t number, ByteSpan body
     frame.append(body.data(), body.size());
     crc = crc32(crc, body);
   } else if (uses_shared_memory()) {
-    for (take_answers(); slots_in_use_ * kDataBlockBytesMax == window_.size(); take_answers()) wait(false);
-    for_pieces(body.size(), [&](std::size_t at, std::size_t length) CAIRN_REQUIRES(io_) {
+    while (slots_in_use_ * kDataBlockBytesMax == window_.size()) {
+      take_answers();
+      if (slots_in_use_ * kDataBlockBytesMax == window_.size()) wait(false);
+    }
+    for_pieces(body.size(), kMemoryPieceBytes, [&](std::size_t at, std::size_t length) CAIRN_REQUIRES(io_) {
       std::memcpy(slot() + at, body.data() + at, length);
       crc = crc32(crc, body.subspan(at, length));
     });
@@ -226,7 +232,7 @@ void SocketStream::put_frame(FrameKind kind, std::uint64_t number, ByteSpan body
   } else {
     put_all(frame);
     frame.clear();
-    for_pieces(body.size(), [&](std::size_t at, std::size_t length) CAIRN_REQUIRES(io_) {
+    for_pieces(body.size(), kSocketPieceBytes, [&](std::size_t at, std::size_t length) CAIRN_REQUIRES(io_) {
       crc = crc32(crc, body.subspan(at, length));
       put_all(body.subspan(at, length));
     });
@@ -259,6 +265,9 @@ void SocketStream::put_all(ByteSpan bytes) {
 }
 
 void SocketStream::get_all(MutableByteSpan to) {
+  const auto early = inbox_.copy(to.data(), to.size());
+  inbox_.erase(0, early);
+  to = to.subspan(early, to.size() - early);
   while (!to.empty()) {
     const auto count = bytes_->get(to);
     if (count == 0) {
@@ -273,23 +282,29 @@ void SocketStream::get_all(MutableByteSpan to) {
 void SocketStream::get_block(const Frame& frame, MutableByteSpan to) {
   if (to.empty()) return;
   std::uint32_t crc = inbox_crc_;
-  for_pieces(to.size(), [&](std::size_t at, std::size_t length) CAIRN_REQUIRES(io_) {
-    const auto piece = to.subspan(at, length);
-    if (uses_shared_memory()) {
-      std::memcpy(piece.data(), slot() + at, length);
-    } else {
-      get_all(piece);
-    }
-    crc = crc32(crc, piece);
-  });
+  for_pieces(to.size(), uses_shared_memory() ? kMemoryPieceBytes : kSocketPieceBytes,
+             [&](std::size_t at, std::size_t length) CAIRN_REQUIRES(io_) {
+               const auto piece = to.subspan(at, length);
+               if (uses_shared_memory()) {
+                 std::memcpy(piece.data(), slot() + at, length);
+               } else {
+                 get_all(piece);
+               }
+               crc = crc32(crc, piece);
+             });
   char trailer[kCrcBytes];
   get_all({trailer, sizeof(trailer)});
   if (load(trailer, kCrcBytes) != crc)
     throw Error(ErrorCode::kCorrupt,
                 "the block of " + human_bytes(to.size()) + " at offset " + std::to_string(frame.number) + " has a wrong checksum");
   ++blocks_;
-  const char taken = static_cast<char>(FrameKind::kTaken);
-  if (uses_shared_memory()) put_all({&taken, 1});
+  if (!uses_shared_memory()) return;
+  try {
+    const char taken = static_cast<char>(FrameKind::kTaken);
+    put_all({&taken, 1});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnavailable) throw;  // the sender has ended; bytes that it sent may be left
+  }
 }
 
 Frame SocketStream::get_frame() {
@@ -302,13 +317,19 @@ Frame SocketStream::get_frame() {
   }
 }
 
-// While one side sends, the other says nothing in frames, except why it ends the stream.
+// A receiver sends no frames while it receives, except why it ends the stream.
 void SocketStream::take_answers() {
+  if (!is_sender_) return;
   while (const auto frame = next_frame()) frame->kind == FrameKind::kFailed ? throw_failure(*frame) : throw_out_of_turn(*frame);
 }
 
 std::optional<Frame> SocketStream::next_frame() {
   for (;;) {
+    for (; !inbox_.empty(); inbox_.erase(0, 1)) {
+      const bool is_taken = inbox_[0] == static_cast<char>(FrameKind::kTaken);
+      if (!is_taken && inbox_[0] != static_cast<char>(FrameKind::kHeartbeat)) break;
+      if (is_taken && slots_in_use_-- == 0) throw Error(ErrorCode::kCorrupt, "the peer has returned a slot too many");
+    }
     std::size_t needed = inbox_.empty() ? 1 : kHeaderBytes;
     if (inbox_.size() >= kHeaderBytes) {
       Frame frame{static_cast<FrameKind>(inbox_[0]), static_cast<std::uint32_t>(load(&inbox_[4], 4)), load(&inbox_[8], 8)};
@@ -316,23 +337,21 @@ std::optional<Frame> SocketStream::next_frame() {
       if (load(&inbox_[1], 3) != 0 || frame.length > (is_block ? kDataBlockBytesMax : kTextBytesMax))
         throw Error(ErrorCode::kCorrupt, "what came is no frame of this protocol");
       needed = is_block ? kHeaderBytes : kHeaderBytes + frame.length + kCrcBytes;
-      if (inbox_.size() == needed) {
+      if (inbox_.size() >= needed) {
         inbox_crc_ = crc32(0, ByteSpan(inbox_.data(), is_block ? needed : needed - kCrcBytes));
         if (!is_block && inbox_crc_ != load(&inbox_[needed - kCrcBytes], kCrcBytes))
           throw Error(ErrorCode::kCorrupt, "a frame has a wrong checksum");
         if (!is_block) frame.text = inbox_.substr(kHeaderBytes, frame.length);
-        inbox_.clear();
+        inbox_.erase(0, needed);
         return frame;
       }
     }
     char bytes[kHeaderBytes + kTextBytesMax + kCrcBytes];
-    const auto count = bytes_->get({bytes, needed - inbox_.size()});
+    // Blocks in the socket are received in place, so nothing beyond a header is.
+    const auto count = bytes_->get({bytes, uses_shared_memory() ? sizeof(bytes) : needed - inbox_.size()});
     if (count == 0) return std::nullopt;
     heard_ = system_clock().now();
     inbox_.append(bytes, count);
-    const bool is_taken = inbox_[0] == static_cast<char>(FrameKind::kTaken);
-    if (is_taken && slots_in_use_-- == 0) throw Error(ErrorCode::kCorrupt, "the peer has returned a slot too many");
-    if (is_taken || inbox_[0] == static_cast<char>(FrameKind::kHeartbeat)) inbox_.clear();
   }
 }
 

@@ -85,6 +85,7 @@ class SocketStream : public DataStream {
   const SharedWindow window_;
   std::string name_ = "a new stream";
   std::string why_tcp_;
+  bool is_sender_ = false;
   int peer_ = -1;  // unknown: a stranger, who is told nothing
   // Of the caller's thread.
   std::uint64_t offset_ = 0;
