@@ -87,7 +87,7 @@ class SocketStream : public DataStream {
   std::string why_tcp_;
   bool is_sender_ = false;
   int peer_ = -1;  // unknown: a stranger, who is told nothing
-  // Of the caller's thread.
+  // These are used by the caller's thread only.
   std::uint64_t offset_ = 0;
   std::string rest_;  // of the last block, from `taken_` on
   std::size_t taken_ = 0;

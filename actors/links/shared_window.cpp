@@ -84,7 +84,7 @@ Socket take_descriptor(int through) {
     std::memcpy(&number, CMSG_DATA(header), sizeof(number));
     taken.reset(number);
   }
-  // Where several are passed, the kernel has closed all but the first.
+  // The kernel has closed all but the first descriptor.
   if (!taken.valid() || (parcel.message.msg_flags & MSG_CTRUNC) != 0)
     throw Error(ErrorCode::kCorrupt, "no shared memory was passed");
   return taken;

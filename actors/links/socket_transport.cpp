@@ -295,7 +295,7 @@ class SocketTransport : public Transport {
   const Socket tcp_;
   Socket local_;
   DataAddress address_;
-  std::string world_;  // what peers of this world know
+  std::string world_;  // known to the ranks of this world
   ByteSocketFactory secure_;
   std::vector<Guest> guests_;  // of the thread; the oldest first
   Mutex mutex_;

@@ -60,8 +60,8 @@ class DataStream {
   virtual void finish() = 0;
   // Receives the next 1 to `to.size()` bytes, and returns their number; 0 is the end of the stream.
   // Bytes are checked before they are returned; after an error `to` is unspecified. The borders
-  // between calls of `send` are not kept. A buffer of at least kDataBlockBytesMax saves a copy. `to`
-  // must not be empty. Blocks while the sender is slow and alive.
+  // between calls of `send` are not kept. A buffer of at least kDataBlockBytesMax saves a copy.
+  // `to` must not be empty. Blocks while the sender is slow and alive.
   virtual std::size_t receive(MutableByteSpan to) = 0;
   // Ends the stream: the other side's call throws an error of this code, with the first 1,024 bytes
   // of `why`. Does not block; if the window is full, the other side sees kUnavailable.
