@@ -309,8 +309,7 @@ void measure_replicas(const std::string& name, const std::string& parent, int te
   testing::on_all_ranks(2, [&](World& world) {
     Checkpointer checkpointer(world);
     StateDict state;
-    for (int i = 0; i < tensors; ++i)
-      state["layer." + std::to_string(i)] = torch::full({kRows, kColumns}, i, torch::kFloat32);
+    for (int i = 0; i < tensors; ++i) state["layer." + std::to_string(i)] = torch::full({kRows, kColumns}, i, torch::kFloat32);
     for (int repeat = 0; repeat <= repeats; ++repeat)
       for (const bool compare : {false, true}) {
         SaveOptions options;
