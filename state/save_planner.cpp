@@ -237,7 +237,7 @@ struct DefaultSavePlanner::Implementation {
     std::vector<std::pair<WriteItem*, TensorBytes>> tensors;
     for (WriteItem& item : plan.items) {
       if (item.type == WriteItemType::kByteIO || item.per_rank) continue;
-      const Leaf& leaf = leaves[positions.at(plan.names[item.name])];
+      const Leaf& leaf = leaves[item.name];
       if (leaf.entry.value.is_tensor() || leaf.entry.value.sharded().may_have_replicas())
         tensors.emplace_back(&item, TensorBytes(resolve_tensor(leaf, item)));
     }
