@@ -14,11 +14,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <climits>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -42,7 +44,8 @@ namespace cairn::testing {
 namespace {
 
 constexpr std::size_t kBlock = kDataBlockBytesMax;
-constexpr std::chrono::seconds kLong{60};  // only a hang reaches it
+constexpr std::chrono::seconds kLong{60};         // only a hang reaches it
+constexpr std::chrono::milliseconds kShort{800};  // for deadlines that pass
 constexpr const char* kDataSecret = "the secret of the data plane's tests";
 
 TransportConfig data_config(int rank, const char* secret = "", bool shared_memory = false) {
@@ -167,12 +170,13 @@ TEST_CASE_TEMPLATE("data: a receiver that does not read stops its sender and nob
 // has no effect: the test kills it.
 class DataChild {
  public:
-  DataChild(const std::string& role, const std::string& secret, bool shared_memory, const DataAddress& parent) {
+  DataChild(const std::string& role, const TransportConfig& config, std::chrono::milliseconds silence, const DataAddress& parent) {
     int ends[2];
     REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
     char self[PATH_MAX] = {};
     REQUIRE(::readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
-    const std::string job = role + "|" + secret + "|" + (shared_memory ? "1" : "0") + "|" + to_string(parent);
+    const std::string job = role + "|" + (config.secret.empty() ? "" : kDataSecret) + "|" + (config.shared_memory ? "1" : "0") +
+                            "|" + std::to_string(silence.count()) + "|" + to_string(parent);
     ::setenv("CAIRN_TEST_DATA_CHILD", job.c_str(), 1);
     pid_ = ::fork();
     if (pid_ == 0) {
@@ -210,9 +214,11 @@ class DataChild {
 
 TEST_CASE("data: another process" * doctest::skip()) {
   std::istringstream job(std::getenv("CAIRN_TEST_DATA_CHILD"));
-  std::string role, secret, shared_memory, parent;
-  std::getline(std::getline(std::getline(std::getline(job, role, '|'), secret, '|'), shared_memory, '|'), parent);
-  const auto transport = make_transport(data_config(1, secret.c_str(), shared_memory == "1"));
+  std::string role, secret, shared_memory, silence, parent;
+  for (std::string* part : {&role, &secret, &shared_memory, &silence, &parent}) std::getline(job, *part, '|');
+  TransportConfig config = data_config(1, secret.c_str(), shared_memory == "1");
+  config.silence = std::chrono::milliseconds(std::stoi(silence));
+  const auto transport = make_transport(std::move(config));
   const auto tell = [](const std::string& text) { REQUIRE(::write(3, (text + "\n").data(), text.size() + 1) > 0); };
   if (role == "send") {
     const auto stream = transport->open(parse_data_address(parent), 7);
@@ -230,16 +236,16 @@ template <class Way>
 void check_death(bool frozen) {
   const LeakCheck leaks;
   const TransportConfig usual = Way::config(0);
+  const std::chrono::milliseconds silence = frozen ? kShort : kLong;
   const auto make = [&] {
     TransportConfig config = Way::config(0);
-    if (frozen) config.silence = std::chrono::milliseconds(400);
+    config.silence = silence;
     return make_transport(std::move(config));
   };
-  const std::string secret = usual.secret.empty() ? "" : kDataSecret;
   const auto code = frozen ? ErrorCode::kDeadline : ErrorCode::kUnavailable;
   SUBCASE("the sender") {
     const auto transport = make();
-    DataChild child("send", secret, usual.shared_memory, transport->address());
+    DataChild child("send", usual, silence, transport->address());
     const auto stream = transport->receive(1, 7, kLong);
     std::string buffer(kBlock, '\0');
     for (int i = 0; i < 20; ++i) CHECK(stream->receive({buffer.data(), buffer.size()}) > 0);
@@ -252,7 +258,7 @@ void check_death(bool frozen) {
   }
   SUBCASE("the receiver") {
     const auto transport = make();
-    DataChild child("receive", secret, usual.shared_memory, {});
+    DataChild child("receive", usual, silence, {});
     const auto stream = transport->open(parse_data_address(child.line()), 7);
     const std::string piece = data_bytes(kBlock, 1);
     auto sending = std::async(std::launch::async, [&] {
@@ -271,16 +277,24 @@ TEST_CASE_TEMPLATE("data: a frozen process ends its streams at the deadline", Wa
 
 TEST_CASE_TEMPLATE("data: a slow peer is not taken for a frozen one", Way, CAIRN_WAYS) {
   TransportConfig first = Way::config(0), second = Way::config(1);
-  first.silence = second.silence = std::chrono::milliseconds(200);
+  first.silence = second.silence = kShort;
   TwoDataRanks ranks(std::move(first), std::move(second));
-  ranks.open();
-  // Rank 0 sends nothing for a time in which rank 2 goes silent thrice.
+  const auto pass_deadline = [&] { CHECK(thrown_by([&] { ranks.one->receive(2, 1, 2 * kShort); }).code == ErrorCode::kDeadline); };
+  ranks.open(1);  // the sender is slow
   auto received = std::async(std::launch::async, [&] { return receive_all(*ranks.receiver); });
-  for (int i = 0; i < 3; ++i)
-    CHECK(thrown_by([&] { ranks.one->receive(2, 1, std::chrono::milliseconds(200)); }).code == ErrorCode::kDeadline);
+  pass_deadline();
   ranks.sender->send("late");
   ranks.sender->finish();
   CHECK(received.get() == "late");
+  ranks.open(2);  // the receiver is slow
+  const std::string bytes = data_bytes(60 * kBlock, 1);
+  auto sent = std::async(std::launch::async, [&] {
+    ranks.sender->send(bytes);
+    ranks.sender->finish();
+  });
+  pass_deadline();
+  CHECK((receive_all(*ranks.receiver) == bytes));
+  sent.get();
 }
 
 TEST_CASE("data: a rank with another secret, incarnation or number is refused") {
@@ -430,19 +444,28 @@ class Tamperer {
     ::poll(&question, 1, -1);
     const Socket from(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     const Socket to = knock(to_.address, "");
-    std::size_t passed = 0;
+    std::thread back([&] { copy(to, from, SIZE_MAX); });
+    copy(from, to, tampered);
+    back.join();
+  }
+  // Once one side has closed, nothing is passed in either direction.
+  static void copy(const Socket& from, const Socket& to, std::size_t tampered) {
     std::string buffer(65536, '\0');
+    std::size_t passed = 0;
     for (;;) {
-      pollfd both[2] = {{from.get(), POLLIN, 0}, {to.get(), POLLIN, 0}};
-      ::poll(both, 2, -1);
-      for (const int side : {0, 1}) {
-        if (both[side].revents == 0) continue;
-        const auto count = ::recv(both[side].fd, buffer.data(), buffer.size(), 0);
-        if (count <= 0) return;
-        if (side == 0 && passed <= tampered && tampered < passed + static_cast<std::size_t>(count)) buffer[tampered - passed] ^= 1;
-        if (side == 0) passed += static_cast<std::size_t>(count);
-        if (::send(both[1 - side].fd, buffer.data(), static_cast<std::size_t>(count), MSG_NOSIGNAL) != count) return;
+      const auto received = ::recv(from.get(), buffer.data(), buffer.size(), 0);
+      const auto count = static_cast<std::size_t>(std::max<ssize_t>(received, 0));
+      if (passed <= tampered && tampered < passed + count) buffer[tampered - passed] ^= 1;
+      passed += count;
+      for (std::size_t at = 0; at < count;) {
+        const auto sent = ::send(to.get(), buffer.data() + at, count - at, MSG_NOSIGNAL);
+        if (sent <= 0) break;
+        at += static_cast<std::size_t>(sent);
       }
+      if (count > 0) continue;
+      ::shutdown(from.get(), SHUT_RDWR);
+      ::shutdown(to.get(), SHUT_RDWR);
+      return;
     }
   }
   const Socket listener_;
