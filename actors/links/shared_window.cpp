@@ -36,7 +36,8 @@ struct Parcel {
 SharedWindow::SharedWindow(const Socket& memory, std::size_t slot_bytes) {
   struct stat status {};
   // Without the seals the peer could shrink the file, and reading it would end this process.
-  if ((::fcntl(memory.get(), F_GET_SEALS) & kSeals) != kSeals || ::fstat(memory.get(), &status) != 0)
+  const int seals = ::fcntl(memory.get(), F_GET_SEALS);  // -1: most file systems know none
+  if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(memory.get(), &status) != 0)
     throw Error(ErrorCode::kPermission, "the shared memory is not sealed");
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0 || size % slot_bytes != 0 || size > kSharedWindowMax)

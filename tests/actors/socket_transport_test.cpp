@@ -38,6 +38,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/skipped.hpp>
+#include <cairn/tests/support/temporary_directory.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 namespace cairn::testing {
@@ -55,6 +56,7 @@ TransportConfig data_config(int rank, const char* secret = "", bool shared_memor
   if (*secret != '\0') config.secret = Secret(std::string_view(secret));
   config.shared_memory = shared_memory;
   config.silence = kLong;
+  config.handshake_deadline = std::chrono::hours(1);  // so that nobody is refused by it
   return config;
 }
 
@@ -357,8 +359,10 @@ Socket knock_locally(const DataAddress& address) {
   return socket;
 }
 bool is_closed_on(const Socket& socket) {
+  pollfd question{socket.get(), POLLIN, 0};
   char byte = 0;
-  return ::recv(socket.get(), &byte, 1, 0) <= 0;
+  return ::poll(&question, 1, static_cast<int>(std::chrono::milliseconds(kLong).count())) == 1 &&
+         ::recv(socket.get(), &byte, 1, 0) <= 0;
 }
 
 TEST_CASE_FIXTURE(TwoRanksOver<OverMemory>, "data: shared memory is for one user") {
@@ -385,6 +389,10 @@ TEST_CASE_FIXTURE(TwoRanksOver<OverMemory>, "data: shared memory that a peer cou
   CHECK(answer_to(make_shared_memory(kBlock + 4096)));
   CHECK(answer_to(make_shared_memory(kSharedWindowMax + kBlock)));
   CHECK(answer_to(Socket(::open("/dev/null", O_RDONLY | O_CLOEXEC))));
+  const TemporaryDirectory directory;  // seals are for memory: most file systems know none
+  const Socket file(::open((directory.path() + "/file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  REQUIRE(::ftruncate(file.get(), static_cast<off_t>(kBlock)) == 0);
+  CHECK(answer_to(file));
   const Socket silent = knock_locally(one->address());
   REQUIRE(::send(silent.get(), "x", 1, 0) == 1);  // without a descriptor
   CHECK(is_closed_on(silent));
