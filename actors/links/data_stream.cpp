@@ -5,7 +5,9 @@
 #include <cstring>
 #include <utility>
 
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cairn/base/digest.hpp>
@@ -177,11 +179,19 @@ std::optional<Frame> SocketStream::try_receive() {
 void SocketStream::beat() noexcept {
   if (!io_.try_lock()) return;
   try {
-    if (!has_ended_ && bytes_->flush() && bytes_->put(".") == 1) bytes_->flush();
+    // One that the peer has not read yet says as much as two, and leaves room for answers.
+    int unread = 0;
+    const bool is_due = has_spoken_ && !has_ended_ && ::ioctl(socket_.get(), SIOCOUTQ, &unread) == 0 && unread == 0;
+    if (is_due && bytes_->flush() && bytes_->put(".") == 1) bytes_->flush();
   } catch (const std::exception&) {
     // The next call on the stream finds out, after it has received the bytes that are there.
   }
   io_.unlock();
+}
+
+bool SocketStream::is_cut() const {
+  pollfd question{socket_.get(), POLLRDHUP, 0};
+  return ::poll(&question, 1, 0) == 1;
 }
 
 void SocketStream::end(ErrorCode code, const std::string& why) noexcept {
@@ -243,6 +253,7 @@ void SocketStream::put_frame(FrameKind kind, std::uint64_t number, ByteSpan body
     take_answers();
     wait(true);
   }
+  has_spoken_ = true;
 }
 
 void SocketStream::put_all(ByteSpan bytes) {
@@ -327,7 +338,8 @@ std::optional<Frame> SocketStream::next_frame() {
   for (;;) {
     for (; !inbox_.empty(); inbox_.erase(0, 1)) {
       const bool is_taken = inbox_[0] == static_cast<char>(FrameKind::kTaken);
-      if (!is_taken && inbox_[0] != static_cast<char>(FrameKind::kHeartbeat)) break;
+      // The first frame names the peer, and nothing comes before it.
+      if (!is_taken && (inbox_[0] != static_cast<char>(FrameKind::kHeartbeat) || peer_ < 0)) break;
       if (is_taken && slots_in_use_-- == 0) throw Error(ErrorCode::kCorrupt, "the peer has returned a slot too many");
     }
     std::size_t needed = inbox_.empty() ? 1 : kHeaderBytes;

@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 
+#include <unistd.h>
+
 #include <cairn/actors/links/byte_socket.hpp>
 #include <cairn/actors/links/shared_window.hpp>
 #include <cairn/actors/links/transport.hpp>
@@ -41,7 +43,9 @@ class SocketStream : public DataStream {
  public:
   SocketStream(Socket socket, std::unique_ptr<ByteSocket> bytes, SharedWindow window, Duration silence)
       : socket_(std::move(socket)), silence_(silence), window_(std::move(window)), bytes_(std::move(bytes)) {}
-  ~SocketStream() override { fail(ErrorCode::kUnavailable, "the peer left the stream early"); }
+  ~SocketStream() override {
+    if (::getpid() == process_) fail(ErrorCode::kUnavailable, "the peer left the stream early");
+  }
 
   void send(ByteSpan bytes) override;
   void finish() override;
@@ -60,8 +64,10 @@ class SocketStream : public DataStream {
   void expect(FrameKind kind, std::uint64_t number);
   // Returns the peer's first frame, if it has arrived.
   std::optional<Frame> try_receive();
-  // Sends a heartbeat, unless a frame is being sent or the socket is full. Does not block.
+  // Sends a heartbeat, unless a frame is being sent or the peer has not read all. Does not block.
   void beat() noexcept;
+  // Returns whether the peer has closed the connection.
+  bool is_cut() const;
   // Ends the stream here: waiting and later calls throw this, unless it has ended before.
   void end(ErrorCode code, const std::string& why) noexcept;
 
@@ -80,6 +86,7 @@ class SocketStream : public DataStream {
   char* slot() const CAIRN_REQUIRES(io_) { return window_.data() + blocks_ * kDataBlockBytesMax % window_.size(); }
   void check_ended();
 
+  const pid_t process_ = ::getpid();  // a forked child shares the connection, but not the stream
   const Socket socket_;
   const Duration silence_;
   const SharedWindow window_;
@@ -99,6 +106,7 @@ class SocketStream : public DataStream {
   std::uint32_t inbox_crc_ CAIRN_GUARDED_BY(io_) = 0;  // of the last header
   std::uint64_t blocks_ CAIRN_GUARDED_BY(io_) = 0;     // sent or received
   std::size_t slots_in_use_ CAIRN_GUARDED_BY(io_) = 0;
+  bool has_spoken_ CAIRN_GUARDED_BY(io_) = false;      // has sent a frame
   MonotonicTime heard_ CAIRN_GUARDED_BY(io_);  // when the peer did something, or the call began
   Mutex ending_;
   std::atomic<bool> has_ended_{false};

@@ -128,6 +128,12 @@ class SocketTransport : public Transport {
   }
 
   void stop() noexcept override {
+    const MutexLock joining(joining_);
+    if (::getpid() != process_) {
+      // A forked child has no such thread, and must not end its parent's streams.
+      new std::thread(std::move(thread_));  // NOLINT: not destroyed
+      return;
+    }
     {
       const MutexLock lock(mutex_);
       is_stopped_ = true;
@@ -136,7 +142,6 @@ class SocketTransport : public Transport {
       changed_.notify_all();
     }
     ::eventfd_write(wakeup_.get(), 1);
-    const MutexLock lock(joining_);
     if (thread_.joinable()) thread_.join();
   }
 
@@ -279,6 +284,9 @@ class SocketTransport : public Transport {
     stream->set_peer(rank, frame.number, false, stream->uses_shared_memory() ? "" : "the sender chose it");
     {
       const MutexLock lock(mutex_);
+      // A stream that its sender has given up makes room for another.
+      const auto known = unclaimed_.find({rank, frame.number});
+      if (known != unclaimed_.end() && known->second->is_cut()) unclaimed_.erase(known);
       if (unclaimed_.size() >= config_.unclaimed_streams_max)
         return refuse(ErrorCode::kUnavailable,
                       "this rank has " + std::to_string(unclaimed_.size()) + " streams that it has not claimed");
@@ -291,6 +299,7 @@ class SocketTransport : public Transport {
   }
 
   const TransportConfig config_;
+  const pid_t process_ = ::getpid();
   const Socket wakeup_;
   const Socket tcp_;
   Socket local_;

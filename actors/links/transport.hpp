@@ -8,6 +8,7 @@
 // Threads: bytes move on the threads of the callers, which block. A Transport has one thread of its
 // own, which accepts connections and sends heartbeats. All functions of Transport are thread-safe.
 // A stream object is used by one thread at a time; different streams are independent.
+// A forked child may destroy its copies, which has no effect on the parent's, and nothing else.
 //
 // Memory: a stream through shared memory holds `window_bytes`, once for both sides. One through TCP
 // holds what the kernel allows (net.ipv4.tcp_wmem and tcp_rmem, often 4 and 6 to 32 MiB at most)

@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include <cairn/actors/links/data_stream.hpp>
 #include <cairn/actors/links/shared_window.hpp>
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/actors/links/socket_transport.hpp>
@@ -396,8 +397,61 @@ TEST_CASE_FIXTURE(TwoRanksOver<OverMemory>, "data: shared memory that a peer cou
   const Socket silent = knock_locally(one->address());
   REQUIRE(::send(silent.get(), "x", 1, 0) == 1);  // without a descriptor
   CHECK(is_closed_on(silent));
+  const Socket idle = knock_locally(one->address());
+  pass_descriptor(idle.get(), make_shared_memory(kBlock));
+  ::send(idle.get(), "....................", 20, MSG_NOSIGNAL);  // without a hello
+  CHECK(is_closed_on(idle));
   open();
   CHECK(sender->why_tcp().empty());
+}
+
+TEST_CASE("data: heartbeats that a sender has not read leave room for the receiver's answers") {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+  const Socket memory = make_shared_memory(kBlock);
+  const auto end_of = [&](ConnectionSide side, int descriptor) {
+    return std::make_unique<SocketStream>(Socket(descriptor), plain_socket()(side, descriptor), SharedWindow(memory, kBlock),
+                                          std::chrono::milliseconds(1));
+  };
+  const auto sender = end_of(ConnectionSide::kOpener, ends[0]), receiver = end_of(ConnectionSide::kAcceptor, ends[1]);
+  sender->set_peer(1, 7, true, "");
+  receiver->set_peer(0, 7, false, "");
+  receiver->send_frame(FrameKind::kAccepted, 7);
+  sender->expect(FrameKind::kAccepted, 7);
+  sender->send("first");
+  for (int i = 0; i < 10000; ++i) receiver->beat();
+  std::string buffer(kBlock, '\0');
+  CHECK(receiver->receive({buffer.data(), buffer.size()}) == 5);
+  sender->send("next");  // in the slot that was returned
+}
+
+TEST_CASE_TEMPLATE("data: the number of a stream that failed before it was received is free again", Way, CAIRN_WAYS) {
+  TwoRanksOver<Way> ranks;
+  ranks.zero->open(ranks.one->address(), 7)->fail(ErrorCode::kNoSpace, "the disk is full");
+  ranks.open(7);
+  ranks.sender->send("again");
+  std::string buffer(kBlock, '\0');
+  CHECK(ranks.receiver->receive({buffer.data(), buffer.size()}) == 5);
+}
+
+TEST_CASE_TEMPLATE("data: a forked child that releases its copies does not end the streams", Way, CAIRN_WAYS) {
+  TwoRanksOver<Way> ranks;
+  ranks.open();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);  // ends it, should it wait for a thread that only the parent has
+    ranks.sender = ranks.receiver = nullptr;
+    ranks.zero = nullptr;
+    ranks.one = nullptr;
+    ::_exit(0);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  ranks.sender->send("goes on");
+  std::string buffer(kBlock, '\0');
+  CHECK(ranks.receiver->receive({buffer.data(), buffer.size()}) == 7);
+  ranks.open(8);
 }
 
 Socket knock(const std::string& address, const std::string& bytes) {
