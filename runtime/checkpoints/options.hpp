@@ -56,7 +56,8 @@ struct SaveOptions {
   // saves it whole. kError fails the save on all ranks with kMismatch. The text names the first key
   // and the ranks. Each rank reads all its replicas once more to hash them: with 64 bits, no
   // defence against hostile data. A planner of the user's must fill in the hashes
-  // (SavePlannerOptions::hash_tensors).
+  // (SavePlannerOptions::hash_tensors). With `no_dist`, or without `use_collectives`, ranks do not
+  // talk, and nothing is compared.
   CheckReplicas check_replicas = CheckReplicas::kOff;
   SavePlannerOptions planning;                       // for Cairn's own planner
   CheckpointWriterOptions writer;                    // for Cairn's own; threads, memory and direct I/O may differ between ranks

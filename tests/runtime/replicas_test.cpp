@@ -2,6 +2,8 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <algorithm>
+#include <filesystem>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -31,6 +33,13 @@ SaveOptions checking(CheckReplicas check) {
 // Returns the first column of a saved tensor, as the sum of its rows' values.
 double rows_of(const std::string& id) { return load_by_keys(id, {"w"}).at("w").tensor().select(1, 0).sum().item<double>(); }
 
+std::size_t data_files_in(const std::string& directory) {
+  std::size_t count = 0;
+  if (!std::filesystem::exists(directory)) return 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) count += entry.path().extension() == ".distcp";
+  return count;
+}
+
 TEST_CASE("replicas: kError fails every rank with one map before anything is written") {
   for (const int size : {2, 3}) {
     const TemporaryDirectory directory;
@@ -47,6 +56,7 @@ TEST_CASE("replicas: kError fails every rank with one map before anything is wri
         const std::lock_guard lock(mutex);
         maps.push_back(failed.failures());
       }
+      CHECK(data_files_in(id) == 0);
       checkpointer.save({{"w", replica(world, -1)}}, id, checking(CheckReplicas::kError));
     });
     REQUIRE(maps.size() == static_cast<std::size_t>(size));
@@ -130,15 +140,40 @@ TEST_CASE("replicas: an asynchronous save compares the staged state, not a later
   const TemporaryDirectory directory;
   on_all_ranks(2, [&](World& world) {
     Checkpointer checkpointer(world);
-    for (const int odd_rank : {-1, 1}) {
+    for (const int odd_rank : {1, -1, 1, -1}) {
+      const std::string id = directory.path() + (odd_rank == 1 ? "/bad" : "/good");
       torch::Tensor weight = replica(world, odd_rank);
-      const auto saving = checkpointer.async_save({{"w", weight}}, directory.path() + "/step", checking(CheckReplicas::kError));
+      const auto saving = checkpointer.async_save({{"w", weight}}, id, checking(CheckReplicas::kError));
       weight.fill_(world.rank());
       const Thrown thrown = thrown_by([&] { saving.result(); });
       CHECK(thrown.is_error == (odd_rank == 1));
       if (thrown.is_error) CHECK(thrown.says("rank 0 has one value, rank 1 another"));
     }
   });
+  CHECK(data_files_in(directory.path() + "/bad") == 0);
+  CHECK(rows_of(directory.path() + "/good") == 64);
+}
+
+TEST_CASE("replicas: a planner of the user's that hashes takes part, and saves what differs whole in any case") {
+  const TemporaryDirectory directory;
+  const std::string id = directory.path() + "/step";
+  const CapturedLog log;
+  on_all_ranks(2, [&](World& world) {
+    Checkpointer checkpointer(world);
+    const StateDict state{{"w", replica(world, 1)}};
+    for (const bool hashes : {true, false}) {
+      for (const auto check : {CheckReplicas::kError, CheckReplicas::kOff}) {
+        SaveOptions options = checking(check);
+        options.planning.hash_tensors = hashes;
+        options.planner = std::make_shared<DefaultSavePlanner>(options.planning);
+        const Thrown thrown = thrown_by([&] { checkpointer.save(state, id, options); });
+        CHECK(thrown.is_error == (hashes && check == CheckReplicas::kError));
+        if (thrown.is_error) CHECK(thrown.says("'w' differs between ranks"));
+        if (world.rank() == 0 && !thrown.is_error) CHECK((rows_of(id) == 64) == hashes);
+      }
+    }
+  });
+  CHECK(log.text().find("differs between ranks") == std::string::npos);
 }
 
 TEST_CASE("replicas: values marked by per_rank may differ, and a rank alone compares nothing") {

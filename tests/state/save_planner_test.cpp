@@ -200,6 +200,8 @@ TEST_CASE("the hash of a tensor is that of its elements, however they lie in mem
 TEST_CASE("bits are hashed: equal NaNs are equal, and zeros of different sign are not") {
   CHECK(hash_of(torch::full({2}, NAN)) == hash_of(torch::full({2}, NAN)));
   CHECK(hash_of(torch::zeros(2)) != hash_of(-torch::zeros(2)));
+  const auto nan = [](int payload) { return torch::full({2}, 0x7fc00000 + payload, torch::kInt32).view(torch::kFloat32); };
+  CHECK(hash_of(nan(1)) != hash_of(nan(0)));
 }
 
 TEST_CASE("tensors are hashed if other ranks may hold them, and only on request") {
