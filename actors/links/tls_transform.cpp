@@ -1,7 +1,6 @@
 #include <cairn/actors/links/tls_transform.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <iterator>
@@ -9,8 +8,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <sys/socket.h>
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -141,159 +138,172 @@ Error handshake_fault() {
   return Error(ErrorCode::kCorrupt, "it does not speak TLS as ranks with a secret do (TLS handshake: " + why + ")");
 }
 
-using TlsConnection = std::unique_ptr<SSL, Deleter>;
-
-// Takes ownership of both BIOs. `claimed_rank` must live as long as the connection.
-TlsConnection connect_tls(const TlsKey& key, ConnectionSide side, BIO* received, BIO* sent, int& claimed_rank) {
-  TlsConnection tls(SSL_new(key.context(side)));
-  if (!tls || received == nullptr || sent == nullptr) {
-    BIO_free(received);
-    BIO_free(sent);
-    throw InternalError("no memory for a TLS connection");
-  }
-  SSL_set_bio(tls.get(), received, sent);
-  SSL_set_app_data(tls.get(), &claimed_rank);
-  if (side == ConnectionSide::kOpener) {
-    SSL_set_connect_state(tls.get());
-  } else {
-    SSL_set_accept_state(tls.get());
-  }
-  return tls;
-}
-
-// Called when OpenSSL has ended the handshake: it may have succeeded without the key.
-void check_proof(SSL* tls) {
-  if (SSL_session_reused(tls) != 1 || SSL_version(tls) != TLS1_3_VERSION)
-    throw Error(ErrorCode::kPermission, "it did not prove that it knows the job's secret");
-}
-
-// Changes the key of one direction after `bytes_per_key`. Called before `length` bytes are written.
-void count_bytes(SSL* tls, const TlsKey& key, std::size_t length, std::uint64_t& sent_with_key) {
-  if (sent_with_key >= key.bytes_per_key) {
-    check_invariant(SSL_key_update(tls, SSL_KEY_UPDATE_NOT_REQUESTED) == 1, "a TLS connection may change its keys");
-    sent_with_key = 0;
-  }
-  sent_with_key += length;
-}
-
-// Called after a record was refused.
-Error record_fault() {
-  const char* const text = ERR_reason_error_string(ERR_peek_error());
-  const std::string why = text == nullptr ? "the stream was ended" : text;
-  ERR_clear_error();
-  return Error(ErrorCode::kCorrupt, "what came is no TLS record that belongs here: " + why);
-}
-
-class TlsTransform : public Transform {
+// TLS without a socket: OpenSSL reads from `input_`, and appends to `*output_`.
+class TlsEngine {
  public:
-  TlsTransform(std::shared_ptr<const TlsKey> key, ConnectionSide side)
-      : key_(std::move(key)),
-        received_(BIO_new(BIO_s_mem())),
-        sent_(BIO_new(BIO_s_mem())),
-        tls_(connect_tls(*key_, side, received_, sent_, claimed_rank_)) {}
+  TlsEngine(const TlsEngine&) = delete;
+  TlsEngine& operator=(const TlsEngine&) = delete;
 
-  void start(Wire& wire) override { hand_shake(wire); }
-  bool ready() const override { return ready_; }
-  int claimed_rank() const override { return claimed_rank_; }
-
-  void receive(ByteSpan bytes, std::string& frames, Wire& wire) override {
-    if (BIO_write(received_, bytes.data(), static_cast<int>(bytes.size())) != static_cast<int>(bytes.size()))
-      throw InternalError("no memory for bytes from a TLS connection");
-    if (!ready_) hand_shake(wire);
-    if (!ready_) return;
-    ERR_clear_error();
-    int status = 1;
-    while (status == 1) {
-      const auto before = frames.size();
-      std::size_t count = 0;
-      frames.resize(before + kRecordBytes);
-      status = SSL_read_ex(tls_.get(), &frames[before], kRecordBytes, &count);
-      frames.resize(before + count);
+ protected:
+  TlsEngine(std::shared_ptr<const TlsKey> key, ConnectionSide side) : key_(std::move(key)), tls_(SSL_new(key_->context(side))) {
+    BIO* const bio = BIO_new(bio_method());
+    if (!tls_ || bio == nullptr) {
+      BIO_free(bio);
+      throw InternalError("no memory for a TLS connection");
     }
-    const bool goes_on = SSL_get_error(tls_.get(), status) == SSL_ERROR_WANT_READ;
-    take_sent(wire);
-    // Ranks say goodbye in a frame and do not use TLS's close_notify.
-    if (!goes_on) throw record_fault();
+    BIO_set_data(bio, this);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(tls_.get(), bio, bio);
+    SSL_set_app_data(tls_.get(), &claimed_rank_);
+    side == ConnectionSide::kOpener ? SSL_set_connect_state(tls_.get()) : SSL_set_accept_state(tls_.get());
   }
+  virtual ~TlsEngine() = default;
 
-  void send(ByteSpan frame, Wire& wire) override {
-    check_invariant(ready_, "frames are sent once the TLS handshake is done");
-    ERR_clear_error();
-    for (std::size_t at = 0; at < frame.size(); at += kRecordBytes) {
-      const auto length = std::min(kRecordBytes, frame.size() - at);
-      count_bytes(tls_.get(), *key_, length, sent_with_key_);
-      std::size_t written = 0;
-      check_invariant(SSL_write_ex(tls_.get(), frame.data() + at, length, &written) == 1 && written == length,
-                      "a TLS connection takes what is written to it");
-      take_sent(wire);
-    }
-  }
+  // Called if `input_` is empty: puts bytes there if some have arrived. Returns false if none will.
+  virtual bool refill() noexcept { return true; }
 
- private:
-  void hand_shake(Wire& wire) {
+  // Goes on with the handshake. Returns whether it is done.
+  bool hand_shake() {
+    if (is_ready_) return true;
     ERR_clear_error();
+    const auto before = output_->size();
     const int status = SSL_do_handshake(tls_.get());
-    const bool goes_on = status != 1 && SSL_get_error(tls_.get(), status) == SSL_ERROR_WANT_READ;
-    const auto before = wire.size();
-    take_sent(wire);
-    if (goes_on) return;
     if (status != 1) {
-      if (wire.size() == before) say_tls_failure(wire);  // OpenSSL sends no alert to a peer that does not speak TLS
-      throw handshake_fault();
+      if (SSL_get_error(tls_.get(), status) == SSL_ERROR_WANT_READ) return false;
+      if (output_->size() == before) say_tls_failure(*output_);  // OpenSSL sends no alert to a peer that does not speak TLS
+      fail(status);
     }
-    check_proof(tls_.get());
-    ready_ = true;
+    // OpenSSL ends handshakes that succeeded without the key.
+    if (SSL_session_reused(tls_.get()) != 1 || SSL_version(tls_.get()) != TLS1_3_VERSION)
+      throw Error(ErrorCode::kPermission, "it did not prove that it knows the job's secret");
+    return is_ready_ = true;
   }
 
-  void take_sent(Wire& wire) {
-    while (const auto pending = BIO_ctrl_pending(sent_)) {
-      const auto before = wire.size();
-      wire.resize(before + pending);
-      check_invariant(BIO_read(sent_, wire.data() + before, static_cast<int>(pending)) == static_cast<int>(pending),
-                      "a memory BIO gives what it holds");
-    }
-  }
-
-  const std::shared_ptr<const TlsKey> key_;
-  int claimed_rank_ = -1;
-  BIO* const received_;  // from the socket
-  BIO* const sent_;      // for the socket
-  const TlsConnection tls_;
-  bool ready_ = false;
-  std::uint64_t sent_with_key_ = 0;
-};
-
-// Moves many records per system call, and copies them once: bulk data would notice the copies of
-// memory BIOs, which TlsTransform uses.
-class TlsSocket : public ByteSocket {
- public:
-  TlsSocket(std::shared_ptr<const TlsKey> key, ConnectionSide side, int descriptor)
-      : key_(std::move(key)),
-        descriptor_(descriptor),
-        received_(kBufferBytes),
-        tls_(connect_tls(*key_, side, make_bio(), make_bio(), claimed_rank_)) {}
-
-  std::size_t put(ByteSpan bytes) override {
-    if (!hand_shake() || !flush()) return 0;
-    const auto size = std::min(bytes.size(), kBufferBytes);
+  // Receives from one record, and returns the number of bytes; 0 if the next has not arrived whole.
+  std::size_t read(MutableByteSpan to) {
     ERR_clear_error();
-    for (std::size_t at = 0; at < size; at += kRecordBytes) {
-      const auto length = std::min(kRecordBytes, size - at);
-      count_bytes(tls_.get(), *key_, length, sent_with_key_);
+    std::size_t count = 0;
+    const int status = SSL_read_ex(tls_.get(), to.data(), to.size(), &count);
+    if (status != 1 && SSL_get_error(tls_.get(), status) != SSL_ERROR_WANT_READ) fail(status);
+    return count;
+  }
+
+  // Changes the key of this direction after `bytes_per_key`.
+  void write(ByteSpan bytes) {
+    ERR_clear_error();
+    for (std::size_t at = 0; at < bytes.size(); at += kRecordBytes) {
+      const auto length = std::min(kRecordBytes, bytes.size() - at);
+      if (sent_with_key_ >= key_->bytes_per_key) {
+        check_invariant(SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1, "a TLS connection may change its keys");
+        sent_with_key_ = 0;
+      }
+      sent_with_key_ += length;
       std::size_t written = 0;
       check_invariant(SSL_write_ex(tls_.get(), bytes.data() + at, length, &written) == 1 && written == length,
                       "a TLS connection takes what is written to it");
     }
+  }
+
+  ByteSpan input_;
+  Transform::Wire* output_ = nullptr;  // set before anything is called
+  int claimed_rank_ = -1;
+  bool is_ready_ = false;
+
+ private:
+  static const BIO_METHOD* bio_method() {
+    static const BIO_METHOD* const method = [] {
+      BIO_METHOD* const made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "cairn");
+      BIO_meth_set_read(made, [](BIO* bio, char* to, int size) { return self(bio).take(bio, to, static_cast<std::size_t>(size)); });
+      BIO_meth_set_write(made, [](BIO* bio, const char* from, int size) {
+        self(bio).output_->insert(self(bio).output_->end(), from, from + size);
+        return size;
+      });
+      BIO_meth_set_ctrl(made, [](BIO*, int command, long, void*) -> long { return command == BIO_CTRL_FLUSH ? 1 : 0; });
+      return made;
+    }();
+    return method;
+  }
+  static TlsEngine& self(BIO* bio) { return *static_cast<TlsEngine*>(BIO_get_data(bio)); }
+  int take(BIO* bio, char* to, std::size_t size) {
+    BIO_clear_retry_flags(bio);
+    if (input_.empty() && !refill()) return 0;
+    if (input_.empty()) {
+      BIO_set_retry_read(bio);
+      return -1;
+    }
+    size = std::min(size, input_.size());
+    std::memcpy(to, input_.data(), size);
+    input_ = input_.subspan(size, input_.size() - size);
+    return static_cast<int>(size);
+  }
+
+  [[noreturn]] void fail(int result) {
+    const int status = SSL_get_error(tls_.get(), result);
+    const unsigned long code = ERR_peek_error();
+    const bool is_end = status == SSL_ERROR_ZERO_RETURN || status == SSL_ERROR_SYSCALL ||
+                        ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+    if (!is_end && !is_ready_) throw handshake_fault();
+    const char* const text = ERR_reason_error_string(code);
+    const std::string why = text == nullptr ? "the stream was ended" : text;
+    ERR_clear_error();
+    if (!is_end) throw Error(ErrorCode::kCorrupt, "what came is no TLS record that belongs here: " + why);
+    throw Error(ErrorCode::kUnavailable,
+                is_ready_ ? "the connection was closed" : "the connection was closed during the TLS handshake");
+  }
+
+  const std::shared_ptr<const TlsKey> key_;
+  std::uint64_t sent_with_key_ = 0;
+  const std::unique_ptr<SSL, Deleter> tls_;
+};
+
+class TlsTransform : public Transform, private TlsEngine {
+ public:
+  TlsTransform(std::shared_ptr<const TlsKey> key, ConnectionSide side) : TlsEngine(std::move(key), side) {}
+
+  void start(Wire& wire) override {
+    output_ = &wire;
+    hand_shake();
+  }
+  bool ready() const override { return is_ready_; }
+  int claimed_rank() const override { return claimed_rank_; }
+
+  void receive(ByteSpan bytes, std::string& frames, Wire& wire) override {
+    input_ = bytes;
+    output_ = &wire;
+    if (!hand_shake()) return;
+    // Ranks say goodbye in a frame and do not use TLS's close_notify.
+    char record[kRecordBytes];
+    while (const auto count = read({record, sizeof(record)})) frames.append(record, count);
+  }
+
+  void send(ByteSpan frame, Wire& wire) override {
+    check_invariant(is_ready_, "frames are sent once the TLS handshake is done");
+    output_ = &wire;
+    write(frame);
+  }
+};
+
+// Moves many records per system call.
+class TlsSocket : public ByteSocket, private TlsEngine {
+ public:
+  TlsSocket(std::shared_ptr<const TlsKey> key, ConnectionSide side, int descriptor)
+      : TlsEngine(std::move(key), side), socket_(plain_socket()(side, descriptor)), received_(kBufferBytes) {
+    output_ = &sent_;
+  }
+
+  std::size_t put(ByteSpan bytes) override {
+    if (!is_open() || !flush()) return 0;
+    bytes = bytes.subspan(0, std::min(bytes.size(), kBufferBytes));
+    write(bytes);
     flush();
-    return size;
+    return bytes.size();
   }
 
   bool flush() override {
     while (flushed_ < sent_.size()) {
-      const auto count = ::send(descriptor_, sent_.data() + flushed_, sent_.size() - flushed_, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-      if (count < 0) throw Error(ErrorCode::kUnavailable, std::string("the connection was closed: ") + std::strerror(errno));
-      flushed_ += static_cast<std::size_t>(count);
+      const auto count = socket_->put({sent_.data() + flushed_, sent_.size() - flushed_});
+      if (count == 0) return false;
+      flushed_ += count;
     }
     sent_.clear();
     flushed_ = 0;
@@ -301,16 +311,10 @@ class TlsSocket : public ByteSocket {
   }
 
   std::size_t get(MutableByteSpan to) override {
-    if (!hand_shake()) return 0;
     std::size_t at = 0;
-    ERR_clear_error();
-    while (at < to.size()) {
-      std::size_t count = 0;
-      if (SSL_read_ex(tls_.get(), to.data() + at, to.size() - at, &count) != 1) {
-        const int status = SSL_get_error(tls_.get(), 0);
-        if (status != SSL_ERROR_WANT_READ) fail(status);  // the frame that is being read is incomplete
-        break;
-      }
+    while (at < to.size() && is_open()) {
+      const auto count = read(to.subspan(at, to.size() - at));
+      if (count == 0) break;
       at += count;
     }
     return at;
@@ -322,73 +326,31 @@ class TlsSocket : public ByteSocket {
  private:
   static constexpr std::size_t kBufferBytes = 128u << 10;
 
-  // Makes a BIO that reads from the socket through `received_`, and writes to `sent_`.
-  BIO* make_bio() {
-    static BIO_METHOD* const method = [] {
-      BIO_METHOD* const made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "cairn data");
-      BIO_meth_set_read(made, [](BIO* bio, char* to, int size) { return self(bio).read(bio, to, static_cast<std::size_t>(size)); });
-      BIO_meth_set_write(made, [](BIO* bio, const char* from, int size) {
-        self(bio).sent_.insert(self(bio).sent_.end(), from, from + size);
-        return size;
-      });
-      BIO_meth_set_ctrl(made, [](BIO*, int command, long, void*) -> long { return command == BIO_CTRL_FLUSH ? 1 : 0; });
-      return made;
-    }();
-    BIO* const bio = BIO_new(method);
-    if (bio != nullptr) {
-      BIO_set_data(bio, this);
-      BIO_set_init(bio, 1);
+  bool refill() noexcept override {
+    try {
+      input_ = {received_.data(), socket_->get({received_.data(), received_.size()})};
+      return true;
+    } catch (const std::exception&) {
+      return false;
     }
-    return bio;
-  }
-  static TlsSocket& self(BIO* bio) { return *static_cast<TlsSocket*>(BIO_get_data(bio)); }
-  int read(BIO* bio, char* to, std::size_t size) {
-    BIO_clear_retry_flags(bio);
-    if (taken_ == filled_) {
-      const auto count = ::recv(descriptor_, received_.data(), received_.size(), MSG_DONTWAIT);
-      if (count < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
-      if (count <= 0) return static_cast<int>(count);
-      filled_ = static_cast<std::size_t>(count);
-      taken_ = 0;
-    }
-    size = std::min(size, filled_ - taken_);
-    std::memcpy(to, received_.data() + taken_, size);
-    taken_ += size;
-    return static_cast<int>(size);
   }
 
-  bool hand_shake() {
+  bool is_open() {
     if (is_ready_) return true;
-    ERR_clear_error();
-    const int result = SSL_do_handshake(tls_.get());
-    const int status = SSL_get_error(tls_.get(), result);
-    flush();  // with the alert, if the handshake failed
-    if (result != 1 && status == SSL_ERROR_WANT_READ) return false;
-    if (result != 1) fail(status);
-    check_proof(tls_.get());
-    return is_ready_ = true;
+    try {
+      hand_shake();
+    } catch (const Error&) {
+      flush();  // with the alert
+      throw;
+    }
+    flush();
+    return is_ready_;
   }
 
-  [[noreturn]] void fail(int status) {
-    const bool is_end = status == SSL_ERROR_ZERO_RETURN || status == SSL_ERROR_SYSCALL ||
-                        ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
-    if (!is_end) throw is_ready_ ? record_fault() : handshake_fault();
-    ERR_clear_error();
-    throw Error(ErrorCode::kUnavailable,
-                is_ready_ ? "the connection was closed" : "the connection was closed during the TLS handshake");
-  }
-
-  const std::shared_ptr<const TlsKey> key_;
-  const int descriptor_;
-  std::vector<char> received_;  // from the socket: bytes from `taken_` to `filled_`
-  std::size_t taken_ = 0;
-  std::size_t filled_ = 0;
-  Transform::Wire sent_;  // for the socket, from `flushed_` on
+  const std::unique_ptr<ByteSocket> socket_;
+  std::vector<char> received_;  // from the socket; `input_` is the rest
+  Transform::Wire sent_;        // for the socket, from `flushed_` on
   std::size_t flushed_ = 0;
-  int claimed_rank_ = -1;
-  bool is_ready_ = false;
-  std::uint64_t sent_with_key_ = 0;
-  const TlsConnection tls_;
 };
 
 // Returns the key for `use`. The identity sent in clear text reveals neither the secret nor the
