@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <thread>
 #include <utility>
@@ -284,9 +285,12 @@ class SocketTransport : public Transport {
     stream->set_peer(rank, frame.number, false, stream->uses_shared_memory() ? "" : "the sender chose it");
     {
       const MutexLock lock(mutex_);
-      // A stream that its sender has given up makes room for another.
-      const auto known = unclaimed_.find({rank, frame.number});
-      if (known != unclaimed_.end() && known->second->is_cut()) unclaimed_.erase(known);
+      const auto lost = lost_.find(rank);
+      if (lost != lost_.end()) return refuse(ErrorCode::kUnavailable, "this rank takes the sender for lost: " + lost->second);
+      // Streams that their senders have given up make room for others.
+      if (unclaimed_.size() >= config_.unclaimed_streams_max || unclaimed_.count({rank, frame.number}) > 0)
+        for (auto known = unclaimed_.begin(); known != unclaimed_.end();)
+          known = known->second->is_cut() ? unclaimed_.erase(known) : std::next(known);
       if (unclaimed_.size() >= config_.unclaimed_streams_max)
         return refuse(ErrorCode::kUnavailable,
                       "this rank has " + std::to_string(unclaimed_.size()) + " streams that it has not claimed");

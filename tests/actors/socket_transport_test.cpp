@@ -630,6 +630,12 @@ TEST_CASE("data: a rank takes a bounded number of streams that it has not claime
   CHECK(thrown_by([&] { ranks.zero->open(ranks.one->address(), 3); }) == Saying{ErrorCode::kUnavailable, "has not claimed"});
   ranks.one->receive(0, 1, kLong);
   ranks.open(4);
+  auto given_up = ranks.zero->open(ranks.one->address(), 5);
+  given_up = nullptr;
+  ranks.open(6);
+  ranks.one->lose(0, "its link is down");
+  for (std::uint64_t number = 10; number < 13; ++number)
+    CHECK(thrown_by([&] { ranks.zero->open(ranks.one->address(), number); }) == Saying{ErrorCode::kUnavailable, "its link is down"});
 }
 
 TEST_CASE("data: addresses are printed and parsed") {
