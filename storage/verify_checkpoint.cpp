@@ -202,8 +202,9 @@ class Verification {
       return;
     }
     if (!fault.empty()) {
-      const std::uint64_t from = std::min(file.length, *info.length);
-      add(info.name, from, name_at(file, from, *info.length), fault);
+      const std::uint64_t written = info.length.value_or(0);  // PyTorch records none: all of the file is wrong
+      const std::uint64_t from = std::min(file.length, written);
+      add(info.name, from, info.length ? name_at(file, from, written) : first, fault);
       file.readable = false;
       return;
     }
