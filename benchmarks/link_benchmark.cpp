@@ -190,7 +190,6 @@ struct DataBench {
       TransportConfig config;
       config.rank = rank;
       config.incarnation = std::string(32, 'a');
-      config.window_bytes = kSlots * kDataBlockBytesMax;
       config.shared_memory = shared_memory;
       if (*secret != '\0') config.secret = Secret(std::string_view(secret));
       ranks[rank] = make_transport(std::move(config));

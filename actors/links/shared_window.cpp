@@ -33,14 +33,14 @@ struct Parcel {
 
 }  // namespace
 
-SharedWindow::SharedWindow(const Socket& memory, std::size_t slot_bytes) {
+SharedWindow::SharedWindow(const Socket& memory) {
   struct stat status {};
   // Without the seals the peer could shrink the file, and reading it would end this process.
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);  // -1: most file systems know none
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(memory.get(), &status) != 0)
     throw Error(ErrorCode::kPermission, "the shared memory is not sealed");
   const auto size = static_cast<std::size_t>(status.st_size);
-  if (size == 0 || size % slot_bytes != 0 || size > kSharedWindowMax)
+  if (size != kSharedWindowBytes)
     throw Error(ErrorCode::kPermission, "the shared memory has " + std::to_string(size) + " bytes");
   void* const mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   if (mapped == MAP_FAILED) throw system_error("map", "shared memory", errno);

@@ -9,15 +9,14 @@
 
 namespace cairn {
 
-inline constexpr std::size_t kSharedWindowMax = std::size_t{64} << 20;
+inline constexpr std::size_t kSharedWindowBytes = std::size_t{4} << 20;
 
 // A mapping of sealed memory. Nobody can shrink it, but the peer can change its bytes at any time.
 class SharedWindow {
  public:
   SharedWindow() = default;
-  // Maps `memory`. Throws kPermission unless it is sealed, and a multiple of `slot_bytes` of at
-  // most kSharedWindowMax long.
-  SharedWindow(const Socket& memory, std::size_t slot_bytes);
+  // Maps `memory`. Throws kPermission unless it is sealed and has kSharedWindowBytes.
+  explicit SharedWindow(const Socket& memory);
   ~SharedWindow();
   SharedWindow(SharedWindow&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
   SharedWindow& operator=(SharedWindow&&) = delete;

@@ -60,10 +60,6 @@ class SocketTransport : public Transport {
  public:
   explicit SocketTransport(TransportConfig config)
       : config_(std::move(config)), wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), tcp_(listen_on(config_.host, config_.port)) {
-    const auto window = config_.window_bytes;
-    if (window == 0 || window > kSharedWindowMax || window % kDataBlockBytesMax != 0)
-      throw Error(ErrorCode::kInvalidArgument,
-                  "data transport: window_bytes " + std::to_string(window) + " is not a multiple of 1 MiB from 1 to 64 MiB");
     if (!wakeup_.valid()) throw system_error("create", "an eventfd", errno);
     const Endpoint bound = local_endpoint(tcp_);
     if (config_.secret.empty()) check_loopback(bound);
@@ -176,10 +172,10 @@ class SocketTransport : public Transport {
                   std::string("its Unix socket cannot be reached, so it is on another host or in another ") +
                       "network namespace, or has ended (" + std::strerror(errno) + ")");
     check_same_user(local.socket);
-    const Socket memory = make_shared_memory(config_.window_bytes);
+    const Socket memory = make_shared_memory(kSharedWindowBytes);
     pass_descriptor(local.socket.get(), memory);
     auto bytes = plain_socket()(ConnectionSide::kOpener, local.socket.get());
-    return introduce(std::move(local.socket), std::move(bytes), SharedWindow(memory, kDataBlockBytesMax), to.rank, number, "");
+    return introduce(std::move(local.socket), std::move(bytes), SharedWindow(memory), to.rank, number, "");
   }
 
   void add(const std::shared_ptr<SocketStream>& stream) CAIRN_REQUIRES(mutex_) {
@@ -260,7 +256,7 @@ class SocketTransport : public Transport {
       if (!guest.stream) {
         const Socket memory = take_descriptor(guest.local.get());
         if (!memory.valid()) return true;
-        SharedWindow window(memory, kDataBlockBytesMax);
+        SharedWindow window(memory);
         auto bytes = plain_socket()(ConnectionSide::kAcceptor, guest.local.get());
         guest.stream = std::make_shared<SocketStream>(std::move(guest.local), std::move(bytes), std::move(window), config_.silence);
       }

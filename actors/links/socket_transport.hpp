@@ -18,15 +18,14 @@ struct TransportConfig {
   std::string incarnation{};       // of the world; others are refused
   Secret secret{};                 // empty: no TLS, and loopback addresses only
   bool shared_memory = true;
-  std::size_t window_bytes = 4 * kDataBlockBytesMax;  // whole blocks, at most 64
   std::chrono::milliseconds silence{5000};
   std::chrono::milliseconds handshake_deadline{10000};  // of accepted connections
   std::size_t unauthenticated_connections_max = 64;     // beyond that the oldest is closed
   std::size_t unclaimed_streams_max = 256;              // before `receive`; peers that open more are refused
 };
 
-// Throws kInvalidArgument if `window_bytes` is out of range, kPrecondition if there is no secret
-// and `host` is not a loopback address, or an error of `listen_on`.
+// Throws kPrecondition if there is no secret and `host` is not a loopback address, or an error of
+// `listen_on`.
 std::unique_ptr<Transport> make_transport(TransportConfig config);
 
 }  // namespace cairn

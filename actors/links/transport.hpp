@@ -10,7 +10,7 @@
 // A stream object is used by one thread at a time; different streams are independent.
 // A forked child may destroy its copies, which has no effect on the parent's, and nothing else.
 //
-// Memory: a stream through shared memory holds `window_bytes`, once for both sides. One through TCP
+// Memory: a stream through shared memory holds 4 MiB, once for both sides. One through TCP
 // holds what the kernel allows (net.ipv4.tcp_wmem and tcp_rmem, often 4 and 6 to 32 MiB at most)
 // and, with TLS, less than 1 MiB at each side. A receiver that passes buffers smaller than
 // kDataBlockBytesMax holds one block more. Nothing is queued beyond that: `send` blocks.

@@ -385,20 +385,20 @@ TEST_CASE_FIXTURE(TwoRanksOver<OverMemory>, "data: shared memory that a peer cou
     return is_closed_on(stranger);
   };
   const Socket unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  REQUIRE(::ftruncate(unsealed.get(), static_cast<off_t>(kBlock)) == 0);
+  REQUIRE(::ftruncate(unsealed.get(), static_cast<off_t>(kSharedWindowBytes)) == 0);
   CHECK(answer_to(unsealed));
-  CHECK(answer_to(make_shared_memory(kBlock + 4096)));
-  CHECK(answer_to(make_shared_memory(kSharedWindowMax + kBlock)));
+  CHECK(answer_to(make_shared_memory(kBlock)));
+  CHECK(answer_to(make_shared_memory(kSharedWindowBytes + kBlock)));
   CHECK(answer_to(Socket(::open("/dev/null", O_RDONLY | O_CLOEXEC))));
   const TemporaryDirectory directory;  // seals are for memory: most file systems know none
   const Socket file(::open((directory.path() + "/file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  REQUIRE(::ftruncate(file.get(), static_cast<off_t>(kBlock)) == 0);
+  REQUIRE(::ftruncate(file.get(), static_cast<off_t>(kSharedWindowBytes)) == 0);
   CHECK(answer_to(file));
   const Socket silent = knock_locally(one->address());
   REQUIRE(::send(silent.get(), "x", 1, 0) == 1);  // without a descriptor
   CHECK(is_closed_on(silent));
   const Socket idle = knock_locally(one->address());
-  pass_descriptor(idle.get(), make_shared_memory(kBlock));
+  pass_descriptor(idle.get(), make_shared_memory(kSharedWindowBytes));
   ::send(idle.get(), "....................", 20, MSG_NOSIGNAL);  // without a hello
   CHECK(is_closed_on(idle));
   open();
@@ -408,9 +408,9 @@ TEST_CASE_FIXTURE(TwoRanksOver<OverMemory>, "data: shared memory that a peer cou
 TEST_CASE("data: heartbeats that a sender has not read leave room for the receiver's answers") {
   int ends[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
-  const Socket memory = make_shared_memory(kBlock);
+  const Socket memory = make_shared_memory(kSharedWindowBytes);
   const auto end_of = [&](ConnectionSide side, int descriptor) {
-    return std::make_unique<SocketStream>(Socket(descriptor), plain_socket()(side, descriptor), SharedWindow(memory, kBlock),
+    return std::make_unique<SocketStream>(Socket(descriptor), plain_socket()(side, descriptor), SharedWindow(memory),
                                           std::chrono::milliseconds(1));
   };
   const auto sender = end_of(ConnectionSide::kOpener, ends[0]), receiver = end_of(ConnectionSide::kAcceptor, ends[1]);
@@ -418,7 +418,7 @@ TEST_CASE("data: heartbeats that a sender has not read leave room for the receiv
   receiver->set_peer(0, 7, false, "");
   receiver->send_frame(FrameKind::kAccepted, 7);
   sender->expect(FrameKind::kAccepted, 7);
-  sender->send("first");
+  for (std::size_t slot = 0; slot < kSharedWindowBytes / kBlock; ++slot) sender->send("first");
   for (int i = 0; i < 10000; ++i) receiver->beat();
   std::string buffer(kBlock, '\0');
   CHECK(receiver->receive({buffer.data(), buffer.size()}) == 5);
