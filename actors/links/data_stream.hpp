@@ -106,8 +106,8 @@ class SocketStream : public DataStream {
   std::uint32_t inbox_crc_ CAIRN_GUARDED_BY(io_) = 0;  // of the last header
   std::uint64_t blocks_ CAIRN_GUARDED_BY(io_) = 0;     // sent or received
   std::size_t slots_in_use_ CAIRN_GUARDED_BY(io_) = 0;
-  bool has_spoken_ CAIRN_GUARDED_BY(io_) = false;      // has sent a frame
-  MonotonicTime heard_ CAIRN_GUARDED_BY(io_);  // when the peer did something, or the call began
+  bool has_spoken_ CAIRN_GUARDED_BY(io_) = false;  // has sent a frame
+  MonotonicTime heard_ CAIRN_GUARDED_BY(io_);      // when the peer did something, or the call began
   Mutex ending_;
   std::atomic<bool> has_ended_{false};
   std::optional<Error> reason_ CAIRN_GUARDED_BY(ending_);

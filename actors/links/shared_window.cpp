@@ -40,8 +40,7 @@ SharedWindow::SharedWindow(const Socket& memory) {
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(memory.get(), &status) != 0)
     throw Error(ErrorCode::kPermission, "the shared memory is not sealed");
   const auto size = static_cast<std::size_t>(status.st_size);
-  if (size != kSharedWindowBytes)
-    throw Error(ErrorCode::kPermission, "the shared memory has " + std::to_string(size) + " bytes");
+  if (size != kSharedWindowBytes) throw Error(ErrorCode::kPermission, "the shared memory has " + std::to_string(size) + " bytes");
   void* const mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   if (mapped == MAP_FAILED) throw system_error("map", "shared memory", errno);
   bytes_ = {mapped, size};

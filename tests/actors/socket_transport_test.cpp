@@ -635,7 +635,8 @@ TEST_CASE("data: a rank takes a bounded number of streams that it has not claime
   ranks.open(6);
   ranks.one->lose(0, "its link is down");
   for (std::uint64_t number = 10; number < 13; ++number)
-    CHECK(thrown_by([&] { ranks.zero->open(ranks.one->address(), number); }) == Saying{ErrorCode::kUnavailable, "its link is down"});
+    CHECK(thrown_by([&] { ranks.zero->open(ranks.one->address(), number); }) ==
+          Saying{ErrorCode::kUnavailable, "its link is down"});
 }
 
 TEST_CASE("data: addresses are printed and parsed") {
