@@ -10,7 +10,9 @@ void FlatNames::throw_twice(const std::string& fqn, const Path& before, const Pa
 }
 
 NameId FlatNames::add(const std::string& fqn) {
+  const std::size_t known = names_.size();
   const NameId id = names_.intern(fqn);
+  if (id < known) return id;  // the caller refuses it
   names_bytes_ += fqn.size();
   if (names_bytes_ > kNamesFreeBytes + id * kBytesPerName)
     throw Error(ErrorCode::kUnsupported, "state dict: the names of its values take more than " + std::to_string(kBytesPerName) +

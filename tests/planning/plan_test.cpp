@@ -7,6 +7,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
+#include <cairn/planning/flat_names.hpp>
 #include <cairn/planning/plan.hpp>
 
 namespace cairn {
@@ -103,6 +104,28 @@ TEST_CASE("a plan with names that are not there has no digest") {
   SavePlan plan = sample_save_plan();
   plan.items[0].name = 2;
   CHECK_THROWS_AS(plan_digest(plan), Error);
+}
+
+TEST_CASE("two paths of one name are refused as such, also in a state of long names") {
+  struct Entry {
+    Path path;
+  };
+  FlatNames names;
+  std::vector<Entry> entries;
+  const auto add = [&](const Path& path) {
+    names.add(path, entries);
+    entries.push_back({path});
+  };
+  add({"a", "b"});
+  // More than 64 MiB, and less than a KiB each.
+  for (int i = 0; i < 70'000; ++i) add({std::to_string(i) + std::string(990, 'x')});
+  try {
+    add({"a.b"});
+    FAIL("not refused");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kAlreadyExists);
+    CHECK(std::string(error.what()).find("both flatten to \"a.b\"") != std::string::npos);
+  }
 }
 
 }  // namespace
