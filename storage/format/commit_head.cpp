@@ -1,6 +1,7 @@
 #include <cairn/storage/format/commit_head.hpp>
 
 #include <algorithm>
+#include <functional>
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
@@ -72,8 +73,13 @@ bool has_section(const CommitFooter& footer, std::uint64_t size) {
   return footer.section_offset <= end && footer.section_length == end - footer.section_offset;
 }
 
-// `what` names the record in errors.
-CommitHead head_in_section(google::protobuf::io::ZeroCopyInputStream& section, const std::string& what) {
+// Reads bytes of a section that the stream skips.
+using ReadAt = std::function<void(int offset, MutableByteSpan bytes)>;
+
+// `what` names the record in errors. With `read_at`, a long field is one read instead of one for
+// each buffer of the stream.
+CommitHead head_in_section(google::protobuf::io::ZeroCopyInputStream& section, const std::string& what,
+                           const ReadAt& read_at = nullptr) {
   using google::protobuf::internal::WireFormatLite;
   google::protobuf::io::CodedInputStream input(&section);
   CommitHead head;
@@ -88,8 +94,14 @@ CommitHead head_in_section(google::protobuf::io::ZeroCopyInputStream& section, c
     std::uint32_t length = 0;
     std::string content;
     // The limit comes first: a damaged length must not take memory.
-    if (!input.ReadVarint32(&length) || length > kFieldBytesMax || !input.ReadString(&content, static_cast<int>(length)))
-      throw no_head(what);
+    if (!input.ReadVarint32(&length) || length > kFieldBytesMax) throw no_head(what);
+    const bool is_long = read_at && length > kRecordEndBytes;
+    const int offset = input.CurrentPosition(), bytes = static_cast<int>(length);
+    if (is_long ? !input.Skip(bytes) : !input.ReadString(&content, bytes)) throw no_head(what);
+    if (is_long) {
+      content.resize(length);
+      read_at(offset, {content.data(), content.size()});
+    }
     if (is_save_id) {
       head.save_id = std::move(content);
       continue;
@@ -131,7 +143,9 @@ std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool mus
   end.resize(end.size() - kCommitFooterBytes);
   SectionStream stream(store, name, footer->section_offset, end_begin, end);
   google::protobuf::io::CopyingInputStreamAdaptor section(&stream, kRecordEndBytes);
-  return head_in_section(section, what);
+  return head_in_section(section, what, [&, begin = footer->section_offset](int offset, MutableByteSpan bytes) {
+    store.read(name, {{begin + static_cast<std::uint64_t>(offset), bytes}});
+  });
 }
 
 }  // namespace

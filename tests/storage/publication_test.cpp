@@ -492,6 +492,15 @@ TEST_CASE("the head of a record is found without reading the record") {
   CHECK(store.reads < 30);
   CHECK_FALSE(read_commit_head(store, "absent").has_value());
 
+  // User metadata of a megabyte are one read, as those of a few bytes.
+  metadata.commit->user_metadata["note"].assign(1 << 20, 'n');
+  put_object(store, "noted", encode_commit_record(metadata));
+  const std::uint64_t before = store.reads;
+  const auto noted = read_commit_head(store, "noted");
+  REQUIRE(noted.has_value());
+  CHECK(noted->user_metadata == metadata.commit->user_metadata);
+  CHECK(store.reads - before < 16);
+
   // A record that is cut anywhere yields an error or no head, never a wrong head.
   const std::string small = encode_commit_record(metadata_of(id_of(3), 2, 79));
   for (std::size_t length = 0; length < small.size(); ++length) {
