@@ -193,8 +193,7 @@ std::uint64_t CommitSequence::largest_of_others(const std::shared_ptr<Store>& ru
     std::future<std::uint64_t> found = look->get_future();
     bool looks_apart = patience_.has_value();
     try {
-      const SignalsBlocked blocked;
-      if (looks_apart) std::thread([look] { (*look)(); }).detach();  // not joined: it may hang
+      if (looks_apart) start_thread("cairn-look", [look] { (*look)(); }).detach();  // not joined: it may hang
     } catch (const std::system_error&) {  // no thread available: read on this one
       looks_apart = false;
     }

@@ -73,9 +73,7 @@ class SocketTransport : public Transport {
         throw system_error("listen at", "Unix socket @" + address_.local_name, errno);
       local_ = std::move(local.socket);
     }
-    const SignalsBlocked blocked;
-    thread_ = std::thread([this] { serve(); });
-    pthread_setname_np(thread_.native_handle(), "cairn-data");
+    thread_ = start_thread("cairn-data", [this] { serve(); });
   }
   ~SocketTransport() override { stop(); }
 

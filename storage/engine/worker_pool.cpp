@@ -1,7 +1,5 @@
 #include <cairn/storage/engine/worker_pool.hpp>
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <system_error>
 #include <utility>
@@ -54,13 +52,9 @@ void WorkerPool::start(std::shared_ptr<PoolWork> work) {
 }
 
 void WorkerPool::start_threads() {
-  // The trainer's signal handlers run on its own threads only.
-  const SignalsBlocked blocked;
+  threads_.reserve(threads_wanted_);  // nothing may throw once a thread runs
   try {
-    while (threads_.size() < threads_wanted_) {
-      threads_.emplace_back([this] { serve(); });
-      pthread_setname_np(threads_.back().native_handle(), name_.c_str());
-    }
+    while (threads_.size() < threads_wanted_) threads_.push_back(start_thread(name_.c_str(), [this] { serve(); }));
   } catch (const std::system_error& error) {
     // Fewer threads than wanted are slower, but enough.
     if (threads_.empty())

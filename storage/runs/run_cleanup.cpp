@@ -5,8 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include <pthread.h>
-
 #include <cairn/base/clock.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
@@ -209,9 +207,7 @@ void RunCleanup::start(std::set<ObjectName> busy, std::set<std::string> damaged,
   worker_->runs = true;
   if (thread_.joinable()) thread_.join();  // the thread has ended, or is about to
   try {
-    const SignalsBlocked blocked;
-    thread_ = std::thread([worker = worker_] { worker->serve(); });
-    pthread_setname_np(thread_.native_handle(), "cairn-cleanup");
+    thread_ = start_thread("cairn-cleanup", [worker = worker_] { worker->serve(); });
   } catch (const std::exception&) {  // no thread, or no memory for one
     lock.unlock();
     worker_->serve();

@@ -7,8 +7,6 @@
 #include <system_error>
 #include <utility>
 
-#include <pthread.h>
-
 #include <cairn/base/signals_blocked.hpp>
 #include <cairn/base/wait.hpp>
 
@@ -213,16 +211,14 @@ TierProgress TierCopier::progress() const {
 void TierCopier::start() {
   changed_.notify_all();
   if (stopping_ || thread_.joinable()) return;
-  const SignalsBlocked blocked;
   process_ = ::getpid();
   try {
-    thread_ = std::thread([this] { serve(); });
+    thread_ = start_thread("cairn-tiers", [this] { serve(); });
   } catch (const std::system_error& error) {
     last_error_ = error.what();  // the next job tries again: an error now would leave an attempt open
     return;
   }
   serving_ = true;
-  pthread_setname_np(thread_.native_handle(), "cairn-tiers");
 }
 
 void TierCopier::stop() noexcept {
