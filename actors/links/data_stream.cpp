@@ -12,6 +12,7 @@
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/units.hpp>
+#include <cairn/formats/zip_format.hpp>
 
 namespace cairn {
 namespace {
@@ -24,19 +25,10 @@ constexpr std::size_t kTextBytesMax = 1024;
 constexpr std::size_t kMemoryPieceBytes = 16u << 10;
 constexpr std::size_t kSocketPieceBytes = 128u << 10;
 
-void store(std::string& to, std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) to.push_back(static_cast<char>(value >> (8 * i) & 0xff));
-}
-std::uint64_t load(const char* from, int bytes) {
-  std::uint64_t value = 0;
-  for (int i = bytes - 1; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(from[i]);
-  return value;
-}
-
 std::string encode_header(FrameKind kind, std::uint64_t number, std::size_t length) {
   std::string header{static_cast<char>(kind), '\0', '\0', '\0'};
-  store(header, length, 4);
-  store(header, number, 8);
+  zip::put_u32(header, static_cast<std::uint32_t>(length));
+  zip::put_u64(header, number);
   return header;
 }
 
@@ -148,7 +140,7 @@ void SocketStream::fail(ErrorCode code, const std::string& why) noexcept {
     try {
       const std::string text = why.substr(0, kTextBytesMax);
       std::string frame = encode_header(FrameKind::kFailed, static_cast<std::uint64_t>(code), text.size()) + text;
-      store(frame, crc32(0, frame), kCrcBytes);
+      zip::put_u32(frame, crc32(0, frame));
       bytes_->put(frame);
       bytes_->flush();
     } catch (const std::exception&) {
@@ -247,7 +239,7 @@ void SocketStream::put_frame(FrameKind kind, std::uint64_t number, ByteSpan body
       put_all(body.subspan(at, length));
     });
   }
-  store(frame, crc, kCrcBytes);
+  zip::put_u32(frame, crc);
   put_all(frame);
   while (!bytes_->flush()) {
     take_answers();
@@ -305,7 +297,7 @@ void SocketStream::get_block(const Frame& frame, MutableByteSpan to) {
              });
   char trailer[kCrcBytes];
   get_all({trailer, sizeof(trailer)});
-  if (load(trailer, kCrcBytes) != crc)
+  if (zip::get_u32(trailer) != crc)
     throw Error(ErrorCode::kCorrupt,
                 "the block of " + human_bytes(to.size()) + " at offset " + std::to_string(frame.number) + " has a wrong checksum");
   ++blocks_;
@@ -344,14 +336,14 @@ std::optional<Frame> SocketStream::next_frame() {
     }
     std::size_t needed = inbox_.empty() ? 1 : kHeaderBytes;
     if (inbox_.size() >= kHeaderBytes) {
-      Frame frame{static_cast<FrameKind>(inbox_[0]), static_cast<std::uint32_t>(load(&inbox_[4], 4)), load(&inbox_[8], 8)};
+      Frame frame{static_cast<FrameKind>(inbox_[0]), zip::get_u32(&inbox_[4]), zip::get_u64(&inbox_[8])};
       const bool is_block = frame.kind == FrameKind::kBlock;
-      if (load(&inbox_[1], 3) != 0 || frame.length > (is_block ? kDataBlockBytesMax : kTextBytesMax))
+      if (zip::get_u32(&inbox_[0]) >> 8 != 0 || frame.length > (is_block ? kDataBlockBytesMax : kTextBytesMax))
         throw Error(ErrorCode::kCorrupt, "what came is no frame of this protocol");
       needed = is_block ? kHeaderBytes : kHeaderBytes + frame.length + kCrcBytes;
       if (inbox_.size() >= needed) {
         inbox_crc_ = crc32(0, ByteSpan(inbox_.data(), is_block ? needed : needed - kCrcBytes));
-        if (!is_block && inbox_crc_ != load(&inbox_[needed - kCrcBytes], kCrcBytes))
+        if (!is_block && inbox_crc_ != zip::get_u32(&inbox_[needed - kCrcBytes]))
           throw Error(ErrorCode::kCorrupt, "a frame has a wrong checksum");
         if (!is_block) frame.text = inbox_.substr(kHeaderBytes, frame.length);
         inbox_.erase(0, needed);
