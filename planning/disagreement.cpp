@@ -92,7 +92,8 @@ void Disagreements::add_values(const std::string& fqn, const std::vector<RankIte
     ++count_;
     return;
   }
-  const auto [variants, unlisted] = variants_of(items, same);
+  const auto found = variants_of(items, same);
+  const std::vector<Variant>& variants = found.first;
   std::string text = "'" + fqn + "' is ";
   for (std::size_t i = 0; i < variants.size(); ++i) {
     if (i > 0) text += ", ";
@@ -102,7 +103,7 @@ void Disagreements::add_values(const std::string& fqn, const std::vector<RankIte
                                   [&](const Variant& v) { return text_of(*v.item) == text_of(*variants[i].item); });
     text += (seen ? "another such on " : text_of(*variants[i].item) + " on ") + name_ranks(variants[i].ranks);
   }
-  if (unlisted > 0) text += ", and yet others on " + std::to_string(unlisted) + " more";
+  if (found.second > 0) text += ", and yet others on " + std::to_string(found.second) + " more";
   add(std::move(text));
 }
 
