@@ -78,7 +78,7 @@ std::variant<protocol::Envelope, protocol::PeerDown> Peers::read(const LinkMessa
   std::string fault;
   bool has_memory = true;
   try {
-    protocol::Envelope envelope = protocol::decode(*message.bytes);
+    protocol::Envelope envelope = decoder_.decode(*message.bytes);
     if (envelope.sender == message.rank) return envelope;
     fault = "its envelope names rank " + std::to_string(envelope.sender) + " as its sender";
   } catch (const std::bad_alloc& error) {

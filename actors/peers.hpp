@@ -61,6 +61,7 @@ class Peers {
   const RankConfig& config_;
   Tap& tap_;
   protocol::EnvelopeEncoder encoder_;
+  protocol::EnvelopeDecoder decoder_;
 };
 
 }  // namespace cairn

@@ -29,6 +29,7 @@ using benchmarks::print;
 
 constexpr double kSecondsGoal = 1.0;
 constexpr double kScalingGoal = 1.3;
+constexpr double kCoordinatorGoal = 300;  // ns an item
 
 using SteadyClock = std::chrono::steady_clock;
 
@@ -94,6 +95,7 @@ struct Timing {
   double coverage = 0;
   double encode_global = 0;
   double decode_global = 0;
+  double coordinator = 0;  // what the coordinator does: all but the first encoding and the last decoding
   double all = 0;
   double cpu = 0;  // total CPU time of this thread
   std::size_t message_bytes = 0;
@@ -117,7 +119,8 @@ Timing plan_once(const std::vector<SavePlan>& locals) {
 
   std::vector<SavePlan> decoded;
   decoded.reserve(messages.size());
-  for (const Bytes& message : messages) decoded.push_back(decode_save_plan(message));
+  SharedNames seen;
+  for (const Bytes& message : messages) decoded.push_back(decode_save_plan(message, seen));
   timing.decode_local = lap();
 
   const GlobalSavePlan global = create_global_save_plan(std::move(decoded));
@@ -135,6 +138,7 @@ Timing plan_once(const std::vector<SavePlan>& locals) {
   for (const Bytes& answer : answers) items += decode_save_plan(answer).items.size();
   timing.decode_global = lap();
   timing.all = seconds_since(start);
+  timing.coordinator = timing.decode_local + timing.plan + timing.coverage + timing.encode_global;
   timing.cpu = thread_cpu_seconds() - cpu_start;
 
   check_invariant(items > 0, "ranks have something to write");
@@ -163,6 +167,24 @@ const Timing& median(std::vector<Timing>& timings, double Timing::*what) {
   return timings[timings.size() / 2];
 }
 
+void print_coordinator(const std::string& name, std::vector<Timing>& timings, int ranks, int tensors) {
+  const Timing& typical = median(timings, &Timing::coordinator);
+  const double items = 1.0 * ranks * (tensors + 1);
+  print("plan_coordinator_" + std::to_string(ranks) + "_ranks_" + std::to_string(tensors) + "_tensors_" + name,
+        1e9 * typical.coordinator / items, "ns", 1e9 * copy_seconds(typical.message_bytes) / items, "at most 300 ns an item",
+        1e9 * typical.coordinator <= kCoordinatorGoal * items);
+}
+
+void measure_large_world() {
+  constexpr int kRanks = 4096;
+  constexpr int kTensors = 400;
+  const std::vector<SavePlan> plans = local_plans(Layout::kSharded, kRanks, kTensors);
+  plan_once(plans);  // warm-up of the allocator
+  std::vector<Timing> timings;
+  for (int i = 0; i < 3; ++i) timings.push_back(plan_once(plans));
+  print_coordinator("sharded", timings, kRanks, kTensors);
+}
+
 void measure(Layout layout, const std::string& name, bool quick) {
   constexpr int kRanks = 256;
   constexpr int kRanksFew = 16;
@@ -188,6 +210,7 @@ void measure(Layout layout, const std::string& name, bool quick) {
       name.c_str(), 1e3 * typical.encode_local, 1e3 * typical.decode_local, 1e3 * typical.plan, 1e3 * typical.coverage,
       1e3 * typical.encode_global, 1e3 * typical.decode_global, 1e-6 * static_cast<double>(typical.message_bytes));
 
+  print_coordinator(name, timings, kRanks, kTensors);
   const double ns = 1e9 * median(timings, &Timing::cpu).cpu / (1.0 * kRanks * (kTensors + 1));
   const double ns_few = 1e9 * median(timings_few, &Timing::cpu).cpu / (1.0 * kRanksFew * (kTensors + 1));
   print("plan_cpu_per_item_256_ranks_to_16_" + name, ns, "ns", ns_few, "at most 1.3 x that of 16 ranks",
@@ -198,6 +221,7 @@ void run(bool quick) {
   measure(Layout::kSharded, "sharded", quick);
   measure(Layout::kReplicated, "replicated", quick);
   measure(Layout::kHybrid, "hybrid", quick);
+  if (!quick) measure_large_world();
 }
 
 }  // namespace

@@ -411,7 +411,7 @@ JobProgress job_progress_of(const v1::JobProgress& message) {
 }
 
 // One case per message, without a default: the compiler reports a message that is missing here.
-Message body_of(const v1::Envelope& envelope) {
+Message body_of(const v1::Envelope& envelope, SharedNames& seen) {
   switch (envelope.body_case()) {
     case v1::Envelope::kJoin:
       return join_of(envelope.join());
@@ -419,7 +419,7 @@ Message body_of(const v1::Envelope& envelope) {
       return begin_of(envelope.begin());
     case v1::Envelope::kLocalSavePlan: {
       const auto& message = envelope.local_save_plan();
-      return LocalSavePlan{std::make_shared<const SavePlan>(cairn::from_proto(message.plan())), digest_of(message.digest())};
+      return LocalSavePlan{std::make_shared<const SavePlan>(cairn::from_proto(message.plan(), seen)), digest_of(message.digest())};
     }
     case v1::Envelope::kSameSavePlan:
       return same_save_plan_of(envelope.same_save_plan());
@@ -515,7 +515,12 @@ std::string encode(const Envelope& envelope) {
   return std::move(encoded.own);
 }
 
-Envelope decode(ByteSpan bytes) {
+EnvelopeDecoder::EnvelopeDecoder() : seen_(std::make_unique<SharedNames>()) {}
+EnvelopeDecoder::~EnvelopeDecoder() = default;
+
+Envelope decode(ByteSpan bytes) { return EnvelopeDecoder().decode(bytes); }
+
+Envelope EnvelopeDecoder::decode(ByteSpan bytes) {
   v1::Envelope message;
   columns::parse(bytes, message, kWhat);
   Envelope envelope;
@@ -528,7 +533,7 @@ Envelope decode(ByteSpan bytes) {
   envelope.sender = rank_of(message.sender());
   envelope.id = message.id();
   envelope.cause = message.cause();
-  envelope.body = body_of(message);
+  envelope.body = body_of(message, *seen_);
   auto* const ending = ending_in(envelope.body);
   check(message.has_ending() == (ending != nullptr), "an ending is missing, or is in a message that must not have one");
   if (ending != nullptr) *ending = from_proto(message.ending());

@@ -8,6 +8,10 @@
 #include <cairn/base/bytes.hpp>
 #include <cairn/messages/control.hpp>
 
+namespace cairn {
+class SharedNames;
+}
+
 namespace cairn::protocol {
 
 // Limits that `decode` enforces. `encode` enforces those on names and on inputs to agreements.
@@ -41,5 +45,17 @@ class EnvelopeEncoder {
 // caller must still check that ranks are below the size of the world, and that the chunks of plans
 // lie within their tensors.
 Envelope decode(ByteSpan bytes);
+
+// Decodes envelopes like `decode`, but makes local save plans with equal names share memory. Not
+// thread-safe.
+class EnvelopeDecoder {
+ public:
+  EnvelopeDecoder();
+  ~EnvelopeDecoder();
+  Envelope decode(ByteSpan bytes);
+
+ private:
+  std::unique_ptr<SharedNames> seen_;
+};
 
 }  // namespace cairn::protocol

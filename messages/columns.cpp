@@ -73,7 +73,7 @@ NameTable names_from_proto(const v1::Names& message, const char* what) {
 // Stores a path as the lengths of its steps. The text of the steps is the name itself, because
 // names are paths joined with '.'. A path that does not join to its name brings its own text.
 void PathEncoder::add(std::uint32_t id, std::string_view name, const Path& path) {
-  if (id >= seen_.size()) seen_.resize(id + 1);
+  if (id >= seen_.size()) seen_.resize(2 * std::size_t{id} + 16);
   if (seen_[id]) fail_encode(what_, "'" + std::string(name) + "' has two paths");
   seen_[id] = true;
   // True as long as the steps so far, joined with '.', are a prefix of the name. Almost all paths

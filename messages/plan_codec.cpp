@@ -1,5 +1,6 @@
 #include <cairn/messages/plan_codec.hpp>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -22,6 +23,18 @@ bool is_known(int value, int max) { return value > 0 && value <= max; }
 template <class Item>  // ReadItem or const ReadItem
 std::array<decltype(&std::declval<Item&>().lengths), 5> lists_of(Item& item) {
   return {&item.dest_chunk_offset, &item.dest_offsets, &item.storage_chunk_offset, &item.storage_offsets, &item.lengths};
+}
+
+template <class Column>
+bool equal(const Column& a, const Column& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
+
+bool equal(const v1::Names& a, const v1::Names& b) { return a.text() == b.text() && equal(a.lengths(), b.lengths()); }
+
+bool equal(const v1::Paths& a, const v1::Paths& b) {
+  return equal(a.names(), b.names()) && equal(a.lengths(), b.lengths()) && equal(a.steps(), b.steps()) &&
+         equal(a.renamed(), b.renamed()) && equal(a.text_lengths(), b.text_lengths()) && a.renamed_text() == b.renamed_text();
 }
 
 }  // namespace
@@ -73,11 +86,36 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
   message.set_storage_data(plan.storage_data);
 }
 
+void SharedNames::decode(const v1::SavePlan& message, SavePlan& plan) {
+  // Compares the encoded columns, which is many times faster than decoding them.
+  auto known = std::find_if(seen_.rbegin(), seen_.rend(), [&](const Seen& seen) {
+    return equal(seen.names, message.names()) && equal(seen.mappings, message.mappings());
+  });
+  if (known == seen_.rend()) {
+    Seen seen{message.names(), message.mappings(), {}};
+    seen.plan.names = columns::names_from_proto(seen.names, kSavePlan);
+    auto& mappings = seen.plan.mappings.edit();
+    mappings.reserve(static_cast<std::size_t>(seen.mappings.names_size()));
+    columns::paths_from_proto(seen.mappings, seen.plan.names, kSavePlan,
+                              [&](NameId name, Path path) { mappings.emplace_back(name, std::move(path)); });
+    seen_.push_back(std::move(seen));
+    if (seen_.size() > kSeenMax) seen_.pop_front();
+    known = seen_.rbegin();
+  }
+  plan.names = known->plan.names;
+  plan.mappings = known->plan.mappings;
+}
+
+SavePlan from_proto(const v1::SavePlan& message) {
+  SharedNames none;
+  return from_proto(message, none);
+}
+
 // Plans come from other ranks. After these checks the planner may index and multiply without
 // looking.
-SavePlan from_proto(const v1::SavePlan& message) {
+SavePlan from_proto(const v1::SavePlan& message, SharedNames& seen) {
   SavePlan plan;
-  plan.names = columns::names_from_proto(message.names(), kSavePlan);
+  seen.decode(message, plan);
   check_decode(message.item_names_size() == message.item_types_size(), kSavePlan, "the columns of its items differ in length");
   const int items = message.item_names_size();
   const std::vector<TensorProperties> properties = columns::properties_from_proto(message.properties(), kSavePlan);
@@ -125,10 +163,6 @@ SavePlan from_proto(const v1::SavePlan& message) {
     check_decode(i < plan.items.size(), kSavePlan, "an item that is not there is marked as the rank's own");
     plan.items[i].per_rank = true;
   }
-  auto& mappings = plan.mappings.edit();
-  mappings.reserve(static_cast<std::size_t>(message.mappings().names_size()));
-  columns::paths_from_proto(message.mappings(), plan.names, kSavePlan,
-                            [&](NameId name, Path path) { mappings.emplace_back(name, std::move(path)); });
   plan.planner_data = message.planner_data();
   plan.storage_data = message.storage_data();
   return plan;

@@ -87,7 +87,11 @@ class GlobalPlanner {
     for (std::size_t rank = 0; rank < plans_.size(); ++rank) {
       const SavePlan& plan = plans_[rank];
       auto& global_of = global_of_local_[rank];
-      global_of.assign(plan.names.size(), kNone);
+      if (rank > 0 && plan.names.shares_with(plans_[rank - 1].names)) {
+        global_of = global_of_local_[rank - 1];
+      } else {
+        global_of.assign(plan.names.size(), kNone);
+      }
       std::uint32_t likely = 0;  // ranks mostly list the same names in the same order
       for (const WriteItem& item : plan.items) {
         if (item.name >= global_of.size())

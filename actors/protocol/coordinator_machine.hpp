@@ -258,7 +258,6 @@ class CoordinatorMachine : private CoordinatedCall {
   bool all_probed_ = false;         // each suspect is in `probed_`
   std::set<int> probed_;            // ranks that were asked, during joining, whether they are alive
   std::map<int, Kept> kept_;
-  SharedNames shared_names_;
   std::deque<Ended> ended_;
   std::deque<Missed> missed_;
   CallRegister register_;  // used only on rank 0 (kRegistrar): detects ranks that name different coordinators

@@ -10,23 +10,6 @@ bool is_bytes_object(const WriteItem& item) { return item.type == WriteItemType:
 
 }  // namespace
 
-std::shared_ptr<const SavePlan> SharedNames::share(std::shared_ptr<const SavePlan> plan) {
-  for (const SavePlan& seen : seen_) {
-    if (seen.names.all() != plan->names.all() || seen.mappings != plan->mappings) continue;
-    if (seen.names.shares_with(plan->names) && seen.mappings.shares_with(plan->mappings)) return plan;
-    auto shared = std::make_shared<SavePlan>(*plan);
-    shared->names = seen.names;
-    shared->mappings = seen.mappings;
-    return shared;
-  }
-  SavePlan names;
-  names.names = plan->names;
-  names.mappings = plan->mappings;
-  seen_.push_back(std::move(names));
-  if (seen_.size() > kNamesSeen) seen_.pop_front();
-  return plan;
-}
-
 ContentColumns content_of(const SavePlan& plan) {
   ContentColumns columns;
   const bool with_tensors = has_tensor_hashes(plan);

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -22,19 +21,6 @@ struct KeptPlan {
 
   // Returns the plan, or null if it has another digest.
   std::shared_ptr<const SavePlan> find(const Digest& of) const { return of == digest ? plan : nullptr; }
-};
-
-inline constexpr std::size_t kNamesSeen = 64;
-
-// Makes plans of different ranks share memory for equal names and mappings, which take two thirds
-// of a plan's memory. The ranks of a pipeline stage have the same names.
-class SharedNames {
- public:
-  // Returns `plan`, or an equal plan that shares memory with an earlier plan.
-  std::shared_ptr<const SavePlan> share(std::shared_ptr<const SavePlan> plan);
-
- private:
-  std::deque<SavePlan> seen_;  // without items, newest last; at most kNamesSeen
 };
 
 // The hashes and sizes that a digest does not cover, as columns in the order of the plan: one entry

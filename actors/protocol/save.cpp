@@ -75,9 +75,8 @@ void RankMachine::ended(const LocalSavePlan& made) {
 void CoordinatorMachine::receive(int from, const LocalSavePlan& message) {
   if (state_ != State::kLocalPlans || answered_.count(from) != 0 || operation() != Operation::kSave)
     return ignore("LocalSavePlan out of turn");
-  auto plan = shared_names_.share(message.plan);
-  kept_[from].local_plan = {message.digest, plan};
-  take_local_plan(from, std::move(plan));
+  kept_[from].local_plan = {message.digest, message.plan};
+  take_local_plan(from, message.plan);
 }
 
 void CoordinatorMachine::take_local_plan(int from, std::shared_ptr<const SavePlan> plan) {

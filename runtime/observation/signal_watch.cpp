@@ -49,7 +49,7 @@ extern "C" void cairn_note_signal(int number) {
 
 }  // namespace
 
-SignalWatch::SignalWatch(std::vector<int> signals) {
+SignalWatch::SignalWatch(const std::vector<int>& signals) {
   const MutexLock lock(watched_mutex);
   for (const int number : signals) {
     if (number <= 0 || number >= NSIG) {

@@ -18,7 +18,7 @@ class SignalWatch {
  public:
   // Throws kInvalidArgument for a number that is not a signal, or a signal that cannot be caught,
   // such as SIGKILL.
-  explicit SignalWatch(std::vector<int> signals);
+  explicit SignalWatch(const std::vector<int>& signals);
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;

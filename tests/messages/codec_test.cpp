@@ -327,6 +327,42 @@ TEST_CASE("texts of many causes are cut to the limit, between characters") {
   }
 }
 
+TEST_CASE("decoded plans of ranks with equal names and paths share memory") {
+  constexpr int kStages = 3;
+  const auto encoded_plan = [](int rank, const char* first_step) {
+    SavePlan plan;
+    for (int tensor = 0; tensor < 100; ++tensor) {
+      WriteItem item;
+      item.name = plan.names.intern("model." + std::to_string(rank % kStages) + "." + std::to_string(tensor));
+      item.type = WriteItemType::kShard;
+      item.size = {64, 8};
+      item.chunk = {{rank, 0}, {1, 8}};
+      plan.items.push_back(item);
+      plan.mappings.edit().emplace_back(item.name, Path{first_step, plan.names[item.name].substr(6)});
+    }
+    Envelope envelope;
+    envelope.body = LocalSavePlan{std::make_shared<const SavePlan>(std::move(plan)), {}};
+    return encode(envelope);
+  };
+  EnvelopeDecoder decoder;
+  const auto decoded = [&](int rank, const char* first_step = "model") {
+    return std::get<LocalSavePlan>(decoder.decode(encoded_plan(rank, first_step)).body).plan;
+  };
+  std::vector<std::shared_ptr<const SavePlan>> plans;
+  for (int rank = 0; rank < 64; ++rank) {
+    CAPTURE(rank);
+    plans.push_back(decoded(rank));
+    check_equal(*plans.back(), *std::get<LocalSavePlan>(decode(encoded_plan(rank, "model")).body).plan);
+    CHECK(plans.back()->names.shares_with(plans[static_cast<std::size_t>(rank % kStages)]->names));
+    CHECK(plans.back()->mappings.shares_with(plans[static_cast<std::size_t>(rank % kStages)]->mappings));
+  }
+  // Equal names with other paths.
+  const auto other = decoded(0, "renamed");
+  CHECK(other->names.all() == plans[0]->names.all());
+  CHECK(std::get<std::string>((*other->mappings)[0].second[0]) == "renamed");
+  CHECK(std::get<std::string>((*plans[0]->mappings)[0].second[0]) == "model");
+}
+
 TEST_CASE("every message survives the journey") {
   const auto random = seeded_random(76);
   for (std::size_t kind = 0; kind < kKinds; ++kind) {

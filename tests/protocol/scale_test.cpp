@@ -2,7 +2,6 @@
 // rank.
 #include <cairn/messages/codec.hpp>
 #include <cairn/tests/messages/allocation_meter.hpp>
-#include <cairn/tests/support/plan_bytes.hpp>
 
 #include "steps.hpp"
 
@@ -113,40 +112,6 @@ TEST_CASE("when all ranks cancel a call by their deadlines, they name one cause"
   REQUIRE(groups.size() == 1);
   CHECK(groups[0].members.size() == kRanks);
   CHECK(groups[0].cause.what.find("was waiting for ranks 0") != std::string::npos);
-}
-
-TEST_CASE("the coordinator keeps equal names of all ranks' plans once") {
-  constexpr int kRanks = 64;
-  constexpr int kTensors = 100;
-  const auto named_plan = [](int stage, int rank) {
-    SavePlan plan;
-    for (int tensor = 0; tensor < kTensors; ++tensor) {
-      WriteItem item;
-      item.name = plan.names.intern("model.stages." + std::to_string(stage) + ".layers." + std::to_string(tensor) + ".weight");
-      item.type = WriteItemType::kShard;
-      item.size = {kRanks, 8};
-      item.chunk = {{rank, 0}, {1, 8}};
-      plan.items.push_back(item);
-      plan.mappings.edit().emplace_back(item.name, Path{"model", plan.names[item.name].substr(6)});
-    }
-    return decode_save_plan(encode_save_plan(plan));
-  };
-  CoordinatorSteps coordinator(kRanks);
-  coordinator.join(1);
-  Effects effects;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    const auto plan = std::make_shared<const SavePlan>(named_plan(rank % 2, rank));
-    effects = coordinator.receive(rank, LocalSavePlan{plan, plan_digest(*plan)});
-  }
-  const auto plans = std::get<CreateGlobalSavePlan>(all_of<RunTask>(effects).at(0).task).local_plans;
-  REQUIRE(plans.size() == kRanks);
-  for (std::size_t rank = 2; rank < kRanks; ++rank) {
-    CAPTURE(rank);
-    CHECK(plans[rank]->names.shares_with(plans[rank % 2]->names));
-    CHECK(plans[rank]->mappings.shares_with(plans[rank % 2]->mappings));
-    CHECK(plans[rank]->items[0].chunk.offsets[0] == static_cast<std::int64_t>(rank));
-  }
-  CHECK(plans[0]->names.all() != plans[1]->names.all());
 }
 
 TEST_CASE("memory for calls that failed on all ranks is bounded") {
