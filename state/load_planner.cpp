@@ -1,5 +1,6 @@
 // The load planners: one fills the caller's state dict in place, the other makes it.
 #include <algorithm>
+#include <utility>
 
 #include <cairn/base/error.hpp>
 #include <cairn/planning/closest_names.hpp>
@@ -12,7 +13,7 @@
 namespace cairn {
 
 struct DefaultLoadPlanner::Implementation {
-  explicit Implementation(LoadPlannerOptions planner_options) : options(planner_options) {}
+  explicit Implementation(LoadPlannerOptions planner_options) : options(std::move(planner_options)) {}
 
   LoadDestinations& ready() {
     if (!destinations) throw Error(ErrorCode::kPrecondition, "load planner: set_up_planner must be called first");
@@ -24,7 +25,8 @@ struct DefaultLoadPlanner::Implementation {
   LoadReport report;
 };
 
-DefaultLoadPlanner::DefaultLoadPlanner(LoadPlannerOptions options) : implementation_(std::make_unique<Implementation>(options)) {}
+DefaultLoadPlanner::DefaultLoadPlanner(LoadPlannerOptions options)
+    : implementation_(std::make_unique<Implementation>(std::move(options))) {}
 DefaultLoadPlanner::~DefaultLoadPlanner() = default;
 
 void DefaultLoadPlanner::set_up_planner(StateDict& state_dict, const Metadata& metadata, int rank, bool /*is_coordinator*/) {

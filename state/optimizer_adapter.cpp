@@ -167,7 +167,7 @@ Dict optimizer_state_dict(Optimizer& optimizer, const torch::nn::Module* module)
       if (held == states.end() && named.parameter.requires_grad() && Kind::keeps_state(options)) {
         apart = with_torch("begin the state of \"" + named.name + '"', [&] { return begin_state<Kind>(options, named.parameter); });
         // From here on the optimizer uses these tensors, so that a load can fill them in place.
-        if (Kind::begins_as_absent(options)) held = states.emplace(key, std::move(apart)).first;
+        if (Kind::begins_as_absent(options)) held = states.emplace(key, std::exchange(apart, nullptr)).first;
       }
       if (held != states.end()) return state_of<Kind>(static_cast<typename Kind::State&>(*held->second), named.parameter);
       return apart ? std::optional<Dict>(state_of<Kind>(*apart, named.parameter)) : std::nullopt;

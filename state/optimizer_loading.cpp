@@ -102,10 +102,10 @@ class Loading {
         are_numbers_(module == nullptr),
         without_state_(without_state),
         fitted_(fitted) {
-    static const Dict kNone;
+    static const Dict none;
     const Value* state = state_dict.find("state");  // PyTorch does not store empty dicts
     if (state != nullptr && !state->is_dict()) problem(std::string("\"state\" is ") + state->type_name() + ", not a dict");
-    state_ = state != nullptr && state->is_dict() ? &state->dict() : &kNone;
+    state_ = state != nullptr && state->is_dict() ? &state->dict() : &none;
     const Value* groups = state_dict.find("param_groups");
     if (groups == nullptr || !groups->is_list()) {
       problem("\"param_groups\" is " + std::string(groups == nullptr ? "missing" : groups->type_name()) +

@@ -488,7 +488,7 @@ c10::intrusive_ptr<c10d::Store> try_open_store(const Place& place, const std::st
 
 c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& host, c10d::TCPStoreOptions options) {
   if (!options.isServer) switch_off_libuv(options, 0);
-  const Deadline deadline = options.timeout;
+  const Deadline deadline = options.timeout;  // NOLINT: not read with a LibTorch without libuv
   while (true) {
     try {
       return c10::make_intrusive<c10d::TCPStore>(host, options);

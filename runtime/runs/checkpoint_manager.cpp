@@ -153,7 +153,7 @@ struct CheckpointManager::Implementation {
   ~Implementation() {
     checkpointer.reset();  // waits for saves in flight
     if (::getpid() != process) {
-      cleanup.release();  // in a forked child: the thread belongs to the parent
+      cleanup.release();  // NOLINT: in a forked child, the thread belongs to the parent
       return;
     }
     try {

@@ -303,7 +303,7 @@ struct World::Implementation {
   static World connect(TcpLinksConfig links, int rank, std::shared_ptr<Door> door, const std::string& key_context,
                        const Secret& secret, const WorldOptions& options);
   // Create a world of ranks that meet through `store`, or of ranks in this process.
-  static World meet(c10::intrusive_ptr<c10d::Store> store, const std::string& store_name, int rank, int world_size,
+  static World meet(const c10::intrusive_ptr<c10d::Store>& store, const std::string& store_name, int rank, int world_size,
                     const Deadline& deadline, const WorldOptions& options);
   static World meet(const Process::Next& made, int rank, int world_size, const WorldOptions& options);
 
@@ -358,14 +358,14 @@ World World::from_environment(const WorldOptions& options) {
   return world;
 }
 
-World World::from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options) {
+World World::from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, const WorldOptions& options) {
   check_place(rank, world_size);
   if (!store) throw Error(ErrorCode::kInvalidArgument, "World::from_store was given no store");
-  return Implementation::meet(std::move(store), "the store", rank, world_size, options.assemble_deadline, options);
+  return Implementation::meet(store, "the store", rank, world_size, options.assemble_deadline, options);
 }
 
-World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, const std::string& store_name, int rank, int world_size,
-                                  const Deadline& deadline, const WorldOptions& options) {
+World World::Implementation::meet(const c10::intrusive_ptr<c10d::Store>& store, const std::string& store_name, int rank,
+                                  int world_size, const Deadline& deadline, const WorldOptions& options) {
   const bool shares_secret = world_size > 1 && is_secret_in_store(options);
   Secret secret = world_size == 1 ? Secret() : find_secret(options);
   AddressRequest request;
@@ -385,7 +385,7 @@ World World::Implementation::meet(c10::intrusive_ptr<c10d::Store> store, const s
     write_log(LogLevel::kInfo, rank, "this rank is " + process_name() + ", and listens at " + door->address() +
                                          (own.origin.empty() ? "" : ", chosen by " + own.origin));
     links.listener = door->open();
-    assembly = assemble(std::move(store), rank, world_size, door->address(), deadline, secret);
+    assembly = assemble(store, rank, world_size, door->address(), deadline, secret);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -452,6 +452,7 @@ std::vector<World> World::in_process(int world_size, const WorldOptions& options
   check_place(0, world_size);
   const auto next = Process::make(ActorSystem::create(options.actor_threads), world_size);
   std::vector<World> worlds;
+  worlds.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) worlds.push_back(Implementation::meet(next, rank, world_size, options));
   return worlds;
 }

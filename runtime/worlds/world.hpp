@@ -43,7 +43,7 @@ class World {
 
   // Creates a world of ranks that meet in the trainer's own store. Cairn's keys there begin with
   // "cairn". Every rank must call this function the same number of times.
-  static World from_store(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, const WorldOptions& options = {});
+  static World from_store(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, const WorldOptions& options = {});
 
   // Creates a world from known addresses: `addresses[rank]` is the "host:port" of that rank's
   // listener. All ranks must pass the same addresses, in the same order, and the same `job_id`.
