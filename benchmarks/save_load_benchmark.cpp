@@ -322,6 +322,30 @@ void measure_replicas(const std::string& name, const std::string& parent, int te
   print(name, median(seconds[1]), median(seconds[0]), 1.02);
 }
 
+// Saves and loads tensors of 16 elements that each rank has for itself. The limits are the times
+// that a trainer with so many ranks in processes of their own should see.
+void measure_small_tensors(int ranks, int tensors, int repeats, double save_goal, double load_goal) {
+  const testing::TemporaryDirectory directory("/dev/shm");
+  std::vector<double> saves, loads;
+  testing::on_all_ranks(ranks, [&](World& world) {
+    Checkpointer checkpointer(world);
+    StateDict state;
+    const std::string prefix = "model." + std::to_string(world.rank()) + ".layers.";
+    for (int i = 0; i < tensors; ++i) state[prefix + std::to_string(i) + ".weight"] = torch::full({16}, i, torch::kFloat32);
+    for (int repeat = 0; repeat <= repeats; ++repeat) {
+      const std::string path = directory.path() + "/step_" + std::to_string(repeat);
+      const double save = seconds_of([&] { checkpointer.save(state, path); });
+      const double load = seconds_of([&] { checkpointer.load(state, path); });
+      if (world.rank() != 0 || repeat == 0) continue;  // not the first: a repeated save sends no plans
+      saves.push_back(save);
+      loads.push_back(load);
+    }
+  });
+  const std::string size = std::to_string(ranks) + "_ranks_" + std::to_string(tensors) + "_small_tensors";
+  print("save_" + size, median(saves), save_goal, 1);
+  print("load_" + size, median(loads), load_goal, 1);
+}
+
 void run(bool quick, const std::string& disk) {
   torch::set_num_threads(1);
   const int tensors = quick ? 16 : 64;
@@ -329,6 +353,10 @@ void run(bool quick, const std::string& disk) {
   const std::string size = quick ? "256mib" : "1gib";
   // On tmpfs the limit is one copy. Saving copies twice and computes checksums; loading copies once
   // and computes checksums.
+  measure_small_tensors(1, 100000, repeats, 0.5, 0.4);
+  measure_small_tensors(8, 1000, repeats, 0.012, 0.010);
+  measure_small_tensors(8, 4000, repeats, 0.040, 0.040);
+  if (!quick) measure_small_tensors(64, 4000, repeats, 0.2, 0.15);
   measure({"", "/dev/shm", false, 2.5, 1.5}, tensors, repeats, size);
   measure({"_disk", disk, true, 1.25, 1.25}, tensors, repeats, size);
   measure_replicas("save_" + size + "_compared_2_ranks", "/dev/shm", tensors, 3 * repeats);
