@@ -100,7 +100,7 @@ struct Timing {
   double coverage = 0;
   double encode_global = 0;
   double decode_global = 0;
-  double coordinator = 0;  // what the coordinator does: all but the first encoding and the last decoding
+  double coordinator = 0;  // all but the first encoding and the last decoding
   double all = 0;
   double cpu = 0;  // total CPU time of this thread
   std::size_t message_bytes = 0;

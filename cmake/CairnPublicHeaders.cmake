@@ -69,6 +69,7 @@ set(CAIRN_PUBLIC_HEADERS
     runtime/observation/metrics.hpp
     runtime/observation/progress.hpp
     runtime/runs/checkpoint_manager.hpp
+    runtime/runs/manager_options.hpp
     runtime/testing/injection.hpp
     runtime/testing/testing.hpp
     runtime/worlds/from_mpi.hpp

@@ -3,19 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <set>
 #include <utility>
 
 #include <cairn/base/log.hpp>
 #include <cairn/base/mutex.hpp>
-#include <cairn/base/settings.hpp>
-#include <cairn/base/utf8.hpp>
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
 #include <cairn/runtime/observation/metrics.hpp>
-#include <cairn/runtime/observation/signal_watch.hpp>
+#include <cairn/runtime/runs/manager_checks.hpp>
+#include <cairn/runtime/runs/save_schedule.hpp>
 #include <cairn/runtime/worlds/agreement.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/runs/resume_order.hpp>
@@ -30,98 +28,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-void check_options(const CheckpointManagerOptions& options) {
-  const auto require = [](bool fine, const char* what) {
-    if (!fine) throw Error(ErrorCode::kInvalidArgument, std::string("CheckpointManagerOptions::") + what);
-  };
-  require(options.save_every_steps >= 0, "save_every_steps must not be negative; 0 is for never");
-  require(options.save_every >= milliseconds(0), "save_every must not be negative; 0 is for never");
-  require(options.grace_period >= milliseconds(0), "grace_period must not be negative");
-  require(options.ask_every >= milliseconds(0), "ask_every must not be negative");
-  require(options.ask_every_steps >= 0, "ask_every_steps must not be negative; 0 means: use ask_every");
-  require(options.clock != nullptr, "clock must not be null");
-  check_policy(options.retention);
-  user_metadata_of(options.user_metadata, {});
-}
-
-// Returns whether the options say when to save. A manager without such options may be there only to
-// read.
-bool saves_by_itself(const CheckpointManagerOptions& options) {
-  return options.save_every_steps > 0 || options.save_every > milliseconds(0) || !options.save_on_signal.empty();
-}
-
-// Returns why this process cannot create files in the directory `url`, or in its nearest existing
-// parent; "" if it can, or if the store is not a directory.
-std::string why_not_writable(const std::string& url) {
-  if (url.empty() || url.front() != '/') return "";
-  std::string path = url;
-  while (::access(path.c_str(), F_OK) != 0 && errno == ENOENT && path != "/")
-    path.resize(std::max<std::size_t>(path.rfind('/'), 1));
-  if (::access(path.c_str(), W_OK | X_OK) == 0) return "";
-  return std::string(system_error("create files in", path, errno).what());
-}
-
-// Returns whether `url` is a directory, or file, in which this process cannot create files.
-bool is_read_only(const std::string& url) {
-  return ::access(url.c_str(), F_OK) == 0 && !why_not_writable(url).empty();
-}
-
-void check_run(const std::string& url) {
-  if (!is_utf8(url))
-    throw Error(ErrorCode::kInvalidArgument, "cannot keep checkpoints in " + printable_utf8(url) +
-                                                 ": records and messages hold its name, which is not UTF-8; use another");
-}
-
-// Returns nine tenths of the time that cairn-launch leaves between a signal and SIGKILL: the rest
-// is for shutting down. Without cairn-launch, returns the maximum.
-milliseconds grace_of_launcher() {
-  const double seconds = parse_number<double>(environment_value("CAIRN_GRACE_SECONDS")).value_or(0);
-  return seconds > 0 && seconds < 1e9 ? milliseconds(static_cast<std::int64_t>(seconds * 900)) : milliseconds::max();
-}
-
-void check_options(const LoadOptions& options) {
-  if (options.world || options.no_dist || !options.use_collectives || options.coordinator_rank != 0 || options.storage_reader)
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "restore_latest goes by the manager's own world, rank 0 and Cairn's reader: leave world, no_dist, use_collectives, "
-        "coordinator_rank and storage_reader of LoadOptions as they are, or choose by latest_valid() and load by a Checkpointer");
-}
-
-// Returns whether all failures have one of the codes. Considers only failures that all ranks know:
-// an exception of a Stateful object is known only on its own rank.
-bool have_codes(const FailureMap& failures, const std::set<ErrorCode>& codes) {
-  return !failures.empty() && std::all_of(failures.begin(), failures.end(), [&](const auto& entry) {
-    const Failure& failure = entry.second;
-    return failure.kind == FailureKind::kRaised && codes.count(failure.code) > 0 && failure.actor != "trainer";
-  });
-}
-
 // Letters of the steps that an error lists.
 constexpr std::size_t kStepsTextMax = 200;
 // Bounds the second read of a checkpoint that a load found damaged.
 constexpr std::uint64_t kSecondReadBytesMax = std::uint64_t{16} << 30;
-
-// Warns about lost steps: a caller may not look at the result of `restore_latest`.
-void log_passed_over(const ValidCheckpoint& chosen) {
-  if (chosen.passed_over.empty()) return;
-  std::string passed_over;
-  std::int64_t latest = 0;
-  for (const PassedOver& one : chosen.passed_over) {
-    passed_over += "; " + std::string(passed_over.empty() ? "passed over: " : "") + one.name + ": " + one.why;
-    latest = std::max(latest, step_of_name(one.name).value_or(0));
-  }
-  std::string text = "restored " + chosen.checkpoint.name;
-  if (const auto step = chosen.checkpoint.step; step && latest > *step)
-    text += ", " + std::to_string(latest - *step) + " steps earlier than the latest checkpoint";
-  text += passed_over;
-  write_log(LogLevel::kWarning, 0, text);
-}
-
-std::string described(const std::vector<VerifyFault>& faults) {
-  const VerifyFault& first = faults.front();
-  return first.object + " at offset " + std::to_string(first.offset) + ": " + first.what +
-         (faults.size() > 1 ? "; " + std::to_string(faults.size() - 1) + " more" : "");
-}
 
 }  // namespace
 
@@ -132,16 +42,12 @@ struct CheckpointManager::Implementation {
         run(url),
         checkpointer(Checkpointer(world, options.name)),
         agreement(world, options.name + ".agreement"),
-        last_save(options.clock->now()),
-        last_ask(last_save) {
-    check_run(run.url());
+        schedule(options, world.rank(), agreement) {
+    check_run_url(run.url());
     if (const auto metrics = metrics_of_environment()) metrics->name_run(run.url());
-    RunCleanup::GraceLeft grace;
-    if (!options.save_on_signal.empty()) {
-      signals.emplace(options.save_on_signal);
-      grace = [this] { return grace_left(); };
-    }
     if (world.rank() != 0) return;
+    RunCleanup::GraceLeft grace;
+    if (!options.save_on_signal.empty()) grace = [this] { return schedule.grace_left(); };
     cleanup = std::make_unique<RunCleanup>(run, options.retention, world.rank(), std::move(grace));
     try {
       resume_copies(run.url());
@@ -160,10 +66,10 @@ struct CheckpointManager::Implementation {
       if (news || !in_flight.empty()) start_cleanup();
     } catch (...) {  // out of memory: the next manager cleans up
     }
-    cleanup.reset();  // before what `grace_left` needs
+    cleanup.reset();  // before the schedule, which it asks
     try {
       wait_for_copies(run.url(), [this] {
-        const auto left = grace_left();
+        const auto left = schedule.grace_left();
         return !left || left->count() > 0;
       });
     } catch (...) {  // out of memory: the next manager continues the copies
@@ -186,14 +92,7 @@ struct CheckpointManager::Implementation {
   // the grace period of a signal.
   void make_room();
   void ended(const Place& place, const std::string* failure);
-  // Called on this rank when a save, if it was the one for a signal, has failed.
-  void report_not_saved(std::int64_t step, const std::string& why) const;
 
-  milliseconds time_until(MonotonicTime end) const {
-    return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(end - options.clock->now()));
-  }
-  // Returns the time left for the save for a signal; nothing if there is none to make.
-  std::optional<milliseconds> time_left() const { return due ? std::optional(time_until(*due)) : std::nullopt; }
   // Waits for asynchronous saves. If they do not end within `deadline`, which is that of a save for
   // a signal, cancels them, and the new save then fails on all ranks.
   struct Earlier {
@@ -208,22 +107,6 @@ struct CheckpointManager::Implementation {
   // In the grace period of a signal, leaves that to a later call.
   void start_cleanup(const Place* saved = nullptr);
 
-  // Thread-safe. Returns the rest of the grace period of the last signal that this rank knows of, 0
-  // once it has passed. Returns nothing if there is none, or a save has begun after its end.
-  std::optional<milliseconds> grace_left();
-  void note_signal() CAIRN_REQUIRES(signals_mutex);
-  // Returns the start of the pending signal's grace period. It is `now` after a save for a signal
-  // before it, which may have taken the whole period.
-  MonotonicTime start_of_grace(MonotonicTime now) const CAIRN_REQUIRES(signals_mutex) {
-    return pending->since > answered ? pending->since : now;
-  }
-
-  // Returns whether the ranks communicate in this call of `should_save`. The result is the same on
-  // all ranks: each has made the same calls and received the same answers.
-  bool is_time_to_ask(std::int64_t step);
-  // Rank 0: returns the number of calls of `should_save` until the ranks communicate again.
-  std::int64_t calls_until_next_ask(MonotonicTime now) const;
-
   void check_is_run(bool is_checkpoint) const;
   void check_writable() const;
   std::string choose(const std::vector<PassedOver>& damaged);
@@ -236,6 +119,7 @@ struct CheckpointManager::Implementation {
   Mutex running;  // held by the one call that runs
   std::optional<Checkpointer> checkpointer;
   Agreement agreement;
+  SaveSchedule schedule;
   std::optional<std::int64_t> safe_step;  // the step saved last, in the foreground, or restored last
 
   // On rank 0.
@@ -248,24 +132,6 @@ struct CheckpointManager::Implementation {
   std::set<std::string> damaged_ids;
   mutable bool is_run = false;  // not itself a checkpoint
   std::unique_ptr<RunCleanup> cleanup;
-  MonotonicTime last_save;
-  MonotonicTime last_ask;
-
-  std::int64_t ask_distance = 1;     // calls of `should_save` from one in which the ranks communicate to the next
-  std::int64_t calls_since_ask = 0;
-
-  struct Pending {
-    int signal = 0;
-    MonotonicTime since;
-  };
-  Mutex signals_mutex;
-  std::optional<SignalWatch> signals CAIRN_GUARDED_BY(signals_mutex);
-  std::optional<Pending> pending CAIRN_GUARDED_BY(signals_mutex);  // arrived at this rank; the other ranks do not know yet
-  std::optional<MonotonicTime> grace_end CAIRN_GUARDED_BY(signals_mutex);
-  MonotonicTime answered CAIRN_GUARDED_BY(signals_mutex){};  // when the ranks last agreed on a signal
-
-  int signal = 0;                    // known to all ranks
-  std::optional<MonotonicTime> due;  // the time by which the save for the signal must be done
 };
 
 // --- saving ---
@@ -293,10 +159,9 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   };
   std::vector<std::string> texts;
   try {
-    texts = unpack_texts(agreement.reach(about, why_not, decide, time_left()));
+    texts = unpack_texts(agreement.reach(about, why_not, decide, schedule.time_left()));
   } catch (const std::exception& error) {
-    report_not_saved(step, error.what());
-    due.reset();
+    schedule.ended(step, error.what());
     throw;
   }
   Place place;
@@ -309,8 +174,8 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
   place.options.writer.overwrite = false;  // if another manager takes the name now, one of the two saves fails
   place.options.writer.run_url = run.url();
   if (cleanup) place.options.writer.before_attempt = cleanup->waiter();
-  last_save = options.clock->now();
-  place.options.deadline = time_left();
+  schedule.begun();
+  place.options.deadline = schedule.time_left();
   if (world.rank() == 0) names_taken.insert(place.name);
   return place;
 }
@@ -320,11 +185,7 @@ CheckpointManager::Implementation::Place CheckpointManager::Implementation::agre
 void CheckpointManager::Implementation::make_room() {
   if (!cleanup) return;
   expect_saves(run.url());
-  if (!due) {
-    const MutexLock lock(signals_mutex);
-    note_signal();
-    if (grace_end && *grace_end <= options.clock->now()) grace_end.reset();
-  }
+  schedule.forget_past_grace();
   if (news || failed || !started_cleanup || cleanup->has_failed()) start_cleanup();
 }
 
@@ -332,15 +193,7 @@ void CheckpointManager::Implementation::make_room() {
 void CheckpointManager::Implementation::ended(const Place& place, const std::string* failure) {
   names_taken.erase(place.name);
   failed = failed || failure;
-  if (failure) report_not_saved(*place.options.step, *failure);
-  due.reset();
-}
-
-void CheckpointManager::Implementation::report_not_saved(std::int64_t step, const std::string& why) const {
-  if (due && world.rank() == 0)
-    write_log(LogLevel::kWarning, 0,
-              "step " + std::to_string(step) + " was not saved within the grace period of " +
-                  std::to_string(options.grace_period.count()) + " ms after signal " + std::to_string(signal) + ": " + why);
+  schedule.ended(*place.options.step, failure ? *failure : "");
 }
 
 CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wait_for_earlier(
@@ -358,7 +211,7 @@ CheckpointManager::Implementation::Earlier CheckpointManager::Implementation::wa
     names_taken.clear();
     return earlier;
   }
-  const std::string over = "the grace period after signal " + std::to_string(signal) + " is over";
+  const std::string over = "the grace period after signal " + std::to_string(schedule.signal()) + " is over";
   // A grace period has time for one save only, that of the signal.
   for (const auto& flight : in_flight) flight.second.cancel(over);
   earlier.why_not_ended = over + ", and earlier asynchronous saves have not ended";
@@ -376,7 +229,7 @@ void CheckpointManager::Implementation::look_after_flights() {
 std::string CheckpointManager::save(std::int64_t step, const StateDict& state, const Annotations& annotations) {
   auto& self = *implementation_;
   const OneCall one(self.running, self.busy());
-  const auto earlier = self.wait_for_earlier(self.time_left());
+  const auto earlier = self.wait_for_earlier(self.schedule.time_left());
   self.make_room();
   const auto place = self.agree_on_place("save", step, annotations, earlier.why_not_ended);
   try {
@@ -400,12 +253,12 @@ AsyncSaveResponse CheckpointManager::async_save(std::int64_t step, const StateDi
   const OneCall one(self.running, self.busy());
   Implementation::Earlier earlier;
   if (async_options.while_in_flight == WhileInFlight::kWait)
-    earlier = self.wait_for_earlier(self.time_left());  // here, so that the clean-up starts after them
+    earlier = self.wait_for_earlier(self.schedule.time_left());  // here, so that the clean-up starts after them
   else
     self.look_after_flights();
   self.make_room();
   const auto place = self.agree_on_place("asynchronous save", step, annotations, earlier.why_not_ended);
-  self.due.reset();
+  self.schedule.ended();
   // An exception here may be the failure of an earlier save. The new save may then be in flight, so
   // it keeps its name.
   AsyncSaveResponse response = self.checkpointer->async_save(state, place.id, place.options, async_options);
@@ -433,112 +286,23 @@ bool CheckpointManager::wait_for_saves(std::optional<std::chrono::milliseconds> 
   return ended;
 }
 
-bool CheckpointManager::Implementation::is_time_to_ask(std::int64_t step) {
-  if (options.save_every == milliseconds(0) && options.save_on_signal.empty()) return false;
-  ++calls_since_ask;
-  if (options.ask_every_steps > 0) return step % options.ask_every_steps == 0;
-  return calls_since_ask >= ask_distance;
-}
-
-// Extrapolates the time per call since the ranks last communicated. Later calls may be slower, so
-// the distance at most doubles, and stays short where a signal's grace period may run out
-// meanwhile.
-std::int64_t CheckpointManager::Implementation::calls_until_next_ask(MonotonicTime now) const {
-  const std::int64_t calls_max = options.save_on_signal.empty() ? 64 : 8;
-  Duration until = options.ask_every;
-  if (options.save_every > milliseconds(0)) until = std::min<Duration>(until, options.save_every - (now - last_save));
-  const auto most = static_cast<double>(std::min(calls_max, 2 * ask_distance));
-  const std::chrono::duration<double> taken = now - last_ask;
-  const double calls = until / std::max(taken / static_cast<double>(calls_since_ask), std::chrono::duration<double>(1e-9));
-  return static_cast<std::int64_t>(std::clamp(calls, 1.0, most));
-}
-
 bool CheckpointManager::should_save(std::int64_t step) {
   auto& self = *implementation_;
   const OneCall one(self.running, self.busy());
-  const CheckpointManagerOptions& options = self.options;
-  bool wanted = options.save_every_steps > 0 && step % options.save_every_steps == 0;
-  if (self.is_time_to_ask(step)) {
-    std::vector<std::string> own;
-    std::optional<milliseconds> deadline;  // the rest of the grace period
-    {
-      const MutexLock signals_lock(self.signals_mutex);
-      self.note_signal();
-      if (self.pending) {
-        const MonotonicTime asked = options.clock->now();
-        const MonotonicTime since = self.start_of_grace(asked);
-        if (since != self.pending->since) self.grace_end = since + options.grace_period;
-        const auto ago = std::chrono::duration_cast<milliseconds>(asked - since);
-        own = {std::to_string(self.pending->signal), std::to_string(ago.count())};
-        if (ago < options.grace_period) deadline = options.grace_period - ago;
-      }
-    }
-    const std::string about = "whether to save step " + std::to_string(step) + " in " + self.run.url();
-    MonotonicTime now{};  // set on rank 0 only
-    const auto decide = [&](const std::vector<std::string>& brought) {
-      // The earliest of several signals counts, because its grace period ends first.
-      std::vector<std::string> earliest{"0", "0"};
-      for (const std::string& packed : brought) {
-        const auto texts = unpack_texts(packed);
-        if (texts.size() == 2 && (earliest[0] == "0" || std::stoll(texts[1]) > std::stoll(earliest[1]))) earliest = texts;
-      }
-      now = options.clock->now();
-      const bool time_is_up = options.save_every > milliseconds(0) && now - self.last_save >= options.save_every;
-      earliest.emplace_back(time_is_up ? "1" : "0");
-      earliest.push_back(std::to_string(self.calls_until_next_ask(now)));
-      return pack_texts(earliest);
-    };
-    const std::vector<std::string> texts = unpack_texts(self.agreement.reach(about, pack_texts(own), decide, deadline));
-    wanted = wanted || texts.at(2) == "1";
-    self.last_ask = now;
-    self.ask_distance = std::stoll(texts.at(3));
-    self.calls_since_ask = 0;
-    if (texts.at(0) != "0") {
-      wanted = true;
-      self.signal = std::stoi(texts[0]);
-      const MonotonicTime answered = options.clock->now();
-      // The period began when the signal arrived, not with this agreement.
-      self.due = answered + options.grace_period - milliseconds(std::stoll(texts[1]));
-      const MutexLock signals_lock(self.signals_mutex);
-      self.answered = answered;
-      self.grace_end = self.due;
-      if (self.pending && self.pending->signal == self.signal) self.pending.reset();
-      if (self.signals) self.signals->skip(self.signal);
-      // A signal that only this rank knows of remains a reason to save.
-      if (self.pending) self.grace_end = answered + options.grace_period;
-    }
-  }
-  if (self.safe_step == step) {
-    wanted = false;
-    self.due.reset();
-  }
-  return wanted;
+  const bool due = self.schedule.is_due(step, self.run.url());
+  if (self.safe_step != step) return due;
+  self.schedule.ended();
+  return false;
 }
 
-int CheckpointManager::signal() const { return implementation_->signal; }
+int CheckpointManager::signal() const { return implementation_->schedule.signal(); }
 
 // --- retention ---
-
-void CheckpointManager::Implementation::note_signal() {
-  if (pending || !signals) return;  // a second signal waits until the ranks know of the first
-  const auto caught = signals->take();
-  if (!caught) return;
-  const MonotonicTime now = options.clock->now();
-  pending = {caught->signal, now - caught->ago};
-  grace_end = start_of_grace(now) + options.grace_period;
-}
-
-std::optional<milliseconds> CheckpointManager::Implementation::grace_left() {
-  const MutexLock lock(signals_mutex);
-  note_signal();
-  if (!grace_end) return std::nullopt;
-  return time_until(*grace_end);
-}
 
 void CheckpointManager::Implementation::start_cleanup(const Place* saved) {
   if (!cleanup) return;
   // In a grace period all time is for the save. `news` makes a later call clean up.
-  if (grace_left()) {
+  if (schedule.grace_left()) {
     news = true;
     return;
   }
@@ -600,7 +364,7 @@ void CheckpointManager::Implementation::note_damage(const CheckpointInfo& info, 
 }
 
 std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& state, const LoadOptions& options) {
-  check_options(options);
+  check_restore_options(options);
   auto& self = *implementation_;
   const OneCall one(self.running, self.busy());
   const std::exception_ptr unread = self.wait_for_earlier(std::nullopt).unread;
@@ -640,7 +404,7 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
 }
 
 ValidCheckpoint CheckpointManager::restore(std::int64_t step, StateDict& state, const LoadOptions& options) {
-  check_options(options);
+  check_restore_options(options);
   auto& self = *implementation_;
   const OneCall one(self.running, self.busy());
   const std::exception_ptr unread = self.wait_for_earlier(std::nullopt).unread;
@@ -700,7 +464,7 @@ std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
   const auto found = first_sound(*order, run.url(), [&](const RunCheckpoint& checkpoint) -> std::string {
     try {
       const auto faults = verify_checkpoint(*run.open(checkpoint.name));
-      return faults.empty() ? "" : described(faults);
+      return faults.empty() ? "" : text_of_faults(faults);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kNotFound) throw;
       return error.what();  // removed meanwhile
@@ -713,7 +477,7 @@ std::optional<ValidCheckpoint> CheckpointManager::latest_valid() const {
 // --- construction ---
 
 CheckpointManager::CheckpointManager(World world, const std::string& run, CheckpointManagerOptions options) {
-  check_options(options);
+  check_manager_options(options);
   // A longer period would end by the launcher's SIGKILL.
   options.grace_period = bounded_wait(std::min(options.grace_period, grace_of_launcher()));
   implementation_ = std::make_unique<Implementation>(std::move(world), run, std::move(options));
