@@ -27,6 +27,7 @@ set(CAIRN_PUBLIC_HEADERS
     formats/blob.hpp
     tracing/trace_chain.hpp
     tracing/trace_diagnosis.hpp
+    tracing/process_ends.hpp
     tracing/trace_directory.hpp
     tracing/trace_explanation.hpp
     tracing/trace_file.hpp

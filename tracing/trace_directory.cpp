@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <tuple>
 #include <utility>
 
@@ -115,80 +113,6 @@ class CallFinder {
   std::uint64_t next_first_ = 0;
   std::uint64_t outcome_id_ = 0;  // of the current call
 };
-
-// A line of a file `*.ends`; docs/tracing.md specifies them.
-struct ProcessEnd {
-  std::string host;
-  WallTime launched;
-  int rank = -1;
-  std::uint64_t process = 0;
-  TracedProcess end;
-};
-
-constexpr std::size_t kEndsBytesMax = 4u << 20;  // per file; 4,096 ranks need a tenth
-
-std::optional<WallTime> to_wall_time(const std::string& milliseconds) {
-  // At most the year 2065, so that differences of times do not overflow.
-  if (milliseconds.empty() || milliseconds.size() > 13 || milliseconds.find_first_not_of("0123456789") != std::string::npos ||
-      (milliseconds.size() == 13 && milliseconds.front() > '2'))
-    return std::nullopt;
-  return WallTime(std::chrono::milliseconds(std::stoll(milliseconds)));
-}
-
-// Skips lines that it does not understand.
-std::vector<ProcessEnd> read_ends(const fs::path& directory) {
-  std::vector<ProcessEnd> ends;
-  std::error_code failed;
-  if (!fs::is_directory(directory, failed)) return ends;
-  for (fs::directory_iterator entry(directory, failed), last; !failed && entry != last; entry.increment(failed)) {
-    std::error_code gone;
-    if (entry->path().extension() != ".ends" || !entry->is_regular_file(gone)) continue;  // opening a pipe would wait for a writer
-    std::ifstream file(entry->path(), std::ios::binary);
-    // Reads at most this much: a directory of traces may hold any file.
-    std::string text(kEndsBytesMax, '\0');
-    file.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<std::size_t>(std::max<std::streamsize>(0, file.gcount())));
-    std::istringstream lines(text);
-    ProcessEnd launch;
-    for (std::string line; std::getline(lines, line);) {
-      std::istringstream words(line);
-      std::string word, time, how, value, told;
-      words >> word;
-      if (word == "launched" && words >> time >> launch.host) {
-        // A time that cannot be read matches no trace: no trace began after it.
-        launch.launched = to_wall_time(time).value_or(WallTime::max());
-        continue;
-      }
-      ProcessEnd it = launch;
-      if (word != "rank" || !(words >> it.rank >> it.process >> time >> how >> value)) continue;
-      const auto ended = to_wall_time(time);
-      if (!ended) continue;
-      it.end.ended = *ended;
-      it.end.told = words >> told && told == "told";
-      if (how == "signal")
-        it.end.signal = value;
-      else if (how == "code" && value.size() <= 3 && value.find_first_not_of("0123456789") == std::string::npos)
-        it.end.code = std::stoi(value);
-      else
-        continue;
-      ends.push_back(std::move(it));
-    }
-  }
-  return ends;
-}
-
-// Returns the end of the process that wrote a trace. A rank's program may be the child of the
-// process that was launched, such as a shell; then its rank and the time tell.
-const ProcessEnd* end_of_writer(const std::vector<ProcessEnd>& ends, const TraceHeader& header) {
-  const ProcessEnd* by_rank = nullptr;
-  for (const auto& it : ends) {
-    // Process ids repeat, so host and time must fit as well.
-    if (it.host != header.host || it.end.ended < header.wall || it.launched > header.wall) continue;
-    if (it.process == header.process) return &it;
-    if (it.rank == header.rank) by_rank = &it;
-  }
-  return by_rank;
-}
 
 using AttemptKey = std::tuple<std::string, std::uint32_t, std::uint64_t, std::uint64_t>;  // job, checkpointer, counter, number
 
@@ -321,11 +245,6 @@ std::string TracedJob::describe(int rank) const {
   const std::string name = "rank " + std::to_string(rank);
   const auto writer = writers.find(rank);
   return writer == writers.end() ? name : name + " (" + process_name(writer->second.process, writer->second.host) + ")";
-}
-
-std::string TracedProcess::describe() const {
-  if (!signal.empty()) return "was killed by " + signal;
-  return "exited with code " + std::to_string(code);
 }
 
 std::string TracedAttempt::operation_name() const { return operation ? to_string(*operation) : "call"; }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include <cairn/base/observer.hpp>
+#include <cairn/tracing/process_ends.hpp>
 #include <cairn/tracing/trace_file.hpp>
 
 namespace cairn {
@@ -73,17 +74,6 @@ struct TracedAttempt {
   bool is_running = false;
   std::string operation_name() const;  // "save", "load", "agreement"; "call" if it is unknown
   std::string describe() const;        // "save of 'run/step_100'"
-};
-
-// How the process of a rank ended, as cairn-launch recorded it.
-struct TracedProcess {
-  WallTime ended;
-  std::string signal;  // "SIGKILL"; "" if it exited
-  int code = 0;        // its exit code
-  bool told = false;   // it ended after cairn-launch had asked it to
-
-  bool has_failed() const { return !told && (code != 0 || !signal.empty()); }  // false if it was told to end
-  std::string describe() const;                                                // "was killed by SIGKILL"
 };
 
 // The process that wrote a rank's trace.

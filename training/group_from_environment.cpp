@@ -7,7 +7,7 @@
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/launch/launchers.hpp>
 #include <cairn/runtime/launch/own_address.hpp>
-#include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/launch/tcp_store.hpp>
 
 namespace cairn::training {
 

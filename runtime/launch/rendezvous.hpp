@@ -20,23 +20,6 @@ struct TCPStoreOptions;
 
 namespace cairn {
 
-// Opens the store at MASTER_ADDR:MASTER_PORT. Rank 0 hosts it, unless the launcher's agent or the
-// trainer already does. In an agent's store, each restart of the job sees only its own keys. If the
-// port was computed from the name of the job, each job sees only its own keys. Throws kDeadline if
-// nobody offers the store in time, or if the process that listens there does not answer;
-// kUnavailable if rank 0 cannot host it. During the wait one rank logs warnings: rank 1 if rank 0
-// hosts the store, rank 0 if the agent does. First raises the soft limit of descriptors
-// (`provide_descriptors`).
-c10::intrusive_ptr<c10d::Store> open_store(const Place& place, Deadline deadline, Duration first_notice = WaitNotices::kFirst);
-
-// Opens a TCPStore with `options`. Works with every supported LibTorch: a host uses libuv only if
-// LibTorch has it, and a rank that joins never asks for it. Takes at most a second longer than the
-// timeout in `options`. Throws what TCPStore throws.
-c10::intrusive_ptr<c10d::TCPStore> open_tcp_store(const std::string& host, c10d::TCPStoreOptions options);
-
-// Returns the host that serves a TCPStore, as this process connects to it; "" for other stores.
-std::string host_of_store(c10d::Store& store);
-
 // Blocks until this rank has the secret that rank 0 has drawn and put into the store. Rank 0
 // returns at once. Each call uses a new secret; all ranks must call it the same number of times.
 // Throws kDeadline. During the wait, rank 1 logs warnings. Every rank also logs them in its second

@@ -18,7 +18,7 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
-#include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/launch/tcp_store.hpp>
 #include <cairn/runtime/testing/injection.hpp>
 #include <cairn/runtime/worlds/world.hpp>
 

@@ -35,6 +35,7 @@
 #include <cairn/base/wait.hpp>
 #include <cairn/runtime/launch/own_address.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/launch/tcp_store.hpp>
 #include <cairn/runtime/observation/call_notifier.hpp>
 #include <cairn/runtime/observation/metrics.hpp>
 #include <cairn/runtime/observation/trace_on_signal.hpp>

@@ -24,7 +24,7 @@
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/launch/own_address.hpp>
-#include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/launch/tcp_store.hpp>
 #include <cairn/runtime/worlds/world.hpp>
 #include <cairn/tests/runtime/rank_threads.hpp>
 #include <cairn/tests/support/environment.hpp>

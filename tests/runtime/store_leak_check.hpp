@@ -6,7 +6,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/launch/tcp_store.hpp>
 #include <cairn/tests/support/leak_check.hpp>
 
 namespace cairn::testing {

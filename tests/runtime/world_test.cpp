@@ -34,6 +34,7 @@
 #include <cairn/base/save_id.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/launch/tcp_store.hpp>
 #include <cairn/runtime/worlds/world.hpp>
 #include <cairn/tests/runtime/rank_threads.hpp>
 #include <cairn/tests/runtime/store_leak_check.hpp>

@@ -16,7 +16,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <cairn/base/error.hpp>
-#include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/launch/tcp_store.hpp>
 #include <cairn/runtime/testing/testing.hpp>
 #include <cairn/tests/support/rank_device.hpp>
 #include <cairn/training/hooked.hpp>

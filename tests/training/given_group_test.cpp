@@ -15,7 +15,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
-#include <cairn/runtime/launch/rendezvous.hpp>
+#include <cairn/runtime/launch/tcp_store.hpp>
 #include <cairn/tests/support/thrown.hpp>
 #include <cairn/tests/training/sharded_models.hpp>
 #include <cairn/training/process_mesh.hpp>
