@@ -197,7 +197,7 @@ class PageModel {
       columns["detail"].add(names_.number(committed != nullptr ? to_string(*committed) : text_of(event.code)));
       columns["phase"].add(names_.number(text_of(event.phase)));
       columns["text"].add(texts_.number(event.text));
-      columns["peer"].add(static_cast<std::uint64_t>(std::max(-1, event.peer) + 1));
+      columns["peer"].add(static_cast<std::uint64_t>(std::max(-1, event.peer)) + 1);
       columns["cause"].add_signed(cause.event == nullptr ? 0 : place - place_of(cause.event));
       columns["flags"].add((event.ok ? 0 : kFailedFlag) | (cause.waited ? kWaitedFlag : 0) |
                            (lost_.count(&event) != 0 ? kLostFlag : 0));

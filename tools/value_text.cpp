@@ -14,7 +14,7 @@ namespace cairn::tools {
 namespace {
 
 // Appends ".0" to whole numbers, to mark them as floats as Python does.
-std::string real_text(std::string digits) {
+std::string real_text(const std::string& digits) {
   return digits.find_first_not_of("-0123456789") == std::string::npos ? digits + ".0" : digits;
 }
 

@@ -25,12 +25,12 @@ C10dBackend::Work C10dBackend::all_to_all(torch::Tensor output, torch::Tensor in
 }
 
 C10dBackend::Work C10dBackend::all_reduce(torch::Tensor tensor) {
-  std::vector<torch::Tensor> tensors{tensor};
+  std::vector<torch::Tensor> tensors{std::move(tensor)};
   return group_->allreduce(tensors);
 }
 
 C10dBackend::Work C10dBackend::broadcast(torch::Tensor tensor, int root) {
-  std::vector<torch::Tensor> tensors{tensor};
+  std::vector<torch::Tensor> tensors{std::move(tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
   return group_->broadcast(tensors, options);

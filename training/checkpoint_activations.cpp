@@ -171,7 +171,7 @@ class ComputedAnew : public torch::autograd::Node {
 
 }  // namespace
 
-torch::Tensor call_checkpointed(Forward forward, const std::vector<torch::Tensor>& inputs,
+torch::Tensor call_checkpointed(const Forward& forward, const std::vector<torch::Tensor>& inputs,
                                 const ActivationCheckpointOptions& options) {
   // First: the node keeps the states of the generators from before the forward call.
   const NodePointer node = make_node<ComputedAnew>(forward, inputs, options.preserve_rng_state);

@@ -131,6 +131,7 @@ void shard_one(Module& module, const ProcessMesh& mesh, const FullyShardOptions&
   }
   // Several parameters may share one storage, as cuDNN stores those of recurrent layers.
   std::vector<torch::Tensor> tensors;
+  tensors.reserve(found.size());
   for (const auto& parameter : found) tensors.push_back(parameter.tensor);
   for (const SharedMemory& shared : find_shared_memory(tensors)) {
     if (shared.first == shared.second) continue;
@@ -223,7 +224,7 @@ void fully_shard(Module& module, const ProcessMesh& mesh, const FullyShardOption
 // --- scopes --------------------------------------------------------------------------------------
 
 ForwardScope::ForwardScope(const Module& model) : ForwardScope(group_in(model)) {}
-ForwardScope::ForwardScope(std::shared_ptr<UnitGroup> group) : group_(group ? group->current() : nullptr) {
+ForwardScope::ForwardScope(const std::shared_ptr<UnitGroup>& group) : group_(group ? group->current() : nullptr) {
   if (group_) group_->enter_forward();
 }
 ForwardScope::~ForwardScope() {

@@ -70,7 +70,7 @@ void fully_shard(Hooked<Contained>& module, const ProcessMesh& mesh, const Fully
 class ForwardScope {
  public:
   explicit ForwardScope(const torch::nn::Module& model);
-  explicit ForwardScope(std::shared_ptr<UnitGroup> group);
+  explicit ForwardScope(const std::shared_ptr<UnitGroup>& group);
   ~ForwardScope();
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;

@@ -18,6 +18,7 @@ torch::Tensor cast_tensor(const torch::Tensor& tensor, at::ScalarType type) {
 
 std::vector<torch::Tensor> cast_tensor(const std::vector<torch::Tensor>& tensors, at::ScalarType type) {
   std::vector<torch::Tensor> cast;
+  cast.reserve(tensors.size());
   for (const auto& tensor : tensors) cast.push_back(cast_tensor(tensor, type));
   return cast;
 }

@@ -53,9 +53,9 @@ std::optional<torch::Tensor> cast_tensor(const std::optional<torch::Tensor>& ten
 template <class Argument>
 decltype(auto) cast_input(Argument&& argument, at::ScalarType type) {
   using Plain = std::decay_t<Argument>;
-  constexpr bool has_tensors = std::is_same_v<Plain, torch::Tensor> || std::is_same_v<Plain, std::vector<torch::Tensor>> ||
+  constexpr bool kHasTensors = std::is_same_v<Plain, torch::Tensor> || std::is_same_v<Plain, std::vector<torch::Tensor>> ||
                                std::is_same_v<Plain, std::optional<torch::Tensor>>;
-  if constexpr (has_tensors) {
+  if constexpr (kHasTensors) {
     return cast_tensor(argument, type);
   } else {
     return std::forward<Argument>(argument);
@@ -65,7 +65,7 @@ decltype(auto) cast_input(Argument&& argument, at::ScalarType type) {
 // A call of the module as a function of its tensor arguments.
 using Forward = std::function<torch::Tensor(const std::vector<torch::Tensor>&)>;
 // Calls `forward` without a graph. When gradients arrive, calls it again with a graph.
-torch::Tensor call_checkpointed(Forward forward, const std::vector<torch::Tensor>& inputs,
+torch::Tensor call_checkpointed(const Forward& forward, const std::vector<torch::Tensor>& inputs,
                                 const ActivationCheckpointOptions& options);
 [[noreturn]] void refuse_checkpoint(const char* returned);
 
