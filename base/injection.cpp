@@ -7,13 +7,17 @@
 
 #include <unistd.h>
 
+#include <cairn/base/settings.hpp>
+
 namespace cairn {
 namespace {
 
 struct ActionWord {
-  const char* word;
+  std::string_view word;
   FaultAction action;
-  const char* shown;  // for error texts
+  std::string_view shown;  // for error texts
+  // The store operations that are the only places for the action. None: the action has other places.
+  std::array<std::string_view, 7> operations{};
 };
 constexpr std::array kActions{
     ActionWord{"kill", FaultAction::kKill, "kill"},
@@ -21,242 +25,138 @@ constexpr std::array kActions{
     ActionWord{"throw", FaultAction::kThrow, "throw"},
     ActionWord{"delay", FaultAction::kDelay, "delay=TIME"},
     ActionWord{"drop-link", FaultAction::kDropLink, "drop-link, drop-link=RANK"},
-    ActionWord{"disk-full", FaultAction::kDiskFull, "disk-full"},
-    ActionWord{"short-write", FaultAction::kShortWrite, "short-write"},
-    ActionWord{"read-flip", FaultAction::kReadFlip, "read-flip"},
+    ActionWord{"disk-full",
+               FaultAction::kDiskFull,
+               "disk-full",
+               {"create_root", "create", "write_at", "sync", "close", "begin_attempt", "publish"}},  // they may need space
+    ActionWord{"short-write", FaultAction::kShortWrite, "short-write", {"write_at"}},
+    ActionWord{"read-flip", FaultAction::kReadFlip, "read-flip", {"read"}},
 };
 
 struct SiteWord {
-  const char* word;
+  std::string_view word;
   FaultSite site;
+  std::vector<std::string> InjectionNames::*names;
 };
-constexpr std::array kSites{SiteWord{"send", FaultSite::kSend}, SiteWord{"receive", FaultSite::kReceive},
-                            SiteWord{"hook", FaultSite::kHook}, SiteWord{"phase", FaultSite::kPhase},
-                            SiteWord{"store", FaultSite::kStore}};
+constexpr std::array kSites{SiteWord{"send", FaultSite::kSend, &InjectionNames::messages},
+                            SiteWord{"receive", FaultSite::kReceive, &InjectionNames::messages},
+                            SiteWord{"hook", FaultSite::kHook, &InjectionNames::hooks},
+                            SiteWord{"phase", FaultSite::kPhase, &InjectionNames::phases},
+                            SiteWord{"store", FaultSite::kStore, &InjectionNames::operations}};
 
-// Returns the store operations at which an action can happen; empty if there are none.
-std::vector<std::string> operations_for(FaultAction action, const std::vector<std::string>& all) {
-  const auto only = [&](std::initializer_list<const char*> wanted) {
-    std::vector<std::string> kept;
-    for (const auto& name : all)
-      if (std::find(wanted.begin(), wanted.end(), name) != wanted.end()) kept.push_back(name);
-    return kept;
-  };
-  switch (action) {
-    case FaultAction::kKill:
-    case FaultAction::kFreeze:
-    case FaultAction::kThrow:
-    case FaultAction::kDelay:
-      return all;
-    case FaultAction::kDropLink:
-      return {};
-    case FaultAction::kDiskFull:
-      // Only operations that may need space.
-      return only({"create_root", "create", "write_at", "sync", "close", "begin_attempt", "publish"});
-    case FaultAction::kShortWrite:
-      return only({"write_at"});
-    case FaultAction::kReadFlip:
-      return only({"read"});
-  }
-  return {};
+template <class Words>
+auto find_word(const Words& words, std::string_view word) {
+  return std::find_if(words.begin(), words.end(), [&](const auto& known) { return known.word == word; });
 }
 
-bool is_store_fault(FaultAction action) {
-  return action == FaultAction::kDiskFull || action == FaultAction::kShortWrite || action == FaultAction::kReadFlip;
+void append(std::string& list, std::string_view name) { list.append(list.empty() ? "" : ", ").append(name); }
+
+// Returns the parts of `text` between separators; at least one.
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  std::size_t end = 0;
+  for (; (end = text.find(separator)) != std::string_view::npos; text.remove_prefix(end + 1)) parts.push_back(text.substr(0, end));
+  parts.push_back(text);
+  return parts;
 }
 
-template <class Names>
-std::string listed(const Names& names) {
-  std::string text;
-  for (const auto& name : names) text += (text.empty() ? "" : ", ") + std::string(name);
-  return text;
+// Returns the texts before and behind the first separator. Without one, the second is empty.
+std::pair<std::string_view, std::string_view> cut(std::string_view text, char separator) {
+  const std::size_t end = std::min(text.find(separator), text.size());
+  return {text.substr(0, end), text.substr(std::min(end + 1, text.size()))};
 }
 
-std::string action_word(FaultAction action) {
-  for (const auto& known : kActions)
-    if (known.action == action) return known.word;
-  return "?";
-}
-
-// A parser by recursive descent. Each function takes one part of the grammar and moves `at_` behind
-// it.
-class Parser {
+// Parses one rule: action "@" site ":" name { "," ( "rank=" N | "nth=" ( N | "all" ) ) }. No part may
+// be empty, so a missing separator needs no check of its own.
+class RuleParser {
  public:
-  Parser(std::string_view spec, const InjectionNames& names) : spec_(spec), names_(names) {}
+  RuleParser(std::string_view text, const InjectionNames& names) : text_(text), names_(names) {}
 
-  std::vector<InjectionRule> rules() {
-    std::vector<InjectionRule> rules;
-    while (true) {
-      skip_blanks();
-      if (at_ == spec_.size()) return rules;
-      // Empty rules are allowed, so that scripts can join rules with ';' without care.
-      if (peek() == ';') {
-        ++at_;
-        continue;
-      }
-      rules.push_back(rule());
-    }
-  }
-
- private:
-  // rule = action "@" site ":" name { "," ( "rank=" N | "nth=" ( N | "all" ) ) }
-  InjectionRule rule() {
-    const std::size_t begin = at_;
+  InjectionRule rule() const {
+    const std::vector<std::string_view> parts = split(text_, ',');
+    const auto [action, place] = cut(parts[0], '@');
     InjectionRule rule;
-    action(rule);
-    expect('@', "\"@\" and where it is to happen, as in kill@hook:write_data");
-    place(rule);
+    rule.text = std::string(text_);
+    read_place(rule, read_action(rule, action), place);
     bool has_nth = false;
-    while (peek() == ',') {
-      ++at_;
-      filter(rule, has_nth);
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      const auto [word, value] = cut(parts[i], '=');
+      if (word == "rank" && !rule.rank)
+        rule.rank = static_cast<int>(number(value, "a rank, from 0"));
+      else if (word == "nth" && !std::exchange(has_nth, true))
+        rule.nth = value == "all" ? 0 : number(value, "\"all\", or which occurrence, from 1", 1);
+      else
+        refuse(parts[i], "rank=N or nth=N, each at most once");
     }
-    // The text of the rule ends before trailing blanks.
-    std::size_t end = at_;
-    skip_blanks();
-    if (at_ < spec_.size() && peek() != ';') refuse(at_, "\",\" with rank= or nth=, or \";\" and the next rule");
-    rule.text = std::string(spec_.substr(begin, end - begin));
     return rule;
   }
 
-  void action(InjectionRule& rule) {
-    const std::size_t begin = at_;
-    const std::string_view word = take_word();
-    const auto known = std::find_if(kActions.begin(), kActions.end(), [&](const ActionWord& it) { return word == it.word; });
-    if (known == kActions.end()) {
+ private:
+  const ActionWord& read_action(InjectionRule& rule, std::string_view text) const {
+    const auto [word, value] = cut(text, '=');
+    const auto known = find_word(kActions, word);
+    const bool has_value = word.size() < text.size();
+    // An action that is shown as one word takes no value.
+    if (known == kActions.end() || (has_value && known->shown == word)) {
       std::string allowed;
-      for (const auto& it : kActions) allowed += (allowed.empty() ? "" : ", ") + std::string(it.shown);
-      refuse(begin, "one of the actions " + allowed);
+      for (const auto& it : kActions) append(allowed, it.shown);
+      refuse(text, "one of the actions " + allowed);
     }
     rule.action = known->action;
-    if (rule.action == FaultAction::kDelay) {
-      expect('=', "\"=\" and a time, as in delay=200ms");
-      rule.delay = time();
-    } else if (rule.action == FaultAction::kDropLink && peek() == '=') {
-      ++at_;
-      rule.peer = static_cast<int>(number("the rank at the other end of the link"));
-    }
+    if (rule.action == FaultAction::kDelay)
+      rule.delay = time(value);
+    else if (has_value)
+      rule.peer = static_cast<int>(number(value, "the rank at the other end of the link"));
+    return *known;
   }
 
-  void place(InjectionRule& rule) {
-    const std::size_t begin = at_;
-    const std::string_view word = take_word();
-    const auto known = std::find_if(kSites.begin(), kSites.end(), [&](const SiteWord& it) { return word == it.word; });
-    const bool fits = known != kSites.end() && fits_site(rule.action, known->site);
-    if (!fits) {
-      std::string allowed;
-      for (const auto& it : kSites)
-        if (fits_site(rule.action, it.site)) allowed += (allowed.empty() ? "" : ", ") + std::string(it.word) + ":NAME";
-      refuse(begin, "a place where " + action_word(rule.action) + " can happen: " + allowed);
+  void read_place(InjectionRule& rule, const ActionWord& action, std::string_view text) const {
+    const auto [word, name] = cut(text, ':');
+    const bool is_store_fault = !action.operations[0].empty();
+    const auto fits = [&](const SiteWord& site) {
+      return site.site == FaultSite::kStore ? action.action != FaultAction::kDropLink : !is_store_fault;
+    };
+    std::string allowed;
+    const auto known = find_word(kSites, word);
+    if (known == kSites.end() || !fits(*known)) {
+      for (const auto& site : kSites)
+        if (fits(site)) append(allowed, std::string(site.word) + ":NAME");
+      refuse(text, "a place where " + std::string(action.word) + " can happen: " + allowed);
     }
     rule.site = known->site;
-    expect(':', "\":\" and a name");
     // A mistyped name would never fire and make a test pass for the wrong reason. Names are
     // therefore compared with the lists of all names.
-    const std::vector<std::string> allowed = names_at(rule);
-    const std::size_t name_begin = at_;
-    rule.name = std::string(take_word());
-    if (std::find(allowed.begin(), allowed.end(), rule.name) == allowed.end()) refuse(name_begin, "one of " + listed(allowed));
-  }
-
-  void filter(InjectionRule& rule, bool& has_nth) {
-    const std::size_t begin = at_;
-    const std::string_view word = take_word();
-    if (word == "rank" && !rule.rank) {
-      expect('=', "\"=\" and a rank");
-      rule.rank = static_cast<int>(number("a rank, from 0"));
-    } else if (word == "nth" && !has_nth) {
-      has_nth = true;
-      expect('=', "\"=\" and a number or \"all\"");
-      const std::size_t value_begin = at_;
-      if (take_word() == "all") {
-        rule.nth = 0;
-        return;
-      }
-      at_ = value_begin;
-      rule.nth = number("\"all\", or which occurrence, from 1");
-      if (rule.nth == 0) refuse(value_begin, "\"all\", or which occurrence, from 1");
-    } else {
-      refuse(begin, "rank=N or nth=N, each at most once");
+    for (const std::string& it : names_.*known->names) {
+      if (is_store_fault && std::find(action.operations.begin(), action.operations.end(), it) == action.operations.end()) continue;
+      append(allowed, it);
+      if (it == name) rule.name = it;
     }
+    if (rule.name.empty()) refuse(name, "one of " + allowed);
   }
 
-  static bool fits_site(FaultAction action, FaultSite site) {
-    if (site == FaultSite::kStore) return action != FaultAction::kDropLink;
-    return !is_store_fault(action);
+  std::chrono::milliseconds time(std::string_view text) const {
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    const std::string_view unit = text.substr(digits);
+    const std::uint64_t factor = unit == "ms" ? 1 : unit == "s" ? 1000 : unit == "min" ? 60'000 : 0;
+    // The product fits: the number has 32 bits.
+    const std::uint64_t value = parse_number<std::uint32_t>(text.substr(0, digits)).value_or(0) * factor;
+    if (value == 0 || value > 3'600'000) refuse(text, "a time from 1ms to 1h, as in delay=200ms, 5s or 1min");
+    return std::chrono::milliseconds(value);
   }
 
-  std::vector<std::string> names_at(const InjectionRule& rule) const {
-    switch (rule.site) {
-      case FaultSite::kSend:
-      case FaultSite::kReceive:
-        return names_.messages;
-      case FaultSite::kHook:
-        return names_.hooks;
-      case FaultSite::kPhase:
-        return names_.phases;
-      case FaultSite::kStore:
-        return operations_for(rule.action, names_.operations);
-    }
-    return {};
+  std::uint32_t number(std::string_view text, const std::string& expected, std::uint32_t min = 0) const {
+    const auto value = parse_number<std::uint32_t>(text);
+    if (!value || *value < min || *value > 999'999) refuse(text, expected);
+    return *value;
   }
 
-  std::chrono::milliseconds time() {
-    constexpr const char* kExpected = "a time from 1ms to 1h, as in 200ms, 5s or 1min";
-    const std::size_t begin = at_;
-    const std::uint64_t value = number(kExpected, 7);  // an hour in milliseconds
-    const std::string_view unit = take_word();
-    std::uint64_t factor = 0;
-    if (unit == "ms") factor = 1;
-    if (unit == "s") factor = 1000;
-    if (unit == "min") factor = 60'000;
-    // Divides, because the product could exceed an hour before it is compared.
-    if (factor == 0 || value == 0 || value > 3'600'000 / factor) refuse(begin, kExpected);
-    return std::chrono::milliseconds(value * factor);
+  [[noreturn]] void refuse(std::string_view part, const std::string& expected) const {
+    throw Error(ErrorCode::kInvalidArgument, "the injection \"" + std::string(text_.substr(0, 400)) + "\" has \"" +
+                                                 std::string(part.substr(0, 40)) + "\" instead of " + expected);
   }
 
-  // Refuses numbers of more digits, however large. Six digits fit into an int.
-  std::uint64_t number(const std::string& expected, std::size_t digits_max = 6) {
-    const std::size_t begin = at_;
-    std::uint64_t value = 0;
-    while (at_ < spec_.size() && spec_[at_] >= '0' && spec_[at_] <= '9' && at_ - begin <= digits_max)
-      value = value * 10 + static_cast<std::uint64_t>(spec_[at_++] - '0');
-    if (at_ == begin || at_ - begin > digits_max) refuse(begin, expected);
-    return value;
-  }
-
-  // Takes letters, '_' and '-'.
-  std::string_view take_word() {
-    const std::size_t begin = at_;
-    while (at_ < spec_.size()) {
-      const char c = spec_[at_];
-      if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-')) break;
-      ++at_;
-    }
-    return spec_.substr(begin, at_ - begin);
-  }
-
-  char peek() const { return at_ < spec_.size() ? spec_[at_] : '\0'; }
-  void skip_blanks() {
-    while (at_ < spec_.size() && (spec_[at_] == ' ' || spec_[at_] == '\t' || spec_[at_] == '\n')) ++at_;
-  }
-  void expect(char wanted, const std::string& expected) {
-    if (at_ >= spec_.size() || spec_[at_] != wanted) refuse(at_, expected);
-    ++at_;
-  }
-
-  // Quotes the text from `position` to the end of its rule.
-  [[noreturn]] void refuse(std::size_t position, const std::string& expected) const {
-    const std::string_view rest = spec_.substr(position, std::min<std::size_t>(spec_.substr(position).find(';'), 40));
-    throw Error(ErrorCode::kInvalidArgument,
-                "the injection \"" + std::string(spec_.substr(0, 400)) + "\" is not understood at character " +
-                    std::to_string(position + 1) + ": expected " + expected + ", but " +
-                    (rest.empty() ? "the rule ends there" : "there stands \"" + std::string(rest) + "\""));
-  }
-
-  const std::string_view spec_;
+  const std::string_view text_;
   const InjectionNames& names_;
-  std::size_t at_ = 0;
 };
 
 Mutex active_mutex;  // worlds and stores ask for the injector on any thread
@@ -269,7 +169,15 @@ std::shared_ptr<Injector>& active_slot() CAIRN_REQUIRES(active_mutex) {
 }  // namespace
 
 std::vector<InjectionRule> parse_injection(std::string_view spec, const InjectionNames& names) {
-  return Parser(spec, names).rules();
+  constexpr std::string_view kBlanks = " \t\n";
+  std::vector<InjectionRule> rules;
+  for (const std::string_view part : split(spec, ';')) {
+    const std::size_t begin = part.find_first_not_of(kBlanks);
+    // Empty rules are allowed, so that scripts can join rules with ';' without care.
+    if (begin == std::string_view::npos) continue;
+    rules.push_back(RuleParser(part.substr(begin, part.find_last_not_of(kBlanks) + 1 - begin), names).rule());
+  }
+  return rules;
 }
 
 InjectorHands system_hands() {

@@ -49,7 +49,7 @@ namespace cairn {
 // process that never calls `allow_injection`, CAIRN_INJECT has no effect except one line on
 // standard error. Each call reads the variable again and restarts the counts for `nth`. If
 // CAIRN_INJECT is unset, disables all faults. Throws kInvalidArgument if the value is malformed;
-// the exception's text gives the position of the error and what is allowed there. Thread-safe.
+// the exception's text gives the rule, its wrong part, and what is allowed instead. Thread-safe.
 void allow_injection();
 
 }  // namespace cairn

@@ -214,7 +214,7 @@ class Allowed(FaultTest):
         result = self.launch("check", ranks=2, options=["--inject", "kill@hook:begin", "--inject", "kill@hook:beginn"])
         self.assertEqual(result.returncode, 1, result.stdout)
         self.assertIn("CAIRN_INJECT", result.stdout)
-        self.assertIn("at character 27: expected one of reset, begin, ", result.stdout)
+        self.assertIn('"kill@hook:beginn" has "beginn" instead of one of reset, begin, ', result.stdout)
 
     def test_what_is_injected_is_announced(self):
         result = self.launch("attempt", self.directory("announced"), "save", "0", "-1", ranks=2,
