@@ -4,7 +4,7 @@
 // at most one chunk. The uncovered rest of a part is a gap with exact bounds. The usual layouts
 // (splits along some dimensions, device meshes) separate completely, in O(n log n). Other chunks
 // overlap, or interlock like the blades of a pinwheel. A sweep along one dimension compares each of
-// those with the chunks that the sweep line crosses.
+// those with the chunks that the sweep line crosses. The sum of their volumes shows a gap among them.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -21,10 +21,6 @@ namespace {
 
 // Bounds the report: a tensor saved a thousand times has half a million overlapping pairs.
 constexpr std::size_t kFaultsPerTensorMax = 1024;
-// Gaps between interlocking chunks are searched on the grid of their edges, up to this many cells.
-constexpr std::size_t kGridCellsMax = 1u << 22;
-// Overlapping chunks visit cells repeatedly. This bounds the visits of one search.
-constexpr std::size_t kGridVisitsMax = 1u << 25;
 // Limit on the faults listed in an error text.
 constexpr std::size_t kFaultsListedMax = 20;
 
@@ -150,17 +146,14 @@ class CoverageCheck {
     return true;
   }
 
-  // Checks several chunks that no straight cut separates.
+  // Checks several chunks that no straight cut separates. The sum of volumes shows whether something
+  // is missing, but not where in the region. Overlaps can hide a gap from the sum; they are reported
+  // anyway.
   void untangle(const Task& task) {
-    const std::size_t overlaps_before = faults_.size();
     find_overlaps(task);
-    if (faults_.size() == overlaps_before) {
-      std::int64_t covered = 0;
-      for (std::size_t i = task.begin; i < task.end; ++i) covered += volume(chunk(order_[i]).sizes);
-      // Without overlaps, chunks that add up to the region's volume leave no gap.
-      if (covered == volume(task.region.sizes)) return;
-    }
-    find_gap(task);
+    std::int64_t missing = volume(task.region.sizes);
+    for (std::size_t i = task.begin; i < task.end && missing > 0; ++i) missing -= volume(chunk(order_[i]).sizes);
+    if (missing > 0) add_gap(task.region);
   }
 
   // Sweeps along the dimension with the most distinct starts. `open` holds the chunks that the
@@ -212,111 +205,6 @@ class CoverageCheck {
     }
   }
 
-  // Adds the bounding box of what interlocking chunks leave uncovered, on the grid of their edges.
-  void find_gap(const Task& task) {
-    const std::size_t dims = size_.size();
-    std::vector<std::vector<std::int64_t>> edges(dims);
-    std::size_t cells = 1;
-    for (std::size_t dim = 0; dim < dims; ++dim) {
-      auto& list = edges[dim];
-      list = {task.region.offsets[dim], task.region.offsets[dim] + task.region.sizes[dim]};
-      for (std::size_t i = task.begin; i < task.end; ++i) {
-        const Box& box = chunk(order_[i]);
-        list.push_back(box.offsets[dim]);
-        list.push_back(box.offsets[dim] + box.sizes[dim]);
-      }
-      std::sort(list.begin(), list.end());
-      list.erase(std::unique(list.begin(), list.end()), list.end());
-      // Divides, because the product of the edges may overflow.
-      if (cells > kGridCellsMax / (list.size() - 1)) {
-        cells = kGridCellsMax + 1;
-        break;
-      }
-      cells *= list.size() - 1;
-    }
-    if (cells > kGridCellsMax) {
-      find_gap_by_volume(task);
-      return;
-    }
-    std::vector<bool> covered(cells, false);
-    std::vector<std::size_t> low(dims);
-    std::vector<std::size_t> high(dims);
-    std::size_t visits_left = kGridVisitsMax;
-    for (std::size_t i = task.begin; i < task.end; ++i) {
-      const Box& box = chunk(order_[i]);
-      std::size_t visits = 1;
-      for (std::size_t dim = 0; dim < dims; ++dim) {
-        // The edges of every chunk are in the list, so the search always finds them.
-        const auto& list = edges[dim];
-        const auto position = [&](std::int64_t edge) {
-          return static_cast<std::size_t>(std::lower_bound(list.begin(), list.end(), edge) - list.begin());
-        };
-        low[dim] = position(box.offsets[dim]);
-        high[dim] = position(box.offsets[dim] + box.sizes[dim]);
-        visits *= high[dim] - low[dim];
-      }
-      if (visits > visits_left) {
-        find_gap_by_volume(task);
-        return;
-      }
-      visits_left -= visits;
-      for_each_cell(edges, low, high, [&](std::size_t cell, const std::vector<std::size_t>&) { covered[cell] = true; });
-    }
-    Box gap;
-    for (std::size_t dim = 0; dim < dims; ++dim) {
-      low[dim] = 0;
-      high[dim] = edges[dim].size() - 1;
-    }
-    std::vector<std::size_t> gap_low = high;
-    std::vector<std::size_t> gap_high(dims, 0);
-    bool any = false;
-    for_each_cell(edges, low, high, [&](std::size_t cell, const std::vector<std::size_t>& at) {
-      if (covered[cell]) return;
-      any = true;
-      for (std::size_t dim = 0; dim < dims; ++dim) {
-        gap_low[dim] = std::min(gap_low[dim], at[dim]);
-        gap_high[dim] = std::max(gap_high[dim], at[dim] + 1);
-      }
-    });
-    // Overlaps alone made the volumes differ.
-    if (!any) return;
-    gap.offsets = gap.sizes = Extents::filled(dims, 0);
-    for (std::size_t dim = 0; dim < dims; ++dim) {
-      gap.offsets[dim] = edges[dim][gap_low[dim]];
-      gap.sizes[dim] = edges[dim][gap_high[dim]] - gap.offsets[dim];
-    }
-    add_gap(std::move(gap));
-  }
-
-  // Used if there are too many edges for a grid. The sum of volumes shows whether something is
-  // missing, but not where in the region. Overlaps can hide a gap from the sum; they are reported
-  // anyway.
-  void find_gap_by_volume(const Task& task) {
-    std::int64_t missing = volume(task.region.sizes);
-    for (std::size_t i = task.begin; i < task.end && missing > 0; ++i) missing -= volume(chunk(order_[i]).sizes);
-    if (missing > 0) add_gap(task.region);
-  }
-
-  // Calls `visit(number, position)` for the cells low <= position < high of the grid.
-  template <class Visit>
-  static void for_each_cell(const std::vector<std::vector<std::int64_t>>& edges, const std::vector<std::size_t>& low,
-                            const std::vector<std::size_t>& high, Visit visit) {
-    const std::size_t dims = edges.size();
-    std::vector<std::size_t> at = low;
-    for (;;) {
-      std::size_t number = 0;
-      for (std::size_t dim = 0; dim < dims; ++dim) number = number * (edges[dim].size() - 1) + at[dim];
-      visit(number, at);
-      std::size_t dim = dims;
-      // Counts like an odometer: the last dimension runs fastest.
-      while (dim > 0 && ++at[dim - 1] == high[dim - 1]) {
-        at[dim - 1] = low[dim - 1];
-        --dim;
-      }
-      if (dim == 0) return;
-    }
-  }
-
   const std::string& fqn_;
   const Extents& size_;
   const std::vector<Box>& chunks_;
@@ -331,7 +219,7 @@ class CoverageCheck {
 std::string to_string(const CoverageFault& fault) {
   switch (fault.kind) {
     case CoverageFault::Kind::kGap:
-      return "'" + fault.fqn + "' has no data for " + to_string(fault.first);
+      return "'" + fault.fqn + "' lacks data in " + to_string(fault.first);
     case CoverageFault::Kind::kOverlap:
       return "'" + fault.fqn + "' has overlapping chunks " + to_string(fault.first) + " and " + to_string(fault.second);
     case CoverageFault::Kind::kOutside:

@@ -76,8 +76,8 @@ GlobalSavePlan create_global_save_plan(std::vector<SavePlan> local_plans, const 
 struct CoverageFault {
   enum class Kind : std::uint8_t { kGap = 1, kOverlap, kOutside } kind = Kind::kGap;
   std::string fqn;
-  // Overlap: one chunk. Outside: the chunk beyond the tensor. Gap: a bounding box of the missing
-  // part.
+  // Overlap: one chunk. Outside: the chunk beyond the tensor. Gap: a box that contains the missing
+  // part; if straight cuts separate that part from the chunks, exactly that part.
   Box first;
   Box second;  // overlap: the other chunk
 };

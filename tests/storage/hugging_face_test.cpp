@@ -520,7 +520,7 @@ TEST_CASE("Hugging Face: PyTorch's distributed files load, and gaps and overlaps
   CHECK(torch::equal(states[0].at("w").tensor(), torch::arange(6, torch::kFloat32)));
 
   std::filesystem::remove(part(2));
-  CHECK(has(error_of_reading(directory.path()), "'w' has no data for [3:5]"));
+  CHECK(has(error_of_reading(directory.path()), "'w' lacks data in [3:5]"));
   put_part(part(2), 2, {2, 3, 4});
   CHECK(has(error_of_reading(directory.path()), "'w' has overlapping chunks"));
 }

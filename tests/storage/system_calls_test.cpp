@@ -120,7 +120,7 @@ TEST_CASE("shards with a hole are refused when they are planned, before anything
   insert_counted_disk();
   counted_disk->record_calls();
   CHECK(thrown_by([] { SavingRanks(kCountedRanks + 1).save("step_1"); }) ==
-        Saying{ErrorCode::kMismatch, "'sharded' has no data for [16:17, 0:8]"});
+        Saying{ErrorCode::kMismatch, "'sharded' lacks data in [16:17, 0:8]"});
   CHECK(counted_disk->calls_that_begin("create") == 0);
 }
 

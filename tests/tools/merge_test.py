@@ -58,7 +58,7 @@ class Merge(Command):
         shutil.rmtree(parts / "rank_1_of_4")
         told = self.refused(parts, text="rank 1 has no part")
         for key in ("grid", "line", "cube", "short"):
-            self.assertRegex(told, f"{key}.* has no data for .*; rank 1 has no part")
+            self.assertRegex(told, f"{key}.* lacks data in .*; rank 1 has no part")
         shutil.copytree(parts, self.root / "fewer")
         shutil.rmtree(self.root / "fewer" / "rank_0_of_4")
         self.refused(self.root / "fewer", "--exclude", "[glc][riu][inb]*", text="short")

@@ -99,7 +99,7 @@ class Use(Command):
         self.assertEqual(cairn("convert", parts, joined, "--to", "safetensors").returncode, FINE)
         self.assertEqual(read_safetensors(joined)[0]["w"][-1], struct.pack("<5f", 0, 1, 2, 3, 4))
         (parts / "shard-00001-model-00001-of-00001.safetensors").unlink()
-        self.fails(FOUND_BAD, "inspect", parts, text="'w' has no data for [0:3]")
+        self.fails(FOUND_BAD, "inspect", parts, text="'w' lacks data in [0:3]")
 
     def test_a_pipe_named_like_a_file_of_tensors_is_not_waited_for(self):
         shards = self.root / "shards"

@@ -45,7 +45,7 @@ class Verify(Command):
         self.assertEqual(content[327], 8)
         content[327] = 136  # the rows of model.0.weight: one bit, and the pickle stays sound
         record.write_bytes(content)
-        missing = "model.0.weight' has no data for [8:136, 0:4]"
+        missing = "model.0.weight' lacks data in [8:136, 0:4]"
         self.assertIn(missing, self.damaged(FOUND_BAD, path))
         self.fails(FOUND_BAD, "cat", path, "model.0.weight", "--slice", "30:36,:", text=missing)
         for kind in ("safetensors", "torch", "dcp"):
