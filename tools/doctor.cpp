@@ -38,8 +38,8 @@ constexpr const char* kDoctorExamples = R"(Examples:
   cairn doctor               checks only the machine
   cairn doctor run --json    prints JSON
 
-Writes a file of at most --test-size to DIR, reads it back, and removes it. Run this command on the
-machines of the ranks, as the same user and with the same limits.
+Writes a file of at most --test-size to DIR, and removes it. Run this command on the machines of the
+ranks, as the same user and with the same limits.
 Exits with 1 if it finds a problem. A problem would make saves fail; a warning only makes them slow.)";
 
 struct DoctorOptions {
@@ -253,7 +253,7 @@ class TestFile {
  public:
   explicit TestFile(const std::filesystem::path& directory)
       : path_((directory / (".cairn-doctor-" + random_hex(*system_random(), 64))).string()),
-        descriptor_(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
+        descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
     if (descriptor_ < 0) throw system_error("create", path_, errno);
     set_direct(true);
     // Some file systems refuse direct I/O only when writing.
@@ -272,20 +272,21 @@ class TestFile {
   // systems need not sync a file that has no name.
   void remove_name() { ::unlink(path_.c_str()); }
 
-  struct Transfer {
+  struct Written {
     std::uint64_t bytes;
     double seconds;
   };
-  // These move blocks until `bytes_max` or the time limit. `write` also syncs.
-  Transfer write(std::uint64_t bytes_max) {
-    return moved(
-        "write to", ENOSPC, bytes_max, [&](off_t at) { return ::pwrite(descriptor_, block_.get(), kBlockBytes, at); },
-        [&] { sync(); });
-  }
-  Transfer read(std::uint64_t bytes_max) {
-    if (!is_direct()) ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED);
-    return moved(
-        "read from", EIO, bytes_max, [&](off_t at) { return ::pread(descriptor_, block_.get(), kBlockBytes, at); }, [] {});
+  // Writes blocks until `bytes_max` or the time limit, and syncs.
+  Written write(std::uint64_t bytes_max) {
+    const auto start = steady_clock::now();
+    std::uint64_t done = 0;
+    while (done < bytes_max && steady_clock::now() - start < kMeasuredMax) {
+      const ssize_t bytes = ::pwrite(descriptor_, block_.get(), kBlockBytes, static_cast<off_t>(done));
+      if (bytes <= 0) throw system_error("write to", path_, bytes < 0 ? errno : ENOSPC);
+      done += static_cast<std::uint64_t>(bytes);
+    }
+    sync();
+    return {done, std::chrono::duration<double>(steady_clock::now() - start).count()};
   }
   // Returns the time of one small sync; a save makes a few of them.
   double sync_seconds() {
@@ -307,28 +308,16 @@ class TestFile {
   void sync() {
     if (::fsync(descriptor_) != 0) throw system_error("sync", path_, errno);
   }
-  template <class Move, class Finish>
-  Transfer moved(const char* action, int why_none, std::uint64_t bytes_max, Move&& move, Finish&& finish) {
-    const auto start = steady_clock::now();
-    std::uint64_t done = 0;
-    while (done < bytes_max && steady_clock::now() - start < kMeasuredMax) {
-      const ssize_t bytes = move(static_cast<off_t>(done));
-      if (bytes <= 0) throw system_error(action, path_, bytes < 0 ? errno : why_none);
-      done += static_cast<std::uint64_t>(bytes);
-    }
-    finish();
-    return {done, std::chrono::duration<double>(steady_clock::now() - start).count()};
-  }
 
   const std::unique_ptr<void, Free> block_ = make_block();
   const std::string path_;
   const int descriptor_;
 };
 
-Finding speed(const char* name, TestFile::Transfer measured) {
+Finding write_speed(TestFile::Written measured) {
   constexpr double kSlow = 200e6;  // bytes per second
   const double rate = static_cast<double>(measured.bytes) / std::max(measured.seconds, 1e-9);
-  return finding(rate >= kSlow, name,
+  return finding(rate >= kSlow, "write speed",
                  fmt::format("{}/s, by {}", human_bytes(static_cast<std::uint64_t>(rate)), human_bytes(measured.bytes)),
                  Health::kWarning,
                  fmt::format("a checkpoint of 10 GiB takes {} at this speed: use a faster disk, or save in the background",
@@ -346,8 +335,7 @@ void measure(const std::filesystem::path& directory, std::uint64_t bytes_max, st
     const auto written = file.write(bytes_max / kBlockBytes * kBlockBytes);
     findings.push_back(finding(file.is_direct(), "direct I/O", file.is_direct() ? "works" : "refused", Health::kWarning,
                                "writing goes through the page cache, which takes memory and time from the trainer; nothing fails"));
-    findings.push_back(speed("write speed", written));
-    findings.push_back(speed("read speed", file.read(written.bytes)));
+    findings.push_back(write_speed(written));
   }
   constexpr double kSlowSync = 0.05;
   const double sync = TestFile(directory).sync_seconds();

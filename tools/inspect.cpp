@@ -8,7 +8,6 @@
 #include <unordered_map>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -62,29 +61,6 @@ struct RankShare {
   std::size_t values = 0;
   std::uint64_t bytes = 0;  // of elements and bytes objects
 };
-
-// The effect of compression on the selected tensors.
-struct Compression {
-  std::set<std::string> transforms;
-  std::uint64_t bytes = 0;         // of elements
-  std::uint64_t stored_bytes = 0;  // of archives
-  double ratio() const { return static_cast<double>(bytes) / static_cast<double>(std::max<std::uint64_t>(stored_bytes, 1)); }
-};
-
-Compression compression_of(const Inspected& inspected) {
-  Compression found;
-  for (const Entry* entry : inspected.entries) {
-    const auto* tensor = std::get_if<TensorStorageMetadata>(&entry->second);
-    for (std::size_t i = 0; tensor != nullptr && i < tensor->storage.size(); ++i) {
-      const StorageInfo& storage = tensor->storage[i];
-      if (storage.transforms.empty()) continue;
-      found.transforms.insert(storage.transforms.begin(), storage.transforms.end());
-      found.bytes += static_cast<std::uint64_t>(volume(tensor->chunks[i].sizes)) * element_size(tensor->properties.dtype);
-      found.stored_bytes += storage.length;
-    }
-  }
-  return found;
-}
 
 // Returns the shares by rank; -1 for files whose names do not give a rank.
 std::map<int, RankShare> shares_of(const Inspected& inspected) {
@@ -193,9 +169,6 @@ Json json_of(const Inspected& inspected) {
                      {"crc32", file.crc32 ? Json(crc_text(*file.crc32)) : Json()}});
   }
   json["files"] = std::move(files);
-  if (const Compression compression = compression_of(inspected); !compression.transforms.empty())
-    json["compression"] = {
-        {"transforms", compression.transforms}, {"bytes", compression.bytes}, {"stored_bytes", compression.stored_bytes}};
   return json;
 }
 
@@ -226,10 +199,6 @@ void print_head(const Inspected& inspected) {
     for (const auto& [name, value] : commit.user_metadata) line("user", printable(name) + " = " + printable(value));
   }
   line("tensors", fmt::format("{}, {}", tensors, human_bytes(bytes)));
-  if (const Compression compression = compression_of(inspected); !compression.transforms.empty())
-    line("compressed",
-         fmt::format("{} to {} by {}, ratio {:.2f}", human_bytes(compression.bytes), human_bytes(compression.stored_bytes),
-                     printable(fmt::format("{}", fmt::join(compression.transforms, ", "))), compression.ratio()));
   line("other values", std::to_string(inspected.entries.size() - tensors));
 }
 

@@ -22,15 +22,15 @@ constexpr const char* kPruneExamples = R"(Examples:
   cairn prune run --keep last=3                              shows what it would remove, then asks
   cairn prune run --keep last=3 --keep every=10000 --dry-run only shows it
   cairn prune run --keep last=1 --keep best=2:loss --yes     does not ask; keeps the two with the lowest loss
-  cairn prune run --keep best=2:accuracy:higher --keep best=2:loss   keeps the best two by either metric
+  cairn prune run --keep last=1 --keep best=2:accuracy:higher --yes  keeps the two with the highest accuracy
   cairn prune run --leftovers                                removes leftovers of saves and removals that did not finish
   cairn prune run --damaged                                  removes damaged checkpoints, after reading them again
 
 Keeps each checkpoint that any --keep selects. If --keep is given without last=, last=1 is implied.
 Always keeps the latest sound checkpoint, pinned checkpoints, those with a save in progress, and
 everything that is not Cairn's or does not have a name that Cairn gives, such as step_100.
-last= and every= may be given once, best= once per metric and direction. Metrics are those of
-Annotations::metrics; at least one checkpoint must have the metric.
+last=, every= and best= may be given once each. Metrics are those of Annotations::metrics; at least
+one checkpoint must have the metric.
 Removes the record of a checkpoint before its data. A crash leaves the checkpoint either whole or as
 leftovers. --leftovers skips places in which a save is still open, and data files without a commit
 record that no save or removal left. A checkpoint counts as damaged if a file has the wrong length,
@@ -48,6 +48,8 @@ struct PruneOptions {
   bool dry_run = false;
 };
 
+constexpr std::uint32_t kAll = std::numeric_limits<std::uint32_t>::max();
+
 [[noreturn]] void refuse_keep(const std::string& spec,
                               const std::string& why = "write last=K, every=N, best=K:METRIC or best=K:METRIC:higher") {
   throw WrongUse(fmt::format("--keep {}: {}", printable(spec), why));
@@ -60,18 +62,10 @@ Number number_of(const std::string& spec, const std::string& text) {
   return *value;
 }
 
-// The rules of all --keep options. A checkpoint stays if any of them keeps it.
-struct Wanted {
-  RetentionPolicy last_and_every;
-  std::vector<RetentionPolicy> best;  // one per metric and direction, with no other rule
-};
-
 // Parses `ranking`: K:METRIC, K:METRIC:higher or K:METRIC:lower.
-RetentionPolicy best_of(const std::string& spec, const std::string& ranking) {
+void rank_by(RetentionPolicy& policy, const std::string& spec, const std::string& ranking) {
   const auto colon = ranking.find(':');
   if (colon == std::string::npos) refuse_keep(spec);
-  RetentionPolicy policy;
-  policy.keep_last = 0;
   policy.keep_best = number_of<std::uint32_t>(spec, ranking.substr(0, colon));
   policy.metric = ranking.substr(colon + 1);
   if (const auto last = policy.metric.rfind(':'); last != std::string::npos) {
@@ -84,66 +78,50 @@ RetentionPolicy best_of(const std::string& spec, const std::string& ranking) {
     policy.metric.resize(last);
   }
   if (policy.metric.empty()) refuse_keep(spec);
-  return policy;
 }
 
-Wanted wanted_of(const std::vector<std::string>& keep) {
-  Wanted wanted;
+// Returns the policy of all --keep options. A checkpoint stays if any of them keeps it.
+RetentionPolicy policy_of(const std::vector<std::string>& keep) {
+  RetentionPolicy policy;
+  std::set<std::string> kinds;
   for (const std::string& spec : keep) {
     const auto middle = spec.find('=');
     const std::string kind = spec.substr(0, middle);
     const std::string rest = middle == std::string::npos ? "" : spec.substr(middle + 1);
-    if (kind == "last") {
-      if (wanted.last_and_every.keep_last) refuse_keep(spec, "last= is given twice");
-      wanted.last_and_every.keep_last = number_of<std::uint32_t>(spec, rest);
-    } else if (kind == "every") {
-      if (wanted.last_and_every.keep_every > 0) refuse_keep(spec, "every= is given twice");
-      wanted.last_and_every.keep_every = number_of<std::int64_t>(spec, rest);
-    } else if (kind == "best") {
-      RetentionPolicy policy = best_of(spec, rest);
-      for (const RetentionPolicy& other : wanted.best)
-        if (other.metric == policy.metric && other.better == policy.better)
-          refuse_keep(spec, fmt::format("the best by {} are asked for twice", printable(policy.metric)));
-      wanted.best.push_back(std::move(policy));
-    } else {
+    if (!kinds.insert(kind).second) refuse_keep(spec, kind + "= is given twice");
+    if (kind == "last")
+      policy.keep_last = number_of<std::uint32_t>(spec, rest);
+    else if (kind == "every")
+      policy.keep_every = number_of<std::int64_t>(spec, rest);
+    else if (kind == "best")
+      rank_by(policy, spec, rest);
+    else
       refuse_keep(spec);
-    }
   }
-  if (!wanted.last_and_every.keep_last) wanted.last_and_every.keep_last = 1;
-  check_policy(wanted.last_and_every);
-  return wanted;
+  // Without --keep, only --damaged and --leftovers say what goes.
+  if (!policy.keep_last) policy.keep_last = keep.empty() ? kAll : 1;
+  check_policy(policy);
+  return policy;
 }
-
-// Returns the union of what the policies keep, and the latest sound checkpoint. Throws for a metric
-// that no checkpoint has, because its name is probably misspelt and the rule would keep nothing.
-Retention retention_of(const RunDirectory& run, const Wanted& wanted) {
-  std::vector<RetentionPolicy> policies = wanted.best;
-  policies.push_back(wanted.last_and_every);
-  Retention retention = look_at_retention(run, policies);
-  for (const RetentionPolicy& policy : wanted.best)
-    if (const std::string why = why_unrankable(policy, retention.infos); !why.empty()) throw WrongUse(why);
-  return retention;
-}
-
-// Without --keep, only --damaged and --leftovers say what goes.
-constexpr std::uint32_t kAll = std::numeric_limits<std::uint32_t>::max();
 
 // Returns why a checkpoint stays, in words. Applies each part of the policy separately.
-std::string why_kept(const Retention& retention, const Wanted& wanted, const CheckpointInfo& info, bool pinned) {
-  if (wanted.last_and_every.keep_last == kAll) return pinned ? "not damaged, pinned" : "not damaged";
+std::string why_kept(const Retention& retention, const RetentionPolicy& policy, const CheckpointInfo& info, bool pinned) {
+  if (policy.keep_last == kAll) return pinned ? "not damaged, pinned" : "not damaged";
   std::string text;
   const auto add = [&](const std::string& reason) { text += (text.empty() ? "" : ", ") + reason; };
-  const auto keeps = [&](const RetentionPolicy& policy) {
-    return kept_by(policy, retention.infos).count(info.name) > 0 || kept_by(policy, retention.sound).count(info.name) > 0;
+  const auto keeps = [&](const RetentionPolicy& part) {
+    return kept_by(part, retention.infos).count(info.name) > 0 || kept_by(part, retention.sound).count(info.name) > 0;
   };
   RetentionPolicy part;
-  part.keep_last = wanted.last_and_every.keep_last;
+  part.keep_last = policy.keep_last;
   if (keeps(part)) add(*part.keep_last == 1 ? "the last" : fmt::format("of the last {}", *part.keep_last));
   part.keep_last = 0;
-  part.keep_every = wanted.last_and_every.keep_every;
+  part.keep_every = policy.keep_every;
   if (keeps(part)) add(fmt::format("every {}", part.keep_every));
-  for (const RetentionPolicy& best : wanted.best)
-    if (keeps(best)) add(fmt::format("best by {}{}", printable(best.metric), best.better == Better::kHigher ? " (higher)" : ""));
+  part = policy;
+  part.keep_last = 0;
+  part.keep_every = 0;
+  if (keeps(part)) add(fmt::format("best by {}{}", printable(part.metric), part.better == Better::kHigher ? " (higher)" : ""));
   if (info.name == retention.latest_sound) add("the latest that is sound");
   if (text.empty() && info.name == retention.latest_copied) add("the last in the far tier");
   if (pinned) add("pinned");
@@ -159,7 +137,7 @@ struct Pruning {
   std::uint64_t bytes = 0;
 };
 
-void show(Pruning& pruning, const Wanted& wanted, const RunContents& contents) {
+void show(Pruning& pruning, const RetentionPolicy& policy, const RunContents& contents) {
   Table table({"", "checkpoint", "step", "size", "why"});
   for (std::size_t i = 0; i < pruning.retention.checkpoints.size(); ++i) {
     const RunCheckpoint& checkpoint = pruning.retention.checkpoints[i];
@@ -175,7 +153,7 @@ void show(Pruning& pruning, const Wanted& wanted, const RunContents& contents) {
     }
     table.add({stays ? coloured(Colour::kGood, "stays") : coloured(Colour::kWarning, "goes"), printable(checkpoint.name),
                checkpoint.head.step ? std::to_string(*checkpoint.head.step) : "-", is_listed ? human_bytes(listed->bytes) : "-",
-               stays        ? why_kept(pruning.retention, wanted, pruning.retention.infos[i], is_listed && listed->pinned)
+               stays        ? why_kept(pruning.retention, policy, pruning.retention.infos[i], is_listed && listed->pinned)
                : is_damaged ? "damaged: " + printable(damaged->second)
                             : ""});
   }
@@ -245,16 +223,17 @@ void find_damaged(Pruning& pruning, const RunContents& contents, bool may_forget
 int prune(const PruneOptions& options) {
   if (options.keep.empty() && !options.leftovers && !options.damaged)
     throw WrongUse("say what stays, as in --keep last=3, or what goes, with --leftovers or --damaged");
-  Wanted wanted = wanted_of(options.keep);
+  const RetentionPolicy policy = policy_of(options.keep);
   const RunContents contents = look_at_run(options.run);
   Pruning pruning{RunDirectory(options.run), {}, {}, {}, {}, 0};
-  if (options.keep.empty()) wanted.last_and_every.keep_last = kAll;
-  if (!options.keep.empty() || options.damaged) pruning.retention = retention_of(pruning.run, wanted);
+  if (!options.keep.empty() || options.damaged) pruning.retention = look_at_retention(pruning.run, policy);
+  // A metric that no checkpoint has is probably misspelt, and the rule would keep nothing.
+  if (const std::string why = why_unrankable(policy, pruning.retention.infos); !why.empty()) throw WrongUse(why);
   if (options.damaged) find_damaged(pruning, contents, !options.dry_run);
   if (options.leftovers)
     for (const Leftover& leftover : contents.leftovers)
       if (!leftover.is_open && !leftover.is_unrecorded && leftover.by_ranks.empty()) pruning.leftovers.push_back(leftover);
-  show(pruning, wanted, contents);
+  show(pruning, policy, contents);
   const std::size_t count = pruning.go.size() + pruning.leftovers.size();
   if (count == 0) {
     std::cout << "nothing to remove\n";

@@ -64,12 +64,12 @@ std::string why_unrankable(const RetentionPolicy& policy, const std::vector<Chec
          (names.empty() ? "no checkpoint has metrics" : "the metrics are: " + names) + ")";
 }
 
-Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies) {
+Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy) {
   KnownCheckpoints known;
-  return look_at_retention(run, policies, run.list(), known);
+  return look_at_retention(run, policy, run.list(), known);
 }
 
-Retention look_at_retention(const RunDirectory& run, const std::vector<RetentionPolicy>& policies, RunDirectory::Listing listing,
+Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy, RunDirectory::Listing listing,
                             KnownCheckpoints& known) {
   Retention found;
   for (RunCheckpoint& checkpoint : listing.checkpoints) {
@@ -78,15 +78,9 @@ Retention look_at_retention(const RunDirectory& run, const std::vector<Retention
     found.infos.push_back(info_of(run, checkpoint));
     found.checkpoints.push_back(std::move(checkpoint));
   }
-  const auto kept_of = [&](const std::vector<CheckpointInfo>& infos) {
-    std::set<std::string> kept;
-    for (const RetentionPolicy& policy : policies) kept.merge(kept_by(policy, infos));
-    return kept;
-  };
   found.sound = found.infos;
-  found.kept = kept_of(found.infos);
-  for (const RetentionPolicy& policy : policies)
-    if (found.kept.size() < found.infos.size() && found.why_all.empty()) found.why_all = why_unrankable(policy, found.infos);
+  found.kept = kept_by(policy, found.infos);
+  if (found.kept.size() < found.infos.size()) found.why_all = why_unrankable(policy, found.infos);
   if (!found.why_all.empty())
     for (const CheckpointInfo& info : found.infos) found.kept.insert(info.name);
   if (found.kept.size() == found.infos.size()) return found;
@@ -100,7 +94,7 @@ Retention look_at_retention(const RunDirectory& run, const std::vector<Retention
     return false;
   };
   while (true) {
-    const std::set<std::string> kept = kept_of(found.sound);
+    const std::set<std::string> kept = kept_by(policy, found.sound);
     const auto bad = std::find_if(found.sound.begin(), found.sound.end(),
                                   [&](const CheckpointInfo& info) { return kept.count(info.name) > 0 && is_damaged(info); });
     if (bad == found.sound.end()) {

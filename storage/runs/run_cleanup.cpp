@@ -106,7 +106,7 @@ struct RunCleanup::Worker {
   void remove_unkept(const Work& work, RunDirectory::Listing listing, std::vector<RetentionFault>& found) {
     known.damaged = work.damaged;
     for (const std::string& id : known.damaged) known.whole.erase(id);
-    const Retention retention = look_at_retention(run, {policy}, std::move(listing), known);
+    const Retention retention = look_at_retention(run, policy, std::move(listing), known);
     if (!retention.why_all.empty()) found.push_back({"", retention.why_all});
     if (retention.sound.size() < retention.infos.size()) settled.reset();  // the policy keeps others, too
     if (settled)

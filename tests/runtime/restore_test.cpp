@@ -183,9 +183,9 @@ TEST_CASE_FIXTURE(RunOnDisk, "retention: damage seen in only one read is not not
   CHECK(directory_of_run.finding_of(other).empty());
   RetentionPolicy policy;
   policy.keep_last = 1;
-  CHECK(look_at_retention(directory_of_run, {policy}).kept == std::set<std::string>{"step_2", "step_3"});
+  CHECK(look_at_retention(directory_of_run, policy).kept == std::set<std::string>{"step_2", "step_3"});
   policy.keep_last = 3;
-  CHECK(look_at_retention(directory_of_run, {policy}).kept.size() == 3);
+  CHECK(look_at_retention(directory_of_run, policy).kept.size() == 3);
   directory_of_run.note_damage(latest, "");
   CHECK(directory_of_run.finding_of(latest).empty());
 }

@@ -85,7 +85,7 @@ TEST_CASE_FIXTURE(TwoDirectories, "retention keeps the last copied checkpoint, w
   start();  // a process that copies nothing, such as `cairn prune`
   RetentionPolicy policy;
   policy.keep_last = 1;
-  CHECK(look_at_retention(RunDirectory(run), {policy}).kept == std::set<std::string>{"step_2", "step_4"});
+  CHECK(look_at_retention(RunDirectory(run), policy).kept == std::set<std::string>{"step_2", "step_4"});
   for (const int step : {3, 4}) CHECK_FALSE(open_store(far + "/run/step_" + std::to_string(step))->exists(kCommitRecordName));
 }
 

@@ -133,7 +133,7 @@ std::string prune(const std::string& url) {
   const RunDirectory run(url);
   RetentionPolicy policy;
   policy.keep_last = 1;
-  const Retention retention = look_at_retention(run, {policy});
+  const Retention retention = look_at_retention(run, policy);
   for (const RunCheckpoint& checkpoint : retention.checkpoints)
     if (retention.kept.count(checkpoint.name) == 0 && checkpoint.name != retention.latest_sound) run.remove(checkpoint);
   run.remove_remains({}, true);

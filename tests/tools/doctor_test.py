@@ -21,7 +21,7 @@ class Doctor(Command):
     def test_the_machine_and_a_directory(self):
         checks = self.checks(self.root, "--test-size", "8MiB")
         for name in ("versions", "open files", "locked memory", "loopback", "clock", "directory", "file system", "free space",
-                     "direct I/O", "write speed", "read speed", "fsync"):
+                     "direct I/O", "write speed", "fsync"):
             self.assertIn(name, checks)
             self.assertEqual(checks[name]["effect"] == "", checks[name]["health"] == "ok", name)
         self.assertRegex(checks["versions"]["found"], r"Cairn .*LibTorch .*NCCL .*CAF .*Protobuf ")
