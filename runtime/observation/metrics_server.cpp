@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -18,20 +19,10 @@
 namespace cairn {
 namespace {
 
-// Anybody who reaches the port can connect. These limit the memory and descriptors that they take.
 constexpr std::size_t kRequestBytesMax = 8192;
-constexpr std::size_t kClientsMax = 16;
-constexpr int kDescriptorWaitMs = 200;
+constexpr std::chrono::milliseconds kDescriptorWait{200};
 
-Socket listen_at(const std::string& address) {
-  const HostPort place = split_address(address);
-  return listen_on(place.host, place.port);
-}
-
-std::string response(const char* status, const char* type, const std::string& body, bool has_body) {
-  return std::string("HTTP/1.1 ") + status + "\r\nContent-Type: " + type + "\r\nContent-Length: " + std::to_string(body.size()) +
-         "\r\nConnection: close\r\n\r\n" + (has_body ? body : "");
-}
+bool may_continue() { return errno == EAGAIN || errno == EINTR; }
 
 }  // namespace
 
@@ -39,8 +30,7 @@ MetricsServer::MetricsServer(const std::string& address, std::function<std::stri
                              std::chrono::milliseconds client_deadline)
     : text_(std::move(text)),
       client_deadline_(client_deadline),
-      listener_(listen_at(address)),
-      port_(split_address(to_string(local_endpoint(listener_))).port),
+      listener_(listen_on(split_address(address).host, split_address(address).port)),
       end_(::eventfd(0, EFD_CLOEXEC)) {
   if (!end_.valid()) throw system_error("prepare to serve metrics", address, errno);
   // A client may give up between `poll` and `accept`, which would then block.
@@ -61,86 +51,57 @@ MetricsServer::~MetricsServer() {
 }
 
 void MetricsServer::serve() noexcept {
-  std::vector<Client> clients;  // oldest first
-  for (bool goes_on = true; goes_on;) {
-    try {
-      goes_on = serve_ready(clients);
-    } catch (...) {  // out of memory: the clients will retry
-      clients.clear();
+  while (await(listener_, POLLIN, Steady::time_point::max())) {
+    const Socket client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (client.valid()) {
+      try {
+        serve_client(client);
+      } catch (...) {  // out of memory: the client will retry
+      }
+    } else if (!may_continue()) {
+      // Out of descriptors: the client stays in the queue, so `poll` would return again at once.
+      await(end_, POLLIN, Steady::now() + kDescriptorWait);
     }
   }
 }
 
-bool MetricsServer::serve_ready(std::vector<Client>& clients) const {
-  std::array<pollfd, 2 + kClientsMax> waited{{{end_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}}};
-  std::size_t count = 2;
-  for (const Client& client : clients)
-    waited[count++] = {client.socket.get(), static_cast<short>(client.answer.empty() ? POLLIN : POLLOUT), 0};
-  int timeout_ms = -1;
-  if (!clients.empty()) {
-    // All clients have the same patience, so the oldest one's deadline comes first.
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(clients.front().deadline - Steady::now());
-    timeout_ms = static_cast<int>(std::max(left.count(), std::chrono::milliseconds::rep{0}));
+bool MetricsServer::await(const Socket& socket, short events, Steady::time_point deadline) const {
+  std::array<pollfd, 2> waited{{{end_.get(), POLLIN, 0}, {socket.get(), events, 0}}};
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Steady::now()).count();
+    const int timeout_ms = deadline == Steady::time_point::max() ? -1 : static_cast<int>(std::max(left, decltype(left){0}));
+    const int ready = ::poll(waited.data(), waited.size(), timeout_ms);
+    if (ready >= 0 || errno != EINTR) return ready > 0 && waited[0].revents == 0;
   }
-  // Ends the server if `poll` fails: without waiting, this thread would spin.
-  if (::poll(waited.data(), count, timeout_ms) < 0 && errno != EINTR) return false;
-  if (waited[0].revents != 0) return false;
-  const auto now = Steady::now();
-  count = 2;
-  for (auto client = clients.begin(); client != clients.end();) {
-    const bool ready = waited[count++].revents != 0;
-    if (now >= client->deadline || (ready && !proceed(*client)))
-      client = clients.erase(client);
-    else
-      ++client;
-  }
-  if (waited[1].revents == 0) return true;
-  Socket accepted(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!accepted.valid()) {
-    // Out of descriptors: the client stays in the queue, so `poll` would return again at once.
-    // Wait a little.
-    if (errno == EMFILE || errno == ENFILE) ::poll(waited.data(), 1, kDescriptorWaitMs);
-    return true;
-  }
-  // The oldest makes room, so that clients that hang cannot lock out a collector.
-  if (clients.size() == kClientsMax) clients.erase(clients.begin());
-  clients.push_back({std::move(accepted), now + client_deadline_, {}, {}, 0});
-  return true;
 }
 
-// Reads from or writes to a client whose socket is ready. Returns false once it is finished or has
-// closed the connection.
-bool MetricsServer::proceed(Client& client) const {
-  const auto may_continue = [] { return errno == EAGAIN || errno == EINTR; };
-  if (client.answer.empty()) {
+void MetricsServer::serve_client(const Socket& client) const {
+  const Steady::time_point deadline = Steady::now() + client_deadline_;
+  std::string request;
+  while (request.find("\r\n\r\n") == std::string::npos && request.size() < kRequestBytesMax) {
+    if (!await(client, POLLIN, deadline)) return;
     char bytes[1024];
-    const ssize_t count = ::recv(client.socket.get(), bytes, sizeof bytes, 0);
-    if (count <= 0) return count < 0 && may_continue();
-    client.request.append(bytes, static_cast<std::size_t>(count));
-    const bool complete = client.request.find("\r\n\r\n") != std::string::npos;
-    if (!complete && client.request.size() < kRequestBytesMax) return true;
-    // A request that is too long is answered like one without a first line.
-    client.answer = answer(complete ? client.request : "");
+    const ssize_t count = ::recv(client.get(), bytes, sizeof bytes, 0);
+    if (count == 0 || (count < 0 && !may_continue())) return;
+    request.append(bytes, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
   }
-  const ssize_t count =
-      ::send(client.socket.get(), client.answer.data() + client.sent, client.answer.size() - client.sent, MSG_NOSIGNAL);
-  if (count < 0) return may_continue();
-  client.sent += static_cast<std::size_t>(count);
-  return client.sent < client.answer.size();
+  const std::string answer = answer_to(request);
+  for (std::string_view left = answer; !left.empty();) {
+    if (!await(client, POLLOUT, deadline)) return;
+    const ssize_t count = ::send(client.get(), left.data(), left.size(), MSG_NOSIGNAL);
+    if (count < 0 && !may_continue()) return;
+    left.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  }
 }
 
-std::string MetricsServer::answer(const std::string& request) const {
-  const std::string first = request.substr(0, request.find("\r\n"));
-  const std::string method = first.substr(0, first.find(' '));
-  const std::size_t path_at = std::min(first.size(), method.size() + 1);
-  const std::string path = first.substr(path_at, first.find_first_of(" ?", path_at) - path_at);
-  const bool is_head = method == "HEAD";
-  if (first.find(" HTTP/1.") == std::string::npos)
-    return response("400 Bad Request", "text/plain", "this is no request\n", true);
-  if (method != "GET" && !is_head)
-    return response("405 Method Not Allowed", "text/plain", "only GET is understood\n", true);
-  if (path != "/metrics") return response("404 Not Found", "text/plain", "the metrics are at /metrics\n", !is_head);
-  return response("200 OK", "text/plain; version=0.0.4; charset=utf-8", text_(), !is_head);
+std::string MetricsServer::answer_to(const std::string& request) const {
+  constexpr std::string_view kKnown = "GET /metrics";
+  const bool is_known =
+      request.compare(0, kKnown.size(), kKnown) == 0 && request.find_first_of(" ?", kKnown.size()) == kKnown.size();
+  const std::string body = is_known ? text_() : "only GET /metrics is answered\n";
+  return std::string("HTTP/1.1 ") + (is_known ? "200 OK" : "404 Not Found") +
+         "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: " + std::to_string(body.size()) +
+         "\r\nConnection: close\r\n\r\n" + body;
 }
 
 }  // namespace cairn

@@ -5,7 +5,6 @@
 #include <functional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include <cairn/actors/links/socket.hpp>
 
@@ -13,37 +12,31 @@ namespace cairn {
 
 class MetricsServer {
  public:
-  // Listens at "host:port" and answers on a thread of its own, which calls `text`. Serves up to 16
-  // clients at a time; for one more, disconnects the oldest. A client has `client_deadline` to send
-  // its request and receive the answer. Throws kInvalidArgument for a malformed address,
-  // kUnavailable if the address cannot be bound or the thread cannot be started.
+  // Listens at "host:port" and answers on a thread of its own, which calls `text`. Serves one client
+  // at a time, which has `client_deadline` to send its request and receive the answer. Throws
+  // kInvalidArgument for a malformed address, kUnavailable if the address cannot be bound or the
+  // thread cannot be started.
   MetricsServer(const std::string& address, std::function<std::string()> text,
                 std::chrono::milliseconds client_deadline = std::chrono::seconds(2));
+  // Disconnects a client that is being served.
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;
 
-  int port() const { return port_; }
+  int port() const { return split_address(to_string(local_endpoint(listener_))).port; }
 
  private:
   using Steady = std::chrono::steady_clock;
-  struct Client {
-    Socket socket;
-    Steady::time_point deadline;
-    std::string request;
-    std::string answer;  // empty until the request has arrived
-    std::size_t sent = 0;
-  };
 
   void serve() noexcept;
-  bool serve_ready(std::vector<Client>& clients) const;
-  bool proceed(Client& client) const;
-  std::string answer(const std::string& request) const;
+  // Returns false at the deadline, if `poll` fails, or if the server must end.
+  bool await(const Socket& socket, short events, Steady::time_point deadline) const;
+  void serve_client(const Socket& client) const;
+  std::string answer_to(const std::string& request) const;
 
   const std::function<std::string()> text_;
   const std::chrono::milliseconds client_deadline_;
   const Socket listener_;
-  const int port_;
   const Socket end_;  // an eventfd: readable when the thread must end
   std::thread thread_;
 };
