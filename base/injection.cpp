@@ -16,7 +16,7 @@ struct ActionWord {
   std::string_view word;
   FaultAction action;
   std::string_view shown;  // for error texts
-  // The store operations that are the only places for the action. None: the action has other places.
+  // The store operations that are the only places for the action. None: it has other places.
   std::array<std::string_view, 7> operations{};
 };
 constexpr std::array kActions{
@@ -66,8 +66,8 @@ std::pair<std::string_view, std::string_view> cut(std::string_view text, char se
   return {text.substr(0, end), text.substr(std::min(end + 1, text.size()))};
 }
 
-// Parses one rule: action "@" site ":" name { "," ( "rank=" N | "nth=" ( N | "all" ) ) }. No part may
-// be empty, so a missing separator needs no check of its own.
+// Parses one rule: action "@" site ":" name { "," ( "rank=" N | "nth=" ( N | "all" ) ) }. No part
+// may be empty, so a missing separator needs no check of its own.
 class RuleParser {
  public:
   RuleParser(std::string_view text, const InjectionNames& names) : text_(text), names_(names) {}

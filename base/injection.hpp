@@ -44,8 +44,8 @@ struct InjectionNames {
   std::vector<std::string> operations;
 };
 
-// Throws kInvalidArgument if `spec` is invalid. The error gives the rule, its wrong part, and what is
-// allowed instead.
+// Throws kInvalidArgument if `spec` is invalid. The error gives the rule, its wrong part, and what
+// is allowed instead.
 std::vector<InjectionRule> parse_injection(std::string_view spec, const InjectionNames& names);
 
 // The exception of the action `throw`. Its code is kUnavailable, as for a transient I/O error.

@@ -4,7 +4,7 @@
 // at most one chunk. The uncovered rest of a part is a gap with exact bounds. The usual layouts
 // (splits along some dimensions, device meshes) separate completely, in O(n log n). Other chunks
 // overlap, or interlock like the blades of a pinwheel. A sweep along one dimension compares each of
-// those with the chunks that the sweep line crosses. The sum of their volumes shows a gap among them.
+// those with the chunks that the sweep line crosses. The sum of their volumes shows a gap.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -146,9 +146,9 @@ class CoverageCheck {
     return true;
   }
 
-  // Checks several chunks that no straight cut separates. The sum of volumes shows whether something
-  // is missing, but not where in the region. Overlaps can hide a gap from the sum; they are reported
-  // anyway.
+  // Checks several chunks that no straight cut separates. The sum of volumes shows whether
+  // something is missing, but not where in the region. Overlaps can hide a gap from the sum; they
+  // are reported anyway.
   void untangle(const Task& task) {
     find_overlaps(task);
     std::int64_t missing = volume(task.region.sizes);

@@ -12,8 +12,8 @@ namespace cairn {
 
 class MetricsServer {
  public:
-  // Listens at "host:port" and answers on a thread of its own, which calls `text`. Serves one client
-  // at a time, which has `client_deadline` to send its request and receive the answer. Throws
+  // Listens at "host:port" and answers on a thread of its own, which calls `text`. Serves one
+  // client at a time. Each has `client_deadline` to send its request and receive the answer. Throws
   // kInvalidArgument for a malformed address, kUnavailable if the address cannot be bound or the
   // thread cannot be started.
   MetricsServer(const std::string& address, std::function<std::string()> text,
