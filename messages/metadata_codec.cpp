@@ -48,13 +48,16 @@ class LocationEncoder {
     message_.add_offsets(storage.offset);
     message_.add_lengths(storage.length);
     message_.add_payload_offsets(storage.payload_offset);
-    // The column is written only if a location has transforms.
+    // These columns are written only if a location has transforms, or a digest.
     transforms_.push_back(index_of(storage.transforms));
     any_transform_ = any_transform_ || transforms_.back() > 0;
+    digests_.insert(digests_.end(), storage.digest.begin(), storage.digest.end());
+    any_digest_ = any_digest_ || storage.digest != ItemDigest{};
   }
 
   void finish() {
     if (any_transform_) message_.mutable_transforms()->Add(transforms_.begin(), transforms_.end());
+    if (any_digest_) message_.mutable_digests()->Add(digests_.begin(), digests_.end());
   }
 
  private:
@@ -75,6 +78,8 @@ class LocationEncoder {
   std::map<std::vector<std::string>, std::uint32_t> lists_;
   std::vector<std::uint32_t> transforms_;
   bool any_transform_ = false;
+  std::vector<std::uint64_t> digests_;
+  bool any_digest_ = false;
 };
 
 // Entries have no message of their own. A checkpoint of a large model has millions of chunks, and
@@ -129,6 +134,7 @@ void files_to_proto(const Metadata& metadata, v1::Metadata& message) {
     if (file.length) entry.set_length(*file.length);
     if (file.crc32) entry.set_crc32(*file.crc32);
     if (file.trailer_length) entry.set_trailer_length(*file.trailer_length);
+    entry.set_written_by(file.written_by);
   }
 }
 
@@ -169,7 +175,8 @@ class LocationDecoder {
   LocationDecoder(const v1::Locations& message, const std::vector<FileInfo>& files) : message_(message), files_(files) {
     const int count = message.files_size();
     check_decode(message.offsets_size() == count && message.lengths_size() == count && message.payload_offsets_size() == count &&
-                     (message.transforms_size() == count || message.transforms_size() == 0),
+                     (message.transforms_size() == count || message.transforms_size() == 0) &&
+                     (message.digests_size() / 2 == count || message.digests_size() == 0) && message.digests_size() % 2 == 0,
                  kWhat, "the columns of its locations differ in length");
     for (const v1::TransformList& list : message.transform_lists()) {
       lists_.emplace_back(list.names().begin(), list.names().end());
@@ -187,6 +194,7 @@ class LocationDecoder {
     storage.length = message_.lengths(next_);
     storage.payload_offset = message_.payload_offsets(next_);
     const std::uint32_t transforms = message_.transforms_size() > 0 ? message_.transforms(next_) : 0;
+    if (message_.digests_size() > 0) storage.digest = {message_.digests(2 * next_), message_.digests(2 * next_ + 1)};
     ++next_;
     check_decode(storage.file < files_.size(), kWhat, "something is stored in a file that is not there");
     std::uint64_t end = 0;
@@ -221,6 +229,7 @@ std::vector<FileInfo> files_from_proto(const v1::Metadata& message) {
     if (entry.has_length()) file.length = entry.length();
     if (entry.has_crc32()) file.crc32 = entry.crc32();
     if (entry.has_trailer_length()) file.trailer_length = entry.trailer_length();
+    file.written_by = entry.written_by();
     check_decode(!file.length || !file.trailer_length || *file.trailer_length <= *file.length, kWhat,
                  "a trailer is longer than its file");
   }

@@ -2,6 +2,7 @@
 // it. Modelled on DCP's `Metadata`.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -32,6 +33,9 @@ struct TensorProperties {
   }
 };
 
+// A 128-bit hash of an item's bytes before `transforms`. All zero: none is recorded.
+using ItemDigest = std::array<std::uint64_t, 2>;
+
 // The location of one chunk or bytes object. `file` is an index into Metadata::files. The bytes
 // [offset, offset + length) are a torch.save archive or a bytes object, encoded by `transforms`.
 struct StorageInfo {
@@ -42,6 +46,7 @@ struct StorageInfo {
   // only when the archive is read, or that the file contains no raw elements.
   std::uint64_t payload_offset = 0;
   std::vector<std::string> transforms;  // DCP's transform_descriptors ("stream.zstd/1"), in the order in which readers undo them
+  ItemDigest digest = {};
 };
 
 struct FileInfo {
@@ -49,6 +54,7 @@ struct FileInfo {
   std::optional<std::uint64_t> length;    // bytes; absent if PyTorch wrote the file
   std::optional<std::uint32_t> crc32;     // covers all bytes of the file
   std::optional<std::uint32_t> trailer_length;  // bytes of the trailer at the end of the file
+  std::string written_by = "";  // the save id of the save that wrote the bytes; "": the save that this record describes
 };
 
 struct TensorStorageMetadata {
