@@ -61,8 +61,9 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
     check_encode(is_known(static_cast<int>(item.type), v1::WriteItemType_MAX), kSavePlan, "an item has an unknown type");
     message.add_item_names(item.name);
     message.add_item_types(static_cast<v1::WriteItemType>(item.type));
-    // A list of positions, because few items are marked.
+    // Lists of positions, because most plans have no such marks.
     if (item.per_rank) message.add_per_rank_items(static_cast<std::uint32_t>(i));
+    if (item.frozen) message.add_frozen_items(static_cast<std::uint32_t>(i));
     if (with_tensors || item.type == WriteItemType::kByteIO) message.add_content_hashes(item.content_hash);
     if (item.type == WriteItemType::kByteIO) {
       message.add_content_bytes(item.content_bytes);
@@ -163,6 +164,10 @@ SavePlan from_proto(const v1::SavePlan& message, SharedNames& seen) {
     check_decode(i < plan.items.size(), kSavePlan, "an item that is not there is marked as the rank's own");
     plan.items[i].per_rank = true;
   }
+  for (const std::uint32_t i : message.frozen_items()) {
+    check_decode(i < plan.items.size(), kSavePlan, "an item that is not there is marked as frozen");
+    plan.items[i].frozen = true;
+  }
   plan.planner_data = message.planner_data();
   plan.storage_data = message.storage_data();
   return plan;
@@ -246,6 +251,7 @@ void to_proto(const WriteResults& results, v1::WriteResults& message) {
     entry.set_length_bytes(file.length_bytes);
     entry.set_crc32(file.crc32);
     entry.set_trailer_length_bytes(file.trailer_length_bytes);
+    entry.set_written_by(file.written_by);
     entry.mutable_bytes_item_lengths()->Add(file.bytes_item_lengths.begin(), file.bytes_item_lengths.end());
   }
   for (const WriteResult& item : results.items) {
@@ -275,6 +281,7 @@ WriteResults from_proto(const v1::WriteResults& message) {
     file.length_bytes = entry.length_bytes();
     file.crc32 = entry.crc32();
     file.trailer_length_bytes = entry.trailer_length_bytes();
+    file.written_by = entry.written_by();
     check_decode(file.trailer_length_bytes <= file.length_bytes, kWriteResults, "a trailer is longer than its file");
     file.bytes_item_lengths.assign(entry.bytes_item_lengths().begin(), entry.bytes_item_lengths().end());
     // Subtracts from the length: the sum of damaged lengths could overflow.

@@ -56,6 +56,9 @@ struct WriteItem {
   // Bytes objects and plain tensors: the value may differ between ranks on purpose (see per_rank in
   // state/state_dict.hpp).
   bool per_rank = false;
+  // Tensors and shards: the value seldom changes between saves (see frozen in
+  // state/state_dict.hpp), and has its place in a file without values that do.
+  bool frozen = false;
 
   std::uint64_t payload_bytes() const;  // number of elements times element size; content_bytes for bytes objects
 };
@@ -110,6 +113,7 @@ struct FileResult {
   std::uint64_t length_bytes = 0;
   std::uint32_t crc32 = 0;              // covers all bytes of the file
   std::uint32_t trailer_length_bytes = 0;
+  std::string written_by = {};  // the save id of the save that wrote the bytes; "": this one, as in FileInfo
   // Lengths of compressed tensors, then of bytes objects, each in the order of the plan. All other
   // lengths follow from the plan.
   std::vector<std::uint64_t> bytes_item_lengths;

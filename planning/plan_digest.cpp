@@ -47,7 +47,7 @@ Digest plan_digest(const SavePlan& plan, DigestOf parts) {
   digest.add(static_cast<std::uint64_t>(plan.items.size()));
   for (const WriteItem& item : plan.items) {
     names.add(item.name);
-    std::uint64_t kinds = static_cast<std::uint64_t>(item.type) | (item.per_rank ? 1u << 8 : 0u);
+    std::uint64_t kinds = static_cast<std::uint64_t>(item.type) | (item.per_rank ? 1u << 8 : 0u) | (item.frozen ? 1u << 9 : 0u);
     // The content changes from save to save, as a step counter does. The digest leaves it out, so
     // that a rank whose plan is otherwise the same need not send it again.
     if (item.type == WriteItemType::kByteIO) {
@@ -55,8 +55,8 @@ Digest plan_digest(const SavePlan& plan, DigestOf parts) {
       continue;
     }
     const TensorProperties& properties = item.properties;
-    // Each property has bits of its own: type 0-7, per_rank 8, dtype 16-23, memory format 24-31,
-    // two flags.
+    // Each property has bits of its own: type 0-7, per_rank 8, frozen 9, dtype 16-23, memory format
+    // 24-31, two flags.
     kinds |= static_cast<std::uint64_t>(properties.dtype) << 16 | static_cast<std::uint64_t>(properties.memory_format) << 24 |
              static_cast<std::uint64_t>(properties.requires_grad) << 32 | static_cast<std::uint64_t>(properties.pin_memory) << 33;
     digest.add(kinds);

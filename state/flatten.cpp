@@ -43,6 +43,7 @@ class Flattener {
   void visit(const Value& value, Value marks) {
     if (value.is_per_rank()) marks = per_rank(std::move(marks));
     if (value.is_if_stored()) marks = if_stored(std::move(marks));
+    if (value.is_frozen()) marks = frozen(std::move(marks));
     if (value.is_stateful()) throw_stateful(path_);
     // An empty dict is a leaf of its own: without one, a load could not tell it from an absent key.
     if (value.is_dict() && !value.dict().empty()) {

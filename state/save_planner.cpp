@@ -209,6 +209,7 @@ struct DefaultSavePlanner::Implementation {
       }
       item.name = static_cast<NameId>(&leaf - leaves.data());  // as in `names`
       item.per_rank = value.is_per_rank();
+      item.frozen = value.is_frozen() && (value.is_tensor() || value.is_sharded());
       if (options.flatten_state_dict) plan.mappings.edit().emplace_back(item.name, leaf.entry.path);
       if (value.is_sharded()) {
         add_sharded(value.sharded(), item, uses_cuda, plan);

@@ -238,7 +238,8 @@ std::int64_t Value::in_int64(std::uint64_t value) {
   return static_cast<std::int64_t>(value);
 }
 
-Value::Value(const Value& other) : value_(other.value_), per_rank_(other.per_rank_), if_stored_(other.if_stored_) {
+Value::Value(const Value& other)
+    : value_(other.value_), per_rank_(other.per_rank_), if_stored_(other.if_stored_), frozen_(other.frozen_) {
   // Copy containers deeply. A moved-from value has no container.
   if (const auto* dict = std::get_if<std::shared_ptr<Dict>>(&value_); dict && *dict) value_ = std::make_shared<Dict>(**dict);
   if (const auto* list = std::get_if<std::shared_ptr<List>>(&value_); list && *list) value_ = std::make_shared<List>(**list);
@@ -341,10 +342,16 @@ Value if_stored(Value value) {
   return value;
 }
 
+Value frozen(Value value) {
+  value.frozen_ = true;
+  return value;
+}
+
 // Marks add up: a value inside of a marked container has the container's mark as well.
 Value with_marks_of(const Value& other, Value value) {
   value.per_rank_ = value.per_rank_ || other.per_rank_;
   value.if_stored_ = value.if_stored_ || other.if_stored_;
+  value.frozen_ = value.frozen_ || other.frozen_;
   return value;
 }
 

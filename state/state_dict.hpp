@@ -246,6 +246,9 @@ class Value {
   // Returns true for values marked by `if_stored`: checkpoints may lack them.
   bool is_if_stored() const { return if_stored_; }
   friend Value if_stored(Value value);
+  // Returns true for values marked by `frozen`: they seldom change between saves.
+  bool is_frozen() const { return frozen_; }
+  friend Value frozen(Value value);
   friend Value with_marks_of(const Value& other, Value value);
 
   const char* type_name() const;  // "tensor", "dict", …: for error texts
@@ -259,6 +262,7 @@ class Value {
   Variant value_;
   bool per_rank_ = false;
   bool if_stored_ = false;
+  bool frozen_ = false;
 };
 
 // Marks a value that differs between ranks on purpose (RNG states, data positions). It is saved
@@ -268,6 +272,10 @@ Value per_rank(Value value);
 // Marks a value that checkpoints may lack, such as one that only newer versions of a trainer save.
 // If the checkpoint lacks it, loading keeps the caller's value. Has no effect on saves.
 Value if_stored(Value value);
+// Marks tensors that seldom change between saves, such as those of a base model that is not
+// trained. Saves with `CheckpointWriterOptions::reuse` then write them again only if they have
+// changed. If one changes, the save stores the new value, as always. Has no effect on loads.
+Value frozen(Value value);
 // Returns `value` with its own marks and those of `other`.
 Value with_marks_of(const Value& other, Value value);
 
@@ -289,7 +297,7 @@ inline constexpr std::int64_t kMadeListMax = std::int64_t{1} << 20;
 
 // Flattens as DCP does. Splits dicts. Splits lists that contain a tensor or a dict, directly or in
 // lists within them. Never splits tuples. Joins keys with '.'. An empty dict is a leaf, so that it
-// is saved. A mark (`per_rank`, `if_stored`) applies to every leaf below the marked value. If a
+// is saved. A mark (`per_rank`, `if_stored`, `frozen`) applies to every leaf below the marked value. If a
 // list is not split and a value in it is marked by `per_rank`, the whole list counts as marked.
 // Throws kAlreadyExists, naming both paths, if two paths give the same name, and kPrecondition,
 // naming the path, for a Stateful. Throws kUnsupported if the names take more than 64 MiB and 1 KiB

@@ -70,6 +70,7 @@ TEST_CASE("a save plan with contradicting columns is corrupt, and the error says
       {"too large", [](Message& m) { m.set_extents(0, kHuge / 4); }},
       {"too large", [](Message& m) { m.set_extents(4, kHuge); }},
       {"own", [](Message& m) { m.add_per_rank_items(2); }},
+      {"frozen", [](Message& m) { m.add_frozen_items(2); }},
       {"appears twice",
        [](Message& m) {
          *m.mutable_names()->mutable_text() = "aaaaaaa", m.mutable_names()->set_lengths(0, 3), m.mutable_names()->set_lengths(1, 3),

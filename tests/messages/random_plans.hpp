@@ -35,6 +35,7 @@ inline SavePlan random_save_plan(Random& random) {
     if (plan.names.size() > known && random.next() % 4 != 0) plan.mappings.edit().emplace_back(item.name, path);
     item.type = static_cast<WriteItemType>(1 + random.next() % 3);
     item.per_rank = random.next() % 8 == 0;
+    item.frozen = random.next() % 8 == 0;
     if (item.type == WriteItemType::kByteIO) {
       item.content_hash = random.next();
       item.content_bytes = random.next();
@@ -99,6 +100,7 @@ inline WriteResults random_results(Random& random) {
     file.length_bytes = 1000000 + random.next() % 1000;
     file.crc32 = static_cast<std::uint32_t>(random.next());
     file.trailer_length_bytes = static_cast<std::uint32_t>(random.next() % 1000);
+    if (random.next() % 2 == 0) file.written_by = random_text(random, 30);
     for (std::uint64_t j = random.next() % 5; j > 0; --j) file.bytes_item_lengths.push_back(random.next() % 1000);
     results.files.push_back(file);
   }
@@ -130,7 +132,7 @@ inline void check_equal(const LoadPlan& a, const LoadPlan& b) {
 
 inline void check_equal(const WriteResults& a, const WriteResults& b) {
   const auto of_file = [](const FileResult& file) {
-    return std::tie(file.name, file.length_bytes, file.crc32, file.trailer_length_bytes, file.bytes_item_lengths);
+    return std::tie(file.name, file.length_bytes, file.crc32, file.trailer_length_bytes, file.written_by, file.bytes_item_lengths);
   };
   const auto of_item = [](const WriteResult& item) {
     return std::tie(item.index.fqn, item.index.offset, item.size_bytes, item.relative_path, item.offset_bytes, item.length_bytes,

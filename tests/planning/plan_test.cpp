@@ -62,6 +62,7 @@ TEST_CASE("the digest of a save plan covers all that makes it another plan") {
         plan.items[0].chunk.sizes = {1, 6};
       },
       [](SavePlan& plan) { plan.items[1].per_rank = true; },
+      [](SavePlan& plan) { plan.items[0].frozen = true; },
       [](SavePlan& plan) { plan.items.pop_back(); },
       [](SavePlan& plan) { std::swap(plan.items[0], plan.items[1]); },
       [](SavePlan& plan) {
