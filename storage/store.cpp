@@ -59,6 +59,10 @@ void check_overwrite(Store& store, const std::string& save_id, Overwrite overwri
                                                " is there already. Nothing was changed");
 }
 
+std::uint64_t Store::link(const std::string& source, const ObjectName& name, bool /*is_durable*/) {
+  throw Error(ErrorCode::kUnsupported, "cannot link " + child_url(url(), name) + " to " + source + ": this store has no links");
+}
+
 std::optional<ObjectEnd> Store::read_end(const ObjectName& name, std::size_t bytes_max) {
   if (!exists(name)) return std::nullopt;
   ObjectEnd end;

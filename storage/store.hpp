@@ -110,6 +110,7 @@ struct StoreTraits {
   // `close` of the others throw kAlreadyExists.
   bool create_takes_name = true;
   ObjectWrites writes = ObjectWrites::kParallel;
+  bool has_links = false;  // whether `link` may work
 };
 
 // An object being written. Nothing is guaranteed until `sync` or `close` returns. Destroying the
@@ -156,6 +157,13 @@ class Store {
   // a root and has none. Throws kNoSpace if `expected_bytes` cannot be reserved; then no object was
   // created.
   virtual std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) = 0;
+
+  // Gives an object of another place a second name, in this place, durably if `is_durable`. `source`
+  // is its URL, of the same kind of store. Copies nothing: the object exists until both names are
+  // removed. Creates the parents of the name, but not the root. Returns the object's size. Throws
+  // kAlreadyExists if the name is taken, kNotFound if there is no such object, and kUnsupported if
+  // the object is out of reach, as on another file system. The default throws kUnsupported.
+  virtual std::uint64_t link(const std::string& source, const ObjectName& name, bool is_durable = true);
 
   // Reads bytes. Fills every range completely; ranges may be in any order. Throws kNotFound. Throws
   // kCorrupt if the object ends before a range does.

@@ -75,6 +75,7 @@ bool FileStore::is_directory(const std::string& path) {
 StoreTraits FileStore::traits() const {
   StoreTraits traits;
   traits.writes = files_.writes(root_);
+  traits.has_links = true;
   return traits;
 }
 
@@ -142,6 +143,28 @@ std::unique_ptr<ObjectWriter> FileStore::create(const ObjectName& name, const Cr
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kNotFound && !is_directory(root_))
       throw Error(ErrorCode::kNotFound, std::string(error.what()) + " (the store's root does not exist: make it with create_root)");
+    throw;
+  }
+}
+
+std::uint64_t FileStore::link(const std::string& source, const ObjectName& name, bool is_durable) {
+  check_object_name(name);
+  const std::string path = path_of(name);
+  const auto from = local_path(source);
+  if (!from) return Store::link(source, name, is_durable);
+  make_parents(name);
+  const int linked = files_.link(*from, path);
+  if (linked == -EPERM || linked == -EXDEV || linked == -EOPNOTSUPP || linked == -ENOSYS)
+    throw Error(ErrorCode::kUnsupported, std::string(system_error("link to " + source, path, -linked).what()));
+  require(linked, "link to " + source, path);
+  try {
+    const auto found = status_at(path, false, "inspect");
+    // A symbolic link has just got a second name, or the new name is gone.
+    if (!found || found->kind != FileKind::kRegular) throw not_an_object(source);
+    if (is_durable) sync_directories_up(files_, root_, path);
+    return found->size_bytes;
+  } catch (...) {
+    files_.remove_file(path);
     throw;
   }
 }

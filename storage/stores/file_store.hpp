@@ -40,6 +40,7 @@ class FileStore : public Store {
   void create_root() override;
 
   std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) override;
+  std::uint64_t link(const std::string& source, const ObjectName& name, bool is_durable = true) override;
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override;
   std::uint64_t size_bytes(const ObjectName& name) override;
   bool exists(const ObjectName& name) override;
@@ -85,6 +86,9 @@ class FileStore : public Store {
 // kNotFound if its directory does not exist.
 std::unique_ptr<ObjectWriter> make_file_writer(FileSystem& files, const std::string& root, const std::string& path,
                                                const CreateOptions& options);
+
+// Syncs the directories from that of the file at `path` up to the store's `root`.
+void sync_directories_up(FileSystem& files, const std::string& root, const std::string& path);
 
 // Creates the store for a "file:" URL or a plain path.
 std::shared_ptr<Store> open_file_store(const std::string& url);

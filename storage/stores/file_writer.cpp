@@ -107,17 +107,7 @@ class FileWriter final : public ObjectWriter {
     const int closed = files_.close(file_);
     file_ = -1;
     require(closed, "close", path_);
-    if (is_durable) {
-      // Every directory from the file up to the root is synced: any rank may have just created a
-      // parent.
-      std::string directory = path_;
-      while (directory.size() > root_.size()) {
-        const std::size_t slash = directory.rfind('/');
-        if (slash == std::string::npos) break;
-        directory.resize(std::max(slash, root_.size()));
-        require(files_.sync_directory(directory), "sync directory", directory);
-      }
-    }
+    if (is_durable) sync_directories_up(files_, root_, path_);
     state_ = State::kFinished;
   }
 
@@ -172,6 +162,17 @@ class FileWriter final : public ObjectWriter {
 };
 
 }  // namespace
+
+// Syncs every directory from the file up to the root: any rank may have just created a parent.
+void sync_directories_up(FileSystem& files, const std::string& root, const std::string& path) {
+  std::string directory = path;
+  while (directory.size() > root.size()) {
+    const std::size_t slash = directory.rfind('/');
+    if (slash == std::string::npos) break;
+    directory.resize(std::max(slash, root.size()));
+    require(files.sync_directory(directory), "sync directory", directory);
+  }
+}
 
 std::unique_ptr<ObjectWriter> make_file_writer(FileSystem& files, const std::string& root, const std::string& path,
                                                const CreateOptions& options) {

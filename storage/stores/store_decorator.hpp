@@ -40,6 +40,9 @@ class StoreDecorator : public Store, public std::enable_shared_from_this<StoreDe
     auto writer = get({"create", name}, [&] { return inner_->create(name, options); });
     return std::make_unique<Writer>(std::move(writer), shared_from_this(), name);
   }
+  std::uint64_t link(const std::string& source, const ObjectName& name, bool is_durable) override {
+    return get({"link", name}, [&] { return inner_->link(source, name, is_durable); });
+  }
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {
     std::uint64_t bytes = 0;
     for (const auto& range : ranges) bytes += range.destination.size();

@@ -173,7 +173,11 @@ class TieredStore final : public Store {
 
   std::string url() const override { return copier_->url(place_); }
   bool is_shared() const override { return far_->is_shared(); }
-  StoreTraits traits() const override { return near_->traits(); }
+  StoreTraits traits() const override {
+    StoreTraits traits = near_->traits();
+    traits.has_links = false;  // the far tier may have none
+    return traits;
+  }
   void create_root() override {
     copier_->expect_saves(place_);
     copier_->is_known(place_);  // a new root would hide that the near tier was lost

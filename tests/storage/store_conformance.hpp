@@ -43,6 +43,37 @@ namespace conformance {
 // Rounds of each race. Every round costs several disk syncs.
 inline constexpr int kRaceRounds = 60;
 
+// An object has several names, and exists until all are removed. `store` is above the two places.
+inline void check_links(Store& store, Store& from, Store& to) {
+  from.create_root();
+  to.create_root();
+  const std::string content(5000, 'c');
+  put_object(from, "a", content);
+  const std::string source = child_url(from.url(), "a");
+  CHECK(to.traits().has_links == store.traits().has_links);
+  if (!store.traits().has_links) {
+    CHECK(code_of([&] { to.link(source, "b"); }) == ErrorCode::kUnsupported);
+    CHECK(to.list().empty());
+    return;
+  }
+  for (const bool is_durable : {true, false}) {
+    const std::string name = is_durable ? "b" : "below/b";
+    CHECK(to.link(source, name, is_durable) == content.size());
+    CHECK(get_object(to, name) == content);
+    CHECK(code_of([&] { to.link(source, name); }) == ErrorCode::kAlreadyExists);
+    CHECK(code_of([&] { to.create(name); }) == ErrorCode::kAlreadyExists);
+  }
+  CHECK(store.list("step_10/").size() == 2);
+  CHECK(code_of([&] { to.link(child_url(from.url(), "absent"), "c"); }) == ErrorCode::kNotFound);
+  CHECK(code_of([&] { to.link("s3://bucket/a", "c"); }) == ErrorCode::kUnsupported);
+  CHECK(code_of([&] { to.link(source, "../c"); }) == ErrorCode::kInvalidArgument);
+  from.remove("a");
+  to.remove("below/b");
+  CHECK(get_object(to, "b") == content);
+  to.remove("b");
+  CHECK(to.list().empty());
+}
+
 inline void check_names(Store& store) {
   const std::string nul("a\0b", 3);
   for (const std::string& bad : {std::string(), std::string("/a"), std::string("a/"), std::string("a//b"), std::string("."),
@@ -769,6 +800,7 @@ inline void check_store_conformance(
   SUBCASE("writing in parts") { conformance::check_parts(*store); }
   SUBCASE("direct I/O") { conformance::check_direct(*store); }
   SUBCASE("reading") { conformance::check_read(*store); }
+  SUBCASE("linking") { conformance::check_links(*store, *open_child(*store, "step_1"), *open_child(*other, "step_10")); }
   SUBCASE("listing") { conformance::check_list(*store, *other); }
   SUBCASE("removing") { conformance::check_remove(*store, *other); }
   SUBCASE("taking a checkpoint away") { conformance::check_retract(*store, *other); }
