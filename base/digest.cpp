@@ -101,6 +101,11 @@ Digest sha256(ByteSpan bytes) {
 
 std::uint64_t xxh3(ByteSpan bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
 
+std::array<std::uint64_t, 2> xxh3_128(ByteSpan bytes) noexcept {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {hash.low64, hash.high64};
+}
+
 std::string to_hex(const Digest& digest) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string text;

@@ -165,6 +165,7 @@ void commit_to_proto(const CommitInfo& commit, v1::CommitInfo& message) {
     entry.set_value(value);
   }
   for (const std::string& save_id : commit.retired) message.add_retired(save_id);
+  for (const std::string& save_id : commit.shares_with) message.add_shares_with(save_id);
 }
 
 // --- decoding ------------------------------------------------------------------------------------
@@ -314,6 +315,7 @@ CommitInfo commit_from_proto(const v1::CommitInfo& message) {
                  "a key of the user's metadata appears twice");
   // Not checked here: ids that are not Cairn's are ignored where the list is used.
   commit.retired.assign(message.retired().begin(), message.retired().end());
+  commit.shares_with.assign(message.shares_with().begin(), message.shares_with().end());
   return commit;
 }
 

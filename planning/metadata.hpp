@@ -95,6 +95,8 @@ struct CommitInfo {
   // Save ids of earlier checkpoints at this place whose data files may still exist, newest first.
   // If PyTorch saved the oldest of them, the list ends with the names of its data files.
   std::vector<std::string> retired;
+  // The save ids of the other saves that wrote files of this checkpoint (FileInfo::written_by).
+  std::vector<std::string> shares_with = {};
 };
 
 struct Metadata {

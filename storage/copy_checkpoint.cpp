@@ -33,6 +33,7 @@ void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_i
   const std::string before = *save_id_of_file(file.name);
   copy.name.replace(copy.name.rfind(before), before.size(), save_id);
   trailer.save_id = save_id;
+  copy.written_by.clear();
   const Bytes end = encode_trailer(trailer);
   copy.length = content_bytes + end.size();
   copy.trailer_length = static_cast<std::uint32_t>(end.size());

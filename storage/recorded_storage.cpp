@@ -68,7 +68,8 @@ class StorageRecorder {
                            ": do all ranks run the same version of Cairn?");
       StorageInfo info;
       info.file = static_cast<std::uint32_t>(metadata_.files.size());
-      metadata_.files.push_back({written.name, written.length_bytes, written.crc32, written.trailer_length_bytes});
+      metadata_.files.push_back(
+          {written.name, written.length_bytes, written.crc32, written.trailer_length_bytes, written.written_by});
       for (const PlacedTensor& placed : layout.tensors) {
         const PlannedFiles::Item& item = planned.items[placed.item];
         info.offset = placed.offset;

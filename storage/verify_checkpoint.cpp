@@ -314,8 +314,9 @@ class Verification {
     const auto fault = [&](std::uint64_t offset, const std::string& fqn, const std::string& what) {
       add(file.info->name, offset, fqn, what);
     };
-    if (trailer.save_id != metadata_.save_id)
-      fault(trailer.content_bytes, "", "the trailer names save " + trailer.save_id + ", the commit record " + metadata_.save_id);
+    const std::string& writer = file.info->written_by.empty() ? metadata_.save_id : file.info->written_by;
+    if (trailer.save_id != writer)
+      fault(trailer.content_bytes, "", "the trailer names save " + trailer.save_id + ", the commit record " + writer);
     // A byte in a hole would belong to no item, and no tool could name what was damaged there.
     std::uint64_t end = 0;
     for (const RecordedItem& item : file.items) {

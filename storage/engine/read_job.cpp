@@ -136,7 +136,7 @@ std::shared_ptr<const DataFile> ReadJob::look_at(const std::shared_ptr<Store>& s
   if (!is_checked) return file;
   Trailer trailer = read_trailer(*store, info);
   // Metadata that joins the parts of several ranks names no save. Then the file's name does.
-  std::string expected = request_.metadata->save_id;
+  std::string expected = info.written_by.empty() ? request_.metadata->save_id : info.written_by;
   if (expected.empty()) expected = save_id_of_file(info.name.substr(info.name.rfind('/') + 1)).value_or("");
   if (trailer.save_id != expected)
     throw Error(ErrorCode::kCorrupt, "it belongs to save " + trailer.save_id + ", not to save " + expected);

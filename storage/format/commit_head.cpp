@@ -111,6 +111,7 @@ CommitHead head_in_section(google::protobuf::io::ZeroCopyInputStream& section, c
     head.sequence = commit.sequence();
     if (commit.has_step()) head.step = commit.step();
     for (const auto& entry : commit.user_metadata()) head.user_metadata.emplace(entry.key(), entry.value());
+    head.shares_with.assign(commit.shares_with().begin(), commit.shares_with().end());
     has_commit = true;
   }
   // The checksum was not verified, because that needs the whole record. These checks notice most

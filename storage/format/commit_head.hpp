@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <cairn/storage/store.hpp>
 
@@ -16,6 +17,7 @@ struct CommitHead {
   std::uint64_t sequence = 0;
   std::optional<std::int64_t> step;
   std::map<std::string, std::string> user_metadata;
+  std::vector<std::string> shares_with = {};  // as in CommitInfo
 };
 
 // Reads the head of commit record `name`. Returns nothing if there is no record, or if it is not

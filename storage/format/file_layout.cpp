@@ -46,16 +46,36 @@ std::vector<FileLayout> layout_files(const SavePlan& plan, std::size_t count, bo
   const std::size_t items = plan.items.size();
   if (items > std::numeric_limits<std::uint32_t>::max())
     throw Error(ErrorCode::kInvalidArgument, "cannot lay out a plan of " + std::to_string(items) + " items");
+  // Bytes objects are never frozen: their serialised form says little about their value.
+  const auto is_frozen = [](const WriteItem& item) { return item.frozen && item.type != WriteItemType::kByteIO; };
+  const auto weight = [](const WriteItem& item) {
+    // Not those of bytes objects: the coordinator may not know them.
+    return (item.type == WriteItemType::kByteIO ? 0 : item.payload_bytes()) + kItemBytes;
+  };
+  std::uint64_t all_bytes = 0, frozen_bytes = 0;
+  for (const WriteItem& item : plan.items) {
+    all_bytes += weight(item);
+    frozen_bytes += is_frozen(item) ? weight(item) : 0;
+  }
+  const bool has_both = count != 0 && frozen_bytes > 0 && frozen_bytes < all_bytes;
+  if (has_both) count = std::max<std::size_t>(count, 2);
   std::vector<FileLayout> files(count == 0 ? items : std::min(count, items));
+  // The first file that is not for frozen tensors alone.
+  const std::size_t first_other =
+      has_both ? std::clamp<std::size_t>(frozen_bytes / (all_bytes / files.size() + 1), 1, files.size() - 1) : 0;
   if (files.size() == 1 && !compressed) files[0].tensors.reserve(items);
   std::vector<std::uint64_t> bytes(files.size());
   for (std::uint32_t item = 0; item < items; ++item) {
     const bool is_bytes = plan.items[item].type == WriteItemType::kByteIO;
     std::size_t file = item;  // one for each item
-    if (count != 0) file = is_bytes ? 0 : std::min_element(bytes.begin(), bytes.end()) - bytes.begin();
+    if (count != 0) {
+      const bool is_apart = has_both && is_frozen(plan.items[item]);
+      const auto first = bytes.begin() + static_cast<std::ptrdiff_t>(is_apart ? 0 : first_other);
+      const auto end = is_apart ? bytes.begin() + static_cast<std::ptrdiff_t>(first_other) : bytes.end();
+      file = static_cast<std::size_t>((is_bytes ? first : std::min_element(first, end)) - bytes.begin());
+    }
     append_item(plan, item, compressed, files[file]);
-    // Not those of bytes objects: the coordinator may not know them.
-    bytes[file] += (is_bytes ? 0 : plan.items[item].payload_bytes()) + kItemBytes;
+    bytes[file] += weight(plan.items[item]);
   }
   for (FileLayout& file : files)
     // Bytes objects follow the tensors, which loads read first.

@@ -55,8 +55,10 @@ struct PlacedItem {
 
 // Lays out one rank's items in `files` files, or in fewer if there are fewer items; 0: one for each
 // item. Tensors are spread so that files are about equally long; bytes objects are in the first
-// file. With `compressed`, tensors are `unsized_items`. Returns no files if the plan has no items.
-// Throws kInvalidArgument if an item cannot be stored.
+// file. Frozen tensors have the first of the files for themselves, one at least, and so have the
+// other items; bytes objects are then in the first of theirs. With `compressed`, tensors are
+// `unsized_items`. Returns no files if the plan has no items. Throws kInvalidArgument if an item
+// cannot be stored.
 std::vector<FileLayout> layout_files(const SavePlan& plan, std::size_t files, bool compressed = false);
 
 // Returns the positions of a file's `unsized_items`. Throws kMismatch unless `lengths` has one

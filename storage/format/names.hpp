@@ -20,6 +20,9 @@ inline bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
+// In a checkpoint that a restore has found damaged (see storage/runs/run_directory.hpp).
+inline constexpr const char* kFindingName = ".damaged";
+
 // Returns the name of file `index` of `rank`: "__<rank>_<index>_<save id>.distcp".
 std::string data_file_name(int rank, int index, const std::string& save_id);
 // Returns the save id in such a name, or nothing if Cairn did not make it (see is_save_id).

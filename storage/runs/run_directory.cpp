@@ -22,7 +22,6 @@ namespace cairn {
 namespace {
 
 constexpr const char* kPinName = ".pinned";
-constexpr const char* kFindingName = ".damaged";
 constexpr std::size_t kMarkBytesMax = 64 << 20;
 
 // Returns whether Cairn gives such a name to a safetensors file.

@@ -47,6 +47,7 @@ TEST_CASE("every field of metadata survives the journey, and later versions' fie
       [](Metadata& m) { m.files[0].crc32.reset(); },
       [](Metadata& m) { m.files[0].trailer_length.reset(); },
       [&](Metadata& m) { m.files[1].written_by = odd; },
+      [&](Metadata& m) { m.commit->shares_with.push_back(odd); },
       [&](Metadata& m) { m.state_dict_metadata[0].first = odd; },
       [&](Metadata& m) { tensor(m).properties.dtype = DType::kInt8; },
       [&](Metadata& m) { tensor(m).properties.memory_format = MemoryFormat::kPreserve; },
