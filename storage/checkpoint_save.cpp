@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <cairn/base/digest.hpp>
@@ -32,6 +33,9 @@ namespace {
 constexpr std::chrono::milliseconds kSiblingPatience = std::chrono::seconds(5);
 // DCP's version of the metadata format that the record follows.
 constexpr const char* kMetadataVersion = "1.0.0";
+// Begins the text that accompanies a plan, if everything is to be written anew: a rank asks for
+// that, and the coordinator orders it.
+constexpr char kAnew = '!';
 
 Error already_exists(const std::string& url) {
   return Error(ErrorCode::kAlreadyExists,
@@ -137,6 +141,8 @@ struct CheckpointSave::Implementation : SaveAttempt {
         format(given_format ? std::move(given_format)
                             : std::make_unique<OwnFormat>(options, engine_options(options).changes.any())),
         engine(engine_options(options)) {
+    if (options.reuse != Reuse::kOff && !given_format)
+      reuse = std::make_shared<ReusableFiles>(options.reuse, options.reuse_generations_max);
     if (options.retired_keep == 0)
       throw Error(ErrorCode::kInvalidArgument,
                   "retired_keep is 0, but the generation that a save replaces must stay until the next one: use 1 or more");
@@ -144,6 +150,7 @@ struct CheckpointSave::Implementation : SaveAttempt {
 
   const CheckpointWriterOptions options;
   const std::unique_ptr<DataFormat> format;
+  std::shared_ptr<ReusableFiles> reuse;  // null: everything is written
   WriteEngine engine;
   CommitSequence sequence{options.threads > 0 ? std::optional(kSiblingPatience) : std::nullopt};
 
@@ -172,6 +179,7 @@ struct CheckpointSave::Implementation : SaveAttempt {
   void check_same_place() const;
   void record(Metadata& metadata, const std::vector<WriteResults>& results) const;
   bool finds_published() const;
+  bool has_damaged_donor() const;
   bool may_remove_by_name() const;
   bool leaves_files() const;
   Replaced find_replaced();
@@ -217,6 +225,7 @@ void CheckpointSave::set_up(const StorageContext& context) {
                     " processes: other processes do not see this store. Use a directory or a shared store");
   }
   self.store = observe_operations(std::move(self.store), context.store_observer);
+  if (self.reuse) self.reuse->begin(url, self.store->url(), context.save_id, context.rank);
   // The code below runs before the coordinator answers any plan. No other rank writes before that
   // answer.
   if (!context.is_coordinator) return;
@@ -238,8 +247,22 @@ void CheckpointSave::set_up(const StorageContext& context) {
 }
 
 SavePlan CheckpointSave::prepare_local_plan(SavePlan plan) {
+  const Implementation& self = *implementation_;
   for (const std::string& name : plan.names.all()) require_readable_by_python("the key", name);
-  return implementation_->format->prepare(std::move(plan), implementation_->opened());
+  const bool is_anew = self.reuse && self.reuse->mark(plan);
+  plan = self.format->prepare(std::move(plan), implementation_->opened());
+  if (is_anew || (self.context.is_coordinator && self.has_damaged_donor())) plan.storage_data.insert(0, 1, kAnew);
+  return plan;
+}
+
+// Returns whether a restore has found damage in a checkpoint that shares files with the last one, or
+// may have.
+bool CheckpointSave::Implementation::has_damaged_donor() const try {
+  return reuse && std::any_of(reuse->places().begin(), reuse->places().end(), [](const std::string& place) {
+           return open_store(place)->exists(kFindingName);
+         });
+} catch (const Error&) {
+  return true;
 }
 
 std::vector<SavePlan> CheckpointSave::prepare_global_plan(std::vector<SavePlan> plans) {
@@ -251,7 +274,13 @@ std::vector<SavePlan> CheckpointSave::prepare_global_plan(std::vector<SavePlan> 
   check_commit_record_fits(items);
   self.planned.clear();
   self.planned.reserve(plans.size());
-  std::string digests;
+  std::string digests, order;
+  // All ranks do so in one save: then two checkpoints either share files or share none.
+  for (SavePlan& plan : plans)
+    if (self.reuse && plan.storage_data[0] == kAnew) {
+      plan.storage_data.erase(0, 1);
+      order = kAnew;
+    }
   self.arrangements = self.format->arrange(plans);
   for (std::size_t rank = 0; rank < plans.size(); ++rank) {
     SavePlan& plan = plans[rank];
@@ -259,7 +288,7 @@ std::vector<SavePlan> CheckpointSave::prepare_global_plan(std::vector<SavePlan> 
     self.planned.push_back(keep_plan(plan, self.format->layouts(plan, arrangement)));
     // Tells the rank which plan the coordinator knows.
     const std::string digest = to_hex(plan_digest(plan, DigestOf::kItems));
-    plan.storage_data = digest + arrangement;
+    plan.storage_data = digest + order + arrangement;
     digests += digest;
   }
   self.plans_digest = to_hex(sha256(digests));
@@ -286,7 +315,12 @@ Future<WriteResults> CheckpointSave::write(const SavePlan& plan, std::shared_ptr
   request.direct = self.options.direct_io;
   request.copy_first = self.options.copy_first;
   request.low_priority = self.options.low_priority && self.options.threads > 0;
-  const std::string arrangement = plan.storage_data.substr(digest.size());
+  std::string arrangement = plan.storage_data.substr(digest.size());
+  if (self.reuse && self.store->traits().has_links) request.reuse = self.reuse;
+  if (self.reuse && arrangement[0] == kAnew) {
+    arrangement.erase(0, 1);
+    self.reuse->forget();
+  }
   std::vector<FileLayout> layouts = self.format->layouts(plan, arrangement);
   for (std::size_t i = 0; i < layouts.size(); ++i)
     request.files.push_back(
@@ -302,13 +336,17 @@ Future<WriteResults> CheckpointSave::write(const SavePlan& plan, std::shared_ptr
   }
   if (!request.files.empty()) self.check_same_place();
 
+  std::vector<WriteFile> reusable;
+  if (request.reuse) reusable = request.files;
   auto promise = std::make_shared<Promise<WriteResults>>();
   const Future<WriteResults> future = promise->future();
   // `plan` stays valid until `future` is ready, so it is still valid in this callback.
-  self.engine.write(std::move(request)).on_ready([promise, listed = self.written, names = std::move(names)](const auto& written) {
+  const auto reuse = request.reuse;
+  self.engine.write(std::move(request)).on_ready([=, &plan, listed = self.written](const auto& written) {
     WriteResults results;
     try {
       results.files = written.get();
+      if (reuse) reuse->keep(plan, reusable, results.files);
       listed->add(names);
     } catch (...) {
       promise->set_exception(std::current_exception());
@@ -353,6 +391,10 @@ void CheckpointSave::Implementation::record(Metadata& metadata, const std::vecto
   commit.plan_digest = plans_digest;
   commit.writer_version = kVersion;
   commit.user_metadata = context.user_metadata;
+  std::set<std::string> writers;
+  for (const FileInfo& file : metadata.files)
+    if (!file.written_by.empty()) writers.insert(file.written_by);
+  commit.shares_with.assign(writers.begin(), writers.end());
   metadata.commit = std::move(commit);
 }
 
@@ -466,6 +508,7 @@ void CheckpointSave::abandon() noexcept { implementation_->engine.stop(); }
 void CheckpointSave::discard(bool ends_attempt) noexcept {
   Implementation& self = *implementation_;
   if (!self.store || self.published) return;
+  if (self.reuse) self.reuse->fail();
   // If the coordinator began no attempt, no rank has written. A successor does not know whether the
   // coordinator began one.
   if (self.context.is_coordinator ? !self.attempt_begun : !ends_attempt && self.written->all().empty()) return;

@@ -13,6 +13,7 @@
 #include <cairn/base/future.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
+#include <cairn/storage/engine/reusable_files.hpp>
 #include <cairn/storage/storage_context.hpp>
 
 namespace cairn {
@@ -24,8 +25,8 @@ struct CheckpointWriterOptions {
   // True: one file per rank, or several where the system would run the writes to one file one after
   // another. False: one file per item.
   bool single_file_per_rank = true;
-  // Limits the files of all ranks together; a rank that writes has at least one. No effect if there
-  // is one file per item. The coordinator's value counts.
+  // Limits the files of all ranks together; a rank that writes has at least one, and one more for
+  // tensors that seldom change (`reuse`). No effect if there is one file per item. The coordinator's value counts.
   std::uint32_t files_max = 4096;
   bool sync_files = true;                         // false: faster, but a power loss may lose the checkpoint
   bool overwrite = true;                          // false: fails with "Checkpoint already exists" if there is one
@@ -52,6 +53,20 @@ struct CheckpointWriterOptions {
   // Number of replaced checkpoints at this place whose data files are kept for loads that still
   // read them; at least 1. The next save to the same place removes the files of older ones.
   std::uint32_t retired_keep = 1;
+  // Takes tensors that have not changed since the last save of this checkpointer over from that
+  // checkpoint, by hard links to its files, instead of writing them again. Compares 128-bit digests
+  // (XXH3) of their elements, for which the save reads them once more; no defence against hostile
+  // data. Each checkpoint stays whole if others are removed. Tensors that seldom change get files of
+  // their own, apart from the others: with kDeclared those marked by `frozen` (state_dict.hpp), with
+  // kDigest also those that were the same in the last two saves. If such a file cannot be linked, it
+  // is written: because one of its tensors has changed, the last checkpoint was removed or found
+  // damaged, or the file system refuses. A warning in the log then says why. Only for Cairn's own
+  // data files in a directory, not in tiers; elsewhere everything is written. The first save of a
+  // process writes everything. Keep the other options the same from save to save.
+  Reuse reuse = Reuse::kOff;
+  // The number of checkpoints, at least 1, that may share a file. Every so many saves write
+  // everything anew, so that one bad sector does not damage all checkpoints of a run.
+  std::uint32_t reuse_generations_max = 10;
   bool low_priority = false;  // runs the writing threads at the lowest CPU and I/O priority
   // Called on the coordinator with the checkpoint's id, on the thread that runs the save's hooks,
   // before anything is created in the store. If it throws, the save fails. A checkpointer reuses

@@ -43,6 +43,7 @@ void add(OptionList& list, const SavePlannerOptions& options) {
 void add(OptionList& list, const CheckpointWriterOptions& options) {
   list.add("single_file_per_rank", options.single_file_per_rank).add("sync_files", options.sync_files);
   list.add("overwrite", options.overwrite).add("run_url", options.run_url).add("retired_keep", options.retired_keep);
+  list.add("reuse", options.reuse).add("reuse_generations_max", options.reuse_generations_max);
   list.add("zstd_level", options.zstd_level).add("transforms", options.transforms.size());
   for (const std::string& transform : options.transforms) list.add("transform", transform);
 }

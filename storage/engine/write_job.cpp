@@ -10,6 +10,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/profiler_range.hpp>
 #include <cairn/formats/safetensors.hpp>
+#include <cairn/storage/engine/reusable_files.hpp>
 #include <cairn/storage/format/names.hpp>
 
 namespace cairn {
@@ -71,6 +72,7 @@ WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsi
       files_(request_.files.size()) {
   check_invariant(!changes_.any() || ring_.blocks_max() >= 2, "items that change need two staging blocks");
   for (std::size_t i = 0; i < files_.size(); ++i) files_[i].source = &request_.files[i];
+  plan_digests();
 }
 
 WriteJob::~WriteJob() = default;
@@ -122,6 +124,7 @@ void WriteJob::run() noexcept {
 // With `copy_first`, copying comes first, because the trainer waits for it. Otherwise writing does,
 // because it frees staging blocks.
 std::optional<WriteJob::Task> WriteJob::next_task(File* own) {
+  if (digests_left_ > 0) return next_to_digest();
   if (own)
     if (auto task = next_task_of(*own)) return task;
   if (auto task = next_to_open()) return task;
@@ -206,10 +209,13 @@ void WriteJob::drop(Block& block, bool is_unit) {
 
 void WriteJob::perform(const Task& task) {
   const RunningWork work(work_);
-  const ProfilerRange range(task.kind == Task::Kind::kOpen    ? "open_file"
+  const ProfilerRange range(task.kind == Task::Kind::kDigest  ? "digest"
+                            : task.kind == Task::Kind::kOpen  ? "open_file"
                             : task.kind == Task::Kind::kClose ? "close_file"
                                                               : "write_block");
   switch (task.kind) {
+    case Task::Kind::kDigest:
+      return digest(*task.block);
     case Task::Kind::kOpen:
       return open(*task.file, task.block);
     case Task::Kind::kUnit:
@@ -244,7 +250,23 @@ void WriteJob::end_turn(const Block& block, bool checksummed) {
   changed_.notify_all();
 }
 
+// Returns whether the file need not be written, because a link makes one of an earlier save its own.
+bool WriteJob::take_over(File& file, Block* tail) {
+  auto result =
+      request_.reuse ? request_.reuse->take_over(*request_.store, *request_.plan, *file.source, request_.sync) : std::nullopt;
+  if (!result) return false;
+  if (tail) drop(*tail, false);
+  file.result = *std::move(result);
+  for (const PlacedTensor& tensor : file.source->layout.tensors) held(tensor.item);
+  for (const std::uint32_t item : file.source->layout.unsized_items) held(item);
+  MutexLock lock(mutex_);
+  file.stage = Stage::kClosed;
+  ++closed_;
+  return true;
+}
+
 void WriteJob::open(File& file, Block* tail) {
+  if (take_over(file, tail)) return;
   CreateOptions options;
   // How long a file of changed items becomes is not known.
   if (!changes_.any()) options.expected_bytes = expected_bytes(*request_.plan, file.source->layout);
@@ -264,7 +286,7 @@ void WriteJob::open(File& file, Block* tail) {
   file.stage = Stage::kOpen;
 }
 
-void WriteJob::place_items(File& file) const {
+void WriteJob::place_items(File& file) {
   const FileLayout& layout = file.source->layout;
   if (changes_.any()) {
     for (const std::uint32_t index : layout.unsized_items) {
@@ -272,6 +294,7 @@ void WriteJob::place_items(File& file) const {
       const std::uint64_t payload_bytes = request_.plan->items[index].payload_bytes();
       Item& item = file.items.emplace_back();
       item.item = index;
+      item.data = held(index);
       item.first_unit = file.units;
       // An empty tensor has a unit, too.
       item.units_left = static_cast<std::size_t>(std::max<std::uint64_t>(1, (payload_bytes + frame_bytes_ - 1) / frame_bytes_));
@@ -287,6 +310,7 @@ void WriteJob::place_items(File& file) const {
   for (std::size_t i = 0; i < file.items.size(); ++i) {
     const PlacedTensor& placed = layout.tensors[i];
     file.items[i].item = placed.item;
+    file.items[i].data = held(placed.item);
     file.items[i].placed = &placed;
     if (placed.layout.payload_bytes == 0) continue;
     file.items[i].first_unit = placed.payload_offset() / block_bytes;
@@ -326,6 +350,7 @@ void WriteJob::finish() noexcept {
     }
   }
   files_.clear();
+  to_digest_.clear();
   set_ended(error, std::move(results));
 }
 

@@ -1,5 +1,6 @@
 // One write of WriteEngine: the state that its threads share.
 //
+//   digest: (with `reuse`) computed from the caller's tensors, before any file is opened
 //   file:   waiting -> opening -> open -> closing -> closed
 //   unit:   filled -> (waits for its turn) -> in its turn: checksums of items, suffixes, appends
 //           -> checksummed -> written
@@ -43,6 +44,8 @@
 
 namespace cairn {
 
+class ReusableFiles;
+
 struct WriteRequest {
   std::shared_ptr<Store> store;
   const SavePlan* plan = nullptr;  // must stay valid until the future is ready
@@ -54,6 +57,9 @@ struct WriteRequest {
   bool direct = true;         // bypasses the page cache if the store can
   bool copy_first = false;    // fills all available staging blocks before anything is written
   bool low_priority = false;  // runs the writing threads at low priority from now on
+  // Not null: its digests are computed first, and it may take over files. If the write fails, links
+  // to such files remain.
+  std::shared_ptr<ReusableFiles> reuse = nullptr;
 };
 
 // Estimates a file's length, because bytes objects are encoded only later. The store reserves this
@@ -149,8 +155,15 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
     bool item_ended = false;  // the end has passed all transforms
   };
 
+  // A part of a tensor to digest: a block at most.
+  struct PartToDigest {
+    std::size_t item = 0;  // index into to_digest_
+    std::uint64_t begin = 0, length = 0;
+    std::vector<ItemDigest> digests;  // of its pieces
+  };
+
   struct Task {
-    enum class Kind : std::uint8_t { kOpen, kUnit, kFillTail, kTail, kWrite, kClose } kind = Kind::kOpen;
+    enum class Kind : std::uint8_t { kDigest, kOpen, kUnit, kFillTail, kTail, kWrite, kClose } kind = Kind::kOpen;
     File* file = nullptr;
     Block* block = nullptr;
   };
@@ -165,8 +178,17 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   void fail(std::exception_ptr error) noexcept;
   void stop_if_failed() const;
 
+  // Digest tensors: write_digests.cpp.
+  void plan_digests();
+  std::optional<Task> next_to_digest() CAIRN_REQUIRES(mutex_);
+  void digest(Block& block);
+  void join_digests();
+  // Returns the tensor that the digest of an item was made of, if the write is to use it.
+  std::shared_ptr<const ElementRun> held(std::uint32_t item);
+
   void open(File& file, Block* tail);
-  void place_items(File& file) const;
+  bool take_over(File& file, Block* tail);
+  void place_items(File& file);
   void close(File& file);
   void drop(Block& block, bool is_unit);
   void wait_for_turn(const Block& block);
@@ -208,6 +230,10 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   Mutex mutex_;
   CondVar changed_;
   std::vector<File> files_;  // the vector itself never changes while threads run
+  std::vector<Item> to_digest_;
+  std::vector<PartToDigest> parts_to_digest_;
+  std::size_t next_to_digest_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::size_t digests_left_ CAIRN_GUARDED_BY(mutex_) = 0;  // until it is 0, no file is opened
   std::size_t first_open_ CAIRN_GUARDED_BY(mutex_) = 0;  // all files before it are closed
   std::size_t next_to_open_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::size_t closed_ CAIRN_GUARDED_BY(mutex_) = 0;
