@@ -64,6 +64,36 @@ std::string why_unrankable(const RetentionPolicy& policy, const std::vector<Chec
          (names.empty() ? "no checkpoint has metrics" : "the metrics are: " + names) + ")";
 }
 
+namespace {
+
+// Checkpoints that share files with the latest sound one are damaged together with it. If all others
+// that are kept do, the latest sound one that shares none stays as well.
+template <class IsDamaged>
+void keep_second_copy(Retention& found, const IsDamaged& is_damaged) {
+  const auto is_latest = [&](const RunCheckpoint& one) { return one.name == found.latest_sound; };
+  const auto latest = std::find_if(found.checkpoints.begin(), found.checkpoints.end(), is_latest);
+  if (latest == found.checkpoints.end() || latest->head.shares_with.empty()) return;
+  std::set<std::string> writers(latest->head.shares_with.begin(), latest->head.shares_with.end());
+  writers.insert(latest->head.save_id);
+  bool is_alone = true;
+  const std::string* apart = nullptr;
+  for (const CheckpointInfo& info : found.sound) {
+    const auto one = std::find_if(latest, found.checkpoints.end(), [&](const auto& other) { return other.name == info.name; });
+    if (one == found.checkpoints.end() || is_latest(*one)) continue;
+    const auto& others = one->head.shares_with;
+    const bool is_apart = writers.count(info.save_id) == 0 && std::none_of(others.begin(), others.end(), [&](const auto& id) {
+                            return writers.count(id) > 0;
+                          });
+    const bool is_kept = found.kept.count(info.name) > 0;
+    if (is_kept && is_apart) return;
+    is_alone = is_alone && !is_kept;
+    if (is_apart && apart == nullptr && !is_damaged(info)) apart = &info.name;
+  }
+  if (!is_alone && apart != nullptr) found.kept.insert(*apart);
+}
+
+}  // namespace
+
 Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& policy) {
   KnownCheckpoints known;
   return look_at_retention(run, policy, run.list(), known);
@@ -107,6 +137,7 @@ Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& poli
     found.latest_sound = found.sound.front().name;
     found.kept.insert(found.latest_sound);
   }
+  keep_second_copy(found, is_damaged);
   if (found.kept.size() == found.checkpoints.size()) return found;
   // In tiers, the latest checkpoint that the far tier has stays until a later one is copied.
   const auto copied = std::find_if(found.checkpoints.begin(), found.checkpoints.end(), [&](const RunCheckpoint& one) {

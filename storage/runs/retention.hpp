@@ -28,7 +28,7 @@ struct Retention {
   std::vector<RunCheckpoint> checkpoints;
   std::vector<CheckpointInfo> infos;  // describes `checkpoints`, in the same order
   std::vector<CheckpointInfo> sound;  // without those found damaged, in the same order
-  std::set<std::string> kept;         // names of checkpoints that the policy keeps; includes `latest_sound`
+  std::set<std::string> kept;         // names of checkpoints that stay; includes `latest_sound`
   std::string latest_sound;  // the name of the latest sound checkpoint; "" if there is none, or if nothing would be removed
   std::string latest_copied;          // in tiers, of the latest that the far tier has; "" if nothing would be removed
   std::string why_all;                // why the policy cannot rank the checkpoints, so that all are kept; "" otherwise
