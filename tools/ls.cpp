@@ -67,6 +67,7 @@ void print_run_json(const std::string& url, const RunContents& contents) {
                                    {"save_id", one.save_id},
                                    {"world_size", or_null(one.world_size)},
                                    {"bytes", one.bytes},
+                                   {"shared_bytes", one.shared_bytes},
                                    {"saved_at", or_null(one.saved_at)},
                                    {"pinned", one.pinned},
                                    {"sound", one.fault.empty()},
@@ -97,6 +98,7 @@ std::string state_of(const ListedCheckpoint& one, const RunContents& contents) {
   if (&one == latest(contents)) text += coloured(Colour::kBold, ", latest");
   if (&one == latest_sound(contents) && &one != latest(contents)) text += coloured(Colour::kBold, ", latest that is sound");
   if (one.pinned) text += ", pinned";
+  if (one.shared_bytes > 0) text += ", " + human_bytes(one.shared_bytes) + " shared with earlier ones";
   if (one.fault.empty() && !one.by_cairn) text += one.by_torch_checkpointing ? ", torch_checkpointing's" : ", PyTorch's";
   return text;
 }

@@ -35,6 +35,7 @@ void read_record(const RunDirectory& run, ListedCheckpoint& listed) {
   for (const FileInfo& file : metadata.files) {
     ranks = std::max(ranks, rank_of_file(file.name).value_or(-1) + 1);
     listed.bytes += file.length ? *file.length : place->size_bytes(file.name);
+    if (!file.written_by.empty()) listed.shared_bytes += file.length.value_or(0);
   }
   if (metadata.commit)
     listed.world_size = metadata.commit->world_size;

@@ -21,6 +21,7 @@ struct ListedCheckpoint {
   std::optional<std::int64_t> step;
   std::optional<int> world_size;   // for PyTorch's checkpoints: the ranks that wrote files
   std::uint64_t bytes = 0;         // total length of the files that the record names
+  std::uint64_t shared_bytes = 0;  // of those that an earlier save wrote, and that this checkpoint may share with others
   std::optional<double> saved_at;  // seconds since 1970, if the store knows
   bool pinned = false;
   bool may_resume = false;  // restore_latest takes the first of these that is sound

@@ -4,6 +4,8 @@
 #include <iostream>
 #include <iterator>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -70,7 +72,32 @@ struct Verdict {
   const char* name() const { return !faults.empty() ? "faults" : !unchecked.empty() ? "unchecked" : "fine"; }
 };
 
-Json verdict_json(const std::string& url, const Verdict& verdict, std::uint64_t bytes) {
+// Returns the other checkpoints of the run that have a faulty file of this one, by a link.
+std::vector<std::string> sharers_of(Store& store, const Verdict& verdict) {
+  std::vector<std::string> names;
+  try {
+    const Metadata own = read_metadata(store);
+    const auto same_file = [](const Metadata& metadata, const FileInfo& file) {
+      return std::tuple(file.written_by.empty() ? metadata.save_id : file.written_by, file.length, file.crc32);
+    };
+    std::set<decltype(same_file(own, own.files[0]))> faulty;
+    for (const FileInfo& file : own.files)
+      if (std::any_of(verdict.faults.begin(), verdict.faults.end(), [&](const auto& fault) { return fault.object == file.name; }))
+        faulty.insert(same_file(own, file));
+    const RunDirectory run(parent_url(store.url()));
+    for (const RunCheckpoint& other : faulty.empty() || !own.commit ? std::vector<RunCheckpoint>() : run.list().checkpoints) {
+      if (other.head.save_id == own.save_id || (other.head.shares_with.empty() && own.commit->shares_with.empty())) continue;
+      const Metadata metadata = read_metadata(*run.open(other.name));
+      if (std::any_of(metadata.files.begin(), metadata.files.end(),
+                      [&](const FileInfo& file) { return faulty.count(same_file(metadata, file)) > 0; }))
+        names.push_back(other.name);
+    }
+  } catch (const Error&) {  // what can be read is told
+  }
+  return names;
+}
+
+Json verdict_json(const std::string& url, const Verdict& verdict, std::uint64_t bytes, const std::vector<std::string>& sharers) {
   const auto listed = [](const std::vector<VerifyFault>& found) {
     Json list = Json::array();
     for (const auto& fault : found)
@@ -78,7 +105,8 @@ Json verdict_json(const std::string& url, const Verdict& verdict, std::uint64_t 
     return list;
   };
   return {{"checkpoint", url},   {"fine", verdict.exit_code() == kFine}, {"verdict", verdict.name()},
-          {"bytes_read", bytes}, {"faults", listed(verdict.faults)},     {"unchecked", listed(verdict.unchecked)}};
+          {"bytes_read", bytes}, {"faults", listed(verdict.faults)},     {"unchecked", listed(verdict.unchecked)},
+          {"shared_with", sharers}};
 }
 
 // Prints one line for each reason, because a writer that compresses does so with every item.
@@ -145,12 +173,14 @@ std::optional<ExitCode> verify_one(const Place& place, const VerifyOptions& opti
     return found;
   }());
   if (!verdict.faults.empty() && report_change(place, options, list)) return std::nullopt;
+  const auto sharers = store && !verdict.faults.empty() ? sharers_of(*store, verdict) : std::vector<std::string>();
   if (options.json) {
-    list.push_back(verdict_json(url, verdict, bytes));
+    list.push_back(verdict_json(url, verdict, bytes, sharers));
     return verdict.exit_code();
   }
   for (const auto& fault : verdict.faults)
     std::cout << coloured(Colour::kBad, "bad: ") << place_of(fault) << ": " << printable(fault.what) << '\n';
+  for (const auto& name : sharers) std::cout << coloured(Colour::kBad, "bad: ") << printable(name) << " shares these files\n";
   print_unchecked(verdict.unchecked);
   std::string told;
   if (!verdict.faults.empty()) told = counted(verdict.faults.size(), "fault") + " found";

@@ -29,6 +29,15 @@ class Ls(Command):
         self.assertRegex(lines[1], r"^step_5 +5 +\d.* 1 +.* sound, latest$")
         self.assertEqual(len(lines), 5)
 
+    def test_bytes_that_earlier_checkpoints_have_written_are_counted_apart(self):
+        self.checkpoint("--step", "30", "--donor", self.root / "step_28", name="step_30")
+        entries = {entry["name"]: entry for entry in self.told()["checkpoints"]}
+        self.assertEqual(entries["step_28"]["shared_bytes"], 0)
+        shared = sum(path.stat().st_size for path in (self.root / "step_30").glob("*.distcp") if path.stat().st_nlink > 1)
+        self.assertGreater(shared, 280_000)
+        self.assertEqual(entries["step_30"]["shared_bytes"], shared)
+        self.assertRegex(cairn("ls", self.root).stdout, r"step_30 .* sound, latest, \d.* shared with earlier ones")
+
     def test_a_damaged_one_is_named_and_passed_over(self):
         next((self.root / "step_5").glob("*.distcp")).unlink()
         record = self.root / "step_20" / ".metadata"

@@ -10,6 +10,7 @@
 //   --zstd                compresses tensors
 //   --seeds               adds a value that differs between the ranks
 //   --odd                 adds entries of which size, type, kind or path differs on one rank
+//   --donor DIRECTORY     saves there first, and takes all tensors over from there
 //   --overlap             adds a tensor of which the ranks hold overlapping rows
 #include <cstdlib>
 #include <cstring>
@@ -100,6 +101,7 @@ int main(int argc, char** argv) {
     options.step = 7;
     options.user_metadata = {{"note", "for the tests"}};
     bool with_complex = false, grid = false;
+    std::string donor;
     More more;
     for (int i = 2; i < argc; ++i) {
       const std::string option = argv[i];
@@ -126,6 +128,8 @@ int main(int argc, char** argv) {
       } else if (option == "--metadata") {
         const std::string pair = argv[++i];
         options.user_metadata[pair.substr(0, pair.find('='))] = pair.substr(pair.find('=') + 1);
+      } else if (option == "--donor") {
+        donor = argv[++i];
       } else if (option == "--set") {
         set_element(model, argv[++i]);
       } else {
@@ -142,7 +146,14 @@ int main(int argc, char** argv) {
                            {"step", *options.step},
                            {"name", "grün"}};
     if (with_complex) state.insert("complex", torch::zeros({2}, torch::kComplexFloat));
-    cairn::save(state, argv[1], options);
+    cairn::Checkpointer checkpointer(cairn::World::single());
+    if (!donor.empty()) {
+      options.writer.reuse = cairn::Reuse::kDeclared;
+      state["model"] = cairn::frozen(state["model"]);
+      state["large"] = cairn::frozen(state["large"]);
+      checkpointer.save(state, donor, options);
+    }
+    checkpointer.save(state, argv[1], options);
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

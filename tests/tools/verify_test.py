@@ -29,6 +29,19 @@ class Verify(Command):
             file.write_bytes(content)
         self.damaged(FINE, path)
 
+    def test_a_fault_in_a_shared_file_names_all_that_share_it(self):
+        self.checkpoint(name="step_1")
+        latest = self.checkpoint("--donor", self.root / "step_2", name="step_3")
+        shared = next(path for path in latest.glob("*.distcp") if path.stat().st_nlink > 1)
+        content = bytearray(shared.read_bytes())
+        content[len(content) // 2] ^= 1
+        shared.write_bytes(content)
+        for bad, other in (("step_2", "step_3"), ("step_3", "step_2")):
+            told = json.loads(cairn("verify", self.root / bad, "--json").stdout)
+            self.assertEqual((told["verdict"], told["shared_with"]), ("faults", [other]))
+            self.assertIn(f"bad: {other} shares these files", cairn("verify", self.root / bad).stdout)
+        self.assertEqual(cairn("verify", self.root / "step_1").returncode, FINE)
+
     def test_all_faults_are_listed(self):
         path = self.fixture("threads")
         gone, short = path / "__0_0.distcp", path / "__2_3.distcp"
