@@ -12,6 +12,11 @@ trap 'rm -rf "$directory"' EXIT
   --torch-save "$directory/saved.pt"
 "$1" read "$directory/overwritten"
 
+"$1" write "$directory/reused" "$directory/expected.json" 0 reused
+"${pytorch[@]}" "$here/check_interchange.py" "$directory/reused" "$directory/expected.json" --overwritten "$directory/reused_overwritten"
+"$1" read "$directory/reused_overwritten"
+"$2" verify "$directory/reused"
+
 "$1" write-safetensors "$directory/safetensors"
 "${pytorch[@]}" "$here/check_safetensors.py" "$directory/safetensors" "$directory/expected.json"
 for form in "$directory"/safetensors/*; do

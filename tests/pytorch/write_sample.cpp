@@ -1,7 +1,8 @@
 // The C++ half of check_interchange.py, which says what the files mean.
 //
-//   write_sample write CHECKPOINT EXPECTED.json [ZSTD_LEVEL [masked]]
-//       saves a sample state from two ranks, and a description of what PyTorch must find in it
+//   write_sample write CHECKPOINT EXPECTED.json [ZSTD_LEVEL [masked|reused]]
+//       saves a sample state from two ranks, and a description of what PyTorch must find in it. If
+//       reused, takes its tensors over from another checkpoint, which is removed
 //   write_sample write-safetensors DIR
 //       saves its tensors as safetensors files, to DIR/model and DIR/distributed, and joins the
 //       latter in DIR/joined
@@ -11,6 +12,7 @@
 //       reads the checkpoint that PyTorch wrote over a copy of it; exits with 0 if it is correct
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <string>
@@ -82,7 +84,7 @@ void write(const std::string& checkpoint, const std::string& expected_file, cons
       model.insert(name,
                    is_cut ? Value(ShardedTensor::distribute(tensor, testing::over_all_ranks(2), world.rank())) : Value(tensor));
     }
-    const StateDict state{{"model", model},
+    const StateDict state{{"model", frozen(Value(model))},
                           {"epoch", 3},
                           {"name", "run"},
                           {"rate", 0.5},
@@ -90,8 +92,15 @@ void write(const std::string& checkpoint, const std::string& expected_file, cons
                           {"nothing", Value()},
                           {"blob", Blob{std::string("\x80\x00bytes", 7)}},
                           {"list", List{counting({2}), Dict{{"x", counting({3})}}}}};
-    Checkpointer(world).save(state, checkpoint, options);
+    Checkpointer checkpointer(world);
+    if (options.writer.reuse != Reuse::kOff) checkpointer.save(state, checkpoint + ".donor", options);
+    checkpointer.save(state, checkpoint, options);
   });
+  if (options.writer.reuse != Reuse::kOff) {
+    const Metadata metadata = read_metadata(*open_store(checkpoint));
+    if (metadata.commit->shares_with.empty()) throw std::runtime_error("nothing was taken over");
+    std::filesystem::remove_all(checkpoint + ".donor");
+  }
 
   nlohmann::json expected;
   const auto add = [&](const std::string& name, const torch::Tensor& tensor, nlohmann::json path) {
@@ -169,9 +178,11 @@ int read(const std::string& directory) {
 int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   const bool is_masked = argc == 6 && std::strcmp(argv[5], "masked") == 0;
-  if (command == "write" && (argc == 4 || argc == 5 || is_masked)) {
+  const bool is_reused = argc == 6 && std::strcmp(argv[5], "reused") == 0;
+  if (command == "write" && (argc == 4 || argc == 5 || is_masked || is_reused)) {
     SaveOptions options;
     if (argc > 4) options.writer.zstd_level = std::stoi(argv[4]);
+    if (is_reused) options.writer.reuse = Reuse::kDeclared;
     if (is_masked) options.writer.transforms = {register_masked()};
     write(argv[2], argv[3], options);
     return 0;
@@ -182,7 +193,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (command == "read-safetensors" && argc == 3) return read_safetensors(argv[2]);
-  std::cerr << "write_sample write CHECKPOINT EXPECTED.json [ZSTD_LEVEL [masked]] | write_sample "
+  std::cerr << "write_sample write CHECKPOINT EXPECTED.json [ZSTD_LEVEL [masked|reused]] | write_sample "
                "read|write-safetensors|read-safetensors DIR\n";
   return 2;
 }
