@@ -1,6 +1,7 @@
 // Saving and loading 1 GiB with 4 ranks of one process, on tmpfs and on a disk, compared with plain
 // threads that write and read on the same machine in the same run. Saving a state that 2 ranks
-// hold, with and without SaveOptions::check_replicas.
+// hold, with and without SaveOptions::check_replicas. Saving a state that hardly changes, with
+// CheckpointWriterOptions::reuse.
 //
 // Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}; times are medians.
 // `--quick`: a quarter of the data, fewer repetitions. `--disk DIRECTORY`: a directory on the disk
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +19,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -24,6 +27,7 @@
 
 #include <torch/torch.h>
 
+#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
@@ -346,6 +350,62 @@ void measure_small_tensors(int ranks, int tensors, int repeats, double save_goal
   print("load_" + size, median(loads), load_goal, 1);
 }
 
+// Saves a state of which one percent changes, with Reuse::kDigest. The limit of the time is the same
+// save without. Also compares the pass that digests all tensors with one that reads them.
+void measure_reuse(const std::string& name, const std::string& parent, int tensors, int repeats) {
+  const testing::TemporaryDirectory directory(parent);
+  const int unchanged_rows = static_cast<int>(kRows) * tensors;
+  StateDict state{{"trained", torch::zeros({unchanged_rows / 99, kColumns})}};
+  for (int i = 0; i < tensors; ++i) state["layer." + std::to_string(i)] = torch::full({kRows, kColumns}, i, torch::kFloat32);
+  std::vector<double> seconds[2], passes[2];
+  double written = 1;
+  Checkpointer with(World::single(), "with"), without(World::single(), "without");
+  for (int repeat = -3; repeat <= repeats; ++repeat) {  // the first saves learn what does not change
+    state["trained"].tensor().add_(1);
+    for (const bool reuses : {false, true}) {
+      SaveOptions options;
+      if (reuses) options.writer.reuse = Reuse::kDigest;
+      options.writer.reuse_generations_max = 1000;
+      const std::string path = directory.path() + (reuses ? "/with_" + std::to_string(repeat) : "/without");
+      const double taken = seconds_of([&] { (reuses ? with : without).save(state, path, options); });
+      if (repeat > 0) seconds[reuses ? 1 : 0].push_back(taken);
+      double own = 0, all = 0;
+      for (const auto& entry : std::filesystem::directory_iterator(path)) {
+        all += static_cast<double>(entry.file_size());
+        if (entry.hard_link_count() == 1) own += static_cast<double>(entry.file_size());
+      }
+      std::filesystem::remove_all(reuses ? directory.path() + "/with_" + std::to_string(repeat - 1) : path);
+      if (reuses) written = own / all;
+    }
+    for (const bool digests : {false, true}) {
+      const auto pass = [&](int first) {
+        std::uint64_t sum = 0;
+        for (int i = first; i < tensors; i += 2) {
+          const torch::Tensor tensor = state["layer." + std::to_string(i)].tensor();
+          const auto* const words = static_cast<const std::uint64_t*>(tensor.data_ptr());
+          constexpr std::size_t kPieceWords = 16384;
+          for (std::size_t at = 0; at < tensor.nbytes() / sizeof(*words); at += kPieceWords)
+            sum += digests ? xxh3_128({reinterpret_cast<const char*>(words + at), kPieceWords * sizeof(*words)})[0]
+                           : std::accumulate(words + at, words + at + kPieceWords, std::uint64_t{0});
+        }
+        return sum;
+      };
+      std::atomic<std::uint64_t> sum{0};
+      const double taken = seconds_of([&] {
+        std::thread other([&] { sum += pass(1); });
+        sum += pass(0);
+        other.join();
+      });
+      if (repeat > 0 && sum != 1) passes[digests ? 1 : 0].push_back(taken);
+    }
+  }
+  print(name, median(seconds[1]), median(seconds[0]), 1);
+  print(name + "_digest_pass_2_threads", median(passes[1]), median(passes[0]), 1 / 0.8);
+  std::printf("{\"name\": \"%s_bytes_written\", \"value\": %.4g, \"unit\": \"x\", \"limit\": 1, \"ratio\": %.4g, \"goal\": "
+              "\"at most 0.05\", \"met\": %s}\n",
+              name.c_str(), written, written, written <= 0.05 ? "true" : "false");
+}
+
 void run(bool quick, const std::string& disk) {
   torch::set_num_threads(1);
   const int tensors = quick ? 16 : 64;
@@ -361,6 +421,8 @@ void run(bool quick, const std::string& disk) {
   measure({"_disk", disk, true, 1.25, 1.25}, tensors, repeats, size);
   measure_replicas("save_" + size + "_compared_2_ranks", "/dev/shm", tensors, 3 * repeats);
   measure_replicas("save_" + size + "_compared_2_ranks_disk", disk, tensors, repeats);
+  measure_reuse("save_" + size + "_99_percent_unchanged", "/dev/shm", tensors, repeats);
+  measure_reuse("save_" + size + "_99_percent_unchanged_disk", disk, tensors, repeats);
   if (why_not_undone({kZstdTransform}).empty())
     for (const int level : {1, 3}) measure_compression(level, tensors);
 }
