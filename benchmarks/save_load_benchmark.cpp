@@ -350,8 +350,8 @@ void measure_small_tensors(int ranks, int tensors, int repeats, double save_goal
   print("load_" + size, median(loads), load_goal, 1);
 }
 
-// Saves a state of which one percent changes, with Reuse::kDigest. The limit of the time is the same
-// save without. Also compares the pass that digests all tensors with one that reads them.
+// Saves a state of which one percent changes, with Reuse::kDigest. The limit of the time is the
+// same save without. Also compares the pass that digests all tensors with one that reads them.
 void measure_reuse(const std::string& name, const std::string& parent, int tensors, int repeats) {
   const testing::TemporaryDirectory directory(parent);
   const int unchanged_rows = static_cast<int>(kRows) * tensors;

@@ -297,11 +297,11 @@ inline constexpr std::int64_t kMadeListMax = std::int64_t{1} << 20;
 
 // Flattens as DCP does. Splits dicts. Splits lists that contain a tensor or a dict, directly or in
 // lists within them. Never splits tuples. Joins keys with '.'. An empty dict is a leaf, so that it
-// is saved. A mark (`per_rank`, `if_stored`, `frozen`) applies to every leaf below the marked value. If a
-// list is not split and a value in it is marked by `per_rank`, the whole list counts as marked.
-// Throws kAlreadyExists, naming both paths, if two paths give the same name, and kPrecondition,
-// naming the path, for a Stateful. Throws kUnsupported if the names take more than 64 MiB and 1 KiB
-// for each value.
+// is saved. A mark (`per_rank`, `if_stored`, `frozen`) applies to every leaf below the marked
+// value. If a list is not split and a value in it is marked by `per_rank`, the whole list counts as
+// marked. Throws kAlreadyExists, naming both paths, if two paths give the same name, and
+// kPrecondition, naming the path, for a Stateful. Throws kUnsupported if the names take more than
+// 64 MiB and 1 KiB for each value.
 FlatStateDict flatten(const StateDict& state_dict);
 // Returns the top-level entries only. Throws kUnsupported if `flatten` would split any of their
 // values; the error names the keys of all such values.

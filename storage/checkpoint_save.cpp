@@ -15,6 +15,7 @@
 #include <cairn/formats/unicode.hpp>
 #include <cairn/planning/require_coverage.hpp>
 #include <cairn/storage/data_format.hpp>
+#include <cairn/storage/engine/reusable_files.hpp>
 #include <cairn/storage/engine/write_engine.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>
@@ -255,8 +256,8 @@ SavePlan CheckpointSave::prepare_local_plan(SavePlan plan) {
   return plan;
 }
 
-// Returns whether a restore has found damage in a checkpoint that shares files with the last one, or
-// may have.
+// Returns whether a restore has found damage, or may have, in a checkpoint that shares files with
+// the last one.
 bool CheckpointSave::Implementation::has_damaged_donor() const try {
   return reuse && std::any_of(reuse->places().begin(), reuse->places().end(), [](const std::string& place) {
            return open_store(place)->exists(kFindingName);

@@ -13,7 +13,7 @@
 #include <cairn/base/future.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
-#include <cairn/storage/engine/reusable_files.hpp>
+#include <cairn/storage/reuse.hpp>
 #include <cairn/storage/storage_context.hpp>
 
 namespace cairn {
@@ -26,7 +26,8 @@ struct CheckpointWriterOptions {
   // another. False: one file per item.
   bool single_file_per_rank = true;
   // Limits the files of all ranks together; a rank that writes has at least one, and one more for
-  // tensors that seldom change (`reuse`). No effect if there is one file per item. The coordinator's value counts.
+  // tensors that seldom change (`reuse`). No effect if there is one file per item. The
+  // coordinator's value counts.
   std::uint32_t files_max = 4096;
   bool sync_files = true;                         // false: faster, but a power loss may lose the checkpoint
   bool overwrite = true;                          // false: fails with "Checkpoint already exists" if there is one
@@ -54,15 +55,14 @@ struct CheckpointWriterOptions {
   // read them; at least 1. The next save to the same place removes the files of older ones.
   std::uint32_t retired_keep = 1;
   // Takes tensors that have not changed since the last save of this checkpointer over from that
-  // checkpoint, by hard links to its files, instead of writing them again. Compares 128-bit digests
-  // (XXH3) of their elements, for which the save reads them once more; no defence against hostile
-  // data. Each checkpoint stays whole if others are removed. Tensors that seldom change get files of
-  // their own, apart from the others: with kDeclared those marked by `frozen` (state_dict.hpp), with
-  // kDigest also those that were the same in the last two saves. If such a file cannot be linked, it
-  // is written: because one of its tensors has changed, the last checkpoint was removed or found
-  // damaged, or the file system refuses. A warning in the log then says why. Only for Cairn's own
-  // data files in a directory, not in tiers; elsewhere everything is written. The first save of a
-  // process writes everything. Keep the other options the same from save to save.
+  // checkpoint, by hard links to its files, instead of writing them again. Compares 128-bit
+  // digests (XXH3) of their elements, for which the save reads them once more; no defence against
+  // hostile data. Each checkpoint stays whole if others are removed. Tensors that seldom change
+  // get files of their own: those marked by `frozen` (state_dict.hpp), and with kDigest those that
+  // were the same in the last two saves. Such a file is written if a tensor in it has changed, or
+  // if it cannot be linked, because the last checkpoint was removed or the file system refuses; the
+  // log then says why. Everything is written in the first save of a process, after a change of
+  // other options, and in any other place than a directory. No effect for safetensors files.
   Reuse reuse = Reuse::kOff;
   // The number of checkpoints, at least 1, that may share a file. Every so many saves write
   // everything anew, so that one bad sector does not damage all checkpoints of a run.

@@ -92,7 +92,7 @@ std::vector<std::string> sharers_of(Store& store, const Verdict& verdict) {
                       [&](const FileInfo& file) { return faulty.count(same_file(metadata, file)) > 0; }))
         names.push_back(other.name);
     }
-  } catch (const Error&) {  // what can be read is told
+  } catch (const Error&) {  // the others are listed
   }
   return names;
 }

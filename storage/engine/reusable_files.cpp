@@ -11,10 +11,10 @@
 namespace cairn {
 namespace {
 
-bool is_tensor(const WriteItem& item) { return item.type != WriteItemType::kByteIO; }
+bool has_elements(const WriteItem& item) { return item.type != WriteItemType::kByteIO; }
 
 template <class Numbers>
-void add(std::string& text, const Numbers& numbers) {
+void add_numbers(std::string& text, const Numbers& numbers) {
   for (const auto number : numbers) text.append(reinterpret_cast<const char*>(&number), sizeof(number));
 }
 
@@ -23,10 +23,10 @@ void add(std::string& text, const Numbers& numbers) {
 void add_item(std::string& text, const SavePlan& plan, const WriteItem& item, const ItemDigest& digest) {
   const std::string& name = plan.names[item.name];
   const std::uint64_t lengths[] = {name.size(), item.size.size(), static_cast<std::uint64_t>(item.properties.dtype)};
-  add(text, lengths);
+  add_numbers(text, lengths);
   text += name;
-  for (const Extents* extents : {&item.size, &item.chunk.offsets, &item.chunk.sizes}) add(text, *extents);
-  add(text, digest);
+  for (const Extents* extents : {&item.size, &item.chunk.offsets, &item.chunk.sizes}) add_numbers(text, *extents);
+  add_numbers(text, digest);
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ bool ReusableFiles::mark(SavePlan& plan) {
   bool is_anew = known_.places.empty() || known_.places.size() >= generations_max_;
   if (reuse_ != Reuse::kDigest) return is_anew;
   const auto is_steady = [&](const WriteItem& item) {
-    if (!is_tensor(item) || item.frozen) return false;
+    if (!has_elements(item) || item.frozen) return false;
     const auto value = known_.values.find(plan.names[item.name]);
     return value != known_.values.end() && value->second.is_steady;
   };
@@ -63,7 +63,7 @@ bool ReusableFiles::mark(SavePlan& plan) {
     for (const WriteItem& item : plan.items)
       if (is_steady(item)) marked_.insert(plan.names[item.name]);
   }
-  for (WriteItem& item : plan.items) item.frozen = item.frozen || (is_tensor(item) && marked_.count(plan.names[item.name]) > 0);
+  for (WriteItem& item : plan.items) item.frozen = item.frozen || (has_elements(item) && marked_.count(plan.names[item.name]) > 0);
   return is_anew;
 }
 
@@ -73,7 +73,7 @@ void ReusableFiles::forget() {
 }
 
 bool ReusableFiles::is_digested(const WriteItem& item) const {
-  return is_tensor(item) && (item.frozen || reuse_ == Reuse::kDigest);
+  return has_elements(item) && (item.frozen || reuse_ == Reuse::kDigest);
 }
 
 // Returns a digest of the tensors in a file and of their order, from which their offsets follow.
@@ -111,7 +111,7 @@ std::optional<FileResult> ReusableFiles::take_over(Store& store, const SavePlan&
   } catch (const std::exception& error) {
     why = error.what();
   }
-  // Whatever it is, the file is written. That fails if the store is in trouble.
+  // The file is written. That fails if the store is in trouble.
   try {
     store.remove(file.name);
   } catch (const std::exception&) {
@@ -133,7 +133,7 @@ void ReusableFiles::keep(const SavePlan& plan, const std::vector<WriteFile>& fil
   }
   std::unordered_map<std::string, std::string> texts;
   for (std::size_t i = 0; i < plan.items.size() && reuse_ == Reuse::kDigest; ++i)
-    if (is_tensor(plan.items[i])) add_item(texts[plan.names[plan.items[i].name]], plan, plan.items[i], digests_.at(i));
+    if (has_elements(plan.items[i])) add_item(texts[plan.names[plan.items[i].name]], plan, plan.items[i], digests_.at(i));
   for (const auto& [name, text] : texts) {
     Value& value = kept.values[name] = {xxh3_128(text), false};
     const auto before = known_.values.find(name);

@@ -20,16 +20,10 @@
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/storage/format/file_layout.hpp>
+#include <cairn/storage/reuse.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
-
-// Which tensors a save may take over from the last one, instead of writing them again.
-enum class Reuse : std::uint8_t {
-  kOff = 1,
-  kDeclared,  // those that the caller has marked by `frozen`
-  kDigest,    // those and all others that do not change between saves
-};
 
 // Calls of one save come in the order of the methods. `digested`, `take_over` and `keep` are called
 // on threads of the engine, of which `take_over` on several at once.

@@ -10,7 +10,7 @@ namespace cairn {
 
 // The digest of an item is that of the digests of its pieces of this size, so that several threads
 // can digest one item, and blocks may have any size.
-constexpr std::uint64_t kPieceBytes = kChecksumBlockBytes;
+constexpr std::uint64_t kDigestedBytes = kChecksumBlockBytes;
 
 void WriteJob::plan_digests() {
   if (!request_.reuse) return;
@@ -52,9 +52,9 @@ void WriteJob::digest(Block& block) {
     data->read(part.begin, block.memory.bytes(0, part.length));
     bytes = block.memory.data();
   }
-  part.digests.reserve((part.length + kPieceBytes - 1) / kPieceBytes);
-  for (std::uint64_t at = 0; at < part.length; at += kPieceBytes)
-    part.digests.push_back(xxh3_128({bytes + at, std::min(kPieceBytes, part.length - at)}));
+  part.digests.reserve((part.length + kDigestedBytes - 1) / kDigestedBytes);
+  for (std::uint64_t at = 0; at < part.length; at += kDigestedBytes)
+    part.digests.push_back(xxh3_128({bytes + at, std::min(kDigestedBytes, part.length - at)}));
   // The caller of such a save waits until everything is copied, and lends each tensor once.
   if (!request_.copy_first) copied(item);
   drop(block, false);

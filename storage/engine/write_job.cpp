@@ -250,7 +250,7 @@ void WriteJob::end_turn(const Block& block, bool checksummed) {
   changed_.notify_all();
 }
 
-// Returns whether the file need not be written, because a link makes one of an earlier save its own.
+// Returns whether the file need not be written, because it is now a link to one of an earlier save.
 bool WriteJob::take_over(File& file, Block* tail) {
   auto result =
       request_.reuse ? request_.reuse->take_over(*request_.store, *request_.plan, *file.source, request_.sync) : std::nullopt;

@@ -66,8 +66,8 @@ std::string why_unrankable(const RetentionPolicy& policy, const std::vector<Chec
 
 namespace {
 
-// Checkpoints that share files with the latest sound one are damaged together with it. If all others
-// that are kept do, the latest sound one that shares none stays as well.
+// Checkpoints that share files with the latest sound one are damaged together with it. If all
+// others that are kept do, the latest sound one that shares none stays as well.
 template <class IsDamaged>
 void keep_second_copy(Retention& found, const IsDamaged& is_damaged) {
   const auto is_latest = [&](const RunCheckpoint& one) { return one.name == found.latest_sound; };

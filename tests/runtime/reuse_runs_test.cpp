@@ -78,20 +78,22 @@ TEST_CASE_FIXTURE(RunOnDisk, "reuse: the second copy that stays is sound") {
   CheckpointManagerOptions options = keeping_last(2);
   options.writer.reuse = Reuse::kDeclared;
   options.writer.reuse_generations_max = 2;
-  managed(
-      run, options,
-      [&](CheckpointManager& manager) {
-        for (const std::int64_t step : {1, 2, 3}) {
-          manager.save(step, reusable_state(step, manager.world()));
-          manager.wait_for_saves();
-        }
-        check_kept(manager, {"step_3", "step_2"});
-        for (const auto& entry : std::filesystem::directory_iterator(place("step_2")))
-          if (is_cairns_file(entry.path().filename().string())) std::filesystem::resize_file(entry.path(), 10);
-        manager.save(4, reusable_state(4, manager.world()));
-        check_kept(manager, {"step_4", "step_3"});
-      },
-      1);
+  const auto save_steps_of = [&](std::initializer_list<std::int64_t> steps, const Names& names) {
+    managed(
+        run, options,
+        [&](CheckpointManager& manager) {
+          for (const std::int64_t step : steps) {
+            manager.save(step, reusable_state(step, manager.world()));
+            manager.wait_for_saves();
+          }
+          check_kept(manager, names);
+        },
+        1);
+  };
+  save_steps_of({1, 2, 3}, {"step_3", "step_2"});
+  for (const auto& entry : std::filesystem::directory_iterator(place("step_3")))
+    if (is_cairns_file(entry.path().filename().string())) std::filesystem::resize_file(entry.path(), 10);
+  save_steps_of({4, 5}, {"step_5", "step_4", "step_2"});
 }
 
 TEST_CASE("reuse: asynchronous saves take over what has not changed, in all ways of staging") {
@@ -108,7 +110,7 @@ TEST_CASE("reuse: asynchronous saves take over what has not changed, in all ways
       for (int step = 1; step <= 4; ++step) {
         StateDict state = reusable_state(step, world);
         const auto saving = checkpointer.async_save(state, id(step), options, async);
-        state["base"].tensor().fill_(-1);  // what is saved is the staged state
+        state["base"].tensor().fill_(-1);  // the staged state is saved
         saving.result();
       }
       for (int step = 1; step <= 4; ++step) {

@@ -379,7 +379,8 @@ TEST_CASE("reuse: a power loss at any operation leaves both checkpoints whole, o
            verify_checkpoint(*open_store(url), 1).empty();
   };
   const StateDict last = small_state(3);
-  for (const auto& survival : {Survival{Survival::kSynced, 0}, Survival{Survival::kEverything, 0}, Survival{Survival::kRandom, 3}}) {
+  const Survival survivals[] = {{Survival::kSynced, 0}, {Survival::kEverything, 0}, {Survival::kRandom, 3}};
+  for (const auto& survival : survivals) {
     bool reached = true;
     std::uint64_t index = 0;
     for (; reached; ++index) {
