@@ -125,7 +125,7 @@ const std::vector<std::string>& injectable_store_operations() {
   static const std::vector<std::string> names{
       "create_root",   "create",   "write_at",   "sync",          "close",   "read",  "size_bytes",    "exists",
       "list",          "children", "remove",     "begin_attempt", "publish", "fence", "open_attempts", "fenced_attempts",
-      "clear_attempt", "retract",  "remove_root", "link"};
+      "clear_attempt", "retract",  "remove_root"};
   return names;
 }
 

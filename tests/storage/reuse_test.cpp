@@ -30,15 +30,15 @@
 namespace cairn::testing {
 namespace {
 
-// "counted:<path>" is a directory whose written bytes are counted and whose links may fail.
+// "reusing:<path>" is a directory whose written bytes are counted and whose links may fail.
 std::atomic<std::uint64_t> bytes_written{0};
 std::function<void()> before_link;
 bool has_links = true;
 
-void register_counted() {
+void register_reusing() {
   static const bool once = [] {
     register_around(
-        "counted", "file",
+        "reusing", "file",
         [](Store&, const DecoratedOperation& operation, const std::function<void()>& act) {
           const std::string name = operation.name;
           if (name == "write_at" || name == "publish") bytes_written += operation.bytes;
@@ -85,8 +85,8 @@ CheckpointWriterOptions reusing(Reuse reuse, std::uint32_t generations_max = 10)
 class Savers {
  public:
   explicit Savers(int ranks, const CheckpointWriterOptions& options, std::string run = "") : run_(std::move(run)) {
-    register_counted();
-    if (run_.empty()) run_ = "counted:" + directory_.path() + "/run";
+    register_reusing();
+    if (run_.empty()) run_ = "reusing:" + directory_.path() + "/run";
     for (int rank = 0; rank < ranks; ++rank) {
       planners_.push_back(std::make_unique<DefaultSavePlanner>());
       writers_.push_back(std::make_unique<CheckpointWriter>(options));
