@@ -1,0 +1,65 @@
+// Decides which rank reads the bytes that several ranks need, and passes them on to the others.
+// Pure: the same offers give the same result.
+//
+// Bytes are shared in whole checksum blocks, so that a reader can check what it passes on. If ranks
+// need different columns of the same rows, they need the same blocks, which are read once too.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cairn {
+
+// Who shares what is read.
+enum class ReadOnce : std::uint8_t {
+  kAuto = 1,  // kWorld if the bytes come over a network (see LoadOptions::read_once), else kOff
+  kOff,       // every rank reads what it needs
+  kHost,      // the ranks of one host: each host reads a byte once
+  kWorld,     // all ranks: a byte is read once
+};
+
+// Bytes of a data file; `file` is an index into Metadata::files.
+struct FileRange {
+  std::uint32_t file = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+
+  friend bool operator==(const FileRange& a, const FileRange& b) {
+    return a.file == b.file && a.begin == b.begin && a.end == b.end;
+  }
+};
+
+// What one rank says about itself before the bytes are divided.
+struct ReadOffer {
+  ReadOnce mode = ReadOnce::kOff;  // never kAuto; kOff: the rank takes no part
+  std::string host;                // equal on ranks that can share memory
+  std::string address;             // where it takes streams: the text of a DataAddress
+  std::vector<FileRange> needs;    // whole blocks; ascending by file and begin; they do not overlap
+};
+
+// Bytes that one rank reads for itself and others.
+struct SharedRange {
+  FileRange bytes;
+  std::uint32_t reader = 0;
+  std::uint32_t receivers = 0;  // an index into SharedReads::receivers; on the reader only
+};
+
+// The part of one rank. Each reader sends each receiver the shared bytes of both in the order of
+// `ranges`, as one stream.
+struct SharedReads {
+  std::uint64_t stream = 0;         // the number of the load's streams
+  std::vector<SharedRange> ranges;  // what this rank reads or receives; ascending by file and begin
+  std::vector<std::vector<std::uint32_t>> receivers;             // the distinct sets of ranks
+  std::vector<std::pair<std::uint32_t, std::string>> addresses;  // of the ranks to which this one sends
+};
+
+// Returns the parts, by rank. All of them are empty if any rank takes no part. If modes differ, the
+// smaller one counts. `block_bytes`: of a checksum block.
+std::vector<SharedReads> plan_read_once(const std::vector<ReadOffer>& offers, std::uint64_t block_bytes);
+
+// Returns one line for traces about the result.
+std::string describe(const std::vector<ReadOffer>& offers, const std::vector<SharedReads>& parts);
+
+}  // namespace cairn
