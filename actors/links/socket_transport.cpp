@@ -110,7 +110,7 @@ class SocketTransport : public Transport {
     if (is_stopped_) throw Error(ErrorCode::kCancelled, what + kStopped);
     if (lost_.count(from) > 0) throw Error(ErrorCode::kUnavailable, what + lost_[from]);
     if (!is_known) throw Error(ErrorCode::kDeadline, what + "the rank has not opened it in time");
-    return unclaimed_.extract({from, stream}).mapped();
+    return unclaimed_.extract({from, stream}).mapped().stream;
   }
 
   void lose(int rank, const std::string& why) override {
@@ -141,6 +141,12 @@ class SocketTransport : public Transport {
   }
 
  private:
+  // A stream for which nobody has called `receive`.
+  struct Unclaimed {
+    std::shared_ptr<SocketStream> stream;
+    MonotonicTime deadline;
+  };
+
   // An accepted connection whose hello has not arrived.
   struct Guest {
     MonotonicTime deadline;
@@ -210,7 +216,12 @@ class SocketTransport : public Transport {
       {
         const MutexLock lock(mutex_);
         if (is_stopped_) return guests_.clear();
-        if (now >= next_beat) streams = live_streams();
+        if (now >= next_beat) {
+          // Their senders would wait for a rank that may never come.
+          for (auto known = unclaimed_.begin(); known != unclaimed_.end();)
+            known = known->second.deadline <= now ? unclaimed_.erase(known) : std::next(known);
+          streams = live_streams();
+        }
       }
       for (const auto& stream : streams) stream->beat();
       if (now >= next_beat) {
@@ -284,11 +295,12 @@ class SocketTransport : public Transport {
       // Streams that their senders have given up make room for others.
       if (unclaimed_.size() >= config_.unclaimed_streams_max || unclaimed_.count({rank, frame.number}) > 0)
         for (auto known = unclaimed_.begin(); known != unclaimed_.end();)
-          known = known->second->is_cut() ? unclaimed_.erase(known) : std::next(known);
+          known = known->second.stream->is_cut() ? unclaimed_.erase(known) : std::next(known);
       if (unclaimed_.size() >= config_.unclaimed_streams_max)
         return refuse(ErrorCode::kUnavailable,
                       "this rank has " + std::to_string(unclaimed_.size()) + " streams that it has not claimed");
-      if (!unclaimed_.emplace(std::make_pair(rank, frame.number), stream).second)
+      const Unclaimed made{stream, system_clock().now() + config_.claim_deadline};
+      if (!unclaimed_.emplace(std::make_pair(rank, frame.number), made).second)
         return refuse(ErrorCode::kInvalidArgument, "a stream of this number is open");
       add(stream);
     }
@@ -308,7 +320,7 @@ class SocketTransport : public Transport {
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::weak_ptr<SocketStream>> streams_ CAIRN_GUARDED_BY(mutex_);
-  std::map<std::pair<int, std::uint64_t>, std::shared_ptr<SocketStream>> unclaimed_ CAIRN_GUARDED_BY(mutex_);
+  std::map<std::pair<int, std::uint64_t>, Unclaimed> unclaimed_ CAIRN_GUARDED_BY(mutex_);
   std::map<int, std::string> lost_ CAIRN_GUARDED_BY(mutex_);
   bool is_stopped_ CAIRN_GUARDED_BY(mutex_) = false;
   Mutex joining_;

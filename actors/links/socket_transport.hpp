@@ -20,6 +20,7 @@ struct TransportConfig {
   bool shared_memory = true;
   std::chrono::milliseconds silence{5000};
   std::chrono::milliseconds handshake_deadline{10000};  // of accepted connections
+  std::chrono::milliseconds claim_deadline{10000};      // from the opening of a stream to `receive`; then it ends
   std::size_t unauthenticated_connections_max = 64;     // beyond that the oldest is closed
   std::size_t unclaimed_streams_max = 256;              // before `receive`; peers that open more are refused
 };
