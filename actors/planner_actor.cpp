@@ -8,6 +8,8 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/messages/codec.hpp>
+#include <cairn/planning/read_once.hpp>
+#include <cairn/storage/format/trailer.hpp>
 
 namespace cairn {
 namespace {
@@ -128,7 +130,9 @@ protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
   LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] { return hooks.create_local_plan(); });
   plan =
       run.hook(Hook::kPrepareLocalPlan, [&] { return checked(hooks.prepare_local_plan(std::move(plan)), "prepare_local_plan"); });
-  return {std::make_shared<const LoadPlan>(std::move(plan)), metadata.save_id};
+  ReadOffer offer;
+  if (run.context().world_size() > 1) offer = hooks.offer_reads(plan);
+  return {std::make_shared<const LoadPlan>(std::move(plan)), metadata.save_id, std::move(offer)};
 }
 
 protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateLocalPlan&) {
@@ -173,9 +177,21 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobal
     check_count(plans.size(), world_size, "create_global_plan");
     return plans;
   });
-  return protocol::GlobalLoadPlans{run.hook(Hook::kPrepareGlobalPlan, [&] {
-    return checked_and_shared(hooks.prepare_global_plan(std::move(made)), world_size, "prepare_global_plan");
-  })};
+  protocol::GlobalLoadPlans result;
+  result.plans = run.hook(Hook::kPrepareGlobalPlan, [&] {
+    auto plans = checked_and_shared(hooks.prepare_global_plan(std::move(made)), world_size, "prepare_global_plan");
+    std::vector<SharedReads> parts = plan_read_once(request.offers, kChecksumBlockBytes);
+    if (world_size > 1) run.set_detail(describe(request.offers, parts));
+    // Distinct among the loads that run at once.
+    const std::uint64_t stream = std::uint64_t{checkpointer_key(run.context().call().id.checkpointer)} << 32 |
+                                 static_cast<std::uint32_t>(run.task().counter);
+    for (SharedReads& part : parts) {
+      part.stream = stream;
+      result.shared.push_back(part.ranges.empty() ? nullptr : std::make_shared<const SharedReads>(std::move(part)));
+    }
+    return plans;
+  });
+  return result;
 }
 
 // --- agreements ----------------------------------------------------------------------------------

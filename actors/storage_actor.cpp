@@ -30,8 +30,11 @@ std::nullopt_t run_storage_task(TaskRun& run, const protocol::Read& request) {
   LoadHooks& hooks = *run.context().load().hooks;
   const LoadPlan& plan =
       run.context().load_plan.emplace(run.hook(Hook::kFinishPlan, [&] { return hooks.finish_plan(*request.plan); }));
-  return run.last_hook(
-      Hook::kMoveData, bytes_to_move(run), [&] { return hooks.read_data(plan); }, [](bool) { return protocol::ReadDone{}; });
+  const auto read = [&] {
+    if (request.shared) hooks.share_reads(request.shared);
+    return hooks.read_data(plan);
+  };
+  return run.last_hook(Hook::kMoveData, bytes_to_move(run), read, [](bool) { return protocol::ReadDone{}; });
 }
 
 // --- publication, on the coordinator -------------------------------------------------------------

@@ -314,4 +314,82 @@ WriteResults from_proto(const v1::WriteResults& message) {
   return results;
 }
 
+// --- reading once --------------------------------------------------------------------------------
+
+namespace {
+
+constexpr char kShared[] = "shared reads";
+
+void add_range(const FileRange& range, v1::FileRanges& message) {
+  message.add_files(range.file);
+  message.add_begins(range.begin);
+  message.add_lengths(range.end - range.begin);
+}
+
+// Calls `take` with each range. Throws kCorrupt unless they are not empty, ascend and do not
+// overlap.
+template <class Take>
+void take_ranges(const v1::FileRanges& message, Take take) {
+  check_decode(message.begins_size() == message.files_size() && message.lengths_size() == message.files_size(), kShared,
+               "the columns of its ranges differ in length");
+  FileRange last;
+  for (int i = 0; i < message.files_size(); ++i) {
+    const FileRange range{message.files(i), message.begins(i), message.begins(i) + message.lengths(i)};
+    const bool ascends = i == 0 || range.file > last.file || (range.file == last.file && range.begin >= last.end);
+    check_decode(range.begin < range.end && ascends, kShared, "its ranges are empty, or do not ascend");
+    take(i, range);
+    last = range;
+  }
+}
+
+}  // namespace
+
+void to_proto(const ReadOffer& offer, v1::ReadOffer& message) {
+  message.set_mode(static_cast<v1::ReadOnce>(offer.mode));
+  message.set_host(offer.host);
+  message.set_address(offer.address);
+  for (const FileRange& range : offer.needs) add_range(range, *message.mutable_needs());
+}
+
+ReadOffer from_proto(const v1::ReadOffer& message) {
+  ReadOffer offer;
+  if (message.mode() != v1::READ_ONCE_HOST && message.mode() != v1::READ_ONCE_WORLD) return offer;
+  offer.mode = static_cast<ReadOnce>(message.mode());
+  offer.host = message.host();
+  offer.address = message.address();
+  take_ranges(message.needs(), [&](int, const FileRange& range) { offer.needs.push_back(range); });
+  return offer;
+}
+
+void to_proto(const SharedReads& shared, v1::SharedReads& message) {
+  message.set_stream(shared.stream);
+  for (const SharedRange& range : shared.ranges) {
+    add_range(range.bytes, *message.mutable_ranges());
+    message.add_readers(range.reader);
+    message.add_receivers(range.receivers);
+  }
+  for (const auto& ranks : shared.receivers) *message.add_sets()->mutable_ranks() = {ranks.begin(), ranks.end()};
+  for (const auto& [rank, address] : shared.addresses) {
+    message.add_address_ranks(rank);
+    message.add_addresses(address);
+  }
+}
+
+SharedReads from_proto(const v1::SharedReads& message) {
+  SharedReads shared;
+  shared.stream = message.stream();
+  for (const auto& set : message.sets()) shared.receivers.emplace_back(set.ranks().begin(), set.ranks().end());
+  const int ranges = message.ranges().files_size();
+  check_decode(message.readers_size() == ranges && message.receivers_size() == ranges &&
+                   message.addresses_size() == message.address_ranks_size(),
+               kShared, "its columns differ in length");
+  take_ranges(message.ranges(), [&](int i, const FileRange& range) {
+    check_decode(message.receivers(i) == 0 || message.receivers(i) < shared.receivers.size(), kShared,
+                 "a range has receivers that are not there");
+    shared.ranges.push_back({range, message.readers(i), message.receivers(i)});
+  });
+  for (int i = 0; i < message.addresses_size(); ++i) shared.addresses.emplace_back(message.address_ranks(i), message.addresses(i));
+  return shared;
+}
+
 }  // namespace cairn

@@ -10,9 +10,11 @@
 #include <cstddef>
 #include <deque>
 
+#include <cairn/messages/load.pb.h>
 #include <cairn/messages/plan.pb.h>
 #include <cairn/messages/results.pb.h>
 #include <cairn/planning/plan.hpp>
+#include <cairn/planning/read_once.hpp>
 
 namespace cairn {
 
@@ -40,6 +42,11 @@ SavePlan from_proto(const v1::SavePlan& message);
 
 void to_proto(const LoadPlan& plan, v1::LoadPlan& message);
 LoadPlan from_proto(const v1::LoadPlan& message);
+
+void to_proto(const ReadOffer& offer, v1::ReadOffer& message);
+ReadOffer from_proto(const v1::ReadOffer& message);
+void to_proto(const SharedReads& shared, v1::SharedReads& message);
+SharedReads from_proto(const v1::SharedReads& message);
 
 void to_proto(const WriteResults& results, v1::WriteResults& message);
 WriteResults from_proto(const v1::WriteResults& message);

@@ -54,8 +54,8 @@ class PlannedSave final : public SaveHooks {
 // The hooks of LoadPlanner and StorageReader, as one object.
 class PlannedLoad final : public LoadHooks {
  public:
-  PlannedLoad(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit)
-      : state_dict_(state_dict), planner_(planner), reader_(reader), fit_(std::move(fit)) {}
+  PlannedLoad(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit, ReadSharing sharing)
+      : state_dict_(state_dict), planner_(planner), reader_(reader), fit_(std::move(fit)), sharing_(std::move(sharing)) {}
 
   void reset(const std::string& checkpoint_id) override { reset_storage(reader_, checkpoint_id); }
   Metadata read_metadata() override { return reader_.read_metadata(); }
@@ -73,6 +73,8 @@ class PlannedLoad final : public LoadHooks {
     return made;
   }
   LoadPlan prepare_local_plan(LoadPlan plan) override { return reader_.prepare_local_plan(std::move(plan)); }
+  ReadOffer offer_reads(const LoadPlan& plan) override { return sharing_.offer ? sharing_.offer(plan) : ReadOffer(); }
+  void share_reads(std::shared_ptr<const SharedReads> shared) override { sharing_.share(std::move(shared)); }
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override {
     return planner_.create_global_plan(std::move(all_plans));
   }
@@ -87,6 +89,7 @@ class PlannedLoad final : public LoadHooks {
   LoadPlanner& planner_;
   StorageReader& reader_;
   const FitState fit_;
+  const ReadSharing sharing_;
 };
 
 }  // namespace
@@ -95,8 +98,9 @@ std::shared_ptr<SaveHooks> make_save_hooks(const StateDict& state_dict, SavePlan
   return std::make_shared<PlannedSave>(state_dict, planner, writer);
 }
 
-std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit) {
-  return std::make_shared<PlannedLoad>(state_dict, planner, reader, std::move(fit));
+std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit,
+                                           ReadSharing sharing) {
+  return std::make_shared<PlannedLoad>(state_dict, planner, reader, std::move(fit), std::move(sharing));
 }
 
 }  // namespace cairn

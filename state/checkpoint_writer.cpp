@@ -38,6 +38,19 @@ struct CheckpointReader::Implementation {
   std::shared_ptr<const Metadata> metadata;
   std::shared_ptr<OpenedFiles> opened_files;
   bool has_read = false;
+  std::shared_ptr<const SharedReads> shared;  // for the next read
+  std::shared_ptr<RankStreams> streams;
+
+  ReadRequest request_for(const LoadPlan& plan) const {
+    ReadRequest request;
+    request.store = store;
+    request.metadata = metadata;
+    request.plan = &plan;
+    request.rank = context.rank;
+    request.verify = options.verify;
+    request.verify_first = options.verify_first;
+    return request;
+  }
 };
 
 CheckpointReader::CheckpointReader(CheckpointReaderOptions options)
@@ -56,6 +69,8 @@ void CheckpointReader::reset(const std::string& checkpoint_id) {
   self.store.reset();
   self.metadata.reset();
   self.opened_files.reset();
+  self.shared.reset();
+  self.streams.reset();
 }
 
 Store& CheckpointReader::opened() { return implementation_->opened(); }
@@ -77,18 +92,37 @@ Future<bool> CheckpointReader::read_data(const LoadPlan& plan, LoadPlanner& plan
   Implementation& self = *implementation_;
   if (!self.metadata)
     throw Error(ErrorCode::kPrecondition, "the reader was not set up: call set_up_storage_reader before read_data");
-  ReadRequest request;
-  request.store = self.store;
-  request.metadata = self.metadata;
-  request.plan = &plan;
+  ReadRequest request = self.request_for(plan);
   request.destination = std::make_shared<PlannedDestination>(plan, planner);
   request.opened = self.opened_files;
   // A load reads once. Tools read one tensor after another.
   request.keep_blocks = std::exchange(self.has_read, true);
-  request.rank = self.context.rank;
-  request.verify = self.options.verify;
-  request.verify_first = self.options.verify_first;
+  request.shared = std::exchange(self.shared, nullptr);
+  request.streams = std::exchange(self.streams, nullptr);
   return self.engine.read(std::move(request));
+}
+
+// More ranks than this would connect each with each.
+constexpr int kAutoRanksMax = 64;
+
+ReadOffer CheckpointReader::offer(const LoadPlan& plan, ReadOnce wanted) {
+  Implementation& self = *implementation_;
+  ReadOffer offer;
+  const StoreTraits traits = self.store->traits();
+  // The page cache of a host serves its ranks faster than streams do.
+  const bool is_remote = traits.part_bytes_min > 0 || (traits.writes == ObjectWrites::kParallel && self.store->is_shared());
+  if (wanted == ReadOnce::kAuto && is_remote)
+    wanted = self.context.world_size <= kAutoRanksMax ? ReadOnce::kWorld : ReadOnce::kHost;
+  // To check all bytes before any is changed, each rank reads them itself.
+  if (wanted < ReadOnce::kHost || self.options.verify_first) return offer;
+  offer.needs = self.engine.needs(self.request_for(plan));
+  offer.mode = wanted;
+  return offer;
+}
+
+void CheckpointReader::share(std::shared_ptr<const SharedReads> shared, std::shared_ptr<RankStreams> streams) {
+  implementation_->shared = std::move(shared);
+  implementation_->streams = std::move(streams);
 }
 
 }  // namespace cairn

@@ -9,12 +9,15 @@
 #include <vector>
 
 #include <cairn/base/cpu_share.hpp>
+#include <cairn/planning/read_once.hpp>
 #include <cairn/state/storage.hpp>
 #include <cairn/storage/checkpoint_save.hpp>
 #include <cairn/storage/read_metadata.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
+
+class RankStreams;
 
 struct CheckpointReaderOptions {
   unsigned threads = cpu_share();
@@ -63,6 +66,12 @@ class CheckpointReader : public StorageReader {
   void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
   bool validate_checkpoint_id(const std::string& checkpoint_id) const override;
+
+  // For reading once (planning/read_once.hpp), by Checkpointer. `offer` returns the mode that is
+  // meant by `wanted`, which may be kAuto, and what `plan` needs. `share` concerns the next
+  // `read_data`.
+  ReadOffer offer(const LoadPlan& plan, ReadOnce wanted);
+  void share(std::shared_ptr<const SharedReads> shared, std::shared_ptr<RankStreams> streams);
 
  protected:
   Store& opened();  // the store of the checkpoint

@@ -16,6 +16,7 @@ void CoordinatorMachine::receive(int from, const LocalLoadPlan& message) {
     return ignore("LocalLoadPlan out of turn");
   local_load_plans_[static_cast<std::size_t>(from)] = message.plan;
   metadata_save_ids_[static_cast<std::size_t>(from)] = message.metadata_save_id;
+  read_offers_[static_cast<std::size_t>(from)] = message.offer;
   answered(from);
 }
 
@@ -35,13 +36,16 @@ void CoordinatorMachine::plan_load_globally() {
   }
   become(State::kGlobalPlan);
   start_timer(options_.phase_deadline);
-  run(CreateGlobalLoadPlan{local_load_plans_});
+  run(CreateGlobalLoadPlan{local_load_plans_, std::move(read_offers_)});
 }
 
 void CoordinatorMachine::ended(const GlobalLoadPlans& made) {
   if (!outcome_.failures.empty()) return end(std::exchange(outcome_.failures, {}), Committed::kNo);  // cancelled meanwhile
   start_moving();
-  for (const auto& [rank, join] : joins_) send(rank, GlobalLoadPlan{made.plans[static_cast<std::size_t>(rank)]});
+  for (const auto& [rank, join] : joins_) {
+    const auto index = static_cast<std::size_t>(rank);
+    send(rank, GlobalLoadPlan{made.plans[index], made.shared.empty() ? nullptr : made.shared[index]});
+  }
 }
 
 // 5. Rank: read the data.
@@ -49,7 +53,7 @@ void RankMachine::receive(const GlobalLoadPlan& message) {
   if (state_ != State::kPlanned || call_.operation != Operation::kLoad) return ignore("GlobalLoadPlan out of turn");
   effects_.emplace_back(StopTimer{Timer::kAnswer});
   become(State::kMoving);
-  outstanding_ = run(Read{message.plan});
+  outstanding_ = run(Read{message.plan, message.shared});
 }
 
 void RankMachine::ended(const ReadDone& done) { report_end_of_phase(State::kReported, done); }

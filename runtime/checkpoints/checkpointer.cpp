@@ -19,6 +19,7 @@
 #include <cairn/runtime/checkpoints/call_options.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
 #include <cairn/runtime/checkpoints/own_part.hpp>
+#include <cairn/runtime/checkpoints/read_sharing.hpp>
 #include <cairn/runtime/checkpoints/stateful_objects.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/runtime/observation/progress_display.hpp>
@@ -414,7 +415,6 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   const MonotonicTime start = system_clock().now();
   const auto progress = std::make_shared<CallProgress>();
   CountingLoadPlanner counting(*planner_of_call, *progress);
-  const auto to_show = what_to_show(false, checkpoint_id);
   std::optional<ProgressDisplay> display;
   for (bool again : {true, false}) {
     StateDict working = state_dict;
@@ -439,7 +439,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     // The deadline covers both tries.
     if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
     call.hooks = make_load_hooks(working, are_both_users(options.planner, options.storage_reader) ? *planner_of_call : counting,
-                                 *reader, fit);
+                                 *reader, fit, read_sharing(world, *reader, options));
     call.progress = progress;
     // The display follows this object over both tries.
     progress->restart();
@@ -447,7 +447,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
         world.runtime().load(std::move(call), [&executor](CallResult outcome) { executor.deliver(std::move(outcome)); });
     const auto watch = watch_cancellation(options.cancellation, ticket);
     // One display for both tries, which are one load to the user.
-    if (!display) display.emplace(to_show, progress);
+    if (!display) display.emplace(what_to_show(false, checkpoint_id), progress);
     CallResult outcome = executor.run();
     if (outcome.ok()) {
       display->end(true);

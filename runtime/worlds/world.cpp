@@ -17,6 +17,7 @@
 #include <cairn/actors/links/plain_transform.hpp>
 #include <cairn/actors/links/secret.hpp>
 #include <cairn/actors/links/socket.hpp>
+#include <cairn/actors/links/socket_transport.hpp>
 #include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/actors/links/tls_transform.hpp>
 #include <cairn/actors/rank_runtime.hpp>
@@ -335,6 +336,8 @@ struct World::Implementation {
   c10::intrusive_ptr<c10d::Store> store;  // from `from_environment`; this process may host it, and the trainer may use it
   Mutex mutex;
   std::set<std::string> checkpointers CAIRN_GUARDED_BY(mutex);
+  Socket transport_port CAIRN_GUARDED_BY(mutex);
+  std::shared_ptr<Transport> transport CAIRN_GUARDED_BY(mutex);  // null: not needed yet
   // Names that were ever claimed, by key: save ids contain the key.
   std::map<std::uint32_t, std::string> checkpointer_names CAIRN_GUARDED_BY(mutex);
   // Declared before the runtime, which reports to it until the runtime is destroyed.
@@ -584,6 +587,27 @@ std::string World::report_directory(const std::string& wanted, const std::string
   if (!options.failure_directory.empty()) return options.failure_directory;
   return !place.empty() ? directory_beside(place) : "";
 }
+
+std::shared_ptr<Transport> World::transport() const {
+  Implementation& self = *implementation_;
+  const MutexLock lock(self.mutex);
+  if (self.transport) return self.transport;
+  TransportConfig config;
+  config.rank = self.rank;
+  config.incarnation = self.incarnation;
+  config.secret = self.secret;
+  config.silence = self.options.runtime.heartbeat_timeout;
+  config.claim_deadline = 2 * config.silence;
+  if (!self.addresses.empty()) config.host = split_address(self.addresses[static_cast<std::size_t>(self.rank)]).host;
+  if (!self.one_process) {
+    // Kept, so that no other process takes the port between two transports.
+    if (!self.transport_port.valid()) self.transport_port = reserve_port_in(config.host, port_range_of(self.options));
+    config.port = split_address(to_string(local_endpoint(self.transport_port))).port;
+  }
+  return self.transport = make_transport(std::move(config));
+}
+
+std::chrono::milliseconds World::heartbeat_timeout() const { return implementation_->options.runtime.heartbeat_timeout; }
 
 RankRuntime& World::runtime() const { return implementation_->runtime; }
 

@@ -28,6 +28,8 @@ class Store;
 namespace cairn {
 
 class RankRuntime;
+class Transport;
+class Transport;
 
 class World {
  public:
@@ -109,6 +111,10 @@ class World {
 
   // Returns the actors of this rank. This function and those below are for Cairn's own use.
   RankRuntime& runtime() const;
+  // Returns the transport of this rank for bulk bytes, made at the first call. Throws what
+  // make_transport throws.
+  std::shared_ptr<Transport> transport() const;
+  std::chrono::milliseconds heartbeat_timeout() const;  // from the options
   // Creates a world of this rank alone, with the same options. The new world writes a failure
   // report only if a call asks for one. It may show progress only if `rank()` of this world is 0.
   World alone() const;

@@ -36,14 +36,19 @@ void ReadJob::read_stored(File& file, std::uint64_t offset, MutableByteSpan to) 
 // Without block checksums, the only checksum covers the whole storage.
 bool ReadJob::checks_archives(const File& file) const { return (request_.verify || request_.verify_first) && !file.is_checked(); }
 
-void ReadJob::read_wrapped(const Task& task, bool verify_only) {
+void ReadJob::read_wrapped(const Task& task, bool verify_only, ByteSpan stored) {
   Item& first = items_[task.items.front()];
   const StorageInfo& storage = *first.storage;
   const std::string what = "\"" + name_of(first) + "\" in " + url_of(storage) + " at offset " + std::to_string(storage.offset);
   try {
     std::optional<OpenedItem> opened = request_.opened->take_item(storage);
     const auto reader = opened ? opened->read_stored : std::make_shared<ZipReader::ReadAt>();
-    *reader = [&](std::uint64_t offset, MutableByteSpan to) { read_stored(*task.file, storage.offset + offset, to); };
+    *reader = [&](std::uint64_t offset, MutableByteSpan to) {
+      if (stored.empty()) return read_stored(*task.file, storage.offset + offset, to);
+      if (offset > stored.size() || to.size() > stored.size() - offset)
+        throw Error(ErrorCode::kCorrupt, "it ends before byte " + std::to_string(offset + to.size()) + " of its contents");
+      std::memcpy(to.data(), stored.data() + offset, to.size());
+    };
     if (!opened)
       opened = OpenedItem{undo_transforms(
                               storage, first.stored_dtype, first.chunk_sizes,

@@ -46,6 +46,8 @@ Future<bool> ReadEngine::read(ReadRequest request) {
   return job->future();
 }
 
+std::vector<FileRange> ReadEngine::needs(ReadRequest request) { return ReadJob(std::move(request), ring_).needs(); }
+
 void ReadEngine::stop() noexcept { current_.stop(); }
 
 }  // namespace cairn

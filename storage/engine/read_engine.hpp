@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <cairn/base/future.hpp>
 #include <cairn/storage/engine/job_end.hpp>
@@ -40,6 +41,10 @@ class ReadEngine {
   // file, tensor and offset; kChanged if another save has replaced the checkpoint meanwhile; and
   // any exception of the planner.
   Future<bool> read(ReadRequest request);
+
+  // Returns the blocks that `read` would need and that ranks can share, as ReadOffer::needs has them.
+  // Throws as `read` does.
+  std::vector<FileRange> needs(ReadRequest request);
 
   // Cancels the current read and waits until it has ended. May be called from any thread, including
   // in a callback of the future.

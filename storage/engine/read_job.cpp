@@ -8,6 +8,7 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/profiler_range.hpp>
+#include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 
@@ -38,6 +39,8 @@ std::size_t ReadJob::begin_stage(int stage) {
       make_tasks();
       return request_.verify_first ? tasks_.size() : 0;
     default:
+      for (auto& [reader, tasks] : received_)
+        receivers_.push_back(start_thread("cairn-receive", [this, from = reader, mine = &tasks] { receive_all(from, *mine); }));
       return tasks_.size();
   }
 }
@@ -61,14 +64,18 @@ void ReadJob::run_task(int stage, std::size_t index) {
       }
     }
   } catch (...) {
-    // Other threads may wait for an item that this thread was resolving: records the failure, then
-    // wakes them. Taking the lock once prevents a lost wake-up, because `failed` does not use this
-    // lock.
-    fail(std::current_exception());
-    { MutexLock lock(mutex_); }
-    changed_.notify_all();
+    fail_and_wake(std::current_exception());
     throw;
   }
+}
+
+// Other threads may wait for an item that this thread was resolving, or for its turn: records the
+// failure, then wakes them. Taking the lock once prevents a lost wake-up, because `failed` does not
+// use this lock.
+void ReadJob::fail_and_wake(std::exception_ptr error) noexcept {
+  fail(std::move(error));
+  { MutexLock lock(mutex_); }
+  changed_.notify_all();
 }
 
 void ReadJob::open(File& file) {
@@ -157,10 +164,11 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
     for (const std::uint32_t span : task.spans)
       if (!resolve(items_[task.file->spans[span].item])->is_on_host()) staging.lock();
   const std::vector<Range> ranges = place(task, staging, verify_only);
+  const bool has_come = !verify_only && is_received(task) && receive(task, ranges);
   std::vector<ReadRange> reads;
   reads.reserve(ranges.size());
   for (const Range& range : ranges)
-    if (!range.kept) reads.push_back({range.begin, {range.memory, static_cast<std::size_t>(range.end - range.begin)}});
+    if (!range.kept && !has_come) reads.push_back({range.begin, {range.memory, static_cast<std::size_t>(range.end - range.begin)}});
   try {
     if (!reads.empty()) task.file->opened->store->read(task.file->info->name, reads);
   } catch (const Error&) {
@@ -168,12 +176,13 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
   }
   for (const Range& range : ranges) {
     if (failed()) throw Stopped();
-    // A kept block was checked when it was read first.
-    if (!task.file->is_checked() || range.kept) continue;
+    // A kept block was checked when it was read first, and a received one by its reader.
+    if (!task.file->is_checked() || range.kept || has_come) continue;
     check(task, range);
     if (request_.keep_blocks && !range.direct) keep_end(*task.file, range);
   }
   if (verify_only) return;
+  if (task.shared && !is_received(task)) pass_on(task, ranges);
   for (const Range& range : ranges)
     if (!range.direct) copy(task, range);
   for (const std::uint32_t span : task.spans) release(items_[task.file->spans[span].item]);
@@ -221,7 +230,8 @@ std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock&
           range.direct = true;
         }
       }
-      if (!range.direct && task.file->is_checked()) range.kept = request_.opened->kept(index_of(*task.file), at / grid);
+      if (!range.direct && task.file->is_checked() && !is_received(task))
+        range.kept = request_.opened->kept(index_of(*task.file), at / grid);
       if (range.kept)
         range.memory = const_cast<char*>(range.kept->data());  // is only read from
       else if (!range.direct)
@@ -292,7 +302,7 @@ std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
     item.resolving = true;
   }
   auto destination = std::make_shared<Destination>();
-  if (item.item->type == LoadItemType::kByteIO) {
+  if (item.wrapped || item.item->type == LoadItemType::kByteIO) {
     destination->bytes.resize(item.storage->length);
   } else {
     destination->elements = request_.destination->elements_for(*item.item, item.stored_dtype);
@@ -316,6 +326,7 @@ void ReadJob::release(Item& item) {
     // more.
     filled = std::move(item.destination);
   }
+  if (item.wrapped) return read_wrapped(*item.wrapped, false, filled->bytes);
   if (item.item->type != LoadItemType::kByteIO) return request_.destination->commit(*item.item, *filled->elements);
   try {
     request_.destination->take_bytes(*item.item, std::move(filled->bytes));
@@ -329,6 +340,7 @@ void ReadJob::release(Item& item) {
 
 StagingBlock ReadJob::staging_block() {
   StagingBlock block = ring_.try_acquire();
+  if (!block && more_staging_) block = more_staging_->try_acquire();
   check_invariant(static_cast<bool>(block), "there must be a staging block for every task that runs");
   return block;
 }
@@ -383,6 +395,14 @@ std::exception_ptr ReadJob::explain(std::exception_ptr error) const noexcept {
 }
 
 void ReadJob::finish() noexcept {
+  if (request_.streams) {
+    // In this order, because every rank's receivers wait for the end of what others send.
+    error() ? request_.streams->fail() : request_.streams->finish_sending();
+    join_receivers();
+    // Those for which no thread was started: their senders must not wait.
+    for (const SharedRange& range : request_.shared->ranges)
+      if (range.reader != static_cast<std::uint32_t>(request_.rank)) request_.streams->end_receiving(range.reader, false);
+  }
   std::exception_ptr failure = error();
   if (failure) failure = explain(failure);
   // Before the future is ready: its owner may then free the plan and the tensors.

@@ -8,8 +8,10 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <cairn/base/future.hpp>
@@ -18,9 +20,11 @@
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
+#include <cairn/planning/read_once.hpp>
 #include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/engine/item_data.hpp>
 #include <cairn/storage/engine/job_end.hpp>
+#include <cairn/storage/engine/rank_streams.hpp>
 #include <cairn/storage/engine/region.hpp>
 #include <cairn/storage/engine/staged_work.hpp>
 #include <cairn/storage/engine/staging_ring.hpp>
@@ -39,12 +43,21 @@ struct ReadRequest {
   int rank = 0;                         // for error texts
   bool verify = true;                   // checks the bytes read
   bool verify_first = false;            // checks all bytes this rank needs before it changes any value
+  std::shared_ptr<const SharedReads> shared{};  // null: this rank reads all itself
+  std::shared_ptr<RankStreams> streams{};       // set if `shared` is
 };
+
+// A wrapped item is shared if it has at most this many stored bytes, because a rank holds all of
+// them while it waits for the rest.
+inline constexpr std::uint64_t kSharedItemBytesMax = std::uint64_t{64} << 20;
 
 class ReadJob : public StagedWork, public JobEnd<bool> {
  public:
   ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring);
+  ~ReadJob() override { join_receivers(); }
   void finish() noexcept override;
+  // Returns the blocks that could be shared, as ReadOffer::needs has them.
+  std::vector<FileRange> needs() const;
 
  protected:
   std::size_t begin_stage(int stage) override;
@@ -68,6 +81,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
     void write(std::uint64_t position, ByteSpan from);
   };
 
+  struct Task;
   struct Item {
     const ReadItem* item = nullptr;
     const StorageInfo* storage = nullptr;
@@ -78,6 +92,8 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
     std::shared_ptr<Destination> destination;  // held from the first copy to the last
     bool resolving = false;
     std::size_t missing = 0;  // parts still to be read
+    // Set if this stands for the stored bytes of a shared wrapped item: reads the tensors from them.
+    std::shared_ptr<Task> wrapped{};
 
     // Returns whether the item must be opened to find its elements in the file: it is transformed
     // (compressed, for example), or a tensor in an archive of PyTorch.
@@ -117,6 +133,8 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
     std::vector<std::uint32_t> items;  // used instead of pieces: the reads from one wrapped item, or items without bytes
     bool wrapped = false;
     Piece share{0, std::numeric_limits<std::uint64_t>::max()};  // the bytes of a wrapped tensor's elements that this task reads
+    const SharedRange* shared = nullptr;  // the reader, and the receivers, of the pieces; null: they are not shared
+    std::size_t turn = 0;                 // of sending, if this rank is the reader
   };
 
   // A range of a task with one target in memory.
@@ -134,7 +152,11 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   void make_tasks();
   void make_tasks(File& file);
   void add_archive(Task task);
+  bool is_shared(const StorageInfo& storage) const;
+  void share_archive(Task task);
   void add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes);
+  void add_part(File& file, Piece piece, const SharedRange* shared, Task& task, std::uint64_t& task_bytes);
+  void sort_out_shared();
 
   // These functions run the tasks: read_job.cpp, and read_archive.cpp for wrapped items.
   void open(File& file);
@@ -146,12 +168,19 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   // and then from the fallback. Returns whether one of these reads is sound.
   bool read_again(File& file, std::uint64_t offset, MutableByteSpan block);
   void read_ranges(Task& task, bool verify_only);
+  bool is_received(const Task& task) const;
+  bool receive(const Task& task, const std::vector<Range>& ranges);
+  void pass_on(const Task& task, const std::vector<Range>& ranges);
+  void receive_all(std::uint32_t reader, std::vector<Task>& tasks) noexcept;
+  void fail_and_wake(std::exception_ptr error) noexcept;
+  void join_receivers() noexcept;
   std::vector<Range> place(const Task& task, const StagingBlock& staging, bool verify_only);
   void check(const Task& task, const Range& range);
   void keep_end(const File& file, const Range& range);
   void copy(const Task& task, const Range& range);
   bool checks_archives(const File& file) const;
-  void read_wrapped(const Task& task, bool verify_only);
+  // `stored`: the item's bytes, if they are in memory.
+  void read_wrapped(const Task& task, bool verify_only, ByteSpan stored = {});
   void read_archive(const Task& task, const PlainItem& item, const std::string& what, bool verify_only);
   void read_object(Item& item, const PlainItem& stored, bool verify_only);
   void read_stored(File& file, std::uint64_t offset, MutableByteSpan to);
@@ -182,6 +211,11 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   std::vector<std::unique_ptr<File>> files_;
   std::vector<File*> file_by_index_;  // by index into the metadata's files
   std::vector<Task> tasks_;
+  // With shared reads. Made before the threads of receivers, and not changed after that:
+  std::map<std::uint32_t, std::vector<Task>> received_;  // by reader
+  std::unique_ptr<StagingRing> more_staging_;
+  std::vector<std::thread> receivers_;
+  std::size_t turn_ = 0;  // guarded by mutex_: the next task that sends
 
   Mutex strided_mutex_;  // limits memory: one strided archive is loaded at a time
   Mutex mutex_;  // guards the members of Item that say so: a nested type cannot name it in an annotation

@@ -118,9 +118,15 @@ void ReadJob::make_tasks() {
       for (const Region::Span& span : item.region.spans(kGapBytesMax)) file.spans.push_back({span, index});
     }
   }
+  for (auto& [place, task] : archives)
+    if (is_shared(*items_[task.items.front()].storage)) share_archive(std::move(task));
+  // Readers send in this order.
+  std::sort(files_.begin(), files_.end(), [](const auto& a, const auto& b) { return a->info < b->info; });
   for (const auto& file : files_) make_tasks(*file);
-  for (auto& [place, task] : archives) add_archive(std::move(task));
+  for (auto& [place, task] : archives)
+    if (!task.items.empty()) add_archive(std::move(task));
   if (!empty.items.empty()) tasks_.push_back(std::move(empty));
+  if (request_.shared) sort_out_shared();
 }
 
 // Frames that Cairn compressed are independent, so that several threads can share a large tensor.
@@ -202,8 +208,26 @@ void ReadJob::make_tasks(File& file) {
   }
 }
 
-// Cuts at multiples of the grid, so that no checksum block is split.
+// Cuts where other ranks begin or end to share the bytes.
 void ReadJob::add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes) {
+  if (request_.shared) {
+    const auto& ranges = request_.shared->ranges;
+    const std::pair from(static_cast<std::uint32_t>(index_of(file)), piece.begin);
+    const auto is_before = [&](const SharedRange& shared) { return std::pair(shared.bytes.file, shared.bytes.end) <= from; };
+    for (auto next = std::partition_point(ranges.begin(), ranges.end(), is_before);
+         next != ranges.end() && next->bytes.file == from.first && next->bytes.begin < piece.end; ++next) {
+      add_part(file, {piece.begin, std::max(piece.begin, next->bytes.begin)}, nullptr, task, task_bytes);
+      piece.begin = std::max(piece.begin, next->bytes.begin);
+      const std::uint64_t end = std::min(piece.end, next->bytes.end);
+      add_part(file, {piece.begin, end}, &*next, task, task_bytes);
+      piece.begin = end;
+    }
+  }
+  add_part(file, piece, nullptr, task, task_bytes);
+}
+
+// Cuts at multiples of the grid, so that no checksum block is split.
+void ReadJob::add_part(File& file, Piece piece, const SharedRange* shared, Task& task, std::uint64_t& task_bytes) {
   const std::uint64_t limit = ring_.block_bytes();
   const std::uint64_t grid = file.grid_bytes;
   while (piece.begin < piece.end) {
@@ -214,7 +238,11 @@ void ReadJob::add_piece(File& file, Piece piece, Task& task, std::uint64_t& task
       tasks_.push_back(std::move(full));
       task_bytes = 0;
     };
-    if (task.pieces.size() == kPiecesMax) hand_over();
+    const auto whose = [](const SharedRange* range) {
+      return range ? std::pair(std::int64_t{range->reader}, range->receivers) : std::pair(std::int64_t{-1}, std::uint32_t{0});
+    };
+    if (task.pieces.size() == kPiecesMax || (!task.pieces.empty() && whose(task.shared) != whose(shared))) hand_over();
+    task.shared = shared;
     std::uint64_t end = piece.end;
     if (task_bytes + (end - piece.begin) > limit) {
       end = (piece.begin + (limit - task_bytes)) / grid * grid;

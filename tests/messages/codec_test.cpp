@@ -65,11 +65,13 @@ struct SameBody {
   }
   bool operator()(const LocalLoadPlan& a, const LocalLoadPlan& b) const {
     check_equal(*a.plan, *b.plan);
+    check_equal(a.offer, b.offer);
     return a.metadata_save_id == b.metadata_save_id;
   }
   bool operator()(const GlobalLoadPlan& a, const GlobalLoadPlan& b) const {
     check_equal(*a.plan, *b.plan);
-    return true;
+    if (a.shared && b.shared) check_equal(*a.shared, *b.shared);
+    return (a.shared == nullptr) == (b.shared == nullptr);
   }
   bool operator()(const ReadDone&, const ReadDone&) const { return true; }
   bool operator()(const PhaseFailed& a, const PhaseFailed& b) const { return a.failure == b.failure; }

@@ -4,10 +4,14 @@
 #include <cairn/tests/support/plain.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include <cairn/base/random.hpp>
 #include <cairn/planning/plan.hpp>
+#include <cairn/planning/read_once.hpp>
 #include <cairn/tests/messages/corruption.hpp>
 
 namespace cairn::testing {
@@ -92,6 +96,37 @@ inline LoadPlan random_load_plan(Random& random) {
   return plan;
 }
 
+inline std::vector<FileRange> random_ranges(Random& random) {
+  std::vector<FileRange> ranges;
+  FileRange last;
+  for (std::uint64_t left = random.next() % 6; left > 0; --left) {
+    if (random.next() % 3 == 0) last = {last.file + 1, 0, 0};
+    const std::uint64_t begin = last.end + random.next() % 1000;
+    last = {last.file, begin, begin + 1 + random.next() % 1000};
+    ranges.push_back(last);
+  }
+  return ranges;
+}
+
+inline ReadOffer random_offer(Random& random) {
+  if (random.next() % 2 == 0) return {};
+  return {random.next() % 2 == 0 ? ReadOnce::kHost : ReadOnce::kWorld, random_text(random, 40), random_text(random, 80),
+          random_ranges(random)};
+}
+
+inline std::shared_ptr<const SharedReads> random_shared(Random& random) {
+  if (random.next() % 2 == 0) return nullptr;
+  SharedReads shared;
+  shared.stream = random.next();
+  for (std::uint64_t left = 1 + random.next() % 3; left > 0; --left)
+    shared.receivers.push_back(std::vector<std::uint32_t>(random.next() % 4, static_cast<std::uint32_t>(random.next() % 64)));
+  for (const FileRange& range : random_ranges(random))
+    shared.ranges.push_back({range, static_cast<std::uint32_t>(random.next() % 64),
+                             static_cast<std::uint32_t>(random.next() % shared.receivers.size())});
+  shared.addresses = {{1, random_text(random, 80)}, {7, random_text(random, 80)}};
+  return std::make_shared<const SharedReads>(std::move(shared));
+}
+
 inline WriteResults random_results(Random& random) {
   WriteResults results;
   for (std::uint64_t i = random.next() % 5; i > 0; --i) {
@@ -116,6 +151,25 @@ inline WriteResults random_results(Random& random) {
     results.items.push_back(item);
   }
   return results;
+}
+
+inline void check_equal(const ReadOffer& a, const ReadOffer& b) {
+  CHECK(a.mode == b.mode);
+  CHECK(a.host == b.host);
+  CHECK(a.address == b.address);
+  CHECK((a.needs == b.needs));
+}
+
+inline void check_equal(const SharedReads& a, const SharedReads& b) {
+  CHECK(a.stream == b.stream);
+  CHECK(a.receivers == b.receivers);
+  CHECK((a.addresses == b.addresses));
+  REQUIRE(a.ranges.size() == b.ranges.size());
+  for (std::size_t i = 0; i < a.ranges.size(); ++i) {
+    CHECK((a.ranges[i].bytes == b.ranges[i].bytes));
+    CHECK(a.ranges[i].reader == b.ranges[i].reader);
+    CHECK(a.ranges[i].receivers == b.ranges[i].receivers);
+  }
 }
 
 inline void check_equal(const LoadPlan& a, const LoadPlan& b) {

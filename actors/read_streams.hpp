@@ -1,0 +1,26 @@
+// The streams over which ranks share what they read for one load, through a Transport.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <cairn/actors/links/transport.hpp>
+#include <cairn/planning/read_once.hpp>
+#include <cairn/storage/engine/rank_streams.hpp>
+
+namespace cairn {
+
+// Opens the streams to the receivers at once, on a thread of its own. Waits at most `deadline` for
+// each sender to open its stream. Calls `on_broken` with one line for each stream that breaks, on
+// any thread.
+std::shared_ptr<RankStreams> make_read_streams(std::shared_ptr<Transport> transport, std::shared_ptr<const SharedReads> shared,
+                                               std::chrono::milliseconds deadline,
+                                               std::function<void(const std::string& why)> on_broken);
+
+// Returns a text that is equal for processes that can share memory: those of one machine, in one
+// network namespace. "" if the system does not say.
+std::string host_identity();
+
+}  // namespace cairn

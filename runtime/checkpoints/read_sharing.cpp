@@ -1,0 +1,38 @@
+#include <cairn/runtime/checkpoints/read_sharing.hpp>
+
+#include <utility>
+
+#include <cairn/actors/rank_runtime.hpp>
+#include <cairn/actors/read_streams.hpp>
+#include <cairn/base/log.hpp>
+
+namespace cairn {
+
+ReadSharing read_sharing(const World& world, StorageReader& reader, const LoadOptions& options) {
+  ReadSharing sharing;
+  if (options.planner || options.storage_reader || options.read_once == ReadOnce::kOff || world.size() == 1) return sharing;
+  auto& own = dynamic_cast<CheckpointReader&>(reader);
+  // What cannot be shared, each rank reads itself.
+  const auto warn = [&world](const std::string& why) {
+    write_log(LogLevel::kWarning, world.rank(), "read_once: " + why);
+    world.runtime().note("read_once: a stream broke, and a rank reads for itself");
+  };
+  sharing.offer = [&world, &own, warn, wanted = options.read_once](const LoadPlan& plan) {
+    ReadOffer offer = own.offer(plan, wanted);
+    if (offer.mode == ReadOnce::kOff) return offer;
+    try {
+      offer.address = to_string(world.transport()->address());
+      offer.host = host_identity();
+    } catch (const Error& error) {
+      warn(std::string("no rank shares what it reads, because this rank cannot: ") + error.what());
+      offer = {};
+    }
+    return offer;
+  };
+  sharing.share = [&world, &own, warn](const std::shared_ptr<const SharedReads>& shared) {
+    own.share(shared, make_read_streams(world.transport(), shared, 2 * world.heartbeat_timeout(), warn));
+  };
+  return sharing;
+}
+
+}  // namespace cairn

@@ -1,0 +1,149 @@
+// The part of ReadJob that shares what it reads with other ranks, which read the same checkpoint at
+// the same time.
+//
+// The pool's threads read and pass on. Each rank that sends to this one has a thread of its own
+// here, so that receiving goes on whatever this rank has to send, and all ranks make progress.
+#include <algorithm>
+#include <utility>
+
+#include <cairn/base/profiler_range.hpp>
+#include <cairn/storage/engine/read_job.hpp>
+#include <cairn/storage/format/trailer.hpp>
+
+namespace cairn {
+namespace {
+
+constexpr std::uint64_t kOffsetMax = std::uint64_t{1} << 62;  // a larger one is damage
+
+}  // namespace
+
+std::vector<FileRange> ReadJob::needs() const {
+  std::vector<FileRange> ranges;
+  const auto add = [&](const StorageInfo& storage, std::uint64_t begin, std::uint64_t end) {
+    if (begin >= end || end > kOffsetMax) return;
+    ranges.push_back({storage.file, begin / kChecksumBlockBytes * kChecksumBlockBytes,
+                      (end + kChecksumBlockBytes - 1) / kChecksumBlockBytes * kChecksumBlockBytes});
+  };
+  for (const Item& item : items_) {
+    const StorageInfo& storage = *item.storage;
+    if (item.item->type == LoadItemType::kTensor && volume(item.item->lengths) == 0) continue;
+    if (!item.is_wrapped())
+      for (const Region::Span& span : item.region.spans(kGapBytesMax)) add(storage, span.begin, span.end);
+    else if (storage.length <= kSharedItemBytesMax && storage.offset < kOffsetMax)
+      add(storage, storage.offset, storage.offset + storage.length);
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const FileRange& a, const FileRange& b) { return std::pair(a.file, a.begin) < std::pair(b.file, b.begin); });
+  std::size_t kept = 0;
+  for (const FileRange& range : ranges) {
+    FileRange* const last = kept > 0 ? &ranges[kept - 1] : nullptr;
+    if (last && last->file == range.file && range.begin <= last->end)
+      last->end = std::max(last->end, range.end);
+    else
+      ranges[kept++] = range;
+  }
+  ranges.resize(kept);
+  return ranges;
+}
+
+// --- tasks ---------------------------------------------------------------------------------------
+
+// Whether other ranks share any block of a wrapped item. They then count on this rank to take, or
+// to read, all of its blocks.
+bool ReadJob::is_shared(const StorageInfo& storage) const {
+  if (!request_.shared || storage.length == 0 || storage.length > kSharedItemBytesMax) return false;
+  const auto& ranges = request_.shared->ranges;
+  const std::pair from(storage.file, storage.offset);
+  const auto next = std::partition_point(ranges.begin(), ranges.end(), [&](const SharedRange& range) {
+    return std::pair(range.bytes.file, range.bytes.end) <= from;
+  });
+  return next != ranges.end() && next->bytes.file == storage.file && next->bytes.begin < storage.offset + storage.length;
+}
+
+// Reads the stored bytes as plain ones, and the tensors from them when all are there.
+void ReadJob::share_archive(Task task) {
+  Item stored;
+  stored.item = items_[task.items.front()].item;
+  stored.storage = items_[task.items.front()].storage;
+  stored.region = Region(stored.storage->offset, stored.storage->length);
+  for (const std::uint32_t item : task.items) items_[item].missing = 1;
+  File& file = *task.file;
+  stored.wrapped = std::make_shared<Task>(std::move(task));
+  items_.push_back(std::move(stored));
+  for (const Region::Span& span : items_.back().region.spans(kGapBytesMax))
+    file.spans.push_back({span, static_cast<std::uint32_t>(items_.size() - 1)});
+}
+
+void ReadJob::sort_out_shared() {
+  const auto own = std::stable_partition(tasks_.begin(), tasks_.end(), [&](const Task& task) { return !is_received(task); });
+  // A thread for each reader, even for one whose bytes turn out to be beyond the file's end.
+  for (const SharedRange& range : request_.shared->ranges)
+    if (range.reader != static_cast<std::uint32_t>(request_.rank)) received_[range.reader];
+  for (auto task = own; task != tasks_.end(); ++task) received_[task->shared->reader].push_back(std::move(*task));
+  tasks_.erase(own, tasks_.end());
+  // Others wait for these.
+  const auto unshared =
+      std::stable_partition(tasks_.begin(), tasks_.end(), [](const Task& task) { return task.shared != nullptr; });
+  std::size_t turn = 0;
+  for (auto task = tasks_.begin(); task != unshared; ++task) task->turn = turn++;
+  // A task may hold a second block while it reads the tensors of a wrapped item.
+  const std::size_t blocks = ring_.blocks_max() + 2 * received_.size();
+  more_staging_ = std::make_unique<StagingRing>(blocks * ring_.block_bytes(), ring_.block_bytes());
+}
+
+bool ReadJob::is_received(const Task& task) const {
+  return task.shared != nullptr && task.shared->reader != static_cast<std::uint32_t>(request_.rank);
+}
+
+// --- running them --------------------------------------------------------------------------------
+
+void ReadJob::pass_on(const Task& task, const std::vector<Range>& ranges) {
+  {
+    MutexLock lock(mutex_);
+    while (!failed() && turn_ != task.turn) changed_.wait(mutex_);
+  }
+  for (const Range& range : ranges) {
+    if (failed()) throw Stopped();
+    for (const std::uint32_t to : request_.shared->receivers.at(task.shared->receivers))
+      request_.streams->send(to, {range.memory, static_cast<std::size_t>(range.end - range.begin)});
+  }
+  {
+    MutexLock lock(mutex_);
+    ++turn_;
+  }
+  changed_.notify_all();
+}
+
+bool ReadJob::receive(const Task& task, const std::vector<Range>& ranges) {
+  return std::all_of(ranges.begin(), ranges.end(), [&](const Range& range) {
+    return request_.streams->receive(task.shared->reader, {range.memory, static_cast<std::size_t>(range.end - range.begin)});
+  });
+}
+
+void ReadJob::receive_all(std::uint32_t reader, std::vector<Task>& tasks) noexcept {
+  const RunningWork work(work_);
+  bool is_complete = false;
+  try {
+    const auto entered = request_.destination->enter_thread();
+    for (Task& task : tasks) {
+      if (failed()) throw Stopped();
+      const ProfilerRange range("receive_block");
+      read_ranges(task, false);
+    }
+    is_complete = true;
+  } catch (const Stopped&) {
+  } catch (const ReaderFailed&) {
+    // The load ends with the failure of that rank, which alone knows it. Items that lack bytes are
+    // never committed.
+  } catch (...) {
+    fail_and_wake(std::current_exception());
+  }
+  request_.streams->end_receiving(reader, is_complete);
+}
+
+void ReadJob::join_receivers() noexcept {
+  for (std::thread& receiver : receivers_) receiver.join();
+  receivers_.clear();
+}
+
+}  // namespace cairn
