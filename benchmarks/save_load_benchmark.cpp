@@ -1,7 +1,8 @@
 // Saving and loading 1 GiB with 4 ranks of one process, on tmpfs and on a disk, compared with plain
 // threads that write and read on the same machine in the same run. Saving a state that 2 ranks
 // hold, with and without SaveOptions::check_replicas. Saving a state that hardly changes, with
-// CheckpointWriterOptions::reuse.
+// CheckpointWriterOptions::reuse. Loading a state that all ranks need, with and without
+// LoadOptions::read_once.
 //
 // Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}; times are medians.
 // `--quick`: a quarter of the data, fewer repetitions. `--disk DIRECTORY`: a directory on the disk
@@ -19,6 +20,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -33,6 +35,7 @@
 #include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/hugging_face.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
+#include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -406,23 +409,93 @@ void measure_reuse(const std::string& name, const std::string& parent, int tenso
               name.c_str(), written, written, written <= 0.05 ? "true" : "false");
 }
 
+// A store of bounded rate, shared by all ranks, that counts the bytes read.
+class LimitedStore final : public StoreDecorator {
+ public:
+  using StoreDecorator::StoreDecorator;
+  static inline std::atomic<std::uint64_t> bytes_read{0};
+  static inline std::atomic<double> bytes_per_second{0};  // 0: no limit
+
+ private:
+  void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
+    act();
+    if (std::string_view(operation.name) != "read") return;
+    bytes_read += operation.bytes;
+    const double rate = bytes_per_second;
+    if (rate <= 0) return;
+    static std::mutex mutex;
+    static SteadyClock::time_point free_at;
+    std::unique_lock lock(mutex);
+    free_at = std::max(free_at, SteadyClock::now()) +
+              std::chrono::duration_cast<SteadyClock::duration>(std::chrono::duration<double>(double(operation.bytes) / rate));
+    const auto until = free_at;
+    lock.unlock();
+    std::this_thread::sleep_until(until);
+  }
+};
+
+// Loads a state that every rank needs whole. The limits are the same load without sharing, on
+// tmpfs, and the time that the store takes to give the bytes once.
+void measure_read_once(int tensors, int repeats, const std::string& size) {
+  register_store("limited", [](const std::string& url) { return std::make_shared<LimitedStore>(open_store(url.substr(10))); });
+  const testing::TemporaryDirectory directory("/dev/shm");
+  const std::string place = "limited://" + directory.path() + "/step";
+  const double bytes = static_cast<double>(tensors) * kRows * kColumns * sizeof(float);
+  constexpr double kRate = 0.25e9;
+  std::vector<double> off, host, limited;
+  std::uint64_t read_once = 0;
+  testing::on_all_ranks(kRanks, [&](World& world) {
+    Checkpointer checkpointer(world);
+    StateDict state;
+    for (int i = 0; i < tensors; ++i) state["layer." + std::to_string(i)] = torch::full({kRows, kColumns}, i, torch::kFloat32);
+    checkpointer.save(state, place);
+    const auto load = [&](ReadOnce mode) {
+      LoadOptions options;
+      options.read_once = mode;
+      return seconds_of([&] { checkpointer.load(state, place, options); });
+    };
+    for (int repeat = 0; repeat <= repeats; ++repeat) {
+      const double times[] = {load(ReadOnce::kOff), load(ReadOnce::kHost)};
+      if (world.rank() != 0 || repeat == 0) continue;
+      off.push_back(times[0]);
+      host.push_back(times[1]);
+    }
+    if (world.rank() == 0) {
+      LimitedStore::bytes_per_second = kRate;
+      LimitedStore::bytes_read = 0;
+    }
+    const double taken = load(ReadOnce::kWorld);
+    if (world.rank() != 0) return;
+    read_once = LimitedStore::bytes_read;
+    limited.push_back(taken);
+  });
+  LimitedStore::bytes_per_second = 0;
+  const std::string name = "load_" + size + "_replicated_4_ranks_read_once";
+  print(name, median(host), median(off), 1);
+  print(name + "_slow_store", median(limited), bytes / kRate, 1.15);
+  std::printf("{\"name\": \"bytes_%s\", \"value\": %.4g, \"unit\": \"x\", \"goal\": \"at most 1.05\", \"met\": %s}\n", name.c_str(),
+              static_cast<double>(read_once) / bytes, static_cast<double>(read_once) <= 1.05 * bytes ? "true" : "false");
+  std::fflush(stdout);
+}
+
 void run(bool quick, const std::string& disk) {
   torch::set_num_threads(1);
   const int tensors = quick ? 16 : 64;
   const int repeats = quick ? 3 : 7;
   const std::string size = quick ? "256mib" : "1gib";
-  // On tmpfs the limit is one copy. Saving copies twice and computes checksums; loading copies once
-  // and computes checksums.
   measure_small_tensors(1, 100000, repeats, 0.5, 0.4);
   measure_small_tensors(8, 1000, repeats, 0.012, 0.010);
   measure_small_tensors(8, 4000, repeats, 0.040, 0.040);
   if (!quick) measure_small_tensors(64, 4000, repeats, 0.2, 0.15);
+  // On tmpfs the limit is one copy. Saving copies twice and computes checksums; loading copies once
+  // and computes checksums.
   measure({"", "/dev/shm", false, 2.5, 1.5}, tensors, repeats, size);
   measure({"_disk", disk, true, 1.25, 1.25}, tensors, repeats, size);
   measure_replicas("save_" + size + "_compared_2_ranks", "/dev/shm", tensors, 3 * repeats);
   measure_replicas("save_" + size + "_compared_2_ranks_disk", disk, tensors, repeats);
   measure_reuse("save_" + size + "_99_percent_unchanged", "/dev/shm", tensors, repeats);
   measure_reuse("save_" + size + "_99_percent_unchanged_disk", disk, tensors, repeats);
+  measure_read_once(tensors, repeats, size);
   if (why_not_undone({kZstdTransform}).empty())
     for (const int level : {1, 3}) measure_compression(level, tensors);
 }

@@ -291,6 +291,23 @@ class FrozenWhileLoading(FaultTest):
         self.freeze("load", self.fewer(of_other_ranks("freeze", LOAD_POINTS, before=False), 4))
 
 
+class ReadOnceFaults(FaultTest):
+    """Each rank reads a part of what the others need, and they wait for it."""
+
+    POINTS = [("receive:GlobalLoadPlan", 1, False), ("hook:read_data", 1, False), ("store:read", 4, False), ("store:read", 5, False),
+              ("send:ReadDone", 1, False)]
+
+    @staticmethod
+    def command(arguments, ranks=WORLD, options=()):
+        return FaultTest.command(arguments, ranks, ["--env", "CAIRN_TEST_READ_ONCE=1", *options])
+
+    def test_a_reader_is_killed(self):
+        self.kill("load", self.fewer(of_other_ranks("kill", self.POINTS), 4))
+
+    def test_a_reader_is_frozen(self):
+        self.freeze("load", self.fewer(of_other_ranks("freeze", self.POINTS[:2], before=False), 4))
+
+
 class CoordinatorKilledWhileSaving(FaultTest):
     def test_the_coordinator_is_killed(self):
         self.kill("save", self.fewer(of_the_coordinator("kill", SAVE_POINTS, SAVE_COORDINATOR_POINTS) +

@@ -128,6 +128,7 @@ struct Member {
       : world(std::move(of)), board(directory), id(directory + "/checkpoint"), checkpointer(world) {
     saving.coordinator_rank = coordinator;
     loading.coordinator_rank = coordinator;
+    if (std::getenv("CAIRN_TEST_READ_ONCE") != nullptr) loading.read_once = ReadOnce::kWorld;
     board.post("pid." + std::to_string(world.rank()), std::to_string(::getpid()));
   }
   void save(int generation) { checkpointer.save(state_of(generation, world.rank(), world.size()), id, saving); }

@@ -169,6 +169,13 @@ class HostsTest(unittest.TestCase):
         self.save_twice(slow.hosts, CAIRN_TEST_CONNECT_MS="60000", CAIRN_TEST_SILENCE_MS="20000")
         self.assertGreater(slow.lost, 0)
 
+    def test_ranks_of_several_hosts_pass_on_what_they_read(self):
+        hosts = self.make_network(3).hosts
+        ranks = self.start(hosts, "attempt", self.directory, "load", 0, -1, CAIRN_TEST_READ_ONCE="1", **self.secret)
+        said = "\n".join(self.succeed(ranks))
+        self.assertEqual(self.reports("report", range(3)), ["ok\n"] * 3)
+        self.assertNotIn("read_once:", said)  # a rank that has to read for itself says so
+
     def test_training_groups_follow_the_same_rule(self):
         if not CHAR_LM:
             self.skipTest("char_lm is not built")
