@@ -23,6 +23,7 @@ set(CAIRN_PUBLIC_HEADERS
     planning/metadata.hpp
     planning/name_table.hpp
     planning/plan.hpp
+    planning/read_once.hpp
     planning/resharding.hpp
     formats/blob.hpp
     tracing/trace_chain.hpp

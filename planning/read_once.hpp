@@ -12,7 +12,7 @@
 
 namespace cairn {
 
-// Who shares what is read.
+// The ranks that share reads.
 enum class ReadOnce : std::uint8_t {
   kAuto = 1,  // kWorld if the bytes come over a network (see LoadOptions::read_once), else kOff
   kOff,       // every rank reads what it needs
@@ -31,11 +31,11 @@ struct FileRange {
   }
 };
 
-// What one rank says about itself before the bytes are divided.
+// The needs and the place of one rank.
 struct ReadOffer {
   ReadOnce mode = ReadOnce::kOff;  // never kAuto; kOff: the rank takes no part
   std::string host;                // equal on ranks that can share memory
-  std::string address;             // where it takes streams: the text of a DataAddress
+  std::string address;             // of its transport: the text of a DataAddress
   std::vector<FileRange> needs;    // whole blocks; ascending by file and begin; they do not overlap
 };
 
@@ -50,7 +50,7 @@ struct SharedRange {
 // `ranges`, as one stream.
 struct SharedReads {
   std::uint64_t stream = 0;         // the number of the load's streams
-  std::vector<SharedRange> ranges;  // what this rank reads or receives; ascending by file and begin
+  std::vector<SharedRange> ranges;  // to read or receive; ascending by file and begin
   std::vector<std::vector<std::uint32_t>> receivers;             // the distinct sets of ranks
   std::vector<std::pair<std::uint32_t, std::string>> addresses;  // of the ranks to which this one sends
 };

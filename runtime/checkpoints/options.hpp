@@ -82,14 +82,14 @@ struct LoadOptions {
   // deadline covers both readings.
   std::optional<std::chrono::milliseconds> deadline;
   std::optional<Cancellation> cancellation;  // as in SaveOptions
-  // Lets ranks pass on what they read, so that bytes that several ranks need are read from the store
-  // once: by one rank of each host (kHost), or by one of all (kWorld). The readers check the bytes.
-  // kAuto takes kWorld, or kHost above 64 ranks, for an object store or a directory that is not on a
-  // local file system, and kOff otherwise, because ranks of a host share its page cache. What it
-  // takes is in the trace. Bytes move past the control connections, through shared memory within a
-  // host and TCP between hosts. A rank that gets nothing reads for itself, with a warning. Compressed
-  // values, and those of PyTorch's own files, are shared up to 64 MiB of stored bytes each. No effect
-  // with a user-defined planner or reader, nor with CheckpointReaderOptions::verify_first.
+  // Lets ranks pass on what they read, so that bytes that several ranks need are read from the
+  // store once: by one rank of each host (kHost), or by one of all (kWorld). The readers check the
+  // bytes. kAuto takes kWorld, or kHost above 64 ranks, for an object store or a directory that is
+  // not on a local file system, and kOff otherwise, because ranks of a host share its page cache.
+  // The choice is in the trace. Bytes move past the control connections, through shared memory
+  // within a host and TCP between hosts. A rank that gets nothing reads for itself, with a warning.
+  // Compressed values, and those of PyTorch's own files, are shared up to 64 MiB of stored bytes
+  // each. No effect with a user-defined planner or reader, nor with `verify_first`.
   ReadOnce read_once = ReadOnce::kAuto;
   LoadPlannerOptions planning;
   CheckpointReaderOptions reader;

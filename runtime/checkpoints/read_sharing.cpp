@@ -12,7 +12,7 @@ ReadSharing read_sharing(const World& world, StorageReader& reader, const LoadOp
   ReadSharing sharing;
   if (options.planner || options.storage_reader || options.read_once == ReadOnce::kOff || world.size() == 1) return sharing;
   auto& own = dynamic_cast<CheckpointReader&>(reader);
-  // What cannot be shared, each rank reads itself.
+  // Called if something cannot be shared. Ranks then read it themselves.
   const auto warn = [&world](const std::string& why) {
     write_log(LogLevel::kWarning, world.rank(), "read_once: " + why);
     world.runtime().note("read_once: a stream broke, and a rank reads for itself");

@@ -8,8 +8,8 @@
 
 namespace cairn {
 
-// Returns an empty result if planner or reader are the user's. `world` and `reader` must outlive the
-// load.
+// Returns an empty result if planner or reader are the user's. `world` and `reader` must outlive
+// the load.
 ReadSharing read_sharing(const World& world, StorageReader& reader, const LoadOptions& options);
 
 }  // namespace cairn

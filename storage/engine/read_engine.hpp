@@ -42,8 +42,8 @@ class ReadEngine {
   // any exception of the planner.
   Future<bool> read(ReadRequest request);
 
-  // Returns the blocks that `read` would need and that ranks can share, as ReadOffer::needs has them.
-  // Throws as `read` does.
+  // Returns the blocks that `read` would need and that ranks can share, as ReadOffer::needs has
+  // them. Throws as `read` does.
   std::vector<FileRange> needs(ReadRequest request);
 
   // Cancels the current read and waits until it has ended. May be called from any thread, including

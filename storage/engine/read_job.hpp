@@ -92,7 +92,8 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
     std::shared_ptr<Destination> destination;  // held from the first copy to the last
     bool resolving = false;
     std::size_t missing = 0;  // parts still to be read
-    // Set if this stands for the stored bytes of a shared wrapped item: reads the tensors from them.
+    // Set if this stands for the stored bytes of a shared wrapped item. It reads the tensors from
+    // them.
     std::shared_ptr<Task> wrapped{};
 
     // Returns whether the item must be opened to find its elements in the file: it is transformed

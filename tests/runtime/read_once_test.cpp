@@ -18,7 +18,7 @@
 namespace cairn::testing {
 namespace {
 
-// What all stores of the scheme "counted" do with reads of data files.
+// The reads of data files through all stores of the scheme "counted".
 struct Reads {
   std::atomic<std::uint64_t> bytes{0};
   std::function<void(const DecoratedOperation&)> before;  // may throw
