@@ -30,7 +30,7 @@ ReadSharing read_sharing(const World& world, StorageReader& reader, const LoadOp
     return offer;
   };
   sharing.share = [&world, &own, warn](const std::shared_ptr<const SharedReads>& shared) {
-    own.share(shared, make_read_streams(world.transport(), shared, 2 * world.heartbeat_timeout(), warn));
+    own.share(shared, make_read_streams(world.transport(), shared, world.stream_deadline(), warn));
   };
   return sharing;
 }

@@ -597,7 +597,7 @@ std::shared_ptr<Transport> World::transport() const {
   config.incarnation = self.incarnation;
   config.secret = self.secret;
   config.silence = self.options.runtime.heartbeat_timeout;
-  config.claim_deadline = 2 * config.silence;
+  config.claim_deadline = stream_deadline();
   if (!self.addresses.empty()) config.host = split_address(self.addresses[static_cast<std::size_t>(self.rank)]).host;
   if (!self.one_process) {
     // Kept, so that no other process takes the port between two transports.
@@ -607,7 +607,11 @@ std::shared_ptr<Transport> World::transport() const {
   return self.transport = make_transport(std::move(config));
 }
 
-std::chrono::milliseconds World::heartbeat_timeout() const { return implementation_->options.runtime.heartbeat_timeout; }
+// Shorter than the time in which a rank must stop after a failure.
+std::chrono::milliseconds World::stream_deadline() const {
+  const RuntimeOptions& options = implementation_->options.runtime;
+  return std::min(2 * options.heartbeat_timeout, options.cancel_grace / 2);
+}
 
 RankRuntime& World::runtime() const { return implementation_->runtime; }
 

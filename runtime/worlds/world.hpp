@@ -114,7 +114,7 @@ class World {
   // Returns the transport of this rank for bulk bytes, made at the first call. Throws what
   // make_transport throws.
   std::shared_ptr<Transport> transport() const;
-  std::chrono::milliseconds heartbeat_timeout() const;  // from the options
+  std::chrono::milliseconds stream_deadline() const;  // for another rank to open a stream
   // Creates a world of this rank alone, with the same options. The new world writes a failure
   // report only if a call asks for one. It may show progress only if `rank()` of this world is 0.
   World alone() const;
