@@ -13,6 +13,7 @@
 #include <cairn/formats/torch_metadata.hpp>
 #include <cairn/formats/unicode.hpp>
 #include <cairn/formats/unpickler.hpp>
+#include <cairn/planning/stored_items.hpp>
 
 namespace cairn {
 namespace {
@@ -359,17 +360,11 @@ void check_places(const Metadata& metadata, const std::string& what) {
     const Box* chunk;  // nullptr: a bytes object
   };
   std::vector<Place> places;
-  const auto add = [&](const StorageInfo& info, const std::string& fqn, const Box* chunk) {
-    if (info.length > 0) places.push_back({info.file, info.offset, info.offset + info.length, &fqn, chunk});
-  };
-  for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
-    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
-      for (std::size_t i = 0; i < tensor->storage.size(); ++i)
-        if (!tensor->chunks[i].empty()) add(tensor->storage[i], fqn, &tensor->chunks[i]);
-    } else if (const auto& bytes = std::get<BytesStorageMetadata>(entry); bytes.storage) {
-      add(*bytes.storage, fqn, nullptr);
-    }
-  }
+  for (const auto& named : metadata.state_dict_metadata)
+    visit_stored(named.second, [&](const StorageInfo& info, const TensorStorageMetadata*, const Box* chunk) {
+      if (info.length > 0 && !(chunk && chunk->empty()))
+        places.push_back({info.file, info.offset, info.offset + info.length, &named.first, chunk});
+    });
   std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
     return std::tie(a.file, a.begin, a.end, *a.fqn) < std::tie(b.file, b.begin, b.end, *b.fqn);
   });

@@ -36,34 +36,41 @@ void parse(ByteSpan bytes, google::protobuf::MessageLite& message, const char* w
     fail_decode(what, "its " + std::to_string(bytes.size()) + " bytes are not a Protobuf message of this kind, or not all of one");
 }
 
-// One text for all names, and their lengths: thousands of strings would cost an allocation each on
-// the receiver.
-void add_name(std::string_view name, v1::Names& message) {
-  message.mutable_text()->append(name);
-  message.add_lengths(static_cast<std::uint32_t>(name.size()));
-}
+// Limits what a few bytes can expand to.
+constexpr std::size_t kSharedBytesMax = 127;
 
+// Neighbouring names mostly begin alike, and are written without their common beginning.
 void names_to_proto(const NameTable& names, v1::Names& message) {
-  std::size_t bytes = 0;
-  for (const std::string& name : names.all()) bytes += name.size();
-  message.mutable_text()->reserve(bytes);
   message.mutable_lengths()->Reserve(static_cast<int>(names.size()));
-  for (const std::string& name : names.all()) add_name(name, message);
+  std::string_view last;
+  for (const std::string& name : names.all()) {
+    const std::size_t most = std::min({name.size(), last.size(), kSharedBytesMax});
+    const auto shared =
+        static_cast<std::size_t>(std::mismatch(name.begin(), name.begin() + most, last.begin()).first - name.begin());
+    message.mutable_shared()->push_back(static_cast<char>(shared));
+    message.mutable_text()->append(name, shared);
+    message.add_lengths(static_cast<std::uint32_t>(name.size() - shared));
+    last = name;
+  }
 }
 
 NameTable names_from_proto(const v1::Names& message, const char* what) {
   NameTable names;
-  // Every distinct name takes at least one byte, except that one name may be empty.
-  check_decode(static_cast<std::size_t>(message.lengths_size()) <= message.text().size() + 1, what,
-               "it has more names than the text of all names has room for");
-  names.reserve(static_cast<std::size_t>(message.lengths_size()));
+  const bool are_shared = !message.shared().empty();
+  check_decode(!are_shared || message.shared().size() == static_cast<std::size_t>(message.lengths_size()), what,
+               "the columns of its names differ in length");
+  names.reserve(std::min(static_cast<std::size_t>(message.lengths_size()), message.text().size() + 1));
   std::string_view text = message.text();
+  std::string name;
   for (const std::uint32_t length : message.lengths()) {
     check_decode(length <= text.size(), what, "a name reaches beyond the text of all names");
     const std::size_t id = names.size();
+    const auto shared = are_shared ? static_cast<unsigned char>(message.shared()[id]) : std::size_t{0};
+    check_decode(shared <= std::min(name.size(), kSharedBytesMax), what, "a name shares more than the name before it has");
+    name.replace(shared, std::string::npos, text.substr(0, length));
     // Ids follow from the position. A name that appears twice would shift the ids of all later
     // names.
-    if (names.intern(text.substr(0, length)) != id) fail_decode(what, "name " + std::to_string(id) + " appears twice");
+    if (names.intern(name) != id) fail_decode(what, "name " + std::to_string(id) + " appears twice");
     text.remove_prefix(length);
   }
   check_decode(text.empty(), what, "the text of all names is longer than the names");

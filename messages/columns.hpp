@@ -1,5 +1,5 @@
 // Converts columns that plans and metadata have in common to Protobuf, and back. A column is a
-// repeated field with the values of one property of all items. Internal to messages.
+// repeated field with the values of one property of all items. Internal to the codecs.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,6 @@ void parse(ByteSpan bytes, google::protobuf::MessageLite& message, const char* w
 
 // --- names and paths -----------------------------------------------------------------------------
 
-void add_name(std::string_view name, v1::Names& message);
 void names_to_proto(const NameTable& names, v1::Names& message);
 NameTable names_from_proto(const v1::Names& message, const char* what);
 

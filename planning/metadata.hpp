@@ -112,9 +112,9 @@ struct Metadata {
   std::string save_id;        // "" if PyTorch recorded none
   std::string version;        // DCP's Metadata.version; "" if absent
   std::optional<CommitInfo> commit;
-  // Data of a user-defined planner or writer. Cairn stores it and never interprets it.
-  std::string user_planner_data;
-  std::string user_storage_data;
+  // Number, and size in bytes, of fields of later versions in Cairn's record. They are not written
+  // again.
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> later_fields;
 
   // Returns the entry of `fqn`, or nullptr. O(1) after the first call, fastest if it is entry
   // `likely`. Call `reindex` after changing names in state_dict_metadata. Thread-safe as long as

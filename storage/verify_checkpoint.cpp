@@ -2,7 +2,7 @@
 //
 //   the record          decoding checks its checksum and its consistency
 //   Cairn's data files  the length; the trailer; each block against the trailer; all bytes against
-//                       the record's checksum; the trailer's items against the record
+//                       the record's checksum; the items, which fill each file
 //   PyTorch's files     each archive: its directory and the checksum of every entry, also for bytes
 //                       objects that are archives
 //   compressed items    the same, after decompression, in Cairn's files too
@@ -20,6 +20,7 @@
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/formats/zip_format.hpp>
 #include <cairn/planning/global_plan.hpp>
+#include <cairn/planning/stored_items.hpp>
 #include <cairn/storage/engine/data_file.hpp>
 #include <cairn/storage/engine/worker_pool.hpp>
 #include <cairn/storage/format/commit_record.hpp>
@@ -129,13 +130,10 @@ class Verification {
     files_.resize(metadata_.files.size());
     for (std::size_t i = 0; i < files_.size(); ++i) files_[i].info = &metadata_.files[i];
     for (const auto& [fqn, entry] : metadata_.state_dict_metadata) {
-      if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
-        for (std::size_t chunk = 0; chunk < tensor->storage.size(); ++chunk)
-          add_item({fqn, &tensor->storage[chunk], tensor, &tensor->chunks[chunk]});
-        check_parts(fqn, *tensor);
-      } else if (const auto& bytes = std::get<BytesStorageMetadata>(entry); bytes.storage) {
-        add_item({fqn, &*bytes.storage, nullptr, nullptr});
-      }
+      visit_stored(entry, [&, &fqn = fqn](const StorageInfo& storage, const TensorStorageMetadata* tensor, const Box* chunk) {
+        add_item({fqn, &storage, tensor, chunk});
+      });
+      if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) check_parts(fqn, *tensor);
     }
     for (File& file : files_)
       std::sort(file.items.begin(), file.items.end(), [](const RecordedItem& a, const RecordedItem& b) {
@@ -172,12 +170,7 @@ class Verification {
     }
   }
 
-  void add_item(RecordedItem item) {
-    if (item.storage->file >= files_.size())
-      add(kCommitRecordName, 0, item.fqn, "it names a file that it does not list");
-    else
-      files_[item.storage->file].items.push_back(std::move(item));
-  }
+  void add_item(RecordedItem item) { files_[item.storage->file].items.push_back(std::move(item)); }
 
   // Returns the name of the first item with a byte in [begin, end). Items of Cairn's files follow
   // one another, so their ends ascend too.
@@ -209,16 +202,9 @@ class Verification {
       return;
     }
     if (!ours) return;
-    if (!info.length || !info.crc32 || !info.trailer_length || *info.trailer_length > file.length) {
-      add(kCommitRecordName, 0, first, "it does not describe " + info.name + " as it should");
-      file.readable = false;
-      return;
-    }
     if (*info.trailer_length == 0) return;  // a safetensors file
     try {
-      Bytes bytes(*info.trailer_length, '\0');
-      store_.read(info.name, {{file.length - bytes.size(), {bytes.data(), bytes.size()}}});
-      file.trailer = decode_trailer(bytes, file.length, child_url(store_.url(), info.name));
+      file.trailer = read_trailer(store_, info);
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kInternal) throw;
       // If the trailer is damaged, the rest can still be checked. If it cannot be read, neither can
@@ -278,21 +264,18 @@ class Verification {
     file.piece_crc32[static_cast<std::size_t>(task.begin / kPieceBytes)] = crc32(0, bytes);
     if (file.trailer) {
       // The start of a piece is a multiple of every possible block size.
-      const std::uint64_t block_bytes = file.trailer->checksum_block_bytes;
-      const std::uint64_t content_end = std::min(task.end, file.trailer->content_bytes);
+      const Trailer& trailer = *file.trailer;
+      const ByteSpan content =
+          ByteSpan(bytes).subspan(0, std::min(task.end, std::max(task.begin, trailer.content_bytes)) - task.begin);
       DamagedRun run;
-      for (std::uint64_t at = task.begin; at < content_end; at += block_bytes) {
-        const std::uint64_t end = std::min(content_end, at + block_bytes);
-        const ByteSpan block = ByteSpan(bytes).subspan(at - task.begin, end - at);
-        if (crc32(0, block) == file.trailer->block_crc32[static_cast<std::size_t>(at / block_bytes)]) continue;
-        std::string fqn = name_at(file, at, end);
-        if (run.end == at && run.fqn == fqn) {
-          run.end = end;
-          continue;
+      check_blocks(trailer.block_crc32, trailer.checksum_block_bytes, task.begin, content, [&](std::uint64_t at, ByteSpan block) {
+        std::string fqn = name_at(file, at, at + block.size());
+        if (run.end != at || run.fqn != fqn) {
+          add_run(file, run);
+          run = {at, at, std::move(fqn)};
         }
-        add_run(file, run);
-        run = {at, end, std::move(fqn)};
-      }
+        run.end = at + block.size();
+      });
       add_run(file, run);
     }
   }

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cairn/base/rank_text.hpp>
+#include <cairn/planning/stored_items.hpp>
 #include <cairn/tools/commands.hpp>
 #include <cairn/tools/tensor_source.hpp>
 #include <cairn/tools/terminal.hpp>
@@ -65,21 +66,14 @@ struct RankShare {
 // Returns the shares by rank; -1 for files whose names do not give a rank.
 std::map<int, RankShare> shares_of(const Inspected& inspected) {
   std::map<int, RankShare> shares;
-  for (const Entry* entry : inspected.entries) {
-    if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry->second)) {
-      for (std::size_t i = 0; i < tensor->storage.size(); ++i) {
-        RankShare& share = shares[inspected.rank_of(tensor->storage[i]).value_or(-1)];
-        share.files.insert(tensor->storage[i].file);
-        ++share.chunks;
-        share.bytes += static_cast<std::uint64_t>(volume(tensor->chunks[i].sizes)) * element_size(tensor->properties.dtype);
-      }
-    } else if (const auto& storage = std::get<BytesStorageMetadata>(entry->second).storage) {
-      RankShare& share = shares[inspected.rank_of(*storage).value_or(-1)];
-      share.files.insert(storage->file);
-      ++share.values;
-      share.bytes += storage->length;
-    }
-  }
+  for (const Entry* entry : inspected.entries)
+    visit_stored(entry->second, [&](const StorageInfo& storage, const TensorStorageMetadata* tensor, const Box* chunk) {
+      RankShare& share = shares[inspected.rank_of(storage).value_or(-1)];
+      share.files.insert(storage.file);
+      ++(tensor ? share.chunks : share.values);
+      share.bytes +=
+          tensor ? static_cast<std::uint64_t>(volume(chunk->sizes)) * element_size(tensor->properties.dtype) : storage.length;
+    });
   return shares;
 }
 
@@ -138,6 +132,7 @@ Json json_of(const Inspected& inspected) {
     json["world_size"] = commit.world_size;
     json["plan_digest"] = commit.plan_digest;
     json["user_metadata"] = commit.user_metadata;
+    for (const auto& [field, bytes] : metadata.later_fields) json["later_fields"].push_back({{"field", field}, {"bytes", bytes}});
   }
   Json keys = Json::array();
   for (const Entry* entry : inspected.entries) {
@@ -197,6 +192,8 @@ void print_head(const Inspected& inspected) {
     line("sequence", std::to_string(commit.sequence));
     line("world size", std::to_string(commit.world_size));
     for (const auto& [name, value] : commit.user_metadata) line("user", printable(name) + " = " + printable(value));
+    for (const auto& [field, bytes] : metadata.later_fields)
+      line("not known", fmt::format("field {} of the record, {} bytes, of a later version", field, bytes));
   }
   line("tensors", fmt::format("{}, {}", tensors, human_bytes(bytes)));
   line("other values", std::to_string(inspected.entries.size() - tensors));

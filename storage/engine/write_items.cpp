@@ -124,7 +124,6 @@ void WriteJob::write_tail(Block& block) {
 
   Trailer trailer;
   trailer.save_id = request_.save_id;
-  trailer.rank = request_.rank;
   trailer.checksum_block_bytes = kChecksumBlockBytes;
   trailer.content_bytes = appender.position();
   const BlockChecksums& checksums = appender.end_content();

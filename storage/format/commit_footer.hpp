@@ -1,9 +1,11 @@
 // The footer of a commit record that Cairn wrote: 32 bytes, little-endian.
 //
-//   | offset u64 | length u64 | version u32 | magic, 8 bytes | CRC-32 u32 |
+//   | section u64 | head u64 | version u32 | magic, 8 bytes | CRC-32 u32 |
 //
-// Offset and length are those of Cairn's section in the record, in bytes. The CRC-32 covers all
-// bytes of the record before the CRC-32. Magic and CRC-32 keep their places in every version.
+// Section and head are offsets in the record: of Cairn's section, and of the part at its end that
+// has the save id and the commit. Version 1 has the length of the section instead, and no such
+// part. The CRC-32 covers all bytes of the record before the CRC-32. Magic and CRC-32 keep their
+// places in every version.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +28,7 @@ inline constexpr std::size_t kRecordEndBytes = std::size_t{64} * 1024;
 
 struct CommitFooter {
   std::uint64_t section_offset = 0;
-  std::uint64_t section_length = 0;
+  std::uint64_t head_offset = 0;  // in version 1 that of the section
   std::uint32_t version = 0;
   std::uint32_t crc32 = 0;
 };
@@ -39,8 +41,8 @@ inline std::optional<CommitFooter> parse_commit_footer(ByteSpan record_end) {
   if (bytes.view().substr(20, kCommitMagic.size()) != kCommitMagic) return std::nullopt;
   CommitFooter footer;
   footer.section_offset = zip::get_u64(bytes.data());
-  footer.section_length = zip::get_u64(bytes.data() + 8);
   footer.version = zip::get_u32(bytes.data() + 16);
+  footer.head_offset = footer.version == 1 ? footer.section_offset : zip::get_u64(bytes.data() + 8);
   footer.crc32 = zip::get_u32(bytes.data() + kCommitCrcAt);
   return footer;
 }

@@ -1,55 +1,14 @@
 #include <cairn/storage/format/commit_head.hpp>
 
-#include <algorithm>
-#include <functional>
-
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-#include <google/protobuf/wire_format_lite.h>
-
 #include <cairn/messages/metadata.pb.h>
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 
 namespace cairn {
 namespace {
-
-// Limit on the length of a save id and of the commit information. User metadata has no other limit.
-constexpr std::uint32_t kFieldBytesMax = 64u << 20;
-
-// A section in an object. Reads only what is not skipped.
-class SectionStream final : public google::protobuf::io::CopyingInputStream {
- public:
-  // `window`: the bytes from `window_begin` to the end of the section, which were read before.
-  SectionStream(Store& store, const ObjectName& name, std::uint64_t begin, std::uint64_t window_begin, std::string_view window)
-      : store_(store), name_(name), position_(begin), window_begin_(window_begin), window_(window) {}
-
-  int Read(void* buffer, int size) override {
-    const std::uint64_t at = position_;
-    const int count = Skip(size);
-    char* const to = static_cast<char*>(buffer);
-    if (at >= window_begin_)
-      window_.copy(to, static_cast<std::size_t>(count), at - window_begin_);
-    else
-      store_.read(name_, {{at, {to, static_cast<std::size_t>(count)}}});
-    return count;
-  }
-  int Skip(int count) override {
-    const std::uint64_t left = window_begin_ + window_.size() - position_;
-    const int skipped = static_cast<int>(std::min<std::uint64_t>(left, static_cast<std::uint64_t>(count)));
-    position_ += static_cast<std::uint64_t>(skipped);
-    return skipped;
-  }
-
- private:
-  Store& store_;
-  const ObjectName& name_;
-  std::uint64_t position_;
-  const std::uint64_t window_begin_;
-  const std::string_view window_;
-};
 
 // Returns whether a record without a footer is not PyTorch's. PyTorch's record ends with a pickle
 // whose last opcodes build an object from its fields, and names no save of Cairn's.
@@ -66,57 +25,20 @@ Error no_head(const std::string& what) {
                                         ": it is not what Cairn writes; it is damaged or was just replaced");
 }
 
-// Returns whether the section lies where the footer says. `size`: of the record without a fence
-// mark.
-bool has_section(const CommitFooter& footer, std::uint64_t size) {
-  const std::uint64_t end = size - kCommitFooterBytes;
-  return footer.section_offset <= end && footer.section_length == end - footer.section_offset;
-}
-
-// Reads bytes of a section that the stream skips.
-using ReadAt = std::function<void(int offset, MutableByteSpan bytes)>;
-
-// `what` names the record in errors. With `read_at`, a long field is one read instead of one for
-// each buffer of the stream.
-CommitHead head_in_section(google::protobuf::io::ZeroCopyInputStream& section, const std::string& what,
-                           const ReadAt& read_at = nullptr) {
-  using google::protobuf::internal::WireFormatLite;
-  google::protobuf::io::CodedInputStream input(&section);
+// `section` ends with the section of a record that `what` names in errors, and has all of its head.
+CommitHead head_of(ByteSpan section, const std::string& what) {
+  v1::Metadata message;
+  // A caller may not have verified the checksum, which needs the whole record. These checks notice
+  // most records that were replaced between two reads.
+  if (section.size() > kCommitRecordBytesMax || !message.ParseFromArray(section.data(), static_cast<int>(section.size())) ||
+      !message.has_commit() || message.save_id().empty())
+    throw no_head(what);
   CommitHead head;
-  bool has_commit = false;
-  while (const std::uint32_t tag = input.ReadTag()) {
-    const int field = WireFormatLite::GetTagFieldNumber(tag);
-    const bool is_save_id = field == v1::Metadata::kSaveIdFieldNumber, is_commit = field == v1::Metadata::kCommitFieldNumber;
-    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED || (!is_save_id && !is_commit)) {
-      if (!WireFormatLite::SkipField(&input, tag)) throw no_head(what);
-      continue;
-    }
-    std::uint32_t length = 0;
-    std::string content;
-    // The limit comes first: a damaged length must not take memory.
-    if (!input.ReadVarint32(&length) || length > kFieldBytesMax) throw no_head(what);
-    const bool is_long = read_at && length > kRecordEndBytes;
-    const int offset = input.CurrentPosition(), bytes = static_cast<int>(length);
-    if (is_long ? !input.Skip(bytes) : !input.ReadString(&content, bytes)) throw no_head(what);
-    if (is_long) {
-      content.resize(length);
-      read_at(offset, {content.data(), content.size()});
-    }
-    if (is_save_id) {
-      head.save_id = std::move(content);
-      continue;
-    }
-    v1::CommitInfo commit;
-    if (!commit.ParseFromString(content)) throw no_head(what);
-    head.sequence = commit.sequence();
-    if (commit.has_step()) head.step = commit.step();
-    for (const auto& entry : commit.user_metadata()) head.user_metadata.emplace(entry.key(), entry.value());
-    head.shares_with.assign(commit.shares_with().begin(), commit.shares_with().end());
-    has_commit = true;
-  }
-  // The checksum was not verified, because that needs the whole record. These checks notice most
-  // records that were replaced during the walk.
-  if (!input.ConsumedEntireMessage() || !has_commit || head.save_id.empty()) throw no_head(what);
+  head.save_id = message.save_id();
+  head.sequence = message.commit().sequence();
+  if (message.commit().has_step()) head.step = message.commit().step();
+  for (const auto& entry : message.commit().user_metadata()) head.user_metadata.emplace(entry.key(), entry.value());
+  head.shares_with.assign(message.commit().shares_with().begin(), message.commit().shares_with().end());
   return head;
 }
 
@@ -140,13 +62,14 @@ std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool mus
   if (must_be_sound && end_begin == 0 && footer->crc32 != crc32(0, ByteSpan(end).subspan(0, end.size() - 4)))
     throw Error(ErrorCode::kCorrupt, child_url(store.url(), name) + " is damaged: its checksum does not match");
   const std::string what = name + " of " + store.url();
-  if (!has_section(*footer, size)) throw no_head(what);
-  end.resize(end.size() - kCommitFooterBytes);
-  SectionStream stream(store, name, footer->section_offset, end_begin, end);
-  google::protobuf::io::CopyingInputStreamAdaptor section(&stream, kRecordEndBytes);
-  return head_in_section(section, what, [&, begin = footer->section_offset](int offset, MutableByteSpan bytes) {
-    store.read(name, {{begin + static_cast<std::uint64_t>(offset), bytes}});
-  });
+  const std::uint64_t section_end = size - kCommitFooterBytes;
+  if (footer->head_offset > section_end || section_end - footer->head_offset > kCommitRecordBytesMax) throw no_head(what);
+  Bytes head(static_cast<std::size_t>(section_end - footer->head_offset), '\0');
+  if (footer->head_offset >= end_begin)
+    end.copy(head.data(), head.size(), footer->head_offset - end_begin);
+  else
+    store.read(name, {{footer->head_offset, {head.data(), head.size()}}});
+  return head_of(head, what);
 }
 
 }  // namespace
@@ -171,9 +94,9 @@ std::optional<CommitHead> read_commit_head(Store& store, const ObjectName& name,
 std::optional<CommitHead> commit_head_in(ByteSpan record) {
   const auto footer = parse_commit_footer(record);
   if (!footer) return std::nullopt;
-  if (!has_section(*footer, record.size())) throw no_head(kCommitRecordName);
-  google::protobuf::io::ArrayInputStream section(record.data() + footer->section_offset, static_cast<int>(footer->section_length));
-  return head_in_section(section, kCommitRecordName);
+  const std::uint64_t section_end = record.size() - kCommitFooterBytes;
+  if (footer->head_offset > section_end) throw no_head(kCommitRecordName);
+  return head_of(record.subspan(footer->head_offset, section_end - footer->head_offset), kCommitRecordName);
 }
 
 }  // namespace cairn

@@ -21,8 +21,7 @@ struct CommitHead {
 };
 
 // Reads the head of commit record `name`. Returns nothing if there is no record, or if it is not
-// Cairn's. Reads the last 64 KiB, which are all of most records. In a longer record, skips from
-// field to field of Cairn's section. Does not check the record's CRC-32. If the store has a second
+// Cairn's. Reads the last 64 KiB, which have the head unless the user's metadata are long. Does not check the record's CRC-32. If the store has a second
 // copy of the record (Store::fallback), checks the CRC-32 of a record of up to 64 KiB, and reads
 // the second copy if the first is damaged. Begins with `seen`, if it has an end of the record that
 // was read before. Throws kCorrupt if the record is damaged or cut off, or is replaced during the

@@ -10,8 +10,9 @@
 #include <cairn/base/utf8.hpp>
 #include <cairn/formats/torch_metadata.hpp>
 #include <cairn/formats/zip_format.hpp>
-#include <cairn/messages/metadata_codec.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
+#include <cairn/storage/format/commit_head.hpp>
+#include <cairn/storage/format/metadata_codec.hpp>
 
 namespace cairn {
 namespace {
@@ -49,14 +50,15 @@ Metadata decode_own(ByteSpan record, const std::string& what) {
                                              " by a newer Cairn; this one reads up to version " + std::to_string(kFormatVersion) +
                                              ": use a newer one to read it");
   const auto offset = footer.section_offset;
-  const auto length = footer.section_length;
   const auto section_end = record.size() - kCommitFooterBytes;
-  if (version == 0 || offset > section_end || length != section_end - offset)
-    throw Error(ErrorCode::kCorrupt, what + ": its footer says that a section of " + std::to_string(length) + " bytes begins at " +
-                                         std::to_string(offset) + " of " + std::to_string(record.size()));
+  if (version == 0 || offset > footer.head_offset || footer.head_offset > section_end)
+    throw Error(ErrorCode::kCorrupt, what + ": its footer says that a section begins at " + std::to_string(offset) +
+                                         " and its head at " + std::to_string(footer.head_offset) + " of " +
+                                         std::to_string(record.size()));
   try {
-    auto metadata = decode_metadata(record.subspan(offset, length));
+    auto metadata = decode_metadata(record.subspan(offset, section_end - offset), version);
     if (!metadata.commit) throw Error(ErrorCode::kCorrupt, "Cairn's section says nothing about the commit");
+    if (commit_head_in(record)->save_id != metadata.save_id) throw Error(ErrorCode::kCorrupt, "its head is that of another save");
     require_described(metadata.files);
     return metadata;
   } catch (const Error& error) {
@@ -92,7 +94,7 @@ Bytes encode_commit_record(const Metadata& metadata) {
   record.reserve(offset + section.size() + kCommitFooterBytes);
   record += section;
   put_u64(record, offset);
-  put_u64(record, section.size());
+  put_u64(record, offset + section.size() - encode_head(metadata).size());
   put_u32(record, kFormatVersion);
   record += kCommitMagic;
   // Covers everything before it, also the pickle and the footer's own fields.

@@ -21,11 +21,7 @@ namespace cairn {
 inline constexpr std::uint64_t kCommitRecordBytesMax = std::uint64_t{2} << 30;
 
 // A lower bound on a record's bytes per chunk, for checkpoints with many chunks.
-inline constexpr std::uint64_t kCommitRecordBytesPerChunkMin = 108;
-
-// Version of Cairn's section and of everything that it implies (names, trailers, archives). Readers
-// refuse later versions.
-inline constexpr std::uint32_t kFormatVersion = 1;
+inline constexpr std::uint64_t kCommitRecordBytesPerChunkMin = 96;
 
 // Prefix of the save id that PyTorch sees in a checkpoint that Cairn wrote.
 inline constexpr const char* kSaveIdMark = "cairn-";

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <cairn/planning/metadata.hpp>
+#include <cairn/planning/stored_items.hpp>
 #include <cairn/storage/format/names.hpp>
 
 namespace cairn {
@@ -36,10 +36,8 @@ class JoinedRecords {
     // Each record numbers its files from 0.
     const std::uint32_t files_before = file_count();
     for (auto& [fqn, entry] : record.state_dict_metadata) {
-      if (auto* const bytes = std::get_if<BytesStorageMetadata>(&entry); bytes && bytes->storage)
-        bytes->storage->file += files_before;
+      visit_stored(entry, [&](StorageInfo& storage, TensorStorageMetadata*, const Box*) { storage.file += files_before; });
       auto* const tensor = std::get_if<TensorStorageMetadata>(&entry);
-      for (std::size_t i = 0; tensor && i < tensor->storage.size(); ++i) tensor->storage[i].file += files_before;
       const auto [known, is_new] = entries_.try_emplace(fqn);
       // If several ranks have saved a whole value, that of the lowest one counts.
       if (is_new) {

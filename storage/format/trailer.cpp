@@ -64,7 +64,6 @@ Bytes encode_trailer(const Trailer& trailer) {
   check_before_encoding(trailer);
   v1::Trailer encoded;
   encoded.set_save_id(trailer.save_id);
-  encoded.set_rank(static_cast<std::uint32_t>(trailer.rank));
   encoded.set_content_bytes(trailer.content_bytes);
   encoded.set_checksum_block_bytes(trailer.checksum_block_bytes);
   encoded.mutable_block_crc32()->Add(trailer.block_crc32.begin(), trailer.block_crc32.end());
@@ -115,7 +114,6 @@ Trailer decode_trailer(ByteSpan bytes, std::uint64_t file_bytes, const std::stri
 
   Trailer trailer;
   trailer.save_id = std::move(*decoded.mutable_save_id());
-  trailer.rank = static_cast<int>(decoded.rank());
   trailer.content_bytes = decoded.content_bytes();
   trailer.checksum_block_bytes = decoded.checksum_block_bytes();
   const std::uint32_t block_bytes = trailer.checksum_block_bytes;

@@ -6,11 +6,13 @@
 // The functions have no side effects and are thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/base/digest.hpp>
 
 namespace cairn {
 
@@ -26,7 +28,6 @@ inline constexpr std::size_t kTrailerFooterBytes = 28;
 
 struct Trailer {
   std::string save_id;
-  int rank = 0;
   std::uint64_t content_bytes = 0;  // bytes before the trailer
   std::uint32_t checksum_block_bytes = kChecksumBlockBytes;
   std::vector<std::uint32_t> block_crc32;  // one per block of the content, in order; the last block may be shorter
@@ -34,6 +35,17 @@ struct Trailer {
 
 // Returns body and footer. Throws InternalError if the description is inconsistent.
 Bytes encode_trailer(const Trailer& trailer);
+
+// Calls `damaged(offset, block)` for each checksum block of `bytes` that does not match. `bytes`
+// begin at offset `begin` of the file, and consist of whole blocks.
+template <class Damaged>
+void check_blocks(const std::vector<std::uint32_t>& block_crc32, std::uint64_t block_bytes, std::uint64_t begin, ByteSpan bytes,
+                  Damaged damaged) {
+  for (std::uint64_t at = 0; at < bytes.size(); at += block_bytes) {
+    const ByteSpan block = bytes.subspan(at, std::min<std::uint64_t>(block_bytes, bytes.size() - at));
+    if (crc32(0, block) != block_crc32[static_cast<std::size_t>((begin + at) / block_bytes)]) damaged(begin + at, block);
+  }
+}
 
 // Returns the CRC-32 of a whole file, from the block checksums in `trailer` and the bytes of the
 // trailer.

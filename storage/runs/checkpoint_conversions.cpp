@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include <cairn/base/error.hpp>
-#include <cairn/messages/metadata_codec.hpp>
+#include <cairn/storage/format/metadata_codec.hpp>
 #include <cairn/storage/runs/run_directory.hpp>
 
 namespace cairn {

@@ -16,7 +16,7 @@
 #include <cairn/formats/unpickler.hpp>
 #include <cairn/formats/zip_format.hpp>
 #include <cairn/formats/zip_reader.hpp>
-#include <cairn/messages/metadata_codec.hpp>
+#include <cairn/storage/format/metadata_codec.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/leaf_bytes.hpp>
 #include <cairn/state/planner.hpp>
@@ -302,7 +302,7 @@ bool run_commit_record(ByteSpan input) {
 bool run_commit_section(ByteSpan input) {
   Bytes record(input.view());
   zip::put_u64(record, 0);
-  zip::put_u64(record, input.size());
+  zip::put_u64(record, 0);
   zip::put_u32(record, kFormatVersion);
   record += kCommitMagic;
   zip::put_u32(record, crc32(0, record));

@@ -50,7 +50,6 @@ void add_bytes(SavePlan& plan, const std::string& name) {
 Trailer example() {
   Trailer trailer;
   trailer.save_id = "0123-a-1";
-  trailer.rank = 3;
   trailer.content_bytes = kChecksumBlockBytes + 100;
   trailer.block_crc32 = {0xDEADBEEF, 7};
   return trailer;

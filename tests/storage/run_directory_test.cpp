@@ -252,7 +252,7 @@ TEST_CASE("a place with a directory or link named like a record cannot be used, 
 namespace {
 
 // A trailer without items, which makes a whole data file.
-const std::string kWholeFile = encode_trailer({run_save_id(1), 0, 0, kChecksumBlockBytes, {}});
+const std::string kWholeFile = encode_trailer({run_save_id(1), 0, kChecksumBlockBytes, {}});
 
 // A checkpoint with all kinds of files that a removal has to find: its own, those of a retired
 // generation, PyTorch's that it replaced, safetensors files, a finding, and its own open attempt.

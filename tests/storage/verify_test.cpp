@@ -274,7 +274,7 @@ TEST_CASE("verify: a newer format cannot be checked, and a newer trailer hides n
   const Saved saved(small_state());
   const Bytes record = get_object(*saved.store, kCommitRecordName);
   Bytes newer = record.substr(0, record.size() - 4);
-  newer[newer.size() - 12] = 2;  // the version in the footer
+  newer[newer.size() - 12] = 3;  // the version in the footer
   zip::put_u32(newer, crc32(0, newer));
   replace_object(*saved.store, kCommitRecordName, newer);
   auto found = verify_checkpoint(*saved.store);

@@ -43,8 +43,6 @@ inline Metadata sample_metadata() {
   commit.retired = {"0123-abc-0"};
   commit.user_metadata = {{"note", "text"}};
   metadata.commit = commit;
-  metadata.user_planner_data = "planner";
-  metadata.user_storage_data = "storage";
   metadata.reindex();
   return metadata;
 }

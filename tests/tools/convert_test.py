@@ -38,8 +38,7 @@ COMMIT_OF_70000_RANKS = b"\x82\x01\x04" + b"\x18\xf0\xa2\x04"
 def add_to_section(path, fields):
     """To that of a record of Cairn's, as storage/FORMAT.md describes it."""
     record, footer = path.read_bytes()[:-32] + fields, path.read_bytes()[-32:]
-    offset, length = struct.unpack("<QQ", footer[:16])
-    record += struct.pack("<QQ", offset, length + len(fields)) + footer[16:28]
+    record += footer[:28]
     path.write_bytes(record + struct.pack("<I", zlib.crc32(record)))
 
 

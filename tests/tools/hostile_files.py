@@ -186,9 +186,9 @@ def without(section, numbers):
     return made
 
 
-def resealed(content, section_offset=None, section_length=None, version=1, tail=b""):
+def resealed(content, section_offset=None, head_offset=None, version=2, tail=b""):
     """Cairn's record without its footer, and with one that fits."""
-    content += tail + struct.pack("<QQI", section_offset, section_length, version) + b"CairnRec"
+    content += tail + struct.pack("<QQI", section_offset, head_offset, version) + b"CairnRec"
     return content + struct.pack("<I", zlib.crc32(content))
 
 
@@ -197,9 +197,10 @@ def of_section(change):
     def make(path, sound):
         shutil.copytree(sound, path)
         content = (path / ".metadata").read_bytes()
-        offset, length = struct.unpack("<QQ", content[-32:-16])
-        section = change(content[offset:offset + length])
-        (path / ".metadata").write_bytes(resealed(content[:offset] + section, offset, len(section)))
+        offset, head = struct.unpack("<QQ", content[-32:-16])
+        section = change(content[offset:-32])
+        head -= max(0, len(content) - 32 - offset - len(section))
+        (path / ".metadata").write_bytes(resealed(content[:offset] + section, offset, max(offset, head)))
     make.needs_sound = True
     return make
 

@@ -3,6 +3,8 @@
 
 import json
 import shutil
+import struct
+import zlib
 
 import torch_file
 from cairn_command import CAIRN, cairn, Command, FINE, FIXTURES, FOUND_BAD, run_tests, WEIGHT, WRONG_USE
@@ -32,6 +34,17 @@ class Inspect(Command):
         told = json.loads(cairn("inspect", "--tensors", "[lm]*e", self.root / "step_7", "--json").stdout)
         self.assertEqual([entry["key"] for entry in told["keys"]], ["large"])
         self.fails(WRONG_USE, "inspect", self.root / "step_7", "--tensors", "modul*", text="no key")
+
+    def test_fields_of_later_versions_are_listed(self):
+        path = self.checkpoint()
+        record = (path / ".metadata").read_bytes()
+        record = record[:-32] + b"\xfa\x06\x03xyz" + record[-32:-4]
+        (path / ".metadata").write_bytes(record + struct.pack("<I", zlib.crc32(record)))
+        done = cairn("inspect", path)
+        self.assertEqual(done.returncode, FINE, done.stderr)
+        self.assertIn("field 111 of the record, 4 bytes, of a later version", done.stdout)
+        self.assertEqual(json.loads(cairn("inspect", path, "--json").stdout)["later_fields"], [{"bytes": 4, "field": 111}])
+        self.assertEqual(cairn("verify", path).returncode, FINE)
 
     def test_what_each_rank_wrote(self):
         told = json.loads(cairn("inspect", self.checkpoint("--grid"), "--json", "--tensors", "grid").stdout)

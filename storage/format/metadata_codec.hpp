@@ -2,17 +2,26 @@
 // cairn::Metadata. The functions are thread-safe.
 //
 // Decoding checks everything except whether chunks tile their tensors; see `check_coverage`.
-// Decoding throws kCorrupt, naming the fault, and skips fields of later versions. Encoding throws
+// Decoding throws kCorrupt, naming the fault, and skips fields of later versions, which it lists.
+// Encoding throws
 // kInvalidArgument for inconsistent metadata, so its result can always be decoded. Encoding throws
 // kUnsupported above 2 GiB, the limit of Protobuf.
 #pragma once
+
+#include <cstdint>
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/planning/metadata.hpp>
 
 namespace cairn {
 
+// Version of Cairn's section and of everything that it implies (names, trailers, archives). Readers
+// accept earlier versions, and refuse later ones.
+inline constexpr std::uint32_t kFormatVersion = 2;
+
 Bytes encode_metadata(const Metadata& metadata);
-Metadata decode_metadata(ByteSpan bytes);
+// Returns the end of the encoded metadata: a section with the save id and the commit alone.
+Bytes encode_head(const Metadata& metadata);
+Metadata decode_metadata(ByteSpan bytes, std::uint32_t version = kFormatVersion);
 
 }  // namespace cairn

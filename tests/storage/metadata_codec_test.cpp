@@ -4,9 +4,10 @@
 #include <string>
 #include <vector>
 
-#include <cairn/base/error.hpp>
 #include <cairn/messages/metadata.pb.h>
-#include <cairn/messages/metadata_codec.hpp>
+#include <cairn/base/error.hpp>
+#include <cairn/formats/item_archive.hpp>
+#include <cairn/storage/format/metadata_codec.hpp>
 #include <cairn/tests/messages/corruption.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
@@ -52,21 +53,35 @@ TEST_CASE("every field of metadata survives the journey, and later versions' fie
       [&](Metadata& m) { tensor(m).properties.dtype = DType::kInt8; },
       [&](Metadata& m) { tensor(m).properties.memory_format = MemoryFormat::kPreserve; },
       [&](Metadata& m) { tensor(m).properties.requires_grad = true; },
-      [&](Metadata& m) { tensor(m).size = {4, 7}; },
-      [&](Metadata& m) { tensor(m).chunks[1].offsets = {1, 0}; },
-      [&](Metadata& m) { tensor(m).chunks[1].sizes = {1, 6}; },
+      [&](Metadata& m) {
+        tensor(m).size = {4, 7};
+      },
+      [&](Metadata& m) {
+        tensor(m).chunks[1].offsets = {1, 0};
+      },
+      [&](Metadata& m) {
+        tensor(m).chunks[1].sizes = {1, 6};
+      },
       [&](Metadata& m) { tensor(m).storage.clear(); },
       [&](Metadata& m) { tensor(m) = {}; },
       [&](Metadata& m) { tensor(m).storage[0].file = 1; },
       [&](Metadata& m) { tensor(m).storage[0].offset = 1; },
       [&](Metadata& m) { tensor(m).storage[0].length = 99; },
       [&](Metadata& m) { tensor(m).storage[0].payload_offset = 0; },
-      [&](Metadata& m) { tensor(m).storage[0].transforms = {"x", odd}; },
-      [&](Metadata& m) { tensor(m).storage[1].digest = {0, 1}; },
-      [&](Metadata& m) { bytes(m).storage->digest = {~std::uint64_t{0}, 0}; },
+      [&](Metadata& m) {
+        tensor(m).storage[0].transforms = {"x", odd};
+      },
+      [&](Metadata& m) {
+        tensor(m).storage[1].digest = {0, 1};
+      },
+      [&](Metadata& m) {
+        bytes(m).storage->digest = {~std::uint64_t{0}, 0};
+      },
       [&](Metadata& m) { bytes(m).storage->length = 9; },
       [&](Metadata& m) { bytes(m).storage.reset(); },
-      [](Metadata& m) { m.planner_data[0].second = {"x", std::int64_t{1}}; },
+      [](Metadata& m) {
+        m.planner_data[0].second = {"x", std::int64_t{1}};
+      },
       [](Metadata& m) { m.planner_data.emplace_back("not an entry", Path{"y"}); },
       [&](Metadata& m) { m.checkpoint_id = odd; },
       [&](Metadata& m) { m.save_id = odd; },
@@ -79,9 +94,9 @@ TEST_CASE("every field of metadata survives the journey, and later versions' fie
       [&](Metadata& m) { m.commit->plan_digest = odd; },
       [&](Metadata& m) { m.commit->writer_version = odd; },
       [&](Metadata& m) { m.commit->user_metadata[odd] = odd; },
-      [&](Metadata& m) { m.commit->retired = {"", odd}; },
-      [&](Metadata& m) { m.user_planner_data = odd; },
-      [&](Metadata& m) { m.user_storage_data = odd; },
+      [&](Metadata& m) {
+        m.commit->retired = {"", odd};
+      },
   };
   const std::string later = {'\xFA', '\x06', '\x03', 'x', 'y', 'z'};  // field 111, three bytes
   for (std::size_t i = 0; i < changes.size(); ++i) {
@@ -98,9 +113,9 @@ TEST_CASE("metadata whose columns do not fit each other is corrupt, and the erro
   using Message = v1::Metadata;
   const std::vector<std::pair<const char*, std::function<void(Message&)>>> cases = {
       {"entries differ in length", [](Message& m) { m.add_stored(true); }},
-      {"entries differ in length", [](Message& m) { m.add_kinds(v1::ENTRY_KIND_BYTES), m.add_stored(false); }},
+      {"entries differ in length", [](Message& m) { m.add_kinds(v1::ENTRY_KIND_BYTES); }},
       {"unknown kind", [](Message& m) { m.set_kinds(0, static_cast<v1::EntryKind>(0)); }},
-      {"unknown kind", [](Message& m) { m.set_kinds(0, static_cast<v1::EntryKind>(5)); }},
+      {"unknown kind", [](Message& m) { m.set_kinds(0, static_cast<v1::EntryKind>(6)); }},
       {"fewer tensors", [](Message& m) { m.set_kinds(1, v1::ENTRY_KIND_TENSOR); }},
       {"more tensors", [](Message& m) { m.add_dims(0), m.add_tensor_properties(0), m.add_chunk_counts(0); }},
       {"tensors differ in length", [](Message& m) { m.add_dims(0); }},
@@ -111,15 +126,24 @@ TEST_CASE("metadata whose columns do not fit each other is corrupt, and the erro
       {"more chunks", [](Message& m) { m.set_chunk_counts(0, 3); }},
       {"more sizes",
        [](Message& m) {
-         m.set_chunk_counts(0, 1), m.set_stored(0, false), m.mutable_locations()->Clear(), m.set_stored(1, false);
+         m.set_chunk_counts(0, 1), m.mutable_locations()->Clear();
+         m.set_kinds(0, v1::ENTRY_KIND_UNSTORED_TENSOR), m.set_kinds(1, v1::ENTRY_KIND_UNSTORED_BYTES);
        }},
       {"outside", [](Message& m) { m.set_chunk_extents(4, 3); }},
       {"outside", [](Message& m) { m.set_chunk_extents(4, std::numeric_limits<std::int64_t>::max()); }},
       {"negative", [](Message& m) { m.set_chunk_extents(4, -1); }},
       {"more sizes", [](Message& m) { m.add_chunk_extents(4); }},
       {"fewer locations", [](Message& m) { m.mutable_locations()->Clear(); }},
-      {"more locations", [](Message& m) { m.set_stored(0, false); }},
+      {"more locations", [](Message& m) { m.set_kinds(0, v1::ENTRY_KIND_UNSTORED_TENSOR); }},
+      {"fewer numbers of chunks", [](Message& m) { m.clear_chunk_counts(); }},
+      {"more numbers of chunks", [](Message& m) { m.add_chunk_counts(0); }},
       {"locations differ in length", [](Message& m) { m.mutable_locations()->add_offsets(1); }},
+      {"locations differ in length",
+       [](Message& m) { m.mutable_locations()->add_offsets(1), m.mutable_locations()->add_payload_offsets(1); }},
+      {"locations differ in length", [](Message& m) { m.mutable_locations()->add_lengths(1); }},
+      {"locations differ in length", [](Message& m) { m.mutable_locations()->clear_lengths(); }},
+      {"locations differ in length",
+       [](Message& m) { m.mutable_locations()->clear_offsets(), m.mutable_locations()->clear_payload_offsets(); }},
       {"locations differ in length", [](Message& m) { m.mutable_locations()->add_transforms(1); }},
       {"locations differ in length", [](Message& m) { m.mutable_locations()->add_digests(1); }},
       {"locations differ in length",
@@ -136,7 +160,7 @@ TEST_CASE("metadata whose columns do not fit each other is corrupt, and the erro
          for (int i = 0; i < 17; ++i) m.mutable_locations()->mutable_transform_lists(0)->add_names("x");
        }},
       {"no name", [](Message& m) { m.mutable_files(0)->clear_name(); }},
-      {"same name", [](Message& m) { m.mutable_files(0)->set_name("f1"); }},
+      {"two files have the name 'f1'", [](Message& m) { m.mutable_files(0)->set_name("f1"); }},
       {"trailer", [](Message& m) { m.mutable_files(0)->set_trailer_length(1001); }},
       {"world size", [](Message& m) { m.mutable_commit()->set_world_size(~0u); }},
       {"user's metadata", [](Message& m) { *m.mutable_commit()->add_user_metadata() = m.commit().user_metadata(0); }},
@@ -165,7 +189,99 @@ TEST_CASE("a few bytes do not unfold into gigabytes") {
   chunks.set_chunk_counts(0, ~0u);
   CHECK(is_corrupt([&] { decode_metadata(chunks.SerializeAsString()); }, "more chunks"));
   for (int i = 0; i < 100'000; ++i) names.mutable_names()->add_lengths(0);  // of a text without room for them
-  CHECK(is_corrupt([&] { decode_metadata(names.SerializeAsString()); }, "more names"));
+  CHECK(is_corrupt([&] { decode_metadata(names.SerializeAsString()); }, "appears twice"));
+  names.Clear();
+  names.mutable_names()->set_text(std::string(300, 'x'));
+  names.mutable_names()->add_lengths(300);
+  names.mutable_names()->add_lengths(0);
+  names.mutable_names()->set_shared(std::string("\0\x80", 2));
+  CHECK(is_corrupt([&] { decode_metadata(names.SerializeAsString()); }, "shares more"));
+}
+
+// Returns a tensor of rows, one chunk of them in each file, with one 0-dim tensor and one bytes
+// object in the first file, all where the layout places them.
+Metadata laid_out(bool is_compressed) {
+  Metadata metadata;
+  TensorStorageMetadata rows, scalar;
+  BytesStorageMetadata bytes;
+  const std::vector<std::string> transforms(is_compressed ? 1 : 0, "zstd");
+  std::vector<std::uint64_t> ends(2);
+  const auto place = [&](std::uint32_t file, const Extents& sizes) {
+    const ItemLayout layout = item_layout(DType::kFloat32, sizes, ends[file]);
+    StorageInfo storage{file, ends[file], is_compressed ? 50 : layout.total_bytes(), ends[file] + layout.prefix_bytes, transforms};
+    if (is_compressed) storage.payload_offset = 0;
+    ends[file] += storage.length;
+    return storage;
+  };
+  rows.size = {4, 6};
+  rows.chunks = {{{0, 0}, {2, 6}}, {{2, 0}, {2, 6}}};
+  rows.storage = {place(0, {2, 6}), place(1, {2, 6})};
+  scalar.chunks = {Box{}};
+  scalar.storage = {place(0, {})};
+  bytes.storage = StorageInfo{0, ends[0], 10, ends[0], {}};
+  metadata.state_dict_metadata = {{"b", bytes}, {"rows", rows}, {"s", scalar}};
+  metadata.files = {{"f0", ends[0] + 10 + 30, 7, 30}, {"f1", ends[1] + 30, 8, 30}};
+  return metadata;
+}
+
+std::vector<StorageInfo> locations_of(const Metadata& metadata) {
+  const auto tensor = [&](int i) { return std::get<TensorStorageMetadata>(metadata.state_dict_metadata[i].second).storage; };
+  std::vector<StorageInfo> all = tensor(1);
+  all.push_back(tensor(2).at(0));
+  all.push_back(std::get<BytesStorageMetadata>(metadata.state_dict_metadata[0].second).storage.value());
+  return all;
+}
+
+TEST_CASE("positions that follow from the layout are derived, not recorded") {
+  for (const bool is_compressed : {false, true}) {
+    const Metadata metadata = laid_out(is_compressed);
+    v1::Metadata message;
+    REQUIRE(message.ParseFromString(encode_metadata(metadata)));
+    CHECK(message.locations().offsets_size() == 0);
+    CHECK(message.locations().payload_offsets_size() == 0);
+    CHECK(message.locations().lengths_size() == (is_compressed ? 4 : 1));
+    const auto wanted = locations_of(metadata), found = locations_of(decode_metadata(message.SerializeAsString()));
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      CAPTURE(i);
+      CHECK(found[i].file == wanted[i].file);
+      CHECK(found[i].offset == wanted[i].offset);
+      CHECK(found[i].length == wanted[i].length);
+      CHECK(found[i].payload_offset == wanted[i].payload_offset);
+    }
+  }
+}
+
+TEST_CASE("lengths that contradict the table of files are corrupt") {
+  using Message = v1::Metadata;
+  for (const auto& spoil : std::vector<std::function<void(Message&)>>{
+           [](Message& m) { m.mutable_files(0)->set_length(m.files(0).length() + 1); },
+           [](Message& m) { m.mutable_files(0)->set_length(m.files(0).length() - 1); },
+           [](Message& m) { m.mutable_files(0)->set_trailer_length(29); },
+           [](Message& m) { m.mutable_files(0)->set_length(~std::uint64_t{0}); },
+           [](Message& m) { m.mutable_files(0)->clear_length(); },
+           [](Message& m) { m.mutable_files(0)->clear_trailer_length(); },
+           [](Message& m) { m.mutable_locations()->set_lengths(0, 11); },
+           [](Message& m) { m.mutable_locations()->set_files(2, 0); },
+           [](Message& m) { m.set_sizes(1, 600), m.set_chunk_extents(3, 600); },
+           [](Message& m) { m.set_sizes(1, 1LL << 58), m.set_chunk_extents(3, 1LL << 58); },
+           [](Message& m) { m.mutable_properties(0)->set_dtype(v1::DTYPE_COMPLEX128); },
+       }) {
+    Message message;
+    REQUIRE(message.ParseFromString(encode_metadata(laid_out(false))));
+    spoil(message);
+    CHECK(is_corrupt([&] { decode_metadata(message.SerializeAsString()); }, "do not add up to the length of the file"));
+  }
+  Message message;
+  REQUIRE(message.ParseFromString(encode_metadata(laid_out(false))));
+  message.mutable_locations()->set_lengths(0, ~std::uint64_t{0});
+  CHECK(is_corrupt([&] { decode_metadata(message.SerializeAsString()); }, "beyond the end of file 'f0'"));
+}
+
+TEST_CASE("fields of later versions are listed by number and size") {
+  const std::string later("\xFA\x06\x03xyz\xF8\x06\x96\x01", 10);  // field 111: three bytes after their length, and a number
+  CHECK((decode_metadata(encode_metadata(sample()) + later).later_fields ==
+         std::vector<std::pair<std::uint32_t, std::uint64_t>>{{111, 4}, {111, 2}}));
+  CHECK(decode_metadata(encode_metadata(sample())).later_fields.empty());
 }
 
 TEST_CASE("metadata that contradicts itself is not written") {

@@ -1,0 +1,444 @@
+#include <cairn/storage/format/metadata_codec.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <string_view>
+#include <type_traits>
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+
+#include <cairn/messages/metadata.pb.h>
+#include <cairn/formats/item_archive.hpp>
+#include <cairn/messages/columns.hpp>
+#include <cairn/planning/stored_items.hpp>
+
+namespace cairn {
+namespace {
+
+using columns::add_extents;
+using columns::check_decode;
+using columns::check_encode;
+
+constexpr char kWhat[] = "metadata section";
+constexpr char kUnequal[] = "the columns of its locations differ in length";
+// Limits on what a few encoded bytes can expand to.
+constexpr std::uint32_t kScalarChunksMax = 16;  // of a 0-dim tensor; a whole one has one chunk
+constexpr std::size_t kTransformsMax = 16;      // per location
+constexpr std::size_t kTransformNameMax = 256;  // bytes
+
+// One encoded list may be named by a million locations, and each gets a copy.
+bool are_plausible(const std::vector<std::string>& transforms) {
+  const auto is_short = [](const std::string& name) { return name.size() <= kTransformNameMax; };
+  return transforms.size() <= kTransformsMax && std::all_of(transforms.begin(), transforms.end(), is_short);
+}
+
+// Visits the items in the order of the entries.
+template <class AnyMetadata, class Visit>
+void visit_items(AnyMetadata& metadata, Visit visit) {
+  for (auto& named : metadata.state_dict_metadata) visit_stored(named.second, visit);
+}
+
+// --- what must hold, before encoding and after decoding ------------------------------------------
+
+using Fail = void (*)(const char* what, const std::string& reason);  // throws
+
+void check_files(const std::vector<FileInfo>& files, Fail fail) {
+  std::set<std::string_view> names;
+  for (const FileInfo& file : files) {
+    if (file.name.empty()) fail(kWhat, "a file has no name");
+    if (!names.insert(file.name).second) fail(kWhat, "two files have the name '" + file.name + "'");
+    if (file.length && file.trailer_length && *file.trailer_length > *file.length) fail(kWhat, "a trailer is longer than its file");
+  }
+}
+
+void check_entries(const Metadata& metadata, Fail fail) {
+  for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
+    const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
+    if (!tensor) continue;
+    if (std::any_of(tensor->size.begin(), tensor->size.end(), [](std::int64_t size) { return size < 0; }))
+      fail(kWhat, "a size is negative");
+    if (!columns::is_countable(tensor->size, element_size(tensor->properties.dtype)))
+      fail(kWhat, "'" + fqn + "' of size " + to_string(tensor->size) + " is too large to count its bytes");
+    for (const Box& chunk : tensor->chunks)
+      if (!fits(chunk, tensor->size))
+        fail(kWhat, "chunk " + to_string(chunk) + " of '" + fqn + "' lies outside " + to_string(tensor->size));
+    if (!tensor->storage.empty() && tensor->storage.size() != tensor->chunks.size())
+      fail(kWhat, "'" + fqn + "' has " + std::to_string(tensor->chunks.size()) + " chunks and " +
+                      std::to_string(tensor->storage.size()) + " locations");
+  }
+  visit_items(metadata, [&](const StorageInfo& storage, const TensorStorageMetadata*, const Box*) {
+    if (storage.file >= metadata.files.size()) fail(kWhat, "something is stored in a file that is not there");
+    const FileInfo& file = metadata.files[storage.file];
+    // Files of PyTorch have no recorded length.
+    const std::uint64_t end = file.length.value_or(std::numeric_limits<std::uint64_t>::max());
+    if (storage.offset > end || storage.length > end - storage.offset)
+      fail(kWhat, "something is stored beyond the end of file '" + file.name + "'");
+    if (storage.payload_offset != 0 &&
+        (storage.payload_offset < storage.offset || storage.payload_offset - storage.offset > storage.length))
+      fail(kWhat, "elements are stored outside their archive");
+  });
+}
+
+// --- places --------------------------------------------------------------------------------------
+
+// Whether the length of an item does not follow from the layout of its file.
+bool has_length(const StorageInfo& storage, bool is_bytes, const std::vector<bool>& is_explicit) {
+  return is_bytes || !storage.transforms.empty() || is_explicit[storage.file];
+}
+
+// Places the items in their files as file_layout.hpp does: tensors, transformed tensors, bytes
+// objects, each in the order of the entries. Calls `place` with each location, its offset, its
+// length and the offset of its elements. Skips files that are explicit, and makes those explicit
+// that the items do not fill.
+template <class AnyMetadata, class Place>
+void lay_out(AnyMetadata& metadata, std::vector<bool>& is_explicit, Place place) {
+  constexpr auto kFileBytesMax = std::uint64_t{1} << 62;  // the layout can be computed anywhere in such a file
+  std::vector<std::uint64_t> ends(metadata.files.size()), left;
+  for (std::size_t i = 0; i < metadata.files.size(); ++i) {
+    const FileInfo& file = metadata.files[i];
+    left.push_back(file.length.value_or(0) - file.trailer_length.value_or(0));
+    if (!file.length || !file.trailer_length || left[i] > kFileBytesMax) is_explicit[i] = true;
+  }
+  const auto add = [&](auto& storage, std::uint64_t length, std::uint64_t payload_offset) {
+    if (length > left[storage.file]) return void(is_explicit[storage.file] = true);
+    place(storage, ends[storage.file], length, payload_offset);
+    ends[storage.file] += length;
+    left[storage.file] -= length;
+  };
+  using Storage = std::conditional_t<std::is_const_v<AnyMetadata>, const StorageInfo, StorageInfo>;
+  std::vector<Storage*> transformed, bytes_objects;
+  visit_items(metadata, [&](Storage& storage, const TensorStorageMetadata* tensor, const Box* chunk) {
+    if (is_explicit[storage.file]) return;
+    if (!tensor) return bytes_objects.push_back(&storage);
+    if (!storage.transforms.empty()) return transformed.push_back(&storage);
+    const DType dtype = tensor->properties.dtype;
+    // Compared before the layout, which throws for what no file can hold.
+    if (static_cast<std::uint64_t>(volume(chunk->sizes)) > left[storage.file] / element_size(dtype))
+      return void(is_explicit[storage.file] = true);
+    const ItemLayout layout = item_layout(dtype, chunk->sizes, ends[storage.file]);
+    add(storage, layout.total_bytes(), ends[storage.file] + layout.prefix_bytes);
+  });
+  for (const auto* group : {&transformed, &bytes_objects})
+    for (Storage* storage : *group)
+      if (!is_explicit[storage->file]) add(*storage, storage->length, storage->transforms.empty() ? ends[storage->file] : 0);
+  for (std::size_t i = 0; i < left.size(); ++i)
+    if (left[i] > 0) is_explicit[i] = true;
+}
+
+// --- encoding ------------------------------------------------------------------------------------
+
+// Entries have no message of their own. A checkpoint of a large model has millions of chunks, and
+// columns of numbers take a fraction of the space and time.
+void entries_to_proto(const Metadata& metadata, v1::Metadata& message) {
+  columns::PropertyEncoder properties(*message.mutable_properties(), kWhat);
+  for (const auto& named : metadata.state_dict_metadata) {
+    if (const auto* bytes = std::get_if<BytesStorageMetadata>(&named.second)) {
+      message.add_kinds(bytes->storage ? v1::ENTRY_KIND_BYTES : v1::ENTRY_KIND_UNSTORED_BYTES);
+      continue;
+    }
+    const auto& tensor = std::get<TensorStorageMetadata>(named.second);
+    check_encode(tensor.size.size() <= columns::kDimsMax, kWhat, "a tensor has too many dimensions");
+    message.add_tensor_properties(properties.index_of(tensor.properties));
+    message.add_dims(static_cast<std::uint32_t>(tensor.size.size()));
+    add_extents(tensor.size, *message.mutable_sizes());
+    if (tensor.storage.size() == 1 && tensor.chunks[0] == Box::whole(tensor.size)) {
+      message.add_kinds(v1::ENTRY_KIND_WHOLE_TENSOR);
+      continue;
+    }
+    message.add_kinds(tensor.storage.empty() ? v1::ENTRY_KIND_UNSTORED_TENSOR : v1::ENTRY_KIND_TENSOR);
+    // The decoder has this limit; see entries_from_proto.
+    check_encode(!tensor.size.empty() || tensor.chunks.size() <= kScalarChunksMax, kWhat, "a 0-dim tensor has many chunks");
+    message.add_chunk_counts(static_cast<std::uint32_t>(tensor.chunks.size()));
+    for (const Box& chunk : tensor.chunks) {
+      add_extents(chunk.offsets, *message.mutable_chunk_extents());
+      add_extents(chunk.sizes, *message.mutable_chunk_extents());
+    }
+  }
+}
+
+void locations_to_proto(const Metadata& metadata, const std::vector<bool>& is_explicit, v1::Locations& message) {
+  std::map<std::vector<std::string>, std::uint32_t> lists;
+  bool any_digest = false;
+  visit_items(metadata, [&](const StorageInfo& storage, const TensorStorageMetadata* tensor, const Box*) {
+    message.add_files(storage.file);
+    if (has_length(storage, !tensor, is_explicit)) message.add_lengths(storage.length);
+    if (is_explicit[storage.file]) {
+      message.add_offsets(storage.offset);
+      message.add_payload_offsets(storage.payload_offset);
+    }
+    message.mutable_digests()->Add(storage.digest.begin(), storage.digest.end());
+    any_digest = any_digest || storage.digest != ItemDigest{};
+    // 0 stands for no transforms, so lists count from 1.
+    if (storage.transforms.empty()) return message.add_transforms(0);
+    check_encode(are_plausible(storage.transforms), kWhat,
+                 "something has more transforms, or longer names of them, than are supported");
+    const auto [known, added] = lists.emplace(storage.transforms, static_cast<std::uint32_t>(lists.size() + 1));
+    message.add_transforms(known->second);
+    if (!added) return;
+    v1::TransformList& list = *message.add_transform_lists();
+    for (const std::string& name : storage.transforms) list.add_names(name);
+  });
+  if (lists.empty()) message.clear_transforms();
+  if (!any_digest) message.clear_digests();
+}
+
+void files_to_proto(const Metadata& metadata, const std::vector<bool>& is_explicit, v1::Metadata& message) {
+  for (std::size_t i = 0; i < metadata.files.size(); ++i) {
+    const FileInfo& file = metadata.files[i];
+    v1::File& entry = *message.add_files();
+    entry.set_name(file.name);
+    if (file.length) entry.set_length(*file.length);
+    if (file.crc32) entry.set_crc32(*file.crc32);
+    if (file.trailer_length) entry.set_trailer_length(*file.trailer_length);
+    entry.set_written_by(file.written_by);
+    entry.set_explicit_positions(is_explicit[i]);
+  }
+}
+
+void names_and_paths_to_proto(const Metadata& metadata, v1::Metadata& message) {
+  NameTable names;
+  names.reserve(metadata.state_dict_metadata.size());
+  for (std::size_t i = 0; i < metadata.state_dict_metadata.size(); ++i) {
+    const std::string& fqn = metadata.state_dict_metadata[i].first;
+    // Entry i has name i, so the entries need no column for their names.
+    if (names.intern(fqn) != i) columns::fail_encode(kWhat, "'" + fqn + "' appears twice");
+  }
+  columns::PathEncoder paths(*message.mutable_planner_data(), kWhat);
+  // A path may belong to a name without an entry. Such names follow those of the entries.
+  for (const auto& [fqn, path] : metadata.planner_data) paths.add(names.intern(fqn), fqn, path);
+  columns::names_to_proto(names, *message.mutable_names());
+}
+
+void commit_to_proto(const CommitInfo& commit, v1::CommitInfo& message) {
+  check_encode(commit.world_size >= 0, kWhat, "the world size is negative");
+  message.set_sequence(commit.sequence);
+  if (commit.step) message.set_step(*commit.step);
+  message.set_world_size(static_cast<std::uint32_t>(commit.world_size));
+  message.set_plan_digest(commit.plan_digest);
+  message.set_writer_version(commit.writer_version);
+  for (const auto& [key, value] : commit.user_metadata) {
+    v1::UserMetadata& entry = *message.add_user_metadata();
+    entry.set_key(key);
+    entry.set_value(value);
+  }
+  for (const std::string& save_id : commit.retired) message.add_retired(save_id);
+  for (const std::string& save_id : commit.shares_with) message.add_shares_with(save_id);
+}
+
+// --- decoding ------------------------------------------------------------------------------------
+
+std::vector<FileInfo> files_from_proto(const v1::Metadata& message) {
+  std::vector<FileInfo> files;
+  files.reserve(static_cast<std::size_t>(message.files_size()));
+  for (const v1::File& entry : message.files()) {
+    FileInfo& file = files.emplace_back();
+    file.name = entry.name();
+    if (entry.has_length()) file.length = entry.length();
+    if (entry.has_crc32()) file.crc32 = entry.crc32();
+    if (entry.has_trailer_length()) file.trailer_length = entry.trailer_length();
+    file.written_by = entry.written_by();
+  }
+  return files;
+}
+
+// The counterpart of entries_to_proto. Each column has a position of its own; at the end all
+// columns must be used up, so that no number is read as another's.
+void entries_from_proto(const v1::Metadata& message, const NameTable& names, bool is_version_1, Metadata& metadata) {
+  const int entries = message.kinds_size();
+  // There may be more names than entries: those of paths come last.
+  check_decode(message.stored_size() == (is_version_1 ? entries : 0) && static_cast<std::size_t>(entries) <= names.size(), kWhat,
+               "the columns of its entries differ in length");
+  check_decode(message.dims_size() == message.tensor_properties_size(), kWhat, "the columns of its tensors differ in length");
+  const std::vector<TensorProperties> properties = columns::properties_from_proto(message.properties(), kWhat);
+  columns::ExtentsReader sizes(message.sizes(), kWhat);
+  columns::ExtentsReader chunk_extents(message.chunk_extents(), kWhat);
+  int tensors = 0;
+  int counts = 0;
+  auto locations = static_cast<std::size_t>(message.locations().files_size());  // that are left
+  const auto take = [&](std::size_t count) {
+    // Checked before the locations are allocated: a count may be damaged.
+    check_decode(count <= locations, kWhat, "there are fewer locations than chunks and bytes objects");
+    locations -= count;
+    return count;
+  };
+  metadata.state_dict_metadata.reserve(static_cast<std::size_t>(entries));
+  for (int i = 0; i < entries; ++i) {
+    const std::string& fqn = names[static_cast<NameId>(i)];
+    const v1::EntryKind kind = message.kinds(i);
+    check_decode(v1::EntryKind_IsValid(kind) && kind != v1::ENTRY_KIND_UNSPECIFIED, kWhat, "an entry is of an unknown kind");
+    const bool is_stored =
+        is_version_1 ? message.stored(i) : kind != v1::ENTRY_KIND_UNSTORED_TENSOR && kind != v1::ENTRY_KIND_UNSTORED_BYTES;
+    if (kind == v1::ENTRY_KIND_BYTES || kind == v1::ENTRY_KIND_UNSTORED_BYTES) {
+      BytesStorageMetadata bytes;
+      if (is_stored && take(1)) bytes.storage.emplace();
+      metadata.state_dict_metadata.emplace_back(fqn, std::move(bytes));
+      continue;
+    }
+    check_decode(tensors < message.dims_size(), kWhat, "there are fewer tensors than entries of that kind");
+    TensorStorageMetadata tensor;
+    const std::uint32_t which = message.tensor_properties(tensors);
+    check_decode(which < properties.size(), kWhat, "a tensor refers to properties that are not there");
+    tensor.properties = properties[which];
+    // `take` checks the number of dimensions.
+    const std::uint32_t dims = message.dims(tensors++);
+    tensor.size = sizes.take(dims);
+    if (kind == v1::ENTRY_KIND_WHOLE_TENSOR) {
+      tensor.chunks.assign(1, Box::whole(tensor.size));
+    } else {
+      check_decode(counts < message.chunk_counts_size(), kWhat, "there are fewer numbers of chunks than tensors in chunks");
+      const std::uint32_t chunks = message.chunk_counts(counts++);
+      // A chunk count is accepted only if the columns have as many entries. 0-dim chunks have no
+      // entries, so they have a fixed limit.
+      const std::size_t most =
+          dims > 0 ? static_cast<std::size_t>(message.chunk_extents_size()) / (std::size_t{2} * dims) : kScalarChunksMax;
+      check_decode(chunks <= most, kWhat, "a tensor has more chunks than there are");
+      tensor.chunks.resize(chunks);
+      for (Box& chunk : tensor.chunks) {
+        chunk.offsets = chunk_extents.take(dims);
+        chunk.sizes = chunk_extents.take(dims);
+      }
+    }
+    if (is_stored) tensor.storage.resize(take(tensor.chunks.size()));
+    metadata.state_dict_metadata.emplace_back(fqn, std::move(tensor));
+  }
+  check_decode(tensors == message.dims_size(), kWhat, "there are more tensors than entries of that kind");
+  check_decode(counts == message.chunk_counts_size(), kWhat, "there are more numbers of chunks than tensors in chunks");
+  check_decode(locations == 0, kWhat, "there are more locations than chunks and bytes objects");
+  sizes.check_end();
+  chunk_extents.check_end();
+}
+
+// The counterpart of locations_to_proto.
+void locations_from_proto(const v1::Locations& message, const std::vector<bool>& is_explicit, Metadata& metadata) {
+  const int count = message.files_size(), offsets = message.offsets_size();
+  check_decode((message.transforms_size() == count || message.transforms_size() == 0) && message.digests_size() % 2 == 0 &&
+                   (message.digests_size() / 2 == count || message.digests_size() == 0) &&
+                   message.payload_offsets_size() == offsets,
+               kWhat, kUnequal);
+  std::vector<std::vector<std::string>> lists(1);  // 0: no transforms
+  for (const v1::TransformList& list : message.transform_lists()) {
+    lists.emplace_back(list.names().begin(), list.names().end());
+    check_decode(are_plausible(lists.back()), kWhat, "a list of transforms is longer than supported");
+  }
+  int next = 0, next_length = 0, next_offset = 0;
+  visit_items(metadata, [&](StorageInfo& storage, const TensorStorageMetadata* tensor, const Box*) {
+    storage.file = message.files(next);
+    check_decode(storage.file < is_explicit.size(), kWhat, "something is stored in a file that is not there");
+    const std::uint32_t list = message.transforms_size() > 0 ? message.transforms(next) : 0;
+    check_decode(list < lists.size(), kWhat, "a location refers to transforms that are not there");
+    if (list > 0) storage.transforms = lists[list];
+    if (message.digests_size() > 0) storage.digest = {message.digests(2 * next), message.digests(2 * next + 1)};
+    ++next;
+    if (has_length(storage, !tensor, is_explicit)) {
+      check_decode(next_length < message.lengths_size(), kWhat, kUnequal);
+      storage.length = message.lengths(next_length++);
+    }
+    if (!is_explicit[storage.file]) return;
+    check_decode(next_offset < offsets, kWhat, kUnequal);
+    storage.offset = message.offsets(next_offset);
+    storage.payload_offset = message.payload_offsets(next_offset++);
+  });
+  check_decode(next_length == message.lengths_size() && next_offset == offsets, kWhat, kUnequal);
+}
+
+// Adds the positions that follow from the layout.
+void place_items(std::vector<bool> is_explicit, Metadata& metadata) {
+  const std::vector<bool> before = is_explicit;
+  lay_out(metadata, is_explicit,
+          [](StorageInfo& storage, std::uint64_t offset, std::uint64_t length, std::uint64_t payload_offset) {
+            storage.offset = offset;
+            storage.length = length;
+            storage.payload_offset = payload_offset;
+          });
+  for (std::size_t i = 0; i < before.size(); ++i)
+    if (is_explicit[i] != before[i])
+      columns::fail_decode(kWhat, "the items of file '" + metadata.files[i].name + "' do not add up to the length of the file");
+}
+
+CommitInfo commit_from_proto(const v1::CommitInfo& message) {
+  CommitInfo commit;
+  commit.sequence = message.sequence();
+  if (message.has_step()) commit.step = message.step();
+  check_decode(message.world_size() <= static_cast<std::uint32_t>(std::numeric_limits<int>::max()), kWhat,
+               "the world size is too large");
+  commit.world_size = static_cast<int>(message.world_size());
+  commit.plan_digest = message.plan_digest();
+  commit.writer_version = message.writer_version();
+  for (const v1::UserMetadata& entry : message.user_metadata())
+    check_decode(commit.user_metadata.emplace(entry.key(), entry.value()).second, kWhat,
+                 "a key of the user's metadata appears twice");
+  // Not checked here: ids that are not Cairn's are ignored where the list is used.
+  commit.retired.assign(message.retired().begin(), message.retired().end());
+  commit.shares_with.assign(message.shares_with().begin(), message.shares_with().end());
+  return commit;
+}
+
+// Lists the fields of a parsed section that this version does not know.
+void add_later_fields(ByteSpan section, Metadata& metadata) {
+  using google::protobuf::internal::WireFormatLite;
+  google::protobuf::io::CodedInputStream input(reinterpret_cast<const std::uint8_t*>(section.data()),
+                                               static_cast<int>(section.size()));
+  while (const std::uint32_t tag = input.ReadTag()) {
+    const int field = WireFormatLite::GetTagFieldNumber(tag), begin = input.CurrentPosition();
+    WireFormatLite::SkipField(&input, tag);
+    if (field > v1::Metadata::kCommitFieldNumber) metadata.later_fields.emplace_back(field, input.CurrentPosition() - begin);
+  }
+}
+
+}  // namespace
+
+// Deterministic: equal metadata give equal bytes, because nothing here is a map of Protobuf's.
+Bytes encode_metadata(const Metadata& metadata) {
+  check_files(metadata.files, columns::fail_encode);
+  check_entries(metadata, columns::fail_encode);
+  v1::Metadata message;
+  names_and_paths_to_proto(metadata, message);
+  entries_to_proto(metadata, message);
+  std::vector<bool> is_explicit(metadata.files.size());
+  lay_out(metadata, is_explicit,
+          [&](const StorageInfo& at, std::uint64_t offset, std::uint64_t length, std::uint64_t payload_offset) {
+            if (at.offset != offset || at.length != length || at.payload_offset != payload_offset) is_explicit[at.file] = true;
+          });
+  files_to_proto(metadata, is_explicit, message);
+  locations_to_proto(metadata, is_explicit, *message.mutable_locations());
+  message.set_checkpoint_id(metadata.checkpoint_id);
+  message.set_version(metadata.version);
+  // The fields of a message may be in any order.
+  return columns::serialize(message, kWhat) + encode_head(metadata);
+}
+
+Bytes encode_head(const Metadata& metadata) {
+  v1::Metadata message;
+  message.set_save_id(metadata.save_id);
+  if (metadata.commit) commit_to_proto(*metadata.commit, *message.mutable_commit());
+  return columns::serialize(message, kWhat);
+}
+
+Metadata decode_metadata(ByteSpan bytes, std::uint32_t version) {
+  v1::Metadata message;
+  columns::parse(bytes, message, kWhat);
+  Metadata metadata;
+  const NameTable names = columns::names_from_proto(message.names(), kWhat);
+  metadata.files = files_from_proto(message);
+  check_files(metadata.files, columns::fail_decode);
+  entries_from_proto(message, names, version == 1, metadata);
+  std::vector<bool> is_explicit;
+  for (const v1::File& file : message.files()) is_explicit.push_back(version == 1 || file.explicit_positions());
+  locations_from_proto(message.locations(), is_explicit, metadata);
+  check_entries(metadata, columns::fail_decode);
+  place_items(std::move(is_explicit), metadata);
+  metadata.planner_data.reserve(std::min<std::size_t>(names.size(), message.planner_data().names_size()));
+  columns::paths_from_proto(message.planner_data(), names, kWhat,
+                            [&](NameId name, Path path) { metadata.planner_data.emplace_back(names[name], std::move(path)); });
+  metadata.checkpoint_id = message.checkpoint_id();
+  metadata.save_id = message.save_id();
+  metadata.version = message.version();
+  if (message.has_commit()) metadata.commit = commit_from_proto(message.commit());
+  add_later_fields(bytes, metadata);
+  return metadata;
+}
+
+}  // namespace cairn
