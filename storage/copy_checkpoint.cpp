@@ -25,8 +25,7 @@ using Moved = std::function<void(std::size_t bytes)>;
 // Copies a data file, and makes `file` describe the copy.
 void copy_file(Store& from, Store& to, FileInfo& file, const std::string& save_id, unsigned threads, const Moved& moved) {
   const std::string object = child_url(from.url(), file.name);
-  check_file_length(from, file);
-  Trailer trailer = *trailer_of(from, file.name, *file.length);
+  Trailer trailer = read_trailer(from, file);
   const std::uint64_t content_bytes = trailer.content_bytes;
   FileInfo copy = file;
   // A name and a trailer belong to one save, and the copy is a save of its own.
@@ -71,18 +70,16 @@ std::optional<Trailer> trailer_of(Store& store, const ObjectName& name, std::uin
   if (bytes < kTrailerFooterBytes) throw Error(ErrorCode::kCorrupt, object + " is cut short");
   Bytes footer(kTrailerFooterBytes, '\0');
   store.read(name, {{bytes - footer.size(), {footer.data(), footer.size()}}});
-  Bytes trailer(trailer_length(footer, bytes, object), '\0');
-  store.read(name, {{bytes - trailer.size(), {trailer.data(), trailer.size()}}});
-  return decode_trailer(trailer, bytes, object);
+  return read_trailer(store, {name, bytes, std::nullopt, static_cast<std::uint32_t>(trailer_length(footer, bytes, object))});
 }
 
 void check_blocks(const Trailer& trailer, std::uint64_t begin, ByteSpan bytes, const std::string& object) {
-  const std::uint64_t block_bytes = trailer.checksum_block_bytes;
-  const std::uint64_t end = std::min(begin + bytes.size(), trailer.content_bytes);
-  for (std::uint64_t at = begin; at < end; at += block_bytes)
-    if (crc32(0, bytes.subspan(at - begin, std::min(block_bytes, end - at))) !=
-        trailer.block_crc32[static_cast<std::size_t>(at / block_bytes)])
-      throw Error(ErrorCode::kCorrupt, object + " is damaged at offset " + std::to_string(at) + " (the checksum does not match)");
+  const std::uint64_t content =
+      std::min<std::uint64_t>(bytes.size(), trailer.content_bytes - std::min(begin, trailer.content_bytes));
+  check_blocks(
+      trailer.block_crc32, trailer.checksum_block_bytes, begin, bytes.subspan(0, content), [&](std::uint64_t at, ByteSpan) {
+        throw Error(ErrorCode::kCorrupt, object + " is damaged at offset " + std::to_string(at) + " (the checksum does not match)");
+      });
 }
 
 std::uint32_t read_crc32(Store& store, const ObjectName& name, std::uint64_t bytes, unsigned threads,

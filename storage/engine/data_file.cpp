@@ -29,8 +29,6 @@ std::uint64_t check_file_length(Store& store, const FileInfo& file, std::optiona
 Trailer read_trailer(Store& store, const FileInfo& file) {
   const std::string object = child_url(store.url(), file.name);
   check_invariant(file.length && file.trailer_length, "only files of Cairn's have a trailer");
-  if (*file.trailer_length > *file.length)
-    throw Error(ErrorCode::kCorrupt, "the commit record gives " + object + " a trailer that is longer than the file");
   // A file that was cut short is reported as such, and not as a read error at some offset.
   const auto end = store.read_end(file.name, *file.trailer_length);
   if (!end) throw Error(ErrorCode::kNotFound, "cannot read " + object + ": there is no such object");

@@ -23,13 +23,12 @@ void ReadJob::read_stored(File& file, std::uint64_t offset, MutableByteSpan to) 
   const std::uint64_t end = std::min(file.content_bytes, (offset + to.size() + grid - 1) / grid * grid);
   Bytes blocks(static_cast<std::size_t>(end - begin), '\0');
   file.opened->store->read(file.info->name, {{begin, {blocks.data(), blocks.size()}}});
-  for (std::uint64_t at = begin; at < end; at += grid) {
-    const std::uint64_t block_end = std::min(end, at + grid);
-    const MutableByteSpan block(blocks.data() + (at - begin), static_cast<std::size_t>(block_end - at));
-    if (crc32(0, block) != file.opened->block_crc32[static_cast<std::size_t>(at / grid)] && !read_again(file, at, block))
-      throw Error(ErrorCode::kCorrupt, "it is damaged between offsets " + std::to_string(at) + " and " + std::to_string(block_end) +
+  check_blocks(file.opened->block_crc32, grid, begin, blocks, [&](std::uint64_t at, ByteSpan block) {
+    if (!read_again(file, at, {blocks.data() + (at - begin), block.size()}))
+      throw Error(ErrorCode::kCorrupt, "it is damaged between offsets " + std::to_string(at) + " and " +
+                                           std::to_string(at + block.size()) +
                                            " (the checksum does not match). Load another checkpoint");
-  }
+  });
   std::memcpy(to.data(), blocks.data() + (offset - begin), to.size());
 }
 

@@ -117,7 +117,9 @@ std::shared_ptr<Store> ReadJob::fallback_of(File& file, const char* why) {
 bool ReadJob::read_again(File& file, std::uint64_t offset, MutableByteSpan block) {
   const auto is_sound_in = [&](Store& store) {
     store.read(file.info->name, {{offset, block}});
-    return crc32(0, block) == file.opened->block_crc32[static_cast<std::size_t>(offset / file.grid_bytes)];
+    bool is_sound = true;
+    check_blocks(file.opened->block_crc32, file.grid_bytes, offset, block, [&](std::uint64_t, ByteSpan) { is_sound = false; });
+    return is_sound;
   };
   if (is_sound_in(*file.opened->store)) return true;
   if (file.opened->store != request_.store) return false;
@@ -251,18 +253,15 @@ std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock&
 
 void ReadJob::check(const Task& task, const Range& range) {
   File& file = *task.file;
-  for (std::uint64_t at = range.begin; at < range.end;) {
-    const std::uint64_t end = std::min(range.end, at + file.grid_bytes);
-    const auto block = static_cast<std::size_t>(at / file.grid_bytes);
-    const MutableByteSpan bytes(range.memory + (at - range.begin), static_cast<std::size_t>(end - at));
-    if (crc32(0, bytes) != file.opened->block_crc32[block] && !read_again(file, at, bytes)) {
-      const Item& item = item_at(task, at);
-      throw Error(ErrorCode::kCorrupt, "rank " + std::to_string(request_.rank) + " cannot load \"" + name_of(item) + "\": " +
-                                           url_of(*item.storage) + " is damaged between offsets " + std::to_string(at) + " and " +
-                                           std::to_string(end) + " (the checksum does not match). Load another checkpoint");
-    }
-    at = end;
-  }
+  const ByteSpan bytes(range.memory, static_cast<std::size_t>(range.end - range.begin));
+  check_blocks(file.opened->block_crc32, file.grid_bytes, range.begin, bytes, [&](std::uint64_t at, ByteSpan block) {
+    if (read_again(file, at, {range.memory + (at - range.begin), block.size()})) return;
+    const Item& item = item_at(task, at);
+    throw Error(ErrorCode::kCorrupt, "rank " + std::to_string(request_.rank) + " cannot load \"" + name_of(item) +
+                                         "\": " + url_of(*item.storage) + " is damaged between offsets " + std::to_string(at) +
+                                         " and " + std::to_string(at + block.size()) +
+                                         " (the checksum does not match). Load another checkpoint");
+  });
 }
 
 void ReadJob::copy(const Task& task, const Range& range) {
