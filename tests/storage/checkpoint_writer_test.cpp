@@ -482,5 +482,5 @@ TEST_CASE("checkpoint writer: its bytes are pinned") {
   // A change of these digests is a change of the format: old checkpoints must still load, and
   // FORMAT.md must say so.
   CHECK(digest_of(data_file_name(0, 0, save.save_id)) == "86291 d319bba16ea68150da9d26e782ce1191c14708811ea35d7737871a9fb668a6da");
-  CHECK(digest_of(kCommitRecordName) == "1886 8e4df1c872497b04390bc22b39c9b8418620644271f1754bf941d4968b06bbe7");
+  CHECK(digest_of(kCommitRecordName) == "1819 ce280a7e56b255cf839c707dd52538ac0d470fd4f5ccc024084a978e64f965fd");
 }
