@@ -22,11 +22,6 @@ auto decode_as(ByteSpan bytes) {
 
 inline Bytes encode_save_plan(const SavePlan& plan) { return encode_as<v1::SavePlan>(plan); }
 inline SavePlan decode_save_plan(ByteSpan bytes) { return decode_as<v1::SavePlan>(bytes); }
-inline SavePlan decode_save_plan(ByteSpan bytes, SharedNames& seen) {
-  v1::SavePlan message;
-  columns::parse(bytes, message, "record");
-  return from_proto(message, seen);
-}
 inline Bytes encode_load_plan(const LoadPlan& plan) { return encode_as<v1::LoadPlan>(plan); }
 inline LoadPlan decode_load_plan(ByteSpan bytes) { return decode_as<v1::LoadPlan>(bytes); }
 inline Bytes encode_write_results(const WriteResults& results) { return encode_as<v1::WriteResults>(results); }
