@@ -21,16 +21,10 @@ constexpr std::string_view kPayloadName = "archive/data/0";
 constexpr std::string_view kByteOrder = "little";
 constexpr std::string_view kArchiveVersion = "3\n";  // format version of the archive, since PyTorch 1.6
 
-std::uint64_t payload_bytes(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
-  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  constexpr std::uint64_t kRoom = 1 << 20;  // reserve for everything around the payload
-  const auto elements = static_cast<std::uint64_t>(volume(sizes));
-  const auto width = element_size(dtype);
-  if (item_offset > kMax - kRoom || elements > (kMax - kRoom - item_offset) / width)
-    throw Error(ErrorCode::kInvalidArgument, "a chunk of " + to_string(sizes) + " elements of " + to_string(dtype) +
-                                                 " at file offset " + std::to_string(item_offset) +
-                                                 " does not fit in 63 bits: split the tensor or start another file");
-  return elements * width;
+[[noreturn]] void too_large(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
+  throw Error(ErrorCode::kInvalidArgument, "a chunk of " + to_string(sizes) + " elements of " + to_string(dtype) +
+                                               " at file offset " + std::to_string(item_offset) +
+                                               " does not fit in 63 bits: split the tensor or start another file");
 }
 
 std::uint64_t small_entry_length(std::string_view name, std::uint64_t size) {
@@ -42,27 +36,13 @@ struct Places {
   std::uint64_t byte_order = 0;  // of its local header
   std::uint64_t version = 0;
   std::uint64_t payload_header = 0;
-  std::uint64_t padding = 0;
-  ItemLayout layout;
 };
 
-// All lengths follow from dtype, sizes and offset. The elements can therefore be written before, or
-// in parallel with, everything around them.
-Places places(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
+Places places(DType dtype, const Extents& sizes) {
   Places result;
-  const auto payload = payload_bytes(dtype, sizes, item_offset);
   result.byte_order = small_entry_length(kItemPickleName, tensor_pickle_length(dtype, sizes));
   result.version = result.byte_order + small_entry_length(kByteOrderName, kByteOrder.size());
   result.payload_header = result.version + small_entry_length(kVersionName, kArchiveVersion.size());
-  const auto unpadded = result.payload_header + zip::local_header_length(kPayloadName, payload);
-  result.padding =
-      // The payload is aligned within the file, not within the item.
-      zip::padding_for(item_offset + unpadded, payload >= kLargePayloadBytes ? kLargePayloadAlignment : kSmallPayloadAlignment);
-  result.layout.prefix_bytes = unpadded + result.padding;
-  result.layout.payload_bytes = payload;
-  result.layout.suffix_bytes = zip::descriptor_length(payload) + zip::directory_entry_length(kItemPickleName, 1, 0) +
-                               zip::directory_entry_length(kByteOrderName, 1, 0) + zip::directory_entry_length(kVersionName, 1, 0) +
-                               zip::directory_entry_length(kPayloadName, payload, 0) + zip::kEndRecordsBytes;
   return result;
 }
 
@@ -89,26 +69,48 @@ const Bytes& kept_pickle(DType dtype, const Extents& sizes) {
 
 }  // namespace
 
+// All lengths follow from dtype, sizes and offset. The elements can therefore be written before, or
+// in parallel with, everything around them.
+ItemLengths item_lengths(DType dtype, const Extents& sizes) {
+  std::uint64_t payload = 0;
+  if (__builtin_mul_overflow(static_cast<std::uint64_t>(volume(sizes)), element_size(dtype), &payload)) too_large(dtype, sizes, 0);
+  return {places(dtype, sizes).payload_header + zip::local_header_length(kPayloadName, payload), payload,
+          zip::descriptor_length(payload) + zip::directory_entry_length(kItemPickleName, 1, 0) +
+              zip::directory_entry_length(kByteOrderName, 1, 0) + zip::directory_entry_length(kVersionName, 1, 0) +
+              zip::directory_entry_length(kPayloadName, payload, 0) + zip::kEndRecordsBytes};
+}
+
+ItemLayout ItemLengths::at(std::uint64_t item_offset) const {
+  // The payload is aligned within the file, not within the item.
+  const std::uint64_t alignment = payload_bytes >= kLargePayloadBytes ? kLargePayloadAlignment : kSmallPayloadAlignment;
+  return {unpadded_prefix_bytes + zip::padding_for(item_offset + unpadded_prefix_bytes, alignment), payload_bytes, suffix_bytes};
+}
+
 ItemLayout item_layout(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
-  return places(dtype, sizes, item_offset).layout;
+  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  constexpr std::uint64_t kRoom = 1 << 20;  // reserve for everything around the payload
+  const ItemLengths lengths = item_lengths(dtype, sizes);
+  if (item_offset > kMax - kRoom || lengths.payload_bytes > kMax - kRoom - item_offset) too_large(dtype, sizes, item_offset);
+  return lengths.at(item_offset);
 }
 
 Bytes item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
-  const auto where = places(dtype, sizes, item_offset);
+  const ItemLayout layout = item_layout(dtype, sizes, item_offset);
   Bytes out;
-  out.reserve(where.layout.prefix_bytes);
+  out.reserve(layout.prefix_bytes);
   append_small_entry(out, kItemPickleName, kept_pickle(dtype, sizes));
   append_small_entry(out, kByteOrderName, kByteOrder);
   append_small_entry(out, kVersionName, kArchiveVersion);
-  zip::append_local_header(out, kPayloadName, where.layout.payload_bytes, where.padding);
+  zip::append_local_header(out, kPayloadName, layout.payload_bytes,
+                           layout.prefix_bytes - out.size() - zip::local_header_length(kPayloadName, layout.payload_bytes));
   // Other items were placed by the layout before this prefix was built.
-  check_invariant(out.size() == where.layout.prefix_bytes, "an item's prefix is as long as its layout says");
+  check_invariant(out.size() == layout.prefix_bytes, "an item's prefix is as long as its layout says");
   return out;
 }
 
 Bytes item_suffix(DType dtype, const Extents& sizes, std::uint64_t item_offset, std::uint32_t payload_crc32) {
-  const auto where = places(dtype, sizes, item_offset);
-  const auto& layout = where.layout;
+  const Places where = places(dtype, sizes);
+  const ItemLayout layout = item_layout(dtype, sizes, item_offset);
   const Bytes& pickle = kept_pickle(dtype, sizes);
   Bytes out;
   out.reserve(layout.suffix_bytes);

@@ -36,6 +36,16 @@ struct ItemLayout {
   std::uint64_t total_bytes() const { return prefix_bytes + payload_bytes + suffix_bytes; }
 };
 
+// The lengths that do not depend on the offset of an item. `item_lengths` accepts up to 64 bits.
+struct ItemLengths {
+  std::uint64_t unpadded_prefix_bytes = 0;
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t suffix_bytes = 0;
+
+  ItemLayout at(std::uint64_t item_offset) const;
+};
+ItemLengths item_lengths(DType dtype, const Extents& sizes);
+
 // Returns the layout of a chunk of sizes `sizes` that begins at `item_offset` in its file.
 ItemLayout item_layout(DType dtype, const Extents& sizes, std::uint64_t item_offset);
 

@@ -105,14 +105,7 @@ std::uint64_t tensor_pickle_length(DType dtype, const Extents& sizes) {
       lengths[i] = tensor_pickle(static_cast<DType>(i), {}).size() - of_sizes(static_cast<DType>(i), {});
     return lengths;
   }();
-  // Neighbouring chunks mostly have one size.
-  thread_local std::pair<DType, Extents> last;
-  thread_local std::uint64_t length = 0;
-  if (length == 0 || last.first != dtype || last.second != sizes) {
-    length = rests[static_cast<std::size_t>(dtype)] + of_sizes(dtype, sizes);
-    last = {dtype, sizes};
-  }
-  return length;
+  return rests[static_cast<std::size_t>(dtype)] + of_sizes(dtype, sizes);
 }
 
 }  // namespace cairn

@@ -49,7 +49,7 @@ std::uint64_t local_header_length(std::string_view name, std::uint64_t size) {
 std::uint64_t padding_for(std::uint64_t end, std::uint64_t alignment) {
   // The padding field has a header of its own, which counts as padding.
   const auto least = end + kExtraFieldHeaderBytes;
-  return kExtraFieldHeaderBytes + (alignment - least % alignment) % alignment;
+  return kExtraFieldHeaderBytes + ((~least + 1) & (alignment - 1));
 }
 
 void append_local_header(Bytes& out, std::string_view name, std::uint64_t size, std::uint64_t padding) {

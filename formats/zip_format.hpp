@@ -60,7 +60,8 @@ struct Entry {
 // Returns the minimum length of a local header, without padding.
 std::uint64_t local_header_length(std::string_view name, std::uint64_t size);
 // Returns the size in bytes of the padding field, with its header, that moves the end of a local
-// header from `end` to a multiple of `alignment`: kExtraFieldHeaderBytes to alignment + 3.
+// header from `end` to a multiple of `alignment`, a power of two: kExtraFieldHeaderBytes to
+// alignment + 3.
 std::uint64_t padding_for(std::uint64_t end, std::uint64_t alignment);
 // Appends a local header. `padding` is the size in bytes of the padding field, including the
 // field's header: 0, or at least kExtraFieldHeaderBytes.

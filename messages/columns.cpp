@@ -56,8 +56,7 @@ void names_to_proto(const NameTable& names, v1::Names& message) {
 
 NameTable names_from_proto(const v1::Names& message, const char* what) {
   NameTable names;
-  const bool are_shared = !message.shared().empty();
-  check_decode(!are_shared || message.shared().size() == static_cast<std::size_t>(message.lengths_size()), what,
+  check_decode(message.shared().size() == static_cast<std::size_t>(message.lengths_size()), what,
                "the columns of its names differ in length");
   names.reserve(std::min(static_cast<std::size_t>(message.lengths_size()), message.text().size() + 1));
   std::string_view text = message.text();
@@ -65,7 +64,7 @@ NameTable names_from_proto(const v1::Names& message, const char* what) {
   for (const std::uint32_t length : message.lengths()) {
     check_decode(length <= text.size(), what, "a name reaches beyond the text of all names");
     const std::size_t id = names.size();
-    const auto shared = are_shared ? static_cast<unsigned char>(message.shared()[id]) : std::size_t{0};
+    const std::size_t shared = static_cast<unsigned char>(message.shared()[id]);
     check_decode(shared <= std::min(name.size(), kSharedBytesMax), what, "a name shares more than the name before it has");
     name.replace(shared, std::string::npos, text.substr(0, length));
     // Ids follow from the position. A name that appears twice would shift the ids of all later

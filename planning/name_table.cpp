@@ -1,17 +1,17 @@
 #include <cairn/planning/name_table.hpp>
 
-#include <functional>
 #include <limits>
 
+#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 
 namespace cairn {
 namespace {
 
 std::uint32_t hash_of(std::string_view name) {
-  const std::size_t hash = std::hash<std::string_view>{}(name);
+  const std::uint64_t hash = xxh3(name);
   // Folds the upper half in, so that the slot depends on all bits.
-  return static_cast<std::uint32_t>(hash ^ (static_cast<std::uint64_t>(hash) >> 32));
+  return static_cast<std::uint32_t>(hash ^ (hash >> 32));
 }
 
 }  // namespace

@@ -5,9 +5,8 @@
 
 namespace cairn {
 
-// Calls `visit(storage, tensor, chunk)` for each location of an entry: one for a bytes object, which
-// has no tensor and no chunk, and one for each chunk of a tensor. All are const unless the entry is
-// not.
+// Calls `visit(storage, tensor, chunk)` for each location of an entry: one for each chunk of a
+// tensor, and one, without tensor and chunk, for a bytes object. All are const if the entry is.
 template <class AnyEntry, class Visit>
 void visit_stored(AnyEntry& entry, Visit visit) {
   if (auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {

@@ -74,12 +74,10 @@ std::optional<Trailer> trailer_of(Store& store, const ObjectName& name, std::uin
 }
 
 void check_blocks(const Trailer& trailer, std::uint64_t begin, ByteSpan bytes, const std::string& object) {
-  const std::uint64_t content =
-      std::min<std::uint64_t>(bytes.size(), trailer.content_bytes - std::min(begin, trailer.content_bytes));
-  check_blocks(
-      trailer.block_crc32, trailer.checksum_block_bytes, begin, bytes.subspan(0, content), [&](std::uint64_t at, ByteSpan) {
-        throw Error(ErrorCode::kCorrupt, object + " is damaged at offset " + std::to_string(at) + " (the checksum does not match)");
-      });
+  bytes = bytes.subspan(0, std::min<std::uint64_t>(bytes.size(), trailer.content_bytes - std::min(begin, trailer.content_bytes)));
+  check_blocks(trailer.block_crc32, trailer.checksum_block_bytes, begin, bytes, [&](std::uint64_t at, ByteSpan) {
+    throw Error(ErrorCode::kCorrupt, object + " is damaged at offset " + std::to_string(at) + " (the checksum does not match)");
+  });
 }
 
 std::uint32_t read_crc32(Store& store, const ObjectName& name, std::uint64_t bytes, unsigned threads,

@@ -131,7 +131,7 @@ class Verification {
     for (std::size_t i = 0; i < files_.size(); ++i) files_[i].info = &metadata_.files[i];
     for (const auto& [fqn, entry] : metadata_.state_dict_metadata) {
       visit_stored(entry, [&, &fqn = fqn](const StorageInfo& storage, const TensorStorageMetadata* tensor, const Box* chunk) {
-        add_item({fqn, &storage, tensor, chunk});
+        files_[storage.file].items.push_back({fqn, &storage, tensor, chunk});
       });
       if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) check_parts(fqn, *tensor);
     }
@@ -169,8 +169,6 @@ class Verification {
       add(kCommitRecordName, 0, fqn, error);
     }
   }
-
-  void add_item(RecordedItem item) { files_[item.storage->file].items.push_back(std::move(item)); }
 
   // Returns the name of the first item with a byte in [begin, end). Items of Cairn's files follow
   // one another, so their ends ascend too.

@@ -192,8 +192,8 @@ void print_head(const Inspected& inspected) {
     line("sequence", std::to_string(commit.sequence));
     line("world size", std::to_string(commit.world_size));
     for (const auto& [name, value] : commit.user_metadata) line("user", printable(name) + " = " + printable(value));
-    for (const auto& [field, bytes] : metadata.later_fields)
-      line("not known", fmt::format("field {} of the record, {} bytes, of a later version", field, bytes));
+    for (const auto& [field, size] : metadata.later_fields)
+      line("not known", fmt::format("field {} of the record, {} bytes, of a later version", field, size));
   }
   line("tensors", fmt::format("{}, {}", tensors, human_bytes(bytes)));
   line("other values", std::to_string(inspected.entries.size() - tensors));

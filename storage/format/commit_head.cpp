@@ -1,10 +1,9 @@
 #include <cairn/storage/format/commit_head.hpp>
 
-#include <cairn/messages/metadata.pb.h>
 #include <cairn/base/error.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
-#include <cairn/storage/format/commit_record.hpp>
+#include <cairn/storage/format/metadata_codec.hpp>
 #include <cairn/storage/format/names.hpp>
 
 namespace cairn {
@@ -26,20 +25,14 @@ Error no_head(const std::string& what) {
 }
 
 // `section` ends with the section of a record that `what` names in errors, and has all of its head.
-CommitHead head_of(ByteSpan section, const std::string& what) {
-  v1::Metadata message;
-  // A caller may not have verified the checksum, which needs the whole record. These checks notice
-  // most records that were replaced between two reads.
-  if (section.size() > kCommitRecordBytesMax || !message.ParseFromArray(section.data(), static_cast<int>(section.size())) ||
-      !message.has_commit() || message.save_id().empty())
-    throw no_head(what);
-  CommitHead head;
-  head.save_id = message.save_id();
-  head.sequence = message.commit().sequence();
-  if (message.commit().has_step()) head.step = message.commit().step();
-  for (const auto& entry : message.commit().user_metadata()) head.user_metadata.emplace(entry.key(), entry.value());
-  head.shares_with.assign(message.commit().shares_with().begin(), message.commit().shares_with().end());
-  return head;
+CommitHead head_of(ByteSpan section, std::uint32_t version, const std::string& what) try {
+  const Metadata head = decode_metadata(section, version);
+  // A caller may not have verified the checksum, which needs the whole record. This and the decoder
+  // notice most records that were replaced between two reads.
+  if (!head.commit || head.save_id.empty()) throw no_head(what);
+  return {head.save_id, head.commit->sequence, head.commit->step, head.commit->user_metadata, head.commit->shares_with};
+} catch (const Error&) {
+  throw no_head(what);
 }
 
 // With `must_be_sound`, also throws kCorrupt if all of the record was read and its checksum does
@@ -69,7 +62,7 @@ std::optional<CommitHead> head_in(Store& store, const ObjectName& name, bool mus
     end.copy(head.data(), head.size(), footer->head_offset - end_begin);
   else
     store.read(name, {{footer->head_offset, {head.data(), head.size()}}});
-  return head_of(head, what);
+  return head_of(head, footer->version, what);
 }
 
 }  // namespace
@@ -96,7 +89,7 @@ std::optional<CommitHead> commit_head_in(ByteSpan record) {
   if (!footer) return std::nullopt;
   const std::uint64_t section_end = record.size() - kCommitFooterBytes;
   if (footer->head_offset > section_end) throw no_head(kCommitRecordName);
-  return head_of(record.subspan(footer->head_offset, section_end - footer->head_offset), kCommitRecordName);
+  return head_of(record.subspan(footer->head_offset, section_end - footer->head_offset), footer->version, kCommitRecordName);
 }
 
 }  // namespace cairn

@@ -12,7 +12,6 @@
 #include <cairn/formats/zip_format.hpp>
 #include <cairn/storage/format/commit_footer.hpp>
 #include <cairn/storage/format/commit_head.hpp>
-#include <cairn/storage/format/metadata_codec.hpp>
 
 namespace cairn {
 namespace {

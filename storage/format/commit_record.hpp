@@ -14,11 +14,9 @@
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/planning/metadata.hpp>
+#include <cairn/storage/format/metadata_codec.hpp>
 
 namespace cairn {
-
-// Maximum length of a record, written or read. Check the object's size before reading it.
-inline constexpr std::uint64_t kCommitRecordBytesMax = std::uint64_t{2} << 30;
 
 // A lower bound on a record's bytes per chunk, for checkpoints with many chunks.
 inline constexpr std::uint64_t kCommitRecordBytesPerChunkMin = 96;

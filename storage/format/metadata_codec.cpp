@@ -54,32 +54,29 @@ void check_files(const std::vector<FileInfo>& files, Fail fail) {
   }
 }
 
-void check_entries(const Metadata& metadata, Fail fail) {
-  for (const auto& [fqn, entry] : metadata.state_dict_metadata) {
-    const auto* tensor = std::get_if<TensorStorageMetadata>(&entry);
-    if (!tensor) continue;
-    if (std::any_of(tensor->size.begin(), tensor->size.end(), [](std::int64_t size) { return size < 0; }))
-      fail(kWhat, "a size is negative");
-    if (!columns::is_countable(tensor->size, element_size(tensor->properties.dtype)))
-      fail(kWhat, "'" + fqn + "' of size " + to_string(tensor->size) + " is too large to count its bytes");
-    for (const Box& chunk : tensor->chunks)
-      if (!fits(chunk, tensor->size))
-        fail(kWhat, "chunk " + to_string(chunk) + " of '" + fqn + "' lies outside " + to_string(tensor->size));
-    if (!tensor->storage.empty() && tensor->storage.size() != tensor->chunks.size())
-      fail(kWhat, "'" + fqn + "' has " + std::to_string(tensor->chunks.size()) + " chunks and " +
-                      std::to_string(tensor->storage.size()) + " locations");
-  }
-  visit_items(metadata, [&](const StorageInfo& storage, const TensorStorageMetadata*, const Box*) {
-    if (storage.file >= metadata.files.size()) fail(kWhat, "something is stored in a file that is not there");
-    const FileInfo& file = metadata.files[storage.file];
-    // Files of PyTorch have no recorded length.
-    const std::uint64_t end = file.length.value_or(std::numeric_limits<std::uint64_t>::max());
-    if (storage.offset > end || storage.length > end - storage.offset)
-      fail(kWhat, "something is stored beyond the end of file '" + file.name + "'");
-    if (storage.payload_offset != 0 &&
-        (storage.payload_offset < storage.offset || storage.payload_offset - storage.offset > storage.length))
-      fail(kWhat, "elements are stored outside their archive");
-  });
+void check_location(const StorageInfo& storage, const std::vector<FileInfo>& files, Fail fail) {
+  if (storage.file >= files.size()) fail(kWhat, "something is stored in a file that is not there");
+  const FileInfo& file = files[storage.file];
+  // Files of PyTorch have no recorded length.
+  const std::uint64_t end = file.length.value_or(std::numeric_limits<std::uint64_t>::max());
+  if (storage.offset > end || storage.length > end - storage.offset)
+    fail(kWhat, "something is stored beyond the end of file '" + file.name + "'");
+  if (storage.payload_offset != 0 &&
+      (storage.payload_offset < storage.offset || storage.payload_offset - storage.offset > storage.length))
+    fail(kWhat, "elements are stored outside their archive");
+}
+
+void check_tensor(const std::string& fqn, const TensorStorageMetadata& tensor, Fail fail) {
+  for (const std::int64_t size : tensor.size)
+    if (size < 0) fail(kWhat, "a size is negative");
+  if (!columns::is_countable(tensor.size, element_size(tensor.properties.dtype)))
+    fail(kWhat, "'" + fqn + "' of size " + to_string(tensor.size) + " is too large to count its bytes");
+  for (const Box& chunk : tensor.chunks)
+    if (!fits(chunk, tensor.size))
+      fail(kWhat, "chunk " + to_string(chunk) + " of '" + fqn + "' lies outside " + to_string(tensor.size));
+  if (!tensor.storage.empty() && tensor.storage.size() != tensor.chunks.size())
+    fail(kWhat, "'" + fqn + "' has " + std::to_string(tensor.chunks.size()) + " chunks and " +
+                    std::to_string(tensor.storage.size()) + " locations");
 }
 
 // --- places --------------------------------------------------------------------------------------
@@ -110,15 +107,19 @@ void lay_out(AnyMetadata& metadata, std::vector<bool>& is_explicit, Place place)
   };
   using Storage = std::conditional_t<std::is_const_v<AnyMetadata>, const StorageInfo, StorageInfo>;
   std::vector<Storage*> transformed, bytes_objects;
+  ItemLengths lengths;  // of a tensor of `sizes`: neighbours mostly have one size
+  DType dtype = DType::kUnknown;
+  const Extents* sizes = nullptr;
   visit_items(metadata, [&](Storage& storage, const TensorStorageMetadata* tensor, const Box* chunk) {
     if (is_explicit[storage.file]) return;
     if (!tensor) return bytes_objects.push_back(&storage);
     if (!storage.transforms.empty()) return transformed.push_back(&storage);
-    const DType dtype = tensor->properties.dtype;
-    // Compared before the layout, which throws for what no file can hold.
-    if (static_cast<std::uint64_t>(volume(chunk->sizes)) > left[storage.file] / element_size(dtype))
-      return void(is_explicit[storage.file] = true);
-    const ItemLayout layout = item_layout(dtype, chunk->sizes, ends[storage.file]);
+    if (!sizes || dtype != tensor->properties.dtype || chunk->sizes != *sizes) {
+      dtype = tensor->properties.dtype;
+      lengths = item_lengths(dtype, chunk->sizes);
+    }
+    sizes = &chunk->sizes;
+    const ItemLayout layout = lengths.at(ends[storage.file]);
     add(storage, layout.total_bytes(), ends[storage.file] + layout.prefix_bytes);
   });
   for (const auto* group : {&transformed, &bytes_objects})
@@ -137,9 +138,12 @@ void entries_to_proto(const Metadata& metadata, v1::Metadata& message) {
   for (const auto& named : metadata.state_dict_metadata) {
     if (const auto* bytes = std::get_if<BytesStorageMetadata>(&named.second)) {
       message.add_kinds(bytes->storage ? v1::ENTRY_KIND_BYTES : v1::ENTRY_KIND_UNSTORED_BYTES);
+      if (bytes->storage) check_location(*bytes->storage, metadata.files, columns::fail_encode);
       continue;
     }
     const auto& tensor = std::get<TensorStorageMetadata>(named.second);
+    check_tensor(named.first, tensor, columns::fail_encode);
+    for (const StorageInfo& storage : tensor.storage) check_location(storage, metadata.files, columns::fail_encode);
     check_encode(tensor.size.size() <= columns::kDimsMax, kWhat, "a tensor has too many dimensions");
     message.add_tensor_properties(properties.index_of(tensor.properties));
     message.add_dims(static_cast<std::uint32_t>(tensor.size.size()));
@@ -295,12 +299,10 @@ void entries_from_proto(const v1::Metadata& message, const NameTable& names, boo
       const std::size_t most =
           dims > 0 ? static_cast<std::size_t>(message.chunk_extents_size()) / (std::size_t{2} * dims) : kScalarChunksMax;
       check_decode(chunks <= most, kWhat, "a tensor has more chunks than there are");
-      tensor.chunks.resize(chunks);
-      for (Box& chunk : tensor.chunks) {
-        chunk.offsets = chunk_extents.take(dims);
-        chunk.sizes = chunk_extents.take(dims);
-      }
+      tensor.chunks.reserve(chunks);
+      for (std::uint32_t c = 0; c < chunks; ++c) tensor.chunks.push_back({chunk_extents.take(dims), chunk_extents.take(dims)});
     }
+    check_tensor(fqn, tensor, columns::fail_decode);
     if (is_stored) tensor.storage.resize(take(tensor.chunks.size()));
     metadata.state_dict_metadata.emplace_back(fqn, std::move(tensor));
   }
@@ -336,10 +338,12 @@ void locations_from_proto(const v1::Locations& message, const std::vector<bool>&
       check_decode(next_length < message.lengths_size(), kWhat, kUnequal);
       storage.length = message.lengths(next_length++);
     }
-    if (!is_explicit[storage.file]) return;
-    check_decode(next_offset < offsets, kWhat, kUnequal);
-    storage.offset = message.offsets(next_offset);
-    storage.payload_offset = message.payload_offsets(next_offset++);
+    if (is_explicit[storage.file]) {
+      check_decode(next_offset < offsets, kWhat, kUnequal);
+      storage.offset = message.offsets(next_offset);
+      storage.payload_offset = message.payload_offsets(next_offset++);
+    }
+    check_location(storage, metadata.files, columns::fail_decode);
   });
   check_decode(next_length == message.lengths_size() && next_offset == offsets, kWhat, kUnequal);
 }
@@ -393,7 +397,6 @@ void add_later_fields(ByteSpan section, Metadata& metadata) {
 // Deterministic: equal metadata give equal bytes, because nothing here is a map of Protobuf's.
 Bytes encode_metadata(const Metadata& metadata) {
   check_files(metadata.files, columns::fail_encode);
-  check_entries(metadata, columns::fail_encode);
   v1::Metadata message;
   names_and_paths_to_proto(metadata, message);
   entries_to_proto(metadata, message);
@@ -420,6 +423,7 @@ Bytes encode_head(const Metadata& metadata) {
 Metadata decode_metadata(ByteSpan bytes, std::uint32_t version) {
   v1::Metadata message;
   columns::parse(bytes, message, kWhat);
+  if (version == 1) message.mutable_names()->mutable_shared()->resize(static_cast<std::size_t>(message.names().lengths_size()));
   Metadata metadata;
   const NameTable names = columns::names_from_proto(message.names(), kWhat);
   metadata.files = files_from_proto(message);
@@ -428,7 +432,6 @@ Metadata decode_metadata(ByteSpan bytes, std::uint32_t version) {
   std::vector<bool> is_explicit;
   for (const v1::File& file : message.files()) is_explicit.push_back(version == 1 || file.explicit_positions());
   locations_from_proto(message.locations(), is_explicit, metadata);
-  check_entries(metadata, columns::fail_decode);
   place_items(std::move(is_explicit), metadata);
   metadata.planner_data.reserve(std::min<std::size_t>(names.size(), message.planner_data().names_size()));
   columns::paths_from_proto(message.planner_data(), names, kWhat,

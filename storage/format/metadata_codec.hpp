@@ -3,9 +3,9 @@
 //
 // Decoding checks everything except whether chunks tile their tensors; see `check_coverage`.
 // Decoding throws kCorrupt, naming the fault, and skips fields of later versions, which it lists.
-// Encoding throws
-// kInvalidArgument for inconsistent metadata, so its result can always be decoded. Encoding throws
-// kUnsupported above 2 GiB, the limit of Protobuf.
+// 
+// Encoding throws kInvalidArgument for inconsistent metadata, so its result can always be decoded.
+// Encoding throws kUnsupported above 2 GiB, the limit of Protobuf.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,9 @@ namespace cairn {
 // Version of Cairn's section and of everything that it implies (names, trailers, archives). Readers
 // accept earlier versions, and refuse later ones.
 inline constexpr std::uint32_t kFormatVersion = 2;
+
+// Maximum length of a record, written or read. Check the object's size before reading it.
+inline constexpr std::uint64_t kCommitRecordBytesMax = std::uint64_t{2} << 30;
 
 Bytes encode_metadata(const Metadata& metadata);
 // Returns the end of the encoded metadata: a section with the save id and the commit alone.

@@ -51,6 +51,7 @@ INTERNAL_FOR_TOOLS = {
     "formats/safetensors.hpp": "`convert` writes one safetensors file of any source",
     "storage/format/zstd_item.hpp": "reads parts of PyTorch's compressed tensors with one check of the whole",
     "storage/presence.hpp": "`ls` and `prune` tell errors of a store from faults of a checkpoint",
+    "planning/stored_items.hpp": "`inspect` sums up what a checkpoint holds by place",
     "storage/publication.hpp": "`convert` removes files of its own unpublished saves",
     "storage/runs/run_directory.hpp": "`ls`, `verify` and `prune` show and remove what lies in a run, sound or not",
     "storage/stores/file_system.hpp": "`convert` syncs directories as saves do",

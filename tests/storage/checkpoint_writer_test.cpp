@@ -4,6 +4,7 @@
 
 #include <cairn/tests/support/torch.hpp>
 
+#include <cairn/messages/metadata.pb.h>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
@@ -57,6 +58,19 @@ std::set<std::string> data_files(const std::string& url) {
   for (const ObjectInfo& object : open_store(url)->list()) names.insert(object.name);
   names.erase(kCommitRecordName);
   return names;
+}
+
+// Returns the number of files whose items have positions in the record.
+std::ptrdiff_t explicit_files(Store& store) {
+  Bytes record(store.size_bytes(kCommitRecordName), '\0');
+  store.read(kCommitRecordName, {{0, {record.data(), record.size()}}});
+  v1::Metadata section;
+  const auto footer = parse_commit_footer(record);
+  REQUIRE(footer);
+  record.resize(record.size() - kCommitFooterBytes);
+  REQUIRE(section.ParseFromString(record.substr(footer->section_offset)));
+  const auto& files = section.files();
+  return std::count_if(files.begin(), files.end(), [](const v1::File& file) { return file.explicit_positions(); });
 }
 
 struct Memory {
@@ -359,6 +373,7 @@ TEST_CASE("checkpoint writer: ranks write one file or one per item, or none with
     CHECK(metadata.commit->user_metadata == save.user_metadata);
     CHECK(metadata.files.size() == (single_file ? 3 : 6));
     CHECK(data_files(url).size() == metadata.files.size());
+    CHECK(explicit_files(*store) == 0);
     CHECK_FALSE(data_files(url).count(data_file_name(3, 0, save.save_id)));
     CHECK(verify_checkpoint(*store).empty());
     CHECK(store->open_attempts().empty());
@@ -402,6 +417,7 @@ TEST_CASE("checkpoint writer: ranks write several files where writes to one are 
     save_locally(save_to("serial://serial/at", 1), {&states[0], &states[1]}, [&] { return make_writer(options); });
     const auto store = open_store("mem://serial/at");
     CHECK(read_metadata(*store).files.size() == row.files + 1);
+    CHECK(explicit_files(*store) == 0);
     CHECK(verify_checkpoint(*store).empty());
     load_locally("mem://serial/at", {&targets[0], &targets[1]}, [] { return std::make_unique<CheckpointReader>(); });
     for (int i = 0; i < 6; ++i) CHECK(targets[0]["tensor" + std::to_string(i)].tensor().eq(i).all().item<bool>());
@@ -460,6 +476,31 @@ TEST_CASE("checkpoint writer: the commit sequence of a place only grows, in any 
   CHECK(sequence() == 7);
   CHECK(read_metadata(*open_store(url)).commit->retired.front() == local_save_id(7));
   CHECK(loaded(url) == 1);
+}
+
+TEST_CASE("checkpoint writer: values without elements or dimensions need no positions in the record") {
+  const Memory memory("writer");
+  StateDict state{{"text", "x"},
+                  {"empty", torch::empty({0, 3})},
+                  {"scalar", torch::tensor(5, torch::kInt64)},
+                  {"flags", torch::tensor({true, false})},
+                  {"complex", torch::zeros({2, 3, 4}, torch::kComplexDouble)},
+                  {"blob", Blob{""}}};
+  for (const bool single_file : {true, false})
+    for (const int zstd_level : {0, 1}) {
+      if (zstd_level > 0 && !why_not_undone({kZstdTransform}).empty()) continue;
+      CheckpointWriterOptions options;
+      options.single_file_per_rank = single_file;
+      options.zstd_level = zstd_level;
+      save("mem://writer/run/odd", 1 + 2 * zstd_level + single_file, state, options);
+      const auto store = open_store("mem://writer/run/odd");
+      CHECK(explicit_files(*store) == 0);
+      CHECK(verify_checkpoint(*store).empty());
+      StateDict target = state;
+      target["scalar"] = torch::tensor(0, torch::kInt64);
+      load_locally("mem://writer/run/odd", {&target}, [] { return std::make_unique<CheckpointReader>(); });
+      CHECK(target["scalar"].tensor().item<std::int64_t>() == 5);
+    }
 }
 
 TEST_CASE("checkpoint writer: its bytes are pinned") {

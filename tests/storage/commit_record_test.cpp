@@ -235,8 +235,8 @@ TEST_CASE("the number of chunks that is refused is one that no record can hold")
   CHECK(bytes < kCommitRecordBytesPerChunkMin * ranks * tensors * 12 / 10);
 }
 
-// Returns the metadata of a transformer with the state of Adam, whose tensors are split by rows over
-// all ranks: 1,000 chunks for each rank.
+// Returns the metadata of a transformer with the state of Adam, whose tensors are split by rows
+// over all ranks: 1,000 chunks for each rank.
 Metadata transformer(std::uint32_t ranks) {
   Metadata metadata;
   metadata.save_id = "cairn-" + std::string(32, '0') + "-00000000-1";
@@ -627,18 +627,17 @@ TEST_CASE("the pickle says what PyTorch can know") {
 }
 
 TEST_CASE("metadata of older PyTorch reads") {
-  const auto pickle = tensor_metadata([](Pickler& out) { old_properties(out, "float16"); }, [](Pickler& out) { size_of(out, {5}); },
-                                      [](Pickler& out) {
-                                        chunk_list(out, {{{0}, {5}}, {{6}, {0}}});
-                                      },  // an empty chunk that begins beyond the end
-                                      [](Pickler& out) {
-                                        storage_of_t(out, "__0_0.distcp", 17, 99, [&] {
-                                          out.text("offset");
-                                          size_of(out, {0});
-                                          out.text("index");
-                                          out.integer(7);  // only a hint: there are two chunks
-                                        });
-                                      });
+  const auto pickle = tensor_metadata(
+      [](Pickler& out) { old_properties(out, "float16"); }, [](Pickler& out) { size_of(out, {5}); },
+      [](Pickler& out) { chunk_list(out, {{{0}, {5}}, {{6}, {0}}}); },  // an empty chunk that begins beyond the end
+      [](Pickler& out) {
+        storage_of_t(out, "__0_0.distcp", 17, 99, [&] {
+          out.text("offset");
+          size_of(out, {0});
+          out.text("index");
+          out.integer(7);  // only a hint: there are two chunks
+        });
+      });
   const auto metadata = decode_commit_record(pickle);
   CHECK(metadata.save_id.empty());
   CHECK(metadata.version.empty());

@@ -53,35 +53,21 @@ TEST_CASE("every field of metadata survives the journey, and later versions' fie
       [&](Metadata& m) { tensor(m).properties.dtype = DType::kInt8; },
       [&](Metadata& m) { tensor(m).properties.memory_format = MemoryFormat::kPreserve; },
       [&](Metadata& m) { tensor(m).properties.requires_grad = true; },
-      [&](Metadata& m) {
-        tensor(m).size = {4, 7};
-      },
-      [&](Metadata& m) {
-        tensor(m).chunks[1].offsets = {1, 0};
-      },
-      [&](Metadata& m) {
-        tensor(m).chunks[1].sizes = {1, 6};
-      },
+      [&](Metadata& m) { tensor(m).size = {4, 7}; },
+      [&](Metadata& m) { tensor(m).chunks[1].offsets = {1, 0}; },
+      [&](Metadata& m) { tensor(m).chunks[1].sizes = {1, 6}; },
       [&](Metadata& m) { tensor(m).storage.clear(); },
       [&](Metadata& m) { tensor(m) = {}; },
       [&](Metadata& m) { tensor(m).storage[0].file = 1; },
       [&](Metadata& m) { tensor(m).storage[0].offset = 1; },
       [&](Metadata& m) { tensor(m).storage[0].length = 99; },
       [&](Metadata& m) { tensor(m).storage[0].payload_offset = 0; },
-      [&](Metadata& m) {
-        tensor(m).storage[0].transforms = {"x", odd};
-      },
-      [&](Metadata& m) {
-        tensor(m).storage[1].digest = {0, 1};
-      },
-      [&](Metadata& m) {
-        bytes(m).storage->digest = {~std::uint64_t{0}, 0};
-      },
+      [&](Metadata& m) { tensor(m).storage[0].transforms = {"x", odd}; },
+      [&](Metadata& m) { tensor(m).storage[1].digest = {0, 1}; },
+      [&](Metadata& m) { bytes(m).storage->digest = {~std::uint64_t{0}, 0}; },
       [&](Metadata& m) { bytes(m).storage->length = 9; },
       [&](Metadata& m) { bytes(m).storage.reset(); },
-      [](Metadata& m) {
-        m.planner_data[0].second = {"x", std::int64_t{1}};
-      },
+      [](Metadata& m) { m.planner_data[0].second = {"x", std::int64_t{1}}; },
       [](Metadata& m) { m.planner_data.emplace_back("not an entry", Path{"y"}); },
       [&](Metadata& m) { m.checkpoint_id = odd; },
       [&](Metadata& m) { m.save_id = odd; },
@@ -94,9 +80,7 @@ TEST_CASE("every field of metadata survives the journey, and later versions' fie
       [&](Metadata& m) { m.commit->plan_digest = odd; },
       [&](Metadata& m) { m.commit->writer_version = odd; },
       [&](Metadata& m) { m.commit->user_metadata[odd] = odd; },
-      [&](Metadata& m) {
-        m.commit->retired = {"", odd};
-      },
+      [&](Metadata& m) { m.commit->retired = {"", odd}; },
   };
   const std::string later = {'\xFA', '\x06', '\x03', 'x', 'y', 'z'};  // field 111, three bytes
   for (std::size_t i = 0; i < changes.size(); ++i) {
@@ -114,6 +98,7 @@ TEST_CASE("metadata whose columns do not fit each other is corrupt, and the erro
   const std::vector<std::pair<const char*, std::function<void(Message&)>>> cases = {
       {"entries differ in length", [](Message& m) { m.add_stored(true); }},
       {"entries differ in length", [](Message& m) { m.add_kinds(v1::ENTRY_KIND_BYTES); }},
+      {"names differ in length", [](Message& m) { m.mutable_names()->clear_shared(); }},
       {"unknown kind", [](Message& m) { m.set_kinds(0, static_cast<v1::EntryKind>(0)); }},
       {"unknown kind", [](Message& m) { m.set_kinds(0, static_cast<v1::EntryKind>(6)); }},
       {"fewer tensors", [](Message& m) { m.set_kinds(1, v1::ENTRY_KIND_TENSOR); }},
@@ -189,6 +174,8 @@ TEST_CASE("a few bytes do not unfold into gigabytes") {
   chunks.set_chunk_counts(0, ~0u);
   CHECK(is_corrupt([&] { decode_metadata(chunks.SerializeAsString()); }, "more chunks"));
   for (int i = 0; i < 100'000; ++i) names.mutable_names()->add_lengths(0);  // of a text without room for them
+  CHECK(is_corrupt([&] { decode_metadata(names.SerializeAsString()); }, "names differ in length"));
+  names.mutable_names()->set_shared(std::string(100'000, '\0'));
   CHECK(is_corrupt([&] { decode_metadata(names.SerializeAsString()); }, "appears twice"));
   names.Clear();
   names.mutable_names()->set_text(std::string(300, 'x'));
@@ -248,6 +235,32 @@ TEST_CASE("positions that follow from the layout are derived, not recorded") {
       CHECK(found[i].length == wanted[i].length);
       CHECK(found[i].payload_offset == wanted[i].payload_offset);
     }
+  }
+}
+
+TEST_CASE("a file whose items are elsewhere is recorded explicitly, and the others are not") {
+  const auto rows = [](Metadata& m) -> auto& { return std::get<TensorStorageMetadata>(m.state_dict_metadata[1].second).storage; };
+  const auto bytes = [](Metadata& m) -> auto& { return *std::get<BytesStorageMetadata>(m.state_dict_metadata[0].second).storage; };
+  for (const auto& move : std::vector<std::function<void(Metadata&)>>{
+           [](Metadata& m) { std::swap(m.state_dict_metadata[1], m.state_dict_metadata[2]); },  // another order than in the file
+           [&](Metadata& m) { rows(m)[0].payload_offset = 0; },
+           [&](Metadata& m) { rows(m)[0].length -= 1; },
+           [&](Metadata& m) { rows(m)[0].transforms = {"zstd"}; },
+           [&](Metadata& m) { bytes(m).payload_offset = 0; },
+           [&](Metadata& m) { bytes(m) = rows(m)[0]; },  // two items with the same bytes
+           [](Metadata& m) { *m.files[0].length += 1; },  // there is more in the file
+           [](Metadata& m) { m.files[0].length.reset(); },
+           [](Metadata& m) { m.files[0].trailer_length.reset(); },
+           [](Metadata& m) { m.state_dict_metadata.pop_back(); },
+       }) {
+    Metadata metadata = laid_out(false);
+    move(metadata);
+    v1::Metadata message;
+    REQUIRE(message.ParseFromString(encode_metadata(metadata)));
+    CHECK(message.files(0).explicit_positions());
+    CHECK_FALSE(message.files(1).explicit_positions());
+    CHECK(decode_metadata(message.SerializeAsString()).state_dict_metadata.size() == metadata.state_dict_metadata.size());
+    CHECK(encode_metadata(decode_metadata(message.SerializeAsString())) == encode_metadata(metadata));
   }
 }
 

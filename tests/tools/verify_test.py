@@ -76,10 +76,10 @@ class Verify(Command):
         record = path / ".metadata"
         whole = record.read_bytes()
         newer = bytearray(whole[:-4])
-        struct.pack_into("<I", newer, len(newer) - 12, 2)  # the version of the format, in the footer
+        struct.pack_into("<I", newer, len(newer) - 12, 3)  # the version of the format, in the footer
         record.write_bytes(newer + struct.pack("<I", zlib.crc32(newer)))
         text = self.damaged(NOT_CHECKED, path)
-        for part in ("not checked: .metadata", "version 2", "no fault found, but 1 item cannot be checked"):
+        for part in ("not checked: .metadata", "version 3", "no fault found, but 1 item cannot be checked"):
             self.assertIn(part, text)
         self.assertNotIn("bad:", text)
         told = json.loads(cairn("verify", path, "--json").stdout)
