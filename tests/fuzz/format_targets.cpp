@@ -282,7 +282,12 @@ std::vector<Bytes> trailer_bodies() {
 // --- commit records ------------------------------------------------------------------------------
 
 bool run_metadata_section(ByteSpan input) {
-  return makes_round_trip(input, encode_metadata, [](ByteSpan bytes) { return decode_metadata(bytes); });
+  return makes_round_trip(input, encode_metadata, [](ByteSpan section) { return decode_metadata(section); });
+}
+
+// Version 1 is read only.
+bool run_section_of_version_1(ByteSpan input) {
+  return goes_through([&] { encode_metadata(decode_metadata(input, 1)); });
 }
 
 void read_head_of(const Bytes& record) {
@@ -314,8 +319,16 @@ bool run_commit_section(ByteSpan input) {
   });
 }
 
+std::vector<Bytes> sections_of_version_1() {
+  const Bytes record = file_bytes(std::string(CAIRN_TEST_DATA) + "/cairn-format-1/nested/.metadata");
+  const std::size_t begin = parse_commit_footer(record)->section_offset;
+  return {record.substr(begin, record.size() - kCommitFooterBytes - begin)};
+}
+
+// Those of version 1 have positions that follow from the layout.
 std::vector<Bytes> metadata_sections() {
-  return {encode_metadata(sample_metadata()), encode_metadata(decode_commit_record(golden("nested/.metadata")))};
+  return {encode_metadata(sample_metadata()), encode_metadata(decode_commit_record(golden("nested/.metadata"))),
+          encode_metadata(decode_metadata(sections_of_version_1().front(), 1))};
 }
 
 // --- verification --------------------------------------------------------------------------------
@@ -359,6 +372,7 @@ std::vector<FuzzTarget> format_targets() {
                                   {"commit_record", run_commit_record, commit_records},
                                   {"commit_section", run_commit_section, metadata_sections},
                                   {"metadata_section", run_metadata_section, metadata_sections},
+                                  {"section_of_version_1", run_section_of_version_1, sections_of_version_1},
                                   {"verify_record", run_verify_record, pytorch_records},
                                   {"verify_data", run_verify_data, pytorch_data}};
   if (why_not_undone({kZstdTransform}).empty())
