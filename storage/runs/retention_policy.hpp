@@ -12,12 +12,12 @@ enum class Better : std::uint8_t { kLower = 1, kHigher };
 
 // Selects the checkpoints that the manager keeps. A checkpoint stays if any of these rules keeps
 // it, if it is pinned, or if it is the latest checkpoint without known damage. In a tiered run the
-// latest checkpoint that the far tier has stays as well. If several stay that share files
-// (CheckpointWriterOptions::reuse), the latest one that shares none with the latest stays as well,
-// so that there are two copies of all data. A checkpoint is known to be damaged if a file has the
-// wrong length, or if a restore found damage. Such checkpoints do not count towards the number of a
-// rule: each rule keeps as many sound ones. Damage never causes the removal of a
-// checkpoint that a rule would otherwise keep.
+// latest checkpoint that the far tier has stays as well. If other checkpoints stay and all of them
+// share files with the latest (CheckpointWriterOptions::reuse), the latest one that shares none
+// with it stays as well, so that there are two copies of all data. A checkpoint is known to be
+// damaged if a file has the wrong length, or if a restore found damage. Such checkpoints do not
+// count towards the number of a rule: each rule keeps as many sound ones. Damage never causes the
+// removal of a checkpoint that a rule would otherwise keep.
 struct RetentionPolicy {
   // The number of most recently committed checkpoints to keep; at least 1. Absent: all checkpoints
   // stay, and the other rules must be off.
