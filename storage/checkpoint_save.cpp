@@ -337,17 +337,12 @@ Future<WriteResults> CheckpointSave::write(const SavePlan& plan, std::shared_ptr
   }
   if (!request.files.empty()) self.check_same_place();
 
-  std::vector<WriteFile> reusable;
-  if (request.reuse) reusable = request.files;
   auto promise = std::make_shared<Promise<WriteResults>>();
   const Future<WriteResults> future = promise->future();
-  // `plan` stays valid until `future` is ready, so it is still valid in this callback.
-  const auto reuse = request.reuse;
-  self.engine.write(std::move(request)).on_ready([=, &plan, listed = self.written](const auto& written) {
+  self.engine.write(std::move(request)).on_ready([=, listed = self.written](const auto& written) {
     WriteResults results;
     try {
       results.files = written.get();
-      if (reuse) reuse->keep(plan, reusable, results.files);
       listed->add(names);
     } catch (...) {
       promise->set_exception(std::current_exception());
@@ -509,10 +504,12 @@ void CheckpointSave::abandon() noexcept { implementation_->engine.stop(); }
 void CheckpointSave::discard(bool ends_attempt) noexcept {
   Implementation& self = *implementation_;
   if (!self.store || self.published) return;
-  if (self.reuse) self.reuse->fail();
   // If the coordinator began no attempt, no rank has written. A successor does not know whether the
   // coordinator began one.
-  if (self.context.is_coordinator ? !self.attempt_begun : !ends_attempt && self.written->all().empty()) return;
+  if (self.context.is_coordinator ? !self.attempt_begun : !ends_attempt && self.written->all().empty()) {
+    if (self.reuse) self.reuse->fail();
+    return;
+  }
   try {
     const std::string& save_id = self.context.save_id;
     // Files may be removed only when the attempt can never be published. Either the outcome says
@@ -521,6 +518,7 @@ void CheckpointSave::discard(bool ends_attempt) noexcept {
       if (self.finds_published()) return;
       self.settled = true;
     }
+    if (self.reuse) self.reuse->fail();
     // Checks the store once more: the data of a published checkpoint must never be removed.
     if (const auto head = read_commit_head(*self.store); head && head->save_id == save_id) return;
     const bool may_remove_by_name = self.may_remove_by_name();

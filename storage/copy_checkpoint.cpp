@@ -162,8 +162,9 @@ CheckpointCopy copy_checkpoint(Store& from, Store& to, const std::string& save_i
     // 4
     metadata.save_id = save_id;
     metadata.checkpoint_id = to.url();
-    // Nothing was replaced at the new place.
+    // Nothing was replaced at the new place, and the copy has all its bytes for itself.
     metadata.commit->retired.clear();
+    metadata.commit->shares_with.clear();
     to.publish(save_id, encode_commit_record(metadata), Overwrite::kRefused);
   } catch (...) {
     discard_save(to, save_id);

@@ -87,12 +87,17 @@ std::vector<std::string> sharers_of(Store& store, const Verdict& verdict) {
     const RunDirectory run(parent_url(store.url()));
     for (const RunCheckpoint& other : faulty.empty() || !own.commit ? std::vector<RunCheckpoint>() : run.list().checkpoints) {
       if (other.head.save_id == own.save_id || (other.head.shares_with.empty() && own.commit->shares_with.empty())) continue;
-      const Metadata metadata = read_metadata(*run.open(other.name));
-      if (std::any_of(metadata.files.begin(), metadata.files.end(),
-                      [&](const FileInfo& file) { return faulty.count(same_file(metadata, file)) > 0; }))
-        names.push_back(other.name);
+      const auto is_faulty = [&](const Metadata& metadata) {
+        return std::any_of(metadata.files.begin(), metadata.files.end(),
+                           [&](const FileInfo& file) { return faulty.count(same_file(metadata, file)) > 0; });
+      };
+      try {
+        if (is_faulty(read_metadata(*run.open(other.name)))) names.push_back(other.name);
+      } catch (const Error&) {
+        names.push_back(other.name + " (perhaps: its record cannot be read)");
+      }
     }
-  } catch (const Error&) {  // the others are listed
+  } catch (const Error&) {  // the run cannot be listed
   }
   return names;
 }

@@ -58,6 +58,8 @@ class OwnSaveParts {
   // Returns a writer for these options. A kept writer is not reused if its threads have another
   // priority.
   Made<StorageWriter> writer_for(const CheckpointWriterOptions& options, bool low_priority);
+  // Forgets the files of the last save, one of which may be damaged. The next save writes all anew.
+  void forget_writer() { writer_ = {}; }
   void release() noexcept {
     if (writer_.storage) writer_.storage->release_staging();
   }

@@ -457,7 +457,10 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
       restore(objects, agreed_order, working, checkpoint_id, ticket, std::move(outcome));
       return;
     }
-    if (!again || !changed_while_loading(outcome.failures)) throw CheckpointException(loading(checkpoint_id), std::move(outcome));
+    if (again && changed_while_loading(outcome.failures)) continue;
+    const auto is_corrupt = [](const auto& entry) { return entry.second.code == ErrorCode::kCorrupt; };
+    if (std::any_of(outcome.failures.begin(), outcome.failures.end(), is_corrupt)) own.forget_writer();
+    throw CheckpointException(loading(checkpoint_id), std::move(outcome));
   }
 }
 

@@ -345,6 +345,7 @@ void WriteJob::finish() noexcept {
   } else {
     try {
       for (File& file : files_) results.push_back(std::move(file.result));
+      if (request_.reuse) request_.reuse->keep(*request_.plan, request_.files, results);
     } catch (...) {
       error = std::current_exception();
     }

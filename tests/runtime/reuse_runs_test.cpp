@@ -125,6 +125,28 @@ TEST_CASE("reuse: asynchronous saves take over what has not changed, in all ways
   }
 }
 
+TEST_CASE("reuse: after a load that finds damage, the next save writes everything") {
+  const TemporaryDirectory directory;
+  const auto id = [&](int step) { return directory.path() + "/step_" + std::to_string(step); };
+  Checkpointer checkpointer(World::single());
+  SaveOptions options;
+  options.writer.reuse = Reuse::kDeclared;
+  StateDict state{{"base", frozen(Value(counting({600, 50}, 3)))}};
+  for (const int step : {1, 2}) checkpointer.save(state, id(step), options);
+  REQUIRE(share_files(id(1), id(2)));
+  for (const auto& entry : std::filesystem::directory_iterator(id(2))) {
+    if (!is_cairns_file(entry.path().filename().string())) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(8000);
+    file.write("damage", 6);
+  }
+  StateDict loaded{{"base", torch::zeros({600, 50})}};
+  CHECK(thrown_by([&] { checkpointer.load(loaded, id(2)); }).code == ErrorCode::kCorrupt);
+  checkpointer.save(state, id(3), options);
+  CHECK_FALSE(share_files(id(2), id(3)));
+  CHECK(verify_checkpoint(*open_store(id(3))).empty());
+}
+
 TEST_CASE("reuse: ranks that differ in the option are told so") {
   const TemporaryDirectory directory;
   on_all_ranks(2, [&](World& world) {
