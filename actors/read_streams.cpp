@@ -1,10 +1,13 @@
 #include <cairn/actors/read_streams.hpp>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <fstream>
 #include <map>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <unistd.h>
 
@@ -15,8 +18,15 @@
 namespace cairn {
 namespace {
 
-// Streams that break never end with this code, so it means that the rank itself has failed.
-constexpr ErrorCode kReaderFailed = ErrorCode::kPrecondition;
+// Streams that break never end with this code, so it means that a rank has failed or was stopped.
+constexpr ErrorCode kStopped = ErrorCode::kPrecondition;
+constexpr const char* kWhyStopped = "the rank has failed, or was told to stop";
+
+Error mismatch(std::uint32_t from) {
+  return Error(ErrorCode::kCorrupt, "rank " + std::to_string(from) +
+                                        " has passed on other bytes than this rank expected: the values cannot be trusted. "
+                                        "Load without read_once");
+}
 
 class ReadStreams final : public RankStreams {
  public:
@@ -25,69 +35,70 @@ class ReadStreams final : public RankStreams {
       : transport_(std::move(transport)), shared_(std::move(shared)), deadline_(deadline), on_broken_(std::move(on_broken)) {
     // The maps keep their keys from here on, so that each stream's user needs no lock for them.
     for (const auto& [rank, address] : shared_->addresses) to_[rank];
-    for (const SharedRange& range : shared_->ranges) from_[range.reader];
+    for (const SharedRange& range : shared_->ranges)
+      if (range.reader != static_cast<std::uint32_t>(transport_->address().rank)) from_[range.reader];
     if (!to_.empty()) opener_ = start_thread("cairn-open", [this] { open(); });
   }
   ~ReadStreams() override {
     if (opener_.joinable()) opener_.join();
+    if (is_stopped_) turn_away();
   }
 
   void send(std::uint32_t to, ByteSpan bytes) noexcept override {
-    const auto stream = opened(to);
-    if (!stream) return;
-    try {
-      stream->send(bytes);
-    } catch (const std::exception& error) {
-      broken(to, error);
-    }
+    with(to, [&](DataStream& stream) { stream.send(bytes); });
   }
 
   void finish_sending() noexcept override {
-    for (const auto& [rank, unused] : to_) {
-      const auto stream = opened(rank);
-      try {
-        if (stream) stream->finish();
-      } catch (const std::exception& error) {
-        broken(rank, error);
-      }
-    }
+    for (const auto& [rank, unused] : to_) with(rank, [](DataStream& stream) { stream.finish(); });
   }
 
-  void fail() noexcept override {
-    for (const auto& [rank, unused] : to_)
-      if (const auto stream = opened(rank)) stream->fail(kReaderFailed, "the rank failed to read");
+  void stop() noexcept override {
+    if (is_stopped_.exchange(true)) return;
+    std::vector<std::weak_ptr<DataStream>> live;
+    {
+      const MutexLock lock(mutex_);
+      live.swap(live_);
+    }
+    changed_.notify_all();
+    for (const auto& weak : live)
+      if (const auto stream = weak.lock()) stream->fail(kStopped, kWhyStopped);
+    transport_->wake();
   }
 
   bool receive(std::uint32_t from, MutableByteSpan bytes) override {
-    From& sender = from_.at(from);
-    if (sender.is_broken) return false;
-    try {
-      if (!sender.stream) sender.stream = transport_->receive(static_cast<int>(from), shared_->stream, deadline_);
-      while (bytes.size() > 0) {
-        const std::size_t received = sender.stream->receive(bytes);
-        if (received == 0) throw Error(ErrorCode::kCorrupt, "the stream of rank " + std::to_string(from) + " ended early");
-        bytes = {bytes.data() + received, bytes.size() - received};
+    if (from_.at(from).is_broken) return false;
+    while (bytes.size() > 0) {
+      std::size_t received = 0;
+      try {
+        received = receive_some(from, bytes);
+      } catch (const Error& error) {
+        broken("this rank reads for itself what rank " + std::to_string(from) + " should have sent: " + error.what());
+        return false;
       }
-      return true;
-    } catch (const Error& error) {
-      if (error.code() == kReaderFailed) throw ReaderFailed();
-      sender.is_broken = true;
-      sender.stream.reset();
-      on_broken_(std::string("this rank reads for itself what another should have sent: ") + error.what());
-      return false;
+      if (received == 0) throw mismatch(from);
+      bytes = {bytes.data() + received, bytes.size() - received};
     }
+    return true;
   }
 
-  void end_receiving(std::uint32_t from, bool is_complete) noexcept override {
-    From& sender = from_.at(from);
-    if (std::exchange(sender.is_broken, true)) return;
+  void finish_receiving(std::uint32_t from) override {
+    if (from_.at(from).is_broken) return;
     std::array<char, 1> end{};
+    std::size_t more = 0;
     try {
-      if (!sender.stream) sender.stream = transport_->receive(static_cast<int>(from), shared_->stream, deadline_);
-      if (is_complete) sender.stream->receive({end.data(), end.size()});
-    } catch (const std::exception&) {  // the sender is gone
+      more = receive_some(from, {end.data(), end.size()});
+    } catch (const Error&) {  // every byte is here
     }
-    sender.stream.reset();
+    if (more > 0) throw mismatch(from);
+  }
+
+  void report() noexcept override {
+    const MutexLock lock(mutex_);
+    if (broken_ == 0 || is_stopped_) return;
+    try {
+      on_broken_(std::to_string(broken_) + (broken_ == 1 ? " stream broke: " : " streams broke, the first: ") + first_);
+    } catch (const std::exception&) {  // out of memory
+    }
   }
 
  private:
@@ -96,51 +107,121 @@ class ReadStreams final : public RankStreams {
     std::shared_ptr<DataStream> stream;
   };
   struct From {
+    bool is_claimed = false;
     bool is_broken = false;
     std::shared_ptr<DataStream> stream;
   };
 
+  // Lets `stop` end the stream.
+  void add(const std::shared_ptr<DataStream>& stream) {
+    const MutexLock lock(mutex_);
+    live_.push_back(stream);
+    if (is_stopped_) stream->fail(kStopped, kWhyStopped);
+  }
+
+  // Those on this host come first, because they answer at once. Goes on after `stop`, because the
+  // receivers learn of it by their streams.
   void open() noexcept {
-    for (const auto& [rank, address] : shared_->addresses) {
-      std::shared_ptr<DataStream> stream;
-      try {
-        stream = transport_->open(parse_data_address(address), shared_->stream);
-      } catch (const std::exception& error) {
-        broken(rank, error);
+    const auto host_of = [](const std::string& address) { return address.substr(0, address.rfind(':')); };
+    const std::string own = host_of(transport_->address().address);
+    for (const bool is_near : {true, false})
+      for (const auto& [rank, text] : shared_->addresses) {
+        std::shared_ptr<DataStream> stream;
+        try {
+          const DataAddress address = parse_data_address(text);
+          if ((host_of(address.address) == own) != is_near) continue;
+          if (std::chrono::steady_clock::now() >= until_) throw Error(ErrorCode::kDeadline, "other ranks took too long to answer");
+          stream = transport_->open(address, shared_->stream);
+          add(stream);
+        } catch (const std::exception& error) {
+          broken_to(rank, error);
+        }
+        {
+          const MutexLock lock(mutex_);
+          to_[rank] = {true, std::move(stream)};
+        }
+        changed_.notify_all();
       }
+  }
+
+  // Tells the senders whose streams nobody took that this rank was stopped.
+  void turn_away() noexcept {
+    for (const auto& [rank, from] : from_) {
+      if (from.is_claimed) continue;
+      try {
+        const auto left = std::max<std::chrono::nanoseconds>(until_ - std::chrono::steady_clock::now(), {});
+        transport_->receive(static_cast<int>(rank), shared_->stream, left)->fail(kStopped, kWhyStopped);
+      } catch (const std::exception&) {  // it has not opened one
+      }
+    }
+  }
+
+  template <class Use>
+  void with(std::uint32_t rank, Use use) noexcept {
+    std::shared_ptr<DataStream> stream;
+    {
+      MutexLock lock(mutex_);
+      const auto to = to_.find(rank);
+      if (to == to_.end()) return;
+      while (!to->second.is_known && !is_stopped_) changed_.wait(mutex_);
+      stream = to->second.stream;
+    }
+    if (!stream || is_stopped_) return;
+    try {
+      use(*stream);
+    } catch (const Error& error) {
       {
         const MutexLock lock(mutex_);
-        to_[rank] = {true, std::move(stream)};
+        to_[rank].stream = nullptr;
       }
-      changed_.notify_all();
+      if (error.code() != kStopped) broken_to(rank, error);
+    } catch (const std::exception& error) {
+      broken_to(rank, error);
     }
   }
-  std::shared_ptr<DataStream> opened(std::uint32_t rank) {
-    MutexLock lock(mutex_);
-    const auto found = to_.find(rank);
-    if (found == to_.end()) return nullptr;
-    while (!found->second.is_known) changed_.wait(mutex_);
-    return found->second.stream;
-  }
-  void broken(std::uint32_t rank, const std::exception& error) noexcept {
-    {
-      const MutexLock lock(mutex_);
-      to_[rank] = {true, nullptr};
-    }
+
+  // Returns 0 at the end.
+  std::size_t receive_some(std::uint32_t from, MutableByteSpan to) {
+    From& sender = from_.at(from);
     try {
-      on_broken_("rank " + std::to_string(rank) + " must read for itself what this rank should send: " + error.what());
-    } catch (...) {  // out of memory
+      if (!sender.stream) {
+        sender.stream = transport_->receive(static_cast<int>(from), shared_->stream, deadline_, &is_stopped_);
+        sender.is_claimed = true;
+        add(sender.stream);
+      }
+      return sender.stream->receive(to);
+    } catch (const Error& error) {
+      sender.is_broken = true;
+      sender.stream.reset();
+      if (error.code() == kStopped || is_stopped_) throw ReaderFailed();
+      throw;
     }
+  }
+
+  void broken_to(std::uint32_t rank, const std::exception& error) noexcept {
+    try {
+      broken("rank " + std::to_string(rank) + " must read for itself what this rank should send: " + error.what());
+    } catch (const std::exception&) {  // out of memory
+    }
+  }
+  void broken(const std::string& why) {
+    const MutexLock lock(mutex_);
+    if (broken_++ == 0) first_ = why;
   }
 
   const std::shared_ptr<Transport> transport_;
   const std::shared_ptr<const SharedReads> shared_;
   const std::chrono::milliseconds deadline_;
+  const std::chrono::steady_clock::time_point until_ = std::chrono::steady_clock::now() + deadline_;
   const std::function<void(const std::string&)> on_broken_;
+  std::atomic<bool> is_stopped_{false};
   std::map<std::uint32_t, From> from_;  // each is used by one thread
   Mutex mutex_;
   CondVar changed_;
   std::map<std::uint32_t, To> to_ CAIRN_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<DataStream>> live_ CAIRN_GUARDED_BY(mutex_);
+  std::size_t broken_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::string first_ CAIRN_GUARDED_BY(mutex_);  // what broke first
   std::thread opener_;
 };
 

@@ -104,8 +104,9 @@ std::vector<SharedReads> plan_read_once(const std::vector<ReadOffer>& offers, st
   Division division(offers.size(), block_bytes);
   if (std::any_of(offers.begin(), offers.end(), [](const ReadOffer& offer) { return offer.mode == ReadOnce::kOff; }))
     return std::move(division.parts);
-  const bool by_host =
-      std::any_of(offers.begin(), offers.end(), [](const ReadOffer& offer) { return offer.mode == ReadOnce::kHost; });
+  const bool by_host = offers.size() > kWorldRanksMax || std::any_of(offers.begin(), offers.end(), [](const ReadOffer& offer) {
+                         return offer.mode == ReadOnce::kHost;
+                       });
   std::map<std::string, Ranks> groups;
   for (std::uint32_t rank = 0; rank < offers.size(); ++rank) groups[by_host ? offers[rank].host : ""].push_back(rank);
   for (const auto& [host, group] : groups)
@@ -130,8 +131,11 @@ std::string describe(const std::vector<ReadOffer>& offers, const std::vector<Sha
       if (range.reader != rank) received += range.bytes.end - range.bytes.begin;
   }
   if (mode <= ReadOnce::kOff) return "read_once: off";
-  return std::string("read_once: ") + (mode == ReadOnce::kHost ? "host" : "world") + ", of " + std::to_string(needed) +
-         " bytes that the ranks need, " + std::to_string(received) + " come from other ranks";
+  std::string by = mode == ReadOnce::kHost ? "host" : "world";
+  if (by == "world" && offers.size() > kWorldRanksMax)
+    by = "host, because there are more than " + std::to_string(kWorldRanksMax) + " ranks";
+  return "read_once: " + by + ", of " + std::to_string(needed) + " bytes that the ranks need, " +
+         std::to_string(received) + " come from other ranks";
 }
 
 }  // namespace cairn

@@ -5,6 +5,7 @@
 // need different columns of the same rows, they need the same blocks, which are read once too.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -14,11 +15,14 @@ namespace cairn {
 
 // The ranks that share reads.
 enum class ReadOnce : std::uint8_t {
-  kAuto = 1,  // kWorld if the bytes come over a network (see LoadOptions::read_once), else kOff
+  kAuto = 1,  // kHost if the bytes come over a network (see LoadOptions::read_once), else kOff
   kOff,       // every rank reads what it needs
   kHost,      // the ranks of one host: each host reads a byte once
-  kWorld,     // all ranks: a byte is read once
+  kWorld,     // all ranks: a byte is read once. Above kWorldRanksMax ranks: as kHost
 };
+
+// More ranks than this would connect each with each.
+inline constexpr std::size_t kWorldRanksMax = 64;
 
 // Bytes of a data file; `file` is an index into Metadata::files.
 struct FileRange {

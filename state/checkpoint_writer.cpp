@@ -102,17 +102,13 @@ Future<bool> CheckpointReader::read_data(const LoadPlan& plan, LoadPlanner& plan
   return self.engine.read(std::move(request));
 }
 
-// More ranks than this would connect each with each.
-constexpr int kAutoRanksMax = 64;
-
 ReadOffer CheckpointReader::offer(const LoadPlan& plan, ReadOnce wanted) {
   Implementation& self = *implementation_;
   ReadOffer offer;
   const StoreTraits traits = self.store->traits();
   // The page cache of a host serves its ranks faster than streams do.
   const bool is_remote = traits.part_bytes_min > 0 || (traits.writes == ObjectWrites::kParallel && self.store->is_shared());
-  if (wanted == ReadOnce::kAuto && is_remote)
-    wanted = self.context.world_size <= kAutoRanksMax ? ReadOnce::kWorld : ReadOnce::kHost;
+  if (wanted == ReadOnce::kAuto && is_remote) wanted = ReadOnce::kHost;
   // To check all bytes before any is changed, each rank reads them itself.
   if (wanted < ReadOnce::kHost || self.options.verify_first) return offer;
   offer.needs = self.engine.needs(self.request_for(plan));

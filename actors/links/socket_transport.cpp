@@ -100,17 +100,24 @@ class SocketTransport : public Transport {
     return introduce(std::move(socket), std::move(bytes), SharedWindow(), to.rank, stream, why_tcp);
   }
 
-  std::shared_ptr<DataStream> receive(int from, std::uint64_t stream, std::chrono::nanoseconds deadline) override {
+  std::shared_ptr<DataStream> receive(int from, std::uint64_t stream, std::chrono::nanoseconds deadline,
+                                      const std::atomic<bool>* cancelled) override {
     const MutexLock lock(mutex_);
     const auto known = [&]() CAIRN_REQUIRES(mutex_) {
-      return is_stopped_ || lost_.count(from) + unclaimed_.count({from, stream}) > 0;
+      return is_stopped_ || (cancelled && *cancelled) || lost_.count(from) + unclaimed_.count({from, stream}) > 0;
     };
     const bool is_known = changed_.wait_for(mutex_, deadline, known);
     const std::string what = "receiving stream " + std::to_string(stream) + " from rank " + std::to_string(from) + ": ";
     if (is_stopped_) throw Error(ErrorCode::kCancelled, what + kStopped);
+    if (cancelled && *cancelled) throw Error(ErrorCode::kCancelled, what + "the call was cancelled");
     if (lost_.count(from) > 0) throw Error(ErrorCode::kUnavailable, what + lost_[from]);
     if (!is_known) throw Error(ErrorCode::kDeadline, what + "the rank has not opened it in time");
     return unclaimed_.extract({from, stream}).mapped().stream;
+  }
+
+  void wake() noexcept override {
+    { const MutexLock lock(mutex_); }
+    changed_.notify_all();
   }
 
   void lose(int rank, const std::string& why) override {

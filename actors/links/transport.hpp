@@ -25,6 +25,7 @@
 // A peer that calls `fail` passes its own code and text on.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -65,7 +66,8 @@ class DataStream {
   // `to` must not be empty. Blocks while the sender is slow and alive.
   virtual std::size_t receive(MutableByteSpan to) = 0;
   // Ends the stream: the other side's call throws an error of this code, with the first 1,024 bytes
-  // of `why`. Does not block; if the window is full, the other side sees kUnavailable.
+  // of `why`. Does not block; if the window is full, the other side sees kUnavailable. Any thread
+  // may call it, which also ends a call that waits.
   virtual void fail(ErrorCode code, const std::string& why) noexcept = 0;
   // Returns why the stream uses TCP; "" if it uses shared memory.
   virtual const std::string& why_tcp() const = 0;
@@ -81,8 +83,11 @@ class Transport {
   // the caller's thread. Also throws kInvalidArgument for a malformed address, and kPrecondition
   // if there is no secret and the address is not loopback.
   virtual std::shared_ptr<DataStream> open(const DataAddress& to, std::uint64_t stream) = 0;
-  // Waits until rank `from` has opened the stream. Throws kDeadline after `deadline`.
-  virtual std::shared_ptr<DataStream> receive(int from, std::uint64_t stream, std::chrono::nanoseconds deadline) = 0;
+  // Waits until rank `from` has opened the stream. Throws kDeadline after `deadline`, and kCancelled
+  // if `cancelled` is true at the beginning or at a call of `wake`.
+  virtual std::shared_ptr<DataStream> receive(int from, std::uint64_t stream, std::chrono::nanoseconds deadline,
+                                              const std::atomic<bool>* cancelled = nullptr) = 0;
+  virtual void wake() noexcept = 0;
   // Ends all streams with a lost rank, and each present and later `receive` from it, with
   // kUnavailable. For the owner of the links, which may learn first that a rank is lost.
   virtual void lose(int rank, const std::string& why) = 0;

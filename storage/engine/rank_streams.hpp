@@ -8,7 +8,8 @@
 
 namespace cairn {
 
-// Thrown by `receive` if the rank failed to read. Its own failure ends the load.
+// Thrown by `receive` if the rank failed to read, or this one was stopped. Whoever failed ends the
+// load.
 struct ReaderFailed {};
 
 // The two directions, and different ranks, may be used by different threads at once.
@@ -19,12 +20,16 @@ class RankStreams {
   virtual void send(std::uint32_t to, ByteSpan bytes) noexcept = 0;
   // Ends what this rank sends, once all of it has been received.
   virtual void finish_sending() noexcept = 0;
-  // Tells the receivers that this rank has failed to read.
-  virtual void fail() noexcept = 0;
+  // Ends all streams, because this rank has failed or is to stop: calls that wait return, and the
+  // other ranks learn it. Does not block. Any thread may call it, any number of times.
+  virtual void stop() noexcept = 0;
   // Fills `bytes`. Returns false if nothing more can come from the rank, whatever the reason.
+  // Throws kCorrupt if the rank has sent all, and less than this.
   virtual bool receive(std::uint32_t from, MutableByteSpan bytes) = 0;
-  // Lets the sender end: all of its bytes are here if `is_complete`, or nobody takes any more.
-  virtual void end_receiving(std::uint32_t from, bool is_complete) noexcept = 0;
+  // Lets the sender end, after the last byte. Throws kCorrupt if it has sent more.
+  virtual void finish_receiving(std::uint32_t from) = 0;
+  // Reports the streams that broke, unless this rank was stopped. Call it last.
+  virtual void report() noexcept = 0;
 };
 
 }  // namespace cairn

@@ -48,34 +48,28 @@ std::size_t ReadJob::begin_stage(int stage) {
 void ReadJob::run_task(int stage, std::size_t index) {
   const RunningWork work(work_);
   const ProfilerRange range(stage == kOpen ? "open_file" : stage == kVerify ? "verify_block" : "read_block");
-  try {
-    const auto entered = request_.destination->enter_thread();
-    if (stage == kOpen) return open(*files_[index]);
-    Task& task = tasks_[index];
-    const bool verify_only = stage == kVerify;
-    if (task.wrapped) {
-      read_wrapped(task, verify_only);
-    } else if (task.file) {
-      read_ranges(task, verify_only);
-    } else if (!verify_only) {
-      for (const std::uint32_t item : task.items) {
-        resolve(items_[item]);
-        release(items_[item]);
-      }
+  const auto entered = request_.destination->enter_thread();
+  if (stage == kOpen) return open(*files_[index]);
+  Task& task = tasks_[index];
+  const bool verify_only = stage == kVerify;
+  if (task.wrapped) {
+    read_wrapped(task, verify_only);
+  } else if (task.file) {
+    read_ranges(task, verify_only);
+  } else if (!verify_only) {
+    for (const std::uint32_t item : task.items) {
+      resolve(items_[item]);
+      release(items_[item]);
     }
-  } catch (...) {
-    fail_and_wake(std::current_exception());
-    throw;
   }
 }
 
-// Other threads may wait for an item that this thread was resolving, or for its turn: records the
-// failure, then wakes them. Taking the lock once prevents a lost wake-up, because `failed` does not
-// use this lock.
-void ReadJob::fail_and_wake(std::exception_ptr error) noexcept {
-  fail(std::move(error));
+// Threads may wait for an item that another was resolving, for their turn, or for other ranks.
+// Taking the lock once prevents a lost wake-up, because `failed` does not use this lock.
+void ReadJob::wake() noexcept {
   { MutexLock lock(mutex_); }
   changed_.notify_all();
+  if (request_.streams) request_.streams->stop();
 }
 
 void ReadJob::open(File& file) {
@@ -393,12 +387,11 @@ std::exception_ptr ReadJob::explain(std::exception_ptr error) const noexcept {
 
 void ReadJob::finish() noexcept {
   if (request_.streams) {
-    // In this order, because every rank's receivers wait for the end of what others send.
-    error() ? request_.streams->fail() : request_.streams->finish_sending();
+    // In this order, because every rank's receivers wait for the end of what others send. After a
+    // failure neither waits.
+    if (!error()) request_.streams->finish_sending();
     join_receivers();
-    // Those for which no thread was started: their senders must not wait.
-    for (const SharedRange& range : request_.shared->ranges)
-      if (range.reader != static_cast<std::uint32_t>(request_.rank)) request_.streams->end_receiving(range.reader, false);
+    request_.streams->report();
   }
   std::exception_ptr failure = error();
   if (failure) failure = explain(failure);

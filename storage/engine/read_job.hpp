@@ -63,6 +63,7 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   std::size_t begin_stage(int stage) override;
   void run_task(int stage, std::size_t index) override;
   std::exception_ptr cancellation() const override;
+  void wake() noexcept override;
 
  private:
   enum Stage { kOpen, kVerify, kRead, kStages };
@@ -173,7 +174,6 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   bool receive(const Task& task, const std::vector<Range>& ranges);
   void pass_on(const Task& task, const std::vector<Range>& ranges);
   void receive_all(std::uint32_t reader, std::vector<Task>& tasks) noexcept;
-  void fail_and_wake(std::exception_ptr error) noexcept;
   void join_receivers() noexcept;
   std::vector<Range> place(const Task& task, const StagingBlock& staging, bool verify_only);
   void check(const Task& task, const Range& range);

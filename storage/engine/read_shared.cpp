@@ -122,7 +122,6 @@ bool ReadJob::receive(const Task& task, const std::vector<Range>& ranges) {
 
 void ReadJob::receive_all(std::uint32_t reader, std::vector<Task>& tasks) noexcept {
   const RunningWork work(work_);
-  bool is_complete = false;
   try {
     const auto entered = request_.destination->enter_thread();
     for (Task& task : tasks) {
@@ -130,15 +129,14 @@ void ReadJob::receive_all(std::uint32_t reader, std::vector<Task>& tasks) noexce
       const ProfilerRange range("receive_block");
       read_ranges(task, false);
     }
-    is_complete = true;
+    request_.streams->finish_receiving(reader);
   } catch (const Stopped&) {
   } catch (const ReaderFailed&) {
     // The load ends with the failure of that rank, which alone knows it. Items that lack bytes are
     // never committed.
   } catch (...) {
-    fail_and_wake(std::current_exception());
+    fail(std::current_exception());
   }
-  request_.streams->end_receiving(reader, is_complete);
 }
 
 void ReadJob::join_receivers() noexcept {

@@ -166,9 +166,9 @@ void ReadJob::make_tasks(File& file) {
   for (const Span& span : spans)
     if (span.range.end > file.content_bytes) throw_beyond_end(items_[span.item]);
 
-  // Merges the ranges that the spans need, in whole checksum blocks if they are checked, and cuts
-  // the result into tasks.
-  const bool checked = file.is_checked();
+  // Merges the ranges that the spans need, in whole checksum blocks if they are checked or shared,
+  // and cuts the result into tasks. Shared ones must be equal on all ranks.
+  const bool whole_blocks = file.is_checked() || request_.shared;
   const std::uint64_t grid = file.grid_bytes;
   Task task;
   task.file = &file;
@@ -176,7 +176,7 @@ void ReadJob::make_tasks(File& file) {
   Piece piece;
   for (const Span& span : spans) {
     Piece wanted{span.range.begin, span.range.end};
-    if (checked) {
+    if (whole_blocks) {
       wanted.begin = wanted.begin / grid * grid;
       wanted.end = std::min(file.content_bytes, (wanted.end + grid - 1) / grid * grid);
     }
@@ -208,9 +208,10 @@ void ReadJob::make_tasks(File& file) {
   }
 }
 
-// Cuts where other ranks begin or end to share the bytes.
+// Cuts where other ranks begin or end to share the bytes. What is shared was planned in blocks of
+// kChecksumBlockBytes; a file with other blocks is not.
 void ReadJob::add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes) {
-  if (request_.shared) {
+  if (request_.shared && file.grid_bytes == kChecksumBlockBytes) {
     const auto& ranges = request_.shared->ranges;
     const std::pair from(static_cast<std::uint32_t>(index_of(file)), piece.begin);
     const auto is_before = [&](const SharedRange& shared) { return std::pair(shared.bytes.file, shared.bytes.end) <= from; };

@@ -16,6 +16,7 @@ void StagedWork::fail(std::exception_ptr error) noexcept {
     failed_ = true;
   }
   changed_.notify_all();
+  wake();
 }
 
 std::exception_ptr StagedWork::error() const {

@@ -27,6 +27,10 @@ class StagedWork : public PoolWork {
   // Returns the error with which cancelled work ends.
   virtual std::exception_ptr cancellation() const = 0;
 
+  // Wakes tasks that wait, which then ask `failed`. Called after each failure, on any thread, maybe
+  // after the end.
+  virtual void wake() noexcept {}
+
   bool failed() const { return failed_; }
   void fail(std::exception_ptr error) noexcept;
   // Returns the first exception, or null. For use in `finish`.

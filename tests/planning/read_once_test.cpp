@@ -106,6 +106,18 @@ TEST_CASE("read once: the ranks of each host share among themselves") {
   CHECK(describe(offers, parts) == "read_once: host, of 4096 bytes that the ranks need, 2048 come from other ranks");
 }
 
+TEST_CASE("read once: above 64 ranks each host shares among its own ranks, even if the world was asked for") {
+  const std::vector<FileRange> needs{{0, 0, 8 * kBlock}};
+  std::vector<ReadOffer> offers(kWorldRanksMax, offer(needs, ReadOnce::kWorld, "b"));
+  offers.resize(kWorldRanksMax + 1, offer(needs, ReadOnce::kWorld, "a"));
+  const auto parts = plan_read_once(offers, kBlock);
+  check_whole(parts);
+  CHECK(parts.back().ranges.empty());
+  CHECK(describe(offers, parts) ==
+        "read_once: host, because there are more than 64 ranks, of 66560 bytes that the ranks need, "
+        "64512 come from other ranks");
+}
+
 TEST_CASE("read once: one rank that takes no part stops all, and so does a world of one or none") {
   const std::vector<FileRange> needs{{0, 0, 8 * kBlock}};
   std::vector<ReadOffer> offers(3, offer(needs));
