@@ -221,7 +221,7 @@ class ReadStreams final : public RankStreams {
   std::map<std::uint32_t, To> to_ CAIRN_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<DataStream>> live_ CAIRN_GUARDED_BY(mutex_);
   std::size_t broken_ CAIRN_GUARDED_BY(mutex_) = 0;
-  std::string first_ CAIRN_GUARDED_BY(mutex_);  // what broke first
+  std::string first_ CAIRN_GUARDED_BY(mutex_);  // the first break
   std::thread opener_;
 };
 

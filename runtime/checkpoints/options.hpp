@@ -84,9 +84,9 @@ struct LoadOptions {
   std::optional<Cancellation> cancellation;  // as in SaveOptions
   // Lets ranks pass on what they read, so that bytes that several ranks need are read from the
   // store once: by one rank of each host (kHost), or by one of all (kWorld). The readers check the
-  // bytes. kAuto takes kHost for an object store or a directory that is not on a local file system,
+  // bytes. kAuto takes kHost for an object store or a directory that is on no local file system,
   // and kOff otherwise, because ranks of a host share its page cache. Above 64 ranks kWorld means
-  // kHost. The choice is in the trace. Bytes move past the control connections, through shared memory
+  // kHost. The choice is in the trace. Bytes move past the control connections, in shared memory
   // within a host and TCP between hosts. A rank that gets nothing reads for itself, with a warning.
   // Compressed values, and those of PyTorch's own files, are shared up to 64 MiB of stored bytes
   // each. No effect with a user-defined planner or reader, nor with `verify_first`.
