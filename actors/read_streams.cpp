@@ -19,7 +19,7 @@ namespace cairn {
 namespace {
 
 // Streams that break never end with this code, so it means that a rank has failed or was stopped.
-constexpr ErrorCode kStopped = ErrorCode::kPrecondition;
+constexpr ErrorCode kRankStopped = ErrorCode::kPrecondition;
 constexpr const char* kWhyStopped = "the rank has failed, or was told to stop";
 
 Error mismatch(std::uint32_t from) {
@@ -61,7 +61,7 @@ class ReadStreams final : public RankStreams {
     }
     changed_.notify_all();
     for (const auto& weak : live)
-      if (const auto stream = weak.lock()) stream->fail(kStopped, kWhyStopped);
+      if (const auto stream = weak.lock()) stream->fail(kRankStopped, kWhyStopped);
     transport_->wake();
   }
 
@@ -116,7 +116,7 @@ class ReadStreams final : public RankStreams {
   void add(const std::shared_ptr<DataStream>& stream) {
     const MutexLock lock(mutex_);
     live_.push_back(stream);
-    if (is_stopped_) stream->fail(kStopped, kWhyStopped);
+    if (is_stopped_) stream->fail(kRankStopped, kWhyStopped);
   }
 
   // Those on this host come first, because they answer at once. Goes on after `stop`, because the
@@ -150,7 +150,7 @@ class ReadStreams final : public RankStreams {
       if (from.is_claimed) continue;
       try {
         const auto left = std::max<std::chrono::nanoseconds>(until_ - std::chrono::steady_clock::now(), {});
-        transport_->receive(static_cast<int>(rank), shared_->stream, left)->fail(kStopped, kWhyStopped);
+        transport_->receive(static_cast<int>(rank), shared_->stream, left)->fail(kRankStopped, kWhyStopped);
       } catch (const std::exception&) {  // it has not opened one
       }
     }
@@ -174,7 +174,7 @@ class ReadStreams final : public RankStreams {
         const MutexLock lock(mutex_);
         to_[rank].stream = nullptr;
       }
-      if (error.code() != kStopped) broken_to(rank, error);
+      if (error.code() != kRankStopped) broken_to(rank, error);
     } catch (const std::exception& error) {
       broken_to(rank, error);
     }
@@ -193,7 +193,7 @@ class ReadStreams final : public RankStreams {
     } catch (const Error& error) {
       sender.is_broken = true;
       sender.stream.reset();
-      if (error.code() == kStopped || is_stopped_) throw ReaderFailed();
+      if (error.code() == kRankStopped || is_stopped_) throw ReaderFailed();
       throw;
     }
   }

@@ -83,8 +83,8 @@ class Transport {
   // the caller's thread. Also throws kInvalidArgument for a malformed address, and kPrecondition
   // if there is no secret and the address is not loopback.
   virtual std::shared_ptr<DataStream> open(const DataAddress& to, std::uint64_t stream) = 0;
-  // Waits until rank `from` has opened the stream. Throws kDeadline after `deadline`, and kCancelled
-  // if `cancelled` is true at the beginning or at a call of `wake`.
+  // Waits until rank `from` has opened the stream. Throws kDeadline after `deadline`, and
+  // kCancelled if `cancelled` is true at the beginning or at a call of `wake`.
   virtual std::shared_ptr<DataStream> receive(int from, std::uint64_t stream, std::chrono::nanoseconds deadline,
                                               const std::atomic<bool>* cancelled = nullptr) = 0;
   virtual void wake() noexcept = 0;
