@@ -49,7 +49,7 @@ class ReadStreams final : public RankStreams {
   }
 
   void finish_sending() noexcept override {
-    for (const auto& [rank, unused] : to_) with(rank, [](DataStream& stream) { stream.finish(); });
+    for (const auto& [rank, address] : shared_->addresses) with(rank, [](DataStream& stream) { stream.finish(); });
   }
 
   void stop() noexcept override {
