@@ -25,8 +25,11 @@ void WriteJob::plan_digests() {
     for (std::uint64_t begin = 0; begin < bytes; begin += ring_.block_bytes())
       parts_to_digest_.push_back({to_digest_.size() - 1, begin, std::min<std::uint64_t>(ring_.block_bytes(), bytes - begin), {}});
   }
-  digests_left_ = parts_to_digest_.size();
-  if (digests_left_ == 0) join_digests();
+  {
+    const MutexLock lock(mutex_);
+    digests_left_ = parts_to_digest_.size();
+  }
+  if (parts_to_digest_.empty()) join_digests();
 }
 
 std::optional<WriteJob::Task> WriteJob::next_to_digest() {
