@@ -294,7 +294,7 @@ class FrozenWhileLoading(FaultTest):
 class ReadOnceFaults(FaultTest):
     """Each rank reads a part of what the others need, and they wait for it."""
 
-    POINTS = [("receive:GlobalLoadPlan", 1, False), ("hook:read_data", 1, False), ("store:read", 4, False), ("store:read", 5, False),
+    POINTS = [("receive:GlobalLoadPlan", 1, False), ("hook:read_data", 1, False), ("store:read", 6, False), ("store:read", 7, False),
               ("send:ReadDone", 1, False)]
 
     @staticmethod
