@@ -37,7 +37,11 @@ class QuotaStore : public Store {
 
   std::string url() const override { return url_; }
   bool is_shared() const override { return directory_->is_shared(); }
-  StoreTraits traits() const override { return directory_->traits(); }
+  StoreTraits traits() const override {
+    StoreTraits traits = directory_->traits();
+    traits.has_links = false;  // `link` is not overridden
+    return traits;
+  }
   void create_root() override { directory_->create_root(); }
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override { directory_->read(name, ranges); }
   std::uint64_t size_bytes(const ObjectName& name) override { return directory_->size_bytes(name); }
