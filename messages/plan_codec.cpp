@@ -25,18 +25,6 @@ std::array<decltype(&std::declval<Item&>().lengths), 5> lists_of(Item& item) {
   return {&item.dest_chunk_offset, &item.dest_offsets, &item.storage_chunk_offset, &item.storage_offsets, &item.lengths};
 }
 
-template <class Column>
-bool equal(const Column& a, const Column& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end());
-}
-
-bool equal(const v1::Names& a, const v1::Names& b) { return a.text() == b.text() && equal(a.lengths(), b.lengths()); }
-
-bool equal(const v1::Paths& a, const v1::Paths& b) {
-  return equal(a.names(), b.names()) && equal(a.lengths(), b.lengths()) && equal(a.steps(), b.steps()) &&
-         equal(a.renamed(), b.renamed()) && equal(a.text_lengths(), b.text_lengths()) && a.renamed_text() == b.renamed_text();
-}
-
 }  // namespace
 
 // --- save plans ----------------------------------------------------------------------------------
@@ -88,16 +76,16 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
 }
 
 void SharedNames::decode(const v1::SavePlan& message, SavePlan& plan) {
-  // Compares the encoded columns, which is many times faster than decoding them.
-  auto known = std::find_if(seen_.rbegin(), seen_.rend(), [&](const Seen& seen) {
-    return equal(seen.names, message.names()) && equal(seen.mappings, message.mappings());
+  // Compares all that is encoded, which is many times faster than decoding it.
+  Seen seen{message.names().SerializeAsString(), message.mappings().SerializeAsString(), {}};
+  auto known = std::find_if(seen_.rbegin(), seen_.rend(), [&](const Seen& earlier) {
+    return earlier.names == seen.names && earlier.mappings == seen.mappings;
   });
   if (known == seen_.rend()) {
-    Seen seen{message.names(), message.mappings(), {}};
-    seen.plan.names = columns::names_from_proto(seen.names, kSavePlan);
+    seen.plan.names = columns::names_from_proto(message.names(), kSavePlan);
     auto& mappings = seen.plan.mappings.edit();
-    mappings.reserve(static_cast<std::size_t>(seen.mappings.names_size()));
-    columns::paths_from_proto(seen.mappings, seen.plan.names, kSavePlan,
+    mappings.reserve(static_cast<std::size_t>(message.mappings().names_size()));
+    columns::paths_from_proto(message.mappings(), seen.plan.names, kSavePlan,
                               [&](NameId name, Path path) { mappings.emplace_back(name, std::move(path)); });
     seen_.push_back(std::move(seen));
     if (seen_.size() > kSeenMax) seen_.pop_front();

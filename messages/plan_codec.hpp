@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <string>
 
 #include <cairn/messages/load.pb.h>
 #include <cairn/messages/plan.pb.h>
@@ -29,9 +30,8 @@ class SharedNames {
 
  private:
   struct Seen {
-    v1::Names names;
-    v1::Paths mappings;
-    SavePlan plan;  // has names and mappings only
+    std::string names, mappings;  // as they are encoded
+    SavePlan plan;                // has names and mappings only
   };
   std::deque<Seen> seen_;  // newest last
 };

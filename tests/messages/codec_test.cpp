@@ -365,6 +365,17 @@ TEST_CASE("decoded plans of ranks with equal names and paths share memory") {
   CHECK(std::get<std::string>((*plans[0]->mappings)[0].second[0]) == "model");
 }
 
+TEST_CASE("decoded plans keep names apart that differ only in the beginning they share with the one before") {
+  EnvelopeDecoder decoder;
+  for (const char* second : {"abc", "ac"}) {
+    SavePlan plan;
+    for (const char* name : {"ab", second}) plan.items.emplace_back().name = plan.names.intern(name);
+    Envelope envelope;
+    envelope.body = LocalSavePlan{std::make_shared<const SavePlan>(plan), {}};
+    CHECK(std::get<LocalSavePlan>(decoder.decode(encode(envelope)).body).plan->names.all() == plan.names.all());
+  }
+}
+
 TEST_CASE("every message survives the journey") {
   const auto random = seeded_random(76);
   for (std::size_t kind = 0; kind < kKinds; ++kind) {
