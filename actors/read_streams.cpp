@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <fstream>
 #include <map>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
-
+#include <cairn/actors/links/socket.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/signals_blocked.hpp>
@@ -119,17 +117,16 @@ class ReadStreams final : public RankStreams {
     if (is_stopped_) stream->fail(kRankStopped, kWhyStopped);
   }
 
-  // Those on this host come first, because they answer at once. Goes on after `stop`, because the
-  // receivers learn of it by their streams.
+  // Opens the streams to this host first, because it answers at once. Goes on after `stop`, because
+  // the receivers learn of it by their streams.
   void open() noexcept {
-    const auto host_of = [](const std::string& address) { return address.substr(0, address.rfind(':')); };
-    const std::string own = host_of(transport_->address().address);
+    const std::string own = split_address(transport_->address().address).host;
     for (const bool is_near : {true, false})
       for (const auto& [rank, text] : shared_->addresses) {
         std::shared_ptr<DataStream> stream;
         try {
           const DataAddress address = parse_data_address(text);
-          if ((host_of(address.address) == own) != is_near) continue;
+          if ((split_address(address.address).host == own) != is_near) continue;
           if (std::chrono::steady_clock::now() >= until_) throw Error(ErrorCode::kDeadline, "other ranks took too long to answer");
           stream = transport_->open(address, shared_->stream);
           add(stream);
@@ -231,14 +228,6 @@ std::shared_ptr<RankStreams> make_read_streams(std::shared_ptr<Transport> transp
                                                std::chrono::milliseconds deadline,
                                                std::function<void(const std::string&)> on_broken) {
   return std::make_shared<ReadStreams>(std::move(transport), std::move(shared), deadline, std::move(on_broken));
-}
-
-std::string host_identity() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::array<char, 64> space{};
-  const ssize_t length = ::readlink("/proc/self/ns/net", space.data(), space.size());
-  return boot.empty() || length <= 0 ? "" : boot + " " + std::string(space.data(), static_cast<std::size_t>(length));
 }
 
 }  // namespace cairn

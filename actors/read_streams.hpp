@@ -19,8 +19,4 @@ std::shared_ptr<RankStreams> make_read_streams(std::shared_ptr<Transport> transp
                                                std::chrono::milliseconds deadline,
                                                std::function<void(const std::string& why)> on_broken);
 
-// Returns a text that is equal for processes that can share memory: those of one machine, in one
-// network namespace. "" if the system does not say.
-std::string host_identity();
-
 }  // namespace cairn

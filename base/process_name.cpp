@@ -26,6 +26,15 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
+std::string machine_name() {
+  std::string name;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), name);
+  if (name.empty()) name = host_name();
+  char network[64] = "";
+  if (::readlink("/proc/thread-self/ns/net", network, sizeof(network) - 1) > 0) name += std::string("/") + network;
+  return name;
+}
+
 std::string process_name(std::uint64_t process, const std::string& host) {
   return "process " + std::to_string(process) + (host.empty() ? "" : " on " + host);
 }

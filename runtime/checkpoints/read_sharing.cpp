@@ -5,6 +5,7 @@
 #include <cairn/actors/rank_runtime.hpp>
 #include <cairn/actors/read_streams.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/process_name.hpp>
 
 namespace cairn {
 
@@ -15,14 +16,14 @@ ReadSharing read_sharing(const World& world, StorageReader& reader, const LoadOp
   // Called if something cannot be shared. Ranks then read it themselves.
   const auto warn = [&world](const std::string& why) {
     write_log(LogLevel::kWarning, world.rank(), "read_once: " + why);
-    world.runtime().note("read_once: a stream broke, and a rank reads for itself");
+    world.runtime().note("read_once: something was not shared, and the log says why");
   };
   sharing.offer = [&world, &own, warn, wanted = options.read_once](const LoadPlan& plan) {
     ReadOffer offer = own.offer(plan, wanted);
     if (offer.mode == ReadOnce::kOff) return offer;
     try {
       offer.address = to_string(world.transport()->address());
-      offer.host = host_identity();
+      offer.host = machine_name();
     } catch (const Error& error) {
       warn(std::string("no rank shares what it reads, because this rank cannot: ") + error.what());
       offer = {};

@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <sstream>
 
 #include <poll.h>
-#include <unistd.h>
-
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
+#include <cairn/base/process_name.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/rank_text.hpp>
 #include <cairn/runtime/launch/meeting_store.hpp>
@@ -32,21 +30,6 @@ std::string came_more_than_once(const std::vector<int>& ranks) {
   return "; " + name_ranks(ranks) +
          " came more than once: see whether two processes have the same RANK (a rank also comes again for its next world, or to "
          "try again)";
-}
-
-// Identifies this machine and network namespace: each has a loopback of its own, as containers do.
-// Used to check that other ranks can reach a loopback address.
-std::string machine_name() {
-  std::string name;
-  std::ifstream boot_id("/proc/sys/kernel/random/boot_id");
-  if (!std::getline(boot_id, name) || name.empty()) {
-    char host[256] = "";
-    ::gethostname(host, sizeof(host) - 1);
-    name = host;
-  }
-  char network[64] = "";
-  if (::readlink("/proc/thread-self/ns/net", network, sizeof(network) - 1) > 0) name += std::string("/") + network;
-  return name;
 }
 
 bool only_local(const std::string& address) { return address.rfind("127.", 0) == 0 || address.rfind("[::1]", 0) == 0; }

@@ -14,9 +14,7 @@
 
 namespace c10d {
 class Store;
-class TCPStore;
-struct TCPStoreOptions;
-}  // namespace c10d
+}
 
 namespace cairn {
 

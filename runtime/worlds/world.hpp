@@ -29,7 +29,6 @@ namespace cairn {
 
 class RankRuntime;
 class Transport;
-class Transport;
 
 class World {
  public:
