@@ -12,6 +12,13 @@ using Ranks = std::vector<std::uint32_t>;
 
 bool is_before(const FileRange& a, const FileRange& b) { return std::tie(a.file, a.begin) < std::tie(b.file, b.begin); }
 
+// Returns the mode of all ranks: the smallest, because kOff is the smallest that is sent.
+ReadOnce mode_of(const std::vector<ReadOffer>& offers) {
+  auto mode = ReadOnce::kWorld;
+  for (const ReadOffer& offer : offers) mode = std::min(mode, offer.mode);
+  return mode;
+}
+
 // Returns the ranges that several of the ranks need, by the ranks that need them.
 std::map<Ranks, std::vector<FileRange>> needed_by_several(const std::vector<ReadOffer>& offers, const Ranks& ranks) {
   struct Edge {
@@ -102,11 +109,9 @@ class Division {
 
 std::vector<SharedReads> plan_read_once(const std::vector<ReadOffer>& offers, std::uint64_t block_bytes) {
   Division division(offers.size(), block_bytes);
-  if (std::any_of(offers.begin(), offers.end(), [](const ReadOffer& offer) { return offer.mode == ReadOnce::kOff; }))
-    return std::move(division.parts);
-  const bool by_host = offers.size() > kWorldRanksMax || std::any_of(offers.begin(), offers.end(), [](const ReadOffer& offer) {
-                         return offer.mode == ReadOnce::kHost;
-                       });
+  const ReadOnce mode = mode_of(offers);
+  if (mode <= ReadOnce::kOff) return std::move(division.parts);
+  const bool by_host = offers.size() > kWorldRanksMax || mode == ReadOnce::kHost;
   std::map<std::string, Ranks> groups;
   for (std::uint32_t rank = 0; rank < offers.size(); ++rank) groups[by_host ? offers[rank].host : ""].push_back(rank);
   for (const auto& [host, group] : groups)
@@ -123,14 +128,13 @@ std::vector<SharedReads> plan_read_once(const std::vector<ReadOffer>& offers, st
 
 std::string describe(const std::vector<ReadOffer>& offers, const std::vector<SharedReads>& parts) {
   std::uint64_t needed = 0, received = 0;
-  auto mode = ReadOnce::kWorld;
+  const ReadOnce mode = mode_of(offers);
+  if (mode <= ReadOnce::kOff) return "read_once: off";
   for (std::uint32_t rank = 0; rank < parts.size(); ++rank) {
-    mode = std::min(mode, offers[rank].mode);
     for (const FileRange& range : offers[rank].needs) needed += range.end - range.begin;
     for (const SharedRange& range : parts[rank].ranges)
       if (range.reader != rank) received += range.bytes.end - range.bytes.begin;
   }
-  if (mode <= ReadOnce::kOff) return "read_once: off";
   std::string by = mode == ReadOnce::kHost ? "host" : "world";
   if (by == "world" && offers.size() > kWorldRanksMax)
     by = "host, because there are more than " + std::to_string(kWorldRanksMax) + " ranks";
