@@ -8,10 +8,8 @@
 
 namespace cairn {
 
-// The digest of an item is that of the digests of its pieces of this size, so that several threads
-// can digest one item, and blocks may have any size.
-constexpr std::uint64_t kDigestedBytes = kChecksumBlockBytes;
-
+// The digest of an item is that of the digests of its parts, so that several threads can digest one
+// item. A part has as many bytes as a staging block; a writer keeps its blocks from save to save.
 void WriteJob::plan_digests() {
   if (!request_.reuse) return;
   const std::vector<WriteItem>& items = request_.plan->items;
@@ -55,9 +53,7 @@ void WriteJob::digest(Block& block) {
     data->read(part.begin, block.memory.bytes(0, part.length));
     bytes = block.memory.data();
   }
-  part.digests.reserve((part.length + kDigestedBytes - 1) / kDigestedBytes);
-  for (std::uint64_t at = 0; at < part.length; at += kDigestedBytes)
-    part.digests.push_back(xxh3_128({bytes + at, std::min(kDigestedBytes, part.length - at)}));
+  part.digest = xxh3_128({bytes, part.length});
   // The caller of such a save waits until everything is copied, and lends each tensor once.
   if (!request_.copy_first) copied(item);
   drop(block, false);
@@ -81,12 +77,12 @@ std::shared_ptr<const ElementRun> WriteJob::held(std::uint32_t item) {
 
 void WriteJob::join_digests() {
   std::vector<ItemDigest> digests(request_.plan->items.size());
-  std::vector<ItemDigest> pieces;
+  std::vector<ItemDigest> parts;
   for (const Item& item : to_digest_) {
-    pieces.clear();
+    parts.clear();
     for (std::size_t i = item.first_unit; i < parts_to_digest_.size() && &to_digest_[parts_to_digest_[i].item] == &item; ++i)
-      pieces.insert(pieces.end(), parts_to_digest_[i].digests.begin(), parts_to_digest_[i].digests.end());
-    digests[item.item] = xxh3_128({reinterpret_cast<const char*>(pieces.data()), pieces.size() * sizeof(ItemDigest)});
+      parts.push_back(parts_to_digest_[i].digest);
+    digests[item.item] = xxh3_128({reinterpret_cast<const char*>(parts.data()), parts.size() * sizeof(ItemDigest)});
   }
   request_.reuse->digested(std::move(digests));
 }

@@ -159,7 +159,7 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   struct PartToDigest {
     std::size_t item = 0;  // index into to_digest_
     std::uint64_t begin = 0, length = 0;
-    std::vector<ItemDigest> digests;  // of its pieces
+    ItemDigest digest{};
   };
 
   struct Task {
