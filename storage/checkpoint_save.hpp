@@ -60,12 +60,13 @@ struct CheckpointWriterOptions {
   // hostile data. Each checkpoint stays whole if others are removed. Tensors that seldom change
   // get files of their own: those marked by `frozen` (state_dict.hpp), and with kDigest those that
   // were the same in the last two saves. Such a file is written if a tensor in it has changed, or
-  // if it cannot be linked, because the last checkpoint was removed or the file system refuses; the
-  // log then says why. Everything is written in the first save of a process, after a change of
-  // other options, and in any other place than a directory. No effect for safetensors files.
+  // if it cannot be linked, because the last checkpoint was removed or the file system refuses. If
+  // it cannot be linked, the log says why. Everything is written in the first save of a process,
+  // after a change of other options, after a load that found damage, and in any other place than a
+  // directory. No effect for safetensors files.
   Reuse reuse = Reuse::kOff;
-  // The number of checkpoints, at least 1, that may share a file. Every so many saves write
-  // everything anew, so that one bad sector does not damage all checkpoints of a run.
+  // The number of checkpoints, at least 1, that may share a file. After that many saves, everything
+  // is written anew, so that one bad sector does not damage all checkpoints of a run.
   std::uint32_t reuse_generations_max = 10;
   bool low_priority = false;  // runs the writing threads at the lowest CPU and I/O priority
   // Called on the coordinator with the checkpoint's id, on the thread that runs the save's hooks,

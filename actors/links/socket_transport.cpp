@@ -224,7 +224,7 @@ class SocketTransport : public Transport {
         const MutexLock lock(mutex_);
         if (is_stopped_) return guests_.clear();
         if (now >= next_beat) {
-          // Their senders would wait for a rank that may never come.
+          // Ends streams that nobody claimed in time, so that their senders stop waiting.
           for (auto known = unclaimed_.begin(); known != unclaimed_.end();)
             known = known->second.deadline <= now ? unclaimed_.erase(known) : std::next(known);
           streams = live_streams();

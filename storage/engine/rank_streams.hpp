@@ -16,7 +16,7 @@ struct ReaderFailed {};
 class RankStreams {
  public:
   virtual ~RankStreams() = default;  // fails what has not ended
-  // Blocks while the rank is slow. A rank that cannot be reached gets nothing any more.
+  // Blocks while the rank is slow. Sends nothing more to a rank that cannot be reached.
   virtual void send(std::uint32_t to, ByteSpan bytes) noexcept = 0;
   // Ends what this rank sends, once all of it has been received.
   virtual void finish_sending() noexcept = 0;

@@ -2,7 +2,7 @@
 // the same time.
 //
 // The pool's threads read and pass on. Each rank that sends to this one has a thread of its own
-// here, so that receiving goes on whatever this rank has to send, and all ranks make progress.
+// here. Receiving therefore never waits for sending, and ranks cannot deadlock.
 #include <algorithm>
 #include <utility>
 

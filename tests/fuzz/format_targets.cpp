@@ -325,7 +325,7 @@ std::vector<Bytes> sections_of_version_1() {
   return {record.substr(begin, record.size() - kCommitFooterBytes - begin)};
 }
 
-// Those of version 1 have positions that follow from the layout.
+// Records of version 1 have positions that follow from the layout.
 std::vector<Bytes> metadata_sections() {
   return {encode_metadata(sample_metadata()), encode_metadata(decode_commit_record(golden("nested/.metadata"))),
           encode_metadata(decode_metadata(sections_of_version_1().front(), 1))};
