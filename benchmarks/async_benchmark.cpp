@@ -4,8 +4,9 @@
 // stop the trainer, compared with saves to the near tier alone.
 //
 // Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}. Values are medians
-// of several runs, each with a new checkpointer. `--quick`: less data, fewer runs. `--directory
-// DIRECTORY`: where checkpoints are written; default /dev/shm.
+// of several runs, each with a new checkpointer. `--quick`: less data, fewer runs. `--cuda`: the
+// device alone, how long saves of 8 GiB stop the trainer, fewer runs. `--directory DIRECTORY`: where
+// checkpoints are written; default /dev/shm.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -356,21 +357,29 @@ void measure(const std::string& name, torch::Device device, const std::string& d
 }  // namespace cairn
 
 int main(int argc, char** argv) {
-  bool quick = false;
+  bool quick = false, cuda = false;
   std::string place = "/dev/shm";
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--quick") {
       quick = true;
+    } else if (std::string_view(argv[i]) == "--cuda") {
+      cuda = true;
     } else if (std::string_view(argv[i]) == "--directory" && i + 1 < argc) {
       place = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: %s [--quick] [--directory DIRECTORY]\n", argv[0]);
+      std::fprintf(stderr, "usage: %s [--quick | --cuda] [--directory DIRECTORY]\n", argv[0]);
       return 2;
     }
   }
   try {
     torch::set_num_threads(1);
     const cairn::testing::TemporaryDirectory directory(place);
+    if (cuda) {
+      const torch::Device device(torch::kCUDA, 0);
+      cairn::measure_stall("cuda_one_tensor", cairn::make_load(1, 8192 * cairn::kMiB, device), device, 3, 1.02);
+      cairn::measure_streaming("cuda_8gib", cairn::make_load(8, 1024 * cairn::kMiB, device), device, directory.path(), 3);
+      return 0;
+    }
     cairn::measure_tiers(directory.path(), quick);
     cairn::measure("cpu", torch::kCPU, directory.path(), quick);
     if (torch::cuda::is_available())

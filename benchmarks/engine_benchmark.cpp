@@ -1,10 +1,11 @@
 // Saving and loading with the writer's and the reader's defaults, beside plain threads that write
 // and read files of their own: the best of 1, 2, 4, ... of them is the limit of the machine.
 //
-//   cairn_engine_benchmark [--ranks N] [--mib N] [--cuda] [--at DIRECTORY] [--repeat N]
+//   cairn_engine_benchmark [--ranks N] [--mib N] [--cuda] [--at DIRECTORY] [--cold] [--repeat N]
 //                          [--threads N] [--tensors N]
 //
 // --mib: the size of a rank's state; default: 1024. --cuda: rank r has its tensors on device r.
+// --cold: reads find nothing in the page cache.
 // Prints GB/s, medians, as lines of JSON. Checks the values after each load.
 #include <fcntl.h>
 #include <unistd.h>
@@ -37,6 +38,7 @@ struct Settings {
   std::int64_t mib = 1024;
   int tensors = 32;  // of a rank
   bool cuda = false;
+  bool cold = false;
   std::string at = "/dev/shm";
   int repeat = 5;
   unsigned threads = 0;  // of a rank; 0: the default
@@ -64,6 +66,15 @@ void in_threads(unsigned count, const std::function<void(unsigned)>& act) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Drops the file from the page cache, so that the next read comes from the disk.
+void forget_cached(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  require(file >= 0, "open");
+  ::fdatasync(file);
+  ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(file);
+}
+
 // Returns the seconds of `count` threads that write all bytes, and of as many that read them.
 std::pair<double, double> plain(const Settings& settings, unsigned count, const std::string& directory) {
   const std::size_t bytes = static_cast<std::size_t>(settings.ranks * settings.rank_bytes()) / count / kBlockBytes * kBlockBytes;
@@ -81,6 +92,7 @@ std::pair<double, double> plain(const Settings& settings, unsigned count, const 
       ::close(file);
     });
   });
+  for (unsigned i = 0; settings.cold && i < count; ++i) forget_cached(path(i));
   const double read = seconds_of([&] {
     in_threads(count, [&](unsigned i) {
       const int file = ::open(path(i).c_str(), O_RDONLY | O_CLOEXEC);
@@ -140,6 +152,8 @@ void run(const Settings& settings) {
     saves.push_back(seconds_of([&] { testing::save_locally(how, savers); }));
     for (StateDict& target : targets)
       for (auto& [key, value] : target) value.tensor().zero_();
+    if (settings.cold)
+      for (const auto& entry : std::filesystem::directory_iterator(how.checkpoint_id)) forget_cached(entry.path());
     std::vector<DefaultLoadPlanner> load_planners(ranks);
     std::vector<testing::LocalLoader> loaders(ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank) loaders[rank] = {&targets[rank], &load_planners[rank], readers[rank].get()};
@@ -154,10 +168,11 @@ void run(const Settings& settings) {
     const double first = seconds.front();
     seconds.erase(seconds.begin());
     const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
-    std::printf("{\"name\": \"%s_%d_ranks_%lld_mib_%d_tensors%s\", \"value\": %.4g, \"unit\": \"GB/s\", "
+    std::printf("{\"name\": \"%s_%d_ranks_%lld_mib_%d_tensors%s%s\", \"value\": %.4g, \"unit\": \"GB/s\", "
                 "\"limit\": %.4g, \"ratio\": %.3g, \"slowest\": %.4g, \"fastest\": %.4g, \"first\": %.4g}\n",
                 what, settings.ranks, static_cast<long long>(settings.mib), settings.tensors, settings.cuda ? "_cuda" : "",
-                bytes / median(seconds), bytes / limit, limit / median(seconds), bytes / *most, bytes / *least, bytes / first);
+                settings.cold ? "_cold" : "", bytes / median(seconds), bytes / limit, limit / median(seconds), bytes / *most,
+                bytes / *least, bytes / first);
   };
   print("save", saves, write);
   print("load", loads, read);
@@ -170,8 +185,10 @@ int main(int argc, char** argv) {
   cairn::Settings settings;
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
-    const char* value = option != "--cuda" && i + 1 < argc ? argv[++i] : "";
+    const bool has_value = option != "--cuda" && option != "--cold";
+    const char* value = has_value && i + 1 < argc ? argv[++i] : "";
     if (option == "--cuda") settings.cuda = true;
+    if (option == "--cold") settings.cold = true;
     if (option == "--ranks") settings.ranks = std::max(1, std::atoi(value));
     if (option == "--mib") settings.mib = std::max(1, std::atoi(value));
     if (option == "--at") settings.at = value;
