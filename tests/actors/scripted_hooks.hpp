@@ -166,7 +166,7 @@ class ScriptedWriter : public StorageWriter {
     script_.hook("writer.write_data");
     written.push_back(plan.items.at(1).content_hash);
     WriteResults results;
-    results.files.push_back({"file_" + std::to_string(contexts.back().rank), 70, 8, 9, {}});
+    results.files.push_back({"file_" + std::to_string(contexts.back().rank), 70, 8, 9, {}, {}});
     return deliveries_.fulfil("writer.write_data", std::move(results));
   }
   void finish(Metadata metadata, std::vector<WriteResults> results) override {

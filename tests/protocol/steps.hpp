@@ -66,7 +66,7 @@ inline TaskResult answer_to(const RunTask& run, int rank, std::uint64_t content 
   if (const auto* load = std::get_if<CreateGlobalLoadPlan>(&run.task)) return GlobalLoadPlans{load->local_plans};
   if (std::holds_alternative<Write>(run.task)) {
     auto results = std::make_shared<WriteResults>();
-    results->files.push_back({"file " + std::to_string(rank), 1, 2, 1, {}});
+    results->files.push_back({"file " + std::to_string(rank), 1, 2, 1, {}, {}});
     return Written{results};
   }
   if (std::holds_alternative<Read>(run.task)) return ReadDone{};
