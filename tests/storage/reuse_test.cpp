@@ -263,7 +263,8 @@ TEST_CASE("reuse: so many checkpoints share a file, and then all ranks write ane
     savers.check(step, step);
   }
   for (const auto& [one, other, share] : {std::tuple{1, 2, true}, {2, 3, true}, {3, 4, false}, {4, 6, true}, {6, 7, false}}) {
-    CAPTURE(one);
+    const int shown = one;
+    CAPTURE(shown);
     CHECK((savers.shared(one, other) > 0) == share);
   }
   const Thrown thrown = thrown_by([] { CheckpointWriter writer(reusing(Reuse::kDigest, 0)); });
