@@ -92,12 +92,12 @@ bool has_length(const StorageInfo& storage, bool is_bytes, const std::vector<boo
 // that the items do not fill.
 template <class AnyMetadata, class Place>
 void lay_out(AnyMetadata& metadata, std::vector<bool>& is_explicit, Place place) {
-  constexpr auto kFileBytesMax = std::uint64_t{1} << 62;  // the layout can be computed anywhere in such a file
+  constexpr auto kPlacedBytesMax = std::uint64_t{1} << 62;  // the layout can be computed anywhere in such a file
   std::vector<std::uint64_t> ends(metadata.files.size()), left;
   for (std::size_t i = 0; i < metadata.files.size(); ++i) {
     const FileInfo& file = metadata.files[i];
     left.push_back(file.length.value_or(0) - file.trailer_length.value_or(0));
-    if (!file.length || !file.trailer_length || left[i] > kFileBytesMax) is_explicit[i] = true;
+    if (!file.length || !file.trailer_length || left[i] > kPlacedBytesMax) is_explicit[i] = true;
   }
   const auto add = [&](auto& storage, std::uint64_t length, std::uint64_t payload_offset) {
     if (length > left[storage.file]) return void(is_explicit[storage.file] = true);
