@@ -101,7 +101,7 @@ Digest sha256(ByteSpan bytes) {
 
 std::uint64_t xxh3(ByteSpan bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
 
-std::array<std::uint64_t, 2> xxh3_128(ByteSpan bytes) noexcept {
+Digest128 xxh3_128(ByteSpan bytes) noexcept {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return {hash.low64, hash.high64};
 }

@@ -27,7 +27,8 @@ std::string to_hex(const Digest& digest);
 // of them have one hash with a probability of 2^-64. No defence against hostile data.
 std::uint64_t xxh3(ByteSpan bytes) noexcept;
 // Returns the 128-bit XXH3 hash, its low half first. No defence against hostile data either.
-std::array<std::uint64_t, 2> xxh3_128(ByteSpan bytes) noexcept;
+using Digest128 = std::array<std::uint64_t, 2>;
+Digest128 xxh3_128(ByteSpan bytes) noexcept;
 
 // Computes the SHA-256 of a canonical encoding: integers are little-endian with fixed width, and
 // the length of a text precedes the text.

@@ -2,7 +2,6 @@
 // it. Modelled on DCP's `Metadata`.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,9 +32,6 @@ struct TensorProperties {
   }
 };
 
-// A 128-bit hash of an item's bytes before `transforms`. All zero: none is recorded.
-using ItemDigest = std::array<std::uint64_t, 2>;
-
 // The location of one chunk or bytes object. `file` is an index into Metadata::files. The bytes
 // [offset, offset + length) are a torch.save archive or a bytes object, encoded by `transforms`.
 struct StorageInfo {
@@ -46,7 +42,6 @@ struct StorageInfo {
   // only when the archive is read, or that the file contains no raw elements.
   std::uint64_t payload_offset = 0;
   std::vector<std::string> transforms;  // DCP's transform_descriptors ("stream.zstd/1"), in the order in which readers undo them
-  ItemDigest digest = {};
 };
 
 struct FileInfo {

@@ -4,7 +4,6 @@
 #include <exception>
 #include <utility>
 
-#include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 
@@ -20,7 +19,7 @@ void add_numbers(std::string& text, const Numbers& numbers) {
 
 // Appends what tells the item apart, and its digest. Dimensions and dtype have a fixed length, and
 // what has another length is preceded by it.
-void add_item(std::string& text, const SavePlan& plan, const WriteItem& item, const ItemDigest& digest) {
+void add_item(std::string& text, const SavePlan& plan, const WriteItem& item, const Digest128& digest) {
   const std::string& name = plan.names[item.name];
   const std::uint64_t lengths[] = {name.size(), item.size.size(), static_cast<std::uint64_t>(item.properties.dtype)};
   add_numbers(text, lengths);
@@ -78,7 +77,7 @@ bool ReusableFiles::is_digested(const WriteItem& item) const {
 
 // Returns a digest of the tensors in a file and of their order, from which their offsets follow.
 // Returns nothing for a file with anything else in it.
-std::optional<ItemDigest> ReusableFiles::content_of(const SavePlan& plan, const FileLayout& layout) const {
+std::optional<Digest128> ReusableFiles::content_of(const SavePlan& plan, const FileLayout& layout) const {
   std::string text;
   const auto add_to_text = [&](std::uint32_t index) {
     const WriteItem& item = plan.items[index];

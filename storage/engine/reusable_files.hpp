@@ -17,6 +17,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include <cairn/base/digest.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/storage/format/file_layout.hpp>
@@ -44,7 +45,7 @@ class ReusableFiles {
   void forget();
   bool is_digested(const WriteItem& item) const;
   // Takes a digest of the elements of each item of the plan, or none.
-  void digested(std::vector<ItemDigest> digests) { digests_ = std::move(digests); }
+  void digested(std::vector<Digest128> digests) { digests_ = std::move(digests); }
   // Links the file to one with the same tensors at the same offsets. Returns nothing if there is
   // none, or if the store refuses; then nothing is at its name.
   std::optional<FileResult> take_over(Store& store, const SavePlan& plan, const WriteFile& file, bool is_durable);
@@ -59,16 +60,16 @@ class ReusableFiles {
     FileResult file;  // `written_by` names the save in any case
   };
   struct Value {
-    ItemDigest digest{};  // of all items of a name
+    Digest128 digest{};  // of all items of a name
     bool is_steady = false;
   };
   struct Known {
-    std::map<ItemDigest, Donor> donors;             // by a digest of what is in them
+    std::map<Digest128, Donor> donors;              // by a digest of what is in them
     std::unordered_map<std::string, Value> values;  // by name
     std::vector<std::string> places;                // since everything was written anew
   };
 
-  std::optional<ItemDigest> content_of(const SavePlan& plan, const FileLayout& layout) const;
+  std::optional<Digest128> content_of(const SavePlan& plan, const FileLayout& layout) const;
 
   const Reuse reuse_;
   const std::uint32_t generations_max_;
@@ -77,7 +78,7 @@ class ReusableFiles {
   std::unordered_set<std::string> marked_;
   std::string place_, url_, save_id_;
   int rank_ = 0;
-  std::vector<ItemDigest> digests_;  // by item of the plan
+  std::vector<Digest128> digests_;  // by item of the plan
   std::atomic<bool> has_logged_{false};
 };
 

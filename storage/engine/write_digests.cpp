@@ -2,7 +2,6 @@
 // changed need not be written.
 #include <algorithm>
 
-#include <cairn/base/digest.hpp>
 #include <cairn/storage/engine/reusable_files.hpp>
 #include <cairn/storage/engine/write_job.hpp>
 
@@ -76,13 +75,13 @@ std::shared_ptr<const ElementRun> WriteJob::held(std::uint32_t item) {
 }
 
 void WriteJob::join_digests() {
-  std::vector<ItemDigest> digests(request_.plan->items.size());
-  std::vector<ItemDigest> parts;
+  std::vector<Digest128> digests(request_.plan->items.size());
+  std::vector<Digest128> parts;
   for (const Item& item : to_digest_) {
     parts.clear();
     for (std::size_t i = item.first_unit; i < parts_to_digest_.size() && &to_digest_[parts_to_digest_[i].item] == &item; ++i)
       parts.push_back(parts_to_digest_[i].digest);
-    digests[item.item] = xxh3_128({reinterpret_cast<const char*>(parts.data()), parts.size() * sizeof(ItemDigest)});
+    digests[item.item] = xxh3_128({reinterpret_cast<const char*>(parts.data()), parts.size() * sizeof(Digest128)});
   }
   request_.reuse->digested(std::move(digests));
 }

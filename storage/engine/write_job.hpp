@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include <cairn/base/digest.hpp>
 #include <cairn/base/future.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/running_work.hpp>
@@ -159,7 +160,7 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   struct PartToDigest {
     std::size_t item = 0;  // index into to_digest_
     std::uint64_t begin = 0, length = 0;
-    ItemDigest digest{};
+    Digest128 digest{};
   };
 
   struct Task {

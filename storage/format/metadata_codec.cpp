@@ -165,7 +165,6 @@ void entries_to_proto(const Metadata& metadata, v1::Metadata& message) {
 
 void locations_to_proto(const Metadata& metadata, const std::vector<bool>& is_explicit, v1::Locations& message) {
   std::map<std::vector<std::string>, std::uint32_t> lists;
-  bool any_digest = false;
   visit_items(metadata, [&](const StorageInfo& storage, const TensorStorageMetadata* tensor, const Box*) {
     message.add_files(storage.file);
     if (has_length(storage, !tensor, is_explicit)) message.add_lengths(storage.length);
@@ -173,8 +172,6 @@ void locations_to_proto(const Metadata& metadata, const std::vector<bool>& is_ex
       message.add_offsets(storage.offset);
       message.add_payload_offsets(storage.payload_offset);
     }
-    message.mutable_digests()->Add(storage.digest.begin(), storage.digest.end());
-    any_digest = any_digest || storage.digest != ItemDigest{};
     // 0 stands for no transforms, so lists count from 1.
     if (storage.transforms.empty()) return message.add_transforms(0);
     check_encode(are_plausible(storage.transforms), kWhat,
@@ -186,7 +183,6 @@ void locations_to_proto(const Metadata& metadata, const std::vector<bool>& is_ex
     for (const std::string& name : storage.transforms) list.add_names(name);
   });
   if (lists.empty()) message.clear_transforms();
-  if (!any_digest) message.clear_digests();
 }
 
 void files_to_proto(const Metadata& metadata, const std::vector<bool>& is_explicit, v1::Metadata& message) {
@@ -316,9 +312,7 @@ void entries_from_proto(const v1::Metadata& message, const NameTable& names, boo
 // The counterpart of locations_to_proto.
 void locations_from_proto(const v1::Locations& message, const std::vector<bool>& is_explicit, Metadata& metadata) {
   const int count = message.files_size(), offsets = message.offsets_size();
-  check_decode((message.transforms_size() == count || message.transforms_size() == 0) && message.digests_size() % 2 == 0 &&
-                   (message.digests_size() / 2 == count || message.digests_size() == 0) &&
-                   message.payload_offsets_size() == offsets,
+  check_decode((message.transforms_size() == count || message.transforms_size() == 0) && message.payload_offsets_size() == offsets,
                kWhat, kUnequal);
   std::vector<std::vector<std::string>> lists(1);  // 0: no transforms
   for (const v1::TransformList& list : message.transform_lists()) {
@@ -332,7 +326,6 @@ void locations_from_proto(const v1::Locations& message, const std::vector<bool>&
     const std::uint32_t list = message.transforms_size() > 0 ? message.transforms(next) : 0;
     check_decode(list < lists.size(), kWhat, "a location refers to transforms that are not there");
     if (list > 0) storage.transforms = lists[list];
-    if (message.digests_size() > 0) storage.digest = {message.digests(2 * next), message.digests(2 * next + 1)};
     ++next;
     if (has_length(storage, !tensor, is_explicit)) {
       check_decode(next_length < message.lengths_size(), kWhat, kUnequal);

@@ -63,8 +63,6 @@ TEST_CASE("every field of metadata survives the journey, and later versions' fie
       [&](Metadata& m) { tensor(m).storage[0].length = 99; },
       [&](Metadata& m) { tensor(m).storage[0].payload_offset = 0; },
       [&](Metadata& m) { tensor(m).storage[0].transforms = {"x", odd}; },
-      [&](Metadata& m) { tensor(m).storage[1].digest = {0, 1}; },
-      [&](Metadata& m) { bytes(m).storage->digest = {~std::uint64_t{0}, 0}; },
       [&](Metadata& m) { bytes(m).storage->length = 9; },
       [&](Metadata& m) { bytes(m).storage.reset(); },
       [](Metadata& m) { m.planner_data[0].second = {"x", std::int64_t{1}}; },
@@ -130,11 +128,6 @@ TEST_CASE("metadata whose columns do not fit each other is corrupt, and the erro
       {"locations differ in length",
        [](Message& m) { m.mutable_locations()->clear_offsets(), m.mutable_locations()->clear_payload_offsets(); }},
       {"locations differ in length", [](Message& m) { m.mutable_locations()->add_transforms(1); }},
-      {"locations differ in length", [](Message& m) { m.mutable_locations()->add_digests(1); }},
-      {"locations differ in length",
-       [](Message& m) {
-         for (int i = 0; i < 7; ++i) m.mutable_locations()->add_digests(1);
-       }},
       {"file that is not there", [](Message& m) { m.mutable_locations()->set_files(0, 2); }},
       {"beyond the end of file 'f0'", [](Message& m) { m.mutable_locations()->set_offsets(0, 901); }},
       {"beyond the end of file 'f0'", [](Message& m) { m.mutable_locations()->set_offsets(0, ~0ull); }},

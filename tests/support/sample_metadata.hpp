@@ -26,7 +26,7 @@ inline Metadata sample_metadata() {
   metadata.state_dict_metadata = {{"model.weight", weight},
                                   {"model.größe", scalar},
                                   {"unplaced", unplaced},
-                                  {"epoch", BytesStorageMetadata{StorageInfo{1, 1700, 500, 1700, {}, {1, 2}}}},
+                                  {"epoch", BytesStorageMetadata{StorageInfo{1, 1700, 500, 1700, {}}}},
                                   {"nowhere", BytesStorageMetadata{}}};
   metadata.files = {{"__0_0_x.distcp", 5000, 1, 10}, {"__1_0_x.distcp", 6000, 2, 20, "0123-abc-0"}};
   metadata.planner_data = {{"model.weight", {std::string("model"), std::string("weight")}},
