@@ -34,7 +34,7 @@ class ReadStreams final : public RankStreams {
     // The maps keep their keys from here on, so that each stream's user needs no lock for them.
     for (const auto& [rank, address] : shared_->addresses) to_[rank];
     for (const SharedRange& range : shared_->ranges)
-      if (range.reader != static_cast<std::uint32_t>(transport_->address().rank)) from_[range.reader];
+      if (range.receivers.empty()) from_[range.reader];
     if (!to_.empty()) opener_ = start_thread("cairn-open", [this] { open(); });
   }
   ~ReadStreams() override {

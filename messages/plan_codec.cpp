@@ -354,9 +354,8 @@ void to_proto(const SharedReads& shared, v1::SharedReads& message) {
   for (const SharedRange& range : shared.ranges) {
     add_range(range.bytes, *message.mutable_ranges());
     message.add_readers(range.reader);
-    message.add_receivers(range.receivers);
+    *message.add_receivers()->mutable_ranks() = {range.receivers.begin(), range.receivers.end()};
   }
-  for (const auto& ranks : shared.receivers) *message.add_sets()->mutable_ranks() = {ranks.begin(), ranks.end()};
   for (const auto& [rank, address] : shared.addresses) {
     message.add_address_ranks(rank);
     message.add_addresses(address);
@@ -366,15 +365,13 @@ void to_proto(const SharedReads& shared, v1::SharedReads& message) {
 SharedReads from_proto(const v1::SharedReads& message) {
   SharedReads shared;
   shared.stream = message.stream();
-  for (const auto& set : message.sets()) shared.receivers.emplace_back(set.ranks().begin(), set.ranks().end());
   const int ranges = message.ranges().files_size();
   check_decode(message.readers_size() == ranges && message.receivers_size() == ranges &&
                    message.addresses_size() == message.address_ranks_size(),
                kShared, "its columns differ in length");
   take_ranges(message.ranges(), [&](int i, const FileRange& range) {
-    check_decode(message.receivers(i) == 0 || message.receivers(i) < shared.receivers.size(), kShared,
-                 "a range has receivers that are not there");
-    shared.ranges.push_back({range, message.readers(i), message.receivers(i)});
+    const auto& receivers = message.receivers(i).ranks();
+    shared.ranges.push_back({range, message.readers(i), {receivers.begin(), receivers.end()}});
   });
   for (int i = 0; i < message.addresses_size(); ++i) shared.addresses.emplace_back(message.address_ranks(i), message.addresses(i));
   return shared;

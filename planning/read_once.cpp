@@ -10,8 +10,6 @@ namespace {
 
 using Ranks = std::vector<std::uint32_t>;
 
-bool is_before(const FileRange& a, const FileRange& b) { return std::tie(a.file, a.begin) < std::tie(b.file, b.begin); }
-
 // Returns the mode of all ranks: the smallest, because kOff is the smallest that is sent.
 ReadOnce mode_of(const std::vector<ReadOffer>& offers) {
   auto mode = ReadOnce::kWorld;
@@ -52,94 +50,74 @@ std::map<Ranks, std::vector<FileRange>> needed_by_several(const std::vector<Read
   return shared;
 }
 
-class Division {
- public:
-  Division(std::size_t ranks, std::uint64_t block_bytes) : parts(ranks), block_bytes_(block_bytes), blocks_read_(ranks) {}
-
-  // Gives each rank that needs the ranges an equal part of their blocks, in one piece as far as
-  // possible. The ranks that read least so far come first, because the first get what is left over.
-  void divide(const Ranks& ranks, const std::vector<FileRange>& ranges) {
-    Ranks readers = ranks;
-    std::stable_sort(readers.begin(), readers.end(), [&](auto a, auto b) { return blocks_read_[a] < blocks_read_[b]; });
-    std::uint64_t blocks = 0;
-    for (const FileRange& range : ranges) blocks += blocks_of(range);
-    std::uint64_t done = 0;
-    std::size_t who = 0;
-    for (FileRange left : ranges)
-      while (left.begin < left.end) {
-        const std::uint64_t limit = blocks / readers.size() * (who + 1) + std::min<std::uint64_t>(blocks % readers.size(), who + 1);
-        if (done == limit) {
-          ++who;
-          continue;
-        }
-        const std::uint64_t taken = std::min(blocks_of(left), limit - done);
-        FileRange piece = left;
-        piece.end = std::min(left.end, left.begin + taken * block_bytes_);
-        give(piece, readers[who], ranks);
-        done += taken;
-        left.begin = piece.end;
+// Gives each rank that needs the ranges an equal part of their blocks, in one piece as far as
+// possible. The ranks that read least so far come first, because the first get what is left over.
+void divide(const Ranks& ranks, const std::vector<FileRange>& ranges, std::uint64_t block_bytes,
+            std::vector<std::uint64_t>& blocks_read, std::vector<SharedReads>& parts) {
+  const auto blocks_of = [&](const FileRange& range) { return (range.end - range.begin + block_bytes - 1) / block_bytes; };
+  Ranks readers = ranks;
+  std::stable_sort(readers.begin(), readers.end(), [&](auto a, auto b) { return blocks_read[a] < blocks_read[b]; });
+  std::uint64_t blocks = 0;
+  for (const FileRange& range : ranges) blocks += blocks_of(range);
+  std::size_t next = 0;
+  std::uint64_t quota = 0;  // blocks that the current reader still gets
+  for (FileRange left : ranges)
+    while (left.begin < left.end) {
+      if (quota == 0) {
+        quota = blocks / readers.size() + (next < blocks % readers.size() ? 1 : 0);
+        ++next;
       }
-  }
-
-  std::vector<SharedReads> parts;
-
- private:
-  std::uint64_t blocks_of(const FileRange& range) const { return (range.end - range.begin + block_bytes_ - 1) / block_bytes_; }
-
-  void give(const FileRange& piece, std::uint32_t reader, const Ranks& ranks) {
-    blocks_read_[reader] += blocks_of(piece);
-    for (const std::uint32_t rank : ranks) {
-      if (rank != reader) {
-        parts[rank].ranges.push_back({piece, reader, 0});
-        continue;
-      }
-      Ranks others = ranks;
-      others.erase(std::find(others.begin(), others.end(), reader));
-      auto& sets = parts[reader].receivers;
-      if (sets.empty() || sets.back() != others) sets.push_back(std::move(others));
-      parts[reader].ranges.push_back({piece, reader, static_cast<std::uint32_t>(sets.size() - 1)});
+      const std::uint32_t reader = readers[next - 1];
+      const std::uint64_t taken = std::min(blocks_of(left), quota);
+      SharedRange piece{{left.file, left.begin, std::min(left.end, left.begin + taken * block_bytes)}, reader, {}};
+      for (const std::uint32_t rank : ranks)
+        if (rank != reader) parts[rank].ranges.push_back(piece);
+      for (const std::uint32_t rank : ranks)
+        if (rank != reader) piece.receivers.push_back(rank);
+      left.begin = piece.bytes.end;
+      parts[reader].ranges.push_back(std::move(piece));
+      blocks_read[reader] += taken;
+      quota -= taken;
     }
-  }
-
-  const std::uint64_t block_bytes_;
-  std::vector<std::uint64_t> blocks_read_;  // by rank; of shared ranges
-};
+}
 
 }  // namespace
 
 std::vector<SharedReads> plan_read_once(const std::vector<ReadOffer>& offers, std::uint64_t block_bytes) {
-  Division division(offers.size(), block_bytes);
+  std::vector<SharedReads> parts(offers.size());
   const ReadOnce mode = mode_of(offers);
-  if (mode <= ReadOnce::kOff) return std::move(division.parts);
+  if (mode <= ReadOnce::kOff) return parts;
   const bool by_host = offers.size() > kWorldRanksMax || mode == ReadOnce::kHost;
   std::map<std::string, Ranks> groups;
   for (std::uint32_t rank = 0; rank < offers.size(); ++rank) groups[by_host ? offers[rank].host : ""].push_back(rank);
+  std::vector<std::uint64_t> blocks_read(offers.size());  // by rank; of shared ranges
   for (const auto& [host, group] : groups)
-    for (const auto& [ranks, ranges] : needed_by_several(offers, group)) division.divide(ranks, ranges);
-  for (SharedReads& part : division.parts) {
-    std::sort(part.ranges.begin(), part.ranges.end(),
-              [](const SharedRange& a, const SharedRange& b) { return is_before(a.bytes, b.bytes); });
+    for (const auto& [ranks, ranges] : needed_by_several(offers, group)) divide(ranks, ranges, block_bytes, blocks_read, parts);
+  for (SharedReads& part : parts) {
+    std::sort(part.ranges.begin(), part.ranges.end(), [](const SharedRange& a, const SharedRange& b) {
+      return std::tie(a.bytes.file, a.bytes.begin) < std::tie(b.bytes.file, b.bytes.begin);
+    });
     std::set<std::uint32_t> receivers;
-    for (const Ranks& ranks : part.receivers) receivers.insert(ranks.begin(), ranks.end());
+    for (const SharedRange& range : part.ranges) receivers.insert(range.receivers.begin(), range.receivers.end());
     for (const std::uint32_t rank : receivers) part.addresses.emplace_back(rank, offers[rank].address);
   }
-  return std::move(division.parts);
+  return parts;
 }
 
 std::string describe(const std::vector<ReadOffer>& offers, const std::vector<SharedReads>& parts) {
-  std::uint64_t needed = 0, received = 0;
   const ReadOnce mode = mode_of(offers);
   if (mode <= ReadOnce::kOff) return "read_once: off";
+  std::uint64_t needed = 0, received = 0;
   for (std::uint32_t rank = 0; rank < parts.size(); ++rank) {
     for (const FileRange& range : offers[rank].needs) needed += range.end - range.begin;
     for (const SharedRange& range : parts[rank].ranges)
-      if (range.reader != rank) received += range.bytes.end - range.bytes.begin;
+      if (range.receivers.empty()) received += range.bytes.end - range.bytes.begin;
   }
   std::string by = mode == ReadOnce::kHost ? "host" : "world";
-  if (by == "world" && offers.size() > kWorldRanksMax)
+  if (mode == ReadOnce::kWorld && offers.size() > kWorldRanksMax)
     by = "host, because there are more than " + std::to_string(kWorldRanksMax) + " ranks";
-  return "read_once: " + by + ", of " + std::to_string(needed) + " bytes that the ranks need, " +
-         std::to_string(received) + " come from other ranks";
+  return "read_once: " + by + ", of " + std::to_string(needed) + " bytes that the ranks need, " + std::to_string(received) +
+         " come from other ranks";
 }
 
 }  // namespace cairn

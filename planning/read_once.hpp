@@ -29,10 +29,6 @@ struct FileRange {
   std::uint32_t file = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-
-  friend bool operator==(const FileRange& a, const FileRange& b) {
-    return a.file == b.file && a.begin == b.begin && a.end == b.end;
-  }
 };
 
 // The needs and the place of one rank.
@@ -47,7 +43,7 @@ struct ReadOffer {
 struct SharedRange {
   FileRange bytes;
   std::uint32_t reader = 0;
-  std::uint32_t receivers = 0;  // an index into SharedReads::receivers; on the reader only
+  std::vector<std::uint32_t> receivers;  // on the reader; empty on the receivers
 };
 
 // The part of one rank. Each reader sends each receiver the shared bytes of both in the order of
@@ -55,7 +51,6 @@ struct SharedRange {
 struct SharedReads {
   std::uint64_t stream = 0;         // the number of the load's streams
   std::vector<SharedRange> ranges;  // to read or receive; ascending by file and begin
-  std::vector<std::vector<std::uint32_t>> receivers;             // the distinct sets of ranks
   std::vector<std::pair<std::uint32_t, std::string>> addresses;  // of the ranks to which this one sends
 };
 

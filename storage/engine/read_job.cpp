@@ -158,7 +158,7 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
     for (const std::uint32_t span : task.spans)
       if (!resolve(items_[task.file->spans[span].item])->is_on_host()) staging.lock();
   const std::vector<Range> ranges = place(task, staging, verify_only);
-  const bool has_come = !verify_only && is_received(task) && receive(task, ranges);
+  const bool has_come = !verify_only && task.is_received() && receive(task, ranges);
   std::vector<ReadRange> reads;
   reads.reserve(ranges.size());
   for (const Range& range : ranges)
@@ -176,7 +176,7 @@ void ReadJob::read_ranges(Task& task, bool verify_only) {
     if (request_.keep_blocks && !range.direct) keep_end(*task.file, range);
   }
   if (verify_only) return;
-  if (task.shared && !is_received(task)) pass_on(task, ranges);
+  if (task.shared && !task.is_received()) pass_on(task, ranges);
   for (const Range& range : ranges)
     if (!range.direct) copy(task, range);
   for (const std::uint32_t span : task.spans) release(items_[task.file->spans[span].item]);
@@ -224,7 +224,7 @@ std::vector<ReadJob::Range> ReadJob::place(const Task& task, const StagingBlock&
           range.direct = true;
         }
       }
-      if (!range.direct && task.file->is_checked() && !is_received(task))
+      if (!range.direct && task.file->is_checked() && !task.is_received())
         range.kept = request_.opened->kept(index_of(*task.file), at / grid);
       if (range.kept)
         range.memory = const_cast<char*>(range.kept->data());  // is only read from
@@ -309,6 +309,7 @@ std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
 
 void ReadJob::release(Item& item) {
   std::shared_ptr<Destination> filled;
+  std::shared_ptr<Task> wrapped;
   {
     MutexLock lock(mutex_);
     check_invariant(item.missing > 0, "an item was filled more often than planned");
@@ -316,8 +317,10 @@ void ReadJob::release(Item& item) {
     // The last part is there. Whoever fills it commits the item, and nobody else touches it any
     // more.
     filled = std::move(item.destination);
+    wrapped = std::move(item.wrapped);
+    if (wrapped) item.missing = 1;  // its own part of the stored bytes
   }
-  if (item.wrapped) return read_wrapped(*item.wrapped, false, filled->bytes);
+  if (wrapped) return read_wrapped(*wrapped, false, filled->bytes);
   if (item.item->type != LoadItemType::kByteIO) return request_.destination->commit(*item.item, *filled->elements);
   try {
     request_.destination->take_bytes(*item.item, std::move(filled->bytes));

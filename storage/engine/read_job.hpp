@@ -93,8 +93,8 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
     std::shared_ptr<Destination> destination;  // held from the first copy to the last
     bool resolving = false;
     std::size_t missing = 0;  // parts still to be read
-    // Set if this stands for the stored bytes of a shared wrapped item. It reads the tensors from
-    // them.
+    // Set while this stands for the stored bytes of a shared wrapped item, of which this task reads
+    // the tensors.
     std::shared_ptr<Task> wrapped{};
 
     // Returns whether the item must be opened to find its elements in the file: it is transformed
@@ -137,6 +137,8 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
     Piece share{0, std::numeric_limits<std::uint64_t>::max()};  // the bytes of a wrapped tensor's elements that this task reads
     const SharedRange* shared = nullptr;  // the reader, and the receivers, of the pieces; null: they are not shared
     std::size_t turn = 0;                 // of sending, if this rank is the reader
+
+    bool is_received() const { return shared && shared->receivers.empty(); }
   };
 
   // A range of a task with one target in memory.
@@ -154,8 +156,9 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   void make_tasks();
   void make_tasks(File& file);
   void add_archive(Task task);
+  // Returns the first shared range that ends after the place.
+  std::vector<SharedRange>::const_iterator shared_after(std::uint32_t file, std::uint64_t offset) const;
   bool is_shared(const StorageInfo& storage) const;
-  void share_archive(Task task);
   void add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes);
   void add_part(File& file, Piece piece, const SharedRange* shared, Task& task, std::uint64_t& task_bytes);
   void sort_out_shared();
@@ -170,7 +173,6 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   // and then from the fallback. Returns whether one of these reads is sound.
   bool read_again(File& file, std::uint64_t offset, MutableByteSpan block);
   void read_ranges(Task& task, bool verify_only);
-  bool is_received(const Task& task) const;
   bool receive(const Task& task, const std::vector<Range>& ranges);
   void pass_on(const Task& task, const std::vector<Range>& ranges);
   void receive_all(std::uint32_t reader, std::vector<Task>& tasks) noexcept;

@@ -52,33 +52,23 @@ std::vector<FileRange> ReadJob::needs() const {
 // to read, all of its blocks.
 bool ReadJob::is_shared(const StorageInfo& storage) const {
   if (!request_.shared || storage.length == 0 || storage.length > kSharedItemBytesMax) return false;
-  const auto& ranges = request_.shared->ranges;
-  const std::pair from(storage.file, storage.offset);
-  const auto next = std::partition_point(ranges.begin(), ranges.end(), [&](const SharedRange& range) {
-    return std::pair(range.bytes.file, range.bytes.end) <= from;
-  });
-  return next != ranges.end() && next->bytes.file == storage.file && next->bytes.begin < storage.offset + storage.length;
+  const auto next = shared_after(storage.file, storage.offset);
+  return next != request_.shared->ranges.end() && next->bytes.file == storage.file &&
+         next->bytes.begin < storage.offset + storage.length;
 }
 
-// Reads the stored bytes as plain ones, and the tensors from them when all are there.
-void ReadJob::share_archive(Task task) {
-  Item stored;
-  stored.item = items_[task.items.front()].item;
-  stored.storage = items_[task.items.front()].storage;
-  stored.region = Region(stored.storage->offset, stored.storage->length);
-  for (const std::uint32_t item : task.items) items_[item].missing = 1;
-  File& file = *task.file;
-  stored.wrapped = std::make_shared<Task>(std::move(task));
-  items_.push_back(std::move(stored));
-  for (const Region::Span& span : items_.back().region.spans(kGapBytesMax))
-    file.spans.push_back({span, static_cast<std::uint32_t>(items_.size() - 1)});
+std::vector<SharedRange>::const_iterator ReadJob::shared_after(std::uint32_t file, std::uint64_t offset) const {
+  const auto& ranges = request_.shared->ranges;
+  return std::partition_point(ranges.begin(), ranges.end(), [&](const SharedRange& range) {
+    return std::pair(range.bytes.file, range.bytes.end) <= std::pair(file, offset);
+  });
 }
 
 void ReadJob::sort_out_shared() {
-  const auto own = std::stable_partition(tasks_.begin(), tasks_.end(), [&](const Task& task) { return !is_received(task); });
+  const auto own = std::stable_partition(tasks_.begin(), tasks_.end(), [](const Task& task) { return !task.is_received(); });
   // A thread for each reader, even for one whose bytes turn out to be beyond the file's end.
   for (const SharedRange& range : request_.shared->ranges)
-    if (range.reader != static_cast<std::uint32_t>(request_.rank)) received_[range.reader];
+    if (range.receivers.empty()) received_[range.reader];
   for (auto task = own; task != tasks_.end(); ++task) received_[task->shared->reader].push_back(std::move(*task));
   tasks_.erase(own, tasks_.end());
   // Others wait for these.
@@ -91,10 +81,6 @@ void ReadJob::sort_out_shared() {
   more_staging_ = std::make_unique<StagingRing>(blocks * ring_.block_bytes(), ring_.block_bytes());
 }
 
-bool ReadJob::is_received(const Task& task) const {
-  return task.shared != nullptr && task.shared->reader != static_cast<std::uint32_t>(request_.rank);
-}
-
 // --- running them --------------------------------------------------------------------------------
 
 void ReadJob::pass_on(const Task& task, const std::vector<Range>& ranges) {
@@ -104,7 +90,7 @@ void ReadJob::pass_on(const Task& task, const std::vector<Range>& ranges) {
   }
   for (const Range& range : ranges) {
     if (failed()) throw Stopped();
-    for (const std::uint32_t to : request_.shared->receivers.at(task.shared->receivers))
+    for (const std::uint32_t to : task.shared->receivers)
       request_.streams->send(to, {range.memory, static_cast<std::size_t>(range.end - range.begin)});
   }
   {

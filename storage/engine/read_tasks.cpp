@@ -118,13 +118,22 @@ void ReadJob::make_tasks() {
       for (const Region::Span& span : item.region.spans(kGapBytesMax)) file.spans.push_back({span, index});
     }
   }
-  for (auto& [place, task] : archives)
-    if (is_shared(*items_[task.items.front()].storage)) share_archive(std::move(task));
+  for (auto& [place, task] : archives) {
+    Item& first = items_[task.items.front()];
+    if (!is_shared(*first.storage)) {
+      add_archive(std::move(task));
+      continue;
+    }
+    for (const std::uint32_t item : task.items) items_[item].missing = 1;
+    // The first item stands for the stored bytes, which are read as plain ones.
+    first.missing = 0;
+    first.region = Region(first.storage->offset, first.storage->length);
+    for (const Region::Span& span : first.region.spans(kGapBytesMax)) task.file->spans.push_back({span, task.items.front()});
+    first.wrapped = std::make_shared<Task>(std::move(task));
+  }
   // Readers send in this order.
   std::sort(files_.begin(), files_.end(), [](const auto& a, const auto& b) { return a->info < b->info; });
   for (const auto& file : files_) make_tasks(*file);
-  for (auto& [place, task] : archives)
-    if (!task.items.empty()) add_archive(std::move(task));
   if (!empty.items.empty()) tasks_.push_back(std::move(empty));
   if (request_.shared) sort_out_shared();
 }
@@ -212,11 +221,9 @@ void ReadJob::make_tasks(File& file) {
 // kChecksumBlockBytes; a file with other blocks is not.
 void ReadJob::add_piece(File& file, Piece piece, Task& task, std::uint64_t& task_bytes) {
   if (request_.shared && file.grid_bytes == kChecksumBlockBytes) {
-    const auto& ranges = request_.shared->ranges;
-    const std::pair from(static_cast<std::uint32_t>(index_of(file)), piece.begin);
-    const auto is_before = [&](const SharedRange& shared) { return std::pair(shared.bytes.file, shared.bytes.end) <= from; };
-    for (auto next = std::partition_point(ranges.begin(), ranges.end(), is_before);
-         next != ranges.end() && next->bytes.file == from.first && next->bytes.begin < piece.end; ++next) {
+    const auto index = static_cast<std::uint32_t>(index_of(file));
+    for (auto next = shared_after(index, piece.begin);
+         next != request_.shared->ranges.end() && next->bytes.file == index && next->bytes.begin < piece.end; ++next) {
       add_part(file, {piece.begin, std::max(piece.begin, next->bytes.begin)}, nullptr, task, task_bytes);
       piece.begin = std::max(piece.begin, next->bytes.begin);
       const std::uint64_t end = std::min(piece.end, next->bytes.end);
@@ -233,16 +240,13 @@ void ReadJob::add_part(File& file, Piece piece, const SharedRange* shared, Task&
   const std::uint64_t grid = file.grid_bytes;
   while (piece.begin < piece.end) {
     const auto hand_over = [&] {
-      Task full;
-      full.file = &file;
-      std::swap(full, task);
-      tasks_.push_back(std::move(full));
+      tasks_.push_back(std::exchange(task, {}));
+      task.file = &file;
       task_bytes = 0;
     };
-    const auto whose = [](const SharedRange* range) {
-      return range ? std::pair(std::int64_t{range->reader}, range->receivers) : std::pair(std::int64_t{-1}, std::uint32_t{0});
-    };
-    if (task.pieces.size() == kPiecesMax || (!task.pieces.empty() && whose(task.shared) != whose(shared))) hand_over();
+    const bool goes_with = task.shared == shared || (task.shared && shared && task.shared->reader == shared->reader &&
+                                                     task.shared->receivers == shared->receivers);
+    if (task.pieces.size() == kPiecesMax || (!task.pieces.empty() && !goes_with)) hand_over();
     task.shared = shared;
     std::uint64_t end = piece.end;
     if (task_bytes + (end - piece.begin) > limit) {

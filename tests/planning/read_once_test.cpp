@@ -41,7 +41,7 @@ void check_whole(const std::vector<SharedReads>& parts) {
         received.emplace(range.bytes.file, range.bytes.begin, range.reader, rank);
         continue;
       }
-      for (const std::uint32_t to : parts[rank].receivers.at(range.receivers)) {
+      for (const std::uint32_t to : range.receivers) {
         sent.emplace(range.bytes.file, range.bytes.begin, rank, to);
         CHECK(std::any_of(parts[rank].addresses.begin(), parts[rank].addresses.end(),
                           [&](const auto& address) { return address.first == to; }));

@@ -211,7 +211,7 @@ TEST_CASE("read once: to stop a load wakes the thread that waits for another ran
   config.rank = 1;
   const std::unique_ptr<Transport> other = make_transport(config);
   auto shared = std::make_shared<SharedReads>();
-  shared->ranges = {{{0, 0, 4}, 1, 0}};
+  shared->ranges = {{{0, 0, 4}, 1, {}}};
   std::vector<std::string> said;
   auto streams = make_read_streams(transport, shared, std::chrono::hours(1), [&](const std::string& why) { said.push_back(why); });
   std::thread receiver([&] {
@@ -239,7 +239,7 @@ TEST_CASE("read once: a rank that sends more or fewer bytes than expected fails 
   config.rank = 1;
   const std::unique_ptr<Transport> other = make_transport(config);
   auto shared = std::make_shared<SharedReads>();
-  shared->ranges = {{{0, 0, 4}, 1, 0}};
+  shared->ranges = {{{0, 0, 4}, 1, {}}};
   const auto error_of = [&](std::size_t sent) {
     ++shared->stream;
     const auto streams = make_read_streams(transport, shared, std::chrono::hours(1), [](const std::string&) {});
