@@ -123,7 +123,8 @@ protocol::LocalSavePlan create_local_save_plan(TaskRun& run) {
 }
 
 protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
-  LoadHooks& hooks = *run.context().load().hooks;
+  const LoadCall& call = run.context().load();
+  LoadHooks& hooks = *call.hooks;
   const Metadata& metadata = run.context().metadata.emplace(run.hook(Hook::kReadMetadata, [&] { return hooks.read_metadata(); }));
   run.hook(Hook::kSetUpPlanner, [&] { hooks.set_up_planner(metadata, run.storage_context()); });
   run.hook(Hook::kSetUpStorage, [&] { hooks.set_up_storage_reader(metadata, run.storage_context()); });
@@ -131,7 +132,8 @@ protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
   plan =
       run.hook(Hook::kPrepareLocalPlan, [&] { return checked(hooks.prepare_local_plan(std::move(plan)), "prepare_local_plan"); });
   ReadOffer offer;
-  if (run.context().world_size() > 1) offer = hooks.offer_reads(plan);
+  if (call.open_streams) offer = hooks.offer_reads(plan);
+  if (offer.mode != ReadOnce::kOff && (offer.address = call.data_address()).empty()) offer = {};
   return {std::make_shared<const LoadPlan>(std::move(plan)), metadata.save_id, std::move(offer)};
 }
 

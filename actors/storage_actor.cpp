@@ -31,7 +31,7 @@ std::nullopt_t run_storage_task(TaskRun& run, const protocol::Read& request) {
   const LoadPlan& plan =
       run.context().load_plan.emplace(run.hook(Hook::kFinishPlan, [&] { return hooks.finish_plan(*request.plan); }));
   const auto read = [&] {
-    if (request.shared) hooks.share_reads(request.shared);
+    if (request.shared) hooks.share_reads(request.shared, run.context().load().open_streams(request.shared));
     return hooks.read_data(plan);
   };
   return run.last_hook(Hook::kMoveData, bytes_to_move(run), read, [](bool) { return protocol::ReadDone{}; });

@@ -14,17 +14,11 @@ namespace cairn {
 // `begin` has returned.
 std::shared_ptr<SaveHooks> make_save_hooks(const StateDict& state_dict, SavePlanner& planner, StorageWriter& writer);
 
-// How a load shares what its ranks read. `offer` and `share` are those of LoadHooks.
-struct ReadSharing {
-  std::function<ReadOffer(const LoadPlan& plan)> offer;
-  std::function<void(std::shared_ptr<const SharedReads>)> share;
-};
-
 // `fit` adapts the state dict to what the checkpoint has. Called on every rank, just before
-// `set_up_planner`, and timed as a part of it. May be empty. May throw. An empty `sharing` shares
-// nothing.
+// `set_up_planner`, and timed as a part of it. May be empty. May throw. `read_once` is for loads by
+// a CheckpointReader that share what they read.
 using FitState = std::function<void(const Metadata& metadata, const StorageContext& context)>;
 std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit = {},
-                                           ReadSharing sharing = {});
+                                           ReadOnce read_once = ReadOnce::kOff);
 
 }  // namespace cairn

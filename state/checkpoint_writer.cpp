@@ -1,5 +1,6 @@
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/process_name.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/tensor_items.hpp>
 #include <cairn/storage/data_format.hpp>
@@ -111,6 +112,7 @@ ReadOffer CheckpointReader::offer(const LoadPlan& plan, ReadOnce wanted) {
   if (wanted == ReadOnce::kAuto && is_remote) wanted = ReadOnce::kHost;
   // To check all bytes before any is changed, each rank reads them itself.
   if (wanted < ReadOnce::kHost || self.options.verify_first) return offer;
+  offer.host = machine_name();
   offer.needs = self.engine.needs(self.request_for(plan));
   offer.mode = wanted;
   return offer;

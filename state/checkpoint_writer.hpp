@@ -67,9 +67,8 @@ class CheckpointReader : public StorageReader {
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
   bool validate_checkpoint_id(const std::string& checkpoint_id) const override;
 
-  // For reading once (planning/read_once.hpp), by Checkpointer. `offer` returns the mode that is
-  // meant by `wanted`, which may be kAuto, and what `plan` needs. `share` concerns the next
-  // `read_data`.
+  // For LoadHooks (actors/call_hooks.hpp). `offer` returns the mode that is meant by `wanted`, which
+  // may be kAuto, and what `plan` needs. `share` concerns the next `read_data`.
   ReadOffer offer(const LoadPlan& plan, ReadOnce wanted);
   void share(std::shared_ptr<const SharedReads> shared, std::shared_ptr<RankStreams> streams);
 

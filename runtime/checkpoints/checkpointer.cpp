@@ -19,7 +19,6 @@
 #include <cairn/runtime/checkpoints/call_options.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
 #include <cairn/runtime/checkpoints/own_part.hpp>
-#include <cairn/runtime/checkpoints/read_sharing.hpp>
 #include <cairn/runtime/checkpoints/stateful_objects.hpp>
 #include <cairn/runtime/observation/call_failure.hpp>
 #include <cairn/runtime/observation/progress_display.hpp>
@@ -439,7 +438,9 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     // The deadline covers both tries.
     if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
     call.hooks = make_load_hooks(working, are_both_users(options.planner, options.storage_reader) ? *planner_of_call : counting,
-                                 *reader, fit, read_sharing(world, *reader, options));
+                                 *reader, fit, options.read_once);
+    if (!options.planner && !options.storage_reader && options.read_once != ReadOnce::kOff && world.size() > 1)
+      world.share_reads(call);
     call.progress = progress;
     // The display follows this object over both tries.
     progress->restart();

@@ -21,6 +21,7 @@
 #include <cairn/actors/links/tcp_links.hpp>
 #include <cairn/actors/links/tls_transform.hpp>
 #include <cairn/actors/rank_runtime.hpp>
+#include <cairn/actors/read_streams.hpp>
 #include <cairn/base/clock.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
@@ -317,6 +318,10 @@ struct World::Implementation {
             }};
   }
 
+  // Returns the transport of this rank for bulk bytes, made at the first call. Throws what
+  // make_transport throws. `deadline`: for another rank to open a stream.
+  std::shared_ptr<Transport> data_transport(std::chrono::milliseconds deadline);
+
   const pid_t pid = ::getpid();
   const int rank;
   const int size;
@@ -336,7 +341,6 @@ struct World::Implementation {
   c10::intrusive_ptr<c10d::Store> store;  // from `from_environment`; this process may host it, and the trainer may use it
   Mutex mutex;
   std::set<std::string> checkpointers CAIRN_GUARDED_BY(mutex);
-  Socket transport_port CAIRN_GUARDED_BY(mutex);
   std::shared_ptr<Transport> transport CAIRN_GUARDED_BY(mutex);  // null: not needed yet
   // Names that were ever claimed, by key: save ids contain the key.
   std::map<std::uint32_t, std::string> checkpointer_names CAIRN_GUARDED_BY(mutex);
@@ -588,29 +592,44 @@ std::string World::report_directory(const std::string& wanted, const std::string
   return !place.empty() ? directory_beside(place) : "";
 }
 
-std::shared_ptr<Transport> World::transport() const {
-  Implementation& self = *implementation_;
-  const MutexLock lock(self.mutex);
-  if (self.transport) return self.transport;
+std::shared_ptr<Transport> World::Implementation::data_transport(std::chrono::milliseconds deadline) {
+  const MutexLock lock(mutex);
+  if (transport) return transport;
   TransportConfig config;
-  config.rank = self.rank;
-  config.incarnation = self.incarnation;
-  config.secret = self.secret;
-  config.silence = self.options.runtime.heartbeat_timeout;
-  config.claim_deadline = stream_deadline();
-  if (!self.addresses.empty()) config.host = split_address(self.addresses[static_cast<std::size_t>(self.rank)]).host;
-  if (!self.one_process) {
-    // Kept, so that no other process takes the port between two transports.
-    if (!self.transport_port.valid()) self.transport_port = reserve_port_in(config.host, port_range_of(self.options));
-    config.port = split_address(to_string(local_endpoint(self.transport_port))).port;
+  config.rank = rank;
+  config.incarnation = incarnation;
+  config.secret = secret;
+  config.silence = options.runtime.heartbeat_timeout;
+  config.claim_deadline = deadline;
+  if (!addresses.empty()) config.host = split_address(addresses[static_cast<std::size_t>(rank)]).host;
+  Socket reserved;
+  if (!one_process) {
+    reserved = reserve_port_in(config.host, port_range_of(options));
+    config.port = split_address(to_string(local_endpoint(reserved))).port;
   }
-  return self.transport = make_transport(std::move(config));
+  return transport = make_transport(std::move(config));
 }
 
-// Shorter than the time in which a rank must stop after a failure.
-std::chrono::milliseconds World::stream_deadline() const {
-  const RuntimeOptions& options = implementation_->options.runtime;
-  return std::min(2 * options.heartbeat_timeout, options.cancel_grace / 2);
+void World::share_reads(LoadCall& call) const {
+  Implementation& self = *implementation_;
+  // Called if something cannot be shared. Ranks then read it themselves.
+  const auto warn = [&self](const std::string& why) {
+    write_log(LogLevel::kWarning, self.rank, "read_once: " + why);
+    self.runtime.note("read_once: something was not shared, and the log says why");
+  };
+  // Shorter than the time in which a rank must stop after a failure.
+  const auto deadline = std::min(2 * self.options.runtime.heartbeat_timeout, self.options.runtime.cancel_grace / 2);
+  call.data_address = [&self, warn, deadline]() -> std::string {
+    try {
+      return to_string(self.data_transport(deadline)->address());
+    } catch (const Error& error) {
+      warn(std::string("no rank shares what it reads, because this rank cannot: ") + error.what());
+      return "";
+    }
+  };
+  call.open_streams = [&self, warn, deadline](std::shared_ptr<const SharedReads> shared) {
+    return make_read_streams(self.data_transport(deadline), std::move(shared), deadline, warn);
+  };
 }
 
 RankRuntime& World::runtime() const { return implementation_->runtime; }

@@ -28,7 +28,7 @@ class Store;
 namespace cairn {
 
 class RankRuntime;
-class Transport;
+struct LoadCall;
 
 class World {
  public:
@@ -110,10 +110,8 @@ class World {
 
   // Returns the actors of this rank. This function and those below are for Cairn's own use.
   RankRuntime& runtime() const;
-  // Returns the transport of this rank for bulk bytes, made at the first call. Throws what
-  // make_transport throws.
-  std::shared_ptr<Transport> transport() const;
-  std::chrono::milliseconds stream_deadline() const;  // for another rank to open a stream
+  // Lets the ranks of the load share what they read. This world must outlive the load.
+  void share_reads(LoadCall& call) const;
   // Creates a world of this rank alone, with the same options. The new world writes a failure
   // report only if a call asks for one. It may show progress only if `rank()` of this world is 0.
   World alone() const;
