@@ -12,21 +12,18 @@ namespace cairn {
 void WriteJob::plan_digests() {
   if (!request_.reuse) return;
   const std::vector<WriteItem>& items = request_.plan->items;
+  to_digest_.resize(items.size());
   for (std::uint32_t i = 0; i < items.size(); ++i) {
     if (!request_.reuse->is_digested(items[i])) continue;
     const std::uint64_t bytes = items[i].payload_bytes();
-    Item& item = to_digest_.emplace_back();
+    Item& item = to_digest_[i];
     item.item = i;
-    item.first_unit = parts_to_digest_.size();
-    item.units_left = static_cast<std::size_t>((bytes + ring_.block_bytes() - 1) / ring_.block_bytes());
-    for (std::uint64_t begin = 0; begin < bytes; begin += ring_.block_bytes())
-      parts_to_digest_.push_back({to_digest_.size() - 1, begin, std::min<std::uint64_t>(ring_.block_bytes(), bytes - begin), {}});
+    for (std::uint64_t begin = 0; begin < bytes; begin += ring_.block_bytes(), ++item.units_left)
+      parts_to_digest_.push_back({i, begin, std::min<std::uint64_t>(ring_.block_bytes(), bytes - begin), {}});
   }
-  {
-    const MutexLock lock(mutex_);
-    digests_left_ = parts_to_digest_.size();
-  }
-  if (parts_to_digest_.empty()) join_digests();
+  const MutexLock lock(mutex_);
+  digests_left_ = parts_to_digest_.size();
+  if (digests_left_ == 0) join_digests();
 }
 
 std::optional<WriteJob::Task> WriteJob::next_to_digest() {
@@ -56,32 +53,21 @@ void WriteJob::digest(Block& block) {
   // The caller of such a save waits until everything is copied, and lends each tensor once.
   if (!request_.copy_first) copied(item);
   drop(block, false);
-  {
-    MutexLock lock(mutex_);
-    if (digests_left_ > 1) {
-      --digests_left_;
-      return;
-    }
-  }
-  join_digests();
-  MutexLock lock(mutex_);
-  digests_left_ = 0;  // now the files can be opened
+  const MutexLock lock(mutex_);
+  if (--digests_left_ == 0) join_digests();  // now the files can be opened
 }
 
 std::shared_ptr<const ElementRun> WriteJob::held(std::uint32_t item) {
-  const auto found =
-      std::partition_point(to_digest_.begin(), to_digest_.end(), [item](const Item& other) { return other.item < item; });
-  return found != to_digest_.end() && found->item == item ? std::move(found->data) : nullptr;
+  return to_digest_.empty() ? nullptr : std::move(to_digest_[item].data);
 }
 
 void WriteJob::join_digests() {
-  std::vector<Digest128> digests(request_.plan->items.size());
-  std::vector<Digest128> parts;
-  for (const Item& item : to_digest_) {
+  std::vector<Digest128> digests(request_.plan->items.size()), parts;
+  for (auto part = parts_to_digest_.begin(); part != parts_to_digest_.end();) {
+    const std::uint32_t item = part->item;
     parts.clear();
-    for (std::size_t i = item.first_unit; i < parts_to_digest_.size() && &to_digest_[parts_to_digest_[i].item] == &item; ++i)
-      parts.push_back(parts_to_digest_[i].digest);
-    digests[item.item] = xxh3_128({reinterpret_cast<const char*>(parts.data()), parts.size() * sizeof(Digest128)});
+    for (; part != parts_to_digest_.end() && part->item == item; ++part) parts.push_back(part->digest);
+    digests[item] = xxh3_128({reinterpret_cast<const char*>(parts.data()), parts.size() * sizeof(Digest128)});
   }
   request_.reuse->digested(std::move(digests));
 }

@@ -158,7 +158,7 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
 
   // A part of a tensor to digest: a block at most.
   struct PartToDigest {
-    std::size_t item = 0;  // index into to_digest_
+    std::uint32_t item = 0;  // index into the plan's items
     std::uint64_t begin = 0, length = 0;
     Digest128 digest{};
   };
@@ -231,7 +231,7 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   Mutex mutex_;
   CondVar changed_;
   std::vector<File> files_;  // the vector itself never changes while threads run
-  std::vector<Item> to_digest_;
+  std::vector<Item> to_digest_;  // by item of the plan
   std::vector<PartToDigest> parts_to_digest_;
   std::size_t next_to_digest_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::size_t digests_left_ CAIRN_GUARDED_BY(mutex_) = 0;  // until it is 0, no file is opened
