@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -100,14 +101,10 @@ class ReadStreams final : public RankStreams {
   }
 
  private:
-  struct To {
-    bool is_known = false;  // whether it was opened or could not be
-    std::shared_ptr<DataStream> stream;
-  };
+  using Stream = std::shared_ptr<DataStream>;
   struct From {
-    bool is_claimed = false;
     bool is_broken = false;
-    std::shared_ptr<DataStream> stream;
+    Stream stream;  // null: not claimed
   };
 
   // Lets `stop` end the stream.
@@ -123,7 +120,7 @@ class ReadStreams final : public RankStreams {
     const std::string own = split_address(transport_->address().address).host;
     for (const bool is_near : {true, false})
       for (const auto& [rank, text] : shared_->addresses) {
-        std::shared_ptr<DataStream> stream;
+        Stream stream;
         try {
           const DataAddress address = parse_data_address(text);
           if ((split_address(address.address).host == own) != is_near) continue;
@@ -135,7 +132,7 @@ class ReadStreams final : public RankStreams {
         }
         {
           const MutexLock lock(mutex_);
-          to_[rank] = {true, std::move(stream)};
+          to_[rank] = std::move(stream);
         }
         changed_.notify_all();
       }
@@ -144,7 +141,7 @@ class ReadStreams final : public RankStreams {
   // Tells the senders whose streams nobody took that this rank was stopped.
   void turn_away() noexcept {
     for (const auto& [rank, from] : from_) {
-      if (from.is_claimed) continue;
+      if (from.stream) continue;
       try {
         const auto left = std::max<std::chrono::nanoseconds>(until_ - std::chrono::steady_clock::now(), {});
         transport_->receive(static_cast<int>(rank), shared_->stream, left)->fail(kRankStopped, kWhyStopped);
@@ -155,23 +152,21 @@ class ReadStreams final : public RankStreams {
 
   template <class Use>
   void with(std::uint32_t rank, Use use) noexcept {
-    std::shared_ptr<DataStream> stream;
+    Stream stream;
     {
       MutexLock lock(mutex_);
       const auto to = to_.find(rank);
       if (to == to_.end()) return;
-      while (!to->second.is_known && !is_stopped_) changed_.wait(mutex_);
-      stream = to->second.stream;
+      while (!to->second && !is_stopped_) changed_.wait(mutex_);
+      if (is_stopped_ || !*to->second) return;
+      stream = *to->second;
     }
-    if (!stream || is_stopped_) return;
     try {
       use(*stream);
     } catch (const Error& error) {
-      {
-        const MutexLock lock(mutex_);
-        to_[rank].stream = nullptr;
-      }
       if (error.code() != kRankStopped) broken_to(rank, error);
+      const MutexLock lock(mutex_);
+      to_[rank] = nullptr;
     } catch (const std::exception& error) {
       broken_to(rank, error);
     }
@@ -183,13 +178,11 @@ class ReadStreams final : public RankStreams {
     try {
       if (!sender.stream) {
         sender.stream = transport_->receive(static_cast<int>(from), shared_->stream, deadline_, &is_stopped_);
-        sender.is_claimed = true;
         add(sender.stream);
       }
       return sender.stream->receive(to);
     } catch (const Error& error) {
       sender.is_broken = true;
-      sender.stream.reset();
       if (error.code() == kRankStopped || is_stopped_) throw ReaderFailed();
       throw;
     }
@@ -215,7 +208,7 @@ class ReadStreams final : public RankStreams {
   std::map<std::uint32_t, From> from_;  // each is used by one thread
   Mutex mutex_;
   CondVar changed_;
-  std::map<std::uint32_t, To> to_ CAIRN_GUARDED_BY(mutex_);
+  std::map<std::uint32_t, std::optional<Stream>> to_ CAIRN_GUARDED_BY(mutex_);  // null: could not be opened, or broke
   std::vector<std::weak_ptr<DataStream>> live_ CAIRN_GUARDED_BY(mutex_);
   std::size_t broken_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::string first_ CAIRN_GUARDED_BY(mutex_);  // the first break
