@@ -54,7 +54,6 @@ class SocketStream : public DataStream {
   const std::string& why_tcp() const override { return why_tcp_; }
 
   int descriptor() const { return socket_.get(); }
-  int peer() const { return peer_; }
   bool uses_shared_memory() const { return window_.size() > 0; }
   // Called before other threads know the stream.
   void set_peer(int rank, std::uint64_t stream, bool is_sender, const std::string& why_tcp);

@@ -28,7 +28,6 @@ namespace cairn {
 namespace {
 
 const std::string kProtocol = "cairn-data-1 ";
-const std::string kStopped = "the transport was stopped";
 
 // A Unix socket, and a name for it in the abstract namespace.
 struct LocalSocket {
@@ -75,7 +74,17 @@ class SocketTransport : public Transport {
     }
     thread_ = start_thread("cairn-data", [this] { serve(); });
   }
-  ~SocketTransport() override { stop(); }
+  ~SocketTransport() override {
+    if (::getpid() != process_) {
+      // A forked child has no such thread, and must not end its parent's streams.
+      new std::thread(std::move(thread_));  // NOLINT: not destroyed
+      return;
+    }
+    ::eventfd_write(wakeup_.get(), 1);
+    thread_.join();
+    const MutexLock lock(mutex_);
+    for (const auto& stream : live_streams()) stream->end(ErrorCode::kCancelled, "the transport was stopped");
+  }
 
   const DataAddress& address() const override { return address_; }
 
@@ -85,7 +94,6 @@ class SocketTransport : public Transport {
       try {
         return open_shared(to, stream);
       } catch (const Error& error) {
-        if (error.code() == ErrorCode::kCancelled) throw;
         why_tcp = error.what();
       }
     }
@@ -103,14 +111,10 @@ class SocketTransport : public Transport {
   std::shared_ptr<DataStream> receive(int from, std::uint64_t stream, std::chrono::nanoseconds deadline,
                                       const std::atomic<bool>* cancelled) override {
     const MutexLock lock(mutex_);
-    const auto known = [&]() CAIRN_REQUIRES(mutex_) {
-      return is_stopped_ || (cancelled && *cancelled) || lost_.count(from) + unclaimed_.count({from, stream}) > 0;
-    };
+    const auto known = [&]() CAIRN_REQUIRES(mutex_) { return (cancelled && *cancelled) || unclaimed_.count({from, stream}) > 0; };
     const bool is_known = changed_.wait_for(mutex_, deadline, known);
     const std::string what = "receiving stream " + std::to_string(stream) + " from rank " + std::to_string(from) + ": ";
-    if (is_stopped_) throw Error(ErrorCode::kCancelled, what + kStopped);
     if (cancelled && *cancelled) throw Error(ErrorCode::kCancelled, what + "the call was cancelled");
-    if (lost_.count(from) > 0) throw Error(ErrorCode::kUnavailable, what + lost_[from]);
     if (!is_known) throw Error(ErrorCode::kDeadline, what + "the rank has not opened it in time");
     return unclaimed_.extract({from, stream}).mapped().stream;
   }
@@ -118,33 +122,6 @@ class SocketTransport : public Transport {
   void wake() noexcept override {
     { const MutexLock lock(mutex_); }
     changed_.notify_all();
-  }
-
-  void lose(int rank, const std::string& why) override {
-    const MutexLock lock(mutex_);
-    lost_.emplace(rank, why);
-    for (const auto& stream : live_streams())
-      if (stream->peer() == rank) stream->end(ErrorCode::kUnavailable, why);
-    unclaimed_.erase(unclaimed_.lower_bound({rank, 0}), unclaimed_.lower_bound({rank + 1, 0}));
-    changed_.notify_all();
-  }
-
-  void stop() noexcept override {
-    const MutexLock joining(joining_);
-    if (::getpid() != process_) {
-      // A forked child has no such thread, and must not end its parent's streams.
-      new std::thread(std::move(thread_));  // NOLINT: not destroyed
-      return;
-    }
-    {
-      const MutexLock lock(mutex_);
-      is_stopped_ = true;
-      for (const auto& stream : live_streams()) stream->end(ErrorCode::kCancelled, kStopped);
-      unclaimed_.clear();
-      changed_.notify_all();
-    }
-    ::eventfd_write(wakeup_.get(), 1);
-    if (thread_.joinable()) thread_.join();
   }
 
  private:
@@ -169,7 +146,7 @@ class SocketTransport : public Transport {
     stream->set_peer(rank, number, true, why_tcp);
     {
       const MutexLock lock(mutex_);
-      add(stream);
+      streams_.push_back(stream);
     }
     stream->send_frame(FrameKind::kHello, number, hello(config_.rank, rank));
     stream->expect(FrameKind::kAccepted, number);
@@ -187,13 +164,6 @@ class SocketTransport : public Transport {
     pass_descriptor(local.socket.get(), memory);
     auto bytes = plain_socket()(ConnectionSide::kOpener, local.socket.get());
     return introduce(std::move(local.socket), std::move(bytes), SharedWindow(memory), to.rank, number, "");
-  }
-
-  void add(const std::shared_ptr<SocketStream>& stream) CAIRN_REQUIRES(mutex_) {
-    streams_.push_back(stream);
-    const auto lost = lost_.find(stream->peer());
-    if (lost != lost_.end()) stream->end(ErrorCode::kUnavailable, lost->second);
-    if (is_stopped_) stream->end(ErrorCode::kCancelled, kStopped);
   }
 
   std::vector<std::shared_ptr<SocketStream>> live_streams() CAIRN_REQUIRES(mutex_) {
@@ -218,11 +188,11 @@ class SocketTransport : public Transport {
       }
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - system_clock().now()).count();
       ::poll(questions.data(), questions.size(), static_cast<int>(std::max<std::int64_t>(left, 0)) + 1);
+      if (questions[0].revents != 0) return;
       std::vector<std::shared_ptr<SocketStream>> streams;
       const auto now = system_clock().now();
       {
         const MutexLock lock(mutex_);
-        if (is_stopped_) return guests_.clear();
         if (now >= next_beat) {
           // Ends streams that nobody claimed in time, so that their senders stop waiting.
           for (auto known = unclaimed_.begin(); known != unclaimed_.end();)
@@ -297,8 +267,6 @@ class SocketTransport : public Transport {
     stream->set_peer(rank, frame.number, false, stream->uses_shared_memory() ? "" : "the sender chose it");
     {
       const MutexLock lock(mutex_);
-      const auto lost = lost_.find(rank);
-      if (lost != lost_.end()) return refuse(ErrorCode::kUnavailable, "this rank takes the sender for lost: " + lost->second);
       // Streams that their senders have given up make room for others.
       if (unclaimed_.size() >= config_.unclaimed_streams_max || unclaimed_.count({rank, frame.number}) > 0)
         for (auto known = unclaimed_.begin(); known != unclaimed_.end();)
@@ -309,7 +277,7 @@ class SocketTransport : public Transport {
       const Unclaimed made{stream, system_clock().now() + config_.claim_deadline};
       if (!unclaimed_.emplace(std::make_pair(rank, frame.number), made).second)
         return refuse(ErrorCode::kInvalidArgument, "a stream of this number is open");
-      add(stream);
+      streams_.push_back(stream);
     }
     stream->send_frame(FrameKind::kAccepted, frame.number);
     changed_.notify_all();
@@ -328,10 +296,7 @@ class SocketTransport : public Transport {
   CondVar changed_;
   std::vector<std::weak_ptr<SocketStream>> streams_ CAIRN_GUARDED_BY(mutex_);
   std::map<std::pair<int, std::uint64_t>, Unclaimed> unclaimed_ CAIRN_GUARDED_BY(mutex_);
-  std::map<int, std::string> lost_ CAIRN_GUARDED_BY(mutex_);
-  bool is_stopped_ CAIRN_GUARDED_BY(mutex_) = false;
-  Mutex joining_;
-  std::thread thread_ CAIRN_GUARDED_BY(joining_);
+  std::thread thread_;
 };
 
 }  // namespace

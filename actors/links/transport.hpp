@@ -21,7 +21,7 @@
 //   kDeadline     the peer's process is frozen, or was unreachable for `silence`
 //   kCorrupt      a block has a wrong checksum, or the peer violates the protocol
 //   kPermission   the peer knows another secret, or none, or belongs to another world
-//   kCancelled    `stop` was called
+//   kCancelled    the transport was destroyed
 // A peer that calls `fail` passes its own code and text on.
 #pragma once
 
@@ -75,7 +75,7 @@ class DataStream {
 
 class Transport {
  public:
-  virtual ~Transport() = default;  // calls `stop`
+  virtual ~Transport() = default;  // ends all streams, which may outlive it
   virtual const DataAddress& address() const = 0;
   // Opens a stream to a rank. `stream` must differ from the numbers of all streams that this rank
   // has open to that rank. If shared memory fails for any reason, takes TCP. Blocks until the
@@ -88,11 +88,6 @@ class Transport {
   virtual std::shared_ptr<DataStream> receive(int from, std::uint64_t stream, std::chrono::nanoseconds deadline,
                                               const std::atomic<bool>* cancelled = nullptr) = 0;
   virtual void wake() noexcept = 0;
-  // Ends all streams with a lost rank, and each present and later `receive` from it, with
-  // kUnavailable. For the owner of the links, which may learn first that a rank is lost.
-  virtual void lose(int rank, const std::string& why) = 0;
-  // Ends all streams and waiting calls, and joins the thread. Streams may outlive the transport.
-  virtual void stop() noexcept = 0;
 };
 
 }  // namespace cairn
