@@ -3,6 +3,7 @@
 #include <array>
 #include <limits>
 #include <string>
+#include <tuple>
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
@@ -54,17 +55,13 @@ void append_small_entry(Bytes& out, std::string_view name, std::string_view data
 
 // A state has few shapes, and each item needs its pickle twice.
 const Bytes& kept_pickle(DType dtype, const Extents& sizes) {
-  struct Kept {
-    DType dtype = DType::kUnknown;
-    Extents sizes;
-    Bytes pickle;
-  };
-  thread_local std::array<Kept, 16> all_kept;
+  thread_local std::array<std::tuple<DType, Extents, Bytes>, 16> all_kept;
   std::uint64_t mixed = static_cast<std::uint64_t>(dtype);
   for (const std::int64_t size : sizes) mixed = (mixed + static_cast<std::uint64_t>(size)) * 0x9E3779B97F4A7C15u;
-  Kept& kept = all_kept[mixed >> 60];
-  if (kept.dtype != dtype || !(kept.sizes == sizes) || kept.pickle.empty()) kept = {dtype, sizes, tensor_pickle(dtype, sizes)};
-  return kept.pickle;
+  auto& kept = all_kept[mixed >> 60];
+  auto& [kept_dtype, kept_sizes, pickle] = kept;
+  if (kept_dtype != dtype || kept_sizes != sizes || pickle.empty()) kept = {dtype, sizes, tensor_pickle(dtype, sizes)};
+  return pickle;
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ const char* type_name_of(DType dtype) {
 }
 
 // Sets `dtype` by `type`. PyTorch's type for F4 has two numbers in an element.
-void set_dtype(StoredSafetensor& tensor) {
+void set_dtype(SafetensorsTensor& tensor) {
   tensor.dtype = DType::kUnknown;
   for (const auto& [type, name] : kTypes)
     if (tensor.type == name) tensor.dtype = type;
@@ -169,7 +169,7 @@ bool is_safetensors(ByteSpan file) {
          zip::get_u64(file.data()) <= file.size() - sizeof(std::uint64_t);
 }
 
-std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const ReadBytes& read, const std::string& what) {
+std::vector<SafetensorsTensor> read_safetensors(std::uint64_t file_bytes, const ReadBytes& read, const std::string& what) {
   const auto refuse = [&](const std::string& why) -> Error {
     return Error(ErrorCode::kCorrupt, what + " is damaged, or not a safetensors file: " + why);
   };
@@ -190,7 +190,7 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
   read(sizeof(std::uint64_t), {header.data(), header.size()});
   if (header.empty() || header.front() != '{') throw refuse("it has no header");
 
-  std::vector<StoredSafetensor> tensors;
+  std::vector<SafetensorsTensor> tensors;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ends;
   try {
     const auto refuse_header = [&](const std::string& why) { return refuse("its header " + why); };
@@ -200,7 +200,7 @@ std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const R
       parts = parse_flat(metadata->at(kPartsKey).get_ref<const std::string&>(), refuse_header);
     for (const auto& [name, entry] : described.items()) {
       if (name == kMetadataKey) continue;
-      StoredSafetensor tensor;
+      SafetensorsTensor tensor;
       tensor.name = name;
       tensor.type = entry.at("dtype");
       tensor.shape = extents_at(entry, "shape");

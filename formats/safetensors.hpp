@@ -31,6 +31,8 @@ struct SafetensorsTensor {
   // of such a type may have fewer than 8 bits.
   std::string type = "";
   std::uint64_t packed_bytes = 0;
+  std::uint64_t offset = 0;  // of a tensor that was read: its elements begin here, counted from the start of the file
+
   std::uint64_t bytes() const {
     return dtype == DType::kUnknown ? packed_bytes : static_cast<std::uint64_t>(volume(shape)) * element_size(dtype);
   }
@@ -50,11 +52,6 @@ struct SafetensorsLayout {
 // header exceeds the format's limit.
 SafetensorsLayout lay_out_safetensors(std::vector<SafetensorsTensor> tensors, std::map<std::string, std::string> metadata);
 
-// A tensor in a file.
-struct StoredSafetensor : SafetensorsTensor {
-  std::uint64_t offset = 0;  // its elements begin here, counted from the start of the file
-};
-
 // Returns whether a file begins like a file in this format.
 bool is_safetensors(ByteSpan file);
 // Reads [offset, offset + size of the span) of a file into the span.
@@ -62,7 +59,7 @@ using ReadBytes = std::function<void(std::uint64_t offset, MutableByteSpan to)>;
 // Reads the header of a file of `file_bytes` bytes, and returns the tensors in file order. Error
 // texts start with `what`. Throws kCorrupt unless the tensors cover the file without holes, and
 // kUnsupported if the header exceeds the format's limit, 100 MB.
-std::vector<StoredSafetensor> read_safetensors(std::uint64_t file_bytes, const ReadBytes& read, const std::string& what);
+std::vector<SafetensorsTensor> read_safetensors(std::uint64_t file_bytes, const ReadBytes& read, const std::string& what);
 
 // The index of several files, `model.safetensors.index.json`: the names of the tensors in each
 // file.

@@ -14,9 +14,9 @@ namespace {
 
 // Returns a view of the elements, or a copy if they are not aligned, as programs other than
 // torch.save leave them.
-torch::Tensor view_of(const SavedElements& elements, Bytes& copy) {
-  const auto type = torch::TensorOptions().dtype(*carrier_type_of(elements.dtype));
-  if (reinterpret_cast<std::uintptr_t>(elements.first) % element_size(elements.dtype) == 0)
+torch::Tensor view_of(const SavedElements& elements, DType dtype, Bytes& copy) {
+  const auto type = torch::TensorOptions().dtype(*carrier_type_of(dtype));
+  if (reinterpret_cast<std::uintptr_t>(elements.first) % elements.element_bytes == 0)
     return torch::from_blob(elements.first, array_of(elements.sizes), array_of(elements.strides), type);
   copy = elements.dense();
   return torch::from_blob(copy.data(), array_of(elements.sizes), type);
@@ -67,7 +67,7 @@ Future<bool> SavedFilesReader::read_data(const LoadPlan& plan, LoadPlanner& plan
     const SavedElements from = files.elements(name, item.storage_chunk).part({item.storage_offsets, item.lengths});
     const torch::Tensor to = planner.resolve_tensor(plan, item);
     Bytes copy;
-    copy_elements(name, stored.properties.dtype, view_of(from, copy), to);
+    copy_elements(name, stored.properties.dtype, view_of(from, stored.properties.dtype, copy), to);
     planner.commit_tensor(plan, item, to);
   }
   return ready_future(true);

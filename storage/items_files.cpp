@@ -126,7 +126,7 @@ class SafetensorsItemFile final : public SavedFiles {
     if (place.payload_offset + place.length > mapped_.size())
       throw Error(ErrorCode::kCorrupt, "\"" + printable(fqn) + "\" is cut short");
     const Extents& sizes = tensor.chunks[chunk].sizes;
-    return {tensor.properties.dtype, mapped_.begin() + place.payload_offset, sizes, contiguous_strides(sizes), nullptr};
+    return {element_size(tensor.properties.dtype), mapped_.begin() + place.payload_offset, sizes, contiguous_strides(sizes), {}};
   }
 
  private:

@@ -43,7 +43,7 @@ void require_whole_sets(Store& store, const SafetensorsFiles& files) {
 }
 
 // Adds a tensor, or a part of one, to the metadata.
-void add(const StoredSafetensor& tensor, std::uint32_t file, const std::string& what, Metadata& metadata,
+void add(const SafetensorsTensor& tensor, std::uint32_t file, const std::string& what, Metadata& metadata,
          std::unordered_map<std::string, std::size_t>& entries) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::kCorrupt, "\"" + printable(tensor.name) + "\" " + why + ". One of its files is " + what);
@@ -120,7 +120,7 @@ Metadata safetensors_metadata(Store& store, const SafetensorsFiles& files) {
     const std::uint64_t length = store.size_bytes(name);
     const auto read = [&store, &file = name](std::uint64_t offset, MutableByteSpan to) { store.read(file, {{offset, to}}); };
     std::set<std::string> missing = promised;
-    for (const StoredSafetensor& tensor : read_safetensors(length, read, what)) {
+    for (const SafetensorsTensor& tensor : read_safetensors(length, read, what)) {
       missing.erase(tensor.name);
       add(tensor, static_cast<std::uint32_t>(metadata.files.size()), what, metadata, entries);
     }

@@ -115,7 +115,7 @@ class TorchSaveFile final : public SavedFiles {
     // Also checked when the file was opened. Reading on would read what is not the file's.
     if (const std::string why = archive_.shortage(tensor); !why.empty())
       throw Error(ErrorCode::kCorrupt, archive_.what() + " is damaged: it has " + why);
-    SavedElements elements{tensor.dtype, file_.begin() + storage.offset, tensor.sizes, tensor.strides, nullptr};
+    SavedElements elements{element_size(tensor.dtype), file_.begin() + storage.offset, tensor.sizes, tensor.strides, nullptr};
     if (tensor.is_conjugated || tensor.is_negated) {
       // All of the storage, because a view may claim any number of elements.
       const auto resolved = std::make_shared<Bytes>(archive_.read_storage(tensor.storage_key));
@@ -127,7 +127,7 @@ class TorchSaveFile final : public SavedFiles {
         throw Error(ErrorCode::kCorrupt, archive_.what() + " is damaged: the checksum of a tensor's elements does not match");
       checked_.insert(tensor.storage_key);
     }
-    elements.first += tensor.storage_offset * element_size(tensor.dtype);
+    elements.first += tensor.storage_offset * elements.element_bytes;
     return elements;
   }
 
@@ -241,16 +241,16 @@ SavedElements SavedElements::part(const Box& box) const {
   result.sizes = box.sizes;
   std::int64_t at = 0;
   for (std::size_t dim = 0; dim < sizes.size(); ++dim) at += box.offsets[dim] * strides[dim];
-  if (volume(box.sizes) > 0) result.first += at * static_cast<std::int64_t>(element_size(dtype));
+  if (volume(box.sizes) > 0) result.first += at * static_cast<std::int64_t>(element_bytes);
   return result;
 }
 
 Bytes SavedElements::dense() const {
   // An expanded tensor has few bytes in its file, and may have any size.
-  if (!columns::is_countable(sizes, element_size(dtype)))
+  if (!columns::is_countable(sizes, element_bytes))
     throw Error(ErrorCode::kUnsupported, "a tensor of size " + to_string(sizes) + " has more bytes than can be counted");
-  Bytes bytes(static_cast<std::size_t>(volume(sizes)) * element_size(dtype), '\0');
-  if (!bytes.empty()) StridedBytes(first, sizes, strides, element_size(dtype)).read(0, {bytes.data(), bytes.size()});
+  Bytes bytes(static_cast<std::size_t>(volume(sizes)) * element_bytes, '\0');
+  if (!bytes.empty()) StridedBytes(first, sizes, strides, element_bytes).read(0, {bytes.data(), bytes.size()});
   return bytes;
 }
 

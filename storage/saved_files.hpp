@@ -37,7 +37,7 @@ class MappedFile {
 
 // Elements in memory: a strided view of a mapped file, or of a copy.
 struct SavedElements {
-  DType dtype = DType::kFloat32;
+  std::size_t element_bytes = 1;
   char* first = nullptr;  // may be unaligned
   Extents sizes;
   Extents strides;                     // in elements

@@ -124,22 +124,20 @@ constexpr std::int64_t kInMemoryMax = std::int64_t{1} << 28;
 
 // The shown part of a tensor: per dimension one range, or two with a gap between them.
 struct Shown {
-  DType dtype = DType::kUnknown;
+  const TensorStorageMetadata& stored;
   Extents sizes;              // of what is shown
   std::vector<bool> has_gap;  // by dimension: whether there is a gap after its first kEnds
   Bytes elements;             // in row-major order
 
   std::int64_t count() const { return volume(sizes); }
-  const char* at(std::int64_t index) const { return elements.data() + static_cast<std::size_t>(index) * element_size(dtype); }
+  DType dtype() const { return stored.properties.dtype; }
+  const char* at(std::int64_t index) const { return elements.data() + static_cast<std::size_t>(index) * element_size(dtype()); }
 };
 
-Shown read_shown(TensorSource& source, const std::string& key, DType dtype, const Box& box, bool all) {
-  Shown shown;
-  shown.dtype = dtype;
+Shown read_shown(TensorSource& source, const std::string& key, const TensorStorageMetadata& stored, const Box& box, bool all) {
   const std::size_t dims = box.sizes.size();
+  Shown shown{stored, box.sizes, std::vector<bool>(dims), {}};
   const bool is_cut = !all && volume(box.sizes) > kShownMax;
-  shown.sizes = box.sizes;
-  shown.has_gap.assign(dims, false);
   for (std::size_t dim = 0; dim < dims && is_cut; ++dim) {
     if (box.sizes[dim] <= 2 * kEnds) continue;
     shown.has_gap[dim] = true;
@@ -169,8 +167,9 @@ Shown read_shown(TensorSource& source, const std::string& key, DType dtype, cons
       shown.elements = std::move(part);
       break;
     }
-    shown.elements.resize(static_cast<std::size_t>(shown.count()) * element_size(dtype));
-    part_of_dense(shown.elements.data(), shown.sizes, {to, from.sizes}, element_size(dtype)).write(0, part);
+    const std::size_t width = element_size(shown.dtype());
+    shown.elements.resize(static_cast<std::size_t>(shown.count()) * width);
+    part_of_dense(shown.elements.data(), shown.sizes, {to, from.sizes}, width).write(0, part);
   }
   return shown;
 }
@@ -180,7 +179,7 @@ class TensorText {
  public:
   TensorText(const Shown& shown, const Slice& slice) : shown_(shown) {
     for (std::int64_t i = 0; i < shown.count(); ++i) {
-      texts_.push_back(element_text(shown.at(i), shown.dtype));
+      texts_.push_back(element_text(shown.at(i), shown.dtype()));
       width_ = std::max(width_, texts_.back().size());
     }
     for (std::size_t dim = 0; dim < slice.is_index.size(); ++dim)
@@ -227,7 +226,7 @@ class TensorText {
 
 Json nested(const Shown& shown, const Slice& slice, std::size_t dim, std::int64_t& next) {
   while (dim < slice.is_index.size() && slice.is_index[dim]) ++dim;
-  if (dim == slice.is_index.size()) return element_json(shown.at(next++), shown.dtype);
+  if (dim == slice.is_index.size()) return element_json(shown.at(next++), shown.dtype());
   Json list = Json::array();
   for (std::int64_t i = 0; i < shown.sizes[dim]; ++i) list.push_back(nested(shown, slice, dim + 1, next));
   return list;
@@ -235,7 +234,7 @@ Json nested(const Shown& shown, const Slice& slice, std::size_t dim, std::int64_
 
 void cat_tensor(TensorSource& source, const CatOptions& options, const TensorStorageMetadata& stored) {
   const Slice slice = SliceReader(options.slice, stored.size).read();
-  const Shown shown = read_shown(source, options.key, stored.properties.dtype, slice.box, options.full || options.json);
+  const Shown shown = read_shown(source, options.key, stored, slice.box, options.full || options.json);
   if (options.json) {
     std::int64_t next = 0;
     const Json json{{"key", options.key},

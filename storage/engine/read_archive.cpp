@@ -50,7 +50,8 @@ void ReadJob::read_wrapped(const Task& task, bool verify_only, ByteSpan stored) 
     };
     if (!opened)
       opened = OpenedItem{undo_transforms(
-                              storage, first.stored_dtype, first.chunk_sizes,
+                              storage, first.tensor ? first.tensor->properties.dtype : DType::kUnknown,
+                              first.tensor ? &first.chunk->sizes : nullptr,
                               [reader](std::uint64_t offset, MutableByteSpan to) { (*reader)(offset, to); }, what),
                           reader};
     if (first.item->type == LoadItemType::kByteIO)
@@ -81,10 +82,10 @@ void ReadJob::read_archive(const Task& task, const PlainItem& item, const std::s
   const TensorDescription& tensor = stored.description;
   // The metadata and the archive are two descriptions of one tensor. Reading by the wrong one would
   // fill in wrong values without an error.
-  if (tensor.sizes != *first.chunk_sizes || tensor.dtype != first.stored_dtype)
+  const DType dtype = first.tensor->properties.dtype;
+  if (tensor.sizes != first.chunk->sizes || tensor.dtype != dtype)
     throw Error(ErrorCode::kCorrupt, "it holds a tensor of " + to_string(tensor.sizes) + " " + to_string(tensor.dtype) +
-                                         ", but the metadata say " + to_string(*first.chunk_sizes) + " " +
-                                         to_string(first.stored_dtype));
+                                         ", but the metadata say " + to_string(first.chunk->sizes) + " " + to_string(dtype));
   if (tensor.is_contiguous() && !tensor.is_conjugated && !tensor.is_negated)
     copy_dense(task, archive, stored, item.read_at, verify_only);
   else if (task.share.begin > 0)
@@ -97,8 +98,8 @@ void ReadJob::read_archive(const Task& task, const PlainItem& item, const std::s
 
 void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const ArchivedTensor& stored,
                          const ZipReader::ReadAt& read_at, bool verify_only) {
-  const std::size_t element_bytes = element_size(stored.description.dtype);
-  const std::uint64_t elements_begin = stored.storage.offset + stored.description.storage_offset * element_bytes;
+  const std::uint64_t elements_begin =
+      stored.storage.offset + stored.description.storage_offset * element_size(stored.description.dtype);
   const bool check_all = checks_archives(*task.file);
 
   // All items of the archive are filled in one pass, so that its bytes are read once.
@@ -106,7 +107,7 @@ void ReadJob::copy_dense(const Task& task, const TorchArchive& archive, const Ar
   std::vector<Piece> pieces;
   for (const std::uint32_t index : task.items) {
     Item& item = items_[index];
-    Region region(elements_begin, *item.chunk_sizes, item.item->storage_offsets, item.item->lengths, element_bytes);
+    Region region = item.region_at(elements_begin);
     for (const Region::Span& span : region.spans(kGapBytesMax)) {
       const std::uint64_t begin = std::max(span.begin - elements_begin, task.share.begin);
       const std::uint64_t end = std::min(span.end - elements_begin, task.share.end);

@@ -296,7 +296,7 @@ std::shared_ptr<ReadJob::Destination> ReadJob::resolve(Item& item) {
   if (item.wrapped || item.item->type == LoadItemType::kByteIO) {
     destination->bytes.resize(item.storage->length);
   } else {
-    destination->elements = request_.destination->elements_for(*item.item, item.stored_dtype);
+    destination->elements = request_.destination->elements_for(*item.item, item.tensor->properties.dtype);
   }
   {
     MutexLock lock(mutex_);

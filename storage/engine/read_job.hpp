@@ -86,21 +86,24 @@ class ReadJob : public StagedWork, public JobEnd<bool> {
   struct Item {
     const ReadItem* item = nullptr;
     const StorageInfo* storage = nullptr;
-    Region region;                            // within its file; not used if is_wrapped()
-    const Extents* chunk_sizes = nullptr;     // the sizes of the stored chunk
-    DType stored_dtype = DType::kUnknown;
+    Region region;                                  // within its file; not used if is_wrapped()
+    const TensorStorageMetadata* tensor = nullptr;  // null: a bytes object
+    const Box* chunk = nullptr;                     // of `tensor`
     // Guarded by mutex_:
     std::shared_ptr<Destination> destination;  // held from the first copy to the last
     bool resolving = false;
     std::size_t missing = 0;  // parts still to be read
-    // Set while this stands for the stored bytes of a shared wrapped item, of which this task reads
-    // the tensors.
+    // Set while this stands for the stored bytes of a shared wrapped item. The task reads the
+    // tensors from them.
     std::shared_ptr<Task> wrapped{};
 
     // Returns whether the item must be opened to find its elements in the file: it is transformed
     // (compressed, for example), or a tensor in an archive of PyTorch.
-    bool is_wrapped() const {
-      return !storage->transforms.empty() || (item->type == LoadItemType::kTensor && storage->payload_offset == 0);
+    bool is_wrapped() const { return !storage->transforms.empty() || (tensor && storage->payload_offset == 0); }
+    // Returns the place of the elements, if those of the chunk begin at `payload_offset`. Throws
+    // kMismatch if the chunk lacks some.
+    Region region_at(std::uint64_t payload_offset) const {
+      return {payload_offset, chunk->sizes, item->storage_offsets, item->lengths, element_size(tensor->properties.dtype)};
     }
   };
 

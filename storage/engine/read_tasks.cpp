@@ -60,11 +60,11 @@ void ReadJob::add_item(std::uint32_t index) {
                                             to_string(item.storage_chunk_offset) + ", which the checkpoint at " +
                                             request_.store->url() + " does not have");
     if (chunk < stored.storage.size()) planned.storage = &stored.storage[chunk];
-    planned.chunk_sizes = &stored.chunks[chunk].sizes;
+    planned.tensor = &stored;
+    planned.chunk = &stored.chunks[chunk];
     if (stored.properties.dtype == DType::kUnknown)
       throw Error(ErrorCode::kUnsupported, "\"" + fqn + "\" is stored as torch." + stored.unknown_dtype +
                                                ", which this version of Cairn does not know: use a newer one");
-    planned.stored_dtype = stored.properties.dtype;
   }
   if (!planned.storage)
     throw Error(ErrorCode::kUnsupported,
@@ -78,10 +78,9 @@ void ReadJob::add_item(std::uint32_t index) {
   if (is_bytes)
     planned.region = Region(storage.offset, storage.length);
   else if (!planned.is_wrapped())
-    planned.region = Region(storage.payload_offset, *planned.chunk_sizes, item.storage_offsets, item.lengths,
-                            element_size(planned.stored_dtype));
+    planned.region = planned.region_at(storage.payload_offset);
   else  // the archive gives the location; check the requested box now
-    Region(0, *planned.chunk_sizes, item.storage_offsets, item.lengths, element_size(planned.stored_dtype));
+    planned.region_at(0);
 }
 
 void ReadJob::throw_beyond_end(const Item& item) const {
@@ -143,12 +142,10 @@ void ReadJob::add_archive(Task task) {
   const Item& first = items_[task.items.front()];
   std::uint64_t begin = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t end = 0;
-  if (first.chunk_sizes != nullptr && first.storage->transforms == std::vector<std::string>{kZstdTransform} &&
-      request_.metadata->commit && !checks_archives(*task.file))
+  if (first.tensor && first.storage->transforms == std::vector<std::string>{kZstdTransform} && request_.metadata->commit &&
+      !checks_archives(*task.file))
     for (const std::uint32_t index : task.items) {
-      const ReadItem& item = *items_[index].item;
-      const Region needed(0, *first.chunk_sizes, item.storage_offsets, item.lengths, element_size(first.stored_dtype));
-      const std::vector<Region::Span> spans = needed.spans(std::numeric_limits<std::uint64_t>::max());
+      const std::vector<Region::Span> spans = items_[index].region_at(0).spans(std::numeric_limits<std::uint64_t>::max());
       begin = std::min(begin, spans.front().begin);
       end = std::max(end, spans.back().end);
     }
