@@ -106,7 +106,7 @@ std::string remove(const RunDirectory& run, const ListedCheckpoint& listed) {
   try {
     if (listed.pinned) run.unpin(listed.name);
     if (listed.by_cairn)
-      why = run.remove({listed.name, {listed.save_id, 0, {}, {}}}).value_or("");
+      why = run.remove({listed.name, {{}, listed.save_id}}).value_or("");
     else
       remove_foreign(*run.open(listed.name));
   } catch (const Error& error) {

@@ -308,7 +308,7 @@ void CheckpointManager::Implementation::start_cleanup(const Place* saved) {
   }
   std::optional<RunCheckpoint> known;
   if (saved != nullptr && !news && !failed)
-    known = RunCheckpoint{saved->name, {"", 0, saved->options.step, saved->options.user_metadata}};
+    known = RunCheckpoint{saved->name, {{0, saved->options.step, 0, "", "", saved->options.user_metadata, {}}, ""}};
   cleanup->start(names_taken, damaged_ids, std::move(known));
   started_cleanup = true;
   news = failed = false;
@@ -355,7 +355,7 @@ void CheckpointManager::Implementation::note_damage(const CheckpointInfo& info, 
   if (world.rank() != 0 || info.save_id.empty()) return;
   std::set<int> ranks;
   for (const auto& entry : failures) ranks.insert(entry.first);
-  const RunCheckpoint checkpoint{info.name, {info.save_id, info.sequence, info.step, {}}};
+  const RunCheckpoint checkpoint{info.name, {{info.sequence, info.step, 0, "", "", {}, {}}, info.save_id}};
   try {
     if (const std::string finding = run.find_damage(checkpoint, ranks, kSecondReadBytesMax); !finding.empty())
       run.note_damage(checkpoint, finding);
@@ -385,7 +385,7 @@ std::optional<ValidCheckpoint> CheckpointManager::restore_latest(StateDict& stat
         if (!have_codes(failed.failures(), {ErrorCode::kCorrupt, ErrorCode::kNotFound, ErrorCode::kChanged})) throw;
         const CheckpointInfo& info = chosen->checkpoint;
         const auto is_gone = [&](const std::vector<std::string>&) {
-          return self.run.is_gone({info.name, {info.save_id, 0, {}, {}}}) ? "yes" : "no";
+          return self.run.is_gone({info.name, {{}, info.save_id}}) ? "yes" : "no";
         };
         const bool is_over = tries >= kRestoreTriesMax;
         if (!is_over && self.agreement.reach("whether " + info.checkpoint_id + " is gone", "", is_gone) == "yes") continue;

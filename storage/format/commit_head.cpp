@@ -26,11 +26,11 @@ Error no_head(const std::string& what) {
 
 // `section` ends with the section of a record that `what` names in errors, and has all of its head.
 CommitHead head_of(ByteSpan section, std::uint32_t version, const std::string& what) try {
-  const Metadata head = decode_metadata(section, version);
+  Metadata head = decode_metadata(section, version);
   // A caller may not have verified the checksum, which needs the whole record. This and the decoder
   // notice most records that were replaced between two reads.
   if (!head.commit || head.save_id.empty()) throw no_head(what);
-  return {head.save_id, head.commit->sequence, head.commit->step, head.commit->user_metadata, head.commit->shares_with};
+  return {*std::move(head.commit), std::move(head.save_id)};
 } catch (const Error&) {
   throw no_head(what);
 }

@@ -2,22 +2,16 @@
 // saves reading the megabytes around them.
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
+#include <cairn/planning/metadata.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
 
-struct CommitHead {
+struct CommitHead : CommitInfo {
   std::string save_id;
-  std::uint64_t sequence = 0;
-  std::optional<std::int64_t> step;
-  std::map<std::string, std::string> user_metadata;
-  std::vector<std::string> shares_with = {};  // as in CommitInfo
 };
 
 // Reads the head of commit record `name`. Returns nothing if there is no record, or if it is not

@@ -76,9 +76,9 @@ std::string checkpoint_text(const RunCheckpoint& checkpoint) {
 }
 
 RunCheckpoint checkpoint_in(const std::string& text) {
-  const Metadata record = decode_metadata(text);
+  Metadata record = decode_metadata(text);
   if (!record.commit) throw Error(ErrorCode::kCorrupt, "cannot read what rank 0 says of a checkpoint");
-  return {record.checkpoint_id, {record.save_id, record.commit->sequence, record.commit->step, record.commit->user_metadata}};
+  return {std::move(record.checkpoint_id), {*std::move(record.commit), std::move(record.save_id)}};
 }
 
 }  // namespace cairn

@@ -74,7 +74,7 @@ ResumeOrder resume_order(const RunDirectory& run, RunDirectory::Listing listing)
     else if (const std::string why = run.why_unreadable(name); !why.empty())
       order.passed_over.push_back({name, why});
     else
-      by_pytorch.push_back({name, {"", 0, step, {}}});
+      by_pytorch.push_back({name, {{0, step, 0, "", "", {}, {}}, ""}});
   }
   std::sort(by_pytorch.begin(), by_pytorch.end(), [](const RunCheckpoint& a, const RunCheckpoint& b) {
     return std::tie(*a.head.step, a.name) > std::tie(*b.head.step, b.name);

@@ -314,7 +314,7 @@ std::string RunDirectory::fault_in(const ObjectName& name, const std::string& sa
     // One look, instead of a request for each file.
     const PlaceContents found = seen != nullptr ? *seen : contents_of(*place, true);
     if (!save_id.empty() && has_name(found.objects, kFindingName))
-      if (const std::string finding = finding_of({name, {save_id, 0, {}, {}}}); !finding.empty()) return finding;
+      if (const std::string finding = finding_of({name, {{}, save_id}}); !finding.empty()) return finding;
     const Metadata metadata = read_metadata(*place, found);
     const std::map<ObjectName, std::uint64_t> lengths = sizes_of(found.objects);
     for (const FileInfo& file : metadata.files) {

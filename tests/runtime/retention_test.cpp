@@ -106,7 +106,8 @@ TEST_CASE("annotations travel between ranks and records, metrics to the last bit
   Annotations annotations;
   annotations.metrics = {{"loss", 0.1}, {"tiny", 5e-324}, {"nan", std::numeric_limits<double>::quiet_NaN()}};
   annotations.user_metadata = {{"git", "of this one"}, {"", ""}};
-  RunCheckpoint checkpoint{"step_5", {"cairn-id", 7, -3, user_metadata_of({{"git", "of all"}, {"host", "a"}}, annotations)}};
+  RunCheckpoint checkpoint{"step_5",
+                           {{7, -3, 0, "", "", user_metadata_of({{"git", "of all"}, {"host", "a"}}, annotations), {}}, "cairn-id"}};
   const std::string text = checkpoint_text(checkpoint);
   const CheckpointInfo info = info_of(RunDirectory("mem://info/run"), checkpoint_in(text));
   CHECK(info.name == "step_5");
