@@ -62,9 +62,9 @@ void print_run_json(const std::string& url, const RunContents& contents) {
     const char* const other = one.by_torch_checkpointing ? "torch_checkpointing" : "pytorch";
     json["checkpoints"].push_back({{"name", one.name},
                                    {"writer", one.by_cairn ? "cairn" : other},
-                                   {"step", or_null(one.step)},
-                                   {"sequence", or_null(one.sequence)},
-                                   {"save_id", one.save_id},
+                                   {"step", or_null(one.head.step)},
+                                   {"sequence", one.head.sequence > 0 ? Json(one.head.sequence) : Json()},
+                                   {"save_id", one.head.save_id},
                                    {"world_size", or_null(one.world_size)},
                                    {"bytes", one.bytes},
                                    {"shared_bytes", one.shared_bytes},
@@ -72,7 +72,7 @@ void print_run_json(const std::string& url, const RunContents& contents) {
                                    {"pinned", one.pinned},
                                    {"sound", one.fault.empty()},
                                    {"fault", one.fault},
-                                   {"user_metadata", one.user_metadata}});
+                                   {"user_metadata", one.head.user_metadata}});
   }
   json["leftovers"] = Json::array();
   for (const auto& one : contents.leftovers)
@@ -109,7 +109,7 @@ void print_run(const RunContents& contents) {
   Table table({"checkpoint", "step", "size", "ranks", "age", "state"});
   for (const auto& one : contents.checkpoints) {
     bytes += one.bytes;
-    table.add({printable(one.name), one.step ? std::to_string(*one.step) : "-",
+    table.add({printable(one.name), one.head.step ? std::to_string(*one.head.step) : "-",
                one.bytes > 0 || one.fault.empty() ? human_bytes(one.bytes) : "-",
                one.world_size ? std::to_string(*one.world_size) : "-", one.saved_at ? human_seconds(now - *one.saved_at) : "-",
                state_of(one, contents)});

@@ -52,7 +52,7 @@ void check(const Going& going, const RmOptions& options) {
   std::set<std::string> unlisted = going.names;
   for (const ListedCheckpoint& listed : going.contents.checkpoints) {
     const bool goes = going.names.count(listed.name) > 0;
-    const bool is_cairns = listed.by_cairn && listed.sequence;
+    const bool is_cairns = listed.head.sequence > 0;
     // If a record may not be read, none is known to be one to resume from.
     const bool is_sound = (is_cairns || listed.may_resume) && listed.fault.empty();
     has_sound = has_sound || (is_sound && !goes);
@@ -106,7 +106,7 @@ std::string remove(const RunDirectory& run, const ListedCheckpoint& listed) {
   try {
     if (listed.pinned) run.unpin(listed.name);
     if (listed.by_cairn)
-      why = run.remove({listed.name, {{}, listed.save_id}}).value_or("");
+      why = run.remove(listed).value_or("");
     else
       remove_foreign(*run.open(listed.name));
   } catch (const Error& error) {
@@ -127,7 +127,7 @@ int rm(const RmOptions& options) {
       if (going.names.count(listed.name) == 0) continue;
       ++count;
       bytes += listed.bytes;
-      table.add({printable(child_url(url, listed.name)), listed.step ? std::to_string(*listed.step) : "-",
+      table.add({printable(child_url(url, listed.name)), listed.head.step ? std::to_string(*listed.head.step) : "-",
                  human_bytes(listed.bytes),
                  (listed.fault.empty() ? "sound" : "damaged: " + printable(listed.fault)) + (listed.pinned ? ", pinned" : "")});
     }

@@ -30,7 +30,7 @@ void read_record(const RunDirectory& run, ListedCheckpoint& listed) {
   const auto place = run.open(listed.name);
   const Metadata metadata = read_metadata(*place);
   listed.by_cairn = metadata.commit.has_value();
-  listed.save_id = metadata.save_id;
+  listed.head.save_id = metadata.save_id;
   int ranks = 0;
   for (const FileInfo& file : metadata.files) {
     ranks = std::max(ranks, rank_of_file(file.name).value_or(-1) + 1);
@@ -47,8 +47,9 @@ void read_record(const RunDirectory& run, ListedCheckpoint& listed) {
 std::optional<ListedCheckpoint> look_at(const RunDirectory& run, const RunCheckpoint& checkpoint) {
   const ObjectName& name = checkpoint.name;
   ListedCheckpoint listed;
-  listed.name = name;
-  listed.step = step_of_name(name);
+  static_cast<RunCheckpoint&>(listed) = checkpoint;
+  listed.by_cairn = checkpoint.head.sequence > 0;
+  if (!listed.by_cairn) listed.head.step = step_of_name(name);
   listed.saved_at = written_at(child_url(run.url(), name));
   try {
     listed.pinned = run.is_pinned(name);
@@ -69,7 +70,7 @@ ListedCheckpoint look_at_items(const RunDirectory& run, const ObjectName& name) 
   ListedCheckpoint listed;
   listed.name = name;
   listed.by_torch_checkpointing = true;
-  listed.step = step_of_name(name);
+  listed.head.step = step_of_name(name);
   listed.saved_at = written_at(child_url(run.url(), name), kItemsRecordName);
   for (const ObjectInfo& object : run.open(name)->list()) {
     listed.bytes += object.size_bytes;
@@ -161,16 +162,8 @@ RunContents look_at_run(const std::string& url) {
   const RunDirectory run(url);
   RunDirectory::Listing listing = run.list();
   RunContents contents;
-  for (const RunCheckpoint& checkpoint : listing.checkpoints) {
-    auto listed = look_at(run, checkpoint);
-    if (!listed) continue;
-    listed->by_cairn = true;
-    listed->save_id = checkpoint.head.save_id;
-    listed->sequence = checkpoint.head.sequence;
-    listed->step = checkpoint.head.step;
-    listed->user_metadata = checkpoint.head.user_metadata;
-    contents.checkpoints.push_back(std::move(*listed));
-  }
+  for (const RunCheckpoint& checkpoint : listing.checkpoints)
+    if (auto listed = look_at(run, checkpoint)) contents.checkpoints.push_back(std::move(*listed));
   for (const ObjectName& name : listing.others)
     if (auto listed = look_at(run, {name, {}})) contents.checkpoints.push_back(std::move(*listed));
   for (const ObjectName& name : listing.without_record)

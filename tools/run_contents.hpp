@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,13 +11,10 @@
 
 namespace cairn::tools {
 
-struct ListedCheckpoint {
-  std::string name;  // relative to the run
+// If PyTorch saved it, the head has no more than the step in its name.
+struct ListedCheckpoint : RunCheckpoint {
   bool by_cairn = false;
   bool by_torch_checkpointing = false;  // without a record of Cairn's or PyTorch's
-  std::string save_id;
-  std::optional<std::uint64_t> sequence;
-  std::optional<std::int64_t> step;
   std::optional<int> world_size;   // for PyTorch's checkpoints: the ranks that wrote files
   std::uint64_t bytes = 0;         // total length of the files that the record names
   std::uint64_t shared_bytes = 0;  // of those that an earlier save wrote, and that this checkpoint may share with others
@@ -28,7 +24,6 @@ struct ListedCheckpoint {
   // "" if the record can be read, the files have the lengths that it names, and no restore has
   // noted damage.
   std::string fault;
-  std::map<std::string, std::string> user_metadata;
 };
 
 // A place one level below the run that has a checkpoint's name but no commit record. Symbolic links

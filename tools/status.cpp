@@ -130,10 +130,10 @@ void add_run(const std::string& path, Status& status) {
     status.add("last save", contents.checkpoints.empty() ? "there is no checkpoint" : "the run has no sound checkpoint");
   } else {
     status.add("last save",
-               fmt::format("{}{}{}: {}", step_text(last->step), last->saved_at ? ago(time_of(*last->saved_at)) + ", " : "",
+               fmt::format("{}{}{}: {}", step_text(last->head.step), last->saved_at ? ago(time_of(*last->saved_at)) + ", " : "",
                            human_bytes(last->bytes), last->name));
     status.json["last_save"] = {{"checkpoint_id", last->name}};
-    if (last->step) status.json["last_save"]["step"] = *last->step;
+    if (last->head.step) status.json["last_save"]["step"] = *last->head.step;
     if (last->saved_at) status.json["last_save"]["age_seconds"] = in_seconds(system_clock().wall_now() - time_of(*last->saved_at));
   }
   std::size_t open = 0;
