@@ -73,11 +73,6 @@ struct SaveCall : Call {
 
 struct LoadCall : Call {
   std::shared_ptr<LoadHooks> hooks;
-  // Share what the ranks read (planning/read_once.hpp). If they are empty, this rank takes no part.
-  // Returns where this rank takes streams; "" if it cannot.
-  std::function<std::string()> data_address;
-  // Opens the streams for `hooks`. May throw.
-  std::function<std::shared_ptr<RankStreams>(std::shared_ptr<const SharedReads> shared)> open_streams;
 };
 
 // An agreement: the coordinator decides, and all ranks get its answer. Takes two messages per rank,

@@ -12,8 +12,6 @@
 #include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
-#include <cairn/planning/read_once.hpp>
-#include <cairn/storage/engine/rank_streams.hpp>
 #include <cairn/storage/storage_context.hpp>
 
 namespace cairn {
@@ -60,16 +58,11 @@ class LoadHooks {
   // Also compares the stored values of destinations that share memory.
   virtual LoadPlan create_local_plan() = 0;
   virtual LoadPlan prepare_local_plan(LoadPlan plan) = 0;
-  // Says how this rank can share what is read for its plan, but for the address. Called if the call
-  // can open streams.
-  virtual ReadOffer offer_reads(const LoadPlan& /*plan*/) { return {}; }
   // On the coordinator, as with SaveHooks.
   virtual std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) = 0;
   virtual std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) = 0;
   // On every rank. `plan` must stay valid until the future is ready; its value is always true.
   virtual LoadPlan finish_plan(LoadPlan central_plan) = 0;
-  // Just before `read_data`, if this rank shares what is read. Other ranks rely on it then.
-  virtual void share_reads(std::shared_ptr<const SharedReads> /*shared*/, std::shared_ptr<RankStreams> /*streams*/) {}
   virtual Future<bool> read_data(const LoadPlan& plan) = 0;
 };
 

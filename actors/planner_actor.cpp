@@ -9,7 +9,6 @@
 #include <cairn/base/log.hpp>
 #include <cairn/messages/codec.hpp>
 #include <cairn/planning/read_once.hpp>
-#include <cairn/storage/format/trailer.hpp>
 
 namespace cairn {
 namespace {
@@ -123,18 +122,14 @@ protocol::LocalSavePlan create_local_save_plan(TaskRun& run) {
 }
 
 protocol::LocalLoadPlan create_local_load_plan(TaskRun& run) {
-  const LoadCall& call = run.context().load();
-  LoadHooks& hooks = *call.hooks;
+  LoadHooks& hooks = *run.context().load().hooks;
   const Metadata& metadata = run.context().metadata.emplace(run.hook(Hook::kReadMetadata, [&] { return hooks.read_metadata(); }));
   run.hook(Hook::kSetUpPlanner, [&] { hooks.set_up_planner(metadata, run.storage_context()); });
   run.hook(Hook::kSetUpStorage, [&] { hooks.set_up_storage_reader(metadata, run.storage_context()); });
   LoadPlan plan = run.hook(Hook::kCreateLocalPlan, [&] { return hooks.create_local_plan(); });
   plan =
       run.hook(Hook::kPrepareLocalPlan, [&] { return checked(hooks.prepare_local_plan(std::move(plan)), "prepare_local_plan"); });
-  ReadOffer offer;
-  if (call.open_streams) offer = hooks.offer_reads(plan);
-  if (offer.mode != ReadOnce::kOff && (offer.address = call.data_address()).empty()) offer = {};
-  return {std::make_shared<const LoadPlan>(std::move(plan)), metadata.save_id, std::move(offer)};
+  return {std::make_shared<const LoadPlan>(std::move(plan)), metadata.save_id};
 }
 
 protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateLocalPlan&) {
@@ -179,21 +174,11 @@ protocol::TaskResult run_planner_task(TaskRun& run, const protocol::CreateGlobal
     check_count(plans.size(), world_size, "create_global_plan");
     return plans;
   });
-  protocol::GlobalLoadPlans result;
-  result.plans = run.hook(Hook::kPrepareGlobalPlan, [&] {
+  return protocol::GlobalLoadPlans{run.hook(Hook::kPrepareGlobalPlan, [&] {
     auto plans = checked_and_shared(hooks.prepare_global_plan(std::move(made)), world_size, "prepare_global_plan");
-    std::vector<SharedReads> parts = plan_read_once(request.offers, kChecksumBlockBytes);
-    if (world_size > 1) run.set_detail(describe(request.offers, parts));
-    // Distinct among the loads that run at once.
-    const std::uint64_t stream = std::uint64_t{checkpointer_key(run.context().call().id.checkpointer)} << 32 |
-                                 static_cast<std::uint32_t>(run.task().counter);
-    for (SharedReads& part : parts) {
-      part.stream = stream;
-      result.shared.push_back(part.ranges.empty() ? nullptr : std::make_shared<const SharedReads>(std::move(part)));
-    }
+    if (world_size > 1) run.set_detail(describe_read_once(request.local_plans, plans));
     return plans;
-  });
-  return result;
+  })};
 }
 
 // --- agreements ----------------------------------------------------------------------------------

@@ -30,11 +30,8 @@ std::nullopt_t run_storage_task(TaskRun& run, const protocol::Read& request) {
   LoadHooks& hooks = *run.context().load().hooks;
   const LoadPlan& plan =
       run.context().load_plan.emplace(run.hook(Hook::kFinishPlan, [&] { return hooks.finish_plan(*request.plan); }));
-  const auto read = [&] {
-    if (request.shared) hooks.share_reads(request.shared, run.context().load().open_streams(request.shared));
-    return hooks.read_data(plan);
-  };
-  return run.last_hook(Hook::kMoveData, bytes_to_move(run), read, [](bool) { return protocol::ReadDone{}; });
+  return run.last_hook(
+      Hook::kMoveData, bytes_to_move(run), [&] { return hooks.read_data(plan); }, [](bool) { return protocol::ReadDone{}; });
 }
 
 // --- publication, on the coordinator -------------------------------------------------------------

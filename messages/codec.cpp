@@ -261,12 +261,9 @@ struct Encoder {
     auto& message = *envelope.mutable_local_load_plan();
     cairn::to_proto(*record.plan, *message.mutable_plan());
     message.set_metadata_save_id(sendable(record.metadata_save_id));
-    if (record.offer.mode != ReadOnce::kOff) cairn::to_proto(record.offer, *message.mutable_offer());
   }
   void operator()(const GlobalLoadPlan& record) const {
-    auto& message = *envelope.mutable_global_load_plan();
-    cairn::to_proto(*record.plan, *message.mutable_plan());
-    if (record.shared) cairn::to_proto(*record.shared, *message.mutable_shared());
+    cairn::to_proto(*record.plan, *envelope.mutable_global_load_plan()->mutable_plan());
   }
   void operator()(const ReadDone&) const { envelope.mutable_read_done(); }
   void operator()(const PhaseFailed& record) const {
@@ -442,14 +439,10 @@ Message body_of(const v1::Envelope& envelope, SharedNames& seen) {
     case v1::Envelope::kLocalLoadPlan: {
       const auto& message = envelope.local_load_plan();
       return LocalLoadPlan{std::make_shared<const LoadPlan>(cairn::from_proto(message.plan())),
-                           checked_name(message.metadata_save_id()), cairn::from_proto(message.offer())};
+                           checked_name(message.metadata_save_id())};
     }
-    case v1::Envelope::kGlobalLoadPlan: {
-      const auto& message = envelope.global_load_plan();
-      GlobalLoadPlan record{std::make_shared<const LoadPlan>(cairn::from_proto(message.plan()))};
-      if (message.has_shared()) record.shared = std::make_shared<const SharedReads>(cairn::from_proto(message.shared()));
-      return record;
-    }
+    case v1::Envelope::kGlobalLoadPlan:
+      return GlobalLoadPlan{std::make_shared<const LoadPlan>(cairn::from_proto(envelope.global_load_plan().plan()))};
     case v1::Envelope::kReadDone:
       return ReadDone{};
     case v1::Envelope::kPhaseFailed:

@@ -27,7 +27,6 @@
 #include <cairn/base/failure.hpp>
 #include <cairn/messages/failure_groups.hpp>
 #include <cairn/planning/plan.hpp>
-#include <cairn/planning/read_once.hpp>
 
 namespace cairn::protocol {
 
@@ -100,12 +99,10 @@ struct Written {
 struct LocalLoadPlan {
   std::shared_ptr<const LoadPlan> plan;
   std::string metadata_save_id;
-  ReadOffer offer{};
 };
 
 struct GlobalLoadPlan {
   std::shared_ptr<const LoadPlan> plan;
-  std::shared_ptr<const SharedReads> shared{};  // null: this rank shares nothing
 };
 
 struct ReadDone {};

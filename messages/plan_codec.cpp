@@ -78,9 +78,8 @@ void to_proto(const SavePlan& plan, v1::SavePlan& message) {
 void SharedNames::decode(const v1::SavePlan& message, SavePlan& plan) {
   // Compares all that is encoded, which is many times faster than decoding it.
   Seen seen{message.names().SerializeAsString(), message.mappings().SerializeAsString(), {}};
-  auto known = std::find_if(seen_.rbegin(), seen_.rend(), [&](const Seen& earlier) {
-    return earlier.names == seen.names && earlier.mappings == seen.mappings;
-  });
+  auto known = std::find_if(seen_.rbegin(), seen_.rend(),
+                            [&](const Seen& earlier) { return earlier.names == seen.names && earlier.mappings == seen.mappings; });
   if (known == seen_.rend()) {
     seen.plan.names = columns::names_from_proto(message.names(), kSavePlan);
     auto& mappings = seen.plan.mappings.edit();
@@ -161,6 +160,81 @@ SavePlan from_proto(const v1::SavePlan& message, SharedNames& seen) {
   return plan;
 }
 
+// --- shared reads --------------------------------------------------------------------------------
+
+namespace {
+
+constexpr char kShared[] = "shared reads";
+
+void add_range(const FileRange& range, v1::FileRanges& message) {
+  message.add_files(range.file);
+  message.add_begins(range.begin);
+  message.add_lengths(range.end - range.begin);
+}
+
+// Calls `take` with each range. Throws kCorrupt unless they are not empty, ascend and do not
+// overlap.
+template <class Take>
+void take_ranges(const v1::FileRanges& message, Take take) {
+  check_decode(message.begins_size() == message.files_size() && message.lengths_size() == message.files_size(), kShared,
+               "the columns of its ranges differ in length");
+  FileRange last;
+  for (int i = 0; i < message.files_size(); ++i) {
+    const FileRange range{message.files(i), message.begins(i), message.begins(i) + message.lengths(i)};
+    const bool ascends = i == 0 || range.file > last.file || (range.file == last.file && range.begin >= last.end);
+    check_decode(range.begin < range.end && ascends, kShared, "its ranges are empty, or do not ascend");
+    take(i, range);
+    last = range;
+  }
+}
+
+void set_offer(const ReadOffer& offer, v1::ReadOffer& message) {
+  message.set_mode(static_cast<v1::ReadOnce>(offer.mode));
+  message.set_host(offer.host);
+  message.set_address(offer.address);
+  for (const FileRange& range : offer.needs) add_range(range, *message.mutable_needs());
+}
+
+ReadOffer offer_of(const v1::ReadOffer& message) {
+  ReadOffer offer;
+  if (message.mode() != v1::READ_ONCE_HOST && message.mode() != v1::READ_ONCE_WORLD) return offer;
+  offer.mode = static_cast<ReadOnce>(message.mode());
+  offer.host = message.host();
+  offer.address = message.address();
+  take_ranges(message.needs(), [&](int, const FileRange& range) { offer.needs.push_back(range); });
+  return offer;
+}
+
+void set_shared(const SharedReads& shared, v1::SharedReads& message) {
+  message.set_stream(shared.stream);
+  for (const SharedRange& range : shared.ranges) {
+    add_range(range.bytes, *message.mutable_ranges());
+    message.add_readers(range.reader);
+    *message.add_receivers()->mutable_ranks() = {range.receivers.begin(), range.receivers.end()};
+  }
+  for (const auto& [rank, address] : shared.addresses) {
+    message.add_address_ranks(rank);
+    message.add_addresses(address);
+  }
+}
+
+SharedReads shared_of(const v1::SharedReads& message) {
+  SharedReads shared;
+  shared.stream = message.stream();
+  const int ranges = message.ranges().files_size();
+  check_decode(message.readers_size() == ranges && message.receivers_size() == ranges &&
+                   message.addresses_size() == message.address_ranks_size(),
+               kShared, "its columns differ in length");
+  take_ranges(message.ranges(), [&](int i, const FileRange& range) {
+    const auto& receivers = message.receivers(i).ranks();
+    shared.ranges.push_back({range, message.readers(i), {receivers.begin(), receivers.end()}});
+  });
+  for (int i = 0; i < message.addresses_size(); ++i) shared.addresses.emplace_back(message.address_ranks(i), message.addresses(i));
+  return shared;
+}
+
+}  // namespace
+
 // --- load plans ----------------------------------------------------------------------------------
 
 void to_proto(const LoadPlan& plan, v1::LoadPlan& message) {
@@ -192,6 +266,8 @@ void to_proto(const LoadPlan& plan, v1::LoadPlan& message) {
   }
   message.set_planner_data(plan.planner_data);
   message.set_storage_data(plan.storage_data);
+  if (plan.offer.mode != ReadOnce::kOff) set_offer(plan.offer, *message.mutable_offer());
+  if (plan.shared) set_shared(*plan.shared, *message.mutable_shared());
 }
 
 LoadPlan from_proto(const v1::LoadPlan& message) {
@@ -227,6 +303,8 @@ LoadPlan from_proto(const v1::LoadPlan& message) {
   extents.check_end();
   plan.planner_data = message.planner_data();
   plan.storage_data = message.storage_data();
+  plan.offer = offer_of(message.offer());
+  if (message.has_shared()) plan.shared = std::make_shared<const SharedReads>(shared_of(message.shared()));
   return plan;
 }
 
@@ -300,81 +378,6 @@ WriteResults from_proto(const v1::WriteResults& message) {
     item.user_data = entry.user_data();
   }
   return results;
-}
-
-// --- reading once --------------------------------------------------------------------------------
-
-namespace {
-
-constexpr char kShared[] = "shared reads";
-
-void add_range(const FileRange& range, v1::FileRanges& message) {
-  message.add_files(range.file);
-  message.add_begins(range.begin);
-  message.add_lengths(range.end - range.begin);
-}
-
-// Calls `take` with each range. Throws kCorrupt unless they are not empty, ascend and do not
-// overlap.
-template <class Take>
-void take_ranges(const v1::FileRanges& message, Take take) {
-  check_decode(message.begins_size() == message.files_size() && message.lengths_size() == message.files_size(), kShared,
-               "the columns of its ranges differ in length");
-  FileRange last;
-  for (int i = 0; i < message.files_size(); ++i) {
-    const FileRange range{message.files(i), message.begins(i), message.begins(i) + message.lengths(i)};
-    const bool ascends = i == 0 || range.file > last.file || (range.file == last.file && range.begin >= last.end);
-    check_decode(range.begin < range.end && ascends, kShared, "its ranges are empty, or do not ascend");
-    take(i, range);
-    last = range;
-  }
-}
-
-}  // namespace
-
-void to_proto(const ReadOffer& offer, v1::ReadOffer& message) {
-  message.set_mode(static_cast<v1::ReadOnce>(offer.mode));
-  message.set_host(offer.host);
-  message.set_address(offer.address);
-  for (const FileRange& range : offer.needs) add_range(range, *message.mutable_needs());
-}
-
-ReadOffer from_proto(const v1::ReadOffer& message) {
-  ReadOffer offer;
-  if (message.mode() != v1::READ_ONCE_HOST && message.mode() != v1::READ_ONCE_WORLD) return offer;
-  offer.mode = static_cast<ReadOnce>(message.mode());
-  offer.host = message.host();
-  offer.address = message.address();
-  take_ranges(message.needs(), [&](int, const FileRange& range) { offer.needs.push_back(range); });
-  return offer;
-}
-
-void to_proto(const SharedReads& shared, v1::SharedReads& message) {
-  message.set_stream(shared.stream);
-  for (const SharedRange& range : shared.ranges) {
-    add_range(range.bytes, *message.mutable_ranges());
-    message.add_readers(range.reader);
-    *message.add_receivers()->mutable_ranks() = {range.receivers.begin(), range.receivers.end()};
-  }
-  for (const auto& [rank, address] : shared.addresses) {
-    message.add_address_ranks(rank);
-    message.add_addresses(address);
-  }
-}
-
-SharedReads from_proto(const v1::SharedReads& message) {
-  SharedReads shared;
-  shared.stream = message.stream();
-  const int ranges = message.ranges().files_size();
-  check_decode(message.readers_size() == ranges && message.receivers_size() == ranges &&
-                   message.addresses_size() == message.address_ranks_size(),
-               kShared, "its columns differ in length");
-  take_ranges(message.ranges(), [&](int i, const FileRange& range) {
-    const auto& receivers = message.receivers(i).ranks();
-    shared.ranges.push_back({range, message.readers(i), {receivers.begin(), receivers.end()}});
-  });
-  for (int i = 0; i < message.addresses_size(); ++i) shared.addresses.emplace_back(message.address_ranks(i), message.addresses(i));
-  return shared;
 }
 
 }  // namespace cairn

@@ -11,11 +11,9 @@
 #include <deque>
 #include <string>
 
-#include <cairn/messages/load.pb.h>
 #include <cairn/messages/plan.pb.h>
 #include <cairn/messages/results.pb.h>
 #include <cairn/planning/plan.hpp>
-#include <cairn/planning/read_once.hpp>
 
 namespace cairn {
 
@@ -42,11 +40,6 @@ SavePlan from_proto(const v1::SavePlan& message);
 
 void to_proto(const LoadPlan& plan, v1::LoadPlan& message);
 LoadPlan from_proto(const v1::LoadPlan& message);
-
-void to_proto(const ReadOffer& offer, v1::ReadOffer& message);
-ReadOffer from_proto(const v1::ReadOffer& message);
-void to_proto(const SharedReads& shared, v1::SharedReads& message);
-SharedReads from_proto(const v1::SharedReads& message);
 
 void to_proto(const WriteResults& results, v1::WriteResults& message);
 WriteResults from_proto(const v1::WriteResults& message);

@@ -40,4 +40,22 @@ std::uint64_t WriteItem::payload_bytes() const {
   return bytes;
 }
 
+std::string describe_read_once(const LoadPlans& local, const LoadPlans& global) {
+  auto mode = ReadOnce::kWorld;
+  std::uint64_t needed = 0, received = 0;
+  for (const auto& plan : local) {
+    mode = std::min(mode, plan->offer.mode);
+    for (const FileRange& range : plan->offer.needs) needed += range.end - range.begin;
+  }
+  if (mode <= ReadOnce::kOff) return "read_once: off";
+  for (const auto& plan : global)
+    for (const SharedRange& range : plan->shared ? plan->shared->ranges : std::vector<SharedRange>())
+      if (range.receivers.empty()) received += range.bytes.end - range.bytes.begin;
+  std::string by = mode == ReadOnce::kHost ? "host" : "world";
+  if (mode == ReadOnce::kWorld && local.size() > kWorldRanksMax)
+    by = "host, because there are more than " + std::to_string(kWorldRanksMax) + " ranks";
+  return "read_once: " + by + ", of " + std::to_string(needed) + " bytes that the ranks need, " + std::to_string(received) +
+         " come from other ranks";
+}
+
 }  // namespace cairn

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include <cairn/planning/dtype.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/name_table.hpp>
+#include <cairn/planning/read_once.hpp>
 
 namespace cairn {
 
@@ -81,13 +83,13 @@ enum class LoadItemType : std::uint8_t { kByteIO = 1, kTensor };
 
 struct ReadItem {
   LoadItemType type = LoadItemType::kTensor;
-  NameId dest_name = 0;           // the name in the state dict being loaded
-  NameId storage_name = 0;        // the name in the checkpoint; equals the name in the state dict unless a planner renames values
-  Extents dest_chunk_offset;      // start of the local chunk, within the global tensor
-  Extents dest_offsets;           // start of the copied part, within the local chunk
-  Extents storage_chunk_offset;   // start of the stored chunk, within the global tensor
-  Extents storage_offsets;        // start of the copied part, within the stored chunk
-  Extents lengths;                // sizes of the copied part
+  NameId dest_name = 0;             // the name in the state dict being loaded
+  NameId storage_name = 0;          // the name in the checkpoint; equals the name in the state dict unless a planner renames values
+  Extents dest_chunk_offset;        // start of the local chunk, within the global tensor
+  Extents dest_offsets;             // start of the copied part, within the local chunk
+  Extents storage_chunk_offset;     // start of the stored chunk, within the global tensor
+  Extents storage_offsets;          // start of the copied part, within the stored chunk
+  Extents lengths;                  // sizes of the copied part
   std::uint32_t storage_chunk = 0;  // index of the stored chunk in its TensorStorageMetadata
 };
 
@@ -96,7 +98,15 @@ struct LoadPlan {
   std::vector<ReadItem> items;
   std::string planner_data;
   std::string storage_data;
+  // Between Cairn's own readers: how a rank can share what ranks read, in its local plan, and what
+  // it shares, in its global plan. Null: nothing.
+  ReadOffer offer;
+  std::shared_ptr<const SharedReads> shared;
 };
+
+// Returns one line for traces: what ranks share by their global plans.
+using LoadPlans = std::vector<std::shared_ptr<const LoadPlan>>;
+std::string describe_read_once(const LoadPlans& local, const LoadPlans& global);
 
 // kItems: all but `planner_data` and `storage_data`.
 enum class DigestOf : std::uint8_t { kWholePlan = 1, kItems };
@@ -109,9 +119,9 @@ Digest plan_digest(const SavePlan& plan, DigestOf parts = DigestOf::kWholePlan);
 
 // One file that a rank wrote.
 struct FileResult {
-  std::string name;                     // object name relative to the checkpoint
+  std::string name;  // object name relative to the checkpoint
   std::uint64_t length_bytes = 0;
-  std::uint32_t crc32 = 0;              // covers all bytes of the file
+  std::uint32_t crc32 = 0;  // covers all bytes of the file
   std::uint32_t trailer_length_bytes = 0;
   std::string written_by = {};  // the save id of the save that wrote the bytes; "": this one, as in FileInfo
   // Lengths of compressed tensors, then of bytes objects, each in the order of the plan. All other

@@ -10,13 +10,6 @@ namespace {
 
 using Ranks = std::vector<std::uint32_t>;
 
-// Returns the mode of all ranks: the smallest, because kOff is the smallest that is sent.
-ReadOnce mode_of(const std::vector<ReadOffer>& offers) {
-  auto mode = ReadOnce::kWorld;
-  for (const ReadOffer& offer : offers) mode = std::min(mode, offer.mode);
-  return mode;
-}
-
 // Returns the ranges that several of the ranks need, by the ranks that need them.
 std::map<Ranks, std::vector<FileRange>> needed_by_several(const std::vector<ReadOffer>& offers, const Ranks& ranks) {
   struct Edge {
@@ -39,8 +32,7 @@ std::map<Ranks, std::vector<FileRange>> needed_by_several(const std::vector<Read
   std::set<std::uint32_t> active;
   std::uint64_t since = 0;
   for (const Edge& edge : edges) {
-    if (active.size() > 1 && since < edge.at)
-      shared[Ranks(active.begin(), active.end())].push_back({edge.file, since, edge.at});
+    if (active.size() > 1 && since < edge.at) shared[Ranks(active.begin(), active.end())].push_back({edge.file, since, edge.at});
     since = edge.at;
     if (edge.is_begin)
       active.insert(edge.rank);
@@ -85,7 +77,8 @@ void divide(const Ranks& ranks, const std::vector<FileRange>& ranges, std::uint6
 
 std::vector<SharedReads> plan_read_once(const std::vector<ReadOffer>& offers, std::uint64_t block_bytes) {
   std::vector<SharedReads> parts(offers.size());
-  const ReadOnce mode = mode_of(offers);
+  auto mode = ReadOnce::kWorld;
+  for (const ReadOffer& offer : offers) mode = std::min(mode, offer.mode);
   if (mode <= ReadOnce::kOff) return parts;
   const bool by_host = offers.size() > kWorldRanksMax || mode == ReadOnce::kHost;
   std::map<std::string, Ranks> groups;
@@ -102,22 +95,6 @@ std::vector<SharedReads> plan_read_once(const std::vector<ReadOffer>& offers, st
     for (const std::uint32_t rank : receivers) part.addresses.emplace_back(rank, offers[rank].address);
   }
   return parts;
-}
-
-std::string describe(const std::vector<ReadOffer>& offers, const std::vector<SharedReads>& parts) {
-  const ReadOnce mode = mode_of(offers);
-  if (mode <= ReadOnce::kOff) return "read_once: off";
-  std::uint64_t needed = 0, received = 0;
-  for (std::uint32_t rank = 0; rank < parts.size(); ++rank) {
-    for (const FileRange& range : offers[rank].needs) needed += range.end - range.begin;
-    for (const SharedRange& range : parts[rank].ranges)
-      if (range.receivers.empty()) received += range.bytes.end - range.bytes.begin;
-  }
-  std::string by = mode == ReadOnce::kHost ? "host" : "world";
-  if (mode == ReadOnce::kWorld && offers.size() > kWorldRanksMax)
-    by = "host, because there are more than " + std::to_string(kWorldRanksMax) + " ranks";
-  return "read_once: " + by + ", of " + std::to_string(needed) + " bytes that the ranks need, " + std::to_string(received) +
-         " come from other ranks";
 }
 
 }  // namespace cairn

@@ -49,16 +49,13 @@ struct SharedRange {
 // The part of one rank. Each reader sends each receiver the shared bytes of both in the order of
 // `ranges`, as one stream.
 struct SharedReads {
-  std::uint64_t stream = 0;         // the number of the load's streams
-  std::vector<SharedRange> ranges;  // to read or receive; ascending by file and begin
+  std::uint64_t stream = 0;                                      // the number of the load's streams
+  std::vector<SharedRange> ranges;                               // to read or receive; ascending by file and begin
   std::vector<std::pair<std::uint32_t, std::string>> addresses;  // of the ranks to which this one sends
 };
 
 // Returns the parts, by rank. All of them are empty if any rank takes no part. If modes differ, the
 // smaller one counts. `block_bytes`: of a checksum block.
 std::vector<SharedReads> plan_read_once(const std::vector<ReadOffer>& offers, std::uint64_t block_bytes);
-
-// Returns one line for traces about the result.
-std::string describe(const std::vector<ReadOffer>& offers, const std::vector<SharedReads>& parts);
 
 }  // namespace cairn

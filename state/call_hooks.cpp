@@ -5,7 +5,6 @@
 #include <vector>
 
 #include <cairn/base/error.hpp>
-#include <cairn/state/checkpoint_writer.hpp>
 
 namespace cairn {
 namespace {
@@ -55,8 +54,8 @@ class PlannedSave final : public SaveHooks {
 // The hooks of LoadPlanner and StorageReader, as one object.
 class PlannedLoad final : public LoadHooks {
  public:
-  PlannedLoad(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit, ReadOnce read_once)
-      : state_dict_(state_dict), planner_(planner), reader_(reader), fit_(std::move(fit)), read_once_(read_once) {}
+  PlannedLoad(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit)
+      : state_dict_(state_dict), planner_(planner), reader_(reader), fit_(std::move(fit)) {}
 
   void reset(const std::string& checkpoint_id) override { reset_storage(reader_, checkpoint_id); }
   Metadata read_metadata() override { return reader_.read_metadata(); }
@@ -74,10 +73,6 @@ class PlannedLoad final : public LoadHooks {
     return made;
   }
   LoadPlan prepare_local_plan(LoadPlan plan) override { return reader_.prepare_local_plan(std::move(plan)); }
-  ReadOffer offer_reads(const LoadPlan& plan) override { return own_reader().offer(plan, read_once_); }
-  void share_reads(std::shared_ptr<const SharedReads> shared, std::shared_ptr<RankStreams> streams) override {
-    own_reader().share(std::move(shared), std::move(streams));
-  }
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> all_plans) override {
     return planner_.create_global_plan(std::move(all_plans));
   }
@@ -88,13 +83,10 @@ class PlannedLoad final : public LoadHooks {
   Future<bool> read_data(const LoadPlan& plan) override { return reader_.read_data(plan, planner_); }
 
  private:
-  CheckpointReader& own_reader() { return dynamic_cast<CheckpointReader&>(reader_); }
-
   StateDict& state_dict_;
   LoadPlanner& planner_;
   StorageReader& reader_;
   const FitState fit_;
-  const ReadOnce read_once_;
 };
 
 }  // namespace
@@ -103,9 +95,8 @@ std::shared_ptr<SaveHooks> make_save_hooks(const StateDict& state_dict, SavePlan
   return std::make_shared<PlannedSave>(state_dict, planner, writer);
 }
 
-std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit,
-                                           ReadOnce read_once) {
-  return std::make_shared<PlannedLoad>(state_dict, planner, reader, std::move(fit), read_once);
+std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit) {
+  return std::make_shared<PlannedLoad>(state_dict, planner, reader, std::move(fit));
 }
 
 }  // namespace cairn

@@ -15,10 +15,8 @@ namespace cairn {
 std::shared_ptr<SaveHooks> make_save_hooks(const StateDict& state_dict, SavePlanner& planner, StorageWriter& writer);
 
 // `fit` adapts the state dict to what the checkpoint has. Called on every rank, just before
-// `set_up_planner`, and timed as a part of it. May be empty. May throw. `read_once` is for loads by
-// a CheckpointReader that share what they read.
+// `set_up_planner`, and timed as a part of it. May be empty. May throw.
 using FitState = std::function<void(const Metadata& metadata, const StorageContext& context)>;
-std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit = {},
-                                           ReadOnce read_once = ReadOnce::kOff);
+std::shared_ptr<LoadHooks> make_load_hooks(StateDict& state_dict, LoadPlanner& planner, StorageReader& reader, FitState fit = {});
 
 }  // namespace cairn

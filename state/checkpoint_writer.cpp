@@ -1,10 +1,12 @@
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/process_name.hpp>
+#include <cairn/base/random.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/tensor_items.hpp>
 #include <cairn/storage/data_format.hpp>
 #include <cairn/storage/engine/read_engine.hpp>
+#include <cairn/storage/format/trailer.hpp>
 #include <cairn/storage/store_observer.hpp>
 
 namespace cairn {
@@ -31,6 +33,9 @@ struct CheckpointReader::Implementation {
 
   const CheckpointReaderOptions options;
   ReadEngine engine;
+  ReadOnce read_once = ReadOnce::kOff;
+  std::function<std::string()> data_address;
+  OpenStreams open_streams;
 
   // State of the current attempt:
   std::string checkpoint_id;
@@ -39,9 +44,6 @@ struct CheckpointReader::Implementation {
   std::shared_ptr<const Metadata> metadata;
   std::shared_ptr<OpenedFiles> opened_files;
   bool has_read = false;
-  std::shared_ptr<const SharedReads> shared;  // for the next read
-  std::shared_ptr<RankStreams> streams;
-
   ReadRequest request_for(const LoadPlan& plan) const {
     ReadRequest request;
     request.store = store;
@@ -70,8 +72,6 @@ void CheckpointReader::reset(const std::string& checkpoint_id) {
   self.store.reset();
   self.metadata.reset();
   self.opened_files.reset();
-  self.shared.reset();
-  self.streams.reset();
 }
 
 Store& CheckpointReader::opened() { return implementation_->opened(); }
@@ -98,29 +98,41 @@ Future<bool> CheckpointReader::read_data(const LoadPlan& plan, LoadPlanner& plan
   request.opened = self.opened_files;
   // A load reads once. Tools read one tensor after another.
   request.keep_blocks = std::exchange(self.has_read, true);
-  request.shared = std::exchange(self.shared, nullptr);
-  request.streams = std::exchange(self.streams, nullptr);
+  request.shared = plan.shared;
+  if (plan.shared) request.streams = self.open_streams(plan.shared);
   return self.engine.read(std::move(request));
 }
 
-ReadOffer CheckpointReader::offer(const LoadPlan& plan, ReadOnce wanted) {
-  Implementation& self = *implementation_;
-  ReadOffer offer;
+void CheckpointReader::share_reads(ReadOnce wanted, std::function<std::string()> address, OpenStreams open) {
+  implementation_->read_once = wanted;
+  implementation_->data_address = std::move(address);
+  implementation_->open_streams = std::move(open);
+}
+
+LoadPlan CheckpointReader::prepare_local_plan(LoadPlan plan) {
+  const Implementation& self = *implementation_;
+  // To check all bytes before any is changed, each rank reads them itself.
+  if (self.read_once == ReadOnce::kOff || self.options.verify_first) return plan;
   const StoreTraits traits = self.store->traits();
   // The page cache of a host serves its ranks faster than streams do.
   const bool is_remote = traits.part_bytes_min > 0 || (traits.writes == ObjectWrites::kParallel && self.store->is_shared());
-  if (wanted == ReadOnce::kAuto && is_remote) wanted = ReadOnce::kHost;
-  // To check all bytes before any is changed, each rank reads them itself.
-  if (wanted < ReadOnce::kHost || self.options.verify_first) return offer;
-  offer.host = machine_name();
-  offer.needs = self.engine.needs(self.request_for(plan));
-  offer.mode = wanted;
-  return offer;
+  const ReadOnce mode = self.read_once == ReadOnce::kAuto && is_remote ? ReadOnce::kHost : self.read_once;
+  const std::string address = mode == ReadOnce::kAuto ? "" : self.data_address();
+  if (!address.empty()) plan.offer = {mode, machine_name(), address, implementation_->engine.needs(self.request_for(plan))};
+  return plan;
 }
 
-void CheckpointReader::share(std::shared_ptr<const SharedReads> shared, std::shared_ptr<RankStreams> streams) {
-  implementation_->shared = std::move(shared);
-  implementation_->streams = std::move(streams);
+std::vector<LoadPlan> CheckpointReader::prepare_global_plan(std::vector<LoadPlan> plans) {
+  std::vector<ReadOffer> offers;
+  for (LoadPlan& plan : plans) offers.push_back(std::exchange(plan.offer, {}));
+  std::vector<SharedReads> parts = plan_read_once(offers, kChecksumBlockBytes);
+  const std::uint64_t stream = system_random()->next();  // distinct among the loads that run at once
+  for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+    if (parts[rank].ranges.empty()) continue;
+    parts[rank].stream = stream;
+    plans[rank].shared = std::make_shared<const SharedReads>(std::move(parts[rank]));
+  }
+  return plans;
 }
 
 }  // namespace cairn

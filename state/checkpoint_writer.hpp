@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -64,13 +65,15 @@ class CheckpointReader : public StorageReader {
   void reset(const std::string& checkpoint_id) override;
   Metadata read_metadata() override;
   void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) override;
+  LoadPlan prepare_local_plan(LoadPlan plan) override;
+  std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) override;
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
   bool validate_checkpoint_id(const std::string& checkpoint_id) const override;
 
-  // For LoadHooks (actors/call_hooks.hpp). `offer` returns the mode that is meant by `wanted`, which
-  // may be kAuto, and what `plan` needs. `share` concerns the next `read_data`.
-  ReadOffer offer(const LoadPlan& plan, ReadOnce wanted);
-  void share(std::shared_ptr<const SharedReads> shared, std::shared_ptr<RankStreams> streams);
+  // Lets this rank share what ranks read (planning/read_once.hpp). For Checkpointer. `address`
+  // returns where this rank takes streams, or "" if it cannot. `open` opens them, and may throw.
+  using OpenStreams = std::function<std::shared_ptr<RankStreams>(std::shared_ptr<const SharedReads>)>;
+  void share_reads(ReadOnce wanted, std::function<std::string()> address, OpenStreams open);
 
  protected:
   Store& opened();  // the store of the checkpoint

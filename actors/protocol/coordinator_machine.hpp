@@ -74,7 +74,6 @@ struct CoordinatedCall {
   std::string awaited_at_cancel_;  // text: the ranks or hook awaited at the first Cancel with kDeadline
   std::vector<std::shared_ptr<const SavePlan>> local_save_plans_;  // by rank
   std::vector<std::shared_ptr<const LoadPlan>> local_load_plans_;
-  std::vector<ReadOffer> read_offers_;
   std::vector<std::string> metadata_save_ids_;
   std::vector<std::shared_ptr<const SavePlan>> global_save_plans_;
   std::vector<Digest> global_digests_;

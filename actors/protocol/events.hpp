@@ -77,11 +77,9 @@ struct GlobalSavePlans {
 // Runs on the coordinator. Ends with GlobalLoadPlans. The plans are indexed by rank.
 struct CreateGlobalLoadPlan {
   std::vector<std::shared_ptr<const LoadPlan>> local_plans;
-  std::vector<ReadOffer> offers{};
 };
 struct GlobalLoadPlans {
   std::vector<std::shared_ptr<const LoadPlan>> plans;
-  std::vector<std::shared_ptr<const SharedReads>> shared{};  // empty: no rank shares anything
 };
 // Runs on the coordinator, as the only task of an agreement. Ends with Answer.
 struct Decide {
@@ -97,7 +95,6 @@ struct Write {
 };
 struct Read {
   std::shared_ptr<const LoadPlan> plan;
-  std::shared_ptr<const SharedReads> shared{};
 };
 // Runs on the coordinator. Ends with Published.
 struct Finish {

@@ -16,7 +16,6 @@ void CoordinatorMachine::receive(int from, const LocalLoadPlan& message) {
     return ignore("LocalLoadPlan out of turn");
   local_load_plans_[static_cast<std::size_t>(from)] = message.plan;
   metadata_save_ids_[static_cast<std::size_t>(from)] = message.metadata_save_id;
-  read_offers_[static_cast<std::size_t>(from)] = message.offer;
   answered(from);
 }
 
@@ -36,16 +35,13 @@ void CoordinatorMachine::plan_load_globally() {
   }
   become(State::kGlobalPlan);
   start_timer(options_.phase_deadline);
-  run(CreateGlobalLoadPlan{local_load_plans_, std::move(read_offers_)});
+  run(CreateGlobalLoadPlan{local_load_plans_});
 }
 
 void CoordinatorMachine::ended(const GlobalLoadPlans& made) {
   if (!outcome_.failures.empty()) return end(std::exchange(outcome_.failures, {}), Committed::kNo);  // cancelled meanwhile
   start_moving();
-  for (const auto& [rank, join] : joins_) {
-    const auto index = static_cast<std::size_t>(rank);
-    send(rank, GlobalLoadPlan{made.plans[index], made.shared.empty() ? nullptr : made.shared[index]});
-  }
+  for (const auto& [rank, join] : joins_) send(rank, GlobalLoadPlan{made.plans[static_cast<std::size_t>(rank)]});
 }
 
 // 5. Rank: read the data.
@@ -53,7 +49,7 @@ void RankMachine::receive(const GlobalLoadPlan& message) {
   if (state_ != State::kPlanned || call_.operation != Operation::kLoad) return ignore("GlobalLoadPlan out of turn");
   effects_.emplace_back(StopTimer{Timer::kAnswer});
   become(State::kMoving);
-  outstanding_ = run(Read{message.plan, message.shared});
+  outstanding_ = run(Read{message.plan});
 }
 
 void RankMachine::ended(const ReadDone& done) { report_end_of_phase(State::kReported, done); }

@@ -40,7 +40,6 @@ void CoordinatorMachine::begin() {
   if (operation() == Operation::kAgree) return decide();
   local_save_plans_.assign(world, nullptr);
   local_load_plans_.assign(world, nullptr);
-  read_offers_.assign(world, {});
   metadata_save_ids_.assign(world, {});
   results_.assign(world, {});
   become(State::kLocalPlans);

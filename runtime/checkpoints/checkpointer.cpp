@@ -407,6 +407,8 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   // A load may be of what an earlier save was still writing: that has ended by now.
   const auto made = options.storage_reader ? Made<StorageReader>{options.storage_reader, nullptr} : make_reader(options.reader);
   const auto& reader = made.storage;
+  if (!options.planner && !options.storage_reader && world.size() > 1)
+    world.share_reads(dynamic_cast<CheckpointReader&>(*reader), options.read_once);
   StatefulObjects objects(state_dict);
 
   // A checkpoint that is replaced during the load is read again, once. Every rank sees the same
@@ -438,9 +440,7 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     // The deadline covers both tries.
     if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
     call.hooks = make_load_hooks(working, are_both_users(options.planner, options.storage_reader) ? *planner_of_call : counting,
-                                 *reader, fit, options.read_once);
-    if (!options.planner && !options.storage_reader && options.read_once != ReadOnce::kOff && world.size() > 1)
-      world.share_reads(call);
+                                 *reader, fit);
     call.progress = progress;
     // The display follows this object over both tries.
     progress->restart();

@@ -44,6 +44,7 @@
 #include <cairn/runtime/worlds/backends.hpp>
 #include <cairn/runtime/worlds/caller_executor.hpp>
 #include <cairn/runtime/worlds/job_secret.hpp>
+#include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/url.hpp>
 
@@ -334,9 +335,9 @@ struct World::Implementation {
   // These let survivors find each other, in this process or at their addresses.
   std::shared_ptr<Process> process;
   std::vector<std::string> addresses;  // by rank
-  std::string key_context;  // input to the derivation of link keys: the first world's incarnation, or a hash of the job id
-  Secret secret;                       // of the job; empty: none, or a world in one process
-  std::shared_ptr<Door> door;          // shared by successive worlds
+  std::string key_context;     // input to the derivation of link keys: the first world's incarnation, or a hash of the job id
+  Secret secret;               // of the job; empty: none, or a world in one process
+  std::shared_ptr<Door> door;  // shared by successive worlds
   std::atomic<bool> rejoined{false};
   c10::intrusive_ptr<c10d::Store> store;  // from `from_environment`; this process may host it, and the trainer may use it
   Mutex mutex;
@@ -390,8 +391,9 @@ World World::Implementation::meet(const c10::intrusive_ptr<c10d::Store>& store, 
   try {
     if (shares_secret) secret = share_secret(store, rank, world_size, deadline);
     door = open_door(rank, world_size, own, ports, secret);
-    write_log(LogLevel::kInfo, rank, "this rank is " + process_name() + ", and listens at " + door->address() +
-                                         (own.origin.empty() ? "" : ", chosen by " + own.origin));
+    write_log(LogLevel::kInfo, rank,
+              "this rank is " + process_name() + ", and listens at " + door->address() +
+                  (own.origin.empty() ? "" : ", chosen by " + own.origin));
     links.listener = door->open();
     assembly = assemble(store, rank, world_size, door->address(), deadline, secret);
   } catch (const Error&) {
@@ -610,7 +612,7 @@ std::shared_ptr<Transport> World::Implementation::data_transport(std::chrono::mi
   return transport = make_transport(std::move(config));
 }
 
-void World::share_reads(LoadCall& call) const {
+void World::share_reads(CheckpointReader& reader, ReadOnce wanted) const {
   Implementation& self = *implementation_;
   // Called if something cannot be shared. Ranks then read it themselves.
   const auto warn = [&self](const std::string& why) {
@@ -619,7 +621,7 @@ void World::share_reads(LoadCall& call) const {
   };
   // Shorter than the time in which a rank must stop after a failure.
   const auto deadline = std::min(2 * self.options.runtime.heartbeat_timeout, self.options.runtime.cancel_grace / 2);
-  call.data_address = [&self, warn, deadline]() -> std::string {
+  const auto address = [&self, warn, deadline]() -> std::string {
     try {
       return to_string(self.data_transport(deadline)->address());
     } catch (const Error& error) {
@@ -627,9 +629,9 @@ void World::share_reads(LoadCall& call) const {
       return "";
     }
   };
-  call.open_streams = [&self, warn, deadline](std::shared_ptr<const SharedReads> shared) {
+  reader.share_reads(wanted, address, [&self, warn, deadline](std::shared_ptr<const SharedReads> shared) {
     return make_read_streams(self.data_transport(deadline), std::move(shared), deadline, warn);
-  };
+  });
 }
 
 RankRuntime& World::runtime() const { return implementation_->runtime; }

@@ -28,7 +28,8 @@ class Store;
 namespace cairn {
 
 class RankRuntime;
-struct LoadCall;
+class CheckpointReader;
+enum class ReadOnce : std::uint8_t;
 
 class World {
  public:
@@ -110,8 +111,8 @@ class World {
 
   // Returns the actors of this rank. This function and those below are for Cairn's own use.
   RankRuntime& runtime() const;
-  // Lets the ranks of the load share what they read. This world must outlive the load.
-  void share_reads(LoadCall& call) const;
+  // Lets the reader share what the ranks of this world read. This world must outlive its loads.
+  void share_reads(CheckpointReader& reader, ReadOnce wanted) const;
   // Creates a world of this rank alone, with the same options. The new world writes a failure
   // report only if a call asks for one. It may show progress only if `rank()` of this world is 0.
   World alone() const;

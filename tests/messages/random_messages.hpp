@@ -130,10 +130,9 @@ inline Message random_body(Random& random, std::size_t index) {
     case 8:
       return Written{std::make_shared<const WriteResults>(testing::random_results(random))};
     case 9:
-      return LocalLoadPlan{std::make_shared<const LoadPlan>(testing::random_load_plan(random)), testing::random_text(random, 80),
-                           testing::random_offer(random)};
+      return LocalLoadPlan{std::make_shared<const LoadPlan>(testing::random_load_plan(random)), testing::random_text(random, 80)};
     case 10:
-      return GlobalLoadPlan{std::make_shared<const LoadPlan>(testing::random_load_plan(random)), testing::random_shared(random)};
+      return GlobalLoadPlan{std::make_shared<const LoadPlan>(testing::random_load_plan(random))};
     case 11:
       return ReadDone{};
     case 12:

@@ -74,28 +74,6 @@ inline void check_equal(const SavePlan& a, const SavePlan& b) {
   CHECK(a.storage_data == b.storage_data);
 }
 
-inline LoadPlan random_load_plan(Random& random) {
-  LoadPlan plan;
-  for (std::uint64_t i = random.next() % 20; i > 0; --i) {
-    ReadItem item;
-    item.type = static_cast<LoadItemType>(1 + random.next() % 2);
-    item.dest_name = plan.names.intern(random_text(random, 20));
-    item.storage_name = plan.names.intern(random_text(random, 20));
-    item.storage_chunk = static_cast<std::uint32_t>(random.next());
-    const std::size_t dims = random.next() % 7;
-    item.dest_chunk_offset = random_extents(random, dims, 100);
-    item.dest_offsets = random_extents(random, dims, 100);
-    item.storage_chunk_offset = random_extents(random, dims, 100);
-    item.storage_offsets = random_extents(random, dims, 100);
-    item.lengths = random_extents(random, dims, 100);
-    if (item.type == LoadItemType::kByteIO) item.dest_chunk_offset = {};
-    plan.items.push_back(item);
-  }
-  plan.planner_data = random_text(random, 20);
-  plan.storage_data = random_text(random, 20);
-  return plan;
-}
-
 inline std::vector<FileRange> random_ranges(Random& random) {
   std::vector<FileRange> ranges;
   FileRange last;
@@ -123,6 +101,30 @@ inline std::shared_ptr<const SharedReads> random_shared(Random& random) {
                              std::vector<std::uint32_t>(random.next() % 4, static_cast<std::uint32_t>(random.next() % 64))});
   shared.addresses = {{1, random_text(random, 80)}, {7, random_text(random, 80)}};
   return std::make_shared<const SharedReads>(std::move(shared));
+}
+
+inline LoadPlan random_load_plan(Random& random) {
+  LoadPlan plan;
+  for (std::uint64_t i = random.next() % 20; i > 0; --i) {
+    ReadItem item;
+    item.type = static_cast<LoadItemType>(1 + random.next() % 2);
+    item.dest_name = plan.names.intern(random_text(random, 20));
+    item.storage_name = plan.names.intern(random_text(random, 20));
+    item.storage_chunk = static_cast<std::uint32_t>(random.next());
+    const std::size_t dims = random.next() % 7;
+    item.dest_chunk_offset = random_extents(random, dims, 100);
+    item.dest_offsets = random_extents(random, dims, 100);
+    item.storage_chunk_offset = random_extents(random, dims, 100);
+    item.storage_offsets = random_extents(random, dims, 100);
+    item.lengths = random_extents(random, dims, 100);
+    if (item.type == LoadItemType::kByteIO) item.dest_chunk_offset = {};
+    plan.items.push_back(item);
+  }
+  plan.planner_data = random_text(random, 20);
+  plan.storage_data = random_text(random, 20);
+  plan.offer = random_offer(random);
+  plan.shared = random_shared(random);
+  return plan;
 }
 
 inline WriteResults random_results(Random& random) {
@@ -186,6 +188,9 @@ inline void check_equal(const LoadPlan& a, const LoadPlan& b) {
   for (std::size_t i = 0; i < a.items.size(); ++i) CHECK((fields(a.items[i]) == fields(b.items[i])));
   CHECK(a.planner_data == b.planner_data);
   CHECK(a.storage_data == b.storage_data);
+  check_equal(a.offer, b.offer);
+  REQUIRE((a.shared == nullptr) == (b.shared == nullptr));
+  if (a.shared) check_equal(*a.shared, *b.shared);
 }
 
 inline void check_equal(const WriteResults& a, const WriteResults& b) {

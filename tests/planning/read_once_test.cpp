@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <cairn/planning/read_once.hpp>
+#include <cairn/planning/plan.hpp>
 
 namespace cairn {
 namespace {
@@ -25,6 +25,21 @@ std::map<std::uint32_t, std::uint64_t> read_by(const std::vector<SharedReads>& p
     for (const SharedRange& range : parts[rank].ranges)
       if (range.reader == rank) bytes[rank] += bytes_of(range.bytes);
   return bytes;
+}
+
+std::string described(const std::vector<ReadOffer>& offers, std::vector<SharedReads> parts) {
+  LoadPlans local, global;
+  for (const ReadOffer& offer : offers) {
+    LoadPlan plan;
+    plan.offer = offer;
+    local.push_back(std::make_shared<const LoadPlan>(std::move(plan)));
+  }
+  for (SharedReads& part : parts) {
+    LoadPlan plan;
+    if (!part.ranges.empty()) plan.shared = std::make_shared<const SharedReads>(std::move(part));
+    global.push_back(std::make_shared<const LoadPlan>(std::move(plan)));
+  }
+  return describe_read_once(local, global);
 }
 
 // Checks that each receiver finds its reader, each reader its receivers, and that nothing is read
@@ -103,7 +118,7 @@ TEST_CASE("read once: the ranks of each host share among themselves") {
   for (const auto& [rank, bytes] : read_by(parts)) sum += bytes;
   CHECK(sum == 16 * kBlock);
   for (const auto& [rank, address] : parts[0].addresses) CHECK(rank == 2);
-  CHECK(describe(offers, parts) == "read_once: host, of 4096 bytes that the ranks need, 2048 come from other ranks");
+  CHECK(described(offers, parts) == "read_once: host, of 4096 bytes that the ranks need, 2048 come from other ranks");
 }
 
 TEST_CASE("read once: above 64 ranks each host shares among its own ranks, even if the world was asked for") {
@@ -113,7 +128,7 @@ TEST_CASE("read once: above 64 ranks each host shares among its own ranks, even 
   const auto parts = plan_read_once(offers, kBlock);
   check_whole(parts);
   CHECK(parts.back().ranges.empty());
-  CHECK(describe(offers, parts) ==
+  CHECK(described(offers, parts) ==
         "read_once: host, because there are more than 64 ranks, of 66560 bytes that the ranks need, "
         "64512 come from other ranks");
 }
@@ -123,7 +138,7 @@ TEST_CASE("read once: one rank that takes no part stops all, and so does a world
   std::vector<ReadOffer> offers(3, offer(needs));
   offers[1].mode = ReadOnce::kOff;
   for (const SharedReads& part : plan_read_once(offers, kBlock)) CHECK(part.ranges.empty());
-  CHECK(describe(offers, plan_read_once(offers, kBlock)) == "read_once: off");
+  CHECK(described(offers, plan_read_once(offers, kBlock)) == "read_once: off");
   CHECK(plan_read_once({offer(needs)}, kBlock).at(0).ranges.empty());
   CHECK(plan_read_once({}, kBlock).empty());
   CHECK(plan_read_once({offer({}), offer({})}, kBlock).at(1).ranges.empty());
