@@ -40,7 +40,6 @@ set(CAIRN_PUBLIC_HEADERS
     storage/runs/checkpoint_info.hpp
     storage/runs/retention_policy.hpp
     storage/safetensors_files.hpp
-    storage/reuse.hpp
     storage/storage_context.hpp
     storage/store.hpp
     storage/store_observer.hpp

@@ -143,7 +143,7 @@ struct CheckpointSave::Implementation : SaveAttempt {
                             : std::make_unique<OwnFormat>(options, engine_options(options).changes.any())),
         engine(engine_options(options)) {
     if (options.reuse != Reuse::kOff && !given_format)
-      reuse = std::make_shared<ReusableFiles>(options.reuse, options.reuse_generations_max);
+      reuse = std::make_shared<ReusableFiles>(options.reuse == Reuse::kDigest, options.reuse_generations_max);
     if (options.retired_keep == 0)
       throw Error(ErrorCode::kInvalidArgument,
                   "retired_keep is 0, but the generation that a save replaces must stay until the next one: use 1 or more");

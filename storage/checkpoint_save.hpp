@@ -13,13 +13,20 @@
 #include <cairn/base/future.hpp>
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
-#include <cairn/storage/reuse.hpp>
 #include <cairn/storage/storage_context.hpp>
 
 namespace cairn {
 
 class DataFormat;
 class ItemSource;
+
+// The tensors that a save takes over from the last one, instead of writing them again, if they have
+// not changed.
+enum class Reuse : std::uint8_t {
+  kOff = 1,
+  kDeclared,  // the tensors that the caller has marked by `frozen`
+  kDigest,    // in addition, all others that do not change between saves
+};
 
 struct CheckpointWriterOptions {
   // True: one file per rank, or several where the system would run the writes to one file one after

@@ -30,7 +30,8 @@ void add_item(std::string& text, const SavePlan& plan, const WriteItem& item, co
 
 }  // namespace
 
-ReusableFiles::ReusableFiles(Reuse reuse, std::uint32_t generations_max) : reuse_(reuse), generations_max_(generations_max) {
+ReusableFiles::ReusableFiles(bool finds_unmarked, std::uint32_t generations_max)
+    : finds_unmarked_(finds_unmarked), generations_max_(generations_max) {
   if (generations_max == 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "reuse_generations_max is 0, but a file belongs to one checkpoint at least: use 1 or more, or turn reuse off");
@@ -48,7 +49,7 @@ void ReusableFiles::begin(const std::string& place, const std::string& url, cons
 
 bool ReusableFiles::mark(SavePlan& plan) {
   bool is_anew = known_.places.empty() || known_.places.size() >= generations_max_;
-  if (reuse_ != Reuse::kDigest) return is_anew;
+  if (!finds_unmarked_) return is_anew;
   const auto is_steady = [&](const WriteItem& item) {
     if (!has_elements(item) || item.frozen) return false;
     const auto value = known_.values.find(plan.names[item.name]);
@@ -71,9 +72,7 @@ void ReusableFiles::forget() {
   known_.places.clear();
 }
 
-bool ReusableFiles::is_digested(const WriteItem& item) const {
-  return has_elements(item) && (item.frozen || reuse_ == Reuse::kDigest);
-}
+bool ReusableFiles::is_digested(const WriteItem& item) const { return has_elements(item) && (item.frozen || finds_unmarked_); }
 
 // Returns a digest of the tensors in a file and of their order, from which their offsets follow.
 // Returns nothing for a file with anything else in it.
@@ -131,7 +130,7 @@ void ReusableFiles::keep(const SavePlan& plan, const std::vector<WriteFile>& fil
     if (donor.file.written_by.empty()) donor.file.written_by = save_id_;
   }
   std::unordered_map<std::string, std::string> texts;
-  for (std::size_t i = 0; i < plan.items.size() && reuse_ == Reuse::kDigest; ++i)
+  for (std::size_t i = 0; i < plan.items.size() && finds_unmarked_; ++i)
     if (has_elements(plan.items[i])) add_item(texts[plan.names[plan.items[i].name]], plan, plan.items[i], digests_.at(i));
   for (const auto& [name, text] : texts) {
     Value& value = kept.values[name] = {xxh3_128(text), false};

@@ -21,7 +21,6 @@
 #include <cairn/planning/metadata.hpp>
 #include <cairn/planning/plan.hpp>
 #include <cairn/storage/format/file_layout.hpp>
-#include <cairn/storage/reuse.hpp>
 #include <cairn/storage/store.hpp>
 
 namespace cairn {
@@ -30,8 +29,8 @@ namespace cairn {
 // on threads of the engine, of which `take_over` on several at once.
 class ReusableFiles {
  public:
-  // Throws kInvalidArgument if `generations_max` is 0.
-  ReusableFiles(Reuse reuse, std::uint32_t generations_max);
+  // `finds_unmarked`: as Reuse::kDigest. Throws kInvalidArgument if `generations_max` is 0.
+  ReusableFiles(bool finds_unmarked, std::uint32_t generations_max);
 
   // Begins the save `save_id` of `rank` to the place that `open_store` opens as `place`, and whose
   // store has the URL `url`.
@@ -71,7 +70,7 @@ class ReusableFiles {
 
   std::optional<Digest128> content_of(const SavePlan& plan, const FileLayout& layout) const;
 
-  const Reuse reuse_;
+  const bool finds_unmarked_;
   const std::uint32_t generations_max_;
   Known known_;  // of the last save that succeeded
   Known next_;   // of this save
