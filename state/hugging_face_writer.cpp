@@ -205,6 +205,7 @@ CheckpointWriterOptions HuggingFaceFormat::writer_options(const HuggingFaceWrite
                 "the transform \"" + options.writer.transforms.front() + "\" is given, but safetensors files hold plain tensors");
   CheckpointWriterOptions changed = options.writer;
   changed.overwrite = false;
+  changed.reuse = Reuse::kOff;
   return changed;
 }
 

@@ -142,7 +142,7 @@ struct CheckpointSave::Implementation : SaveAttempt {
         format(given_format ? std::move(given_format)
                             : std::make_unique<OwnFormat>(options, engine_options(options).changes.any())),
         engine(engine_options(options)) {
-    if (options.reuse != Reuse::kOff && !given_format)
+    if (options.reuse != Reuse::kOff)
       reuse = std::make_shared<ReusableFiles>(options.reuse == Reuse::kDigest, options.reuse_generations_max);
     if (options.retired_keep == 0)
       throw Error(ErrorCode::kInvalidArgument,

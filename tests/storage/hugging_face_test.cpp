@@ -294,6 +294,18 @@ TEST_CASE("Hugging Face: saves and consolidation list what files cannot hold, or
   }
 }
 
+TEST_CASE("Hugging Face: files are written, not linked, whatever the writer may reuse") {
+  const TemporaryDirectory directory;
+  HuggingFaceWriterOptions options;
+  options.writer.reuse = Reuse::kDigest;
+  HuggingFaceStorageWriter writer(options);
+  DefaultSavePlanner planner;
+  const StateDict state{{"w", torch::ones({1000})}};
+  for (const std::uint64_t step : {1u, 2u})
+    save_locally({directory.path() + "/step_" + std::to_string(step), local_save_id(step)}, {{&state, &planner, &writer}});
+  CHECK(std::filesystem::hard_link_count(directory.path() + "/step_2/model-00001-of-00001.safetensors") == 1);
+}
+
 TEST_CASE("Hugging Face: compression is refused") {
   HuggingFaceWriterOptions options;
   options.writer.zstd_level = 1;
