@@ -3,7 +3,6 @@
 #include <array>
 #include <limits>
 #include <string>
-#include <tuple>
 
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
@@ -53,22 +52,18 @@ void append_small_entry(Bytes& out, std::string_view name, std::string_view data
   zip::append_descriptor(out, data.size(), crc32(0, data));
 }
 
-// A state has few shapes, and each item needs its pickle twice.
-const Bytes& kept_pickle(DType dtype, const Extents& sizes) {
-  thread_local std::array<std::tuple<DType, Extents, Bytes>, 16> all_kept;
-  std::uint64_t mixed = static_cast<std::uint64_t>(dtype);
-  for (const std::int64_t size : sizes) mixed = (mixed + static_cast<std::uint64_t>(size)) * 0x9E3779B97F4A7C15u;
-  auto& kept = all_kept[mixed >> 60];
-  auto& [kept_dtype, kept_sizes, pickle] = kept;
-  if (kept_dtype != dtype || kept_sizes != sizes || pickle.empty()) kept = {dtype, sizes, tensor_pickle(dtype, sizes)};
-  return pickle;
-}
-
-}  // namespace
+// An item of one dtype and size: its lengths, and the bytes around its payload at its last offset.
+struct Frame {
+  DType dtype = DType::kUnknown;
+  Extents sizes;
+  ItemLengths lengths;
+  Bytes prefix;
+  Bytes suffix;
+};
 
 // All lengths follow from dtype, sizes and offset. The elements can therefore be written before, or
 // in parallel with, everything around them.
-ItemLengths item_lengths(DType dtype, const Extents& sizes) {
+ItemLengths measure(DType dtype, const Extents& sizes) {
   std::uint64_t payload = 0;
   if (__builtin_mul_overflow(static_cast<std::uint64_t>(volume(sizes)), element_size(dtype), &payload)) too_large(dtype, sizes, 0);
   return {places(dtype, sizes).payload_header + zip::local_header_length(kPayloadName, payload), payload,
@@ -76,6 +71,55 @@ ItemLengths item_lengths(DType dtype, const Extents& sizes) {
               zip::directory_entry_length(kByteOrderName, 1, 0) + zip::directory_entry_length(kVersionName, 1, 0) +
               zip::directory_entry_length(kPayloadName, payload, 0) + zip::kEndRecordsBytes};
 }
+
+// A state has few sizes of tensors.
+Frame& frame_of(DType dtype, const Extents& sizes) {
+  thread_local std::array<Frame, 16> frames;
+  std::uint64_t mixed = static_cast<std::uint64_t>(dtype);
+  for (const std::int64_t size : sizes) mixed = (mixed + static_cast<std::uint64_t>(size)) * 0x9E3779B97F4A7C15u;
+  Frame& frame = frames[mixed >> 60];
+  if (frame.dtype != dtype || frame.sizes != sizes || frame.lengths.suffix_bytes == 0)
+    frame = {dtype, sizes, measure(dtype, sizes), {}, {}};
+  return frame;
+}
+
+// Neighbours of one size have the same padding, and so the same bytes around their payloads. The
+// checksum of the payload is left open.
+Frame& frame_at(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
+  const ItemLayout layout = item_layout(dtype, sizes, item_offset);
+  Frame& frame = frame_of(dtype, sizes);
+  Bytes &prefix = frame.prefix, &suffix = frame.suffix;
+  if (prefix.size() == layout.prefix_bytes && suffix.size() == layout.suffix_bytes) return frame;
+  const Bytes pickle = tensor_pickle(dtype, sizes);
+  prefix.clear();
+  append_small_entry(prefix, kItemPickleName, pickle);
+  append_small_entry(prefix, kByteOrderName, kByteOrder);
+  append_small_entry(prefix, kVersionName, kArchiveVersion);
+  zip::append_local_header(prefix, kPayloadName, layout.payload_bytes,
+                           layout.prefix_bytes - prefix.size() - zip::local_header_length(kPayloadName, layout.payload_bytes));
+  const Places where = places(dtype, sizes);
+  suffix.clear();
+  zip::append_descriptor(suffix, layout.payload_bytes, 0);
+  const auto directory = layout.prefix_bytes + layout.payload_bytes + suffix.size();
+  zip::append_directory(suffix,
+                        {{std::string(kItemPickleName), 0, pickle.size(), crc32(0, pickle)},
+                         {std::string(kByteOrderName), where.byte_order, kByteOrder.size(), crc32(0, kByteOrder)},
+                         {std::string(kVersionName), where.version, kArchiveVersion.size(), crc32(0, kArchiveVersion)},
+                         {std::string(kPayloadName), where.payload_header, layout.payload_bytes, 0}},
+                        directory);
+  // Other items were placed by the layout before these bytes were built.
+  check_invariant(prefix.size() == layout.prefix_bytes, "an item's prefix is as long as its layout says");
+  check_invariant(suffix.size() == layout.suffix_bytes, "an item's suffix is as long as its layout says");
+  return frame;
+}
+
+void set_u32(Bytes& bytes, std::size_t at, std::uint32_t value) {
+  for (int i = 0; i < 4; ++i) bytes[at + static_cast<std::size_t>(i)] = static_cast<char>(value >> (8 * i));
+}
+
+}  // namespace
+
+ItemLengths item_lengths(DType dtype, const Extents& sizes) { return frame_of(dtype, sizes).lengths; }
 
 ItemLayout ItemLengths::at(std::uint64_t item_offset) const {
   // The payload is aligned within the file, not within the item.
@@ -91,36 +135,18 @@ ItemLayout item_layout(DType dtype, const Extents& sizes, std::uint64_t item_off
   return lengths.at(item_offset);
 }
 
-Bytes item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
-  const ItemLayout layout = item_layout(dtype, sizes, item_offset);
-  Bytes out;
-  out.reserve(layout.prefix_bytes);
-  append_small_entry(out, kItemPickleName, kept_pickle(dtype, sizes));
-  append_small_entry(out, kByteOrderName, kByteOrder);
-  append_small_entry(out, kVersionName, kArchiveVersion);
-  zip::append_local_header(out, kPayloadName, layout.payload_bytes,
-                           layout.prefix_bytes - out.size() - zip::local_header_length(kPayloadName, layout.payload_bytes));
-  // Other items were placed by the layout before this prefix was built.
-  check_invariant(out.size() == layout.prefix_bytes, "an item's prefix is as long as its layout says");
-  return out;
+const Bytes& item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
+  return frame_at(dtype, sizes, item_offset).prefix;
 }
 
-Bytes item_suffix(DType dtype, const Extents& sizes, std::uint64_t item_offset, std::uint32_t payload_crc32) {
-  const Places where = places(dtype, sizes);
-  const ItemLayout layout = item_layout(dtype, sizes, item_offset);
-  const Bytes& pickle = kept_pickle(dtype, sizes);
-  Bytes out;
-  out.reserve(layout.suffix_bytes);
-  zip::append_descriptor(out, layout.payload_bytes, payload_crc32);
-  const auto directory = layout.prefix_bytes + layout.payload_bytes + out.size();
-  zip::append_directory(out,
-                        {{std::string(kItemPickleName), 0, pickle.size(), crc32(0, pickle)},
-                         {std::string(kByteOrderName), where.byte_order, kByteOrder.size(), crc32(0, kByteOrder)},
-                         {std::string(kVersionName), where.version, kArchiveVersion.size(), crc32(0, kArchiveVersion)},
-                         {std::string(kPayloadName), where.payload_header, layout.payload_bytes, payload_crc32}},
-                        directory);
-  check_invariant(out.size() == layout.suffix_bytes, "an item's suffix is as long as its layout says");
-  return out;
+const Bytes& item_suffix(DType dtype, const Extents& sizes, std::uint64_t item_offset, std::uint32_t payload_crc32) {
+  Frame& frame = frame_at(dtype, sizes, item_offset);
+  const std::uint64_t payload = frame.lengths.payload_bytes;
+  if (payload > 0) set_u32(frame.suffix, zip::kDescriptorCrcAt, payload_crc32);
+  // The payload's entry is the last of the directory.
+  const std::uint64_t from_end = zip::kEndRecordsBytes + zip::directory_entry_length(kPayloadName, payload, 0);
+  set_u32(frame.suffix, frame.suffix.size() - from_end + zip::kDirectoryCrcAt, payload_crc32);
+  return frame.suffix;
 }
 
 }  // namespace cairn

@@ -49,11 +49,12 @@ ItemLengths item_lengths(DType dtype, const Extents& sizes);
 // Returns the layout of a chunk of sizes `sizes` that begins at `item_offset` in its file.
 ItemLayout item_layout(DType dtype, const Extents& sizes, std::uint64_t item_offset);
 
-// Returns the bytes before the payload: exactly `prefix_bytes`.
-Bytes item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_offset);
+// Returns the bytes before the payload: exactly `prefix_bytes`. They stay valid until the calling
+// thread's next call of `item_prefix` or `item_suffix`.
+const Bytes& item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_offset);
 
 // Returns the bytes after the payload: exactly `suffix_bytes`. `payload_crc32` is the CRC-32 of the
-// payload (base/digest.hpp).
-Bytes item_suffix(DType dtype, const Extents& sizes, std::uint64_t item_offset, std::uint32_t payload_crc32);
+// payload (base/digest.hpp). They stay valid as long as those of `item_prefix`.
+const Bytes& item_suffix(DType dtype, const Extents& sizes, std::uint64_t item_offset, std::uint32_t payload_crc32);
 
 }  // namespace cairn
