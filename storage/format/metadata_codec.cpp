@@ -107,19 +107,11 @@ void lay_out(AnyMetadata& metadata, std::vector<bool>& is_explicit, Place place)
   };
   using Storage = std::conditional_t<std::is_const_v<AnyMetadata>, const StorageInfo, StorageInfo>;
   std::vector<Storage*> transformed, bytes_objects;
-  ItemLengths lengths;  // of a tensor of `sizes`: neighbours mostly have one size
-  DType dtype = DType::kUnknown;
-  const Extents* sizes = nullptr;
   visit_items(metadata, [&](Storage& storage, const TensorStorageMetadata* tensor, const Box* chunk) {
     if (is_explicit[storage.file]) return;
     if (!tensor) return bytes_objects.push_back(&storage);
     if (!storage.transforms.empty()) return transformed.push_back(&storage);
-    if (!sizes || dtype != tensor->properties.dtype || chunk->sizes != *sizes) {
-      dtype = tensor->properties.dtype;
-      lengths = item_lengths(dtype, chunk->sizes);
-    }
-    sizes = &chunk->sizes;
-    const ItemLayout layout = lengths.at(ends[storage.file]);
+    const ItemLayout layout = item_lengths(tensor->properties.dtype, chunk->sizes).at(ends[storage.file]);
     add(storage, layout.total_bytes(), ends[storage.file] + layout.prefix_bytes);
   });
   for (const auto* group : {&transformed, &bytes_objects})
@@ -208,7 +200,11 @@ void names_and_paths_to_proto(const Metadata& metadata, v1::Metadata& message) {
   }
   columns::PathEncoder paths(*message.mutable_planner_data(), kWhat);
   // A path may belong to a name without an entry. Such names follow those of the entries.
-  for (const auto& [fqn, path] : metadata.planner_data) paths.add(names.intern(fqn), fqn, path);
+  for (std::size_t i = 0; i < metadata.planner_data.size(); ++i) {
+    const auto& [fqn, path] = metadata.planner_data[i];
+    const auto known = names.find(fqn, static_cast<NameId>(i));  // mostly, the paths are in the order of the entries
+    paths.add(known ? *known : names.intern(fqn), fqn, path);
+  }
   columns::names_to_proto(names, *message.mutable_names());
 }
 
