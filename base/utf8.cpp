@@ -22,7 +22,8 @@ std::size_t utf8_character_bytes(std::string_view text, Surrogates surrogates) n
 
 bool is_utf8(std::string_view text, Surrogates surrogates) noexcept {
   while (!text.empty()) {
-    const std::size_t length = utf8_character_bytes(text, surrogates);
+    const bool is_ascii = static_cast<unsigned char>(text[0]) < 0x80;  // most are: spares the call
+    const std::size_t length = is_ascii ? 1 : utf8_character_bytes(text, surrogates);
     if (length == 0) return false;
     text.remove_prefix(length);
   }

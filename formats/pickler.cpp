@@ -18,6 +18,9 @@ constexpr std::uint64_t kMax8 = 0xff;
 constexpr std::uint64_t kMax16 = 0xffff;
 constexpr std::uint64_t kMax32 = 0xffffffff;
 
+// Where `Literals` remember a text. Literals stay in one place of memory.
+std::size_t place_of(std::string_view text) { return reinterpret_cast<std::uintptr_t>(text.data()) / 4 % 256; }
+
 }  // namespace
 
 Pickler::Pickler(int protocol) : protocol_(protocol) {
@@ -28,7 +31,9 @@ Pickler::Pickler(int protocol) : protocol_(protocol) {
 
 // Pickles are little-endian on every machine.
 void Pickler::put_little_endian(std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) out_.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
+  char encoded[8];
+  for (int i = 0; i < 8; ++i) encoded[i] = static_cast<char>((value >> (8 * i)) & 0xff);
+  out_.append(encoded, static_cast<std::size_t>(bytes));
 }
 
 void Pickler::none() { put(pickle::kNone); }
@@ -66,7 +71,15 @@ void Pickler::real(double value) {
 }
 
 Pickler::Slot Pickler::text(std::string_view value) {
-  if (const auto known = texts_.find(value)) {
+  // Comparing takes less time than hashing. Most texts are literals of the caller, or come in the
+  // order in which they came before.
+  NameId& literal = literal_texts_[place_of(value)];
+  const auto is_at = [&](NameId id) { return id < texts_.size() && texts_[id] == value; };
+  const auto known = is_at(literal) ? literal : is_at(last_text_) ? last_text_ : texts_.find(value, last_text_ + 1);
+  if (known) {
+    const bool is_next = *known - last_text_ <= 1;
+    if (*known != literal) last_text_ = *known;
+    if (!is_next) literal = *known;
     recall(text_slots_[*known]);
     return text_slots_[*known];
   }
@@ -119,9 +132,15 @@ void Pickler::bytes(ByteSpan value) {
 }
 
 void Pickler::global(std::string_view module, std::string_view name) {
-  global_.assign(module).append(1, '\n').append(name);
   // Names of classes repeat for each object, and take a few bytes from the second time on.
-  if (const auto known = globals_.find(global_)) return recall(global_slots_[*known]);
+  NameId& literal = literal_globals_[place_of(name)];
+  if (literal < globals_.size())
+    if (const std::string_view known = globals_[literal]; known.size() == module.size() + 1 + name.size() &&
+                                                          known.substr(module.size() + 1) == name &&
+                                                          known.substr(0, module.size()) == module)
+      return recall(global_slots_[literal]);
+  global_.assign(module).append(1, '\n').append(name);
+  if (const auto known = globals_.find(global_)) return recall(global_slots_[literal = *known]);
   if (protocol_ >= 4) {
     text(module);
     text(name);

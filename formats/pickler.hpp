@@ -10,6 +10,7 @@
 // The same calls produce the same bytes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -63,8 +64,12 @@ class Pickler {
   int protocol_;
   Bytes out_;
   Slot slots_ = 0;
+  using Literals = std::array<NameId, 256>;  // by address: likely ids of texts that the caller repeats
+  Literals literal_texts_{};
+  NameId last_text_ = 0;
   NameTable texts_;
   std::vector<Slot> text_slots_;  // of the texts, in their order
+  Literals literal_globals_{};
   NameTable globals_;             // module, line feed, name
   std::vector<Slot> global_slots_;
   std::string global_;  // the last one, kept for its memory
