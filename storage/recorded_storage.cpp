@@ -25,8 +25,8 @@ StorageInfo transformed(StorageInfo info, const std::vector<std::string>& transf
 
 struct Entry {
   Metadata::Entry* metadata = nullptr;
-  std::vector<std::uint32_t> order;  // chunk indices sorted by box; built when first needed
-  std::vector<bool> recorded;        // by chunk index
+  std::size_t first_chunk = 0;       // among the chunks of all entries
+  std::vector<std::uint32_t> order;  // of several chunks: indices sorted by box; built when first needed
 };
 
 class StorageRecorder {
@@ -36,17 +36,20 @@ class StorageRecorder {
     metadata.files.clear();
     metadata.reindex();  // a planner may have changed names
     entries_.resize(metadata.state_dict_metadata.size());
+    std::size_t chunks = 0;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Metadata::Entry& value = metadata.state_dict_metadata[i].second;
       entries_[i].metadata = &value;
+      entries_[i].first_chunk = chunks;
       if (auto* tensor = std::get_if<TensorStorageMetadata>(&value)) {
         // The planner's metadata may come from a user's class with locations of its own.
         tensor->storage.assign(tensor->chunks.size(), {});
-        entries_[i].recorded.assign(tensor->chunks.size(), false);
+        chunks += tensor->chunks.size();
       } else {
         std::get<BytesStorageMetadata>(value).storage.reset();
       }
     }
+    recorded_.resize(chunks);
   }
 
   void add(int rank, const PlannedFiles& planned, const WriteResults& results, const PlannedName& name_of) {
@@ -99,7 +102,7 @@ class StorageRecorder {
       const auto& [fqn, value] = metadata_.state_dict_metadata[i];
       if (const auto* tensor = std::get_if<TensorStorageMetadata>(&value)) {
         for (std::size_t chunk = 0; chunk < tensor->chunks.size(); ++chunk)
-          if (!entries_[i].recorded[chunk]) note("\"" + fqn + "\" " + to_string(tensor->chunks[chunk]));
+          if (!recorded_[entries_[i].first_chunk + chunk]) note("\"" + fqn + "\" " + to_string(tensor->chunks[chunk]));
       } else if (!std::get<BytesStorageMetadata>(value).storage) {
         note("\"" + fqn + "\"");
       }
@@ -128,19 +131,22 @@ class StorageRecorder {
     const Box& chunk = item.chunk;
     Entry& entry = find(rank, fqn, item.name, false);
     auto& tensor = std::get<TensorStorageMetadata>(*entry.metadata);
-    if (const auto& chunks = tensor.chunks; entry.order.size() != chunks.size()) {
+    const auto& chunks = tensor.chunks;
+    if (chunks.size() > 1 && entry.order.empty()) {
       entry.order.resize(chunks.size());
       std::iota(entry.order.begin(), entry.order.end(), 0);
       std::sort(entry.order.begin(), entry.order.end(), [&](std::uint32_t a, std::uint32_t b) { return chunks[a] < chunks[b]; });
     }
-    auto at = std::lower_bound(entry.order.begin(), entry.order.end(), chunk,
-                               [&](std::uint32_t index, const Box& box) { return tensor.chunks[index] < box; });
+    constexpr std::uint32_t kOnly = 0;
+    const std::uint32_t* const end = chunks.size() > 1 ? entry.order.data() + chunks.size() : &kOnly + chunks.size();
+    const std::uint32_t* at =
+        std::lower_bound(end - chunks.size(), end, chunk, [&](std::uint32_t index, const Box& box) { return chunks[index] < box; });
     bool known = false;
-    for (; at != entry.order.end() && tensor.chunks[*at] == chunk; ++at) {
+    for (; at != end && chunks[*at] == chunk; ++at) {
       known = true;
       // Empty chunks may be equal, so the search goes on to one that is free.
-      if (entry.recorded[*at]) continue;
-      entry.recorded[*at] = true;
+      if (recorded_[entry.first_chunk + *at]) continue;
+      recorded_[entry.first_chunk + *at] = true;
       tensor.storage[*at] = transformed(info, of_tensors_);
       return;
     }
@@ -159,6 +165,7 @@ class StorageRecorder {
   const std::vector<std::string>& of_tensors_;
   const std::vector<std::string>& of_bytes_;
   std::vector<Entry> entries_;  // in the order of the metadata
+  std::vector<bool> recorded_;  // the chunks of all entries
 };
 
 }  // namespace
