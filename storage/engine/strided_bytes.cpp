@@ -85,22 +85,22 @@ StridedBytes::StridedBytes(char* first, const Extents& sizes, const Extents& str
     : size_bytes_(static_cast<std::uint64_t>(volume(sizes)) * element_bytes), element_bytes_(element_bytes) {
   if (size_bytes_ == 0) return;
   base_ = first;
+  Extents merged = sizes, steps = strides;
+  std::size_t dims = 0;
   for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
     if (sizes[dim] == 1) continue;
     // Merges dimensions that are adjacent in memory, so that the runs below are as long as
     // possible.
-    if (!sizes_.empty() && strides_.back() == sizes[dim] * strides[dim]) {
-      sizes_.back() *= sizes[dim];
-      strides_.back() = strides[dim];
+    if (dims > 0 && steps[dims - 1] == sizes[dim] * strides[dim]) {
+      merged[dims - 1] *= sizes[dim];
+      steps[dims - 1] = strides[dim];
     } else {
-      sizes_.push_back(sizes[dim]);
-      strides_.push_back(strides[dim]);
+      merged[dims] = sizes[dim];
+      steps[dims++] = strides[dim];
     }
   }
-  if (sizes_.empty()) {
-    sizes_ = {1};
-    strides_ = {1};
-  }
+  sizes_ = dims > 0 ? Extents(merged.begin(), dims) : Extents{1};
+  strides_ = dims > 0 ? Extents(steps.begin(), dims) : Extents{1};
   if (sizes_.size() == 1 && strides_[0] == 1) direct_ = base_;
 }
 

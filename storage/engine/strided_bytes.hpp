@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include <cairn/base/bytes.hpp>
 #include <cairn/planning/box.hpp>
@@ -37,8 +36,8 @@ class StridedBytes final : public ElementRun {
   char* base_ = nullptr;
   char* direct_ = nullptr;
   // Sizes and strides of base_, outermost first. Neighbouring dimensions are merged where possible.
-  std::vector<std::int64_t> sizes_;
-  std::vector<std::int64_t> strides_;
+  Extents sizes_;
+  Extents strides_;
 };
 
 // Returns the elements of a box of dense memory, which has the size `sizes` and begins at `first`.
