@@ -29,7 +29,13 @@ std::string describe_path(const Path& path) {
 
 std::optional<std::size_t> Metadata::position_of(const std::string& fqn, std::size_t likely) const {
   const auto is_at = [&](std::size_t at) { return at < state_dict_metadata.size() && state_dict_metadata[at].first == fqn; };
-  if (is_at(likely)) return likely;
+  // Most callers look up names in their order.
+  const auto looked_up = [&](std::size_t at) {
+    index_.next.store(at + 1, std::memory_order_relaxed);
+    return at;
+  };
+  if (is_at(likely)) return likely == 0 ? looked_up(0) : likely;
+  if (const std::size_t next = index_.next.load(std::memory_order_relaxed); is_at(next)) return looked_up(next);
   // Two threads may build the index at once. Both build the same one, and the later store wins.
   auto names = index_.load();
   if (!names || names->size() != state_dict_metadata.size()) {
@@ -41,7 +47,7 @@ std::optional<std::size_t> Metadata::position_of(const std::string& fqn, std::si
   }
   const auto found = names->find(fqn);
   if (!found) return std::nullopt;
-  if (is_at(*found)) return *found;
+  if (is_at(*found)) return looked_up(*found);
   // A name that is there twice, or a caller that forgot `reindex`.
   for (std::size_t at = 0; at < state_dict_metadata.size(); ++at)
     if (is_at(at)) return at;

@@ -2,6 +2,7 @@
 // it. Modelled on DCP's `Metadata`.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -111,9 +112,9 @@ struct Metadata {
   // again.
   std::vector<std::pair<std::uint32_t, std::uint64_t>> later_fields;
 
-  // Returns the entry of `fqn`, or nullptr. O(1) after the first call, fastest if it is entry
-  // `likely`. Call `reindex` after changing names in state_dict_metadata. Thread-safe as long as
-  // the metadata is not changed.
+  // Returns the entry of `fqn`, or nullptr. O(1) after the first call. Fastest if it is entry
+  // `likely`, or the one after the entry that was looked up last. Call `reindex` after changing
+  // names in state_dict_metadata. Thread-safe as long as the metadata is not changed.
   const Entry* find(const std::string& fqn, std::size_t likely = 0) const;
   Entry* find(const std::string& fqn);
   // Returns the position in state_dict_metadata instead.
@@ -121,7 +122,7 @@ struct Metadata {
   void reindex();
 
  private:
-  // `find` builds the index when it is missing. Several threads may call `find` at once, so a lock
+  // `find` builds the index when it is needed. Several threads may call `find` at once, so a lock
   // guards the index.
   class NameIndex {
    public:
@@ -139,6 +140,7 @@ struct Metadata {
       const MutexLock lock(mutex_);
       names_.swap(names);
     }
+    mutable std::atomic<std::size_t> next{0};  // after the entry that was looked up last
 
    private:
     mutable Mutex mutex_;
