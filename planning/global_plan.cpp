@@ -68,6 +68,16 @@ class GlobalPlanner {
 
   // --- step 1 ------------------------------------------------------------------------------------
 
+  // Returns whether the items use all names, in the order of the table.
+  static bool lists_names_in_order(const SavePlan& plan) {
+    NameId next = 0;
+    for (const WriteItem& item : plan.items) {
+      if (item.name > next) return false;
+      if (item.name == next) ++next;
+    }
+    return next == plan.names.size();
+  }
+
   void number_names() {
     std::size_t items = 0;
     for (const SavePlan& plan : plans_) {
@@ -84,6 +94,7 @@ class GlobalPlanner {
     name_of_item.reserve(items);
     std::vector<std::uint32_t> per_name;
     global_of_local_.resize(plans_.size());
+    if (!plans_.empty() && lists_names_in_order(plans_[0])) names_ = plans_[0].names;  // a world of one needs no other table
     for (std::size_t rank = 0; rank < plans_.size(); ++rank) {
       const SavePlan& plan = plans_[rank];
       auto& global_of = global_of_local_[rank];

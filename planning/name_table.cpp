@@ -49,8 +49,10 @@ void NameTable::reserve(std::size_t names) {
 NameId NameTable::intern(std::string_view name) {
   const std::uint32_t hash = hash_of(name);
   // Look first: `edit` would copy a table that plans share, even for a known name.
+  std::size_t slot = 0;
   if (!contents_->slots.empty()) {
-    const Slot& known = contents_->slots[contents_->slot_of(name, hash)];
+    slot = contents_->slot_of(name, hash);
+    const Slot& known = contents_->slots[slot];
     if (known.id_plus_1 != 0) return known.id_plus_1 - 1;
   }
   Contents& contents = contents_.edit();
@@ -59,8 +61,8 @@ NameId NameTable::intern(std::string_view name) {
     if (contents.names.size() >= std::numeric_limits<NameId>::max() / 2)
       throw Error(ErrorCode::kUnsupported, "cannot add a name to a plan that has 2^31 already");
     contents.grow(contents.slots.empty() ? 16 : 2 * contents.slots.size());
+    slot = contents.slot_of(name, hash);
   }
-  const std::size_t slot = contents.slot_of(name, hash);
   contents.names.emplace_back(name);
   contents.slots[slot] = {hash, static_cast<std::uint32_t>(contents.names.size())};
   return static_cast<NameId>(contents.names.size() - 1);

@@ -37,8 +37,8 @@ ChunkIndex::ChunkIndex(const std::vector<Box>& chunks) : chunks_(&chunks) {
   }
   order_.resize(chunks.size());
   std::iota(order_.begin(), order_.end(), 0u);
-  // A 0-dim tensor has nothing to sort by: `find` tries all of its chunks.
-  if (dims == 0) return;
+  // Without something to sort by, `find` tries all chunks.
+  if (dims == 0 || chunks.size() == 1) return;
   const auto dim = static_cast<std::size_t>(dim_);
   std::stable_sort(order_.begin(), order_.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return chunks[a].offsets[dim] < chunks[b].offsets[dim]; });
