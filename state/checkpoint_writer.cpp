@@ -84,7 +84,7 @@ void CheckpointReader::set_up_storage_reader(const Metadata& metadata, const Sto
   // From here on. `read_metadata` runs before the context is known.
   self.store = observe_operations(self.store, context.store_observer);
   self.context = context;
-  self.metadata = std::make_shared<const Metadata>(metadata);
+  self.metadata = {std::shared_ptr<const void>(), &metadata};  // borrowed: a copy takes long
   self.opened_files = std::make_shared<OpenedFiles>(self.options.bytes_in_flight_max);
   self.has_read = false;
 }

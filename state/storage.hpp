@@ -77,7 +77,8 @@ class StorageReader {
   virtual void reset(const std::string& checkpoint_id) = 0;
   // Reads the metadata of the checkpoint. Called on every rank.
   virtual Metadata read_metadata() = 0;
-  // Sets up the reader with the metadata that `read_metadata` returned on the same rank.
+  // Sets up the reader with the metadata that `read_metadata` returned on the same rank. It stays
+  // alive and unchanged until the attempt ends.
   virtual void set_up_storage_reader(const Metadata& metadata, const StorageContext& context) = 0;
   // Returns the rank's own plan, possibly changed. Called on every rank.
   virtual LoadPlan prepare_local_plan(LoadPlan plan) { return plan; }
