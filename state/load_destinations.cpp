@@ -43,6 +43,7 @@ bool is_direct(const torch::Tensor& view, at::ScalarType stored) {
 
 // Returns the faults in the stored chunks that `wanted` needs, or an empty string.
 std::string fault_in(const std::string& name, const TensorStorageMetadata& stored, const std::vector<Box>& wanted) {
+  if (stored.chunks.size() == 1 && stored.chunks[0] == Box::whole(stored.size)) return "";
   const std::vector<CoverageFault> faults = check_coverage(name, stored.size, stored.chunks);
   if (faults.empty()) return "";
   for (const CoverageFault& fault : faults) {
@@ -155,9 +156,8 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
   } else if (value.is_sharded()) {
     made.is_tensor = true;
     made.size = value.sharded().size();
-    for (const LocalShard& shard : value.sharded().local_shards()) {
+    for (const LocalShard& shard : value.sharded().local_shards())
       made.parts.push_back({Box{shard.offsets, extents_of(shard.tensor.sizes())}, shard.tensor});
-    }
   } else if (value.is_ivalue() && (value.ivalue().isInt() || value.ivalue().isDouble() || value.ivalue().isBool())) {
     made.is_number = true;
     made.number = value.ivalue();
@@ -170,6 +170,7 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
 // wants the whole list.
 LoadPlan LoadDestinations::create_plan() {
   LoadPlan plan;
+  plan.names = names_;  // so that a destination has its own number there
   Problems problems;
   left_alone_ = {};
   filled_.clear();
@@ -177,11 +178,13 @@ LoadPlan LoadDestinations::create_plan() {
   const std::size_t asked = destinations_.size();
   for (std::size_t i = 0; i < asked; ++i) {
     Destination& destination = destinations_[i];
-    const Metadata::Entry* stored = metadata_->find(destination.storage_name, i);
+    const auto position = metadata_->position_of(destination.storage_name);
+    const Metadata::Entry* stored = position ? &metadata_->state_dict_metadata[*position].second : nullptr;
+    destination.position = position.value_or(0);
     if (stored == nullptr) {
       plan_absent(destination, plan, problems);
     } else if (const auto* tensor = std::get_if<TensorStorageMetadata>(stored)) {
-      plan_tensor(destination, *tensor, plan, problems);
+      plan_tensor(static_cast<NameId>(i), *tensor, plan, problems);
     } else if (destination.is_tensor) {
       const std::string& opaque = std::get<BytesStorageMetadata>(*stored).opaque;
       problems.mismatched.push_back('"' + destination.name + "\": the checkpoint holds a value" +
@@ -194,7 +197,7 @@ LoadPlan LoadDestinations::create_plan() {
     } else {
       ReadItem item;
       item.type = LoadItemType::kByteIO;
-      item.dest_name = plan.names.intern(destination.name);
+      item.dest_name = static_cast<NameId>(i);
       item.storage_name = plan.names.intern(destination.storage_name);
       plan.items.push_back(std::move(item));
     }
@@ -229,8 +232,7 @@ void LoadDestinations::plan_absent(const Destination& destination, LoadPlan& pla
   if (destination.is_empty_dict) return;
   if (destination.is_per_rank) return left_alone_.kept.push_back(destination.name);
   const Destination* const above = stored_whole_above(destination);
-  if (destination.is_if_stored && (above == nullptr || destination.is_tensor))
-    return left_alone_.kept.push_back(destination.name);
+  if (destination.is_if_stored && (above == nullptr || destination.is_tensor)) return left_alone_.kept.push_back(destination.name);
   if (above != nullptr) {
     if (destination.is_tensor) {
       problems.mismatched.push_back('"' + destination.name + "\": the state dict holds " + destination.type_name +
@@ -257,8 +259,9 @@ std::string LoadDestinations::hint_for_missing(const Destination& destination, s
 }
 
 // Returns whether a destination is filled from `stored_name` on this rank or on another.
-bool LoadDestinations::is_expected(const std::string& stored_name) const {
-  const auto same = names_.find(stored_name);
+bool LoadDestinations::is_expected(const std::string& stored_name, NameId& likely) const {
+  const auto same = names_.find(stored_name, likely);
+  if (same) likely = *same + 1;
   if (same && !destinations_[*same].is_per_rank) return true;
   const auto rank = rank_of(stored_name);
   return rank && !is_absent(*rank);
@@ -286,8 +289,9 @@ LoadReport LoadDestinations::report() const {
     const auto first = std::lower_bound(names.begin(), names.end(), std::string_view(prefix));
     return first != names.end() && first->substr(0, prefix.size()) == prefix;
   };
+  NameId likely = 0;  // the names are mostly in the order of the destinations
   for (const auto& [name, entry] : metadata_->state_dict_metadata) {
-    if (is_expected(name)) continue;
+    if (is_expected(name, likely)) continue;
     // If a dict is empty on some ranks only, its name is stored besides the values of the other
     // ranks.
     if (std::holds_alternative<BytesStorageMetadata>(entry) && has_destinations_below(name)) continue;
@@ -314,28 +318,24 @@ const LoadDestinations::Destination* LoadDestinations::stored_whole_above(const 
   return nullptr;
 }
 
-void LoadDestinations::plan_tensor(Destination& destination, const TensorStorageMetadata& stored, LoadPlan& plan,
-                                   Problems& problems) {
-  const std::string quoted = '"' + destination.name + "\": ";
-  const auto mismatch = [&](const std::string& what) { problems.mismatched.push_back(quoted + what); };
-  const auto unsupported = [&](const std::string& what) { problems.unsupported.push_back(quoted + what); };
+void LoadDestinations::plan_tensor(NameId id, const TensorStorageMetadata& stored, LoadPlan& plan, Problems& problems) {
+  Destination& destination = destinations_[id];
+  const auto quoted = [&] { return '"' + destination.name + "\": "; };
+  const auto mismatch = [&](const std::string& what) { problems.mismatched.push_back(quoted() + what); };
+  const auto unsupported = [&](const std::string& what) { problems.unsupported.push_back(quoted() + what); };
 
   if (!destination.is_tensor) {
-    if (!destination.is_number || stored.size.size() != 0) {
+    if (!destination.is_number || stored.size.size() != 0)
       return mismatch("the checkpoint holds a tensor of size " + to_string(stored.size) + ", the state dict " +
                       destination.type_name);
-    }
     if (!prepare_number(destination, stored, problems)) return;
   }
   const DType stored_dtype = stored.properties.dtype;
-  if (stored.size != destination.size) {
-    mismatch("the checkpoint has the size " + to_string(stored.size) + ", the state dict " + to_string(destination.size));
-    return;
-  }
-  if (!scalar_type_of(stored_dtype)) {
+  if (stored.size != destination.size)
+    return mismatch("the checkpoint has the size " + to_string(stored.size) + ", the state dict " + to_string(destination.size));
+  if (!scalar_type_of(stored_dtype))
     return unsupported("it is stored as " + printable(stored.type_name()) + ", which this LibTorch (" + TORCH_VERSION +
                        ") cannot hold");
-  }
   std::vector<Box> wanted;
   for (const Part& part : destination.parts) {
     const std::string reason = why_not_fillable(part.tensor);
@@ -355,11 +355,11 @@ void LoadDestinations::plan_tensor(Destination& destination, const TensorStorage
   const std::string fault = fault_in(destination.storage_name, stored, wanted);
   if (!fault.empty()) return mismatch(fault);
   const ChunkIndex index(stored.chunks);
-  const NameId dest_name = plan.names.intern(destination.name);
-  const NameId storage_name = plan.names.intern(destination.storage_name);
+  const bool is_same = destination.name == destination.storage_name;
+  const NameId storage_name = is_same ? id : plan.names.intern(destination.storage_name);
   for (Part& part : destination.parts) {
     if (part.box.empty()) continue;
-    append_reads(stored, index, dest_name, storage_name, part.box, plan);
+    append_reads(stored, index, id, storage_name, part.box, plan);
     if (destination.is_tensor) filled_.push_back({&destination, &part});
   }
 }
@@ -404,7 +404,8 @@ torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadIt
     throw Error(ErrorCode::kPrecondition, "read a plan: " + shared_.front().first.text() + " and " + shared_.front().second.text() +
                                               " use the same memory; call the planner's compare_shared first");
   const Destination& destination = destination_of(plan, item);
-  return with_torch("read \"" + destination.name + '"', [&] {
+  const auto action = [&] { return "read \"" + destination.name + '"'; };
+  return with_torch(action, [&] {
     const Part& part = part_for(destination, item);
     // The reader may write the bytes directly, without autograd's knowledge, and fail half-way.
     count_change_of(part);
@@ -415,7 +416,9 @@ torch::Tensor LoadDestinations::lookup_tensor(const LoadPlan& plan, const ReadIt
 // Returns the destination itself whenever possible, so that the reader fills it without a copy.
 torch::Tensor LoadDestinations::transform_tensor(const LoadPlan& plan, const ReadItem& item, torch::Tensor view) {
   at::ScalarType type = view.scalar_type();
-  const Metadata::Entry* stored = metadata_->find(plan.names[item.storage_name], item.storage_name);
+  const auto destination = names_.find(plan.names[item.dest_name], item.dest_name);
+  const Metadata::Entry* stored =
+      metadata_->find(plan.names[item.storage_name], destination ? destinations_[*destination].position : 0);
   if (stored != nullptr && std::holds_alternative<TensorStorageMetadata>(*stored)) {
     type = scalar_type_of(std::get<TensorStorageMetadata>(*stored).properties.dtype).value_or(type);
   }
@@ -426,7 +429,8 @@ torch::Tensor LoadDestinations::transform_tensor(const LoadPlan& plan, const Rea
 
 void LoadDestinations::commit_tensor(const LoadPlan& plan, const ReadItem& item, const torch::Tensor& tensor) {
   const Destination& destination = destination_of(plan, item);
-  with_torch("fill \"" + destination.name + "\" with " + to_string(Box{item.dest_offsets, item.lengths}), [&] {
+  const auto action = [&] { return "fill \"" + destination.name + "\" with " + to_string(Box{item.dest_offsets, item.lengths}); };
+  with_torch(action, [&] {
     const Part& part = part_for(destination, item);
     torch::Tensor view = part_of(part.tensor, item.dest_offsets, item.lengths);
     const bool is_filled =

@@ -39,6 +39,8 @@ class LoadDestinations {
   // `leave_out_opaque`: opaque values that are not kept are left out instead of being an error.
   LoadDestinations(StateDict& state_dict, const Metadata& metadata, LoadPlannerOptions options, bool leave_out_opaque = false);
 
+  // Prepares for the number of leaves that will be added.
+  void reserve(std::size_t leaves) { names_.reserve(leaves); }
   // Adds a leaf called `name` at `path`, to be filled from `storage_name` in the checkpoint. `name`
   // must not have been added before.
   void add(std::string name, std::string storage_name, Path path, const Value& value);
@@ -69,15 +71,16 @@ class LoadDestinations {
     std::string name;
     std::string storage_name;
     Path path;
-    Extents size;             // the size of the global tensor
-    std::vector<Part> parts;  // the parts of a tensor; for a number stored as a tensor, the temporary tensor that receives it
+    std::size_t position = 0;  // in the metadata
+    Extents size;              // the size of the global tensor
+    std::vector<Part> parts;   // the parts of a tensor; for a number stored as a tensor, the temporary tensor that receives it
     bool is_tensor = false;
     bool is_number = false;
     bool is_blob = false;
     bool is_per_rank = false;
     bool is_if_stored = false;
     bool is_empty_dict = false;
-    std::string type_name;
+    const char* type_name = "";
     c10::IValue number;
   };
 
@@ -95,11 +98,11 @@ class LoadDestinations {
   };
 
   void plan_absent(const Destination& destination, LoadPlan& plan, Problems& problems);
-  void plan_tensor(Destination& destination, const TensorStorageMetadata& stored, LoadPlan& plan, Problems& problems);
+  void plan_tensor(NameId id, const TensorStorageMetadata& stored, LoadPlan& plan, Problems& problems);
   void plan_shared(LoadPlan& plan, Problems& problems);
   bool prepare_number(Destination& destination, const TensorStorageMetadata& stored, Problems& problems);
   std::string hint_for_missing(const Destination& destination, std::size_t missing_before) const;
-  bool is_expected(const std::string& stored_name) const;
+  bool is_expected(const std::string& stored_name, NameId& likely) const;
   std::optional<std::int64_t> rank_of(const std::string& stored_name) const;
   bool is_absent(std::int64_t rank) const;
   const Destination* stored_whole_above(const Destination& destination);
@@ -112,12 +115,12 @@ class LoadDestinations {
   StateDict* state_dict_;
   const Metadata* metadata_;
   LoadPlannerOptions options_;
-  std::deque<Destination> destinations_;  // a deque, so that references to its elements stay valid
-  NameTable names_;                       // of the destinations, in their order
-  std::vector<Filled> filled_;            // all tensors that the last plan fills
+  std::deque<Destination> destinations_;           // a deque, so that references to its elements stay valid
+  NameTable names_;                                // of the destinations, in their order
+  std::vector<Filled> filled_;                     // all tensors that the last plan fills
   std::vector<std::pair<Filled, Filled>> shared_;  // use the same memory; the plan reads only the first
-  bool is_compared_ = false;  // `compare_shared` has found equal values
-  LoadReport left_alone_;  // `unexpected` is empty: `report` finds those names
+  bool is_compared_ = false;                       // `compare_shared` has found equal values
+  LoadReport left_alone_;                          // `unexpected` is empty: `report` finds those names
   const bool leave_out_opaque_;
   mutable Mutex mutex_;  // guards the state dict while hooks replace leaves
   std::vector<std::string> left_out_ CAIRN_GUARDED_BY(mutex_);

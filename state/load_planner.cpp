@@ -33,7 +33,9 @@ void DefaultLoadPlanner::set_up_planner(StateDict& state_dict, const Metadata& m
   Implementation& self = *implementation_;
   LoadDestinations& destinations = self.destinations.emplace(state_dict, metadata, self.options);
   // Names are flattened as the save planner did, so that they match those in the checkpoint.
-  for (FlatEntry& entry : self.options.flatten_state_dict ? flatten(state_dict) : flatten_top_level(state_dict)) {
+  FlatStateDict entries = self.options.flatten_state_dict ? flatten(state_dict) : flatten_top_level(state_dict);
+  destinations.reserve(entries.size());
+  for (FlatEntry& entry : entries) {
     // Each rank reads its own value and keeps the caller's name for it.
     std::string storage_name = entry.value.is_per_rank() ? rank_name(entry.fqn, rank) : entry.fqn;
     destinations.add(std::move(entry.fqn), std::move(storage_name), std::move(entry.path), entry.value);

@@ -136,16 +136,18 @@ struct DefaultSavePlanner::Implementation {
   explicit Implementation(SavePlannerOptions planner_options) : options(planner_options) {}
 
   struct Leaf {
-    FlatEntry entry;
+    Value value;
     std::optional<Bytes> bytes;  // the serialised leaf, while kept
   };
+  NameId id_of(const Leaf& leaf) const { return static_cast<NameId>(&leaf - leaves.data()); }
+  const std::string& name_of(const Leaf& leaf) const { return names[id_of(leaf)]; }
 
   // Names the leaf in the error: a pickling error alone does not say where the value is.
   Bytes serialize(const Leaf& leaf) const {
     try {
-      return serialize_leaf(leaf.entry.value);
+      return serialize_leaf(leaf.value);
     } catch (const Error& error) {
-      throw Error(error.code(), "serialize \"" + leaf.entry.fqn + "\": " + error.what());
+      throw Error(error.code(), "serialize \"" + name_of(leaf) + "\": " + error.what());
     }
   }
 
@@ -180,11 +182,12 @@ struct DefaultSavePlanner::Implementation {
   SavePlan create_local_plan() {
     SavePlan plan;
     plan.names = names;
+    if (options.flatten_state_dict) plan.mappings = paths;
     std::string unsupported;
     std::uint64_t kept = 0;
     const bool uses_cuda = !cuda_devices_in_use().empty();
     for (Leaf& leaf : leaves) {
-      const Value& value = leaf.entry.value;
+      const Value& value = leaf.value;
       std::string reason = why_not(value);
       WriteItem item;
       if (reason.empty() && !value.is_tensor() && !value.is_sharded()) {
@@ -204,13 +207,12 @@ struct DefaultSavePlanner::Implementation {
         }
       }
       if (!reason.empty()) {
-        unsupported += "\n  " + describe_path(leaf.entry.path) + ' ' + reason;
+        unsupported += "\n  " + describe_path((*paths)[id_of(leaf)].second) + ' ' + reason;
         continue;
       }
-      item.name = static_cast<NameId>(&leaf - leaves.data());  // as in `names`
+      item.name = id_of(leaf);
       item.per_rank = value.is_per_rank();
       item.frozen = value.is_frozen() && (value.is_tensor() || value.is_sharded());
-      if (options.flatten_state_dict) plan.mappings.edit().emplace_back(item.name, leaf.entry.path);
       if (value.is_sharded()) {
         add_sharded(value.sharded(), item, uses_cuda, plan);
       } else {
@@ -239,7 +241,7 @@ struct DefaultSavePlanner::Implementation {
     for (WriteItem& item : plan.items) {
       if (item.type == WriteItemType::kByteIO || item.per_rank) continue;
       const Leaf& leaf = leaves[item.name];
-      if (leaf.entry.value.is_tensor() || leaf.entry.value.sharded().may_have_replicas())
+      if (leaf.value.is_tensor() || leaf.value.sharded().may_have_replicas())
         tensors.emplace_back(&item, TensorBytes(resolve_tensor(leaf, item)));
     }
     hash_tensors(tensors);
@@ -247,7 +249,7 @@ struct DefaultSavePlanner::Implementation {
 
   // Returns a view: writers read the trainer's memory, and nothing is copied here.
   torch::Tensor resolve_tensor(const Leaf& leaf, const WriteItem& item) const {
-    const Value& value = leaf.entry.value;
+    const Value& value = leaf.value;
     torch::Tensor part;
     if (value.is_tensor()) {
       part = part_of(value.tensor(), item.chunk.offsets, item.chunk.sizes);
@@ -265,19 +267,19 @@ struct DefaultSavePlanner::Implementation {
         part = torch::empty(array_of(item.chunk.sizes), value.sharded().local_shards().front().tensor.options());
       }
       if (!part.defined()) {
-        throw Error(ErrorCode::kNotFound, "write \"" + leaf.entry.fqn + "\": rank " + std::to_string(rank) +
-                                              " holds no part with " + to_string(item.chunk) +
-                                              "; the plan must keep to what its local plan offered");
+        throw Error(ErrorCode::kNotFound, "write \"" + name_of(leaf) + "\": rank " + std::to_string(rank) + " holds no part with " +
+                                              to_string(item.chunk) + "; the plan must keep to what its local plan offered");
       }
     }
     // Writers see memory only, so resolve LibTorch's lazy conj and neg bits.
-    return part.resolve_conj().resolve_neg();
+    return part.is_conj() || part.is_neg() ? part.resolve_conj().resolve_neg() : part;
   }
 
   SavePlannerOptions options;
   int rank = 0;
   std::vector<Leaf> leaves;
-  NameTable names;  // of the leaves, in their order
+  NameTable names;                     // of the leaves, in their order
+  decltype(SavePlan::mappings) paths;  // likewise
 };
 
 DefaultSavePlanner::DefaultSavePlanner(SavePlannerOptions options) : implementation_(std::make_unique<Implementation>(options)) {}
@@ -287,20 +289,34 @@ void DefaultSavePlanner::set_up_planner(const StateDict& state_dict, int rank, b
   Implementation& self = *implementation_;
   self.rank = rank;
   self.leaves.clear();
-  self.names = {};
-  for (FlatEntry& entry : self.options.flatten_state_dict ? flatten(state_dict) : flatten_top_level(state_dict)) {
-    if (entry.value.is_per_rank()) {
-      // The rank becomes part of the name, so that values of different ranks are different entries.
-      entry.fqn = rank_name(entry.fqn, rank);
-      if (self.options.flatten_state_dict) entry.path.push_back(rank_key(rank));
-    }
-    if (self.names.intern(entry.fqn) != self.leaves.size()) {
+  FlatStateDict entries = self.options.flatten_state_dict ? flatten(state_dict) : flatten_top_level(state_dict);
+  for (FlatEntry& entry : entries) {
+    if (!entry.value.is_per_rank()) continue;
+    // The rank becomes part of the name, so that values of different ranks are different entries.
+    entry.fqn = rank_name(entry.fqn, rank);
+    if (self.options.flatten_state_dict) entry.path.push_back(rank_key(rank));
+  }
+  // A repeated save has the names of the one before, and shares its table.
+  const auto has_name = [](const FlatEntry& entry, const std::string& name) { return entry.fqn == name; };
+  if (const auto& known = self.names.all(); !std::equal(entries.begin(), entries.end(), known.begin(), known.end(), has_name)) {
+    self.names = {};
+    self.names.reserve(entries.size());
+    for (const FlatEntry& entry : entries) {
+      const std::size_t count = self.names.size();
+      if (self.names.intern(entry.fqn) == count) continue;
       throw Error(ErrorCode::kAlreadyExists,
                   "state dict: the name \"" + entry.fqn +
                       "\" is needed for a value marked by per_rank, but another value has it; rename that one");
     }
-    self.leaves.push_back({std::move(entry), std::nullopt});
   }
+  std::vector<std::pair<NameId, Path>> paths;
+  paths.reserve(entries.size());
+  self.leaves.reserve(entries.size());
+  for (FlatEntry& entry : entries) {
+    paths.emplace_back(static_cast<NameId>(paths.size()), std::move(entry.path));
+    self.leaves.push_back({std::move(entry.value), std::nullopt});
+  }
+  self.paths = std::move(paths);
 }
 
 SavePlan DefaultSavePlanner::create_local_plan() { return implementation_->create_local_plan(); }
@@ -319,7 +335,7 @@ SavePlan DefaultSavePlanner::finish_plan(SavePlan new_plan) {
     if (item.type == WriteItemType::kByteIO) written.insert(new_plan.names[item.name]);
   }
   for (Implementation::Leaf& leaf : implementation_->leaves) {
-    if (leaf.bytes && written.count(leaf.entry.fqn) == 0) leaf.bytes.reset();
+    if (leaf.bytes && written.count(implementation_->name_of(leaf)) == 0) leaf.bytes.reset();
   }
   return new_plan;
 }
@@ -340,14 +356,13 @@ ResolvedData DefaultSavePlanner::lookup_object(const SavePlan& plan, const Write
                 "write \"" + name + "\": rank " + std::to_string(implementation_->rank) + " holds no value of that name");
   }
   const Implementation::Leaf& leaf = implementation_->leaves[*found];
-  const bool holds_tensor = leaf.entry.value.is_tensor() || leaf.entry.value.is_sharded();
+  const bool holds_tensor = leaf.value.is_tensor() || leaf.value.is_sharded();
   if (holds_tensor != (item.type != WriteItemType::kByteIO)) {
     throw Error(ErrorCode::kMismatch, "write \"" + name + "\": the plan has it as " +
-                                          (holds_tensor ? "bytes, but it is " : "a tensor, but it is ") +
-                                          leaf.entry.value.type_name());
+                                          (holds_tensor ? "bytes, but it is " : "a tensor, but it is ") + leaf.value.type_name());
   }
   if (!holds_tensor) return leaf.bytes ? *leaf.bytes : implementation_->serialize(leaf);
-  return with_torch("write \"" + name + "\"", [&] { return implementation_->resolve_tensor(leaf, item); });
+  return with_torch([&] { return "write \"" + name + '"'; }, [&] { return implementation_->resolve_tensor(leaf, item); });
 }
 
 // Implements DCP's create_default_metadata: the metadata of a save, without saving. This is one

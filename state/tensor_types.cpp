@@ -153,8 +153,10 @@ torch::Tensor part_of(const torch::Tensor& tensor, const Extents& offsets, const
     throw Error(ErrorCode::kInvalidArgument,
                 "tensor: the part " + to_string(Box{offsets, sizes}) + " does not lie within " + to_string(whole));
   }
-  // Views of a tensor that requires gradients would be recorded by autograd.
-  torch::Tensor part = tensor.detach();
+  if (sizes == whole && !tensor.requires_grad()) return tensor;
+  // Views of a tensor that requires gradients would be recorded by autograd. Unlike `detach`, this
+  // is no operation of LibTorch, which would take longer than to copy a small tensor.
+  torch::Tensor part = tensor.tensor_data();
   for (std::size_t dim = 0; dim < whole.size(); ++dim) {
     if (sizes[dim] != whole[dim]) part = part.narrow(static_cast<std::int64_t>(dim), offsets[dim], sizes[dim]);
   }

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -64,18 +65,22 @@ std::optional<TensorPart> part_in(const Value& value);
 std::string describe_part(const Value& value);
 
 // Runs `work` and converts LibTorch's exceptions to Error: kUnavailable if memory ran out,
-// otherwise kPrecondition. The text begins with `action` ("copy 12 bytes into \"w\"").
-template <class Work>
-auto with_torch(const std::string& action, Work&& work) -> decltype(work());
+// otherwise kPrecondition. The text begins with `action` ("copy 12 bytes into \"w\""), which may be
+// a function that returns the text.
+template <class Action, class Work>
+auto with_torch(const Action& action, Work&& work) -> decltype(work());
 
 [[noreturn]] void throw_torch_error(const std::string& action, const c10::Error& error);
 
-template <class Work>
-auto with_torch(const std::string& action, Work&& work) -> decltype(work()) {
+template <class Action, class Work>
+auto with_torch(const Action& action, Work&& work) -> decltype(work()) {
   try {
     return work();
   } catch (const c10::Error& error) {
-    throw_torch_error(action, error);
+    if constexpr (std::is_invocable_v<const Action&>)
+      throw_torch_error(action(), error);
+    else
+      throw_torch_error(action, error);
   }
 }
 
