@@ -246,7 +246,8 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   const auto planner = self.planner_for(options);
   const auto writer = self.writer_for(options);
   StatefulObjects objects(state_dict);
-  StateDict working = state_dict;
+  StateDict working;  // with the dicts of objects in their places
+  if (!objects.empty()) working = state_dict;
   CallerExecutor executor;
 
   SaveCall call = self.save_call(self.name, checkpoint_id, options, objects);
@@ -259,8 +260,8 @@ void Checkpointer::save(const StateDict& state_dict, const std::string& checkpoi
   };
   const auto progress = std::make_shared<CallProgress>();
   CountingSavePlanner counting(*planner, *progress);
-  call.hooks =
-      make_save_hooks(working, are_both_users(options.planner, options.storage_writer) ? *planner : counting, *writer.storage);
+  call.hooks = make_save_hooks(objects.empty() ? state_dict : working,
+                               are_both_users(options.planner, options.storage_writer) ? *planner : counting, *writer.storage);
   call.progress = progress;
   auto what_to_show = self.what_to_show(true, checkpoint_id);
   const auto ticket =

@@ -23,16 +23,23 @@ namespace {
 
 using Visit = std::function<void(const Path&, const std::shared_ptr<Stateful>&, bool is_per_rank)>;
 
+void walk(const Value& value, Path& path, bool is_per_rank, const Visit& visit);
+
+void walk(const Dict& dict, Path& path, bool is_per_rank, const Visit& visit) {
+  for (const auto& [key, item] : dict) {
+    if (!item.is_stateful() && !item.is_dict() && !item.is_list()) continue;  // most are leaves, and need no path
+    path.emplace_back(key);
+    walk(item, path, is_per_rank, visit);
+    path.pop_back();
+  }
+}
+
 void walk(const Value& value, Path& path, bool is_per_rank, const Visit& visit) {
   is_per_rank = is_per_rank || value.is_per_rank();  // a mark applies to everything below
   if (value.is_stateful()) {
     visit(path, value.stateful(), is_per_rank);
   } else if (value.is_dict()) {
-    for (const auto& [key, item] : value.dict()) {
-      path.emplace_back(key);
-      walk(item, path, is_per_rank, visit);
-      path.pop_back();
-    }
+    walk(value.dict(), path, is_per_rank, visit);
   } else if (value.is_list()) {
     for (std::size_t i = 0; i < value.list().size(); ++i) {
       path.emplace_back(static_cast<std::int64_t>(i));
@@ -124,10 +131,7 @@ StatefulObjects::StatefulObjects(const StateDict& state_dict) {
                   "two Stateful objects have the flattened name '" + to_string(where) + "': rename a key");
   };
   try {
-    for (const auto& [key, item] : state_dict) {
-      path.assign(1, key);
-      walk(item, path, false, add);
-    }
+    walk(state_dict, path, false, add);
   } catch (const Error&) {
     refusal_ = std::current_exception();
     places_.clear();
@@ -215,8 +219,10 @@ std::string StatefulObjects::restore(const std::vector<std::string>& key_order, 
 }
 
 void adopt_leaves(StateDict& target, const StateDict& loaded) {
+  std::size_t next = 0;  // `loaded` began as a copy of `target`: the keys are in one order
   for (const auto& [key, value] : loaded) {
-    if (Value* found = target.find(key))
+    const auto same = target.begin() + static_cast<std::ptrdiff_t>(std::min(next++, target.size()));
+    if (Value* found = same != target.end() && same->first == key ? &same->second : target.find(key))
       adopt(*found, value);
     else
       target.insert(key, value);

@@ -21,6 +21,7 @@ class StatefulObjects {
   // together and none waits for one that never joins.
   explicit StatefulObjects(const StateDict& state_dict);
 
+  bool empty() const { return places_.empty(); }
   // Returns the flattened keys of the objects, sorted.
   std::vector<std::string> keys() const;
   // Returns the name of the hook of `describe` that took longest, "" if there are no objects.
