@@ -142,10 +142,11 @@ const Bytes& item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_o
 const Bytes& item_suffix(DType dtype, const Extents& sizes, std::uint64_t item_offset, std::uint32_t payload_crc32) {
   Frame& frame = frame_at(dtype, sizes, item_offset);
   const std::uint64_t payload = frame.lengths.payload_bytes;
-  if (payload > 0) set_u32(frame.suffix, zip::kDescriptorCrcAt, payload_crc32);
+  constexpr std::size_t kDescriptorCrcAt = 4, kDirectoryCrcAt = 16;
+  if (payload > 0) set_u32(frame.suffix, kDescriptorCrcAt, payload_crc32);
   // The payload's entry is the last of the directory.
   const std::uint64_t from_end = zip::kEndRecordsBytes + zip::directory_entry_length(kPayloadName, payload, 0);
-  set_u32(frame.suffix, frame.suffix.size() - from_end + zip::kDirectoryCrcAt, payload_crc32);
+  set_u32(frame.suffix, frame.suffix.size() - from_end + kDirectoryCrcAt, payload_crc32);
   return frame.suffix;
 }
 

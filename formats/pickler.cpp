@@ -18,7 +18,7 @@ constexpr std::uint64_t kMax8 = 0xff;
 constexpr std::uint64_t kMax16 = 0xffff;
 constexpr std::uint64_t kMax32 = 0xffffffff;
 
-// Where `Literals` remember a text. Literals stay in one place of memory.
+// Returns a text's place in `Literals`. A literal stays at its address.
 std::size_t place_of(std::string_view text) { return reinterpret_cast<std::uintptr_t>(text.data()) / 4 % 256; }
 
 }  // namespace

@@ -30,10 +30,6 @@ inline constexpr std::size_t kEnd64LocatorBytes = 20;
 inline constexpr std::size_t kEndBytes = 22;  // without comment
 inline constexpr std::size_t kExtraFieldHeaderBytes = 4;
 
-// Where an entry's CRC-32 stands in its descriptor and in its part of the directory.
-inline constexpr std::size_t kDescriptorCrcAt = 4;
-inline constexpr std::size_t kDirectoryCrcAt = 16;
-
 inline constexpr std::uint16_t kZip64ExtraField = 0x0001;
 inline constexpr std::uint16_t kPaddingExtraField = 0x4246;  // "FB": torch.save aligns data with it
 
