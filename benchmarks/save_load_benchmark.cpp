@@ -1,13 +1,20 @@
-// Saving and loading 1 GiB with 4 ranks of one process, on tmpfs and on a disk, compared with plain
-// threads that write and read on the same machine in the same run. Saving a state that 2 ranks
-// hold, with and without SaveOptions::check_replicas. Saving a state that hardly changes, with
+// Saving and loading many small tensors, with a process for each rank. Saving and loading 1 GiB
+// with 4 ranks of one process, on tmpfs and on a disk, compared with plain threads that write and
+// read on the same machine in the same run. Saving a state that 2 ranks hold, with and without
+// SaveOptions::check_replicas. Saving a state that hardly changes, with
 // CheckpointWriterOptions::reuse. Loading a state that all ranks need, with and without
 // LoadOptions::read_once.
 //
 // Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}; times are medians.
 // `--quick`: a quarter of the data, fewer repetitions. `--disk DIRECTORY`: a directory on the disk
 // to measure; default: the working directory.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -329,28 +336,74 @@ void measure_replicas(const std::string& name, const std::string& parent, int te
   print(name, median(seconds[1]), median(seconds[0]), 1.02);
 }
 
-// Saves and loads tensors of 16 elements that each rank has for itself. The limits are the times
-// that a trainer with so many ranks in processes of their own should see.
+// Saves and loads tensors of 16 elements that each rank has for itself. `arguments`: the number of
+// tensors, the repetitions, the goals of a save and of a load in seconds, and a directory.
+void save_small_tensors(const World& world, char** arguments) {
+  torch::set_num_threads(1);
+  std::vector<double> saves, loads;
+  Checkpointer checkpointer(world);
+  StateDict state;
+  const std::string prefix = "model." + std::to_string(world.rank()) + ".layers.";
+  for (int i = 0; i < std::atoi(arguments[0]); ++i)
+    state[prefix + std::to_string(i) + ".weight"] = torch::full({16}, i, torch::kFloat32);
+  for (int repeat = 0; repeat <= std::atoi(arguments[1]); ++repeat) {
+    const std::string path = std::string(arguments[4]) + "/step_" + std::to_string(repeat);
+    const double save = seconds_of([&] { checkpointer.save(state, path); });
+    const double load = seconds_of([&] { checkpointer.load(state, path); });
+    if (repeat == 0) continue;  // not the first: a repeated save sends no plans
+    saves.push_back(save);
+    loads.push_back(load);
+  }
+  if (world.rank() != 0) return;
+  const std::string size = std::to_string(world.size()) + "_ranks_" + arguments[0] + "_small_tensors";
+  print("save_" + size, median(saves), std::atof(arguments[2]), 1);
+  print("load_" + size, median(loads), std::atof(arguments[3]), 1);
+}
+
+// Returns a port of this host that nobody listens on.
+int free_port() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  require(listener >= 0 && ::bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+              ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0,
+          "find a free port");
+  ::close(listener);
+  return ntohs(address.sin_port);
+}
+
+// Runs `save_small_tensors` with a process for each rank, as trainers do. The limits are the times
+// that a trainer should see.
 void measure_small_tensors(int ranks, int tensors, int repeats, double save_goal, double load_goal) {
   const testing::TemporaryDirectory directory("/dev/shm");
-  std::vector<double> saves, loads;
-  testing::on_all_ranks(ranks, [&](World& world) {
-    Checkpointer checkpointer(world);
-    StateDict state;
-    const std::string prefix = "model." + std::to_string(world.rank()) + ".layers.";
-    for (int i = 0; i < tensors; ++i) state[prefix + std::to_string(i) + ".weight"] = torch::full({16}, i, torch::kFloat32);
-    for (int repeat = 0; repeat <= repeats; ++repeat) {
-      const std::string path = directory.path() + "/step_" + std::to_string(repeat);
-      const double save = seconds_of([&] { checkpointer.save(state, path); });
-      const double load = seconds_of([&] { checkpointer.load(state, path); });
-      if (world.rank() != 0 || repeat == 0) continue;  // not the first: a repeated save sends no plans
-      saves.push_back(save);
-      loads.push_back(load);
+  std::vector<std::string> words{"ranks", "--small-tensors", std::to_string(tensors), std::to_string(repeats),
+                                 std::to_string(save_goal), std::to_string(load_goal), directory.path()};
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const int port = free_port();
+  std::vector<pid_t> processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t process = ::fork();
+    require(process >= 0, "fork");
+    if (process > 0) {
+      processes.push_back(process);
+      continue;
     }
-  });
-  const std::string size = std::to_string(ranks) + "_ranks_" + std::to_string(tensors) + "_small_tensors";
-  print("save_" + size, median(saves), save_goal, 1);
-  print("load_" + size, median(loads), load_goal, 1);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::setenv("RANK", std::to_string(rank).c_str(), 1);
+    ::setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
+    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+    ::execv("/proc/self/exe", arguments.data());
+    std::_Exit(127);
+  }
+  for (const pid_t process : processes) {
+    int status = 0;
+    if (::waitpid(process, &status, 0) != process || status != 0) throw Error(ErrorCode::kUnavailable, "a rank has failed");
+  }
 }
 
 // Saves a state of which one percent changes, with Reuse::kDigest. The limit of the time is the
@@ -506,6 +559,12 @@ void run(bool quick, const std::string& disk) {
 int main(int argc, char** argv) {
   bool quick = false;
   std::string disk = std::filesystem::current_path().string();
+  if (argc == 7 && std::string_view(argv[1]) == "--small-tensors") {  // a rank of measure_small_tensors
+    cairn::WorldOptions options;
+    options.secret = "known to the ranks of this benchmark";
+    cairn::save_small_tensors(cairn::World::from_environment(options), argv + 2);
+    return 0;
+  }
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--quick") {
       quick = true;
