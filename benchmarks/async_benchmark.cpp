@@ -5,8 +5,8 @@
 //
 // Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}. Values are medians
 // of several runs, each with a new checkpointer. `--quick`: less data, fewer runs. `--cuda`: the
-// device alone, how long saves of 8 GiB stop the trainer, fewer runs. `--directory DIRECTORY`: where
-// checkpoints are written; default /dev/shm.
+// device alone, how long saves of 8 GiB stop the trainer, fewer runs. `--directory DIRECTORY`:
+// where checkpoints are written; default /dev/shm.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -6,8 +6,8 @@
 // LoadOptions::read_once.
 //
 // Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}; times are medians.
-// `--quick`: a quarter of the data, fewer repetitions. `--disk DIRECTORY`: a directory on the disk
-// to measure; default: the working directory.
+// `--quick`: a quarter of the data, fewer repetitions. `--small`: small tensors alone. `--disk
+// DIRECTORY`: a directory on the disk to measure; default: the working directory.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -531,7 +531,7 @@ void measure_read_once(int tensors, int repeats, const std::string& size) {
   std::fflush(stdout);
 }
 
-void run(bool quick, const std::string& disk) {
+void run(bool quick, bool small, const std::string& disk) {
   torch::set_num_threads(1);
   const int tensors = quick ? 16 : 64;
   const int repeats = quick ? 3 : 7;
@@ -540,6 +540,7 @@ void run(bool quick, const std::string& disk) {
   measure_small_tensors(8, 1000, repeats, 0.012, 0.010);
   measure_small_tensors(8, 4000, repeats, 0.040, 0.040);
   if (!quick) measure_small_tensors(64, 4000, repeats, 0.2, 0.15);
+  if (small) return;
   // On tmpfs the limit is one copy. Saving copies twice and computes checksums; loading copies once
   // and computes checksums.
   measure({"", "/dev/shm", false, 2.5, 1.5}, tensors, repeats, size);
@@ -557,7 +558,7 @@ void run(bool quick, const std::string& disk) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
-  bool quick = false;
+  bool quick = false, small = false;
   std::string disk = std::filesystem::current_path().string();
   if (argc == 7 && std::string_view(argv[1]) == "--small-tensors") {  // a rank of measure_small_tensors
     cairn::WorldOptions options;
@@ -568,15 +569,17 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--quick") {
       quick = true;
+    } else if (std::string_view(argv[i]) == "--small") {
+      small = true;
     } else if (std::string_view(argv[i]) == "--disk" && i + 1 < argc) {
       disk = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: %s [--quick] [--disk DIRECTORY]\n", argv[0]);
+      std::fprintf(stderr, "usage: %s [--quick] [--small] [--disk DIRECTORY]\n", argv[0]);
       return 2;
     }
   }
   try {
-    cairn::run(quick, disk);
+    cairn::run(quick, small, disk);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
