@@ -6,7 +6,8 @@
 // Runs four rank processes, or eight, on this machine. Prints one JSON object per line: {name,
 // value, unit, limit, ratio, goal, met}. `--quick`: fewer repetitions. `--resident MIB`: memory
 // that the victim holds, default 256, because the kernel closes a large process's sockets late.
-// `--calm SECONDS`: duration of the test for false alarms, default 30, or 5 with `--quick`.
+// `--calm SECONDS`: duration of the test for false alarms, default 30, or 5 with `--quick`. `--cost
+// RANKS` and `--first RANKS`: the cost, or the first save, alone.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -480,7 +481,8 @@ int run(int argc, char** argv) {
   bool quick = false;
   int resident_mib = 256;
   std::optional<int> calm_seconds;
-  std::optional<int> cost_ranks;  // measure the cost only
+  std::optional<int> cost_ranks;   // measure the cost only
+  std::optional<int> first_ranks;  // measure the first save only
   for (int i = 1; i < argc; ++i) {
     if (words[static_cast<std::size_t>(i)] == "--quick") {
       quick = true;
@@ -490,8 +492,10 @@ int run(int argc, char** argv) {
       calm_seconds = std::stoi(argv[++i]);
     } else if (words[static_cast<std::size_t>(i)] == "--cost" && i + 1 < argc) {
       cost_ranks = std::stoi(argv[++i]);
+    } else if (words[static_cast<std::size_t>(i)] == "--first" && i + 1 < argc) {
+      first_ranks = std::stoi(argv[++i]);
     } else {
-      std::fprintf(stderr, "usage: %s [--quick] [--resident MIB] [--calm SECONDS] [--cost RANKS]\n", argv[0]);
+      std::fprintf(stderr, "usage: %s [--quick] [--resident MIB] [--calm SECONDS] [--cost RANKS] [--first RANKS]\n", argv[0]);
       return 2;
     }
   }
@@ -499,6 +503,10 @@ int run(int argc, char** argv) {
   if (cost_ranks) {
     measure_cost(words[0], turns, saves, *cost_ranks);
     measure_first_save(words[0], turns, *cost_ranks);
+    return 0;
+  }
+  if (first_ranks) {
+    measure_first_save(words[0], turns, *first_ranks);
     return 0;
   }
   measure_kills(words[0], "rank", 2, quick ? 5 : 30, resident_mib);

@@ -75,7 +75,7 @@ if $gpu; then
   measure cairn_async_benchmark --cuda
   measure cairn_save_load_benchmark --small
   measure cairn_planning_benchmark
-  measure cairn_failure_benchmark --quick --cost 8
+  measure cairn_failure_benchmark --quick --first 8
 else
   extent=(--repeat 5 --tensors 64)
   [ ${#quick[@]} -eq 0 ] || extent=(--repeat 1 --tensors 16)

@@ -394,7 +394,7 @@ void measure_small_tensors(int ranks, int tensors, int repeats, double save_goal
     }
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::setenv("RANK", std::to_string(rank).c_str(), 1);
-    ::setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
+    for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) ::setenv(name, std::to_string(ranks).c_str(), 1);
     ::setenv("MASTER_ADDR", "127.0.0.1", 1);
     ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
     ::execv("/proc/self/exe", arguments.data());
