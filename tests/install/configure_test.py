@@ -36,7 +36,7 @@ class Configured(unittest.TestCase):
 
     def cmake(self, *options, source=SOURCE, generator="Ninja", **more):
         return subprocess.run(["cmake", "-S", source, "-B", self.build, "-G", generator, f"-DCMAKE_CXX_COMPILER={cached('CMAKE_CXX_COMPILER')}",
-                               *options], capture_output=True, text=True, **more)
+                               f"-DPython3_EXECUTABLE={sys.executable}", *options], capture_output=True, text=True, **more)
 
     def configure(self, *options, **more):
         """The library alone, with the options. Returns the output."""
