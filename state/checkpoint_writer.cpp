@@ -123,8 +123,8 @@ LoadPlan CheckpointReader::prepare_local_plan(LoadPlan plan) {
 }
 
 std::vector<LoadPlan> CheckpointReader::prepare_global_plan(std::vector<LoadPlan> plans) {
-  std::vector<ReadOffer> offers;
-  for (LoadPlan& plan : plans) offers.push_back(std::exchange(plan.offer, {}));
+  std::vector<ReadOffer> offers(plans.size());
+  for (std::size_t rank = 0; rank < plans.size(); ++rank) offers[rank] = std::exchange(plans[rank].offer, {});
   std::vector<SharedReads> parts = plan_read_once(offers, kChecksumBlockBytes);
   const std::uint64_t stream = system_random()->next();  // distinct among the loads that run at once
   for (std::size_t rank = 0; rank < plans.size(); ++rank) {

@@ -416,7 +416,7 @@ void CheckpointSave::Implementation::publish(const Metadata& metadata) {
   published = true;
 }
 
-void CheckpointSave::finish(Metadata metadata, std::vector<WriteResults> results) {
+void CheckpointSave::finish(Metadata metadata, const std::vector<WriteResults>& results) {
   Implementation& self = *implementation_;
   self.opened();
   if (!self.run)

@@ -97,7 +97,7 @@ class CheckpointSave {
   std::vector<SavePlan> prepare_global_plan(std::vector<SavePlan> plans);
   // Writes the items of `plan`, whose data `source` has.
   Future<WriteResults> write(const SavePlan& plan, std::shared_ptr<ItemSource> source);
-  void finish(Metadata metadata, std::vector<WriteResults> results);
+  void finish(Metadata metadata, const std::vector<WriteResults>& results);
   Committed committed(const std::string& save_id);
   void abandon() noexcept;
   void discard(bool ends_attempt) noexcept;

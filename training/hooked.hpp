@@ -144,7 +144,7 @@ class Hooked : public torch::nn::ModuleHolder<typename detail::ContainedOf<Modul
           },
           given);
     };
-    return detail::call_checkpointed(std::move(forward), inputs, *boundary_->checkpoint);
+    return detail::call_checkpointed(forward, inputs, *boundary_->checkpoint);
   }
 
   std::shared_ptr<Boundary> boundary_ = std::make_shared<Boundary>();
