@@ -83,11 +83,17 @@ Frame& frame_of(DType dtype, const Extents& sizes) {
   return frame;
 }
 
+ItemLayout layout_in(const Frame& frame, std::uint64_t item_offset) {
+  constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max() - (1 << 20);  // a reserve for all around the payload
+  if (item_offset > kMax || frame.lengths.payload_bytes > kMax - item_offset) too_large(frame.dtype, frame.sizes, item_offset);
+  return frame.lengths.at(item_offset);
+}
+
 // Neighbours of one size have the same padding, and so the same bytes around their payloads. The
 // checksum of the payload is left open.
 Frame& frame_at(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
-  const ItemLayout layout = item_layout(dtype, sizes, item_offset);
   Frame& frame = frame_of(dtype, sizes);
+  const ItemLayout layout = layout_in(frame, item_offset);
   Bytes &prefix = frame.prefix, &suffix = frame.suffix;
   if (prefix.size() == layout.prefix_bytes && suffix.size() == layout.suffix_bytes) return frame;
   const Bytes pickle = tensor_pickle(dtype, sizes);
@@ -113,10 +119,6 @@ Frame& frame_at(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
   return frame;
 }
 
-void set_u32(Bytes& bytes, std::size_t at, std::uint32_t value) {
-  for (int i = 0; i < 4; ++i) bytes[at + static_cast<std::size_t>(i)] = static_cast<char>(value >> (8 * i));
-}
-
 }  // namespace
 
 ItemLengths item_lengths(DType dtype, const Extents& sizes) { return frame_of(dtype, sizes).lengths; }
@@ -128,11 +130,7 @@ ItemLayout ItemLengths::at(std::uint64_t item_offset) const {
 }
 
 ItemLayout item_layout(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
-  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  constexpr std::uint64_t kRoom = 1 << 20;  // reserve for everything around the payload
-  const ItemLengths lengths = item_lengths(dtype, sizes);
-  if (item_offset > kMax - kRoom || lengths.payload_bytes > kMax - kRoom - item_offset) too_large(dtype, sizes, item_offset);
-  return lengths.at(item_offset);
+  return layout_in(frame_of(dtype, sizes), item_offset);
 }
 
 const Bytes& item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_offset) {
@@ -141,12 +139,13 @@ const Bytes& item_prefix(DType dtype, const Extents& sizes, std::uint64_t item_o
 
 const Bytes& item_suffix(DType dtype, const Extents& sizes, std::uint64_t item_offset, std::uint32_t payload_crc32) {
   Frame& frame = frame_at(dtype, sizes, item_offset);
-  const std::uint64_t payload = frame.lengths.payload_bytes;
   constexpr std::size_t kDescriptorCrcAt = 4, kDirectoryCrcAt = 16;
-  if (payload > 0) set_u32(frame.suffix, kDescriptorCrcAt, payload_crc32);
+  Bytes crc;
+  zip::put_u32(crc, payload_crc32);
+  if (frame.lengths.payload_bytes > 0) frame.suffix.replace(kDescriptorCrcAt, crc.size(), crc);
   // The payload's entry is the last of the directory.
-  const std::uint64_t from_end = zip::kEndRecordsBytes + zip::directory_entry_length(kPayloadName, payload, 0);
-  set_u32(frame.suffix, frame.suffix.size() - from_end + kDirectoryCrcAt, payload_crc32);
+  const std::uint64_t from_end = zip::kEndRecordsBytes + zip::directory_entry_length(kPayloadName, frame.lengths.payload_bytes, 0);
+  frame.suffix.replace(frame.suffix.size() - from_end + kDirectoryCrcAt, crc.size(), crc);
   return frame.suffix;
 }
 
