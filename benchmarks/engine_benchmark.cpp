@@ -24,6 +24,7 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
+#include <cairn/benchmarks/benchmark_program.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
@@ -66,15 +67,6 @@ void in_threads(unsigned count, const std::function<void(unsigned)>& act) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Drops the file from the page cache, so that the next read comes from the disk.
-void forget_cached(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  require(file >= 0, "open");
-  ::fdatasync(file);
-  ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-  ::close(file);
-}
-
 // Returns the seconds of `count` threads that write all bytes, and of as many that read them.
 std::pair<double, double> plain(const Settings& settings, unsigned count, const std::string& directory) {
   const std::size_t bytes = static_cast<std::size_t>(settings.ranks * settings.rank_bytes()) / count / kBlockBytes * kBlockBytes;
@@ -92,7 +84,7 @@ std::pair<double, double> plain(const Settings& settings, unsigned count, const 
       ::close(file);
     });
   });
-  for (unsigned i = 0; settings.cold && i < count; ++i) forget_cached(path(i));
+  if (settings.cold) benchmarks::forget_cached(directory);
   const double read = seconds_of([&] {
     in_threads(count, [&](unsigned i) {
       const int file = ::open(path(i).c_str(), O_RDONLY | O_CLOEXEC);
@@ -152,8 +144,7 @@ void run(const Settings& settings) {
     saves.push_back(seconds_of([&] { testing::save_locally(how, savers); }));
     for (StateDict& target : targets)
       for (auto& [key, value] : target) value.tensor().zero_();
-    if (settings.cold)
-      for (const auto& entry : std::filesystem::directory_iterator(how.checkpoint_id)) forget_cached(entry.path());
+    if (settings.cold) benchmarks::forget_cached(how.checkpoint_id);
     std::vector<DefaultLoadPlanner> load_planners(ranks);
     std::vector<testing::LocalLoader> loaders(ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank) loaders[rank] = {&targets[rank], &load_planners[rank], readers[rank].get()};

@@ -8,12 +8,9 @@
 // Prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}; times are medians.
 // `--quick`: a quarter of the data, fewer repetitions. `--small`: small tensors alone. `--disk
 // DIRECTORY`: a directory on the disk to measure; default: the working directory.
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,8 +33,10 @@
 
 #include <torch/torch.h>
 
+#include <cairn/actors/links/socket.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
+#include <cairn/benchmarks/benchmark_program.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/hugging_face.hpp>
@@ -70,18 +69,6 @@ double median(std::vector<double> values) {
 
 void require(bool ok, const std::string& what) {
   if (!ok) throw system_error(what, "the benchmark's files", errno);
-}
-
-// Drops the files from the page cache, so that the next read comes from the disk.
-void forget_cached(const std::string& directory) {
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
-    if (!entry.is_regular_file()) continue;
-    const int file = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
-    require(file >= 0, "open");
-    ::fdatasync(file);
-    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-    ::close(file);
-  }
 }
 
 // Each rank's share, as one page-aligned block of memory.
@@ -224,16 +211,16 @@ void measure(const Place& place, int tensors, int repeats, const std::string& si
     // Alternate, so that other load on the machine affects both equally.
     const std::string path = directory.path() + "/step";
     const double write = shares.write(raw, place.on_disk);
-    if (place.on_disk) forget_cached(raw);
+    if (place.on_disk) benchmarks::forget_cached(raw);
     const double read = shares.read(raw);
     std::filesystem::remove_all(raw);
     std::filesystem::create_directory(raw);
     const double save = ranks.save(path);
-    if (place.on_disk) forget_cached(path);
+    if (place.on_disk) benchmarks::forget_cached(path);
     const double load = ranks.load(path);
     std::filesystem::remove_all(path);
     const double safetensors_save = safetensors.save(path);
-    if (place.on_disk) forget_cached(path);
+    if (place.on_disk) benchmarks::forget_cached(path);
     const double safetensors_load = safetensors.load(path);
     std::filesystem::remove_all(path);
     if (repeat == 0) continue;  // warm-up of memory and threads
@@ -360,20 +347,6 @@ void save_small_tensors(const World& world, char** arguments) {
   print("load_" + size, median(loads), std::atof(arguments[3]), 1);
 }
 
-// Returns a port of this host that nobody listens on.
-int free_port() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  require(listener >= 0 && ::bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-              ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0,
-          "find a free port");
-  ::close(listener);
-  return ntohs(address.sin_port);
-}
-
 // Runs `save_small_tensors` with a process for each rank, as trainers do. The limits are the times
 // that a trainer should see.
 void measure_small_tensors(int ranks, int tensors, int repeats, double save_goal, double load_goal) {
@@ -383,7 +356,7 @@ void measure_small_tensors(int ranks, int tensors, int repeats, double save_goal
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  const int port = free_port();
+  const Endpoint rendezvous = local_endpoint(reserve_port("127.0.0.1", 0));
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t process = ::fork();
@@ -396,7 +369,7 @@ void measure_small_tensors(int ranks, int tensors, int repeats, double save_goal
     ::setenv("RANK", std::to_string(rank).c_str(), 1);
     for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) ::setenv(name, std::to_string(ranks).c_str(), 1);
     ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-    ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+    ::setenv("MASTER_PORT", std::to_string(split_address(to_string(rendezvous)).port).c_str(), 1);
     ::execv("/proc/self/exe", arguments.data());
     std::_Exit(127);
   }
