@@ -1,4 +1,3 @@
-
 #include <cairn/base/error.hpp>
 #include <cairn/base/process_name.hpp>
 #include <cairn/base/random.hpp>
@@ -44,6 +43,7 @@ struct CheckpointReader::Implementation {
   std::shared_ptr<const Metadata> metadata;
   std::shared_ptr<OpenedFiles> opened_files;
   bool has_read = false;
+
   ReadRequest request_for(const LoadPlan& plan) const {
     ReadRequest request;
     request.store = store;
