@@ -13,10 +13,13 @@ void WriteJob::write_block(Block& block) {
   wait_for_turn(block);
   fill_suffixes(block);
   end_turn(block, false);
-  if (!request_.copy_first) return finish_block(block);
-  // `next_task` writes such blocks only when no other task can run.
   MutexLock lock(mutex_);
-  copied_first_.push_back(&block);
+  --units_to_copy_;
+  // Once all that is left fits into the ring, `next_task` has blocks written only when nothing can
+  // be copied.
+  if (request_.copy_first && units_to_copy_ < ring_.blocks_max()) return copied_first_.push_back(&block);
+  lock.unlock();
+  finish_block(block);
 }
 
 void WriteJob::finish_block(Block& block) {

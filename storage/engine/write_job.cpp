@@ -71,7 +71,10 @@ WriteJob::WriteJob(WriteRequest request, std::shared_ptr<StagingRing> ring, unsi
       work_(RunningWork::of_this_thread()),
       files_(request_.files.size()) {
   check_invariant(!changes_.any() || ring_.blocks_max() >= 2, "items that change need two staging blocks");
-  for (std::size_t i = 0; i < files_.size(); ++i) files_[i].source = &request_.files[i];
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    files_[i].source = &request_.files[i];
+    units_to_copy_ += files_[i].units = request_.files[i].layout.tensors_end / ring_.block_bytes();
+  }
   plan_digests();
 }
 
@@ -121,8 +124,7 @@ void WriteJob::run() noexcept {
   }
 }
 
-// With `copy_first`, copying comes first, because the trainer waits for it. Otherwise writing does,
-// because it frees staging blocks.
+// Blocks that `write_block` left to be written come last.
 std::optional<WriteJob::Task> WriteJob::next_task(File* own) {
   if (digests_left_ > 0) return next_to_digest();
   if (own)
@@ -131,7 +133,10 @@ std::optional<WriteJob::Task> WriteJob::next_task(File* own) {
   // Earlier files come first, so that few files are open and each is closed early.
   for (std::size_t i = first_open_; i < next_to_open_; ++i)
     if (auto task = next_task_of(files_[i])) return task;
-  return next_to_write();
+  if (copied_first_.empty()) return std::nullopt;
+  Block* const block = copied_first_.back();
+  copied_first_.pop_back();
+  return Task{Task::Kind::kWrite, block->file, block};
 }
 
 std::optional<WriteJob::Task> WriteJob::next_to_open() {
@@ -151,13 +156,6 @@ std::optional<WriteJob::Task> WriteJob::next_to_open() {
   // Set under the lock, so that no other thread opens the file as well.
   file.stage = Stage::kOpening;
   return Task{Task::Kind::kOpen, &file, tail};
-}
-
-std::optional<WriteJob::Task> WriteJob::next_to_write() {
-  if (copied_first_.empty()) return std::nullopt;
-  Block* block = copied_first_.front();
-  copied_first_.pop_front();
-  return Task{Task::Kind::kWrite, block->file, block};
 }
 
 std::optional<WriteJob::Task> WriteJob::next_task_of(File& file) {
@@ -260,6 +258,7 @@ bool WriteJob::take_over(File& file, Block* tail) {
   for (const PlacedTensor& tensor : file.source->layout.tensors) held(tensor.item);
   for (const std::uint32_t item : file.source->layout.unsized_items) held(item);
   MutexLock lock(mutex_);
+  units_to_copy_ -= file.units;
   file.stage = Stage::kClosed;
   ++closed_;
   return true;
@@ -303,7 +302,6 @@ void WriteJob::place_items(File& file) {
     return;
   }
   const std::uint64_t block_bytes = ring_.block_bytes();
-  file.units = layout.tensors_end / block_bytes;
   file.block_crc32.resize(file.units * (block_bytes / kChecksumBlockBytes));
   file.staged_crc32.resize(file.units);
   file.items.resize(layout.tensors.size());

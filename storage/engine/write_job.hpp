@@ -19,7 +19,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -56,7 +55,7 @@ struct WriteRequest {
   int rank = 0;
   bool sync = true;           // makes the files survive power loss
   bool direct = true;         // bypasses the page cache if the store can
-  bool copy_first = false;    // fills all available staging blocks before anything is written
+  bool copy_first = false;    // ends copying as early as the staging memory allows
   bool low_priority = false;  // runs the writing threads at low priority from now on
   // Not null: its digests are computed first, and it may take over files. If the write fails, links
   // to such files remain.
@@ -173,7 +172,6 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   std::optional<Task> next_task(File* own) CAIRN_REQUIRES(mutex_);
   std::optional<Task> next_task_of(File& file) CAIRN_REQUIRES(mutex_);
   std::optional<Task> next_to_open() CAIRN_REQUIRES(mutex_);
-  std::optional<Task> next_to_write() CAIRN_REQUIRES(mutex_);
   Block* new_block(File& file, std::uint64_t index) CAIRN_REQUIRES(mutex_);
   void perform(const Task& task);
   void fail(std::exception_ptr error) noexcept;
@@ -238,8 +236,9 @@ class WriteJob : public PoolWork, public JobEnd<std::vector<FileResult>> {
   std::size_t first_open_ CAIRN_GUARDED_BY(mutex_) = 0;  // all files before it are closed
   std::size_t next_to_open_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::size_t closed_ CAIRN_GUARDED_BY(mutex_) = 0;
+  std::uint64_t units_to_copy_ CAIRN_GUARDED_BY(mutex_) = 0;  // units of all files that are not filled
   std::vector<std::unique_ptr<Block>> blocks_ CAIRN_GUARDED_BY(mutex_);
-  std::deque<Block*> copied_first_ CAIRN_GUARDED_BY(mutex_);  // with `copy_first`: filled, and to be written
+  std::vector<Block*> copied_first_ CAIRN_GUARDED_BY(mutex_);  // with `copy_first`: filled, and to be written
   std::vector<std::unique_ptr<ZstdCompressor>> idle_ CAIRN_GUARDED_BY(mutex_);
   std::exception_ptr error_ CAIRN_GUARDED_BY(mutex_);  // the first error
 };
