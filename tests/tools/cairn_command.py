@@ -3,6 +3,7 @@
 usage of each: <command>_test.py CAIRN MAKE_CHECKPOINT FIXTURES [TEST…]      FIXTURES: checkpoints that PyTorch wrote
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -48,15 +49,30 @@ def without_rights():
         os.setuid(65534)
 
 
+@functools.cache
+def made(checkpoints):
+    """A directory with these checkpoints, each a name and options, in this order. Tests copy them: a program with LibTorch starts slowly."""
+    directory = tempfile.TemporaryDirectory(prefix="cairn_tools_")
+    if earlier := checkpoints[:-1]:
+        shutil.copytree(made(earlier).name, directory.name, dirs_exist_ok=True)
+    name, *options = checkpoints[-1]
+    subprocess.run([MAKE_CHECKPOINT, os.path.join(directory.name, name), *options], check=True)
+    return directory
+
+
 class Command(unittest.TestCase):
     def setUp(self):
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="cairn_tools_"))
         self.addCleanup(shutil.rmtree, self.root)
+        self.checkpoints = ()
 
     def checkpoint(self, *options, name="step_7"):
         path = self.root / name
-        subprocess.run([MAKE_CHECKPOINT, path, *options], check=True)
-        return path
+        if "--donor" in options or path.exists():
+            subprocess.run([MAKE_CHECKPOINT, path, *options], check=True)
+            return path
+        self.checkpoints += ((name, *options),)
+        return pathlib.Path(shutil.copytree(os.path.join(made(self.checkpoints).name, name), path))
 
     def fixture(self, name):
         """A copy, for tests that damage it."""
