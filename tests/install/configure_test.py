@@ -183,7 +183,6 @@ class Dependencies(Configured):
         for line, package in zip(filter(str.strip, lines), packages):
             self.assertRegex(line, rf"^ +\S.* (is|are) (missing|of another version).*\b{package}\b.*\.$")
 
-
     def test_nccl_root_names_the_folder_of_its_header(self):
         header = self.root / "nccl/include/nccl.h"
         header.parent.mkdir(parents=True)

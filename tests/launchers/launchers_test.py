@@ -7,6 +7,7 @@ CLASS is one of the test classes below. The program ends with 77 if what the cla
 that runs torchrun (default: torchrun in PATH).
 """
 
+import contextlib
 import functools
 import os
 import pathlib
@@ -61,12 +62,10 @@ def read_until(stream, words):
 def kill_ranks(directory, variable):
     """Kills the ranks that train in this directory and have this variable, as NAME=VALUE."""
     for process in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):  # it has ended
             arguments = (process / "cmdline").read_bytes().split(b"\0")
             if str(directory).encode() in arguments and variable.encode() in (process / "environ").read_bytes().split(b"\0"):
                 os.kill(int(process.name), signal.SIGKILL)
-        except OSError:  # it has ended
-            pass
 
 
 class Launched(unittest.TestCase):
@@ -116,7 +115,6 @@ class Launched(unittest.TestCase):
         for name in named:
             self.assertIn(name, said)
         self.assertFalse((self.root / "run").exists(), said)
-
 
     def start_job(self, script, *arguments, output=subprocess.PIPE, **variables):
         """Starts a job of examples/jobs that trains for JOB_STEPS steps. It ends with the test."""
@@ -211,7 +209,6 @@ class OpenMpi(Launched):
     def test_a_mark_of_a_launcher_without_its_rank_is_refused(self):
         self.check_refused(self.run_command(self.trainer(), OMPI_COMM_WORLD_SIZE="2"), "OMPI_COMM_WORLD_RANK is not set")
 
-
     def test_a_job_goes_on_with_the_hosts_that_are_left(self):
         job = self.start_job("mpirun.sh", "env", "MASTER_ADDR=127.0.0.1", HOSTS="198.51.100.1 198.51.100.2", REMOTE_SHELL=str(self.agent()),
                              MPIRUN=shlex.join(["mpirun.openmpi", "--allow-run-as-root", *self.remote_options()]))
@@ -288,7 +285,6 @@ class Torchrun(Launched):
 
     def test_ranks_meet_where_rank_0_hosts_the_store(self):
         self.check_one_world(self.unprefixed(self.run_command([*self.torchrun(RANKS, "--standalone"), *self.trainer()])))
-
 
     def test_a_job_goes_on_with_the_machine_that_is_left(self):
         port = free_port()

@@ -173,10 +173,8 @@ class Matrix:
             except subprocess.TimeoutExpired:
                 code = None
             finally:
-                try:  # rank processes, too
-                    os.killpg(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # rank processes, too
                 process.wait()
             cases = failed_cases(report.read_text(errors="replace")) if report.is_file() else []
         if code is None:

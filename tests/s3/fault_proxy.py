@@ -5,6 +5,7 @@ The client must get over each of FAULTS: none loses, repeats or damages what it 
 last, make a call fail.
 """
 
+import contextlib
 import hashlib
 import itertools
 import pathlib
@@ -112,10 +113,8 @@ def join(one, other):
         except OSError:
             pass
         for end in (source, sink):
-            try:
+            with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
     back = threading.Thread(target=pass_on, args=(other, one), daemon=True)
     back.start()
     pass_on(one, other)
@@ -338,11 +337,8 @@ class FaultProxy(Server):
         """Carries a request out when the client has given up on it."""
         def act():
             self.wait_for_another()
-            with socket.create_connection(self.upstream) as upstream:
-                try:
-                    exchange(upstream, upstream.makefile("rb"), request)
-                except (Gone, ConnectionError):
-                    pass
+            with socket.create_connection(self.upstream) as upstream, contextlib.suppress(Gone, ConnectionError):
+                exchange(upstream, upstream.makefile("rb"), request)
         thread = threading.Thread(target=act, daemon=True)
         with self.lock:
             self.late.append(thread)

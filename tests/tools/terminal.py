@@ -1,5 +1,6 @@
 """Runs a command with a terminal as its standard output."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -18,14 +19,9 @@ def on_terminal(*command, columns=None, **environment):
                                env={**inherited, "TERM": "xterm", **environment})
     os.close(slave)
     written = b""
-    while True:
-        try:
-            part = os.read(master, 65536)
-        except OSError:  # the terminal is gone with its last user
-            part = b""
-        if not part:
-            break
-        written += part
+    with contextlib.suppress(OSError):  # the terminal is gone with its last user
+        while part := os.read(master, 65536):
+            written += part
     os.close(master)
     if process.wait() != 0:
         raise subprocess.CalledProcessError(process.returncode, command, written)

@@ -4,6 +4,7 @@
 usage: trace_test.py CAIRN RANKS LAUNCHER [unittest arguments]      RANKS: of tests/faults
 """
 
+import contextlib
 import fcntl
 import glob
 import json
@@ -515,7 +516,6 @@ class Running(unittest.TestCase):
             self.assertRegex(cairn(traces).stdout, "FAILED|DID NOT END|was cancelled")
             self.assertRegex(subprocess.run([CAIRN, "status", traces], stdout=subprocess.PIPE, text=True).stdout, "no save or load is running")
 
-
     def test_an_agreement_that_takes_long_is_shown(self):
         with tempfile.TemporaryDirectory() as root:
             traces = os.path.join(root, "traces")
@@ -736,15 +736,12 @@ class ProgressLine(unittest.TestCase):
                                    stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
         os.close(slave)
         text = b""
-        while True:
-            try:
-                text += os.read(master, 65536)
-            except OSError:  # EIO: nobody has it open any more
-                break
-            # The ranks wait for this file within their writes.
-            if b": writing " in text:
-                with open(os.path.join(run, "go"), "w"):
-                    pass
+        with contextlib.suppress(OSError):  # EIO: nobody has it open any more
+            while part := os.read(master, 65536):
+                text += part
+                # The ranks wait for this file within their writes.
+                if b": writing " in text:
+                    open(os.path.join(run, "go"), "w").close()
         self.assertEqual(process.wait(), 0, text)
         drawn, erased = re.findall(rb"\r(saving [^\x1b]*: writing [^\x1b]*)\x1b8", text), text.rindex(b"\x1b[J")
         self.assertRegex(drawn[0].decode(), r"/checkpoint: writing \d+ %, .* KiB, .* KiB/s")
