@@ -84,8 +84,8 @@ for part in "${parts[@]}"; do
   # shellcheck disable=SC2086
   step "build $preset" cmake --build --preset "$preset" --parallel "$jobs" ${targets:+--target $targets}
   log=build/$preset/tests.log
-  # One more than cores: tests wait for processes and timers, too.
-  run_tests() { ctest --preset "$preset" --no-tests=error --parallel $((jobs + 1)) "$option" "$value" 2>&1 | tee "$log"; }
+  # Two more than cores: many tests wait for processes and timers.
+  run_tests() { ctest --preset "$preset" --no-tests=error --parallel $((jobs + 2)) "$option" "$value" 2>&1 | tee "$log"; }
   step "test $preset $option $value" run_tests || failed=true
   [ "$first_took" -gt 0 ] || first_took=$((SECONDS - started))
   closing+=("=== $preset $option $value" "$(grep 'tests passed\|tests failed\|No tests were found' "$log" | tail -1)"
