@@ -18,9 +18,6 @@ constexpr std::uint64_t kMax8 = 0xff;
 constexpr std::uint64_t kMax16 = 0xffff;
 constexpr std::uint64_t kMax32 = 0xffffffff;
 
-// Returns a text's place in `Literals`. A literal stays at its address.
-std::size_t place_of(std::string_view text) { return reinterpret_cast<std::uintptr_t>(text.data()) / 4 % 256; }
-
 }  // namespace
 
 Pickler::Pickler(int protocol) : protocol_(protocol) {
@@ -71,15 +68,7 @@ void Pickler::real(double value) {
 }
 
 Pickler::Slot Pickler::text(std::string_view value) {
-  // Comparing takes less time than hashing. Most texts are literals of the caller, or come in the
-  // order in which they came before.
-  NameId& literal = literal_texts_[place_of(value)];
-  const auto is_at = [&](NameId id) { return id < texts_.size() && texts_[id] == value; };
-  const auto known = is_at(literal) ? literal : is_at(last_text_) ? last_text_ : texts_.find(value, last_text_ + 1);
-  if (known) {
-    const bool is_next = *known - last_text_ <= 1;
-    if (*known != literal) last_text_ = *known;
-    if (!is_next) literal = *known;
+  if (const auto known = texts_.find(value)) {
     recall(text_slots_[*known]);
     return text_slots_[*known];
   }
@@ -132,15 +121,8 @@ void Pickler::bytes(ByteSpan value) {
 }
 
 void Pickler::global(std::string_view module, std::string_view name) {
-  // Names of classes repeat for each object, and take a few bytes from the second time on.
-  NameId& literal = literal_globals_[place_of(name)];
-  if (literal < globals_.size())
-    if (const std::string_view known = globals_[literal]; known.size() == module.size() + 1 + name.size() &&
-                                                          known.substr(module.size() + 1) == name &&
-                                                          known.substr(0, module.size()) == module)
-      return recall(global_slots_[literal]);
-  global_.assign(module).append(1, '\n').append(name);
-  if (const auto known = globals_.find(global_)) return recall(global_slots_[literal = *known]);
+  const std::string both = std::string(module).append(1, '\n').append(name);
+  if (const auto known = globals_.find(both)) return recall(global_slots_[*known]);
   if (protocol_ >= 4) {
     text(module);
     text(name);
@@ -151,7 +133,7 @@ void Pickler::global(std::string_view module, std::string_view name) {
     out_.append(module == "builtins" ? std::string_view("__builtin__") : module).push_back('\n');
     out_.append(name).push_back('\n');
   }
-  globals_.intern(global_);
+  globals_.intern(both);
   global_slots_.push_back(remember());
 }
 
@@ -177,24 +159,16 @@ Pickler::Slot Pickler::remember() {
   if (protocol_ >= 4) {
     // MEMOIZE names no slot: the unpickler counts them in the same order.
     put(kMemoize);
-  } else if (slot <= kMax8) {
-    put(kBinPut);
-    put_little_endian(slot, 1);
   } else {
-    put(kLongBinPut);
-    put_little_endian(slot, 4);
+    put(slot <= kMax8 ? kBinPut : kLongBinPut);
+    put_little_endian(slot, slot <= kMax8 ? 1 : 4);
   }
   return slot;
 }
 
 void Pickler::recall(Slot slot) {
-  if (slot <= kMax8) {
-    put(kBinGet);
-    put_little_endian(slot, 1);
-  } else {
-    put(kLongBinGet);
-    put_little_endian(slot, 4);
-  }
+  put(slot <= kMax8 ? kBinGet : kLongBinGet);
+  put_little_endian(slot, slot <= kMax8 ? 1 : 4);
 }
 
 Bytes Pickler::finish() && {

@@ -1,6 +1,8 @@
 #include <map>
 #include <string_view>
+#include <tuple>
 #include <variant>
+#include <vector>
 
 #include <cairn/formats/pickler.hpp>
 #include <cairn/formats/torch_metadata.hpp>
@@ -89,14 +91,16 @@ class MetadataPickler {
     out_.empty_dict();
     out_.mark();
     for (const auto& [fqn, entry] : metadata_.state_dict_metadata) {
-      out_.text(fqn);
+      names_.push_back(out_.text(fqn));
       if (const auto* tensor = std::get_if<TensorStorageMetadata>(&entry)) {
-        begin_object(kMetadataModule, "TensorStorageMetadata");
-        out_.text("properties");
-        properties(tensor->properties);
-        out_.text("size");
+        const TensorProperties& p = tensor->properties;
+        out_.phrase(tensors_[{p.dtype, p.memory_format, p.requires_grad, p.pin_memory}], [&] {
+          begin_object(kMetadataModule, "TensorStorageMetadata");
+          out_.text("properties");
+          properties(p);
+          out_.text("size");
+        });
         size(tensor->size);
-        out_.text("chunks");
         chunks(tensor->chunks);
         end_object();
       } else {
@@ -109,13 +113,16 @@ class MetadataPickler {
   }
 
   void chunks(const std::vector<Box>& boxes) {
+    out_.phrase(phrases_[kChunks], [&] { out_.text("chunks"); });
     out_.empty_list();
     out_.mark();
     for (const auto& box : boxes) {
-      begin_object(kMetadataModule, "ChunkStorageMetadata");
-      out_.text("offsets");
+      out_.phrase(phrases_[kOffsets], [&] {
+        begin_object(kMetadataModule, "ChunkStorageMetadata");
+        out_.text("offsets");
+      });
       size(box.offsets);
-      out_.text("sizes");
+      out_.phrase(phrases_[kSizes], [&] { out_.text("sizes"); });
       size(box.sizes);
       end_object();
     }
@@ -125,8 +132,10 @@ class MetadataPickler {
   void planner_data() {
     out_.empty_dict();
     out_.mark();
-    for (const auto& [fqn, path] : metadata_.planner_data) {
-      out_.text(fqn);
+    for (std::size_t i = 0; i < metadata_.planner_data.size(); ++i) {
+      const auto& [fqn, path] = metadata_.planner_data[i];
+      const bool is_entry = i < names_.size() && metadata_.state_dict_metadata[i].first == fqn;
+      is_entry ? out_.recall(names_[i]) : static_cast<void>(out_.text(fqn));
       out_.mark();
       for (const auto& element : path) {
         if (const auto* key = std::get_if<std::string>(&element)) {
@@ -141,27 +150,31 @@ class MetadataPickler {
   }
 
   // Writes the key and value that locate one bytes object or chunk.
-  void location(const std::string& fqn, const Box* chunk, std::size_t index, const StorageInfo& info) {
-    begin_object(kMetadataModule, "MetadataIndex");
-    out_.text("fqn");
-    out_.text(fqn);
+  void location(Pickler::Slot name, const Box* chunk, std::size_t index, const StorageInfo& info) {
+    out_.phrase(phrases_[kFqn], [&] {
+      begin_object(kMetadataModule, "MetadataIndex");
+      out_.text("fqn");
+    });
+    out_.recall(name);
     // PyTorch leaves the index out of comparisons. It only speeds up its own look-up.
-    out_.text("index");
+    out_.phrase(phrases_[kIndex], [&] { out_.text("index"); });
     if (chunk == nullptr) {
       out_.none();
     } else {
       out_.integer(static_cast<std::int64_t>(index));
-      out_.text("offset");
+      out_.phrase(phrases_[kOffset], [&] { out_.text("offset"); });
       size(chunk->offsets);
     }
     end_object();
 
-    begin_object(kFilesystemModule, "_StorageInfo");
-    out_.text("relative_path");
-    out_.text(metadata_.files[info.file].name);
-    out_.text("offset");
+    out_.phrase(files_[info.file], [&] {
+      begin_object(kFilesystemModule, "_StorageInfo");
+      out_.text("relative_path");
+      out_.text(metadata_.files[info.file].name);
+      out_.text("offset");
+    });
     out_.integer(static_cast<std::int64_t>(info.offset));
-    out_.text("length");
+    out_.phrase(phrases_[kLength], [&] { out_.text("length"); });
     out_.integer(static_cast<std::int64_t>(info.length));
     // Written only if needed, because older versions of PyTorch have no such field.
     if (!info.transforms.empty()) {
@@ -177,9 +190,10 @@ class MetadataPickler {
   void storage_data() {
     out_.empty_dict();
     out_.mark();
-    for (const auto& [fqn, entry] : metadata_.state_dict_metadata) {
+    for (std::size_t at = 0; at < names_.size(); ++at) {
+      const Metadata::Entry& entry = metadata_.state_dict_metadata[at].second;
       if (const auto* bytes = std::get_if<BytesStorageMetadata>(&entry)) {
-        if (bytes->storage) location(fqn, nullptr, 0, *bytes->storage);
+        if (bytes->storage) location(names_[at], nullptr, 0, *bytes->storage);
         continue;
       }
       const auto& tensor = std::get<TensorStorageMetadata>(entry);
@@ -187,7 +201,7 @@ class MetadataPickler {
       // and must not hide it, so empty chunks come first.
       for (const bool are_empty : {true, false}) {
         for (std::size_t i = 0; i < tensor.storage.size(); ++i)
-          if (tensor.chunks[i].empty() == are_empty) location(fqn, &tensor.chunks[i], i, tensor.storage[i]);
+          if (tensor.chunks[i].empty() == are_empty) location(names_[at], &tensor.chunks[i], i, tensor.storage[i]);
       }
     }
     out_.set_items();
@@ -213,6 +227,13 @@ class MetadataPickler {
   const Metadata& metadata_;
   const std::string& save_id_;
   Pickler out_{4};
+  std::vector<Pickler::Slot> names_;  // of the entries, in their order
+  // Phrases of Pickler, up to what varies: the size of a tensor, by its other properties; an offset
+  // in a file; and each of these fields.
+  std::map<std::tuple<DType, MemoryFormat, bool, bool>, Bytes> tensors_;
+  std::vector<Bytes> files_{metadata_.files.size()};
+  enum Field { kChunks, kOffsets, kSizes, kFqn, kIndex, kOffset, kLength, kFields };
+  Bytes phrases_[kFields];
   std::map<Extents, Pickler::Slot> sizes_;
 };
 
