@@ -103,13 +103,13 @@ class MeetingStore {
                   const std::function<std::vector<int>()>& missing) {
     for (auto pause = std::chrono::milliseconds(1); !done(); pause = std::min(pause * 2, pause_max_)) {
       const auto now = std::chrono::steady_clock::now();
-      if (now >= end) return false;
       if (missing && notices_.is_due(now - began_)) {
         if (const std::vector<int> ranks = missing(); !ranks.empty())
           write_log(LogLevel::kWarning, rank_,
                     "waiting for " + name_ranks(ranks) + " to join " + name_ + ": " +
                         in_whole_seconds(deadline_.whole() - deadline_.left(), deadline_.whole()));
       }
+      if (now >= end) return false;
       std::this_thread::sleep_for(pause);
     }
     return true;

@@ -470,7 +470,7 @@ TEST_CASE("while a world assembles, a warning says whom it waits for") {
   }
   for (const int rank : {1, 2}) {
     const Place place = place_of(rank, 4, free_port());
-    thrown_by([&] { open_store(place, milliseconds(20), Duration(0)); });
+    thrown_by([&] { open_store(place, milliseconds(500), Duration(0)); });
   }
   CHECK(contains(log.text(), "warning rank 1: waiting for rank 0 to offer the store at 127.0.0.1:"));
   CHECK(contains(log.text(), "warning rank 2: waiting for rank 0 to offer the store"));  // no rank knows of the others
