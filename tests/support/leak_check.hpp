@@ -18,7 +18,7 @@
 
 namespace cairn::testing {
 
-// Counts of open descriptors or running threads by name: "socket", "/tmp/x", a thread's name.
+// Counts of open descriptors or running threads by name: "socket:", "/tmp/x", a thread's name.
 using Inventory = std::map<std::string, int>;
 
 namespace detail {
@@ -44,7 +44,7 @@ inline Inventory open_descriptors() {
     char target[4096];
     const auto length = ::readlink(path.c_str(), target, sizeof(target));
     const std::string text(target, length > 0 ? static_cast<std::size_t>(length) : 0);
-    return text.substr(0, text.find(":["));  // "socket:[1234]" counts as "socket"
+    return text.substr(0, text.find_first_of(" ["));  // "socket:[1234]" counts as "socket:", "/x (deleted)" as "/x"
   });
 }
 

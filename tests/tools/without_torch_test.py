@@ -56,7 +56,7 @@ def check(cairn, build, source):
     assert done.returncode == 0, done.stderr[-4000:]
     print(f"{len(headers)} headers compile")
     loaded = run(["ldd", cairn]).stdout
-    assert not re.search(r"torch|c10", loaded), loaded
+    assert not re.search(r"lib(torch|c10)", loaded), loaded
     link = run(["ninja", "-C", build, "-t", "commands", "-s", "cairn_command"]).stdout
     if link:
         with tempfile.TemporaryDirectory() as directory:
