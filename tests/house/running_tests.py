@@ -151,15 +151,16 @@ class RunningTests:
                 options = [] if by_script else [option for option in words[at + 1:] if option.startswith("-")]
                 folder = self.names.setdefault(program[1], set())
                 if sources is None:
-                    folder.update(self.listed_by(word, options, environment))
+                    folder.update(chosen(self.listed_by(word), options))
                 else:
                     cases = {case for path in sources.get(program[0], []) for case in cases_in(path)}
                     folder.update(chosen({case.replace('\\"', '"') for case in cases}, options))
 
-    def listed_by(self, program, options, environment):
-        command = [program, *options, "-ltc", "--no-colors=true"]
+    @functools.lru_cache(maxsize=None)  # a program with LibTorch starts slowly
+    def listed_by(self, program):
+        command = [program, "-ltc", "--no-colors=true"]
         try:
-            code, text, _ = output_of(command, env=environment)
+            code, text, _ = output_of(command)
         except OSError as error:
             code, text = -1, str(error)
         found = re.search(r"listing all test case names\n=+\n(.*?)^=+\n.*unskipped test cases", text, re.MULTILINE | re.DOTALL)
