@@ -5,6 +5,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include <pthread.h>
@@ -377,18 +378,19 @@ TEST_CASE_FIXTURE(Tiers, "a lost near tier costs what was not copied, and the re
 
 TEST_CASE_FIXTURE(Tiers, "a reader with another near tier leaves the copies of a trainer alone") {
   const std::string run = "tiered://first/run";
-  watch().set([](const DecoratedOperation& operation) {
-    if (std::string(operation.name) == "publish") fail_as_down(operation.name);
+  std::promise<void> reached, go;
+  watch().set([&](const DecoratedOperation& operation) {
+    if (std::string(operation.name) == "publish") reached.set_value(), go.get_future().wait();
   });
   save_value(run + "/step_1", 1);
-  REQUIRE_FALSE(ends_or_fails("first", run));
+  reached.get_future().wait();
   register_tier("other-node", options("other"));
   CHECK(resume_copies("tiered://other-node/run").size() == 1);  // lost, as far as it can tell
   CHECK_FALSE(has_checkpoint("tiered://other-node/run/step_1"));
   CHECK(wait_for_copies("tiered://other-node"));
   CHECK_FALSE(files_at(far("/run/step_1")).empty());
   CHECK_FALSE(open_store(far("/run/step_1"))->open_attempts().empty());
-  watch().set(nullptr);
+  go.set_value();
   REQUIRE(wait_for_copies(run));
   CHECK(loaded_value("tiered://other-node/run/step_1") == 1);
   forget_tier("other-node");
