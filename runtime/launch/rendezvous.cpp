@@ -20,8 +20,6 @@
 namespace cairn {
 namespace {
 
-using std::chrono::steady_clock;
-
 // Counts the secrets that a rank has asked the store for.
 std::string secrets_key(int rank) { return "cairn/secrets/" + std::to_string(rank); }
 
