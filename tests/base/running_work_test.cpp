@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
-#include <memory>
 #include <string>
 #include <thread>
 

@@ -1,6 +1,5 @@
 // Traces: the files of ranks, and the analysis of them.
 #include <fstream>
-#include <memory>
 
 #include <cairn/tests/fuzz/targets.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>

@@ -2,8 +2,6 @@
 #include <cairn/tests/support/skipped.hpp>
 #include <cairn/tests/support/torch.hpp>
 //
-#include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>

@@ -1,7 +1,6 @@
 // One launch saves at one world size, and another loads at another. The bytes agree for every pair
 // of layouts.
 #include <cstdlib>
-#include <filesystem>
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/testing/testing.hpp>

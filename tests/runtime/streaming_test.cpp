@@ -89,6 +89,7 @@ TEST_CASE("streaming: saves the state at the time of the call, whatever the ring
           overwrite(state);
           saving.result();
           CHECK(saving.progress().staging_bytes <= blocks * kBlockBytes);
+          CHECK(saving.progress().staging_bytes > 0);
           check_loads(checkpointer, id, 10.0 * round);
         }
       });
@@ -105,6 +106,7 @@ TEST_CASE_FIXTURE(ControlledRun, "streaming: a larger state is staged when its l
   const auto saving = checkpointer.async_save(state, run + "/step", small_blocks(), overlapped);
   control->wait_for_writes(2);  // one per thread: neither thread can copy more
   CHECK_FALSE(saving.staged());
+  CHECK_FALSE(saving.wait_staged(std::chrono::milliseconds(0)));
   CHECK(saving.progress().staging_bytes == 2 * kBlockBytes);  // more would not end the copying earlier
   control->open_gate();
   CHECK(saving.wait_staged());

@@ -380,7 +380,9 @@ TEST_CASE_FIXTURE(Tiers, "a reader with another near tier leaves the copies of a
   const std::string run = "tiered://first/run";
   std::promise<void> reached, go;
   watch().set([&](const DecoratedOperation& operation) {
-    if (std::string(operation.name) == "publish") reached.set_value(), go.get_future().wait();
+    if (std::string(operation.name) != "publish") return;
+    reached.set_value();
+    go.get_future().wait();
   });
   save_value(run + "/step_1", 1);
   reached.get_future().wait();

@@ -55,8 +55,8 @@ def check(cairn, build, source):
     done = compiles(compiler, "".join(f"#include <cairn/{header}>\n" for header in headers))
     assert done.returncode == 0, done.stderr[-4000:]
     print(f"{len(headers)} headers compile")
-    loaded = run(["ldd", cairn]).stdout
-    assert not re.search(r"lib(torch|c10)", loaded), loaded
+    loaded = re.sub(r"\(0x\w+\)", "", run(["ldd", cairn]).stdout)  # an address may have c10 in it
+    assert not re.search(r"torch|c10", loaded), loaded
     link = run(["ninja", "-C", build, "-t", "commands", "-s", "cairn_command"]).stdout
     if link:
         with tempfile.TemporaryDirectory() as directory:

@@ -436,6 +436,7 @@ TEST_CASE("fully_shard: tied, frozen, unused and ignored parameters") {
     model(here(torch::ones({2, 3}))).sum().backward();
     CHECK_FALSE(model->named_parameters()["unit.l1.weight"].grad().defined());
     CHECK(model->named_parameters()["frozen.weight"].grad().defined());
+    CHECK(model->named_parameters()["frozen.weight"].requires_grad());
   });
 }
 
