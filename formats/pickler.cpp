@@ -68,9 +68,10 @@ void Pickler::real(double value) {
 }
 
 Pickler::Slot Pickler::text(std::string_view value) {
-  if (const auto known = texts_.find(value)) {
-    recall(text_slots_[*known]);
-    return text_slots_[*known];
+  const NameId id = texts_.intern(value);
+  if (id < text_slots_.size()) {
+    recall(text_slots_[id]);
+    return text_slots_[id];
   }
   if (!is_utf8(value, Surrogates::kAllowed))
     throw Error(ErrorCode::kInvalidArgument, "the text \"" + printable(value) + "\" is not UTF-8: Python could not read it back");
@@ -89,7 +90,6 @@ Pickler::Slot Pickler::text(std::string_view value) {
   }
   out_.append(value);
   // Python's pickler memoises texts as well. Key names repeat once per parameter.
-  texts_.intern(value);
   text_slots_.push_back(remember());
   return text_slots_.back();
 }
