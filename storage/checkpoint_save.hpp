@@ -62,15 +62,14 @@ struct CheckpointWriterOptions {
   // read them; at least 1. The next save to the same place removes the files of older ones.
   std::uint32_t retired_keep = 1;
   // Takes tensors that have not changed since the last save of this checkpointer over from that
-  // checkpoint, by hard links to its files, instead of writing them again. Compares 128-bit
-  // digests (XXH3) of their elements, for which the save reads them once more; no defence against
-  // hostile data. Each checkpoint stays whole if others are removed. Tensors that seldom change
-  // get files of their own: those marked by `frozen` (state_dict.hpp), and with kDigest those that
-  // were the same in the last two saves. Such a file is written if a tensor in it has changed, or
-  // if it cannot be linked, because the last checkpoint was removed or the file system refuses. If
-  // it cannot be linked, the log says why. Everything is written in the first save of a process,
-  // after a change of other options, after a load that found damage, and in any other place than a
-  // directory. No effect for safetensors files.
+  // checkpoint, by `Store::link`, instead of writing them again. Compares 128-bit digests (XXH3) of
+  // their elements, for which the save reads them once more; no defence against hostile data. Each
+  // checkpoint stays whole if others are removed. Tensors that seldom change get files of their
+  // own: those marked by `frozen` (state_dict.hpp), and with kDigest those that were the same in
+  // the last two saves. Such a file is written if a tensor in it has changed, or if it cannot be
+  // linked, because the last checkpoint was removed or the store refuses. If it cannot be linked,
+  // the log says why. Everything is written in the first save of a process, after a change of other
+  // options, after a load that found damage, and in memory. No effect for safetensors files.
   Reuse reuse = Reuse::kOff;
   // The number of checkpoints, at least 1, that may share a file. After that many saves, everything
   // is written anew, so that one bad sector does not damage all checkpoints of a run.

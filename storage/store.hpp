@@ -159,10 +159,11 @@ class Store {
   virtual std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) = 0;
 
   // Gives an object of another place a second name, in this place, durably if `is_durable`.
-  // `source` is its URL. Copies nothing: the object exists until both names are removed. Creates
-  // the parents of the name, but not the root. Returns the object's size. Throws kAlreadyExists if
-  // the name is taken, kNotFound if there is no such object, and kUnsupported if the object is out
-  // of reach, as on another file system. The default throws kUnsupported.
+  // `source` is its URL. No byte passes this process: a directory shares the bytes until both names
+  // are removed, and a server copies them. Creates the parents of the name, but not the root.
+  // Returns the object's size. Throws kAlreadyExists if the name is taken, kNotFound if there is no
+  // such object, and kUnsupported if the object is out of reach, as on another file system or in
+  // another bucket. The default throws kUnsupported.
   virtual std::uint64_t link(const std::string& source, const ObjectName& name, bool is_durable = true);
 
   // Reads bytes. Fills every range completely; ranges may be in any order. Throws kNotFound. Throws

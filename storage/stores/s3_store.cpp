@@ -79,6 +79,7 @@ StoreTraits S3Store::traits() const {
   traits.part_bytes_min = kPartBytesMin;
   traits.parts_max = kS3PartsMax;
   traits.create_takes_name = false;
+  traits.has_links = true;
   return traits;
 }
 
@@ -94,6 +95,23 @@ std::unique_ptr<ObjectWriter> S3Store::create(const ObjectName& name, const Crea
   if (!(is_small && (save_id_of_file(name) || save_id_of_mark(name))) && exists(name))
     throw Error(ErrorCode::kAlreadyExists, "cannot create " + url_of(name) + ": an object of this name exists");
   return make_s3_writer(client_, key_of(name), url_of(name), options, kPartBytesMin);
+}
+
+std::uint64_t S3Store::link(const std::string& source, const ObjectName& name, bool is_durable) {
+  // S3's limit. More can be copied in parts, but libcurl 7.88 signs the header of their range wrongly.
+  constexpr std::uint64_t kCopiedBytesMax = std::uint64_t{5} << 30;
+  check_object_name(name);
+  const StoreUrl from = split_url(source);
+  if (from.scheme != "s3" || from.authority != bucket_) return Store::link(source, name, is_durable);
+  const std::string key = escaped_key(place_in(from));
+  const S3Object found = client_->look(key);
+  if (!found.is_there) throw not_found("copy", source);
+  if (found.bytes > kCopiedBytesMax)
+    throw Error(ErrorCode::kUnsupported, source + " has " + std::to_string(found.bytes) + " bytes, and a bucket copies at most 5 GiB");
+  if (exists(name))
+    throw Error(ErrorCode::kAlreadyExists, "cannot copy " + source + " to " + url_of(name) + ": an object of this name exists");
+  copy_s3_object(client_, bucket_ + "/" + key, found.bytes, key_of(name), url_of(name));
+  return found.bytes;
 }
 
 void S3Store::read_range(const ObjectName& name, std::uint64_t offset, MutableByteSpan destination) {

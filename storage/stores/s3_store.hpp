@@ -38,6 +38,8 @@ class S3Store : public Store {
   void create_root() override {}
 
   std::unique_ptr<ObjectWriter> create(const ObjectName& name, const CreateOptions& options = {}) override;
+  // The server copies the object, if it is in the same bucket and has at most 5 GiB.
+  std::uint64_t link(const std::string& source, const ObjectName& name, bool is_durable = true) override;
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override;
   std::uint64_t size_bytes(const ObjectName& name) override;
   bool exists(const ObjectName& name) override;
@@ -157,6 +159,9 @@ class S3Store : public Store {
 // `buffer_max` limits the size of an object that is not written in parts.
 std::unique_ptr<ObjectWriter> make_s3_writer(std::shared_ptr<S3Client> client, std::string key, std::string url,
                                              const CreateOptions& options, std::uint64_t buffer_max);
+// Has the server copy the object `source`, "bucket/key", which has `bytes` bytes, to a new one.
+void copy_s3_object(std::shared_ptr<S3Client> client, const std::string& source, std::uint64_t bytes, std::string key,
+                    std::string url);
 inline constexpr std::uint64_t kS3PartsMax = 10'000;  // of one object
 
 // The index of a run: its latest checkpoint, and the places whose checkpoints were removed.

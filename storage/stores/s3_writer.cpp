@@ -62,6 +62,25 @@ class S3Writer final : public ObjectWriter {
     finished_ = true;
   }
 
+  // Has the server copy an object, "bucket/key", that has `bytes` bytes, as the only part.
+  void copy(const std::string& source, std::uint64_t bytes) {
+    MutexLock lock(mutex_);
+    S3Request request = request_to("PUT");
+    request.query = {{"partNumber", "1"}, {"uploadId", begin_upload()}};
+    request.headers = {{"x-amz-copy-source", s3_encode(source, true)}};
+    std::string etag;
+    request.check = [&etag](const S3Response& response) {
+      visit_s3_xml(response.body, "the end of a copy", [&](const std::string& path, const std::string& text) {
+        if (path == "CopyPartResult/ETag") etag = s3_etag(text);
+      });
+      if (etag.empty()) throw Error(ErrorCode::kUnavailable, "the answer does not confirm the copy");
+    };
+    const S3Response response = client_->send(request);
+    if (!response.succeeded())
+      throw Error(ErrorCode::kNotFound, "cannot copy s3://" + source + " to " + url_ + ": " + response.error_code);
+    parts_[0] = {bytes, etag};
+  }
+
   // Removes the object only if it is this writer's: another save may have made one of the same
   // name.
   void discard() noexcept override {
@@ -233,6 +252,13 @@ class S3Writer final : public ObjectWriter {
 std::unique_ptr<ObjectWriter> make_s3_writer(std::shared_ptr<S3Client> client, std::string key, std::string url,
                                              const CreateOptions& options, std::uint64_t buffer_max) {
   return std::make_unique<S3Writer>(std::move(client), std::move(key), std::move(url), options, buffer_max);
+}
+
+void copy_s3_object(std::shared_ptr<S3Client> client, const std::string& source, std::uint64_t bytes, std::string key,
+                    std::string url) {
+  S3Writer writer(std::move(client), std::move(key), std::move(url), {}, 0);
+  if (bytes > 0) writer.copy(source, bytes);
+  writer.finish(bytes, true);
 }
 
 }  // namespace cairn

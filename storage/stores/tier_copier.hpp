@@ -90,7 +90,10 @@ class TierCopier {
   // No object is copied while this process has a writer open.
   void writer_opened();
   void writer_closed();
-  void add_object(const std::string& path, std::uint64_t bytes) { add({Job::kCopy, path, "", bytes}); }
+  // `donor`: an object with the same bytes that may be in the far tier, which then links to it.
+  void add_object(const std::string& path, std::uint64_t bytes, const std::string& donor = "") {
+    add({Job::kCopy, path, "", bytes, false, donor});
+  }
   // Forgets an object. When this returns, no copy of it by this process is in progress. Throws
   // kUnavailable if an operation of the far tier does not end within `drain_patience`. Returns
   // whether the object was queued or in progress.
@@ -144,6 +147,7 @@ class TierCopier {
     std::string save_id = {};  // of the checkpoint
     std::uint64_t bytes = 0;   // of the object
     bool resumed = false;      // another process saved the checkpoint, and may have ended
+    std::string donor = {};    // of the object, or ""
     Time due = {};             // {}: not tried yet
     bool has_failed = false;   // a try failed: the job is failing until it has ended
     bool is_announced = false;

@@ -117,6 +117,21 @@ TierCopier::Outcome TierCopier::copy_object(Job& job) {
       throw Error(ErrorCode::kCorrupt, child_url(far_store->url(), name) + " is another object than that of the near tier");
     far_store->remove(name);
   }
+  const auto keep = [&] {
+    if (!is_unexplained()) return Outcome::kCopied;
+    far_store->fence(*id);  // a removal that ended meanwhile has not seen the object
+    if (has_save(*near_store, *id)) return Outcome::kCopied;
+    clear_far(place);
+    return Outcome::kNotNeeded;
+  };
+  if (!job.donor.empty()) {
+    try {
+      if (far_store->link(child_url(far("")->url(), job.donor.substr(1)), name) == *bytes) return keep();
+      far_store->remove(name);
+    } catch (const Error&) {
+      // The object is copied.
+    }
+  }
   CreateOptions options;
   options.appears_whole = true;
   const std::uint64_t piece_bytes = prepare_pieces(far_store->traits(), *bytes, options_.piece_bytes, options);
@@ -153,11 +168,7 @@ TierCopier::Outcome TierCopier::copy_object(Job& job) {
     job.unfinished.is_own = true;  // if the far tier fails, the writer cannot remove what it has written
     throw;
   }
-  if (!is_unexplained()) return Outcome::kCopied;
-  far_store->fence(*id);  // a removal that ended meanwhile has not seen the object
-  if (has_save(*near_store, *id)) return Outcome::kCopied;
-  clear_far(place);
-  return Outcome::kNotNeeded;
+  return keep();
 }
 
 // --- one checkpoint ---

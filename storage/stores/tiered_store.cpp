@@ -173,11 +173,7 @@ class TieredStore final : public Store {
 
   std::string url() const override { return copier_->url(place_); }
   bool is_shared() const override { return far_->is_shared(); }
-  StoreTraits traits() const override {
-    StoreTraits traits = near_->traits();
-    traits.has_links = false;  // the far tier may have none
-    return traits;
-  }
+  StoreTraits traits() const override { return near_->traits(); }
   void create_root() override {
     copier_->expect_saves(place_);
     copier_->is_known(place_);  // a new root would hide that the near tier was lost
@@ -207,6 +203,16 @@ class TieredStore final : public Store {
       writer = near_->create(name, options);
     }
     return std::make_unique<TieredWriter>(std::move(writer), copier_, place_, name);
+  }
+
+  // Each tier links to an object of its own. What the far tier cannot link is copied there.
+  std::uint64_t link(const std::string& source, const ObjectName& name, bool is_durable = true) override {
+    if (!is_tiered(source)) return Store::link(source, name, is_durable);
+    const auto [copier, path] = find_place(source);
+    if (copier != copier_) return Store::link(source, name, is_durable);
+    const std::uint64_t bytes = near_->link(child_url(copier_->near("")->url(), path.substr(1)), name, is_durable);
+    copier_->add_object(place_ + "/" + name, bytes, path);
+    return bytes;
   }
 
   void read(const ObjectName& name, const std::vector<ReadRange>& ranges) override {

@@ -575,6 +575,33 @@ TEST_CASE("an upload that is discarded is aborted, and its parts are gone") {
   CHECK(uploads_at(place) == 0);
 }
 
+TEST_CASE("the server copies an object to a second name") {
+  const std::string from = new_s3_place(), to = new_s3_place();
+  std::uint64_t sent = 0;
+  const auto store = store_with(std::make_shared<HookedClient>([&](const S3Request& request, const HookedClient::Send& send) {
+                                  sent += request.body.size();
+                                  return send(request);
+                                }),
+                                to);
+  const auto donor = open_store(from);
+  const std::string content = std::string(donor->traits().part_bytes_min, 'p') + "tail";
+  for (const auto& [name, whole] : {std::pair<std::string, std::string>("a b", content), {"none", ""}}) {
+    const auto writer = donor->create(name, in_parts(*donor));
+    for (std::size_t at = 0; at < whole.size(); at += donor->traits().part_bytes_min)
+      writer->write_at(at, whole.substr(at, donor->traits().part_bytes_min));
+    writer->sync(whole.size());
+    CHECK(store->link(from + "/" + name, name) == whole.size());
+    CHECK(code_of([&] { store->link(from + "/" + name, name); }) == ErrorCode::kAlreadyExists);
+  }
+  for (const char* name : {"a b", "none"}) donor->remove(name);
+  CHECK(code_of([&] { store->link(from + "/a b", "absent"); }) == ErrorCode::kNotFound);
+  CHECK(code_of([&] { store->link("s3://elsewhere/object", "far"); }) == ErrorCode::kUnsupported);
+  CHECK((get_object(*store, "a b") == content));
+  CHECK(store->size_bytes("none") == 0);
+  CHECK(sent < 1000);
+  CHECK(uploads_at(to) == 0);
+}
+
 TEST_CASE("parts that do not follow each other to the given length are refused") {
   const auto store = open_store(new_s3_place());
   const CreateOptions options = in_parts(*store);

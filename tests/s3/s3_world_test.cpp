@@ -8,6 +8,7 @@
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/runtime/runs/checkpoint_manager.hpp>
 #include <cairn/storage/format/names.hpp>
+#include <cairn/storage/read_metadata.hpp>
 #include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/storage/store.hpp>
 #include <cairn/storage/stores/s3_store.hpp>
@@ -71,6 +72,27 @@ TEST_CASE("a file of several parts is saved through staging memory of two parts,
 
   options.writer.bytes_in_flight_max = 4u << 20;
   CHECK_THROWS_WITH_AS(save({{"large", large}}, place, options), doctest::Contains("bytes_in_flight_max"), CheckpointException);
+}
+
+TEST_CASE("data that did not change are taken over from the checkpoint before, which may be removed") {
+  const std::string run = new_s3_place();
+  SaveOptions options;
+  options.writer.reuse = Reuse::kDeclared;
+  const torch::Tensor steady = torch::arange(5'000'000, torch::kInt32);
+  Checkpointer checkpointer(World::single());
+  std::vector<Metadata> saved;
+  for (int step = 1; step <= 2; ++step) {
+    checkpointer.save({{"steady", frozen(steady)}, {"step", torch::tensor(step)}}, child_url(run, std::to_string(step)), options);
+    saved.push_back(read_metadata(*open_store(child_url(run, std::to_string(step)))));
+  }
+  CHECK(saved[1].commit->shares_with == std::vector<std::string>{saved[0].save_id});
+  const auto first = open_store(child_url(run, "1")), second = open_store(child_url(run, "2"));
+  for (const ObjectInfo& object : first->list()) first->remove(object.name);
+  CHECK(verify_checkpoint(*second).empty());
+  StateDict loaded{{"steady", torch::zeros_like(steady)}, {"step", torch::tensor(0)}};
+  checkpointer.load(loaded, second->url());
+  CHECK(torch::equal(loaded.at("steady").tensor(), steady));
+  CHECK(loaded.at("step").tensor().item<int>() == 2);
 }
 
 TEST_CASE("checkpoints are copied from a directory to a bucket, and come back without it") {

@@ -18,7 +18,9 @@
 #include <cairn/storage/format/zstd_item.hpp>
 #include <cairn/storage/read_metadata.hpp>
 #include <cairn/storage/stores/file_store.hpp>
+#include <cairn/storage/stores/tier_copier.hpp>
 #include <cairn/storage/stores/url.hpp>
+#include <cairn/storage/tiers.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/support/captured_log.hpp>
 #include <cairn/tests/support/local_protocol.hpp>
@@ -360,6 +362,27 @@ TEST_CASE("reuse: a failed save leaves no link, and the next one links to the la
   savers.check(3, 3);
   savers.check(1, 1);
   CHECK(savers.shared(1, 3) > 0);
+}
+
+TEST_CASE("reuse: each tier links to its own object, and each checkpoint is whole there alone") {
+  const TemporaryDirectory directory;
+  TierOptions tiers;
+  tiers.near_url = directory.path() + "/near";
+  tiers.far_url = directory.path() + "/far";
+  register_tier("reusing", tiers);
+  Savers savers(1, reusing(Reuse::kDeclared), "tiered://reusing/run");
+  for (int step = 1; step <= 2; ++step) {
+    savers.save(step, state_at(step));
+    REQUIRE(wait_for_copies("tiered://reusing/run"));
+  }
+  for (const std::string& tier : {tiers.near_url, tiers.far_url}) {
+    CAPTURE(tier);
+    const Savers alone(1, {}, tier + "/run");
+    CHECK(alone.shared(2, 1) == 1);
+    std::filesystem::remove_all(alone.path(1));
+    alone.check(2, 2);
+  }
+  forget_tier("reusing");
 }
 
 TEST_CASE("reuse: a power loss at any operation leaves both checkpoints whole, or the first one") {
