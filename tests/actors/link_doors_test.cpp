@@ -4,7 +4,6 @@
 #include <cairn/tests/support/torch.hpp>
 //
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>

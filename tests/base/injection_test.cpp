@@ -1,8 +1,6 @@
 // Fault injection: how rules are parsed, when they apply, and what they do to a process.
 #include <cairn/base/injection.hpp>
 
-#include <sys/wait.h>
-#include <unistd.h>
 #include <array>
 #include <csignal>
 

@@ -1,7 +1,6 @@
 // Log output: where it goes, which messages appear, and that it never harms the program.
 #include <cairn/tests/support/plain.hpp>
 //
-#include <unistd.h>
 
 #include <atomic>
 #include <regex>

@@ -10,7 +10,6 @@
 //       reads safetensors files of these tensors; exits with 0 if they are correct
 //   write_sample read DIR
 //       reads the checkpoint that PyTorch wrote over a copy of it; exits with 0 if it is correct
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>

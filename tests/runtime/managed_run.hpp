@@ -2,7 +2,6 @@
 // first.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <initializer_list>
 #include <mutex>

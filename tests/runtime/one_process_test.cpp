@@ -1,6 +1,4 @@
 // Saves and loads without a process group: the same code in a world of one.
-#include <cstdlib>
-#include <filesystem>
 
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/tests/support/failure_cases.hpp>

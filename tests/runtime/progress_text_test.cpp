@@ -1,7 +1,6 @@
 // Progress of a save or load as text: pure functions.
 #include <cairn/tests/support/plain.hpp>
 //
-#include <string>
 
 #include <cairn/runtime/observation/progress_text.hpp>
 

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <fstream>
-#include <memory>
 #include <optional>
 #include <string>
 #include <thread>

@@ -2,9 +2,7 @@
 #include <cairn/tests/support/torch.hpp>
 //
 #include <algorithm>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 

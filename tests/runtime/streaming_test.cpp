@@ -1,14 +1,10 @@
 // Saves that copy the state through a ring of bounded memory while writing.
 #include <cairn/tests/support/torch.hpp>
 //
-#include <algorithm>
-#include <functional>
-#include <map>
 #include <mutex>
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <cairn/runtime/cairn.hpp>

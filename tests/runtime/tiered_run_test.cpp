@@ -2,7 +2,6 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <filesystem>
-#include <optional>
 #include <set>
 #include <string>
 

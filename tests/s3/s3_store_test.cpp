@@ -3,7 +3,6 @@
 // The suite uses doctest, which the line above brings.
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <future>
 #include <thread>
 #include <utility>
@@ -154,8 +153,9 @@ CreateOptions in_parts(Store& store) {
 }
 
 // The steps of the write engine and the coordinator in a save.
-void save_to(Store& store, const std::string& save_id, const std::string& part) {
+void save_to(Store& store, const std::string& save_id, const std::string& part, const std::string& donor = "") {
   store.begin_attempt(save_id);
+  if (!donor.empty()) store.link(donor, "__0_1_" + save_id + ".distcp");
   const auto writer = store.create("__0_0_" + save_id + ".distcp", in_parts(store));
   writer->write_at(part.size(), "tail");
   writer->write_at(0, part);
@@ -180,7 +180,7 @@ TEST_CASE("a process killed at any request of a save leaves the old or the new r
       const auto client = std::make_shared<DyingClient>(ordinal, reaches_server);
       bool published = false;
       try {
-        save_to(*store_with(client, place), id, part);
+        save_to(*store_with(client, place), id, part, place + "/__0_0_cairn-0.distcp");
         published = true;
       } catch (const Error&) {
       }
@@ -192,12 +192,14 @@ TEST_CASE("a process killed at any request of a save leaves the old or the new r
       if (published) CHECK(is_new);
       if (is_new) current = id;
       CHECK(record == "record of " + current);
-      const std::string file = "__0_0_" + id + ".distcp";
-      if (is_new) CHECK((get_object(*plain, file) == part + "tail"));
+      const std::string files[] = {"__0_0_" + id + ".distcp", "__0_1_" + id + ".distcp"};
+      for (const std::string& file : files)
+        if (is_new) CHECK((get_object(*plain, file) == part + "tail"));
       plain->clear_attempt(id);
       CHECK_FALSE(plain->has_attempt(id));
       CHECK(uploads_at(place) == 0);
-      if (!is_new) plain->remove(file);
+      for (const std::string& file : files)
+        if (!is_new) plain->remove(file);
       CHECK(code_of([&] { plain->publish(id, "late", Overwrite::kAllowed); }) == ErrorCode::kFenced);
     }
   }

@@ -1,7 +1,5 @@
 #include <cairn/tests/simulation/disk.hpp>
 
-#include <cerrno>
-
 namespace cairn::simulation {
 
 template <class Act>

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-#include <cstring>
 #include <utility>
 #include <vector>
 

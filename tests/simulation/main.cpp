@@ -3,7 +3,6 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cairn/tests/support/torch.hpp>
 // torch first
-#include <cstring>
 #include <string>
 
 #include <cairn/base/log.hpp>

@@ -1,6 +1,5 @@
 #include <cairn/tests/simulation/one_fault.hpp>
 
-#include <algorithm>
 #include <iterator>
 
 #include <cairn/base/call_phase.hpp>

@@ -3,13 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
-#include <utility>
 
 #include <cairn/actors/protocol/coordinator_machine.hpp>
 #include <cairn/base/observer.hpp>

@@ -2,7 +2,6 @@
 // of them as a trace if the world wants one. The trace ends when the process ends.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include <cairn/base/bytes.hpp>

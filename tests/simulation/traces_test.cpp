@@ -2,7 +2,6 @@
 #include <cairn/tests/support/torch.hpp>
 // torch first
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
 
 #include <cairn/tests/simulation/one_fault.hpp>

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <thread>
 
 #include <cairn/base/error.hpp>
 #include <cairn/formats/torch_archive.hpp>

@@ -1,7 +1,6 @@
 // The unpickler: hostile input, then Python's output.
 #include <deque>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 

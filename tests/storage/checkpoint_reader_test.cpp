@@ -1,7 +1,5 @@
 // Cairn's own reader. It names damage and loss, reads exactly the needed bytes, and returns
 // everything that was written, in Cairn's and PyTorch's checkpoints and in any layout.
-#include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>

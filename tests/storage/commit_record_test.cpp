@@ -1,5 +1,4 @@
 // The commit record: damaged records, round trips, and records that PyTorch's versions wrote.
-#include <random>
 #include <string>
 
 #include <cairn/tests/support/plain.hpp>

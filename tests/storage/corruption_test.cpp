@@ -2,8 +2,6 @@
 // returns the saved values.
 #include <cairn/tests/support/torch.hpp>
 
-#include <random>
-
 #include <cairn/formats/torch_metadata.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/stores/store_decorator.hpp>

@@ -3,12 +3,8 @@
 // cleans up.
 #include <cairn/tests/support/torch.hpp>
 
-#include <fcntl.h>
-
-#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <set>
 #include <stdexcept>
 

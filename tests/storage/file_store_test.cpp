@@ -2,7 +2,6 @@
 // kernel.
 #include <cairn/tests/support/plain.hpp>
 // The suite uses doctest, which the line above brings.
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -2,7 +2,6 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdarg>

@@ -26,7 +26,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include <cairn/base/error.hpp>
 #include <cairn/storage/store.hpp>

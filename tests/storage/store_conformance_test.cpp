@@ -3,8 +3,6 @@
 // The suite uses doctest, which the line above brings.
 #include <unistd.h>
 
-#include <atomic>
-
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/tests/storage/store_conformance.hpp>
 #include <cairn/tests/support/skipped.hpp>

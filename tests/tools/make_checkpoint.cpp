@@ -13,7 +13,6 @@
 //   --donor DIRECTORY     saves there first, and takes all tensors over from there
 //   --overlap             adds a tensor of which the ranks hold overlapping rows
 #include <cstdlib>
-#include <cstring>
 #include <iostream>
 #include <sstream>
 #include <string>

@@ -1,8 +1,6 @@
 // Models for tests that compare plain and sharded training.
 #pragma once
 
-#include <cmath>
-#include <memory>
 #include <vector>
 
 #include <torch/torch.h>
