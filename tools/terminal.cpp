@@ -33,22 +33,6 @@ bool has_colours() {
   return has;
 }
 
-const char* code_of(Colour colour) {
-  switch (colour) {
-    case Colour::kGood:
-      return "32";
-    case Colour::kBad:
-      return "31";
-    case Colour::kWarning:
-      return "33";
-    case Colour::kDim:
-      return "2";
-    case Colour::kBold:
-      return "1";
-  }
-  return "0";
-}
-
 }  // namespace
 
 std::size_t display_width(const std::string& text) {
@@ -66,7 +50,7 @@ std::size_t display_width(const std::string& text) {
 }
 
 std::string coloured(Colour colour, const std::string& text) {
-  return has_colours() ? fmt::format("\033[{}m{}\033[0m", code_of(colour), text) : text;
+  return has_colours() ? fmt::format("\033[{}m{}\033[0m", static_cast<int>(colour), text) : text;
 }
 
 bool is_output_terminal() { return ::isatty(STDOUT_FILENO) == 1; }

@@ -15,7 +15,7 @@ std::size_t display_width(const std::string& text);
 
 // Returns the text in colour if standard output is a terminal with colours and NO_COLOR
 // (https://no-color.org) is not set; otherwise unchanged.
-enum class Colour { kGood, kBad, kWarning, kDim, kBold };
+enum class Colour { kGood = 32, kBad = 31, kWarning = 33, kDim = 2, kBold = 1 };  // SGR codes
 std::string coloured(Colour colour, const std::string& text);
 // Returns whether standard output is a terminal.
 bool is_output_terminal();
