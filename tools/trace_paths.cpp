@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -36,24 +37,9 @@ std::string state_after(const OpenedTrace& opened, const ObservedEvent& event) {
   return text;
 }
 
-char letter_of(RankState state) {
-  switch (state) {
-    case RankState::kJoining:
-      return 'j';
-    case RankState::kPreparing:
-      return 'P';
-    case RankState::kMoving:
-      return '#';
-    case RankState::kPlanned:
-    case RankState::kReported:
-      return '.';
-    case RankState::kEnding:
-      return 'e';
-    case RankState::kIdle:
-      break;
-  }
-  return ' ';
-}
+// By state, in the order of RankState, which counts from 1.
+constexpr std::string_view kLetters = " jP.#.e";
+static_assert(kLetters.size() == static_cast<std::size_t>(RankState::kEnding), "each state needs a letter");
 
 // Returns whether a rank sends its answer, with which its part in a phase ends. The coordinator's
 // rank also passes on the answers of other ranks.
@@ -168,7 +154,7 @@ int trace_timeline(const TraceChoice& choice, unsigned columns) {
         break;
       }
       const RankState* const state = event.as<RankState>();
-      char next = state != nullptr ? letter_of(*state) : '\0';
+      char next = state != nullptr ? kLetters[static_cast<std::size_t>(*state) - 1] : '\0';
       if (next == '.' && letter != ' ' && letter != '.') {
         unanswered = true;
         continue;
