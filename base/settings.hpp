@@ -1,6 +1,7 @@
-// Reads texts that users give: variables of the environment, and numbers.
+// Reads texts that users give: variables of the environment, and numbers. Writes numbers.
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -23,6 +24,13 @@ std::optional<Number> parse_number(std::string_view text) noexcept {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
+}
+
+// Returns the shortest text that parse_number reads as the same number, in any locale.
+template <class Number>
+std::string number_text(Number value) {
+  std::array<char, 64> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
 }  // namespace cairn

@@ -1,8 +1,6 @@
 // The default save planner: binds the leaves of a state dict to items.
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <charconv>
 #include <cmath>
 #include <unordered_set>
 
@@ -10,6 +8,7 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/parallel.hpp>
+#include <cairn/base/settings.hpp>
 #include <cairn/planning/require_coverage.hpp>
 #include <cairn/state/device_copies.hpp>
 #include <cairn/state/planner.hpp>
@@ -34,9 +33,7 @@ std::string short_text_of(const Value& value) {
   if (plain.isInt()) return std::to_string(plain.toInt());
   if (plain.isString()) return "'" + plain.toStringRef() + "'";
   if (!plain.isDouble() || !std::isfinite(plain.toDouble())) return "";
-  std::array<char, 32> digits{};  // 17 digits, a sign, a point and an exponent
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), plain.toDouble()).ptr;
-  const std::string text(digits.data(), end);
+  const std::string text = number_text(plain.toDouble());
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 

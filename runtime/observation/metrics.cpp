@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
@@ -30,14 +29,6 @@ using Labels = std::vector<std::pair<std::string, std::string>>;
 // Letters of a run's name in a file's name, and of the digest after them.
 constexpr std::size_t kFileNameMax = 100;
 constexpr std::size_t kDigestInName = 8;
-
-template <class Number>
-std::string number(Number value) {
-  std::array<char, 40> text{};
-  // Not by printf: in some locales it writes a decimal comma.
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  return {text.data(), end};
-}
 
 std::string escaped(const std::string& value) {
   std::string text;
@@ -124,10 +115,10 @@ class Exposition {
     for (std::size_t i = 0; i <= bounds.size(); ++i) {
       all += histogram.counts[i];
       Labels with_bound = labels;
-      with_bound.emplace_back("le", i < bounds.size() ? number(bounds[i]) : "+Inf");
+      with_bound.emplace_back("le", i < bounds.size() ? number_text(bounds[i]) : "+Inf");
       sample(name + "_bucket", with_bound, std::to_string(all));
     }
-    sample(name + "_sum", labels, number(histogram.sum));
+    sample(name + "_sum", labels, number_text(histogram.sum));
     sample(name + "_count", labels, std::to_string(histogram.count));
   }
   std::string take() { return std::move(text_); }
@@ -193,7 +184,7 @@ struct PrometheusMetrics::Implementation {
                                 if constexpr (std::is_same_v<decltype(value), const Histogram&>)
                                   exposition.histogram(full_name, all, value, options.seconds);
                                 else
-                                  exposition.sample(full_name, all, number(value));
+                                  exposition.sample(full_name, all, number_text(value));
                               });
                           };
     each("_seconds", "histogram", "From the call of a " + what + " until its end.", [](const auto& metrics, const auto& add) {

@@ -1,9 +1,8 @@
 // Converts the description of a checkpoint between its forms.
-#include <array>
-#include <charconv>
 #include <string_view>
 
 #include <cairn/base/error.hpp>
+#include <cairn/base/settings.hpp>
 #include <cairn/storage/format/metadata_codec.hpp>
 #include <cairn/storage/runs/run_directory.hpp>
 
@@ -19,19 +18,6 @@ void refuse_metrics(const std::map<std::string, std::string>& user_metadata) {
     if (is_metric(entry.first))
       throw Error(ErrorCode::kInvalidArgument, "user metadata '" + entry.first + "' would be taken for a metric: give it another " +
                                                    "name, or put it into Annotations::metrics");
-}
-
-// Returns the shortest text that reads back as the same number, in any locale.
-std::string number_text(double value) {
-  std::array<char, 64> text{};
-  const auto result = std::to_chars(text.data(), text.data() + text.size(), value);
-  return std::string(text.data(), result.ptr);
-}
-
-template <class Number>
-bool read_number(const std::string& text, Number& value) {
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  return result.ec == std::errc() && result.ptr == text.data() + text.size();
 }
 
 }  // namespace
@@ -55,10 +41,9 @@ CheckpointInfo info_of(const RunDirectory& run, const RunCheckpoint& checkpoint)
   info.sequence = checkpoint.head.sequence;
   info.step = checkpoint.head.step;
   for (const auto& [key, value] : checkpoint.head.user_metadata) {
-    double number = 0;
     // Other programs may write anything, so an entry that is no number stays what it is.
-    if (is_metric(key) && read_number(value, number))
-      info.annotations.metrics.emplace(key.substr(kMetricPrefix.size()), number);
+    if (const auto number = is_metric(key) ? parse_number<double>(value) : std::nullopt)
+      info.annotations.metrics.emplace(key.substr(kMetricPrefix.size()), *number);
     else
       info.annotations.user_metadata.emplace(key, value);
   }
