@@ -1,5 +1,6 @@
 // `cairn trace DIR`: prints the ten most useful lines.
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -53,25 +54,14 @@ std::string shortened(const std::string& text) {
 }
 
 std::string outcome_line(const OpenedTrace& opened, const Diagnosis& diagnosis) {
+  // By end, in the order of TracedEnd, which counts from 1.
+  static constexpr const char* kEnds[] = {"succeeded in ", "FAILED after ", "was cancelled after ",
+                                          "DID NOT END; its traces hold "};
+  static_assert(std::size(kEnds) == static_cast<std::size_t>(TracedEnd::kRunning) - 1, "all but kRunning, the last, have a text");
   std::string text = opened.trace.attempt.describe() + " ";
-  switch (diagnosis.end) {
-    case TracedEnd::kSucceeded:
-      text += "succeeded in ";
-      break;
-    case TracedEnd::kFailed:
-      text += "FAILED after ";
-      break;
-    case TracedEnd::kCancelled:
-      text += "was cancelled after ";
-      break;
-    case TracedEnd::kUnfinished:
-      text += "DID NOT END; its traces hold ";
-      break;
-    case TracedEnd::kRunning:
-      return printable(text + fmt::format("is running, since {} UTC", time_of_day(diagnosis.begin)));
-  }
-  text += human_duration(diagnosis.duration);
-  text += fmt::format(", from {} UTC", time_of_day(diagnosis.begin));
+  const std::string begin = time_of_day(diagnosis.begin) + " UTC";
+  if (diagnosis.end == TracedEnd::kRunning) return printable(text + "is running, since " + begin);
+  text += kEnds[static_cast<std::size_t>(diagnosis.end) - 1] + human_duration(diagnosis.duration) + ", from " + begin;
   if (opened.trace.attempt.operation == Operation::kSave && diagnosis.end != TracedEnd::kSucceeded) {
     text += diagnosis.committed == Committed::kYes  ? "; the checkpoint exists"
             : diagnosis.committed == Committed::kNo ? "; nothing was committed"
