@@ -73,23 +73,12 @@ struct Download {
 };
 
 bool may_recover(CURLcode code) {
-  switch (code) {
-    case CURLE_COULDNT_RESOLVE_PROXY:
-    case CURLE_COULDNT_RESOLVE_HOST:
-    case CURLE_COULDNT_CONNECT:
-    case CURLE_WEIRD_SERVER_REPLY:
-    case CURLE_UNSUPPORTED_PROTOCOL:  // an answer that is not HTTP
-    case CURLE_WRITE_ERROR:           // an answer that is too long
-    case CURLE_PARTIAL_FILE:
-    case CURLE_OPERATION_TIMEDOUT:
-    case CURLE_SSL_CONNECT_ERROR:
-    case CURLE_GOT_NOTHING:
-    case CURLE_SEND_ERROR:
-    case CURLE_RECV_ERROR:
-      return true;
-    default:
-      return false;
-  }
+  // CURLE_UNSUPPORTED_PROTOCOL: the answer is not HTTP. CURLE_WRITE_ERROR: it is too long.
+  constexpr CURLcode kPassing[] = {CURLE_COULDNT_RESOLVE_PROXY, CURLE_COULDNT_RESOLVE_HOST, CURLE_COULDNT_CONNECT,
+                                   CURLE_WEIRD_SERVER_REPLY,    CURLE_UNSUPPORTED_PROTOCOL, CURLE_WRITE_ERROR,
+                                   CURLE_PARTIAL_FILE,          CURLE_OPERATION_TIMEDOUT,   CURLE_SSL_CONNECT_ERROR,
+                                   CURLE_GOT_NOTHING,           CURLE_SEND_ERROR,           CURLE_RECV_ERROR};
+  return std::find(std::begin(kPassing), std::end(kPassing), code) != std::end(kPassing);
 }
 
 // Returns the status of an error that came in an answer with status 200.
