@@ -16,6 +16,8 @@
 namespace cairn {
 namespace {
 
+using CurlText = std::unique_ptr<char, decltype(&curl_free)>;
+
 // Expat's callbacks for visit_s3_xml.
 struct XmlWalk {
   const std::function<void(const std::string&, const std::string&)>& visit;
@@ -169,36 +171,20 @@ std::string s3_etag(std::string quoted) {
 }
 
 std::string s3_encode(const std::string& text, bool keep_slashes) {
-  constexpr char kHex[] = "0123456789ABCDEF";
-  std::string encoded;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' ||
-        c == '~' || (c == '/' && keep_slashes))
-      encoded += c;
-    else
-      encoded += {'%', kHex[byte >> 4], kHex[byte & 15]};
-  }
+  const CurlText escaped(curl_easy_escape(nullptr, text.c_str(), static_cast<int>(text.size())), &curl_free);
+  if (!escaped) throw std::bad_alloc();
+  std::string encoded = escaped.get();
+  if (!keep_slashes) return encoded;
+  for (std::size_t at = 0; (at = encoded.find("%2F", at)) != std::string::npos;) encoded.replace(at, 3, "/");
   return encoded;
 }
 
-std::string s3_decode(const std::string& text, bool plus_is_space) {
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-  };
-  std::string decoded;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0) {
-      decoded += static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2]));
-      i += 2;
-    } else {
-      decoded += plus_is_space && text[i] == '+' ? ' ' : text[i];
-    }
-  }
-  return decoded;
+std::string s3_decode(std::string text, bool plus_is_space) {
+  if (plus_is_space) std::replace(text.begin(), text.end(), '+', ' ');
+  int bytes = 0;
+  const CurlText decoded(curl_easy_unescape(nullptr, text.c_str(), static_cast<int>(text.size()), &bytes), &curl_free);
+  if (!decoded) throw std::bad_alloc();
+  return {decoded.get(), static_cast<std::size_t>(bytes)};
 }
 
 }  // namespace cairn

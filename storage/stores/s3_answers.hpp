@@ -89,6 +89,6 @@ std::string s3_etag(std::string quoted);
 // percent-encoded.
 std::string s3_encode(const std::string& text, bool keep_slashes = false);
 // Decodes "%41". With `plus_is_space`, '+' stands for a space, as in listings.
-std::string s3_decode(const std::string& text, bool plus_is_space = false);
+std::string s3_decode(std::string text, bool plus_is_space = false);
 
 }  // namespace cairn
