@@ -12,6 +12,7 @@
 
 namespace cairn {
 
+// An event about no call has no checkpointer ("") and the counter 0.
 ObservedEvent call_event(EventKind kind, const What& what, const std::string& checkpointer, std::uint64_t counter, bool ok = true);
 
 // Records a kState event and returns the event's id.

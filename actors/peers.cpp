@@ -117,9 +117,7 @@ void Peers::record_end(const protocol::Attempt& attempt) {
 }
 
 protocol::PeerUp Peers::take(const LinkUp& up) {
-  ObservedEvent event;
-  event.kind = EventKind::kHandled;
-  event.what = LinkChange::kUp;
+  ObservedEvent event = call_event(EventKind::kHandled, LinkChange::kUp, "", 0);
   event.peer = up.rank;
   tap_.record(event);
   return {up.rank};
@@ -127,23 +125,18 @@ protocol::PeerUp Peers::take(const LinkUp& up) {
 
 protocol::PeerDown Peers::take(const LinkDown& down) {
   protocol::PeerDown news = peer_down_of(down);
-  ObservedEvent event;
-  event.kind = EventKind::kHandled;
-  event.what = down.cause == LinkDownCause::kLeft ? LinkChange::kLeft : LinkChange::kDown;
+  const LinkChange change = down.cause == LinkDownCause::kLeft ? LinkChange::kLeft : LinkChange::kDown;
+  ObservedEvent event = call_event(EventKind::kHandled, change, "", 0, false);
   event.peer = down.rank;
   event.text = news.why;
-  event.ok = false;
   tap_.set_cause(tap_.record(event));
   return news;
 }
 
 void Peers::ignore(const char* why, int peer) {
-  ObservedEvent event;
-  event.kind = EventKind::kState;
-  event.what = Ignored::kInput;
+  ObservedEvent event = call_event(EventKind::kState, Ignored::kInput, "", 0, false);
   event.name = why;
   event.peer = peer;
-  event.ok = false;
   tap_.record(event);
 }
 

@@ -393,11 +393,7 @@ class Supervisor : public SupervisorActor::base {
   bool may_start(Actor actor) {
     if (started_.insert(actor).second) return true;
     if (stopping_ || !budgets_[actor].take(config_.clock->now(), config_.options.child_restarts_max)) return false;
-    ObservedEvent event;
-    event.kind = EventKind::kState;
-    event.what = Restarted{actor};
-    event.ok = false;
-    tap_.record(event);
+    tap_.record(call_event(EventKind::kState, Restarted{actor}, "", 0, false));
     return true;
   }
 
