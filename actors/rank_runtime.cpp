@@ -73,31 +73,16 @@ void check_call(const Call& call, int world_size, bool has_hooks = true) {
            std::to_string(world_size) + " ranks");
 }
 
-class Both final : public Observer {
- public:
-  Both(std::shared_ptr<Observer> first, std::shared_ptr<Observer> second) : first_(std::move(first)), second_(std::move(second)) {}
-  void on_event(const ObservedEvent& event) noexcept override {
-    first_->on_event(event);
-    second_->on_event(event);
-  }
-
- private:
-  const std::shared_ptr<Observer> first_;
-  const std::shared_ptr<Observer> second_;
-};
-
 // A trace that cannot be written does not end the training.
 std::shared_ptr<Observer> observer_of(const RankConfig& config) {
   if (config.trace_directory.empty()) return config.observer;
-  std::shared_ptr<Observer> stream;
   try {
     TraceHeader header = trace_header(config.incarnation, config.rank, config.world_size, TraceSource::kStream);
-    stream = std::make_shared<TraceStream>(config.trace_directory, std::move(header));
+    return std::make_shared<TraceStream>(config.trace_directory, std::move(header), TraceStream::kBytesMax, config.observer);
   } catch (const std::exception& error) {
     write_log(LogLevel::kWarning, config.rank, std::string("there will be no trace of this rank: ") + error.what());
     return config.observer;
   }
-  return config.observer ? std::make_shared<Both>(config.observer, std::move(stream)) : stream;
 }
 
 // Keeps the running calls of a rank, starts its supervisor, and starts another one when it dies.

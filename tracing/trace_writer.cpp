@@ -194,9 +194,10 @@ void write_trace_file(const std::string& path, const TraceHeader& header, const 
   ::close(file);
 }
 
-TraceStream::TraceStream(std::string directory, TraceHeader header, std::uint64_t bytes_max)
+TraceStream::TraceStream(std::string directory, TraceHeader header, std::uint64_t bytes_max, std::shared_ptr<Observer> next)
     : directory_(std::move(directory)),
       part_bytes_max_(std::max<std::uint64_t>(bytes_max / kParts, 1)),
+      next_(std::move(next)),
       header_(std::move(header)) {
   std::error_code failed;
   std::filesystem::create_directories(directory_, failed);
@@ -250,6 +251,7 @@ void TraceStream::write_event(const ObservedEvent& event) {
 // One lock: events of all threads of the rank go to one file, and the encoder defines names as it
 // goes.
 void TraceStream::on_event(const ObservedEvent& event) noexcept {
+  if (next_) next_->on_event(event);
   const MutexLock lock(mutex_);
   if (file_ < 0) return;
   try {

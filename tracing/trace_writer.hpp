@@ -52,8 +52,10 @@ class TraceStream final : public Observer {
  public:
   static constexpr std::uint64_t kBytesMax = 256u << 20;
 
-  // Creates the directory and the first file. Throws as write_trace_file does.
-  TraceStream(std::string directory, TraceHeader header, std::uint64_t bytes_max = kBytesMax);
+  // Creates the directory and the first file. Throws as write_trace_file does. `next` also gets
+  // every event, before it is written; may be null.
+  TraceStream(std::string directory, TraceHeader header, std::uint64_t bytes_max = kBytesMax,
+              std::shared_ptr<Observer> next = nullptr);
   ~TraceStream() override;
   TraceStream(const TraceStream&) = delete;
   TraceStream& operator=(const TraceStream&) = delete;
@@ -67,6 +69,7 @@ class TraceStream final : public Observer {
 
   const std::string directory_;
   const std::uint64_t part_bytes_max_;
+  const std::shared_ptr<Observer> next_;
   Mutex mutex_;
   TraceHeader header_ CAIRN_GUARDED_BY(mutex_);
   std::unique_ptr<TraceEncoder> encoder_ CAIRN_GUARDED_BY(mutex_);
