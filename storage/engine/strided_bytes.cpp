@@ -54,19 +54,11 @@ void copy_run(char* strided, std::int64_t stride, char* dense, std::int64_t coun
   }
 }
 
-// Whether the highest bit of a number is its sign, and nothing else.
+// Whether the highest bit of a number is its sign, and nothing else. In types with one zero, that
+// bit alone is NaN.
 bool has_sign_bit(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-    case DType::kFloat64:
-    case DType::kFloat16:
-    case DType::kBFloat16:
-    case DType::kFloat8E4M3Fn:
-    case DType::kFloat8E5M2:
-      return true;
-    default:
-      return is_complex(dtype);
-  }
+  const bool has_one_zero = dtype == DType::kFloat8E4M3FnUz || dtype == DType::kFloat8E5M2FnUz;
+  return is_complex(dtype) || (is_cast_target(dtype) && !has_one_zero);
 }
 
 template <class Integer>
