@@ -81,18 +81,9 @@ std::optional<at::ScalarType> scalar_type_of(DType dtype) noexcept {
 // operation changes.
 std::optional<at::ScalarType> carrier_type_of(DType dtype) noexcept {
   if (const auto type = scalar_type_of(dtype)) return type;
-  switch (element_size(dtype)) {
-    case 1:
-      return at::kByte;
-    case 2:
-      return at::kShort;
-    case 4:
-      return at::kInt;
-    case 8:
-      return at::kLong;
-    default:
-      return std::nullopt;
-  }
+  for (const at::ScalarType type : {at::kByte, at::kShort, at::kInt, at::kLong})
+    if (c10::elementSize(type) == element_size(dtype)) return type;
+  return std::nullopt;
 }
 
 c10::IValue dtype_value(const std::string& name) {
