@@ -117,21 +117,16 @@ Error handshake_fault() {
   const int reason = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
   const char* const text = ERR_reason_error_string(code);
   const std::string why = text == nullptr ? "it failed" : text;
-  bool speaks_tls = reason >= SSL_AD_REASON_OFFSET;  // it sent an alert
-  switch (reason) {
-    case SSL_R_BINDER_DOES_NOT_VERIFY:
-    case SSL_R_CERTIFICATE_VERIFY_FAILED:
-    case SSL_R_DIGEST_CHECK_FAILED:
-    case SSL_R_NO_SHARED_CIPHER:
-    case SSL_R_NO_SHARED_GROUPS:
-    case SSL_R_NO_SUITABLE_KEY_SHARE:
-    case SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM:
-    case SSL_R_UNSUPPORTED_PROTOCOL:
-      speaks_tls = true;
-      break;
-    default:
-      break;
-  }
+  constexpr int kByTls[] = {SSL_R_BINDER_DOES_NOT_VERIFY,
+                            SSL_R_CERTIFICATE_VERIFY_FAILED,
+                            SSL_R_DIGEST_CHECK_FAILED,
+                            SSL_R_NO_SHARED_CIPHER,
+                            SSL_R_NO_SHARED_GROUPS,
+                            SSL_R_NO_SUITABLE_KEY_SHARE,
+                            SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM,
+                            SSL_R_UNSUPPORTED_PROTOCOL};
+  const bool sent_alert = reason >= SSL_AD_REASON_OFFSET;
+  const bool speaks_tls = sent_alert || std::find(std::begin(kByTls), std::end(kByTls), reason) != std::end(kByTls);
   ERR_clear_error();
   if (speaks_tls)
     return Error(ErrorCode::kPermission, "it does not know the job's secret, or knows another (TLS handshake: " + why + ")");
