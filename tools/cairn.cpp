@@ -46,14 +46,9 @@ int report(ExitCode code, const std::string& what) {
 }
 
 ExitCode exit_code_of(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::kInvalidArgument:
-    case ErrorCode::kAlreadyExists:
-    case ErrorCode::kPrecondition:
-      return kWrongUse;
-    default:
-      return kFoundBad;
-  }
+  const bool is_wrong_use = error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kAlreadyExists ||
+                            error.code() == ErrorCode::kPrecondition;
+  return is_wrong_use ? kWrongUse : kFoundBad;
 }
 
 // Returns "cairn 0.1.0", then one line per library.

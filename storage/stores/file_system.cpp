@@ -153,19 +153,12 @@ class SystemFiles final : public FileSystem {
       if (errno != ENOENT || slash == 0 || slash == std::string::npos) return ObjectWrites::kParallel;
       existing.resize(slash);
     }
-    switch (static_cast<std::uint32_t>(found.f_type)) {
-      case TMPFS_MAGIC:
-      case RAMFS_MAGIC:
-        return ObjectWrites::kSerial;
-      case BTRFS_SUPER_MAGIC:
-      case EXT4_SUPER_MAGIC:
-      case F2FS_SUPER_MAGIC:
-      case OVERLAYFS_SUPER_MAGIC:
-      case XFS_SUPER_MAGIC:
-        return ObjectWrites::kSerialIfCached;
-      default:  // others, among them those of networks: one file for each rank spares their servers
-        return ObjectWrites::kParallel;
-    }
+    const auto type = static_cast<std::uint32_t>(found.f_type);
+    if (type == TMPFS_MAGIC || type == RAMFS_MAGIC) return ObjectWrites::kSerial;
+    const bool is_local = type == BTRFS_SUPER_MAGIC || type == EXT4_SUPER_MAGIC || type == F2FS_SUPER_MAGIC ||
+                          type == OVERLAYFS_SUPER_MAGIC || type == XFS_SUPER_MAGIC;
+    // Others, among them those of networks: one file for each rank spares their servers.
+    return is_local ? ObjectWrites::kSerialIfCached : ObjectWrites::kParallel;
   }
 
   int make_directory(const std::string& path) noexcept override { return ::mkdir(path.c_str(), 0777) == 0 ? 0 : -errno; }
