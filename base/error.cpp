@@ -23,57 +23,42 @@ void check_invariant(bool condition, const char* what) {
 namespace {
 
 struct Meaning {
+  int error_number;
   ErrorCode code;
   const char* advice;
+};
+
+constexpr Meaning kMeanings[] = {
+    {ENOENT, ErrorCode::kNotFound, "check the path"},
+    {EEXIST, ErrorCode::kAlreadyExists, "choose another name, or remove it if nobody needs it"},
+    {EACCES, ErrorCode::kPermission, "check owner and permissions"},
+    {EPERM, ErrorCode::kPermission, "check owner and permissions"},
+    {EROFS, ErrorCode::kPermission, "the file system is mounted read-only"},
+    // A file system also reports ENOSPC if it has free blocks but no free inode.
+    {ENOSPC, ErrorCode::kNoSpace, "free space or inodes (df -i), or choose another store"},
+    {EDQUOT, ErrorCode::kNoSpace, "the quota is used up: free space or choose another store"},
+    {EFBIG, ErrorCode::kNoSpace, "the file is larger than the file system or the process's limit (ulimit -f) allows"},
+    {EINVAL, ErrorCode::kInvalidArgument, "the system does not accept this request for this object"},
+    {ENAMETOOLONG, ErrorCode::kInvalidArgument, "use a shorter name"},
+    {ENOTDIR, ErrorCode::kPrecondition, "a part of the path is not a directory"},
+    {EISDIR, ErrorCode::kPrecondition, "it is a directory"},
+    {ENOTEMPTY, ErrorCode::kPrecondition, "the directory is not empty"},
+    {ELOOP, ErrorCode::kPrecondition, "the path holds a loop of symbolic links"},
+    {EBUSY, ErrorCode::kPrecondition, "it is in use"},
+    {ENOSYS, ErrorCode::kUnsupported, "this file system or kernel lacks the operation"},
+    {EOPNOTSUPP, ErrorCode::kUnsupported, "this file system or kernel lacks the operation"},
+    {ETIMEDOUT, ErrorCode::kDeadline, "check that the other side is reachable"},
+    {ECANCELED, ErrorCode::kCancelled, "it was cancelled"},
+    // Named because raising a limit helps, and trying again does not.
+    {EMFILE, ErrorCode::kUnavailable, "the process has too many open files: raise ulimit -n"},
 };
 
 // Returns the code and the advice for an errno value. Unlisted values count as device or network
 // errors.
 Meaning meaning_of(int error_number) {
-  switch (error_number) {
-    case ENOENT:
-      return {ErrorCode::kNotFound, "check the path"};
-    case EEXIST:
-      return {ErrorCode::kAlreadyExists, "choose another name, or remove it if nobody needs it"};
-    case EACCES:
-    case EPERM:
-      return {ErrorCode::kPermission, "check owner and permissions"};
-    case EROFS:
-      return {ErrorCode::kPermission, "the file system is mounted read-only"};
-    // A file system also reports ENOSPC if it has free blocks but no free inode.
-    case ENOSPC:
-      return {ErrorCode::kNoSpace, "free space or inodes (df -i), or choose another store"};
-    case EDQUOT:
-      return {ErrorCode::kNoSpace, "the quota is used up: free space or choose another store"};
-    case EFBIG:
-      return {ErrorCode::kNoSpace, "the file is larger than the file system or the process's limit (ulimit -f) allows"};
-    case EINVAL:
-      return {ErrorCode::kInvalidArgument, "the system does not accept this request for this object"};
-    case ENAMETOOLONG:
-      return {ErrorCode::kInvalidArgument, "use a shorter name"};
-    case ENOTDIR:
-      return {ErrorCode::kPrecondition, "a part of the path is not a directory"};
-    case EISDIR:
-      return {ErrorCode::kPrecondition, "it is a directory"};
-    case ENOTEMPTY:
-      return {ErrorCode::kPrecondition, "the directory is not empty"};
-    case ELOOP:
-      return {ErrorCode::kPrecondition, "the path holds a loop of symbolic links"};
-    case EBUSY:
-      return {ErrorCode::kPrecondition, "it is in use"};
-    case ENOSYS:
-    case EOPNOTSUPP:
-      return {ErrorCode::kUnsupported, "this file system or kernel lacks the operation"};
-    case ETIMEDOUT:
-      return {ErrorCode::kDeadline, "check that the other side is reachable"};
-    case ECANCELED:
-      return {ErrorCode::kCancelled, "it was cancelled"};
-    // Named because raising a limit helps, and trying again does not.
-    case EMFILE:
-      return {ErrorCode::kUnavailable, "the process has too many open files: raise ulimit -n"};
-    default:
-      return {ErrorCode::kUnavailable, "trying again may help"};
-  }
+  for (const Meaning& meaning : kMeanings)
+    if (meaning.error_number == error_number) return meaning;
+  return {error_number, ErrorCode::kUnavailable, "trying again may help"};
 }
 
 }  // namespace
