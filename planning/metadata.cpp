@@ -63,4 +63,6 @@ Metadata::Entry* Metadata::find(const std::string& fqn) { return const_cast<Entr
 
 void Metadata::reindex() { index_.store(nullptr); }
 
+void Metadata::reindex(NameTable names) { index_.store(std::make_shared<const NameTable>(std::move(names))); }
+
 }  // namespace cairn

@@ -120,6 +120,8 @@ struct Metadata {
   // Returns the position in state_dict_metadata instead.
   std::optional<std::size_t> position_of(const std::string& fqn, std::size_t likely = 0) const;
   void reindex();
+  // Takes a table of the same names, in their order, as the index.
+  void reindex(NameTable names);
 
  private:
   // `find` builds the index when it is needed. Several threads may call `find` at once, so a lock

@@ -147,6 +147,7 @@ void LoadDestinations::add(std::string name, std::string storage_name, Path path
   made.type_name = value.type_name();
   made.is_blob = value.is_blob();
   made.is_per_rank = value.is_per_rank();
+  has_per_rank_ = has_per_rank_ || made.is_per_rank;
   made.is_if_stored = value.is_if_stored();
   made.is_empty_dict = value.is_dict() && value.dict().empty();
   if (value.is_tensor()) {
@@ -269,6 +270,7 @@ bool LoadDestinations::is_expected(const std::string& stored_name, NameId& likel
 
 // Returns the rank that saved a value, if the state dict holds a value of each rank there.
 std::optional<std::int64_t> LoadDestinations::rank_of(const std::string& stored_name) const {
+  if (!has_per_rank_) return std::nullopt;
   const auto split = split_rank_name(stored_name);
   const auto found = split ? names_.find(split->first) : std::nullopt;
   return found && destinations_[*found].is_per_rank ? std::optional(split->second) : std::nullopt;

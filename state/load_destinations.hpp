@@ -120,6 +120,7 @@ class LoadDestinations {
   std::vector<Filled> filled_;                     // all tensors that the last plan fills
   std::vector<std::pair<Filled, Filled>> shared_;  // use the same memory; the plan reads only the first
   bool is_compared_ = false;                       // `compare_shared` has found equal values
+  bool has_per_rank_ = false;                      // some destination is of this rank alone
   LoadReport left_alone_;                          // `unexpected` is empty: `report` finds those names
   const bool leave_out_opaque_;
   mutable Mutex mutex_;  // guards the state dict while hooks replace leaves

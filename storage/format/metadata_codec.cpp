@@ -430,6 +430,7 @@ Metadata decode_metadata(ByteSpan bytes, std::uint32_t version) {
   metadata.version = message.version();
   if (message.has_commit()) metadata.commit = commit_from_proto(message.commit());
   add_later_fields(bytes, metadata);
+  metadata.reindex(names);
   return metadata;
 }
 
