@@ -34,7 +34,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
@@ -61,23 +60,6 @@ template <class Contained>
 void fully_shard(Hooked<Contained>& module, const ProcessMesh& mesh, const FullyShardOptions& options = {});
 
 // --- training ------------------------------------------------------------------------------------
-
-// While a ForwardScope exists, gathered parameters of the model may stay gathered; the scope's
-// destructor frees them. Use it for calls that do not go through a Hooked. With neither a scope nor
-// a Hooked, every operation gathers its own parameters, which is correct but slow. If an optimizer
-// or a load writes to shards inside a scope, the model sees the new values after the next backward
-// pass or after the scope, whichever comes first. Scopes may nest.
-class ForwardScope {
- public:
-  explicit ForwardScope(const torch::nn::Module& model);
-  explicit ForwardScope(const std::shared_ptr<UnitGroup>& group);
-  ~ForwardScope();
-  ForwardScope(const ForwardScope&) = delete;
-  ForwardScope& operator=(const ForwardScope&) = delete;
-
- private:
-  std::shared_ptr<UnitGroup> group_;
-};
 
 // Sets whether backward passes average gradients over the ranks, for all units in `module`.
 // Default: on. While off, whole gradients accumulate on this rank, in the type that the model

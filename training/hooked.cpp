@@ -1,16 +1,6 @@
 #include <cairn/training/hooked.hpp>
 
-#include <cairn/training/sharded_unit.hpp>
-
 namespace cairn::training::detail {
-
-BoundaryScope::BoundaryScope(const Boundary& boundary) : group_(boundary.group ? boundary.group->current() : nullptr) {
-  if (group_) group_->enter_forward();
-}
-
-BoundaryScope::~BoundaryScope() {
-  if (group_) group_->leave_forward();
-}
 
 torch::Tensor cast_tensor(const torch::Tensor& tensor, at::ScalarType type) {
   return tensor.defined() && tensor.is_floating_point() ? tensor.to(type) : tensor;

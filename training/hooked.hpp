@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
@@ -32,18 +33,24 @@ struct Boundary {
   std::optional<ActivationCheckpointOptions> checkpoint;
 };
 
-namespace detail {
-
-class BoundaryScope {
+// While a ForwardScope exists, gathered parameters of the model may stay gathered; the scope's
+// destructor frees them. Use it for calls that do not go through a Hooked. With neither a scope nor
+// a Hooked, every operation gathers its own parameters, which is correct but slow. If an optimizer
+// or a load writes to shards inside a scope, the model sees the new values after the next backward
+// pass or after the scope, whichever comes first. Scopes may nest.
+class ForwardScope {
  public:
-  explicit BoundaryScope(const Boundary& boundary);
-  ~BoundaryScope();
-  BoundaryScope(const BoundaryScope&) = delete;
-  BoundaryScope& operator=(const BoundaryScope&) = delete;
+  explicit ForwardScope(const torch::nn::Module& model);
+  explicit ForwardScope(const std::shared_ptr<UnitGroup>& group);
+  ~ForwardScope();
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
 
  private:
   std::shared_ptr<UnitGroup> group_;
 };
+
+namespace detail {
 
 // Casts floating-point tensors to `type`, including those in vectors and optionals.
 torch::Tensor cast_tensor(const torch::Tensor& tensor, at::ScalarType type);
@@ -101,7 +108,7 @@ class Hooked : public torch::nn::ModuleHolder<typename detail::ContainedOf<Modul
 
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
-    const detail::BoundaryScope scope(*boundary_);
+    const ForwardScope scope(boundary_->group);
     using Result = decltype(this->get()->forward(std::forward<Arguments>(arguments)...));
     if (boundary_->checkpoint && c10::GradMode::is_enabled()) {
       if constexpr (std::is_same_v<std::decay_t<Result>, torch::Tensor>) {
