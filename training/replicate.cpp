@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <cairn/base/error.hpp>
-#include <cairn/training/fully_shard.hpp>
 #include <cairn/training/sharded_unit.hpp>
 
 namespace cairn::training {
@@ -34,9 +33,4 @@ std::vector<std::string> replicated_parameters(const torch::nn::Module& module) 
   return names;
 }
 
-namespace detail {
-
-void enter_replicated(torch::nn::Module& module, Boundary& boundary) { enter_boundary(module, boundary, {}); }
-
-}  // namespace detail
 }  // namespace cairn::training

@@ -8,6 +8,7 @@
 
 #include <torch/nn/module.h>
 
+#include <cairn/training/fully_shard.hpp>
 #include <cairn/training/hooked.hpp>
 #include <cairn/training/process_group.hpp>
 
@@ -35,14 +36,10 @@ void replicate(Hooked<Contained>& module, const ProcessGroup& group, const Repli
 // Returns the names of the parameters that `replicate`, or fully_shard with kNoShard, covers.
 std::vector<std::string> replicated_parameters(const torch::nn::Module& module);
 
-namespace detail {
-void enter_replicated(torch::nn::Module& module, Boundary& boundary);
-}
-
 template <class Contained>
 void replicate(Hooked<Contained>& module, const ProcessGroup& group, const ReplicateOptions& options) {
   replicate(*module, group, options);
-  detail::enter_replicated(*module, *module.boundary());
+  detail::enter_boundary(*module, *module.boundary(), {});
 }
 
 }  // namespace cairn::training
