@@ -236,21 +236,6 @@ class LeafReader {
   std::unordered_map<std::string, torch::Tensor> storages_;
 };
 
-// Has a copy of the archive.
-class SavedOpaque final : public Opaque {
- public:
-  SavedOpaque(std::string name, std::string why, ByteSpan archive)
-      : name_(std::move(name)), why_(std::move(why)), archive_(archive.view()) {}
-  const std::string& name() const override { return name_; }
-  const std::string& why() const override { return why_; }
-  Bytes archive() const override { return archive_; }
-
- private:
-  const std::string name_;
-  const std::string why_;
-  const Bytes archive_;
-};
-
 [[noreturn]] void fail_unsupported(const std::string& why) { throw Error(ErrorCode::kUnsupported, why); }
 
 bool holds_blob(const Value& value) {
@@ -403,16 +388,12 @@ Value read_leaf(ByteSpan bytes) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported || reader.is_spent()) throw;
     const SavedValue value = opaque_value(saved, archive, error.what());
-    return Value(std::make_shared<const SavedOpaque>(value.opaque, value.why, bytes));
+    return Value(std::make_shared<const Opaque>(value.opaque, value.why, Bytes(bytes.view())));
   }
 }
 
 Bytes serialize_leaf(const Value& value) {
-  if (value.is_opaque()) {
-    Bytes archive = value.opaque().archive();
-    if (archive.empty()) fail_unsupported(value.opaque().why());
-    return archive;
-  }
+  if (value.is_opaque()) return value.opaque().archive();
   return LeafPickler(value).finish();
 }
 

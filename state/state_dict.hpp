@@ -77,12 +77,16 @@ std::optional<Blob> blob_in(const c10::IValue& value);
 // LoadPlannerOptions::keep_opaque lists, and saves write it back as it was. Thread-safe.
 class Opaque {
  public:
-  virtual ~Opaque() = default;
-  virtual const std::string& name() const = 0;  // the class or function that Cairn does not know: "argparse.Namespace"
-  virtual const std::string& why() const = 0;   // the reason, for an error text
-  // Returns the archive of torch.save that holds this value alone; "" for a part of a larger file,
-  // which cannot be saved.
-  virtual Bytes archive() const = 0;
+  Opaque(std::string name, std::string why, Bytes archive)
+      : name_(std::move(name)), why_(std::move(why)), archive_(std::move(archive)) {}
+  const std::string& name() const { return name_; }  // the class or function that Cairn does not know: "argparse.Namespace"
+  const std::string& why() const { return why_; }    // the reason, for an error text
+  const Bytes& archive() const { return archive_; }  // of torch.save, with this value alone
+
+ private:
+  const std::string name_;
+  const std::string why_;
+  const Bytes archive_;
 };
 
 // The base class under which a state dict holds an object: Stateful, Module, Optimizer or
