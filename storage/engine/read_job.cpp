@@ -8,41 +8,16 @@
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/profiler_range.hpp>
-#include <cairn/base/signals_blocked.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/publication.hpp>
 
 namespace cairn {
 
 ReadJob::ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring)
-    // As many tasks at once as there are staging blocks, so that no task has to wait for one.
-    : StagedWork(kStages, ring->blocks_max()),
-      request_(std::move(request)),
-      shared_ring_(std::move(ring)),
-      ring_(*shared_ring_),
-      work_(RunningWork::of_this_thread()) {
+    : request_(std::move(request)), shared_ring_(std::move(ring)), ring_(*shared_ring_), work_(RunningWork::of_this_thread()) {
   items_.resize(request_.plan->items.size());
   file_by_index_.resize(request_.metadata->files.size());
   for (std::uint32_t index = 0; index < items_.size(); ++index) add_item(index);
-}
-
-std::exception_ptr ReadJob::cancellation() const {
-  return std::make_exception_ptr(
-      Error(ErrorCode::kCancelled, "reading on rank " + std::to_string(request_.rank) + " was cancelled"));
-}
-
-std::size_t ReadJob::begin_stage(int stage) {
-  switch (stage) {
-    case kOpen:
-      return files_.size();
-    case kVerify:
-      make_tasks();
-      return request_.verify_first ? tasks_.size() : 0;
-    default:
-      for (auto& [reader, tasks] : received_)
-        receivers_.push_back(start_thread("cairn-receive", [this, from = reader, mine = &tasks] { receive_all(from, *mine); }));
-      return tasks_.size();
-  }
 }
 
 void ReadJob::run_task(int stage, std::size_t index) {
@@ -62,14 +37,6 @@ void ReadJob::run_task(int stage, std::size_t index) {
       release(items_[item]);
     }
   }
-}
-
-// Threads may wait for an item that another was resolving, for their turn, or for other ranks.
-// Taking the lock once prevents a lost wake-up, because `failed` does not use this lock.
-void ReadJob::wake() noexcept {
-  { MutexLock lock(mutex_); }
-  changed_.notify_all();
-  if (request_.streams) request_.streams->stop();
 }
 
 void ReadJob::open(File& file) {
