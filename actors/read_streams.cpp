@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <cairn/actors/links/data_stream.hpp>
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>

@@ -33,6 +33,7 @@
 #include <caf/send.hpp>
 
 #include <cairn/actors/caf_system.hpp>
+#include <cairn/actors/links/data_stream.hpp>
 #include <cairn/actors/links/links.hpp>
 #include <cairn/actors/links/socket_transport.hpp>
 #include <cairn/actors/links/tcp_links.hpp>

@@ -75,7 +75,7 @@ ByteSocketFactory plain_socket() {
   return [](ConnectionSide, int descriptor) { return std::make_unique<PlainSocket>(descriptor); };
 }
 
-void SocketStream::set_peer(int rank, std::uint64_t stream, bool is_sender, const std::string& why_tcp) {
+void DataStream::set_peer(int rank, std::uint64_t stream, bool is_sender, const std::string& why_tcp) {
   peer_ = rank;
   is_sender_ = is_sender;
   why_tcp_ = why_tcp;
@@ -83,7 +83,7 @@ void SocketStream::set_peer(int rank, std::uint64_t stream, bool is_sender, cons
           (uses_shared_memory() ? " (shared memory)" : " (TCP)");
 }
 
-void SocketStream::send(ByteSpan bytes) {
+void DataStream::send(ByteSpan bytes) {
   while (!bytes.empty()) {
     const auto length = std::min(kDataBlockBytesMax, bytes.size());
     send_frame(FrameKind::kBlock, offset_, bytes.subspan(0, length));
@@ -92,13 +92,13 @@ void SocketStream::send(ByteSpan bytes) {
   }
 }
 
-void SocketStream::finish() {
+void DataStream::finish() {
   send_frame(FrameKind::kEnd, offset_);
   expect(FrameKind::kDone, offset_);
   end(ErrorCode::kPrecondition, "it has been finished");
 }
 
-std::size_t SocketStream::receive(MutableByteSpan to) {
+std::size_t DataStream::receive(MutableByteSpan to) {
   check_invariant(!to.empty(), "a stream receives into a buffer");
   std::size_t count = 0;
   if (taken_ == rest_.size() && !has_all_) {
@@ -134,7 +134,7 @@ std::size_t SocketStream::receive(MutableByteSpan to) {
   return count;
 }
 
-void SocketStream::fail(ErrorCode code, const std::string& why) noexcept {
+void DataStream::fail(ErrorCode code, const std::string& why) noexcept {
   // A thread that is sending a frame holds the lock; the frame cannot be interrupted.
   if (!has_ended_ && peer_ >= 0 && io_.try_lock()) {
     try {
@@ -151,24 +151,24 @@ void SocketStream::fail(ErrorCode code, const std::string& why) noexcept {
   end(code, why);
 }
 
-void SocketStream::send_frame(FrameKind kind, std::uint64_t number, ByteSpan body) {
+void DataStream::send_frame(FrameKind kind, std::uint64_t number, ByteSpan body) {
   guarded([&]() CAIRN_REQUIRES(io_) { put_frame(kind, number, body); });
 }
 
-void SocketStream::expect(FrameKind kind, std::uint64_t number) {
+void DataStream::expect(FrameKind kind, std::uint64_t number) {
   guarded([&]() CAIRN_REQUIRES(io_) {
     const Frame frame = get_frame();
     if (frame.kind != kind || frame.number != number) throw_out_of_turn(frame);
   });
 }
 
-std::optional<Frame> SocketStream::try_receive() {
+std::optional<Frame> DataStream::try_receive() {
   std::optional<Frame> frame;
   guarded([&]() CAIRN_REQUIRES(io_) { frame = next_frame(); });
   return frame;
 }
 
-void SocketStream::beat() noexcept {
+void DataStream::beat() noexcept {
   if (!io_.try_lock()) return;
   try {
     // One that the peer has not read yet says as much as two, and leaves room for answers.
@@ -181,12 +181,12 @@ void SocketStream::beat() noexcept {
   io_.unlock();
 }
 
-bool SocketStream::is_cut() const {
+bool DataStream::is_cut() const {
   pollfd question{socket_.get(), POLLRDHUP, 0};
   return ::poll(&question, 1, 0) == 1;
 }
 
-void SocketStream::end(ErrorCode code, const std::string& why) noexcept {
+void DataStream::end(ErrorCode code, const std::string& why) noexcept {
   const MutexLock lock(ending_);
   if (reason_) return;
   reason_.emplace(code, name_ + ": " + why);
@@ -194,14 +194,14 @@ void SocketStream::end(ErrorCode code, const std::string& why) noexcept {
   ::shutdown(socket_.get(), SHUT_RDWR);  // wakes a thread that waits
 }
 
-void SocketStream::check_ended() {
+void DataStream::check_ended() {
   if (!has_ended_) return;
   const MutexLock lock(ending_);
   throw Error(*reason_);
 }
 
 template <class Call>
-void SocketStream::guarded(Call call) CAIRN_NO_THREAD_SAFETY_ANALYSIS {
+void DataStream::guarded(Call call) CAIRN_NO_THREAD_SAFETY_ANALYSIS {
   try {
     const MutexLock lock(io_);
     check_ended();
@@ -214,7 +214,7 @@ void SocketStream::guarded(Call call) CAIRN_NO_THREAD_SAFETY_ANALYSIS {
   }
 }
 
-void SocketStream::put_frame(FrameKind kind, std::uint64_t number, ByteSpan body) {
+void DataStream::put_frame(FrameKind kind, std::uint64_t number, ByteSpan body) {
   std::string frame = encode_header(kind, number, body.size());
   std::uint32_t crc = crc32(0, frame);
   if (kind != FrameKind::kBlock) {
@@ -248,7 +248,7 @@ void SocketStream::put_frame(FrameKind kind, std::uint64_t number, ByteSpan body
   has_spoken_ = true;
 }
 
-void SocketStream::put_all(ByteSpan bytes) {
+void DataStream::put_all(ByteSpan bytes) {
   while (!bytes.empty()) {
     std::size_t count = 0;
     try {
@@ -267,7 +267,7 @@ void SocketStream::put_all(ByteSpan bytes) {
   }
 }
 
-void SocketStream::get_all(MutableByteSpan to) {
+void DataStream::get_all(MutableByteSpan to) {
   const auto early = inbox_.copy(to.data(), to.size());
   inbox_.erase(0, early);
   to = to.subspan(early, to.size() - early);
@@ -282,7 +282,7 @@ void SocketStream::get_all(MutableByteSpan to) {
   }
 }
 
-void SocketStream::get_block(const Frame& frame, MutableByteSpan to) {
+void DataStream::get_block(const Frame& frame, MutableByteSpan to) {
   if (to.empty()) return;
   std::uint32_t crc = inbox_crc_;
   for_pieces(to.size(), uses_shared_memory() ? kMemoryPieceBytes : kSocketPieceBytes,
@@ -310,7 +310,7 @@ void SocketStream::get_block(const Frame& frame, MutableByteSpan to) {
   }
 }
 
-Frame SocketStream::get_frame() {
+Frame DataStream::get_frame() {
   for (;;) {
     if (auto frame = next_frame()) {
       if (frame->kind == FrameKind::kFailed) throw_failure(*frame);
@@ -321,12 +321,12 @@ Frame SocketStream::get_frame() {
 }
 
 // A receiver sends no frames while it receives, except why it ends the stream.
-void SocketStream::take_answers() {
+void DataStream::take_answers() {
   if (!is_sender_) return;
   while (const auto frame = next_frame()) frame->kind == FrameKind::kFailed ? throw_failure(*frame) : throw_out_of_turn(*frame);
 }
 
-std::optional<Frame> SocketStream::next_frame() {
+std::optional<Frame> DataStream::next_frame() {
   for (;;) {
     for (; !inbox_.empty(); inbox_.erase(0, 1)) {
       const bool is_taken = inbox_[0] == static_cast<char>(FrameKind::kTaken);
@@ -360,7 +360,7 @@ std::optional<Frame> SocketStream::next_frame() {
 }
 
 // Lets heartbeats be sent meanwhile, unless it waits in the middle of a frame.
-void SocketStream::wait(bool for_room) CAIRN_NO_THREAD_SAFETY_ANALYSIS {
+void DataStream::wait(bool for_room) CAIRN_NO_THREAD_SAFETY_ANALYSIS {
   const bool wants_room = !bytes_->flush() || (for_room && bytes_->lacks_room());
   const auto left = heard_ + silence_ - system_clock().now();
   if (left <= Duration::zero())

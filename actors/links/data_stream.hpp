@@ -16,7 +16,9 @@
 #include <cairn/actors/links/byte_socket.hpp>
 #include <cairn/actors/links/shared_window.hpp>
 #include <cairn/actors/links/transport.hpp>
+#include <cairn/base/bytes.hpp>
 #include <cairn/base/clock.hpp>
+#include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
 
 namespace cairn {
@@ -39,19 +41,32 @@ struct Frame {
   std::string text{};  // not of blocks
 };
 
-class SocketStream : public DataStream {
+// One side of a stream: the rank that opened it calls `send` and `finish`, the other `receive`.
+// Releasing it before `finish` returned, or before `receive` returned 0, fails the other side.
+class DataStream {
  public:
-  SocketStream(Socket socket, std::unique_ptr<ByteSocket> bytes, SharedWindow window, Duration silence)
+  DataStream(Socket socket, std::unique_ptr<ByteSocket> bytes, SharedWindow window, Duration silence)
       : socket_(std::move(socket)), silence_(silence), window_(std::move(window)), bytes_(std::move(bytes)) {}
-  ~SocketStream() override {
+  ~DataStream() {
     if (::getpid() == process_) fail(ErrorCode::kUnavailable, "the peer left the stream early");
   }
 
-  void send(ByteSpan bytes) override;
-  void finish() override;
-  std::size_t receive(MutableByteSpan to) override;
-  void fail(ErrorCode code, const std::string& why) noexcept override;
-  const std::string& why_tcp() const override { return why_tcp_; }
+  // Returns once the bytes are copied or handed to the kernel; `bytes` is borrowed for the call.
+  // Blocks while the receiver is slow and alive.
+  void send(ByteSpan bytes);
+  // Ends the stream. Returns once the receiver has taken and checked every byte. Blocks as `send`.
+  void finish();
+  // Receives the next 1 to `to.size()` bytes, and returns their number; 0 is the end of the stream.
+  // Bytes are checked before they are returned; after an error `to` is unspecified. The borders
+  // between calls of `send` are not kept. A buffer of at least kDataBlockBytesMax saves a copy.
+  // `to` must not be empty. Blocks while the sender is slow and alive.
+  std::size_t receive(MutableByteSpan to);
+  // Ends the stream: the other side's call throws an error of this code, with the first 1,024 bytes
+  // of `why`. Does not block; if the window is full, the other side sees kUnavailable. Any thread
+  // may call it, which also ends a call that waits.
+  void fail(ErrorCode code, const std::string& why) noexcept;
+  // Returns why the stream uses TCP; "" if it uses shared memory.
+  const std::string& why_tcp() const { return why_tcp_; }
 
   int descriptor() const { return socket_.get(); }
   bool uses_shared_memory() const { return window_.size() > 0; }

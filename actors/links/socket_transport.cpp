@@ -127,7 +127,7 @@ class SocketTransport : public Transport {
  private:
   // A stream for which nobody has called `receive`.
   struct Unclaimed {
-    std::shared_ptr<SocketStream> stream;
+    std::shared_ptr<DataStream> stream;
     MonotonicTime deadline;
   };
 
@@ -135,14 +135,14 @@ class SocketTransport : public Transport {
   struct Guest {
     MonotonicTime deadline;
     Socket local;  // a Unix socket, through which memory is to be passed
-    std::shared_ptr<SocketStream> stream;
+    std::shared_ptr<DataStream> stream;
   };
 
   std::string hello(int from, int to) const { return kProtocol + std::to_string(from) + " " + std::to_string(to) + " " + world_; }
 
   std::shared_ptr<DataStream> introduce(Socket socket, std::unique_ptr<ByteSocket> bytes, SharedWindow window, int rank,
                                         std::uint64_t number, const std::string& why_tcp) {
-    auto stream = std::make_shared<SocketStream>(std::move(socket), std::move(bytes), std::move(window), config_.silence);
+    auto stream = std::make_shared<DataStream>(std::move(socket), std::move(bytes), std::move(window), config_.silence);
     stream->set_peer(rank, number, true, why_tcp);
     {
       const MutexLock lock(mutex_);
@@ -166,8 +166,8 @@ class SocketTransport : public Transport {
     return introduce(std::move(local.socket), std::move(bytes), SharedWindow(memory), to.rank, number, "");
   }
 
-  std::vector<std::shared_ptr<SocketStream>> live_streams() CAIRN_REQUIRES(mutex_) {
-    std::vector<std::shared_ptr<SocketStream>> live;
+  std::vector<std::shared_ptr<DataStream>> live_streams() CAIRN_REQUIRES(mutex_) {
+    std::vector<std::shared_ptr<DataStream>> live;
     for (const auto& weak : streams_)
       if (auto stream = weak.lock()) live.push_back(std::move(stream));
     streams_.assign(live.begin(), live.end());
@@ -189,7 +189,7 @@ class SocketTransport : public Transport {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - system_clock().now()).count();
       ::poll(questions.data(), questions.size(), static_cast<int>(std::max<std::int64_t>(left, 0)) + 1);
       if (questions[0].revents != 0) return;
-      std::vector<std::shared_ptr<SocketStream>> streams;
+      std::vector<std::shared_ptr<DataStream>> streams;
       const auto now = system_clock().now();
       {
         const MutexLock lock(mutex_);
@@ -226,7 +226,7 @@ class SocketTransport : public Transport {
       } else {
         send_at_once(socket);
         auto bytes = secure_(ConnectionSide::kAcceptor, socket.get());
-        guest.stream = std::make_shared<SocketStream>(std::move(socket), std::move(bytes), SharedWindow(), config_.silence);
+        guest.stream = std::make_shared<DataStream>(std::move(socket), std::move(bytes), SharedWindow(), config_.silence);
       }
       if (guests_.size() >= config_.unauthenticated_connections_max) guests_.erase(guests_.begin());
       guests_.push_back(std::move(guest));
@@ -244,7 +244,7 @@ class SocketTransport : public Transport {
         if (!memory.valid()) return true;
         SharedWindow window(memory);
         auto bytes = plain_socket()(ConnectionSide::kAcceptor, guest.local.get());
-        guest.stream = std::make_shared<SocketStream>(std::move(guest.local), std::move(bytes), std::move(window), config_.silence);
+        guest.stream = std::make_shared<DataStream>(std::move(guest.local), std::move(bytes), std::move(window), config_.silence);
       }
       const auto frame = guest.stream->try_receive();
       if (frame) admit(guest.stream, *frame);
@@ -254,7 +254,7 @@ class SocketTransport : public Transport {
     }
   }
 
-  void admit(const std::shared_ptr<SocketStream>& stream, const Frame& frame) {
+  void admit(const std::shared_ptr<DataStream>& stream, const Frame& frame) {
     int rank = -1;
     if (frame.kind == FrameKind::kHello && frame.text.compare(0, kProtocol.size(), kProtocol) == 0)
       std::from_chars(frame.text.data() + kProtocol.size(), frame.text.data() + frame.text.size(), rank);
@@ -294,7 +294,7 @@ class SocketTransport : public Transport {
   std::vector<Guest> guests_;  // of the thread; the oldest first
   Mutex mutex_;
   CondVar changed_;
-  std::vector<std::weak_ptr<SocketStream>> streams_ CAIRN_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<DataStream>> streams_ CAIRN_GUARDED_BY(mutex_);
   std::map<std::pair<int, std::uint64_t>, Unclaimed> unclaimed_ CAIRN_GUARDED_BY(mutex_);
   std::thread thread_;
 };

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include <cairn/actors/links/socket.hpp>
+#include <cairn/base/error.hpp>
 
 namespace cairn {
 

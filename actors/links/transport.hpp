@@ -32,9 +32,6 @@
 #include <memory>
 #include <string>
 
-#include <cairn/base/bytes.hpp>
-#include <cairn/base/error.hpp>
-
 namespace cairn {
 
 inline constexpr std::size_t kDataBlockBytesMax = std::size_t{1} << 20;
@@ -50,28 +47,7 @@ std::string to_string(const DataAddress& address);
 // Parses that text. Throws kInvalidArgument.
 DataAddress parse_data_address(const std::string& text);
 
-// One side of a stream: the rank that opened it calls `send` and `finish`, the other `receive`.
-// Releasing it before `finish` returned, or before `receive` returned 0, fails the other side.
-class DataStream {
- public:
-  virtual ~DataStream() = default;
-  // Returns once the bytes are copied or handed to the kernel; `bytes` is borrowed for the call.
-  // Blocks while the receiver is slow and alive.
-  virtual void send(ByteSpan bytes) = 0;
-  // Ends the stream. Returns once the receiver has taken and checked every byte. Blocks as `send`.
-  virtual void finish() = 0;
-  // Receives the next 1 to `to.size()` bytes, and returns their number; 0 is the end of the stream.
-  // Bytes are checked before they are returned; after an error `to` is unspecified. The borders
-  // between calls of `send` are not kept. A buffer of at least kDataBlockBytesMax saves a copy.
-  // `to` must not be empty. Blocks while the sender is slow and alive.
-  virtual std::size_t receive(MutableByteSpan to) = 0;
-  // Ends the stream: the other side's call throws an error of this code, with the first 1,024 bytes
-  // of `why`. Does not block; if the window is full, the other side sees kUnavailable. Any thread
-  // may call it, which also ends a call that waits.
-  virtual void fail(ErrorCode code, const std::string& why) noexcept = 0;
-  // Returns why the stream uses TCP; "" if it uses shared memory.
-  virtual const std::string& why_tcp() const = 0;
-};
+class DataStream;  // data_stream.hpp
 
 class Transport {
  public:

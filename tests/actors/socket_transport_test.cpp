@@ -32,7 +32,6 @@
 #include <vector>
 
 #include <cairn/actors/links/data_stream.hpp>
-#include <cairn/actors/links/shared_window.hpp>
 #include <cairn/actors/links/socket.hpp>
 #include <cairn/actors/links/socket_transport.hpp>
 #include <cairn/base/error.hpp>
@@ -409,8 +408,8 @@ TEST_CASE("data: heartbeats that a sender has not read leave room for the receiv
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
   const Socket memory = make_shared_memory(kSharedWindowBytes);
   const auto end_of = [&](ConnectionSide side, int descriptor) {
-    return std::make_unique<SocketStream>(Socket(descriptor), plain_socket()(side, descriptor), SharedWindow(memory),
-                                          std::chrono::milliseconds(1));
+    return std::make_unique<DataStream>(Socket(descriptor), plain_socket()(side, descriptor), SharedWindow(memory),
+                                        std::chrono::milliseconds(1));
   };
   const auto sender = end_of(ConnectionSide::kOpener, ends[0]), receiver = end_of(ConnectionSide::kAcceptor, ends[1]);
   sender->set_peer(1, 7, true, "");

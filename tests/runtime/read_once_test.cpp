@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include <cairn/actors/links/data_stream.hpp>
 #include <cairn/actors/links/socket_transport.hpp>
 #include <cairn/actors/read_streams.hpp>
 #include <cairn/runtime/cairn.hpp>
