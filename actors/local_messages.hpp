@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 
 #include <cairn/actors/protocol/events.hpp>
-#include <cairn/base/mutex.hpp>
 #include <cairn/base/observer.hpp>
 #include <cairn/base/save_id.hpp>
 #include <cairn/messages/control.hpp>
@@ -67,21 +67,11 @@ struct Unsent {
   protocol::PeerDown down;
 };
 
-// Set when the supervisor ends: once all calls have ended, or at StopNow.
-struct StopLatch {
-  Mutex mutex;
-  CondVar changed;
-  bool stopped CAIRN_GUARDED_BY(mutex) = false;
-
-  void set() {
-    const MutexLock lock(mutex);
-    stopped = true;
-    changed.notify_all();
-  }
-};
-// runtime -> supervisor -> coordinator: cancel all calls, then stop. The coordinator gets no latch.
+// runtime -> supervisor -> coordinator: cancel all calls, then stop.
 struct Stop {
-  std::shared_ptr<StopLatch> latch;
+  // Set when the supervisor ends: once all calls have ended, or at StopNow. The coordinator gets
+  // none.
+  std::shared_ptr<std::promise<void>> stopped;
 };
 // runtime -> supervisor: the Orders have changed.
 struct TakeOrders {};

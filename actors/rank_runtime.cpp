@@ -1,6 +1,7 @@
 #include <cairn/actors/rank_runtime.hpp>
 
 #include <filesystem>
+#include <future>
 #include <map>
 #include <utility>
 #include <vector>
@@ -334,14 +335,11 @@ bool RankRuntime::shutdown(std::chrono::milliseconds deadline) {
     self.keeper->release();
     return true;
   }
-  auto latch = std::make_shared<StopLatch>();
-  // A dead supervisor drops the message, which sets the latch too.
-  std::shared_ptr<StopLatch> sent(latch.get(), [latch](StopLatch*) { latch->set(); });
+  auto sent = std::make_shared<std::promise<void>>();
+  const std::future<void> stopped = sent->get_future();
+  // A dead supervisor drops the message, and a promise that is destroyed ends the wait too.
   caf::anon_send(supervisor, self.tap.wrap(Stop{std::move(sent)}));
-  MutexLock lock(latch->mutex);
-  const bool in_time =
-      latch->changed.wait_for(latch->mutex, bounded_wait(deadline), [&]() CAIRN_REQUIRES(latch->mutex) { return latch->stopped; });
-  lock.unlock();
+  const bool in_time = stopped.wait_for(bounded_wait(deadline)) == std::future_status::ready;
   if (!in_time) {
     // Not left to the supervisor, which may be late: the caller may destroy what hooks use next.
     for (const auto& call : self.keeper->running()) call->tell_to_stop();

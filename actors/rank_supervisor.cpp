@@ -88,7 +88,7 @@ class Supervisor : public SupervisorActor::base {
             stop_if_idle();
           });
         },
-        [this](const Traced<Stop>& message) { tap_.handle(message, [&] { stop(message.value.latch); }); },
+        [this](const Traced<Stop>& message) { tap_.handle(message, [&] { stop(message.value.stopped); }); },
         [this](StopNow) { stop_now(); },
         [this](WakeUp) {
           for (const auto& [checkpointer, timer] : timers_.take_due(clock().now())) time_out(checkpointer, timer);
@@ -121,7 +121,7 @@ class Supervisor : public SupervisorActor::base {
     links_factory_.reset();
     give_up_all([](Phase) { return std::nullopt; });
     slots_.clear();
-    if (latch_) latch_->set();
+    if (stopped_) std::exchange(stopped_, nullptr)->set_value();
   }
 
  private:
@@ -433,8 +433,8 @@ class Supervisor : public SupervisorActor::base {
 
   // --- the end -----------------------------------------------------------------------------------
 
-  void stop(const std::shared_ptr<StopLatch>& latch) {
-    latch_ = latch;
+  void stop(const std::shared_ptr<std::promise<void>>& stopped) {
+    stopped_ = stopped;
     stopping_ = true;
     // Calls that this rank coordinates end by the coordinator's outcome, as on all other ranks.
     coordinator_stopped_ = !coordinator_;
@@ -480,7 +480,7 @@ class Supervisor : public SupervisorActor::base {
   bool stopping_ = false;
   bool leaves_ = false;  // ends as it was told to
   bool coordinator_stopped_ = false;
-  std::shared_ptr<StopLatch> latch_;
+  std::shared_ptr<std::promise<void>> stopped_;
 };
 
 }  // namespace

@@ -92,10 +92,10 @@ class SupervisedRanks {
   void stop(int index) {
     auto& target = supervisors_.at(static_cast<std::size_t>(index));
     if (!target) return;
-    auto latch = std::make_shared<StopLatch>();
-    caf::anon_send(target, tap(index).wrap(Stop{latch}));
-    const MutexLock lock(latch->mutex);
-    latch->changed.wait(latch->mutex, [&]() CAIRN_REQUIRES(latch->mutex) { return latch->stopped; });
+    auto sent = std::make_shared<std::promise<void>>();
+    const std::future<void> stopped = sent->get_future();
+    caf::anon_send(target, tap(index).wrap(Stop{std::move(sent)}));
+    stopped.wait();
     target = SupervisorActor();
   }
 

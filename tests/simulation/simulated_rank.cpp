@@ -152,11 +152,7 @@ void SimulatedRank::run_an_actor() {
     call->look_at_progress();
     calls_run = calls_run || call->runs();
   }
-  const auto has_stopped = [&] {
-    const MutexLock lock(stopped_->mutex);
-    return stopped_->stopped;
-  };
-  if (!calls_run && stopped_ && has_stopped()) end_process();
+  if (!calls_run && stopped_.valid() && stopped_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) end_process();
 }
 
 void SimulatedRank::end_process() {
@@ -249,9 +245,10 @@ void SimulatedRank::shut_down() {
     ++disturbances_;
     absences_.push_back({world_.time.now(), Duration::max()});
     stopping_ = true;
-    stopped_ = std::make_shared<StopLatch>();
+    auto sent = std::make_shared<std::promise<void>>();
+    stopped_ = sent->get_future();
     // As RankRuntime::shutdown does, which then blocks its thread.
-    caf::anon_send(supervisor_, Traced<Stop>{Stop{stopped_}});
+    caf::anon_send(supervisor_, Traced<Stop>{Stop{std::move(sent)}});
   });
 }
 

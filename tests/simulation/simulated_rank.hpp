@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -174,10 +175,10 @@ class SimulatedRank : public Network::End, private DiskClient::Host, private Sim
   std::unique_ptr<RankRuntime> runtime_;
   SupervisorActor supervisor_;
   caf::actor links_;
-  std::uint64_t messages_ = 0;  // that its actors have handled
-  std::shared_ptr<StopLatch> stopped_;  // of a shutdown
-  bool turn_is_due_ = false;            // an actor will run
-  std::optional<Duration> wakes_at_;    // the next delayed message of the actors
+  std::uint64_t messages_ = 0;        // that its actors have handled
+  std::future<void> stopped_;         // of a shutdown
+  bool turn_is_due_ = false;          // an actor will run
+  std::optional<Duration> wakes_at_;  // the next delayed message of the actors
 
   DiskClient client_;
   const std::shared_ptr<Tools> tools_ = std::make_shared<Tools>();
