@@ -214,34 +214,10 @@ struct ShownValue {
   std::string opaque;  // its class, if it is opaque
 };
 
-// Reads small values, to show them.
-class SmallValues {
- public:
-  explicit SmallValues(TensorSource& source) : source_(source) {}
-
-  // Returns the value; empty texts if it is large, cannot be read, or after kReadMax others.
-  ShownValue value_of(const std::string& fqn, const BytesStorageMetadata& bytes) {
-    constexpr std::uint64_t kBytesMax = 4096;
-    constexpr std::size_t kReadMax = 256;  // a remote store takes a request for each
-    constexpr std::size_t kTextMax = 40;
-    if (bytes.storage && (bytes.storage->length > kBytesMax || read_++ >= kReadMax)) return {};
-    try {
-      const SavedValue value = source_.read_value(fqn);
-      return {printable(value_text(value, kTextMax)), printable(value.opaque)};
-    } catch (const std::exception&) {  // `cairn verify` tells what is wrong
-      return {};
-    }
-  }
-
- private:
-  TensorSource& source_;
-  std::size_t read_ = 0;
-};
-
 // The keys as a tree.
 class Tree {
  public:
-  Tree(const Inspected& inspected, bool chunks) : inspected_(inspected), values_(inspected.source) {
+  Tree(const Inspected& inspected, bool chunks) : inspected_(inspected) {
     for (const Entry* entry : inspected.entries) add(*entry);
     add_rows(root_, "", chunks);
   }
@@ -290,6 +266,20 @@ class Tree {
     }
   }
 
+  // Returns the value; empty texts if it is large, cannot be read, or after kReadMax others.
+  ShownValue value_of(const std::string& fqn, const BytesStorageMetadata& bytes) {
+    constexpr std::uint64_t kBytesMax = 4096;
+    constexpr std::size_t kReadMax = 256;  // a remote store takes a request for each
+    constexpr std::size_t kTextMax = 40;
+    if (bytes.storage && (bytes.storage->length > kBytesMax || values_read_++ >= kReadMax)) return {};
+    try {
+      const SavedValue value = inspected_.source.read_value(fqn);
+      return {printable(value_text(value, kTextMax)), printable(value.opaque)};
+    } catch (const std::exception&) {  // `cairn verify` tells what is wrong
+      return {};
+    }
+  }
+
   void add_row(const Node& node, const std::string& name, const std::string& indent, bool chunks) {
     if (node.entry == nullptr) {
       table_.add({coloured(Colour::kBold, name), "", "", counted(node.keys, "key"), human_bytes(node.bytes), ""});
@@ -310,7 +300,7 @@ class Tree {
       const auto& storage = std::get<BytesStorageMetadata>(node.entry->second).storage;
       if (storage) ranks.insert(inspected_.rank_of(*storage).value_or(-1));
       const std::string size = storage ? human_bytes(storage->length) : inspected_.source.is_file() ? "" : "not recorded";
-      const auto value = values_.value_of(node.entry->first, std::get<BytesStorageMetadata>(node.entry->second));
+      const auto value = value_of(node.entry->first, std::get<BytesStorageMetadata>(node.entry->second));
       const char* const kind = value.text.empty() ? "bytes" : value.opaque.empty() ? "value" : "opaque";
       // Shows the name of the class in full.
       const bool has_name = value.text.find(value.opaque) != std::string::npos;
@@ -322,7 +312,7 @@ class Tree {
   }
 
   const Inspected& inspected_;
-  SmallValues values_;
+  std::size_t values_read_ = 0;
   Node root_;
   Table table_;
 };
