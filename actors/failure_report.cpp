@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include <cairn/base/descriptor.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/log.hpp>
 #include <cairn/base/save_id.hpp>
@@ -73,13 +74,10 @@ std::string report_text(const Report& report, const std::string& directory) {
 
 // Creates the file and returns true, or returns false if another rank was first.
 bool write_text(const std::string& path, const std::string& text) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (file < 0 && errno == EEXIST) return false;
-  if (file < 0) throw system_error("create the report", path, errno);
-  const ssize_t written = ::write(file, text.data(), text.size());
-  const int error = errno;
-  ::close(file);
-  if (written < 0) throw system_error("write the report", path, error);
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file.valid() && errno == EEXIST) return false;
+  if (!file.valid()) throw system_error("create the report", path, errno);
+  if (::write(file.get(), text.data(), text.size()) < 0) throw system_error("write the report", path, errno);
   return true;
 }
 

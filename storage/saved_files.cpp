@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -13,6 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include <cairn/base/descriptor.hpp>
 #include <cairn/base/digest.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/formats/tensor_pickle.hpp>
@@ -211,22 +211,14 @@ class TorchSaveFile final : public SavedFiles {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) throw system_error("open", path, errno);
-  if (::fstat(file, &status_) != 0) {
-    const int why = errno;
-    ::close(file);
-    throw system_error("look at", path, why);
-  }
-  if (!S_ISREG(status_.st_mode)) {
-    ::close(file);
-    throw Error(ErrorCode::kCorrupt, printable(path) + " is not a regular file");
-  }
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid()) throw system_error("open", path, errno);
+  if (::fstat(file.get(), &status_) != 0) throw system_error("look at", path, errno);
+  if (!S_ISREG(status_.st_mode)) throw Error(ErrorCode::kCorrupt, printable(path) + " is not a regular file");
   // Mapped privately and writable, because LibTorch has no read-only tensors.
-  void* const begin = size() == 0 ? nullptr : ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file, 0);
-  const int why = errno;
-  ::close(file);
-  if (begin == MAP_FAILED) throw system_error("map", path, why);
+  void* const begin =
+      size() == 0 ? nullptr : ::mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
+  if (begin == MAP_FAILED) throw system_error("map", path, errno);
   begin_ = static_cast<char*>(begin);
 }
 

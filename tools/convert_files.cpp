@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <cairn/base/descriptor.hpp>
 #include <cairn/formats/safetensors.hpp>
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/planning/pieces.hpp>
@@ -59,19 +60,13 @@ class PartialFile {
         throw Error(ErrorCode::kAlreadyExists, fmt::format("{} is {}: name the file to write", printable(path_),
                                                            S_ISDIR(status.st_mode) ? "a directory" : "no regular file"));
     }
-    descriptor_ = ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (descriptor_ < 0) throw system_error("create", partial_path_, errno);
-    try {
-      open();
-    } catch (...) {
-      ::close(descriptor_);
-      throw;
-    }
+    file_.reset(::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (!file_.valid()) throw system_error("create", partial_path_, errno);
+    open();
   }
   // Removes the partial file if it is unfinished.
   ~PartialFile() {
     if (!finished_) ::unlink(partial_path_.c_str());
-    ::close(descriptor_);
   }
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
@@ -82,7 +77,7 @@ class PartialFile {
   void write_at(std::uint64_t offset, ByteSpan bytes) {
     std::size_t done = 0;
     while (done < bytes.size()) {
-      const ssize_t written = ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+      const ssize_t written = ::pwrite(file_.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) throw system_error(fmt::format("write {} bytes to", bytes.size() - done), partial_path_, errno);
       done += static_cast<std::size_t>(written);
@@ -93,8 +88,8 @@ class PartialFile {
   // survives power loss. Unless it replaces one, throws kAlreadyExists if a file has appeared
   // meanwhile.
   void finish(std::uint64_t length) {
-    if (::ftruncate(descriptor_, static_cast<off_t>(length)) != 0) throw system_error("cut", partial_path_, errno);
-    if (::fsync(descriptor_) != 0) throw system_error("sync", partial_path_, errno);
+    if (::ftruncate(file_.get(), static_cast<off_t>(length)) != 0) throw system_error("cut", partial_path_, errno);
+    if (::fsync(file_.get()) != 0) throw system_error("sync", partial_path_, errno);
     rename_into_place();
     finished_ = true;
     sync_folder_of(path_);
@@ -104,15 +99,15 @@ class PartialFile {
   void open() {
     struct stat opened {};
     struct stat named {};
-    const bool is_locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+    const bool is_locked = ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0;
     if (!is_locked && errno != EWOULDBLOCK) throw system_error("lock", partial_path_, errno);
-    if (::fstat(descriptor_, &opened) != 0) throw system_error("examine", partial_path_, errno);
+    if (::fstat(file_.get(), &opened) != 0) throw system_error("examine", partial_path_, errno);
     // Between the opening and the lock, another process may have renamed the file into place.
     if (!is_locked || ::lstat(partial_path_.c_str(), &named) != 0 || named.st_ino != opened.st_ino)
       throw Error(ErrorCode::kPrecondition,
                   fmt::format("another conversion writes there now ({} is locked)", printable(partial_path_)));
     starts_over_ = opened.st_size > 0;
-    if (::ftruncate(descriptor_, 0) != 0) throw system_error("cut", partial_path_, errno);
+    if (::ftruncate(file_.get(), 0) != 0) throw system_error("cut", partial_path_, errno);
   }
 
   void rename_into_place() {
@@ -137,7 +132,7 @@ class PartialFile {
   const std::string path_;
   const std::string partial_path_;
   const bool replaces_;
-  int descriptor_ = -1;
+  Descriptor file_;
   bool starts_over_ = false;
   bool finished_ = false;
 };

@@ -22,6 +22,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <cairn/base/descriptor.hpp>
 #include <cairn/base/random.hpp>
 #include <cairn/base/settings.hpp>
 #include <cairn/runtime/library_versions.hpp>
@@ -108,17 +109,8 @@ Finding check_limit(const Limit& limit) {
                  is_count && value < kFilesNeeded ? Health::kProblem : limit.otherwise, limit.effect);
 }
 
-class Socket {
- public:
-  Socket() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
-  ~Socket() { ::close(descriptor_); }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  const int descriptor_;  // -1: every use fails with EBADF
-};
+// If there is none, every use fails with EBADF.
+Descriptor tcp_socket() { return Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
 
 sockaddr_in address_of(in_addr_t host, std::uint16_t port) {
   sockaddr_in address{};
@@ -130,7 +122,7 @@ sockaddr_in address_of(in_addr_t host, std::uint16_t port) {
 
 // Connects over loopback to a port that the system chooses.
 Finding check_loopback() {
-  const Socket server, client;
+  const Descriptor server = tcp_socket(), client = tcp_socket();
   sockaddr_in address = address_of(INADDR_LOOPBACK, 0);
   socklen_t length = sizeof address;
   auto* const any = reinterpret_cast<sockaddr*>(&address);
@@ -149,7 +141,7 @@ Finding check_master_port() {
   const int port = parse_number<int>(text).value_or(0);
   if (port < 1 || port > 65535)
     return {"MASTER_PORT", Health::kProblem, text, "no rank would find the others: give a number from 1 to 65535"};
-  const Socket server;
+  const Descriptor server = tcp_socket();
   const sockaddr_in address = address_of(INADDR_ANY, static_cast<std::uint16_t>(port));
   const int yes = 1;
   ::setsockopt(server.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -253,20 +245,17 @@ class TestFile {
  public:
   explicit TestFile(const std::filesystem::path& directory)
       : path_((directory / (".cairn-doctor-" + random_hex(*system_random(), 64))).string()),
-        descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
-    if (descriptor_ < 0) throw system_error("create", path_, errno);
+        file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
+    if (!file_.valid()) throw system_error("create", path_, errno);
     set_direct(true);
     // Some file systems refuse direct I/O only when writing.
-    if (is_direct() && ::pwrite(descriptor_, block_.get(), kAlignment, 0) < 0 && errno == EINVAL) set_direct(false);
+    if (is_direct() && ::pwrite(file_.get(), block_.get(), kAlignment, 0) < 0 && errno == EINVAL) set_direct(false);
   }
-  ~TestFile() {
-    ::close(descriptor_);
-    remove_name();
-  }
+  ~TestFile() { remove_name(); }
   TestFile(const TestFile&) = delete;
   TestFile& operator=(const TestFile&) = delete;
 
-  bool is_direct() const { return (::fcntl(descriptor_, F_GETFL) & O_DIRECT) != 0; }
+  bool is_direct() const { return (::fcntl(file_.get(), F_GETFL) & O_DIRECT) != 0; }
 
   // Without a name the file disappears with the process, however that ends. But journaling file
   // systems need not sync a file that has no name.
@@ -281,7 +270,7 @@ class TestFile {
     const auto start = steady_clock::now();
     std::uint64_t done = 0;
     while (done < bytes_max && steady_clock::now() - start < kMeasuredMax) {
-      const ssize_t bytes = ::pwrite(descriptor_, block_.get(), kBlockBytes, static_cast<off_t>(done));
+      const ssize_t bytes = ::pwrite(file_.get(), block_.get(), kBlockBytes, static_cast<off_t>(done));
       if (bytes <= 0) throw system_error("write to", path_, bytes < 0 ? errno : ENOSPC);
       done += static_cast<std::uint64_t>(bytes);
     }
@@ -294,7 +283,7 @@ class TestFile {
     set_direct(false);
     const auto start = steady_clock::now();
     for (int i = 0; i < kSyncs; ++i) {
-      if (::pwrite(descriptor_, block_.get(), kAlignment, 0) < 0) throw system_error("write to", path_, errno);
+      if (::pwrite(file_.get(), block_.get(), kAlignment, 0) < 0) throw system_error("write to", path_, errno);
       sync();
     }
     return std::chrono::duration<double>(steady_clock::now() - start).count() / kSyncs;
@@ -302,16 +291,16 @@ class TestFile {
 
  private:
   void set_direct(bool is_on) {
-    const int flags = ::fcntl(descriptor_, F_GETFL);
-    ::fcntl(descriptor_, F_SETFL, is_on ? flags | O_DIRECT : flags & ~O_DIRECT);
+    const int flags = ::fcntl(file_.get(), F_GETFL);
+    ::fcntl(file_.get(), F_SETFL, is_on ? flags | O_DIRECT : flags & ~O_DIRECT);
   }
   void sync() {
-    if (::fsync(descriptor_) != 0) throw system_error("sync", path_, errno);
+    if (::fsync(file_.get()) != 0) throw system_error("sync", path_, errno);
   }
 
   const std::unique_ptr<void, Free> block_ = make_block();
   const std::string path_;
-  const int descriptor_;
+  const Descriptor file_;
 };
 
 Finding write_speed(TestFile::Written measured) {

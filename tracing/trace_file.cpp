@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <cairn/messages/trace.pb.h>
+#include <cairn/base/descriptor.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/tracing/trace_format.hpp>
 #include <cairn/tracing/trace_text.hpp>
@@ -32,17 +33,13 @@ class Window {
  public:
   // O_NONBLOCK: opening a pipe would wait for a writer.
   explicit Window(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (file_ < 0) throw system_error("open the trace", path, errno);
+    if (!file_.valid()) throw system_error("open the trace", path, errno);
     struct stat status {};
-    if (::fstat(file_, &status) == 0 && !S_ISREG(status.st_mode)) {
-      ::close(file_);
+    if (::fstat(file_.get(), &status) == 0 && !S_ISREG(status.st_mode)) {
       const char* const kind = S_ISDIR(status.st_mode) ? "a directory" : "a pipe or a device";
       throw Error(ErrorCode::kCorrupt, path + " is no trace: it is " + kind);
     }
   }
-  ~Window() { ::close(file_); }
-  Window(const Window&) = delete;
-  Window& operator=(const Window&) = delete;
 
   // Returns whether at least `bytes` bytes are left.
   bool has(std::size_t bytes) {
@@ -59,7 +56,7 @@ class Window {
       at_ = static_cast<std::size_t>(offset - buffer_offset_);
       return;
     }
-    if (::lseek(file_, static_cast<off_t>(offset), SEEK_SET) < 0) throw system_error("read the trace", path_, errno);
+    if (::lseek(file_.get(), static_cast<off_t>(offset), SEEK_SET) < 0) throw system_error("read the trace", path_, errno);
     buffer_.clear();
     at_ = 0;
     buffer_offset_ = offset;
@@ -75,7 +72,7 @@ class Window {
     buffer_.resize(before + kChunkBytes);
     ssize_t count;
     do {
-      count = ::read(file_, buffer_.data() + before, kChunkBytes);
+      count = ::read(file_.get(), buffer_.data() + before, kChunkBytes);
     } while (count < 0 && errno == EINTR);
     buffer_.resize(before + static_cast<std::size_t>(count > 0 ? count : 0));
     if (count < 0) throw system_error("read the trace", path_, errno);
@@ -83,7 +80,7 @@ class Window {
   }
 
   const std::string path_;
-  const int file_;
+  const Descriptor file_;
   Bytes buffer_;
   std::size_t at_ = 0;
   std::uint64_t buffer_offset_ = 0;  // position of buffer_ in the file

@@ -30,20 +30,20 @@ std::int64_t nanoseconds(Time time) {
 }
 
 // The kernel may take a part only, and a signal may interrupt.
-void write_all(int file, const std::string& path, ByteSpan bytes) {
+void write_all(const Descriptor& file, const std::string& path, ByteSpan bytes) {
   std::size_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t written = ::write(file, bytes.data() + done, bytes.size() - done);
+    const ssize_t written = ::write(file.get(), bytes.data() + done, bytes.size() - done);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) throw system_error("write the trace", path, errno);
     done += static_cast<std::size_t>(written);
   }
 }
 
-int create(const std::string& path) {
+Descriptor create(const std::string& path) {
   // Mode 0666 leaves the permissions to the user's umask.
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0) throw system_error("create the trace", path, errno);
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.valid()) throw system_error("create the trace", path, errno);
   return file;
 }
 
@@ -182,16 +182,14 @@ void write_trace_file(const std::string& path, const TraceHeader& header, const 
   for (const auto& event : events) encoder.event(event, bytes);
   // Readers look for "*.trace" only, so that they never see half of a file.
   const std::string unfinished = path + ".unfinished-" + std::to_string(::getpid());
-  const int file = create(unfinished);
+  const Descriptor file = create(unfinished);
   try {
     write_all(file, unfinished, bytes);
     if (::rename(unfinished.c_str(), path.c_str()) != 0) throw system_error("give its name to the trace", path, errno);
   } catch (...) {
-    ::close(file);
     ::unlink(unfinished.c_str());
     throw;
   }
-  ::close(file);
 }
 
 TraceStream::TraceStream(std::string directory, TraceHeader header, std::uint64_t bytes_max, std::shared_ptr<Observer> next)
@@ -206,14 +204,10 @@ TraceStream::TraceStream(std::string directory, TraceHeader header, std::uint64_
   open_part();
 }
 
-TraceStream::~TraceStream() {
-  if (file_ >= 0) ::close(file_);
-}
-
 void TraceStream::open_part() {
-  if (file_ >= 0) {
-    // -1 first: if creating the new part fails, the stream has ended.
-    ::close(std::exchange(file_, -1));
+  if (file_.valid()) {
+    // First, because the stream has ended if creating the new part fails.
+    file_.reset();
     earlier_.push_back(path_);
     // Together with the new part there are at most kParts.
     if (earlier_.size() >= kParts) {
@@ -253,12 +247,12 @@ void TraceStream::write_event(const ObservedEvent& event) {
 void TraceStream::on_event(const ObservedEvent& event) noexcept {
   if (next_) next_->on_event(event);
   const MutexLock lock(mutex_);
-  if (file_ < 0) return;
+  if (!file_.valid()) return;
   try {
     write_event(event);
   } catch (const std::exception& error) {
     // The stream ends for good. A save does not fail because its trace cannot be written.
-    if (file_ >= 0) ::close(std::exchange(file_, -1));
+    file_.reset();
     write_log(LogLevel::kWarning, header_.rank, std::string("the trace of this rank ends here: ") + error.what());
   }
 }

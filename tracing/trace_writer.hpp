@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <cairn/base/bytes.hpp>
+#include <cairn/base/descriptor.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/base/observer.hpp>
 #include <cairn/tracing/trace_file.hpp>
@@ -56,7 +57,6 @@ class TraceStream final : public Observer {
   // every event, before it is written; may be null.
   TraceStream(std::string directory, TraceHeader header, std::uint64_t bytes_max = kBytesMax,
               std::shared_ptr<Observer> next = nullptr);
-  ~TraceStream() override;
   TraceStream(const TraceStream&) = delete;
   TraceStream& operator=(const TraceStream&) = delete;
 
@@ -73,7 +73,7 @@ class TraceStream final : public Observer {
   Mutex mutex_;
   TraceHeader header_ CAIRN_GUARDED_BY(mutex_);
   std::unique_ptr<TraceEncoder> encoder_ CAIRN_GUARDED_BY(mutex_);
-  int file_ CAIRN_GUARDED_BY(mutex_) = -1;  // -1: the stream has ended
+  Descriptor file_ CAIRN_GUARDED_BY(mutex_);  // none: the stream has ended
   std::string path_ CAIRN_GUARDED_BY(mutex_);
   std::uint64_t part_bytes_ CAIRN_GUARDED_BY(mutex_) = 0;
   std::deque<std::string> earlier_ CAIRN_GUARDED_BY(mutex_);  // paths of the earlier parts, oldest first

@@ -8,7 +8,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <cairn/base/error.hpp>
 #include <cairn/base/random.hpp>
@@ -68,11 +67,6 @@ HostPort place_of(const std::string& address) {
 const sockaddr* address_of(const Endpoint& endpoint) { return reinterpret_cast<const sockaddr*>(&endpoint.storage); }
 
 }  // namespace
-
-void Socket::reset(int descriptor) noexcept {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  descriptor_ = descriptor;
-}
 
 HostPort split_address(const std::string& address) {
   const auto colon = address.rfind(':');

@@ -3,31 +3,14 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 
 #include <sys/socket.h>
 
+#include <cairn/base/descriptor.hpp>
+
 namespace cairn {
 
-// Owns a file descriptor. -1: none.
-class Socket {
- public:
-  explicit Socket(int descriptor = -1) noexcept : descriptor_(descriptor) {}
-  ~Socket() { reset(); }
-  Socket(Socket&& other) noexcept : descriptor_(other.release()) {}
-  Socket& operator=(Socket&& other) noexcept {
-    if (this != &other) reset(other.release());
-    return *this;
-  }
-
-  int get() const noexcept { return descriptor_; }
-  bool valid() const noexcept { return descriptor_ >= 0; }
-  int release() noexcept { return std::exchange(descriptor_, -1); }
-  void reset(int descriptor = -1) noexcept;
-
- private:
-  int descriptor_;
-};
+using Socket = Descriptor;
 
 // A numeric address and port.
 struct Endpoint {

@@ -28,6 +28,7 @@ FORBIDDEN_FOLDERS = {
 
 # `tools` is written against public headers, as users' programs are. It also includes these, each for a reason.
 INTERNAL_FOR_TOOLS = {
+    "base/descriptor.hpp": "`doctor` and `convert` own files and sockets as the library does",
     "base/rank_text.hpp": "names ranks as the library's own texts do",
     "base/save_id.hpp": "`convert` and `cp` make a save id of their own",
     "base/settings.hpp": "reads numbers and variables of the environment as the library does",
