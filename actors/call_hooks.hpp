@@ -64,6 +64,8 @@ class LoadHooks {
   // On every rank. `plan` must stay valid until the future is ready; its value is always true.
   virtual LoadPlan finish_plan(LoadPlan central_plan) = 0;
   virtual Future<bool> read_data(const LoadPlan& plan) = 0;
+  // On a rank that is told to stop while the future is pending.
+  virtual void abandon() noexcept {}
 };
 
 }  // namespace cairn

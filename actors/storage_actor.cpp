@@ -56,6 +56,7 @@ void discard_if_told(TaskRun& run, std::optional<Committed> committed) {
 
 protocol::TaskResult run_storage_task(TaskRun& run, const protocol::Abandon& request) {
   run.hook(Hook::kAbandon, [&] {
+    if (run.context().operation() == protocol::Operation::kLoad) return run.context().load().hooks->abandon();
     run.context().save().hooks->abandon();
     discard_if_told(run, request.committed);
   });

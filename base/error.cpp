@@ -45,6 +45,7 @@ constexpr Meaning kMeanings[] = {
     {ENOTEMPTY, ErrorCode::kPrecondition, "the directory is not empty"},
     {ELOOP, ErrorCode::kPrecondition, "the path holds a loop of symbolic links"},
     {EBUSY, ErrorCode::kPrecondition, "it is in use"},
+    {EXDEV, ErrorCode::kUnsupported, "it is on another file system"},
     {ENOSYS, ErrorCode::kUnsupported, "this file system or kernel lacks the operation"},
     {EOPNOTSUPP, ErrorCode::kUnsupported, "this file system or kernel lacks the operation"},
     {ETIMEDOUT, ErrorCode::kDeadline, "check that the other side is reachable"},

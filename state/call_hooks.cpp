@@ -81,6 +81,7 @@ class PlannedLoad final : public LoadHooks {
   }
   LoadPlan finish_plan(LoadPlan central_plan) override { return planner_.finish_plan(std::move(central_plan)); }
   Future<bool> read_data(const LoadPlan& plan) override { return reader_.read_data(plan, planner_); }
+  void abandon() noexcept override { reader_.abandon(); }
 
  private:
   StateDict& state_dict_;

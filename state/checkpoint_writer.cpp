@@ -103,6 +103,8 @@ Future<bool> CheckpointReader::read_data(const LoadPlan& plan, LoadPlanner& plan
   return self.engine.read(std::move(request));
 }
 
+void CheckpointReader::abandon() noexcept { implementation_->engine.stop(); }
+
 void CheckpointReader::share_reads(ReadOnce wanted, std::function<std::string()> address, OpenStreams open) {
   implementation_->read_once = wanted;
   implementation_->data_address = std::move(address);

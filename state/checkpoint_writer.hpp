@@ -22,8 +22,9 @@ class RankStreams;
 
 struct CheckpointReaderOptions {
   unsigned threads = cpu_share();
-  // Staging memory of this rank. From the second read of an attempt on, the reader may use up to
-  // the same amount of memory in addition, to keep checked blocks for later reads.
+  // Staging memory of this rank. With LoadOptions::read_once, about 9 MiB more for each rank from
+  // which this one receives. From the second read of an attempt on, the reader may use up to the
+  // same amount of memory in addition, to keep checked blocks for later reads.
   std::uint64_t bytes_in_flight_max = 64u << 20;
   bool verify = true;         // checks the bytes read against the block checksums
   bool verify_first = false;  // before it changes any value, checks all bytes that this rank needs
@@ -68,6 +69,7 @@ class CheckpointReader : public StorageReader {
   LoadPlan prepare_local_plan(LoadPlan plan) override;
   std::vector<LoadPlan> prepare_global_plan(std::vector<LoadPlan> plans) override;
   Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override;
+  void abandon() noexcept override;
   bool validate_checkpoint_id(const std::string& checkpoint_id) const override;
 
   // Lets this rank share what ranks read (planning/read_once.hpp). For Checkpointer. `address`

@@ -103,6 +103,7 @@ struct SavePlannerOptions {
   // and strides they have. Bits are compared: equal NaNs are equal, and 0 and -0 differ. Set by
   // Checkpointer as SaveOptions::check_replicas says, except in a planner of the user's.
   bool hash_tensors = false;
+  int world_size = 0;  // of the save, to tell which parts other ranks may hold; 0: any part. Set by Checkpointer as well
 };
 
 struct LoadPlannerOptions {

@@ -238,7 +238,7 @@ struct DefaultSavePlanner::Implementation {
     for (WriteItem& item : plan.items) {
       if (item.type == WriteItemType::kByteIO || item.per_rank) continue;
       const Leaf& leaf = leaves[item.name];
-      if (leaf.value.is_tensor() || leaf.value.sharded().may_have_replicas())
+      if (leaf.value.is_tensor() || leaf.value.sharded().may_have_replicas(options.world_size))
         tensors.emplace_back(&item, TensorBytes(resolve_tensor(leaf, item)));
     }
     hash_tensors(tensors);

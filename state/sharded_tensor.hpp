@@ -60,9 +60,9 @@ class ShardedTensor {
   // spec or a mesh. A replicated chunk appears once. Leaves out empty chunks. But for a tensor
   // without elements, returns one empty chunk, the whole tensor.
   std::optional<std::vector<Box>> all_chunks() const;
-  // Returns whether other ranks may hold the same parts. False if a spec or a mesh places each part
-  // on one rank.
-  bool may_have_replicas() const;
+  // Returns whether other ranks of a world of `world_size` may hold the same parts. False if a spec
+  // or a mesh of all ranks places each part on one rank.
+  bool may_have_replicas(int world_size) const;
   // Both are empty unless the tensor was made from a mesh.
   const std::optional<DeviceMesh>& mesh() const { return layout_->mesh; }
   const std::vector<Placement>& placements() const { return layout_->placements; }

@@ -93,6 +93,10 @@ class StorageReader {
   // `set_up_storage_reader` are also called before the planner's hooks, with a planner of Cairn's
   // that takes the optimizers' plain values.
   virtual Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) = 0;
+  // Stops reading, because another rank has failed or the load is cancelled. Called at most once,
+  // and never while `read_data` runs. A future that it returned must then become ready soon. An
+  // exception with kCancelled does not count as a failure of this rank. Must not throw.
+  virtual void abandon() noexcept {}
   virtual bool validate_checkpoint_id(const std::string& checkpoint_id) const { return !checkpoint_id.empty(); }
 };
 

@@ -185,7 +185,7 @@ std::optional<ExitCode> verify_one(const Place& place, const VerifyOptions& opti
   }
   for (const auto& fault : verdict.faults)
     std::cout << coloured(Colour::kBad, "bad: ") << place_of(fault) << ": " << printable(fault.what) << '\n';
-  for (const auto& name : sharers) std::cout << coloured(Colour::kBad, "bad: ") << printable(name) << " shares these files\n";
+  for (const auto& name : sharers) std::cout << coloured(Colour::kBad, "bad: ") << printable(name) << " was saved with them, too\n";
   print_unchecked(verdict.unchecked);
   std::string told;
   if (!verdict.faults.empty()) told = counted(verdict.faults.size(), "fault") + " found";

@@ -104,9 +104,9 @@ struct Finish {
 struct Published {};
 // Runs after a failure, on the coordinator or its successor. Ends with Committed.
 struct AskCommitted {};
-// Calls the writer's `abandon`. Runs when a Write is told to stop; then `committed` is empty. Also
-// runs as the last task of a failed save; then `committed` is set, and the task may call the
-// writer's `discard` (state/storage.hpp). Ends with Released.
+// Calls `abandon` of the writer or reader. Runs when a Write or Read is told to stop; then
+// `committed` is empty. Also runs as the last task of a failed save; then `committed` is set, and
+// the task may call the writer's `discard` (state/storage.hpp). Ends with Released.
 struct Abandon {
   std::optional<Committed> committed;
 };

@@ -68,11 +68,10 @@ void RankMachine::receive(const StopPhase&) {
   if (!has_task_running()) report_stopped();
 }
 
-// A running hook runs to its end; only a writer's I/O can be stopped.
+// A running hook runs to its end; only the I/O of a writer or reader can be stopped.
 void RankMachine::stop_tasks() {
   effects_.emplace_back(StopTasks{});
-  const bool writes = state_ == State::kMoving && outstanding_ != 0 && call_.operation == Operation::kSave;
-  if (!writes || std::exchange(abandoned_, true)) return;
+  if (state_ != State::kMoving || outstanding_ == 0 || std::exchange(abandoned_, true)) return;
   stop_outstanding_ = run(Abandon{});
 }
 

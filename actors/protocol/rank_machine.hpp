@@ -10,9 +10,9 @@
 // Agreement:  stays in joining until the Outcome; this rank runs no task.
 // Waits:      joining, planned and reported wait for the coordinator, each under Timer::kAnswer.
 //             preparing, moving and ending wait for this rank's own tasks.
-// Tasks:      run one at a time, with one exception: Abandon runs beside the Write that it stops,
-//             once the writer has returned its future. An outcome that arrives while a task runs
-//             takes effect when the task ends.
+// Tasks:      run one at a time, with one exception: Abandon runs beside the Write or Read that it
+//             stops, once the writer or reader has returned its future. An outcome that arrives
+//             while a task runs takes effect when the task ends.
 // Progress:   from Begin to the outcome, whenever Timer::kProgress fires, the rank reports its
 //             progress to the coordinator and gets the progress of all ranks.
 //             A rank that has lost its coordinator reports nothing. Progress reports affect no
@@ -62,7 +62,7 @@ struct CallOnRank {
   std::uint64_t outstanding_ = 0;       // sequence number of the running task, 0 if none
   std::uint64_t stop_outstanding_ = 0;  // sequence number of the Abandon that stops it, 0 if none
   bool stopping_ = false;               // told to stop: no further hook of the phase starts
-  bool abandoned_ = false;              // the writer was told to stop; its files stay until the outcome
+  bool abandoned_ = false;              // the writer or reader was told to stop; files stay until the outcome
   bool began_ = false;                  // some task has run, so there is something to release
   std::optional<Failure> own_failure_;
   std::optional<Outcome> outcome_;

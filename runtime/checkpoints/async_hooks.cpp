@@ -35,7 +35,7 @@ void TensorLeases::expect(const SavePlan& plan) {
   MutexLock lock(account_->mutex);
   account_->awaits.resize(plan.items.size());
   for (std::size_t i = 0; i < plan.items.size(); ++i) {
-    if (plan.items[i].type == WriteItemType::kByteIO) continue;
+    if (plan.items[i].type == WriteItemType::kByteIO || plan.items[i].chunk.empty()) continue;
     account_->awaits[i] = true;
     ++account_->awaited;
   }
@@ -44,6 +44,7 @@ void TensorLeases::expect(const SavePlan& plan) {
 }
 
 torch::Tensor TensorLeases::lend(const SavePlan& plan, const WriteItem& item, const torch::Tensor& tensor) {
+  if (tensor.numel() == 0) return tensor;  // there is nothing that the trainer could change
   {
     MutexLock lock(account_->mutex);
     if (account_->returned)

@@ -118,6 +118,7 @@ struct Checkpointer::Implementation {
     SavePlannerOptions planning = options.planning;
     // Alone, there is nothing to compare with.
     planning.hash_tensors = options.check_replicas != CheckReplicas::kOff && world.size() > 1;
+    planning.world_size = world.size();
     return own.planner_for(planning, part_rank);
   }
   Made<StorageWriter> writer_for(const SaveOptions& options) {
@@ -126,12 +127,10 @@ struct Checkpointer::Implementation {
   Made<StorageWriter> writer_for(const SaveOptions& options, const AsyncSaveOptions& async_options) {
     if (options.storage_writer) return {options.storage_writer, nullptr};
     CheckpointWriterOptions wanted = options.writer;
-    if (async_options.staging.stream && !async_options.stager) {
-      // A streamed state is never copied as a whole. The writer's memory limits how much of it is
-      // copied at once, and copying comes first because the trainer waits for it.
-      wanted.bytes_in_flight_max = async_options.staging.stream_bytes_max;
-      wanted.copy_first = true;
-    }
+    // A streamed state is never copied as a whole. The writer's memory limits how much of it is
+    // copied at once, and copying comes first because the trainer waits for it.
+    wanted.copy_first = async_options.stager ? async_options.stager->streams() : async_options.staging.stream;
+    if (wanted.copy_first) wanted.bytes_in_flight_max = async_options.staging.stream_bytes_max;
     return own.writer_for(wanted, async_options.low_priority);
   }
 

@@ -117,6 +117,9 @@ Retention look_at_retention(const RunDirectory& run, const RetentionPolicy& poli
   // Otherwise a run whose newest checkpoints are damaged might have none to resume from. Looks only
   // at checkpoints that are kept, because each look takes a few requests.
   std::set<std::string> seen;
+  // One fault damages all checkpoints that share the file, although they were whole before.
+  const auto shares = [](const RunCheckpoint& one) { return !one.head.shares_with.empty(); };
+  if (std::any_of(found.checkpoints.begin(), found.checkpoints.end(), shares)) known.whole.clear();
   const auto is_damaged = [&](const CheckpointInfo& info) {
     if (!seen.insert(info.name).second || known.whole.count(info.save_id) > 0) return false;
     if (known.damaged.count(info.save_id) > 0 || !run.fault_of(info.name, info.save_id).empty()) return true;

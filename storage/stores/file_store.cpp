@@ -155,8 +155,8 @@ std::uint64_t FileStore::link(const std::string& source, const ObjectName& name,
   make_parents(name);
   const int linked = files_.link(*from, path);
   if (linked == -EPERM || linked == -EXDEV || linked == -EOPNOTSUPP || linked == -ENOSYS)
-    throw Error(ErrorCode::kUnsupported, std::string(system_error("link to " + source, path, -linked).what()));
-  require(linked, "link to " + source, path);
+    throw Error(ErrorCode::kUnsupported, std::string(system_error("link to " + source + " as", path, -linked).what()));
+  require(linked, "link to " + source + " as", path);
   try {
     const auto found = status_at(path, false, "inspect");
     // A symbolic link has just got a second name, or the new name is gone.

@@ -98,7 +98,8 @@ std::unique_ptr<ObjectWriter> S3Store::create(const ObjectName& name, const Crea
 }
 
 std::uint64_t S3Store::link(const std::string& source, const ObjectName& name, bool is_durable) {
-  // S3's limit. More can be copied in parts, but libcurl 7.88 signs the header of their range wrongly.
+  // S3's limit. More can be copied in parts, but libcurl 7.88 signs the header with their range
+  // wrongly.
   constexpr std::uint64_t kCopiedBytesMax = std::uint64_t{5} << 30;
   check_object_name(name);
   const StoreUrl from = split_url(source);
@@ -107,7 +108,8 @@ std::uint64_t S3Store::link(const std::string& source, const ObjectName& name, b
   const S3Object found = client_->look(key);
   if (!found.is_there) throw not_found("copy", source);
   if (found.bytes > kCopiedBytesMax)
-    throw Error(ErrorCode::kUnsupported, source + " has " + std::to_string(found.bytes) + " bytes, and a bucket copies at most 5 GiB");
+    throw Error(ErrorCode::kUnsupported,
+                source + " has " + std::to_string(found.bytes) + " bytes, and a bucket copies at most 5 GiB");
   if (exists(name))
     throw Error(ErrorCode::kAlreadyExists, "cannot copy " + source + " to " + url_of(name) + ": an object of this name exists");
   copy_s3_object(client_, bucket_ + "/" + key, found.bytes, key_of(name), url_of(name));

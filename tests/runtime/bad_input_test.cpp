@@ -5,6 +5,8 @@
 #include <fstream>
 #include <functional>
 #include <mutex>
+#include <string_view>
+#include <thread>
 
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
@@ -16,6 +18,7 @@
 #include <cairn/tests/support/leak_check.hpp>
 #include <cairn/tests/support/sample_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
+#include <cairn/tests/support/wrapped_store.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;
@@ -293,6 +296,43 @@ TEST_CASE("bad input: a writer that throws while the threads that it has started
         }
       },
       ErrorCode::kUnavailable, {"rank 1 ", "planned fault after the start"});
+}
+
+TEST_CASE("bad input: a reader stops when another rank has failed") {
+  static std::atomic<int> reads{0};
+  static Gate until_abandoned;
+  register_around("held", "file", [](Store&, const DecoratedOperation& operation, const std::function<void()>& act) {
+    if (std::string_view(operation.name) == "read" && operation.bytes > 1'000'000) {
+      ++reads;
+      until_abandoned.pass();
+    }
+    act();
+  });
+  struct Reader : CheckpointReader {
+    Reader(int on_rank, CheckpointReaderOptions with) : CheckpointReader(with), rank(on_rank) {}
+    Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override {
+      if (rank == 0) return CheckpointReader::read_data(plan, planner);
+      until_abandoned.wait_until_reached();
+      throw PlannedFault("planned fault while another rank reads");
+    }
+    void abandon() noexcept override {
+      std::thread([] { until_abandoned.open(); }).detach();
+      CheckpointReader::abandon();
+    }
+    const int rank;
+  };
+  const TemporaryDirectory directory;
+  expect_failure(
+      [&](Checkpointer& c, int rank) {
+        StateDict state{{"large", torch::zeros({8 << 20})}};
+        c.save(state, directory.path() + "/step");
+        LoadOptions options;
+        options.reader.threads = 1;
+        options.storage_reader = std::make_shared<Reader>(rank, options.reader);
+        c.load(state, "held:" + directory.path() + "/step", options);
+      },
+      ErrorCode::kUnavailable, {"rank 1 ", "planned fault while another rank reads"});
+  CHECK(reads < 4);  // of eight
 }
 
 TEST_CASE("bad input: values that differ between ranks under one key are refused") {

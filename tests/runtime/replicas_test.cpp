@@ -133,6 +133,14 @@ TEST_CASE("replicas: parts that several ranks hold are compared") {
       checkpointer.save({{"w", tensor}}, directory.path() + "/step", checking(CheckReplicas::kError));
     });
     CHECK(thrown.says("'w' differs between ranks: rank 1 has one value, rank 3 another"));
+    // Each half of the ranks has a mesh of its own.
+    const int first = world.rank() / 2 * 2;
+    const DeviceMesh half({2}, {first, first + 1});
+    const auto apart = ShardedTensor::distribute(replica(world, 3), half, {Shard{0}}, world.rank());
+    const Thrown again = thrown_by([&] {
+      checkpointer.save({{"w", apart}}, directory.path() + "/step", checking(CheckReplicas::kError));
+    });
+    CHECK(again.says("'w' differs between ranks: rank 1 has one value, rank 3 another"));
   });
 }
 

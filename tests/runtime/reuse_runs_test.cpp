@@ -74,6 +74,24 @@ TEST_CASE_FIXTURE(RunOnDisk, "reuse: retention keeps a second copy of data that 
   });
 }
 
+TEST_CASE_FIXTURE(RunOnDisk, "reuse: a fault counts for each checkpoint that shares the file, and a sound one stays") {
+  CheckpointManagerOptions options = keeping_last(2);
+  options.writer.reuse = Reuse::kDeclared;
+  options.writer.reuse_generations_max = 3;
+  managed(run, options, [&](CheckpointManager& manager) {
+    for (std::int64_t step = 1; step <= 7; ++step) {
+      // Steps 4 and 5 share this file.
+      if (step == 6 && manager.world().rank() == 0)
+        for (const auto& entry : std::filesystem::directory_iterator(place("step_5")))
+          if (entry.file_size() > 100'000) std::filesystem::resize_file(entry.path(), 10);
+      manager.save(step, reusable_state(step, manager.world()));
+      manager.wait_for_saves();
+      if (step == 6) check_kept(manager, {"step_6", "step_5", "step_3"});
+    }
+    check_kept(manager, {"step_7", "step_6"});
+  });
+}
+
 TEST_CASE_FIXTURE(RunOnDisk, "reuse: the second copy that stays is sound") {
   CheckpointManagerOptions options = keeping_last(2);
   options.writer.reuse = Reuse::kDeclared;

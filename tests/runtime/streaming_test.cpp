@@ -69,6 +69,20 @@ void check_loads(Checkpointer& checkpointer, const std::string& id, double start
   CHECK(state.at("name").to_text() == expected.at("name").to_text());
 }
 
+TEST_CASE("streaming: a stager of the user's streams a state whose unchanged tensors are taken over") {
+  const TemporaryDirectory directory;
+  Checkpointer checkpointer(World::single());
+  SaveOptions options = small_blocks();
+  options.writer.reuse = Reuse::kDigest;
+  AsyncSaveOptions streamed = streaming(2);
+  streamed.stager = std::make_shared<StreamingStager>();
+  for (int step = 0; step < 3; ++step) {
+    const std::string id = directory.path() + "/step_" + std::to_string(step);
+    checkpointer.async_save(large_state(1), id, options, streamed).result();
+    check_loads(checkpointer, id, 1);
+  }
+}
+
 TEST_CASE("streaming: saves the state at the time of the call, whatever the ring's size") {
   for (const int size : {1, 3}) {
     for (const std::uint64_t blocks : {1, 3, 64}) {

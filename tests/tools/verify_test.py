@@ -39,7 +39,7 @@ class Verify(Command):
         for bad, other in (("step_2", "step_3"), ("step_3", "step_2")):
             told = json.loads(cairn("verify", self.root / bad, "--json").stdout)
             self.assertEqual((told["verdict"], told["shared_with"]), ("faults", [other]))
-            self.assertIn(f"bad: {other} shares these files", cairn("verify", self.root / bad).stdout)
+            self.assertIn(f"bad: {other} was saved with them, too", cairn("verify", self.root / bad).stdout)
         self.assertEqual(cairn("verify", self.root / "step_1").returncode, FINE)
 
     def test_all_faults_are_listed(self):
