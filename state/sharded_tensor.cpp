@@ -165,7 +165,7 @@ std::optional<std::vector<Box>> ShardedTensor::all_chunks() const {
 bool ShardedTensor::may_have_replicas(int world_size) const {
   const std::size_t ranks = layout_->mesh ? layout_->mesh->ranks().size() : layout_->spec ? layout_->spec->placements.size() : 0;
   // The ranks that are not there may have the same parts, on a mesh of their own.
-  if (static_cast<int>(ranks) != world_size) return true;
+  if (ranks == 0 || static_cast<int>(ranks) != world_size) return true;
   if (!layout_->mesh) return false;
   const auto& shape = layout_->mesh->shape();
   for (std::size_t axis = 0; axis < shape.size(); ++axis)

@@ -171,9 +171,10 @@ TEST_CASE("the texts of short plain values are in the plan") {
 }
 
 // Returns the hash in the plan of a save that compares replicas.
-std::uint64_t hash_of(const Value& value) {
+std::uint64_t hash_of(const Value& value, int world_size = 0) {
   SavePlannerOptions options;
   options.hash_tensors = true;
+  options.world_size = world_size;
   DefaultSavePlanner planner(options);
   return local_plan(planner, {{"value", value}}).items.at(0).content_hash;
 }
@@ -208,11 +209,13 @@ TEST_CASE("tensors are hashed if other ranks may hold them, and only on request"
   const torch::Tensor whole = torch::ones({4, 4});
   const DeviceMesh grid({2, 2});
   CHECK(hash_of(whole) != 0);
-  CHECK(hash_of(ShardedTensor::distribute(whole, grid, {Replicate{}, Shard{0}}, 0)) != 0);
-  CHECK(hash_of(ShardedTensor({4, 4}, DType::kFloat32, {{torch::ones({2, 4}), {0, 0}}})) != 0);
-  CHECK(hash_of(ShardedTensor::distribute(whole, grid, {Shard{1}, Shard{0}}, 0)) == 0);
-  CHECK(hash_of(ShardedTensor::distribute(whole, DeviceMesh({1, 2}), {Replicate{}, Shard{0}}, 0)) == 0);
-  CHECK(hash_of(ShardedTensor::distribute(whole, ChunkShardingSpec{0, {0, 1}}, 0)) == 0);
+  CHECK(hash_of(ShardedTensor::distribute(whole, grid, {Replicate{}, Shard{0}}, 0), 4) != 0);
+  CHECK(hash_of(ShardedTensor({4, 4}, DType::kFloat32, {{torch::ones({2, 4}), {0, 0}}}), 2) != 0);
+  for (const int world_size : {4, 5, 0})  // ranks that are not in the mesh may have a mesh of their own
+    CHECK((hash_of(ShardedTensor::distribute(whole, grid, {Shard{1}, Shard{0}}, 0), world_size) == 0) == (world_size == 4));
+  CHECK(hash_of(ShardedTensor::distribute(whole, DeviceMesh({1, 2}), {Replicate{}, Shard{0}}, 0), 2) == 0);
+  CHECK(hash_of(ShardedTensor::distribute(whole, ChunkShardingSpec{0, {0, 1}}, 0), 2) == 0);
+  CHECK(hash_of(ShardedTensor::distribute(whole, ChunkShardingSpec{0, {0, 1}}, 0), 3) != 0);
   CHECK(hash_of(per_rank(whole)) == 0);
   DefaultSavePlanner planner;
   CHECK_FALSE(has_tensor_hashes(local_plan(planner, {{"value", whole}})));
