@@ -10,6 +10,17 @@
 namespace cairn {
 namespace {
 
+// Returns the text of an element of the answer `what`, without quotes around it. Throws
+// kUnavailable, with the text `absent`, if it has none.
+std::string text_in(const S3Response& answer, const char* what, const char* element, const char* absent) {
+  std::string found;
+  visit_s3_xml(answer.body, what, [&](const std::string& path, const std::string& text) {
+    if (path == element) found = s3_etag(text);
+  });
+  if (found.empty()) throw Error(ErrorCode::kUnavailable, absent);
+  return found;
+}
+
 class S3Writer final : public ObjectWriter {
  public:
   S3Writer(std::shared_ptr<S3Client> client, std::string key, std::string url, const CreateOptions& options,
@@ -68,17 +79,14 @@ class S3Writer final : public ObjectWriter {
     S3Request request = request_to("PUT");
     request.query = {{"partNumber", "1"}, {"uploadId", begin_upload()}};
     request.headers = {{"x-amz-copy-source", s3_encode(source, true)}};
-    std::string etag;
-    request.check = [&etag](const S3Response& response) {
-      visit_s3_xml(response.body, "the end of a copy", [&](const std::string& path, const std::string& text) {
-        if (path == "CopyPartResult/ETag") etag = s3_etag(text);
-      });
-      if (etag.empty()) throw Error(ErrorCode::kUnavailable, "the answer does not confirm the copy");
+    const auto etag_in = [](const S3Response& answer) {
+      return text_in(answer, "the end of a copy", "CopyPartResult/ETag", "the answer does not confirm the copy");
     };
+    request.check = etag_in;
     const S3Response response = client_->send(request);
     if (!response.succeeded())
       throw Error(ErrorCode::kNotFound, "cannot copy s3://" + source + " to " + url_ + ": " + response.error_code);
-    parts_[0] = {bytes, etag};
+    parts_[0] = {bytes, etag_in(response)};
   }
 
   // Removes the object only if it is this writer's: another save may have made one of the same
@@ -162,18 +170,11 @@ class S3Writer final : public ObjectWriter {
     S3Request request = request_to("POST");
     request.query = {{"uploads", ""}};
     request.headers = {{kS3NonceHeader, nonce_}};
-    std::string id;
-    const auto parse = [&id](const S3Response& response) {
-      id.clear();
-      visit_s3_xml(response.body, "the beginning of an upload", [&](const std::string& path, const std::string& text) {
-        if (path == "InitiateMultipartUploadResult/UploadId") id = text;
-      });
-      if (id.empty()) throw Error(ErrorCode::kUnavailable, "the answer has no upload id");
+    const auto id_in = [](const S3Response& answer) {
+      return text_in(answer, "the beginning of an upload", "InitiateMultipartUploadResult/UploadId", "the answer has no upload id");
     };
-    request.check = parse;
-    parse(client_->send(request));
-    upload_ = id;
-    return upload_;
+    request.check = id_in;
+    return upload_ = id_in(client_->send(request));
   }
 
   void finish_upload(std::uint64_t length) CAIRN_REQUIRES(mutex_) {
