@@ -6,12 +6,12 @@
 #include <functional>
 #include <mutex>
 #include <string_view>
-#include <thread>
 
 #include <cairn/tests/support/torch.hpp>  // before the headers that use doctest
 
 #include <cairn/base/save_id.hpp>
 #include <cairn/runtime/cairn.hpp>
+#include <cairn/storage/engine/rank_streams.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>
 #include <cairn/tests/support/gate.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
@@ -308,16 +308,24 @@ TEST_CASE("bad input: a reader stops when another rank has failed") {
     }
     act();
   });
+  // Nothing comes from the other rank.
+  struct Streams : RankStreams {
+    void send(std::uint32_t, ByteSpan) noexcept override {}
+    void finish_sending() noexcept override {}
+    void stop() noexcept override { until_abandoned.open(); }  // called once no further read begins
+    bool receive(std::uint32_t, MutableByteSpan) override { return false; }
+    void finish_receiving(std::uint32_t) override {}
+    void report() noexcept override {}
+  };
   struct Reader : CheckpointReader {
-    Reader(int on_rank, CheckpointReaderOptions with) : CheckpointReader(with), rank(on_rank) {}
+    Reader(int on_rank, CheckpointReaderOptions with) : CheckpointReader(with), rank(on_rank) {
+      share_reads(
+          ReadOnce::kWorld, [] { return std::string("address"); }, [](const auto&) { return std::make_shared<Streams>(); });
+    }
     Future<bool> read_data(const LoadPlan& plan, LoadPlanner& planner) override {
       if (rank == 0) return CheckpointReader::read_data(plan, planner);
       until_abandoned.wait_until_reached();
       throw PlannedFault("planned fault while another rank reads");
-    }
-    void abandon() noexcept override {
-      std::thread([] { until_abandoned.open(); }).detach();
-      CheckpointReader::abandon();
     }
     const int rank;
   };

@@ -128,6 +128,9 @@ class FaultyReader : public StorageReader {
     if (faults.fails("read_data_async")) return failed_future<bool>("read_data_async");
     return inner_ ? inner_->read_data(plan, planner) : ready_future(true);
   }
+  void abandon() noexcept override {
+    if (inner_) inner_->abandon();
+  }
 
   FaultSwitch faults;
 
