@@ -57,8 +57,6 @@ class TraceStream final : public Observer {
   // every event, before it is written; may be null.
   TraceStream(std::string directory, TraceHeader header, std::uint64_t bytes_max = kBytesMax,
               std::shared_ptr<Observer> next = nullptr);
-  TraceStream(const TraceStream&) = delete;
-  TraceStream& operator=(const TraceStream&) = delete;
 
   void on_event(const ObservedEvent& event) noexcept override;
 
