@@ -5,7 +5,6 @@
 #include <vector>
 
 #include <cairn/base/error.hpp>
-#include <cairn/base/random.hpp>
 #include <cairn/messages/plan_codec.hpp>
 #include <cairn/tests/messages/corruption.hpp>
 #include <cairn/tests/messages/random_plans.hpp>

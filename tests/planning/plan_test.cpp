@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <cairn/base/error.hpp>
-#include <cairn/base/random.hpp>
 #include <cairn/planning/flat_names.hpp>
 #include <cairn/planning/plan.hpp>
 

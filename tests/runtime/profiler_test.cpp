@@ -9,7 +9,6 @@
 
 #include <ATen/record_function.h>
 
-#include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
 #include <cairn/runtime/checkpoints/checkpointer.hpp>
 #include <cairn/tests/support/faulty_storage.hpp>

@@ -8,7 +8,6 @@
 #include <cairn/base/digest.hpp>
 #include <cairn/formats/saved_value.hpp>
 #include <cairn/formats/torch_archive.hpp>
-#include <cairn/formats/unpickler.hpp>
 #include <cairn/state/leaf_bytes.hpp>
 #include <cairn/state/planner.hpp>
 #include <cairn/state/staged_values.hpp>

@@ -12,7 +12,6 @@
 #include <cairn/storage/format/commit_record.hpp>
 #include <cairn/storage/format/names.hpp>
 #include <cairn/storage/format/zstd_item.hpp>
-#include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/stores/memory_store.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/support/local_protocol.hpp>

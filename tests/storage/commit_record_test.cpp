@@ -19,7 +19,6 @@
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/storage/store_tools.hpp>
 #include <cairn/tests/support/sample_metadata.hpp>
-#include <cairn/tests/support/stride.hpp>
 #include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;

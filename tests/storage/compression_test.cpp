@@ -14,7 +14,6 @@
 
 #include <cairn/tests/support/torch.hpp>
 
-#include <cairn/formats/torch_metadata.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/ready_plan.hpp>
 #include <cairn/state/tensor_types.hpp>

@@ -12,7 +12,6 @@
 #include <cairn/tests/storage/store_conformance.hpp>
 #include <cairn/tests/support/simulated_file_system.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
-#include <cairn/tests/support/thrown.hpp>
 
 using namespace cairn;
 using namespace cairn::testing;

@@ -15,7 +15,6 @@
 #include <cairn/state/hugging_face.hpp>
 #include <cairn/state/tensor_types.hpp>
 #include <cairn/storage/format/names.hpp>
-#include <cairn/storage/recorded_storage.hpp>
 #include <cairn/storage/runs/run_directory.hpp>
 #include <cairn/storage/verify_checkpoint.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>

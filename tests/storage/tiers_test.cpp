@@ -10,7 +10,6 @@
 
 #include <pthread.h>
 
-#include <cairn/base/digest.hpp>
 #include <cairn/state/hugging_face.hpp>
 #include <cairn/storage/format/commit_head.hpp>
 #include <cairn/storage/format/commit_record.hpp>

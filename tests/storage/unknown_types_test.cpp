@@ -7,7 +7,6 @@
 #include <cairn/formats/tensor_pickle.hpp>
 #include <cairn/formats/torch_archive.hpp>
 #include <cairn/formats/torch_metadata.hpp>
-#include <cairn/planning/global_plan.hpp>
 #include <cairn/planning/resharding.hpp>
 #include <cairn/state/checkpoint_writer.hpp>
 #include <cairn/state/ready_plan.hpp>
