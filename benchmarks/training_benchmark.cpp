@@ -5,7 +5,8 @@
 //
 // With --cuda, runs as the ranks of cairn-launch, each on its own CUDA device. Trains a transformer
 // of about a billion parameters in bfloat16 on one rank, fully sharded and replicated. Measures
-// time and memory of a step, of saving and of resuming. fsdp2_step.py does the same in PyTorch.
+// time and memory of a step, of saving and of resuming; fsdp2_step.py does the same in PyTorch.
+// Before that, loads a replicated state with and without LoadOptions::replica_group.
 //
 // Rank 0 prints one JSON object per line: {name, value, unit, limit, ratio, goal, met}; values are
 // medians. `--quick`: a smaller model, fewer steps. `--directory DIRECTORY`: where the checkpoint
@@ -28,6 +29,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #endif
 
+#include <cairn/base/error.hpp>
 #include <cairn/runtime/cairn.hpp>
 #include <cairn/training/fully_shard.hpp>
 #include <cairn/training/group_from_environment.hpp>
@@ -271,6 +273,43 @@ void print_steps(const std::string& name, const Measured& measured, int ranks) {
   print("training_peak_cuda_" + of, measured.peak, "MiB");
 }
 
+// Loads a state that every rank needs whole: each reads all of it, or a part and gets the rest from
+// the group.
+void measure_replicas(World& world, const ProcessGroup& group, at::Device device, bool quick, const std::string& directory) {
+  constexpr int kTensors = 32;
+  const std::int64_t rows = quick ? 256 : 8192;  // 256 MiB or 8 GiB in all
+  StateDict state;
+  for (int i = 0; i < kTensors; ++i)
+    state["layer." + std::to_string(i)] = torch::full({rows, 8192}, i + 1, torch::TensorOptions(torch::kInt32).device(device));
+  const std::string where = directory + "/cairn_replicas_benchmark";
+  Checkpointer checkpointer(world);
+  checkpointer.save(state, where);
+  LoadOptions alone, together;
+  together.replica_group = std::make_shared<ProcessGroup>(group);
+  const auto load = [&](const LoadOptions& options) {
+    for (auto& [key, value] : state) value.tensor().zero_();
+    group.barrier();
+    const double seconds = seconds_of([&] {
+      checkpointer.load(state, where, options);
+      group.barrier();
+    });
+    for (int i = 0; i < kTensors; ++i)
+      if (!state.at("layer." + std::to_string(i)).tensor().eq(i + 1).all().item<bool>()) throw InternalError("wrong values");
+    return seconds;
+  };
+  std::vector<double> off, on;
+  for (int repeat = 0; repeat < 6; ++repeat) {
+    const double seconds[] = {load(alone), load(together)};
+    if (repeat == 0) continue;  // connects the ranks, and fills the page cache
+    off.push_back(seconds[0]);
+    on.push_back(seconds[1]);
+  }
+  if (group.rank() != 0) return;
+  print("load_" + std::string(quick ? "256_mib" : "8_gib") + "_replicated_" + std::to_string(group.size()) + "_gpus_replica_group",
+        median(on), "s", median(off), 0.5);
+  std::filesystem::remove_all(where);
+}
+
 void measure_ranks(bool quick, const std::string& directory) {
   const char* const local_rank = std::getenv("LOCAL_RANK");
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank == nullptr ? 0 : std::atoi(local_rank)));
@@ -290,6 +329,7 @@ void measure_ranks(bool quick, const std::string& directory) {
       training::fully_shard(model, ProcessMesh(group), options);
     };
   };
+  measure_replicas(world, group, device, quick, directory);
   const double alone = measure_alone(shape, device, group.rank(), steps);
   group.barrier();
   if (tells) print("training_pass_cuda_alone", alone, "s");

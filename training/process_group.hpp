@@ -39,6 +39,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/types.h>
 
+#include <cairn/state/collective.hpp>
 #include <cairn/training/c10d_groups.hpp>
 
 namespace c10d {
@@ -72,7 +73,8 @@ class Pending {
   std::unique_ptr<State> state_;
 };
 
-class ProcessGroup {
+// LoadOptions::replica_group takes one as a Collective.
+class ProcessGroup final : public Collective {
  public:
   // Returns a group of one rank, whose collectives finish at once.
   static ProcessGroup single();
@@ -106,7 +108,7 @@ class ProcessGroup {
 
   int rank() const;  // in this group
   int size() const;
-  const std::vector<int>& ranks() const;  // world ranks, indexed by rank in this group
+  const std::vector<int>& ranks() const override;  // world ranks, indexed by rank in this group
   int world_rank() const { return ranks()[static_cast<std::size_t>(rank())]; }
 
   // Makes a group of some ranks of this group, in the given order, including this rank. Other ranks
@@ -121,7 +123,7 @@ class ProcessGroup {
   //
   // Concatenates the inputs of all ranks in `output`, which has `size()` times the elements of
   // `input`. Any dtype.
-  void all_gather(const torch::Tensor& output, const torch::Tensor& input) const;
+  void all_gather(const torch::Tensor& output, const torch::Tensor& input) const override;
   Pending all_gather_async(const torch::Tensor& output, const torch::Tensor& input) const;
   // Sums `input` over the ranks and stores this rank's part of the sum in `output`. `input` has
   // `size()` times the elements of `output`; the part of rank 0 comes first. In host memory the sum
@@ -133,11 +135,11 @@ class ProcessGroup {
   void all_reduce(const torch::Tensor& tensor) const;
   Pending all_reduce_async(const torch::Tensor& tensor) const;
   // Copies the tensor of `root`, a rank of this group, to all ranks. Any dtype.
-  void broadcast(const torch::Tensor& tensor, int root) const;
+  void broadcast(const torch::Tensor& tensor, int root) const override;
   // Returns when all ranks have called `barrier`; devices may still have work queued. If the group
   // was made from `on_device` alone, without `on_host` and `store`, `barrier` also waits for the
   // work on the device's current stream.
-  void barrier() const;
+  void barrier() const override;
 
  private:
   friend class Pending;

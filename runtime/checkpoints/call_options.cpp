@@ -77,7 +77,7 @@ SharedOptions shared_options(const LoadOptions& options, const std::vector<std::
   list.add("flatten_state_dict", planning.flatten_state_dict).add("allow_partial_load", planning.allow_partial_load);
   list.add("allow_dtype_cast", planning.allow_dtype_cast).add("refuse_absent_ranks", planning.refuse_absent_ranks);
   for (const auto& name : planning.keep_opaque) list.add("keep_opaque", name);
-  list.add("read_once", options.read_once);
+  list.add("read_once", options.read_once).add("replica_group", options.replica_group != nullptr);
   list.add("verify", options.reader.verify).add("verify_first", options.reader.verify_first);
   list.add("own planner", options.planner != nullptr).add("own storage_reader", options.storage_reader != nullptr);
   for (const auto& prefix : prefixes) list.add("prefix", prefix);

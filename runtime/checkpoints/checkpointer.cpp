@@ -17,6 +17,7 @@
 #include <cairn/formats/unicode.hpp>
 #include <cairn/runtime/checkpoints/async_queue.hpp>
 #include <cairn/runtime/checkpoints/call_options.hpp>
+#include <cairn/runtime/checkpoints/divided_load.hpp>
 #include <cairn/runtime/checkpoints/one_call.hpp>
 #include <cairn/runtime/checkpoints/own_part.hpp>
 #include <cairn/runtime/checkpoints/stateful_objects.hpp>
@@ -176,6 +177,7 @@ struct Checkpointer::Implementation {
   std::uint64_t slots_taken = 0;
   static constexpr std::uint64_t kSlots = 16;
   OwnSaveParts own;
+  std::optional<Agreement> passing_on;  // of loads with a replica group; made when first needed
   std::shared_ptr<AsyncStager> stager;
   StagingOptions stager_options;
   std::uint64_t async_saves = 0;
@@ -409,6 +411,8 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   const auto& reader = made.storage;
   if (!options.planner && !options.storage_reader && world.size() > 1)
     world.share_reads(dynamic_cast<CheckpointReader&>(*reader), options.read_once);
+  const bool divides = options.replica_group && !options.planner && !options.storage_reader && world.size() > 1;
+  if (divides && !passing_on) passing_on.emplace(world, name + "~replicas");
   StatefulObjects objects(state_dict);
 
   // A checkpoint that is replaced during the load is read again, once. Every rank sees the same
@@ -419,6 +423,8 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
   std::optional<ProgressDisplay> display;
   for (bool again : {true, false}) {
     StateDict working = state_dict;
+    std::optional<DividedLoad> divided;
+    if (divides) divided.emplace(*options.replica_group, world.rank());
     std::vector<std::string> agreed_order;
     CallerExecutor executor;
     LoadCall call;
@@ -436,9 +442,14 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     };
     const auto fit = [&](const Metadata& metadata, const StorageContext& context) {
       objects.fit(metadata, *reader, context, part_rank.value_or(world.rank()), options.planning.keep_opaque, working);
+      if (divided) divided->divide(metadata, options.planning.flatten_state_dict, working);
     };
     // The deadline covers both tries.
-    if (options.deadline) call.deadline = *options.deadline - (system_clock().now() - start);
+    const auto left = [&]() -> std::optional<Duration> {
+      if (!options.deadline) return std::nullopt;
+      return *options.deadline - (system_clock().now() - start);
+    };
+    call.deadline = left();
     call.hooks = make_load_hooks(working, are_both_users(options.planner, options.storage_reader) ? *planner_of_call : counting,
                                  *reader, fit);
     call.progress = progress;
@@ -451,6 +462,12 @@ void Checkpointer::Implementation::load(StateDict& state_dict, const std::string
     if (!display) display.emplace(what_to_show(false, checkpoint_id), progress);
     CallResult outcome = executor.run();
     if (outcome.ok()) {
+      if (divided) {
+        divided->undo(working);
+        const MonotonicTime began = system_clock().now();
+        divided->pass_on(*passing_on, checkpoint_id, left());
+        world.runtime().note_operation(name, ticket, "pass_on", system_clock().now() - began);
+      }
       display->end(true);
       // Tensors were filled in place. Other leaves reach the caller only after all ranks have
       // succeeded.

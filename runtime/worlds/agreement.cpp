@@ -22,7 +22,7 @@ Agreement::~Agreement() {
 }
 
 std::string Agreement::reach(const std::string& about, const std::string& own, const Decide& decide,
-                             std::optional<std::chrono::milliseconds> deadline) {
+                             std::optional<Duration> deadline) {
   if (::getpid() != process_)
     throw Error(ErrorCode::kPrecondition, "the ranks cannot agree on " + about +
                                               " in a forked child process: it has none of the world's threads and connections");

@@ -34,7 +34,7 @@ class Agreement {
   using Decide = std::function<std::string(const std::vector<std::string>& brought)>;
   // `deadline` has the meaning that it has in LoadOptions.
   std::string reach(const std::string& about, const std::string& own, const Decide& decide,
-                    std::optional<std::chrono::milliseconds> deadline = std::nullopt);
+                    std::optional<Duration> deadline = std::nullopt);
 
  private:
   const World world_;

@@ -13,50 +13,14 @@
 #include <cairn/actors/links/socket_transport.hpp>
 #include <cairn/actors/read_streams.hpp>
 #include <cairn/runtime/cairn.hpp>
-#include <cairn/storage/stores/store_decorator.hpp>
 #include <cairn/tests/support/captured_log.hpp>
+#include <cairn/tests/support/counted_reads.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 
 namespace cairn::testing {
 namespace {
-
-// The reads of data files through all stores of the scheme "counted".
-struct Reads {
-  std::atomic<std::uint64_t> bytes{0};
-  std::function<void(const DecoratedOperation&)> before;  // may throw
-};
-Reads& reads() {
-  static Reads all;
-  return all;
-}
-
-class CountedStore final : public StoreDecorator {
- public:
-  using StoreDecorator::StoreDecorator;
-  // As a directory of a network file system: `auto` lets ranks pass on what they read.
-  bool is_shared() const override { return true; }
-
- private:
-  void around(const DecoratedOperation& operation, const std::function<void()>& act) override {
-    if (std::string_view(operation.name) == "read" && operation.object.find(".distcp") != std::string_view::npos) {
-      if (reads().before) reads().before(operation);
-      reads().bytes += operation.bytes;
-    }
-    act();
-  }
-};
-
-std::string counted(const std::string& path) {
-  static const bool registered = [] {
-    register_store("counted",
-                   [](const std::string& url) { return std::make_shared<CountedStore>(open_store("mem://" + url.substr(10))); });
-    return true;
-  }();
-  (void)registered;
-  return "counted://" + path;
-}
 
 constexpr std::int64_t kRows = 512, kColumns = 1024;  // 2 MiB
 
@@ -116,7 +80,7 @@ LoadOptions reading(ReadOnce mode) {
 
 TEST_CASE("read once: a replicated state is read once by 2 to 8 ranks, whoever saved it") {
   for (const int savers : {1, 3}) {
-    const std::string place = counted("once/saved_by_" + std::to_string(savers));
+    const std::string place = counted("mem://once/saved_by_" + std::to_string(savers));
     save_replicated(place, savers);
     const std::uint64_t once = load_on(1, place, {});
     CHECK(load_on(4, place, reading(ReadOnce::kOff)) > 3.9 * once);
@@ -129,7 +93,7 @@ TEST_CASE("read once: a replicated state is read once by 2 to 8 ranks, whoever s
 }
 
 TEST_CASE("read once: without checks of checksums too, and with checks before any change nothing is shared") {
-  const std::string place = counted("once/checks");
+  const std::string place = counted("mem://once/checks");
   save_replicated(place, 2);
   const std::uint64_t once = load_on(1, place, {});
   LoadOptions options = reading(ReadOnce::kWorld);
@@ -140,14 +104,14 @@ TEST_CASE("read once: without checks of checksums too, and with checks before an
 }
 
 TEST_CASE("read once: compressed values are read once") {
-  const std::string place = counted("once/compressed");
+  const std::string place = counted("mem://once/compressed");
   save_replicated(place, 2, 1);
   const std::uint64_t once = load_on(1, place, {});
   for (const int size : {2, 4}) CHECK(load_on(size, place, reading(ReadOnce::kWorld)) <= 1.05 * once);
 }
 
 TEST_CASE("read once: the columns of a matrix over all ranks are read once") {
-  const std::string place = counted("once/columns");
+  const std::string place = counted("mem://once/columns");
   save_replicated(place, 2);
   for (const int size : {2, 4, 8}) {
     reads().bytes = 0;
@@ -164,7 +128,7 @@ TEST_CASE("read once: the columns of a matrix over all ranks are read once") {
 }
 
 TEST_CASE("read once: without checks of checksums, ranks that need different columns or tensors get their own") {
-  const std::string place = counted("once/unchecked");
+  const std::string place = counted("mem://once/unchecked");
   constexpr int size = 3;
   const auto item = [](int i) { return torch::arange(1000) * (i + 1); };
   on_all_ranks(1, [&](World& world) {
@@ -273,7 +237,7 @@ TEST_CASE("read once: a rank that sends more or fewer bytes than expected fails 
 TEST_CASE("read once: bytes agree for every pair of world sizes and layouts") {
   for (const int saved : {1, 3})
     for (const auto& from : layout_names()) {
-      const std::string place = counted("once/layouts/" + std::to_string(saved) + from);
+      const std::string place = counted("mem://once/layouts/" + std::to_string(saved) + from);
       on_all_ranks(saved, [&](World& world) { Checkpointer(world).save(state_in_layout(from, world.rank(), saved), place); });
       for (const int size : {2, 3})
         on_all_ranks(size, [&](World& world) {
@@ -289,7 +253,7 @@ TEST_CASE("read once: bytes agree for every pair of world sizes and layouts") {
 }
 
 TEST_CASE("read once: a reader's error is in every map, as its own failure alone") {
-  const std::string place = counted("once/error");
+  const std::string place = counted("mem://once/error");
   save_replicated(place, 1);
   // The first read of many bytes is of a reader: the others wait for it.
   std::atomic<int> left{1};
