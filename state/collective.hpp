@@ -13,8 +13,6 @@ class Collective {
  public:
   virtual ~Collective() = default;
   virtual const std::vector<int>& ranks() const = 0;  // world ranks, indexed by rank in this group
-  // Concatenates the inputs of all ranks in `output`, of which `input` may be this rank's part.
-  virtual void all_gather(const torch::Tensor& output, const torch::Tensor& input) const = 0;
   // Copies the tensor of `root`, a rank of this group, to all ranks.
   virtual void broadcast(const torch::Tensor& tensor, int root) const = 0;
   // Returns when all ranks have called it. Throws if an earlier call is known to have failed.

@@ -123,7 +123,7 @@ class ProcessGroup final : public Collective {
   //
   // Concatenates the inputs of all ranks in `output`, which has `size()` times the elements of
   // `input`. Any dtype.
-  void all_gather(const torch::Tensor& output, const torch::Tensor& input) const override;
+  void all_gather(const torch::Tensor& output, const torch::Tensor& input) const;
   Pending all_gather_async(const torch::Tensor& output, const torch::Tensor& input) const;
   // Sums `input` over the ranks and stores this rank's part of the sum in `output`. `input` has
   // `size()` times the elements of `output`; the part of rank 0 comes first. In host memory the sum

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <set>
@@ -17,8 +18,12 @@
 namespace cairn {
 namespace {
 
-// To read a smaller tensor takes less time than to pass on its rows.
-constexpr std::size_t kDividedBytesMin = std::size_t{1} << 20;
+// To read a smaller tensor takes less time than to pass it on.
+constexpr std::int64_t kDividedBytesMin = std::int64_t{1} << 20;
+// Reading whole checksum blocks makes smaller pieces dear.
+constexpr std::int64_t kPieceBytesMin = std::int64_t{4} << 20;
+
+std::int64_t bytes_of(const torch::Tensor& tensor) { return static_cast<std::int64_t>(tensor.nbytes()); }
 
 // Returns nothing for a value that is no tensor.
 std::vector<LocalShard> parts_of(const Value& value) {
@@ -28,7 +33,7 @@ std::vector<LocalShard> parts_of(const Value& value) {
 }
 
 bool is_divisible(const torch::Tensor& tensor) {
-  return why_not_storable(tensor).empty() && tensor.dim() > 0 && tensor.nbytes() >= kDividedBytesMin && tensor.is_contiguous() &&
+  return why_not_storable(tensor).empty() && tensor.dim() > 0 && bytes_of(tensor) >= kDividedBytesMin && tensor.is_contiguous() &&
          !tensor.is_conj() && !tensor.is_neg() && !tensor.is_inference();
 }
 
@@ -69,7 +74,7 @@ void DividedLoad::divide(const Metadata& metadata, bool flatten_state_dict, Stat
   if (own == group_.ranks().end())
     throw Error(ErrorCode::kInvalidArgument, "LoadOptions::replica_group of rank " + std::to_string(world_rank_) +
                                                  " has other ranks only: " + name_ranks(group_.ranks()));
-  rank_ = own - group_.ranks().begin();
+  rank_ = static_cast<int>(own - group_.ranks().begin());
   FlatStateDict entries = flatten_state_dict ? flatten(working) : flatten_top_level(working);
   // Ranks may have inserted the same keys in different orders.
   std::sort(entries.begin(), entries.end(), [](const FlatEntry& a, const FlatEntry& b) { return a.fqn < b.fqn; });
@@ -84,18 +89,18 @@ void DividedLoad::divide(const Metadata& metadata, bool flatten_state_dict, Stat
     if (stored == nullptr || !std::holds_alternative<TensorStorageMetadata>(*stored) || entry.value.is_per_rank()) continue;
     const std::vector<LocalShard> parts = parts_of(entry.value);
     std::vector<LocalShard> rows;
-    const std::size_t before = divided_.size();
+    const std::size_t before = pieces_.size();
     for (const LocalShard& part : parts) {
       if (!is_divisible(part.tensor) || left_out.count(part.tensor.unsafeGetTensorImpl()) > 0) {
         rows.push_back(part);
         continue;
       }
-      for (LocalShard& own_rows : rows_of(part)) rows.push_back(std::move(own_rows));
+      for (LocalShard& piece : cut(part)) rows.push_back(std::move(piece));
       digest.add(ByteSpan(entry.fqn)).add(ByteSpan(to_string(Box{part.offsets, extents_of(part.tensor.sizes())})));
       digest.add(static_cast<std::int64_t>(part.tensor.scalar_type()));
       digest.add(static_cast<std::int64_t>(part.tensor.device().type()));
     }
-    if (divided_.size() == before) continue;
+    if (pieces_.size() == before) continue;
     const Extents size = entry.value.is_sharded() ? entry.value.sharded().size() : extents_of(entry.value.tensor().sizes());
     const DType dtype = *dtype_of(parts.front().tensor.scalar_type());
     set_at(working, entry.path, ShardedTensor(size, dtype, std::move(rows)));
@@ -104,22 +109,22 @@ void DividedLoad::divide(const Metadata& metadata, bool flatten_state_dict, Stat
   digest_ = digest.finish();
 }
 
-std::vector<LocalShard> DividedLoad::rows_of(const LocalShard& whole) {
+std::vector<LocalShard> DividedLoad::cut(const LocalShard& part) {
   const torch::NoGradGuard no_grad;
-  const torch::Tensor tensor = whole.tensor.detach();
-  const std::int64_t each = tensor.size(0) / size(), more = tensor.size(0) % size();
-  std::vector<LocalShard> rows;
-  const auto add = [&](std::int64_t first, std::int64_t count) {
-    LocalShard part{tensor.narrow(0, first, count), whole.offsets};
-    part.offsets[0] += first;
-    rows.push_back(std::move(part));
-  };
-  if (each > 0) add(rank_ * each, each);
-  for (std::int64_t i = 0; i < more; ++i)
-    if ((turn_ + i) % size() == rank_) add(size() * each + i, 1);
-  divided_.push_back({tensor, each, turn_});
-  turn_ = (turn_ + more) % size();
-  return rows;
+  const torch::Tensor tensor = part.tensor.detach();
+  const auto ranks = static_cast<std::int64_t>(group_.ranks().size());
+  const std::int64_t all = tensor.size(0), row_bytes = bytes_of(tensor) / all;
+  const std::int64_t at_once = std::max((all + ranks - 1) / ranks, (kPieceBytesMin + row_bytes - 1) / row_bytes);
+  std::vector<LocalShard> own;
+  for (std::int64_t first = 0; first < all; first += at_once) {
+    // In turn, so that all ranks read about as much.
+    const int reader = static_cast<int>(static_cast<std::int64_t>(pieces_.size()) % ranks);
+    pieces_.push_back({tensor.narrow(0, first, std::min(at_once, all - first)), reader});
+    if (reader != rank_) continue;
+    own.push_back({pieces_.back().rows, part.offsets});
+    own.back().offsets[0] += first;
+  }
+  return own;
 }
 
 void DividedLoad::undo(StateDict& working) const {
@@ -127,18 +132,14 @@ void DividedLoad::undo(StateDict& working) const {
 }
 
 void DividedLoad::exchange() const {
-  const torch::NoGradGuard no_grad;
-  for (const auto& [tensor, each, turn] : divided_) {
-    const std::int64_t even = size() * each;
-    if (each > 0) group_.all_gather(tensor.narrow(0, 0, even), tensor.narrow(0, rank_ * each, each));
-    for (std::int64_t row = even; row < tensor.size(0); ++row)
-      group_.broadcast(tensor.narrow(0, row, 1), static_cast<int>((turn + row - even) % size()));
-    count_change(tensor);
+  for (const Piece& piece : pieces_) {
+    group_.broadcast(piece.rows, piece.reader);
+    count_change(piece.rows);
   }
   // Devices may still be at work. To copy an element waits for them, and the barrier throws if they
   // failed.
-  for (const Divided& divided : divided_)
-    if (!divided.tensor.is_cpu()) divided.tensor.view(-1).narrow(0, 0, 1).cpu();
+  for (const Piece& piece : pieces_)
+    if (!piece.rows.is_cpu()) piece.rows.view(-1).narrow(0, 0, 1).cpu();
   group_.barrier();
 }
 

@@ -2,7 +2,6 @@
 // each large tensor, and the ranks then pass them on through the trainer's group. Internal.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,23 +32,20 @@ class DividedLoad {
   void pass_on(Agreement& agreement, const std::string& checkpoint_id, std::optional<Duration> deadline) const;
 
  private:
-  // A tensor of n ranks has n times `each` rows, and up to n - 1 more. Of these, rank `turn` of the
-  // group reads the first one, and the next ranks the others.
-  struct Divided {
-    torch::Tensor tensor;
-    std::int64_t each = 0;
-    std::int64_t turn = 0;
+  // Rows of a tensor that one rank reads.
+  struct Piece {
+    torch::Tensor rows;
+    int reader = 0;  // in the group
   };
 
-  std::vector<LocalShard> rows_of(const LocalShard& whole);
+  // Cuts the part of a tensor into pieces. Returns those that this rank reads.
+  std::vector<LocalShard> cut(const LocalShard& part);
   void exchange() const;
-  std::int64_t size() const { return static_cast<std::int64_t>(group_.ranks().size()); }
 
   const Collective& group_;
   const int world_rank_;
-  std::int64_t rank_ = 0;  // in the group
-  std::int64_t turn_ = 0;
-  std::vector<Divided> divided_;
+  int rank_ = 0;  // in the group
+  std::vector<Piece> pieces_;
   std::vector<std::pair<Path, Value>> replaced_;
   Digest digest_{};  // of the tensors that this rank divides
 };

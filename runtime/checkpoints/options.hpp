@@ -94,12 +94,13 @@ struct LoadOptions {
   ReadOnce read_once = ReadOnce::kOff;
   // The ranks that load the same tensors or shards as this one, with connections of the trainer's:
   // for a replicated model the group of all ranks, with hybrid sharding that of the replicas. Give
-  // it on all ranks of the world or on none. Each rank then reads some rows of each contiguous
-  // tensor of 1 MiB or more, and the group passes them on: by NCCL between devices, by Gloo in host
-  // memory. Other values are read as `read_once` says. If the load of any rank fails, nothing is
-  // passed on. Nothing else may use the group during the load. The group's timeout bounds the
-  // passing on, instead of `deadline`. Fails with kMismatch, after reading, if ranks of a group load
-  // into different tensors. No effect with a user-defined planner or reader, nor in `load_by_keys`.
+  // it on all ranks of the world or on none. The ranks of a group then divide the reading of each
+  // contiguous tensor of 1 MiB or more by rows, and the group passes the rows on: by NCCL between
+  // devices, by Gloo in host memory. Other values are read as `read_once` says. If the load of any
+  // rank fails, nothing is passed on. Nothing else may use the group during the load. The group's
+  // timeout bounds the passing on, instead of `deadline`. Fails with kMismatch, after reading, if
+  // ranks of a group load into different tensors. No effect with a user-defined planner or reader,
+  // nor in `load_by_keys`.
   std::shared_ptr<const Collective> replica_group;
   LoadPlannerOptions planning;
   CheckpointReaderOptions reader;

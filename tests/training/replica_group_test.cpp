@@ -63,7 +63,7 @@ LoadOptions dividing(const ProcessGroup& group) {
   return options;
 }
 
-// Large tensors whose rows divide evenly among ranks, and others.
+// Large tensors: some are cut into several pieces, of equal and unequal length.
 StateDict large(bool filled) {
   const auto make = [&](at::IntArrayRef sizes, at::ScalarType type) {
     const std::int64_t count = c10::multiply_integers(sizes);
@@ -111,10 +111,6 @@ class WatchedGroup final : public Collective {
  public:
   explicit WatchedGroup(const ProcessGroup& group) : list(group.ranks()), group_(group) {}
   const std::vector<int>& ranks() const override { return list; }
-  void all_gather(const torch::Tensor& output, const torch::Tensor& input) const override {
-    ++calls;
-    group_.all_gather(output, input);
-  }
   void broadcast(const torch::Tensor& tensor, int root) const override {
     ++calls;
     group_.broadcast(tensor, root);
