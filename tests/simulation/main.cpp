@@ -1,8 +1,8 @@
 // Options in addition to doctest's: --seeds=FROM..TO, --trace-seeds=FROM..TO, --trace.
 // See options.hpp.
 #define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>  // its implementation, in a unity build too
 #include <cairn/tests/support/torch.hpp>
-// torch first
 #include <string>
 
 #include <cairn/base/log.hpp>

@@ -38,7 +38,7 @@ std::string archive_of(const std::string& pickle, const std::vector<ByteSpan>& s
 
 Value reading(const std::string& pickle) { return deserialize_leaf(archive_of(pickle)); }
 
-Thrown refusal(const std::string& pickle) {
+Thrown leaf_refusal(const std::string& pickle) {
   return thrown_by([&] { reading(pickle); });
 }
 
@@ -51,15 +51,15 @@ bool same_tensor(const torch::Tensor& a, const torch::Tensor& b) {
 }  // namespace
 
 TEST_CASE("values that Python or LibTorch cannot hold are refused by name") {
-  CHECK(refusal("\x80\x02"s + "c__builtin__\nset\n]\x85R.").says("builtins.set"));
-  CHECK(refusal("\x80\x02"s + "cos\nsystem\n(X\x04\x00\x00\x00truetR."s).says("os.system"));
-  CHECK(refusal("cnumpy.core.multiarray\n_reconstruct\n.").says("numpy.core.multiarray._reconstruct"));
-  CHECK(refusal("ctorch._tensor\n_rebuild_from_type_v2\n.").says("torch._tensor._rebuild_from_type_v2"));
-  CHECK(refusal("\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00."s).says("64 bits"));
-  CHECK(refusal("ctorch\nfloat_power\n."s).says("torch.float_power itself"));
-  CHECK(refusal("ctorch\nfloat_power\nK\x02\x85R\x85."s).says("an object of torch.float_power"));
-  CHECK(refusal("\x80\x04\x8c\x05torch\x8c\x0a"s + "float8\nos\n" + "\x93.").code == ErrorCode::kUnsupported);
-  CHECK(refusal("}G\x3f\xf8\x00\x00\x00\x00\x00\x00Ns."s).says("as a key"));
+  CHECK(leaf_refusal("\x80\x02"s + "c__builtin__\nset\n]\x85R.").says("builtins.set"));
+  CHECK(leaf_refusal("\x80\x02"s + "cos\nsystem\n(X\x04\x00\x00\x00truetR."s).says("os.system"));
+  CHECK(leaf_refusal("cnumpy.core.multiarray\n_reconstruct\n.").says("numpy.core.multiarray._reconstruct"));
+  CHECK(leaf_refusal("ctorch._tensor\n_rebuild_from_type_v2\n.").says("torch._tensor._rebuild_from_type_v2"));
+  CHECK(leaf_refusal("\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00."s).says("64 bits"));
+  CHECK(leaf_refusal("ctorch\nfloat_power\n."s).says("torch.float_power itself"));
+  CHECK(leaf_refusal("ctorch\nfloat_power\nK\x02\x85R\x85."s).says("an object of torch.float_power"));
+  CHECK(leaf_refusal("\x80\x04\x8c\x05torch\x8c\x0a"s + "float8\nos\n" + "\x93.").code == ErrorCode::kUnsupported);
+  CHECK(leaf_refusal("}G\x3f\xf8\x00\x00\x00\x00\x00\x00Ns."s).says("as a key"));
   const auto legacy = thrown_by([] { deserialize_leaf("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."s); });
   CHECK(legacy.code == ErrorCode::kUnsupported);
   CHECK(thrown_by([] { deserialize_leaf("PK\x03\x04"s); }).code == ErrorCode::kCorrupt);
@@ -85,7 +85,7 @@ TEST_CASE("a bomb of shared values is refused or stays shared") {
   // x0 = [b"…"]; x(n+1) = [x(n), x(n)]. A List is a value, so reading would expand these.
   auto nested = "]C\x01x"s + "a";
   for (int i = 0; i < 60; ++i) nested += "q\x01"s + "0]h\x01"s + "ah\x01"s + "a";
-  CHECK(refusal(nested + ".").says("more memory"));
+  CHECK(leaf_refusal(nested + ".").says("more memory"));
   // A tuple is a reference, so 61 tuples represent 2^60 places.
   auto tuples = "K\x01\x85"s;
   for (int i = 0; i < 60; ++i) tuples += "2\x86";
@@ -99,7 +99,7 @@ TEST_CASE("a pickle whose bytes are all containers is refused before they fill t
   for (const char container : {']', '}'}) {
     const std::string containers(kCount, container);
     for (const auto& pickle : {"("s + containers + "t.", "]("s + containers + "e."}) {
-      CHECK(refusal(pickle).says("more memory"));
+      CHECK(leaf_refusal(pickle).says("more memory"));
     }
   }
   // The smallest pairs that Python writes are not refused.

@@ -33,7 +33,7 @@ PickleTree keeping(std::string pickle) {
   return unpickle(kept.back(), "a test", kKnown, {}, OpaqueValues::kKept);
 }
 
-Thrown refusal(const std::string& pickle, const PickleLimits& limits = {}) {
+Thrown pickle_refusal(const std::string& pickle, const PickleLimits& limits = {}) {
   return thrown_by([&] { read(pickle, limits); });
 }
 
@@ -79,30 +79,30 @@ std::string repeated(const std::string& unit, std::size_t count) {
 
 TEST_CASE("a pickle may name only what is on the list, and the error names what it wanted") {
   // os.system("true") as an exploit would write it, in both spellings.
-  const auto by_line = refusal("\x80\x02"s + "cos\nsystem\nX\x04\x00\x00\x00true\x85R."s);
+  const auto by_line = pickle_refusal("\x80\x02"s + "cos\nsystem\nX\x04\x00\x00\x00true\x85R."s);
   CHECK(by_line.code == ErrorCode::kUnsupported);
   CHECK(by_line.says("os.system"));
   CHECK(by_line.says("at byte 2"));
-  const auto by_stack = refusal("\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R."s);
+  const auto by_stack = pickle_refusal("\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R."s);
   CHECK(by_stack.code == ErrorCode::kUnsupported);
   CHECK(by_stack.says("posix.system"));
   // A name must match as a whole: neither a part nor an attribute of a known name passes.
-  CHECK(refusal("ctorch\nSize.__init__\n."s).says("torch.Size.__init__"));
-  CHECK(refusal("ctorch.Size\nx\n."s).code == ErrorCode::kUnsupported);
-  CHECK(refusal("cbuiltins\neval\n."s).says("builtins.eval"));
-  CHECK(refusal("c__builtin__\neval\n."s).says("builtins.eval"));
+  CHECK(pickle_refusal("ctorch\nSize.__init__\n."s).says("torch.Size.__init__"));
+  CHECK(pickle_refusal("ctorch.Size\nx\n."s).code == ErrorCode::kUnsupported);
+  CHECK(pickle_refusal("cbuiltins\neval\n."s).says("builtins.eval"));
+  CHECK(pickle_refusal("c__builtin__\neval\n."s).says("builtins.eval"));
   // Control characters of hostile names do not reach the terminal.
-  CHECK(refusal("c\x1b[31m\nx\n."s).what.find('\x1b') == std::string::npos);
+  CHECK(pickle_refusal("c\x1b[31m\nx\n."s).what.find('\x1b') == std::string::npos);
 }
 
 TEST_CASE("only globals are called, with tuples of arguments") {
-  CHECK(is_refusal(refusal("K\x01)R."s)));
-  CHECK(is_refusal(refusal("]K\x01R."s)));
-  CHECK(is_refusal(refusal("ctorch\nSize\n]R."s)));
-  CHECK(is_refusal(refusal("ctorch\nSize\n)\x81}K\x01K\x02s\x92."s)));
-  CHECK(is_refusal(refusal("ctorch\nSize\n)}K\x01K\x02s\x92."s)));  // keyword arguments
-  CHECK(is_refusal(refusal("]}b."s)));                              // state for a list
-  CHECK(is_refusal(refusal("ctorch\nSize\n)\x81}b}b."s)));          // state given twice
+  CHECK(is_refusal(pickle_refusal("K\x01)R."s)));
+  CHECK(is_refusal(pickle_refusal("]K\x01R."s)));
+  CHECK(is_refusal(pickle_refusal("ctorch\nSize\n]R."s)));
+  CHECK(is_refusal(pickle_refusal("ctorch\nSize\n)\x81}K\x01K\x02s\x92."s)));
+  CHECK(is_refusal(pickle_refusal("ctorch\nSize\n)}K\x01K\x02s\x92."s)));  // keyword arguments
+  CHECK(is_refusal(pickle_refusal("]}b."s)));                              // state for a list
+  CHECK(is_refusal(pickle_refusal("ctorch\nSize\n)\x81}b}b."s)));          // state given twice
 }
 
 TEST_CASE("a value that is not on the list is opaque, and does not affect its neighbours") {
@@ -149,7 +149,7 @@ TEST_CASE("a value that is not on the list is opaque, and does not affect its ne
     CHECK(thrown_by([&] { odd.as_int(); }).code == ErrorCode::kUnsupported);
     CHECK(thrown_by([&] { odd.as_bytes(); }).code == ErrorCode::kUnsupported);
     CHECK_FALSE(odd.is_object_of("torch", "Size"));
-    CHECK(refusal("\x80\x04" + value + ".").code == ErrorCode::kUnsupported);
+    CHECK(pickle_refusal("\x80\x04" + value + ".").code == ErrorCode::kUnsupported);
   }
 }
 
@@ -181,36 +181,36 @@ TEST_CASE("the names of opaque values that share parts take no more time than th
 
 TEST_CASE("nesting is bounded, and deep input neither recurses nor grows") {
   const PickleLimits limits{50, 1u << 20};
-  CHECK_FALSE(refusal(repeated("]", 49) + repeated("a", 48) + ".", limits).is_error);
-  const auto lists = refusal(repeated("]", 60) + repeated("a", 59) + ".", limits);
+  CHECK_FALSE(pickle_refusal(repeated("]", 49) + repeated("a", 48) + ".", limits).is_error);
+  const auto lists = pickle_refusal(repeated("]", 60) + repeated("a", 59) + ".", limits);
   CHECK(lists.code == ErrorCode::kUnsupported);
   CHECK(lists.says("50 deep"));
-  CHECK(refusal("N" + repeated("\x85", 1'000'000) + ".").says("deep"));
-  CHECK(refusal(repeated("(", 1'000'000) + ".").says("deep"));
-  CHECK(refusal(repeated("]", 300'000) + repeated("a", 299'999) + ".").says("deep"));
+  CHECK(pickle_refusal("N" + repeated("\x85", 1'000'000) + ".").says("deep"));
+  CHECK(pickle_refusal(repeated("(", 1'000'000) + ".").says("deep"));
+  CHECK(pickle_refusal(repeated("]", 300'000) + repeated("a", 299'999) + ".").says("deep"));
 }
 
 TEST_CASE("a value that contains itself is refused") {
-  CHECK(refusal("]q\x00h\x00"s + "a.").says("contains itself"));
-  CHECK(refusal("}q\x00K\x01h\x00s."s).says("contains itself"));
-  CHECK(refusal("ctorch\nSize\n)\x81q\x00h\x00"s + "b.").says("contains itself"));
-  CHECK(refusal("]q\x00h\x00\x85"s + "a.").says("contains itself"));
+  CHECK(pickle_refusal("]q\x00h\x00"s + "a.").says("contains itself"));
+  CHECK(pickle_refusal("}q\x00K\x01h\x00s."s).says("contains itself"));
+  CHECK(pickle_refusal("ctorch\nSize\n)\x81q\x00h\x00"s + "b.").says("contains itself"));
+  CHECK(pickle_refusal("]q\x00h\x00\x85"s + "a.").says("contains itself"));
 }
 
 TEST_CASE("sizes that promise more than there is cost nothing") {
-  CHECK(refusal("X\xff\xff\xff\xff"s + "ab.").code == ErrorCode::kCorrupt);
-  CHECK(refusal("\x8d\xff\xff\xff\xff\xff\xff\xff\x7f"s + "ab.").code == ErrorCode::kCorrupt);
-  CHECK(refusal("\x8e\xff\xff\xff\xff\xff\xff\xff\xff."s).code == ErrorCode::kCorrupt);
-  CHECK(refusal("\x95\xff\xff\xff\xff\xff\xff\xff\xff."s).code == ErrorCode::kCorrupt);
-  CHECK(refusal("\x8b\xff\xff\xff\x7f."s).code == ErrorCode::kCorrupt);
-  CHECK(refusal("Nr\xff\xff\xff\xff."s).is_error == false);  // a high memo slot takes one entry
+  CHECK(pickle_refusal("X\xff\xff\xff\xff"s + "ab.").code == ErrorCode::kCorrupt);
+  CHECK(pickle_refusal("\x8d\xff\xff\xff\xff\xff\xff\xff\x7f"s + "ab.").code == ErrorCode::kCorrupt);
+  CHECK(pickle_refusal("\x8e\xff\xff\xff\xff\xff\xff\xff\xff."s).code == ErrorCode::kCorrupt);
+  CHECK(pickle_refusal("\x95\xff\xff\xff\xff\xff\xff\xff\xff."s).code == ErrorCode::kCorrupt);
+  CHECK(pickle_refusal("\x8b\xff\xff\xff\x7f."s).code == ErrorCode::kCorrupt);
+  CHECK(pickle_refusal("Nr\xff\xff\xff\xff."s).is_error == false);  // a high memo slot takes one entry
 }
 
 TEST_CASE("a pickle that holds nearly a value a byte is refused, and its memory is bounded") {
   const PickleLimits limits{100, 1000};
-  CHECK(refusal(repeated("]", 4000) + ".", limits).says("3000 values"));
-  CHECK_FALSE(refusal(repeated("]0", 4000) + "N.", limits).is_error);
-  CHECK_FALSE(refusal("(" + repeated("K\x01"s, 100'000) + "l.", limits).is_error);
+  CHECK(pickle_refusal(repeated("]", 4000) + ".", limits).says("3000 values"));
+  CHECK_FALSE(pickle_refusal(repeated("]0", 4000) + "N.", limits).is_error);
+  CHECK_FALSE(pickle_refusal("(" + repeated("K\x01"s, 100'000) + "l.", limits).is_error);
 
   const std::string hostile = repeated("]", 1 << 20);
   const AllocationMeter meter;
@@ -220,16 +220,16 @@ TEST_CASE("a pickle that holds nearly a value a byte is refused, and its memory 
 }
 
 TEST_CASE("the stack cannot be emptied below a mark") {
-  CHECK(is_refusal(refusal("K\x01(R."s)));
-  CHECK(is_refusal(refusal("0."s)));
-  CHECK(is_refusal(refusal("t."s)));
-  CHECK(is_refusal(refusal("."s)));
-  CHECK(is_refusal(refusal("NN."s)));
-  CHECK(is_refusal(refusal("(N."s)));
-  CHECK(is_refusal(refusal("}(K\x01u."s)));  // a key without a value
-  CHECK(is_refusal(refusal("h\x05."s)));     // an empty memo slot
-  CHECK(is_refusal(refusal("](NNe"s)));
-  CHECK(is_refusal(refusal("K\x01(NNe."s)));  // append to an int
+  CHECK(is_refusal(pickle_refusal("K\x01(R."s)));
+  CHECK(is_refusal(pickle_refusal("0."s)));
+  CHECK(is_refusal(pickle_refusal("t."s)));
+  CHECK(is_refusal(pickle_refusal("."s)));
+  CHECK(is_refusal(pickle_refusal("NN."s)));
+  CHECK(is_refusal(pickle_refusal("(N."s)));
+  CHECK(is_refusal(pickle_refusal("}(K\x01u."s)));  // a key without a value
+  CHECK(is_refusal(pickle_refusal("h\x05."s)));     // an empty memo slot
+  CHECK(is_refusal(pickle_refusal("](NNe"s)));
+  CHECK(is_refusal(pickle_refusal("K\x01(NNe."s)));  // append to an int
 }
 
 TEST_CASE("integers of every width, and none wider than 64 bits") {
@@ -243,25 +243,25 @@ TEST_CASE("integers of every width, and none wider than 64 bits") {
   CHECK(integer("\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f"s) == std::numeric_limits<std::int64_t>::max());
   CHECK(integer("\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80"s) == std::numeric_limits<std::int64_t>::min());
   CHECK(integer("\x8a\x0a\xff\xff\xff\xff\xff\xff\xff\x7f\x00\x00"s) == std::numeric_limits<std::int64_t>::max());
-  CHECK(refusal("\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00."s).says("64 bits"));
-  CHECK(refusal("\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01."s).says("64 bits"));
+  CHECK(pickle_refusal("\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00."s).says("64 bits"));
+  CHECK(pickle_refusal("\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01."s).says("64 bits"));
   CHECK(integer("I-12\n") == -12);
   CHECK(integer("L123456789012L\n") == 123456789012);
-  CHECK(refusal("L99999999999999999999L\n.").says("64 bits"));
-  CHECK(is_refusal(refusal("I12x\n.")));
+  CHECK(pickle_refusal("L99999999999999999999L\n.").says("64 bits"));
+  CHECK(is_refusal(pickle_refusal("I12x\n.")));
   CHECK(read("I01\n.").root().as_bool());
 }
 
 TEST_CASE("texts are UTF-8 or refused") {
   CHECK(read("X\x03\x00\x00\x00\xe5\x90\x8d."s).root().as_text() == "\xe5\x90\x8d");
   CHECK(read("X\x03\x00\x00\x00\xed\xb3\xbf."s).root().as_text().size() == 3);  // a lone surrogate, as Python writes it
-  CHECK(is_refusal(refusal("X\x02\x00\x00\x00\xc0\x80."s)));                    // overlong
-  CHECK(is_refusal(refusal("X\x01\x00\x00\x00\xff."s)));
-  CHECK(is_refusal(refusal("X\x01\x00\x00\x00\xe5."s)));
-  CHECK(is_refusal(refusal("X\x04\x00\x00\x00\xf4\x90\x80\x80."s)));  // above U+10FFFF
+  CHECK(is_refusal(pickle_refusal("X\x02\x00\x00\x00\xc0\x80."s)));             // overlong
+  CHECK(is_refusal(pickle_refusal("X\x01\x00\x00\x00\xff."s)));
+  CHECK(is_refusal(pickle_refusal("X\x01\x00\x00\x00\xe5."s)));
+  CHECK(is_refusal(pickle_refusal("X\x04\x00\x00\x00\xf4\x90\x80\x80."s)));  // above U+10FFFF
   CHECK(read("Va\\u00e9\\U0001f600\xe9\n.").root().as_text() == "a\xc3\xa9\xf0\x9f\x98\x80\xc3\xa9");
-  CHECK(is_refusal(refusal("V\\u00g0\n.")));
-  CHECK(is_refusal(refusal("V\\U00110000\n.")));
+  CHECK(is_refusal(pickle_refusal("V\\u00g0\n.")));
+  CHECK(is_refusal(pickle_refusal("V\\U00110000\n.")));
 }
 
 TEST_CASE("what the pickler writes comes back, at both protocols, and says where it ended") {

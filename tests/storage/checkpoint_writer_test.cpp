@@ -39,7 +39,7 @@ StateDict state_of(double value) {
 }
 
 // Returns the value of `state_of` that the checkpoint holds.
-double loaded(const std::string& url) {
+double written_value(const std::string& url) {
   StateDict state = state_of(-1);
   load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); });
   const double value = state["weight"].tensor()[0][0].item<double>();
@@ -72,9 +72,9 @@ std::ptrdiff_t explicit_files(Store& store) {
   return std::count_if(files.begin(), files.end(), [](const v1::File& file) { return file.explicit_positions(); });
 }
 
-struct Memory {
-  explicit Memory(std::string name) : name_(std::move(name)) { forget_memory(name_); }
-  ~Memory() { forget_memory(name_); }
+struct WriterMemory {
+  explicit WriterMemory(std::string name) : name_(std::move(name)) { forget_memory(name_); }
+  ~WriterMemory() { forget_memory(name_); }
   std::string name_;
 };
 
@@ -118,7 +118,7 @@ TEST_CASE("checkpoint writer: options that cannot work are refused") {
 }
 
 TEST_CASE("checkpoint writer: a run that cannot be opened fails the save before it writes") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   CheckpointWriterOptions options;
   options.run_url = "nosuch://run";
   CHECK(thrown_by([&] { save("mem://writer/x", 1, state_of(1), options); }).code == ErrorCode::kInvalidArgument);
@@ -127,7 +127,7 @@ TEST_CASE("checkpoint writer: a run that cannot be opened fails the save before 
 }
 
 TEST_CASE("checkpoint writer: names that Python cannot read fail the save before it writes") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   StateDict state = state_of(1);
   state["caf\xe9"] = 1;
   CHECK(thrown_by([&] { save("mem://writer/x", 1, state); }) == Saying{ErrorCode::kInvalidArgument, "caf?"});
@@ -136,7 +136,7 @@ TEST_CASE("checkpoint writer: names that Python cannot read fail the save before
 }
 
 TEST_CASE("checkpoint writer: what Python can read and strict UTF-8 cannot comes back") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   const std::string lone_surrogate = "w\xed\xa0\x80";  // "w\\ud800"
   StateDict state{{lone_surrogate, torch::full({3}, 7.0)}};
   save("mem://writer/x", 1, state);
@@ -211,7 +211,7 @@ TEST_CASE("checkpoint writer: a rank that does not see the attempt writes nothin
 }
 
 TEST_CASE("checkpoint writer: of two concurrent saves without overwriting, one is published") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   const std::string url = "mem://writer/run/step";
   CheckpointWriterOptions keep;
   keep.overwrite = false;
@@ -222,11 +222,11 @@ TEST_CASE("checkpoint writer: of two concurrent saves without overwriting, one i
   const auto writer = make_writer(keep);
   const Thrown lost = thrown_by([&] { save_locally(save_to(url, 1), {{&ours, &planner, writer.get()}}); });
   CHECK((lost.code == ErrorCode::kAlreadyExists || lost.code == ErrorCode::kFenced));
-  CHECK(loaded(url) == 2);
+  CHECK(written_value(url) == 2);
 }
 
 TEST_CASE("checkpoint writer: a planner that changes its items in finish_plan fails the save before it writes") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   class Changing : public DefaultSavePlanner {
    public:
     std::function<void(SavePlan&)> change;
@@ -251,7 +251,7 @@ TEST_CASE("checkpoint writer: a planner that changes its items in finish_plan fa
 }
 
 TEST_CASE("checkpoint writer: a chunk that two ranks have written fails the save") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   class Repeating : public DefaultSavePlanner {
    public:
     GlobalSavePlan create_global_plan(std::vector<SavePlan> plans) override {
@@ -269,7 +269,7 @@ TEST_CASE("checkpoint writer: a chunk that two ranks have written fails the save
 }
 
 TEST_CASE("checkpoint writer: planners transform data when saving, and back when loading") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   const std::string url = "mem://writer/x";
   class Encoding : public DefaultSavePlanner {
    public:
@@ -331,7 +331,7 @@ TEST_CASE("checkpoint writer: planners transform data when saving, and back when
 }
 
 TEST_CASE("checkpoint writer: finishing without having planned is refused") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   CheckpointWriter writer;
   CHECK(thrown_by([&] { writer.finish({}, {}); }).code == ErrorCode::kPrecondition);
   StorageContext context;
@@ -406,7 +406,7 @@ TEST_CASE("checkpoint writer: ranks write several files where writes to one are 
   states[0]["blob"] = targets[0]["blob"] = Blob{Bytes(1000, 'b')};
   for (const Row& row : rows) {
     CAPTURE(row.files_max);
-    const Memory memory("serial");
+    const WriterMemory memory("serial");
     writes = row.writes;
     CheckpointWriterOptions options;
     options.threads = 3;
@@ -426,7 +426,7 @@ TEST_CASE("checkpoint writer: ranks write several files where writes to one are 
 }
 
 TEST_CASE("checkpoint writer: as many replaced generations stay as asked for, whoever saves") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   const std::string url = "mem://writer/run/step";
   CheckpointWriterOptions options;
   options.retired_keep = 3;
@@ -440,14 +440,14 @@ TEST_CASE("checkpoint writer: as many replaced generations stay as asked for, wh
   };
   for (std::uint64_t generation = 1; generation <= 6; ++generation) save_generation(generation);
   CHECK(data_files(url) == generations({3, 4, 5, 6}));
-  CHECK(loaded(url) == 6);
+  CHECK(written_value(url) == 6);
   options.retired_keep = 1;
   save_generation(7);
   CHECK(data_files(url) == generations({6, 7}));
 }
 
 TEST_CASE("checkpoint writer: the commit sequence of a place only grows, in any run") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   const std::string url = "mem://writer/run/step";
   const StateDict state = state_of(1);
   const auto sequence = [&] { return read_metadata(*open_store(url)).commit->sequence; };
@@ -474,11 +474,11 @@ TEST_CASE("checkpoint writer: the commit sequence of a place only grows, in any 
   save_locally(save_to(url, 6), {{&state, &planner, writer.get()}});
   CHECK(sequence() == 7);
   CHECK(read_metadata(*open_store(url)).commit->retired.front() == local_save_id(7));
-  CHECK(loaded(url) == 1);
+  CHECK(written_value(url) == 1);
 }
 
 TEST_CASE("checkpoint writer: values without elements or dimensions need no positions in the record") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   StateDict state{{"text", "x"},
                   {"empty", torch::empty({0, 3})},
                   {"scalar", torch::tensor(5, torch::kInt64)},
@@ -503,7 +503,7 @@ TEST_CASE("checkpoint writer: values without elements or dimensions need no posi
 }
 
 TEST_CASE("checkpoint writer: its bytes are pinned") {
-  const Memory memory("writer");
+  const WriterMemory memory("writer");
   const std::string url = "mem://writer/run/golden";
   StateDict state{{"weight", torch::arange(6, torch::kFloat32).view({2, 3})},
                   {"steps", torch::tensor(5, torch::kInt64)},

@@ -76,7 +76,7 @@ void end(Pickler& out) {
 // Returns a Metadata pickle whose state_dict_metadata, storage_data and planner_data the caller
 // writes.
 template <class Entries, class Storage, class Planner>
-std::string metadata_of(Entries entries, Storage storage, Planner planner) {
+std::string pickle_of(Entries entries, Storage storage, Planner planner) {
   Pickler out(4);
   begin(out, kModule, "Metadata");
   out.text("state_dict_metadata");
@@ -94,7 +94,7 @@ const auto kNothing = [](Pickler& out) { out.none(); };
 // Returns metadata of one tensor "t" with the given writers of properties, size and chunk list.
 template <class Properties, class Size, class Chunks, class Storage = void (*)(Pickler&)>
 std::string tensor_metadata(Properties properties, Size size, Chunks chunks, Storage storage = kNothing) {
-  return metadata_of(
+  return pickle_of(
       [&](Pickler& out) {
         out.empty_dict();
         out.mark();
@@ -398,7 +398,7 @@ TEST_CASE("classes outside DCP's are refused by name") {
     out.tuple(1);
     out.reduce();
   };
-  const auto thrown = decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, kNothing, planner));
+  const auto thrown = decoding(pickle_of([](Pickler& out) { out.empty_dict(); }, kNothing, planner));
   CHECK(thrown.code == ErrorCode::kUnsupported);
   CHECK(thrown.says("os.system"));
   // The name is on the list of known ones but in the wrong place. It is still not called.
@@ -409,7 +409,7 @@ TEST_CASE("classes outside DCP's are refused by name") {
     out.tuple(2);
     out.reduce();
   };
-  CHECK(is_refusal(decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, kNothing, getattr))));
+  CHECK(is_refusal(decoding(pickle_of([](Pickler& out) { out.empty_dict(); }, kNothing, getattr))));
 }
 
 TEST_CASE("a class with the fields of DCP's Metadata is read as Metadata") {
@@ -502,7 +502,7 @@ TEST_CASE("file names stay within the checkpoint") {
   for (const auto* name : {"../x", "/etc/passwd", "a/../b", "", "a//b", "./a", "a/"}) {
     CAPTURE(name);
     const auto storage = [&](Pickler& out) { storage_of_t(out, name, 0, 1, [] {}); };
-    CHECK(decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, storage, kNothing)).says("no file name"));
+    CHECK(decoding(pickle_of([](Pickler& out) { out.empty_dict(); }, storage, kNothing)).says("no file name"));
   }
 }
 
@@ -574,7 +574,7 @@ TEST_CASE("one dict as the fields of very many objects is refused before it take
     }
     out.set_items();
   };
-  const auto thrown = decoding(metadata_of([](Pickler& out) { out.empty_dict(); }, storage, kNothing));
+  const auto thrown = decoding(pickle_of([](Pickler& out) { out.empty_dict(); }, storage, kNothing));
   CHECK(thrown.code == ErrorCode::kCorrupt);
   CHECK(thrown.says("with 1000 fields"));
 }

@@ -67,7 +67,7 @@ class ListedItems : public SavePlanner {
   std::vector<ResolvedData> data_;
 };
 
-constexpr std::uint64_t kBlock = kChecksumBlockBytes;
+constexpr std::uint64_t kPieceBytes = kChecksumBlockBytes;
 
 // Levels of compression: none, and 1 in a build with zstd.
 std::vector<int> levels() { return why_not_undone({kZstdTransform}).empty() ? std::vector{0, 1} : std::vector{0}; }
@@ -106,8 +106,8 @@ struct Fixture {
           decode_trailer(ByteSpan(bytes).subspan(bytes.size() - results[i].trailer_length_bytes, results[i].trailer_length_bytes),
                          bytes.size(), "");
       for (std::size_t block = 0; block < trailer.block_crc32.size(); ++block) {
-        const std::uint64_t begin = block * kBlock;
-        const std::uint64_t length = std::min(kBlock, trailer.content_bytes - begin);
+        const std::uint64_t begin = block * kPieceBytes;
+        const std::uint64_t length = std::min(kPieceBytes, trailer.content_bytes - begin);
         CHECK(trailer.block_crc32[block] == crc32(0, ByteSpan(bytes).subspan(begin, length)));
       }
       const FileLayout& layout = written.files[i].layout;
@@ -163,10 +163,10 @@ void add_variety(ListedItems& items) {
   for (int i = 0; i < 40; ++i) items.add("small" + std::to_string(i), torch::randn({i * 37}));
   items.add("bytes", Bytes("some bytes"));
   items.add("transposed", torch::randn({300, 500}).t());
-  items.add("exactly", torch::zeros({kBlock}, torch::kUInt8));
+  items.add("exactly", torch::zeros({kPieceBytes}, torch::kUInt8));
   items.add("scalar", torch::tensor(7, torch::kInt64));
   items.add("empty", torch::empty({0, 3}));
-  items.add("large bytes", Bytes(3 * kBlock + 5, 'x'));
+  items.add("large bytes", Bytes(3 * kPieceBytes + 5, 'x'));
   items.add("no bytes", Bytes());
   items.add("complex", torch::view_as_complex(torch::randn({50'000, 2})).conj());
   items.add("stepped", torch::randn({1000, 7}).slice(0, 0, 1000, 3).slice(1, 1, 7, 2));
@@ -186,7 +186,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: any failing store operation fails the write 
       auto now = std::make_shared<StoreControl>();
       now->fail_at(failing);
       store = std::make_shared<WrappedStore>(memory, now);
-      WriteEngine engine({3, 4 * kBlock, kBlock, {level, {}}});
+      WriteEngine engine({3, 4 * kPieceBytes, kPieceBytes, {level, {}}});
       const WriteRequest written = request(single_file);
       const auto future = engine.write(written);
       try {
@@ -207,14 +207,14 @@ TEST_CASE_FIXTURE(Fixture, "engine: a planner that throws fails the write with i
   add_variety(items);
   for (const char* name : {"large", "small0", "small20", "bytes", "empty", "stepped"}) {
     items.fails = name;
-    WriteEngine engine({2, 4 * kBlock, kBlock});
+    WriteEngine engine({2, 4 * kPieceBytes, kPieceBytes});
     CHECK_THROWS_AS(engine.write(request()).get(), std::logic_error);
     CHECK(memory->list().empty());
   }
 }
 
 TEST_CASE_FIXTURE(Fixture, "engine: a planner that resolves to something it did not plan fails the write") {
-  WriteEngine engine({2, 4 * kBlock, kBlock});
+  WriteEngine engine({2, 4 * kPieceBytes, kPieceBytes});
   SUBCASE("other sizes") { items.add("item", torch::zeros({4})), items.plan.items[0].chunk.sizes = {5}; }
   SUBCASE("other dtype") { items.add("item", torch::zeros({4})), items.plan.items[0].properties.dtype = DType::kInt32; }
   SUBCASE("bytes") { items.add("item", Bytes("x")), items.plan.items[0].type = WriteItemType::kTensor; }
@@ -226,18 +226,18 @@ TEST_CASE_FIXTURE(Fixture, "engine: a planner that resolves to something it did 
 TEST_CASE_FIXTURE(Fixture, "engine: a name that is taken stays whose it is") {
   items.add("item", torch::zeros({4}));
   memory->create("file0", {})->sync(0);
-  WriteEngine engine({2, 4 * kBlock, kBlock});
+  WriteEngine engine({2, 4 * kPieceBytes, kPieceBytes});
   CHECK(thrown_by([&] { engine.write(request()).get(); }).code == ErrorCode::kAlreadyExists);
   CHECK(memory->exists("file0"));
 }
 
 TEST_CASE_FIXTURE(Fixture, "engine: stopping ends a write as cancelled and leaves nothing") {
   add_variety(items);
-  items.add("eight blocks", torch::randint(0, 256, {static_cast<std::int64_t>(8 * kBlock)}, torch::kUInt8));
+  items.add("eight blocks", torch::randint(0, 256, {static_cast<std::int64_t>(8 * kPieceBytes)}, torch::kUInt8));
   for (const int level : levels()) {
     compressed = level > 0;
     control->close_gate();
-    WriteEngine engine({2, 4 * kBlock, kBlock, {level, {}}});
+    WriteEngine engine({2, 4 * kPieceBytes, kPieceBytes, {level, {}}});
     const auto future = engine.write(request());
     control->wait_for_writes(2);
     CHECK_THROWS_AS(engine.write(request()), Error);  // an engine runs one write at a time
@@ -258,7 +258,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: destroying it ends the write under way") {
   add_variety(items);
   Future<std::vector<FileResult>> future;
   {
-    WriteEngine engine({2, 4 * kBlock, kBlock});
+    WriteEngine engine({2, 4 * kPieceBytes, kPieceBytes});
     future = engine.write(request());
   }
   CHECK(future.ready());
@@ -271,7 +271,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: two writes are under way at once, never more
     auto now = std::make_shared<StoreControl>();
     store = std::make_shared<WrappedStore>(memory, now);
     now->close_gate();
-    WriteEngine engine({4, 2 * kBlock + 100, kBlock});  // memory for two blocks, but four threads
+    WriteEngine engine({4, 2 * kPieceBytes + 100, kPieceBytes});  // memory for two blocks, but four threads
     const WriteRequest written = request(single_file);
     const auto future = engine.write(written);
     now->wait_for_writes(2);
@@ -279,7 +279,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: two writes are under way at once, never more
     now->open_gate();
     const auto results = future.get();
     CHECK(now->writes_at_once_max() == 2);
-    CHECK(now->bytes_at_once_max() <= 2 * kBlock);
+    CHECK(now->bytes_at_once_max() <= 2 * kPieceBytes);
     check_files(written, results);
     for (const FileResult& file : results) memory->remove(file.name);
   }
@@ -288,10 +288,10 @@ TEST_CASE_FIXTURE(Fixture, "engine: two writes are under way at once, never more
 TEST_CASE_FIXTURE(Fixture, "engine: files are the same whatever the threads, blocks and memory") {
   add_variety(items);
   Bytes first;
-  std::vector<WriteEngineOptions> all{{1, kBlock, kBlock},
-                                      {4, kBlock, kBlock},
-                                      {4, 3 * kBlock, kBlock},
-                                      {3, 64 * kBlock, 2 * kBlock + 1},
+  std::vector<WriteEngineOptions> all{{1, kPieceBytes, kPieceBytes},
+                                      {4, kPieceBytes, kPieceBytes},
+                                      {4, 3 * kPieceBytes, kPieceBytes},
+                                      {3, 64 * kPieceBytes, 2 * kPieceBytes + 1},
                                       {2, 64u << 20, 4u << 20}};
   for (const unsigned threads : {1u, 4u}) all.push_back({threads, 64u << 20, 512u << 10, {levels().back(), {}}});
   for (const WriteEngineOptions& options : all) {
@@ -346,18 +346,18 @@ class PartsStore : public StoreDecorator {
 
 TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets whole ones in a row, within the memory") {
   add_variety(items);
-  items.add("nine blocks", torch::ones({static_cast<std::int64_t>(9 * kBlock)}, torch::kUInt8));
-  items.add("five blocks", Bytes(5 * kBlock, 'b'));
-  for (const auto& parameters : {std::tuple{0, std::uint64_t{3 * kBlock - 1}, std::uint64_t{0}},
+  items.add("nine blocks", torch::ones({static_cast<std::int64_t>(9 * kPieceBytes)}, torch::kUInt8));
+  items.add("five blocks", Bytes(5 * kPieceBytes, 'b'));
+  for (const auto& parameters : {std::tuple{0, std::uint64_t{3 * kPieceBytes - 1}, std::uint64_t{0}},
                                  {0, 1, 12},
                                  {0, 1, 0},
-                                 {1, 3 * kBlock - 1, 0},
+                                 {1, 3 * kPieceBytes - 1, 0},
                                  {1, 1, 24}}) {
     const int level = std::get<0>(parameters);
     const std::uint64_t part_bytes_min = std::get<1>(parameters), parts_max = std::get<2>(parameters);
     if (level > levels().back()) continue;
     compressed = level > 0;
-    WriteEngine engine({3, 6 * kBlock, kBlock, {level, {}}});
+    WriteEngine engine({3, 6 * kPieceBytes, kPieceBytes, {level, {}}});
     CAPTURE(level);
     CAPTURE(part_bytes_min);
     CAPTURE(parts_max);
@@ -365,7 +365,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets whole ones in 
     WriteRequest written = request();
     written.store = parts_store;
     const auto results = engine.write(written).get();
-    CHECK(engine.staging_bytes() <= 6 * kBlock);
+    CHECK(engine.staging_bytes() <= 6 * kPieceBytes);
     check_files(request(), results);
     for (const auto& written_parts : parts_store->parts) {
       const auto& parts = written_parts.second;
@@ -383,9 +383,9 @@ TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets whole ones in 
     for (const FileResult& file : results) memory->remove(file.name);
   }
   compressed = false;
-  WriteEngine engine({3, 6 * kBlock, kBlock});
+  WriteEngine engine({3, 6 * kPieceBytes, kPieceBytes});
   WriteRequest too_large = request();
-  too_large.store = std::make_shared<PartsStore>(memory, 7 * kBlock, 0);
+  too_large.store = std::make_shared<PartsStore>(memory, 7 * kPieceBytes, 0);
   CHECK_THROWS_WITH_AS(engine.write(too_large), doctest::Contains("bytes_in_flight_max"), Error);
 }
 
@@ -396,7 +396,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: an object of 5 TiB needs fewer than 10,000 p
   items.plan.items.back().content_bytes = kHuge;
   WriteRequest huge = request();
   huge.store = std::make_shared<PartsStore>(memory, 8 << 20, kPartsMax);
-  WriteEngine engine({1, 6 * kBlock, kBlock});
+  WriteEngine engine({1, 6 * kPieceBytes, kPieceBytes});
   const std::string refused = thrown_by([&] { engine.write(huge); }).what;
   CAPTURE(refused);
   const std::string before = "in parts of at least ";
@@ -408,7 +408,7 @@ TEST_CASE_FIXTURE(Fixture, "engine: an object of 5 TiB needs fewer than 10,000 p
 
 TEST_CASE_FIXTURE(Fixture, "engine: every item is resolved exactly once") {
   add_variety(items);
-  WriteEngine engine({4, 16 * kBlock, kBlock});
+  WriteEngine engine({4, 16 * kPieceBytes, kPieceBytes});
   for (const bool first_copied : {false, true}) {
     copy_first = first_copied;
     items.resolved.clear();
@@ -424,20 +424,20 @@ TEST_CASE_FIXTURE(Fixture, "engine: every item is resolved exactly once") {
 TEST_CASE_FIXTURE(Fixture, "engine: when asked to, it copies all that there is memory for before it writes") {
   items.add("large",
             // 7 blocks and a remainder, because the archive adds bytes of its own
-            torch::ones({static_cast<std::int64_t>(7 * kBlock)}, torch::kUInt8));
+            torch::ones({static_cast<std::int64_t>(7 * kPieceBytes)}, torch::kUInt8));
   copy_first = true;
   control->close_gate();
   for (const std::uint64_t blocks : {8, 100}) {
-    WriteEngine engine({1, blocks * kBlock, kBlock});
-    engine.prepare(3 * kBlock);
-    CHECK(engine.staging_bytes() == 3 * kBlock);
+    WriteEngine engine({1, blocks * kPieceBytes, kPieceBytes});
+    engine.prepare(3 * kPieceBytes);
+    CHECK(engine.staging_bytes() == 3 * kPieceBytes);
     const auto future = engine.write(request());
     control->wait_for_writes(1);  // the only thread has copied everything and now writes
-    CHECK(engine.staging_bytes() == 8 * kBlock);
+    CHECK(engine.staging_bytes() == 8 * kPieceBytes);
     CHECK_FALSE(future.ready());
     control->open_gate();
     memory->remove(future.get().front().name);
-    CHECK(engine.staging_bytes() == 8 * kBlock);
+    CHECK(engine.staging_bytes() == 8 * kPieceBytes);
     engine.release();
     CHECK(engine.staging_bytes() == 0);
     control->close_gate();
@@ -489,17 +489,17 @@ TEST_CASE("engine: tensors without plain bytes are refused") {
 }
 
 TEST_CASE_FIXTURE(Fixture, "engine: a store that needs parts gets larger ones if each thread has memory for two") {
-  items.add("forty blocks", torch::ones({static_cast<std::int64_t>(40 * kBlock)}, torch::kUInt8));
+  items.add("forty blocks", torch::ones({static_cast<std::int64_t>(40 * kPieceBytes)}, torch::kUInt8));
   for (const auto& parameters : {std::pair{11, 1}, {12, 2}, {25, 4}}) {
     const int memory_blocks = parameters.first, expected_blocks = parameters.second;
     CAPTURE(memory_blocks);
-    WriteEngine engine({3, memory_blocks * kBlock, kBlock});
-    const auto parts_store = std::make_shared<PartsStore>(memory, kBlock, 0);
+    WriteEngine engine({3, memory_blocks * kPieceBytes, kPieceBytes});
+    const auto parts_store = std::make_shared<PartsStore>(memory, kPieceBytes, 0);
     WriteRequest written = request();
     written.store = parts_store;
     const auto results = engine.write(written).get();
-    CHECK(parts_store->part_bytes == expected_blocks * kBlock);
-    CHECK(engine.staging_bytes() <= memory_blocks * kBlock);
+    CHECK(parts_store->part_bytes == expected_blocks * kPieceBytes);
+    CHECK(engine.staging_bytes() <= memory_blocks * kPieceBytes);
     check_files(request(), results);
     for (const FileResult& file : results) memory->remove(file.name);
   }

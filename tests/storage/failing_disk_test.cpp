@@ -27,8 +27,8 @@ namespace {
 
 // The store of "simulated:/path" is on the current simulated disk.
 std::shared_ptr<SimulatedFileSystem> disk;
-const std::string kRoot = "/runs/run/step";
-const std::string kUrl = "simulated:" + kRoot;
+const std::string kDiskRoot = "/runs/run/step";
+const std::string kDiskUrl = "simulated:" + kDiskRoot;
 
 void insert_new_disk() {
   static const bool once = [] {
@@ -39,7 +39,7 @@ void insert_new_disk() {
   disk = std::make_shared<SimulatedFileSystem>();
 }
 
-StateDict state_of(double value, std::int64_t rows = 200) {
+StateDict state_for(double value, std::int64_t rows = 200) {
   StateDict state{{"weight", torch::full({rows, 33}, value)}, {"step", static_cast<std::int64_t>(value)}};
   return state;
 }
@@ -47,15 +47,15 @@ StateDict state_of(double value, std::int64_t rows = 200) {
 // Saves from `ranks` ranks, which share the writing of the replicated state.
 void save(const std::string& url, double value, int ranks = 2, CheckpointWriterOptions options = {}, std::int64_t rows = 200) {
   LocalSave how{url, local_save_id(static_cast<std::uint64_t>(value))};
-  const StateDict state = state_of(value, rows);
+  const StateDict state = state_for(value, rows);
   const std::vector<const StateDict*> states(static_cast<std::size_t>(ranks), &state);
   save_locally(how, states, [&] { return std::make_unique<CheckpointWriter>(options); });
 }
 
-// Returns the value of `state_of` that the checkpoint holds. Throws unless the whole checkpoint has
-// that value and passes verification.
+// Returns the value of `state_for` that the checkpoint holds. Throws unless the whole checkpoint
+// has that value and passes verification.
 double loaded(const std::string& url) {
-  StateDict state = state_of(-1);
+  StateDict state = state_for(-1);
   load_locally(url, {&state}, [] { return std::make_unique<CheckpointReader>(); });
   const double value = state["weight"].tensor()[0][0].item<double>();
   const bool is_whole =
@@ -78,7 +78,7 @@ std::set<std::string> ids_present(const std::string& url) {
   return ids;
 }
 
-std::string id_of(double value) { return local_save_id(static_cast<std::uint64_t>(value)); }
+std::string id_for(double value) { return local_save_id(static_cast<std::uint64_t>(value)); }
 
 }  // namespace
 
@@ -100,20 +100,20 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: any failing operation leaves the ear
       std::uint64_t failing = 0;
       for (bool reached = true; reached; ++failing) {
         insert_new_disk();
-        save(kUrl, 1, 2, options);
+        save(kDiskUrl, 1, 2, options);
         const std::uint64_t first = disk->operations();
         std::string operation;
         disk->before_operation = [&](std::uint64_t index, const std::string& what) {
           if (index == first + failing) operation = what;
         };
         disk->fail_operation(first + failing, way.number);
-        const Thrown thrown = thrown_by([&] { save(kUrl, 2, 2, options); });
+        const Thrown thrown = thrown_by([&] { save(kDiskUrl, 2, 2, options); });
         disk->before_operation = nullptr;
         reached = disk->operations() > first + failing;
         if (!reached) break;
         INFO(std::string(strerrorname_np(way.number)), " at operation ", failing, " (", operation, "): ", thrown.what);
         CHECK(disk->open_handles() == 0);
-        const double now = loaded(kUrl);
+        const double now = loaded(kDiskUrl);
         if (thrown.is_error) {
           failed_operations.insert(operation.substr(0, operation.find(' ')));
           // A record that was renamed but not synced is visible, and the error says so.
@@ -126,9 +126,9 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: any failing operation leaves the ear
         } else {
           CHECK(now == 2);
         }
-        save(kUrl, 3, 2, options);
-        CHECK(loaded(kUrl) == 3);
-        CHECK(ids_present(kUrl) == std::set<std::string>{id_of(now), id_of(3)});
+        save(kDiskUrl, 3, 2, options);
+        CHECK(loaded(kDiskUrl) == 3);
+        CHECK(ids_present(kDiskUrl) == std::set<std::string>{id_for(now), id_for(3)});
         CHECK(disk->open_handles() == 0);
       }
       CHECK(failing > 15);
@@ -146,8 +146,8 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: writes that end short give the same 
       insert_new_disk();
       disk->features.direct = direct;
       disk->features.write_bytes_max = most;
-      save(kUrl, 1);
-      CHECK(loaded(kUrl) == 1);
+      save(kDiskUrl, 1);
+      CHECK(loaded(kDiskUrl) == 1);
     }
   disk.reset();
 }
@@ -160,7 +160,7 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: a checkpoint whose directory is take
   std::size_t refused = 0;
   for (bool reached = true; reached; ++at) {
     insert_new_disk();
-    save(kUrl, 1, 1, options);
+    save(kDiskUrl, 1, 1, options);
     const std::uint64_t first = disk->operations();
     reached = false;
     disk->before_operation = [&](std::uint64_t index, const std::string&) {
@@ -168,11 +168,11 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: a checkpoint whose directory is take
       reached = true;
       const std::vector<std::string> all = disk->paths();
       for (auto path = all.rbegin(); path != all.rend(); ++path) {  // children come before their directories
-        if (path->compare(0, kRoot.size(), kRoot) != 0) continue;
+        if (path->compare(0, kDiskRoot.size(), kDiskRoot) != 0) continue;
         if (disk->remove_file(*path) < 0) disk->remove_directory(*path);
       }
     };
-    const Thrown thrown = thrown_by([&] { save(kUrl, 2, 1, options); });
+    const Thrown thrown = thrown_by([&] { save(kDiskUrl, 2, 1, options); });
     disk->before_operation = nullptr;
     INFO("before operation ", at, ": ", thrown.what);
     CHECK(disk->open_handles() == 0);
@@ -180,11 +180,11 @@ TEST_CASE_FIXTURE(LeakCheck, "failing disk: a checkpoint whose directory is take
       const bool is_fit =
           thrown.code == ErrorCode::kNotFound || thrown.code == ErrorCode::kFenced || thrown.code == ErrorCode::kUnavailable;
       CHECK(is_fit);
-      CHECK(thrown.says(kRoot));
+      CHECK(thrown.says(kDiskRoot));
       ++refused;
     }
-    save(kUrl, 3, 1, options);
-    CHECK(loaded(kUrl) == 3);
+    save(kDiskUrl, 3, 1, options);
+    CHECK(loaded(kDiskUrl) == 3);
   }
   CHECK(refused > 8);
   disk.reset();
@@ -222,10 +222,10 @@ TEST_CASE("failing disk: a real disk that fills up") {
     if (thrown.code != ErrorCode::kNoSpace || !thrown.says("reserve") || !thrown.says(url)) return "found as: " + thrown.what;
     if (loaded(url) != 1) return "the checkpoint before is not whole";
     std::set<std::string> left = ids_present(url);
-    left.erase("attempt " + id_of(2));  // it says that these files are dead, until the next save
-    if (left != std::set<std::string>{id_of(1)}) return "files of the failed save are left";
+    left.erase("attempt " + id_for(2));  // it says that these files are dead, until the next save
+    if (left != std::set<std::string>{id_for(1)}) return "files of the failed save are left";
     save(url, 3);
-    if (loaded(url) != 3 || ids_present(url) != std::set<std::string>{id_of(1), id_of(3)}) return "the next save does not work";
+    if (loaded(url) != 3 || ids_present(url) != std::set<std::string>{id_for(1), id_for(3)}) return "the next save does not work";
     return remains.found();
   });
 }
@@ -244,7 +244,7 @@ TEST_CASE("failing disk: a real disk that turns read-only") {
     if (elsewhere.code != ErrorCode::kPermission) return "another place, found as: " + elsewhere.what;
     if (::mount("tmpfs", directory.path().c_str(), "tmpfs", MS_REMOUNT, "size=4m") != 0) return "cannot remount";
     save(url, 3);
-    if (loaded(url) != 3 || ids_present(url) != std::set<std::string>{id_of(1), id_of(3)}) return "the next save does not work";
+    if (loaded(url) != 3 || ids_present(url) != std::set<std::string>{id_for(1), id_for(3)}) return "the next save does not work";
     return remains.found();
   });
 }

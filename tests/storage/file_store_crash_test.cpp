@@ -15,7 +15,7 @@ using Survival = SimulatedFileSystem::Survival;
 const std::string kRoot = "/runs/run/step";
 const std::string kOldRecord(3000, 'o');
 const std::string kNewRecord(5000, 'n');
-const std::string kData(9000, 'd');
+const std::string kObject(9000, 'd');
 
 std::vector<Survival> survivals() {
   std::vector<Survival> all{{Survival::kSynced, 0}, {Survival::kEverything, 0}};
@@ -35,7 +35,7 @@ void put_old_checkpoint(SimulatedFileSystem& files) {
   FileStore store(kRoot, files);
   store.create_root();
   store.begin_attempt("old");
-  put_object(store, "data-old", kData);
+  put_object(store, "data-old", kObject);
   store.publish("old", kOldRecord, Overwrite::kAllowed);
   files.settle();
 }
@@ -46,7 +46,7 @@ bool save_new(SimulatedFileSystem& files, Overwrite overwrite = Overwrite::kAllo
     FileStore store(kRoot, files);
     store.create_root();
     store.begin_attempt("new");
-    put_object(store, "below/data-new", kData, {kData.size(), false});
+    put_object(store, "below/data-new", kObject, {kObject.size(), false});
     store.publish("new", kNewRecord, overwrite);
     return true;
   } catch (const Error&) {
@@ -86,8 +86,8 @@ TEST_CASE("a power loss during a save leaves the old or the new checkpoint whole
           const std::string old_record = had_old ? kOldRecord : "";
           REQUIRE((record == kNewRecord || record == old_record));
           if (returned) REQUIRE((record == kNewRecord));
-          if (record == kNewRecord) REQUIRE((get_object(store, "below/data-new") == kData));
-          if (had_old) REQUIRE((get_object(store, "data-old") == kData));
+          if (record == kNewRecord) REQUIRE((get_object(store, "below/data-new") == kObject));
+          if (had_old) REQUIRE((get_object(store, "data-old") == kObject));
 
           // The next user of the store can settle the attempt and save again.
           files.settle();
@@ -114,9 +114,9 @@ TEST_CASE("syncing a file also syncs a parent directory that another rank has ju
   FileStore store(kRoot, files);
   store.create_root();
   const auto other_rank = store.create("below/other");
-  put_object(store, "below/mine", kData);
+  put_object(store, "below/mine", kObject);
   files.restart({Survival::kSynced, 0});
-  CHECK((get_object(store, "below/mine") == kData));
+  CHECK((get_object(store, "below/mine") == kObject));
 }
 
 TEST_CASE("a power loss during a fence leaves a fenceable attempt; a finished fence holds") {
