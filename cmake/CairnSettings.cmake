@@ -15,7 +15,7 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 if(NOT DEFINED CMAKE_UNITY_BUILD_BATCH_SIZE)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)  # each compilation repeats templates of LibTorch
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 40)  # each compilation repeats templates of LibTorch
 endif()
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)  # LibTorch may live outside the system's folders
 if(PROJECT_IS_TOP_LEVEL)

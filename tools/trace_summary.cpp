@@ -55,13 +55,13 @@ std::string shortened(const std::string& text) {
 
 std::string outcome_line(const OpenedTrace& opened, const Diagnosis& diagnosis) {
   // By end, in the order of TracedEnd, which counts from 1.
-  static constexpr const char* kEnds[] = {"succeeded in ", "FAILED after ", "was cancelled after ",
+  static constexpr const char* kSaid[] = {"succeeded in ", "FAILED after ", "was cancelled after ",
                                           "DID NOT END; its traces hold "};
-  static_assert(std::size(kEnds) == static_cast<std::size_t>(TracedEnd::kRunning) - 1, "all but kRunning, the last, have a text");
+  static_assert(std::size(kSaid) == static_cast<std::size_t>(TracedEnd::kRunning) - 1, "all but kRunning, the last, have a text");
   std::string text = opened.trace.attempt.describe() + " ";
   const std::string begin = time_of_day(diagnosis.begin) + " UTC";
   if (diagnosis.end == TracedEnd::kRunning) return printable(text + "is running, since " + begin);
-  text += kEnds[static_cast<std::size_t>(diagnosis.end) - 1] + human_duration(diagnosis.duration) + ", from " + begin;
+  text += kSaid[static_cast<std::size_t>(diagnosis.end) - 1] + human_duration(diagnosis.duration) + ", from " + begin;
   if (opened.trace.attempt.operation == Operation::kSave && diagnosis.end != TracedEnd::kSucceeded) {
     text += diagnosis.committed == Committed::kYes  ? "; the checkpoint exists"
             : diagnosis.committed == Committed::kNo ? "; nothing was committed"

@@ -264,7 +264,7 @@ class Flags(Configured):
         self.assertNotRegex(self.configure("-DCMAKE_CONFIGURATION_TYPES=Debug;Release", generator="Ninja Multi-Config"), chosen)
 
     def test_batches_of_a_unity_build(self):
-        for name, options, most in (("none", [], 24), ("one", ["-DCMAKE_UNITY_BUILD_BATCH_SIZE=1"], 1), ("seven", ["-DCMAKE_UNITY_BUILD_BATCH_SIZE=7"], 7)):
+        for name, options, most in (("none", [], 40), ("one", ["-DCMAKE_UNITY_BUILD_BATCH_SIZE=1"], 1), ("seven", ["-DCMAKE_UNITY_BUILD_BATCH_SIZE=7"], 7)):
             with self.subTest(name):
                 self.build = self.root / name
                 self.configure("-DCMAKE_UNITY_BUILD=ON", *options)
