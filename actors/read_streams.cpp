@@ -10,9 +10,9 @@
 #include <vector>
 
 #include <cairn/actors/links/data_stream.hpp>
-#include <cairn/actors/links/socket.hpp>
 #include <cairn/base/error.hpp>
 #include <cairn/base/mutex.hpp>
+#include <cairn/base/parallel.hpp>
 #include <cairn/base/signals_blocked.hpp>
 
 namespace cairn {
@@ -115,28 +115,23 @@ class ReadStreams final : public RankStreams {
     if (is_stopped_) stream->fail(kRankStopped, kWhyStopped);
   }
 
-  // Opens the streams to this host first, because it answers at once. Goes on after `stop`, because
-  // the receivers learn of it by their streams.
+  // Opens all streams at once, because a rank that cannot be reached may take all the time. Goes on
+  // after `stop`, because the receivers learn of it by their streams.
   void open() noexcept {
-    const std::string own = split_address(transport_->address().address).host;
-    for (const bool is_near : {true, false})
-      for (const auto& [rank, text] : shared_->addresses) {
-        Stream stream;
-        try {
-          const DataAddress address = parse_data_address(text);
-          if ((split_address(address.address).host == own) != is_near) continue;
-          if (std::chrono::steady_clock::now() >= until_) throw Error(ErrorCode::kDeadline, "other ranks took too long to answer");
-          stream = transport_->open(address, shared_->stream);
-          add(stream);
-        } catch (const std::exception& error) {
-          broken_to(rank, error);
-        }
-        {
-          const MutexLock lock(mutex_);
-          to_[rank] = std::move(stream);
-        }
-        changed_.notify_all();
+    for_each_in_parallel(kWorldRanksMax, shared_->addresses.size(), [this](std::size_t index) {
+      const auto& [rank, text] = shared_->addresses[index];
+      Stream stream;
+      try {
+        if (std::chrono::steady_clock::now() >= until_) throw Error(ErrorCode::kDeadline, "other ranks took too long to answer");
+        stream = transport_->open(parse_data_address(text), shared_->stream);
+        add(stream);
+      } catch (const std::exception& error) {
+        broken_to(rank, error);
       }
+      const MutexLock lock(mutex_);
+      to_[rank] = std::move(stream);
+      changed_.notify_all();
+    });
   }
 
   // Tells the senders whose streams nobody took that this rank was stopped.

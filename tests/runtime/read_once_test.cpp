@@ -2,6 +2,8 @@
 #include <cairn/tests/support/torch.hpp>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -196,6 +198,76 @@ TEST_CASE("read once: to stop a load wakes the thread that waits for another ran
     // The reason may be lost if the stream was just being opened.
     CHECK((error.code() == ErrorCode::kPrecondition || error.code() == ErrorCode::kUnavailable));
   }
+}
+
+// Cannot reach the ranks below `reachable`: `open` fails when a stream to another rank is open, or
+// at the end of the time in which all must be.
+class FrozenRanks final : public Transport {
+ public:
+  FrozenRanks(int reachable, std::chrono::milliseconds time) : reachable_(reachable), time_(time) {}
+  const DataAddress& address() const override { return real_->address(); }
+  std::shared_ptr<DataStream> open(const DataAddress& to, std::uint64_t stream) override {
+    if (to.rank < reachable_) {
+      std::unique_lock lock(mutex_);
+      opened_.wait_for(lock, time_, [this] { return is_open_; });
+      throw Error(ErrorCode::kDeadline, "its process is frozen");
+    }
+    auto opened = real_->open(to, stream);
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    opened_.notify_all();
+    return opened;
+  }
+  std::shared_ptr<DataStream> receive(int from, std::uint64_t stream, std::chrono::nanoseconds deadline,
+                                      const std::atomic<bool>* cancelled) override {
+    return real_->receive(from, stream, deadline, cancelled);
+  }
+  void wake() noexcept override { real_->wake(); }
+
+ private:
+  const int reachable_;
+  const std::chrono::milliseconds time_;
+  const std::unique_ptr<Transport> real_ = make_transport({});
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool is_open_ = false;
+};
+
+// Sends `bytes` to rank `to` of `shared`, and returns what that rank receives.
+std::string sent_to(Transport& receiver, RankStreams& streams, int to, const std::string& bytes) {
+  std::thread sender([&] {
+    streams.send(static_cast<std::uint32_t>(to), {bytes.data(), bytes.size()});
+    streams.finish_sending();
+  });
+  std::string received(bytes.size(), '?');
+  try {
+    const auto stream = receiver.receive(0, 0, std::chrono::seconds(10));
+    received.resize(stream->receive({received.data(), received.size()}));
+    char end = 0;
+    CHECK(stream->receive({&end, 1}) == 0);
+  } catch (const Error& error) {
+    received = error.what();
+  }
+  sender.join();
+  return received;
+}
+
+TEST_CASE("read once: ranks that cannot be reached do not keep the bytes from others") {
+  constexpr int frozen = 40;
+  constexpr auto deadline = std::chrono::seconds(5);
+  TransportConfig config;
+  config.rank = frozen + 1;
+  const std::unique_ptr<Transport> receiver = make_transport(config);
+  auto shared = std::make_shared<SharedReads>();
+  for (int rank = 1; rank <= frozen; ++rank) shared->addresses.emplace_back(rank, to_string(DataAddress{rank, "127.0.0.1:1", ""}));
+  shared->addresses.emplace_back(config.rank, to_string(receiver->address()));
+  std::vector<std::string> said;
+  const auto streams = make_read_streams(std::make_shared<FrozenRanks>(config.rank, deadline), shared, deadline,
+                                         [&](const std::string& why) { said.push_back(why); });
+  CHECK(sent_to(*receiver, *streams, config.rank, "some bytes") == "some bytes");
+  streams->report();
+  REQUIRE(said.size() == 1);
+  CHECK(said[0].find("40 streams broke, the first: ") == 0);
 }
 
 TEST_CASE("read once: a rank that sends more or fewer bytes than expected fails the load of the receiver") {
