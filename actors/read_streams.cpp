@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -37,11 +38,18 @@ class ReadStreams final : public RankStreams {
     for (const auto& [rank, address] : shared_->addresses) to_[rank];
     for (const SharedRange& range : shared_->ranges)
       if (range.receivers.empty()) from_[range.reader];
-    if (!to_.empty()) opener_ = start_thread("cairn-open", [this] { open(); });
+    if (to_.empty()) return;
+    try {
+      opener_ = start_thread("cairn-open", [this] { open(); });
+    } catch (const std::system_error&) {  // no thread available: open on this one
+      open();
+    }
   }
   ~ReadStreams() override {
     if (opener_.joinable()) opener_.join();
-    if (is_stopped_) turn_away();
+    if (!is_stopped_) return;
+    for (const auto& [rank, from] : from_)
+      if (!from.stream) turn_away(rank, kRankStopped, kWhyStopped, nullptr);
   }
 
   void send(std::uint32_t to, ByteSpan bytes) noexcept override {
@@ -65,6 +73,12 @@ class ReadStreams final : public RankStreams {
     transport_->wake();
   }
 
+  void decline(std::uint32_t from, const std::string& why) noexcept override {
+    from_.at(from).is_broken = true;
+    broken(from, false, why.c_str());
+    turn_away(from, ErrorCode::kUnavailable, why, &is_stopped_);
+  }
+
   bool receive(std::uint32_t from, MutableByteSpan bytes) override {
     if (from_.at(from).is_broken) return false;
     while (bytes.size() > 0) {
@@ -72,7 +86,7 @@ class ReadStreams final : public RankStreams {
       try {
         received = receive_some(from, bytes);
       } catch (const Error& error) {
-        broken("this rank reads for itself what rank " + std::to_string(from) + " should have sent: " + error.what());
+        broken(from, false, error.what());
         return false;
       }
       if (received == 0) throw mismatch(from);
@@ -126,7 +140,7 @@ class ReadStreams final : public RankStreams {
         stream = transport_->open(parse_data_address(text), shared_->stream);
         add(stream);
       } catch (const std::exception& error) {
-        broken_to(rank, error);
+        broken(rank, true, error.what());
       }
       const MutexLock lock(mutex_);
       to_[rank] = std::move(stream);
@@ -134,15 +148,14 @@ class ReadStreams final : public RankStreams {
     });
   }
 
-  // Tells the senders whose streams nobody took that this rank was stopped.
-  void turn_away() noexcept {
-    for (const auto& [rank, from] : from_) {
-      if (from.stream) continue;
-      try {
-        const auto left = std::max<std::chrono::nanoseconds>(until_ - std::chrono::steady_clock::now(), {});
-        transport_->receive(static_cast<int>(rank), shared_->stream, left)->fail(kRankStopped, kWhyStopped);
-      } catch (const std::exception&) {  // it has not opened one
-      }
+  // Ends a stream that this rank will not take, once the sender has opened it.
+  void turn_away(std::uint32_t rank, ErrorCode code, const std::string& why, const std::atomic<bool>* cancelled) noexcept {
+    try {
+      const auto left = std::max<std::chrono::nanoseconds>(until_ - std::chrono::steady_clock::now(), {});
+      Stream& stream = from_.at(rank).stream;
+      stream = transport_->receive(static_cast<int>(rank), shared_->stream, left, cancelled);
+      stream->fail(code, why);
+    } catch (const std::exception&) {  // it has not opened one
     }
   }
 
@@ -159,12 +172,11 @@ class ReadStreams final : public RankStreams {
     }
     try {
       use(*stream);
-    } catch (const Error& error) {
-      if (error.code() != kRankStopped) broken_to(rank, error);
+    } catch (const std::exception& error) {
+      const auto* const known = dynamic_cast<const Error*>(&error);
+      if (!known || known->code() != kRankStopped) broken(rank, true, error.what());
       const MutexLock lock(mutex_);
       to_[rank] = nullptr;
-    } catch (const std::exception& error) {
-      broken_to(rank, error);
     }
   }
 
@@ -184,15 +196,16 @@ class ReadStreams final : public RankStreams {
     }
   }
 
-  void broken_to(std::uint32_t rank, const std::exception& error) noexcept {
+  void broken(std::uint32_t rank, bool is_receiver, const char* why) noexcept {
     try {
-      broken("rank " + std::to_string(rank) + " must read for itself what this rank should send: " + error.what());
+      const std::string name = "rank " + std::to_string(rank);
+      const MutexLock lock(mutex_);
+      if (broken_++ > 0) return;
+      first_ = is_receiver ? name + " must read for itself what this rank should send: "
+                           : "this rank reads for itself what " + name + " should have sent: ";
+      first_ += why;
     } catch (const std::exception&) {  // out of memory
     }
-  }
-  void broken(const std::string& why) {
-    const MutexLock lock(mutex_);
-    if (broken_++ == 0) first_ = why;
   }
 
   const std::shared_ptr<Transport> transport_;

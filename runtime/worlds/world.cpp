@@ -624,7 +624,7 @@ void World::share_reads(CheckpointReader& reader, ReadOnce wanted) const {
   const auto address = [&self, warn, deadline]() -> std::string {
     try {
       return to_string(self.data_transport(deadline)->address());
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       warn(std::string("no rank shares what it reads, because this rank cannot: ") + error.what());
       return "";
     }

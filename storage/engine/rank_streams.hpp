@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include <cairn/base/bytes.hpp>
 
@@ -23,6 +24,9 @@ class RankStreams {
   // Ends all streams, because this rank has failed or is to stop: calls that wait return, and the
   // other ranks learn it. Does not block. Any thread may call it, any number of times.
   virtual void stop() noexcept = 0;
+  // Receives nothing from the rank, and tells it `why`. Call it before any `receive` from it.
+  // Blocks until the rank has opened its stream.
+  virtual void decline(std::uint32_t from, const std::string& why) noexcept = 0;
   // Fills `bytes`. Returns false if nothing more can come from the rank, whatever the reason.
   // Throws kCorrupt if the rank has sent all, and less than this.
   virtual bool receive(std::uint32_t from, MutableByteSpan bytes) = 0;

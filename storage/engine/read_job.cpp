@@ -360,7 +360,7 @@ void ReadJob::finish() noexcept {
     // In this order, because every rank's receivers wait for the end of what others send. After a
     // failure neither waits.
     if (!error()) request_.streams->finish_sending();
-    join_receivers();
+    for (std::thread& receiver : receivers_) receiver.join();
     request_.streams->report();
   }
   std::exception_ptr failure = error();

@@ -57,7 +57,6 @@ inline constexpr std::uint64_t kSharedItemBytesMax = std::uint64_t{64} << 20;
 class ReadJob : public PoolWork, public JobEnd<bool> {
  public:
   ReadJob(ReadRequest request, std::shared_ptr<StagingRing> ring);
-  ~ReadJob() override { join_receivers(); }
   void run() noexcept override;
   void cancel() noexcept override;
   void finish() noexcept override;
@@ -189,7 +188,6 @@ class ReadJob : public PoolWork, public JobEnd<bool> {
   bool receive(const Task& task, const std::vector<Range>& ranges);
   void pass_on(const Task& task, const std::vector<Range>& ranges);
   void receive_all(std::uint32_t reader, std::vector<Task>& tasks) noexcept;
-  void join_receivers() noexcept;
   std::vector<Range> place(const Task& task, const StagingBlock& staging, bool verify_only);
   void check(const Task& task, const Range& range);
   void keep_end(const File& file, const Range& range);

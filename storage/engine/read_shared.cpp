@@ -125,9 +125,4 @@ void ReadJob::receive_all(std::uint32_t reader, std::vector<Task>& tasks) noexce
   }
 }
 
-void ReadJob::join_receivers() noexcept {
-  for (std::thread& receiver : receivers_) receiver.join();
-  receivers_.clear();
-}
-
 }  // namespace cairn

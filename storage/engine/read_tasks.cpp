@@ -1,8 +1,10 @@
 // Decides which byte ranges a load reads: turns its plan into the tasks of ReadJob, and hands these
 // out to the threads of the pool.
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -297,8 +299,14 @@ std::size_t ReadJob::begin_stage(int stage) {
       make_tasks();
       return request_.verify_first ? tasks_.size() : 0;
     default:
-      for (auto& [reader, tasks] : received_)
-        receivers_.push_back(start_thread("cairn-receive", [this, from = reader, mine = &tasks] { receive_all(from, *mine); }));
+      for (auto& [reader, tasks] : received_) {
+        try {
+          receivers_.push_back(start_thread("cairn-receive", [this, from = reader, mine = &tasks] { receive_all(from, *mine); }));
+        } catch (const std::system_error& error) {
+          request_.streams->decline(reader, std::string("cannot start a thread: ") + error.what());
+          std::move(tasks.begin(), tasks.end(), std::back_inserter(tasks_));
+        }
+      }
       return tasks_.size();
   }
 }

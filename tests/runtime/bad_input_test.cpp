@@ -313,6 +313,7 @@ TEST_CASE("bad input: a reader stops when another rank has failed") {
     void send(std::uint32_t, ByteSpan) noexcept override {}
     void finish_sending() noexcept override {}
     void stop() noexcept override { until_abandoned.open(); }  // called once no further read begins
+    void decline(std::uint32_t, const std::string&) noexcept override {}
     bool receive(std::uint32_t, MutableByteSpan) override { return false; }
     void finish_receiving(std::uint32_t) override {}
     void report() noexcept override {}

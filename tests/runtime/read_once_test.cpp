@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +20,7 @@
 #include <cairn/tests/support/counted_reads.hpp>
 #include <cairn/tests/support/in_process_world.hpp>
 #include <cairn/tests/support/laid_out_state.hpp>
+#include <cairn/tests/support/no_threads.hpp>
 #include <cairn/tests/support/temporary_directory.hpp>
 
 namespace cairn::testing {
@@ -181,16 +183,23 @@ TEST_CASE("read once: to stop a load wakes the thread that waits for another ran
   shared->ranges = {{{0, 0, 4}, 1, {}}};
   std::vector<std::string> said;
   auto streams = make_read_streams(transport, shared, std::chrono::hours(1), [&](const std::string& why) { said.push_back(why); });
+  const auto other_load = std::make_shared<SharedReads>(*shared);
+  other_load->stream = 1;
+  auto declined = make_read_streams(transport, other_load, std::chrono::hours(1), [](const std::string&) {});
   std::thread receiver([&] {
+    declined->decline(1, "a reason");
     char bytes[4];
     CHECK_THROWS_AS(streams->receive(1, {bytes, sizeof(bytes)}), ReaderFailed);
   });
+  declined->stop();
   streams->stop();
   receiver.join();
   streams->report();
   CHECK(said.empty());
   const auto late = other->open(transport->address(), shared->stream);
   streams.reset();
+  const auto declined_late = other->open(transport->address(), other_load->stream);
+  declined.reset();
   try {
     late->finish();
     FAIL("the stream was received");
@@ -268,6 +277,55 @@ TEST_CASE("read once: ranks that cannot be reached do not keep the bytes from ot
   streams->report();
   REQUIRE(said.size() == 1);
   CHECK(said[0].find("40 streams broke, the first: ") == 0);
+}
+
+TEST_CASE("read once: a rank that can start no thread sends its streams") {
+  TransportConfig config;
+  config.rank = 1;
+  const std::unique_ptr<Transport> receiver = make_transport(config);
+  const std::shared_ptr<Transport> transport = make_transport({});
+  auto shared = std::make_shared<SharedReads>();
+  shared->addresses = {{1, to_string(receiver->address())}};
+  std::optional<NoThreads> no_threads(std::in_place);
+  const auto streams = make_read_streams(transport, shared, std::chrono::hours(1), [](const std::string&) {});
+  no_threads.reset();
+  CHECK(sent_to(*receiver, *streams, 1, "some bytes") == "some bytes");
+}
+
+TEST_CASE("read once: ranks that can start no thread read for themselves, with a warning") {
+  constexpr int size = 3;
+  const std::string place = counted("once/no_threads");
+  save_replicated(place, 2);
+  const std::uint64_t once = load_on(1, place, {});
+  LoadOptions options = reading(ReadOnce::kWorld);
+  options.reader.threads = 0;
+  std::vector<World> worlds = World::in_process(size);
+  const auto load = [&](World& world) {
+    StateDict state = replicated(true);
+    CHECK_NOTHROW(Checkpointer(world).load(state, place, options));
+    CHECK(is_loaded(state));
+  };
+  // Returns the warnings. The other ranks plan nothing before rank 0 calls `load`.
+  const auto warnings = [&](bool has_threads) {
+    const CapturedLog log;
+    std::vector<std::thread> others;
+    for (int rank = 1; rank < size; ++rank) others.emplace_back([&, rank] { load(worlds[static_cast<std::size_t>(rank)]); });
+    std::optional<NoThreads> no_threads;
+    if (!has_threads) no_threads.emplace();
+    load(worlds[0]);
+    no_threads.reset();
+    for (std::thread& other : others) other.join();
+    return log.text();
+  };
+  CHECK(times_in(warnings(false), "no rank shares what it reads, because this rank cannot: ") == size);
+  reads().bytes = 0;
+  CHECK(warnings(true) == "");
+  CHECK(reads().bytes <= 1.05 * once);
+  reads().bytes = 0;
+  const std::string said = warnings(false);
+  CHECK(times_in(said, "streams broke, the first: ") == size);
+  CHECK(times_in(said, "cannot start a thread: ") == size);
+  CHECK(reads().bytes > 2.9 * once);
 }
 
 TEST_CASE("read once: a rank that sends more or fewer bytes than expected fails the load of the receiver") {
