@@ -200,7 +200,11 @@ void RankMachine::end(const Outcome& outcome, bool alone) {
   effects_.emplace_back(StopTimer{Timer::kAnswer});
   effects_.emplace_back(StopTimer{Timer::kProgress});
   if (call_.deadline) effects_.emplace_back(StopTimer{Timer::kCall});
-  effects_.emplace_back(StopTasks{});  // the coordinator's task on this rank, too
+  // Stops the coordinator's task on this rank, too. A read may wait for ranks that have left.
+  if (call_.operation == Operation::kLoad)
+    stop_tasks();
+  else
+    effects_.emplace_back(StopTasks{});
   if (!has_task_running()) release_call();
 }
 

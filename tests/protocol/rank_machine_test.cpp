@@ -103,6 +103,21 @@ TEST_CASE("a rank that is told to stop stops its writer, and reports no failure 
   }
 }
 
+TEST_CASE("the outcome of a load stops a reader that still reads") {
+  RankSteps rank;
+  rank.step(call_of(1, Operation::kLoad));
+  rank.run_tasks(rank.receive(0, Begin{1, {}}, 1));
+  const RunTask read = all_of<RunTask>(rank.receive(protocol::GlobalLoadPlan{std::make_shared<LoadPlan>()})).at(0);
+  Told outcome{1, {}, Committed::kNo, "id"};
+  outcome.failures.emplace(0, failure_on(0, "lost"));
+  const auto stop = all_of<RunTask>(rank.receive(outcome));
+  REQUIRE(stop.size() == 1);
+  CHECK(std::holds_alternative<Abandon>(stop[0].task));
+  CHECK(all_of<RunTask>(rank.done(stop[0])).empty());  // the read has not ended
+  const auto effects = rank.step(TaskEnded{read.sequence, failure_on(1, "stopped", ErrorCode::kCancelled)});
+  CHECK(std::holds_alternative<Release>(all_of<RunTask>(effects).at(0).task));
+}
+
 TEST_CASE("kCancelled is a failure only before the rank is told to stop") {
   for (const bool told : {true, false}) {
     RankSteps rank;
